@@ -90,13 +90,6 @@ def test_a_question_that_has_its_answer_already_is_not_told() -> None:
     assert Listening().hears(paused(), PauseChanged(time=151.0, step=9, paused=False)) == ""
 
 
-def test_each_question_is_told() -> None:
-    listening = Listening()
-    assert listening.hears(paused())
-    assert listening.hears(PauseChanged(time=151.0, step=9, paused=False)) == ""
-    assert listening.hears(paused(time=152.0))
-
-
 def test_a_trouble_that_comes_and_goes_is_told_once_a_minute() -> None:
     listening = Listening()
     heard = [bool(listening.hears(alarm(150.0 + 10 * i, 7 + 1000 * i))) for i in range(13)]
@@ -190,7 +183,3 @@ def test_time_in_which_nobody_looked_is_no_stall() -> None:
     run.now += 10 * MIN_STALL_SECONDS
     assert run.alerts.news(run.session.status()) == ""
     assert run.hears(after_seconds=MIN_STALL_SECONDS) != ""
-
-
-def test_nothing_stalls_before_the_first_step() -> None:
-    assert Waiting().hears(after_seconds=10 * MIN_STALL_SECONDS) == ""

@@ -8,7 +8,7 @@ import pytest
 
 from amptui.diagnosis.amp_answer import AmpAnswer, amp_answer
 from amptui.diagnosis.answer_words import safe_words
-from amptui.records.findings import OLD_STEPS, Float8LayerWindow
+from amptui.records.findings import OLD_STEPS
 from amptui.records.run import Record
 from tests.builders import fold, make_steps
 from tests.builders import view_of as view_after
@@ -19,12 +19,6 @@ from tests.telemetry import record_samples as samples
 
 def answer_after(*records: Record) -> AmpAnswer:
     return amp_answer(view_after(*records))
-
-
-def in_channel(role: Any, error: float, **changes: Any) -> Record:
-    """A float8 window of one operand that is so far off."""
-    operand = samples.float8_operand(role, error, **changes)
-    return samples.float8_window(890, Float8LayerWindow(name="mlp.fc", operands=(operand,)))
 
 
 def test_what_runs_is_safe_so_far_and_only_what_does_not_would_be() -> None:
@@ -130,23 +124,3 @@ def test_a_log_does_not_repeat_the_answer_with_each_block(baseline: str, low: st
 
 
 # -------------------------------------------------------------------------------------------- FP8
-
-
-@pytest.mark.parametrize(
-    ("window", "place", "channel"),
-    [
-        (in_channel("weight", 0.99, channel=3, channel_excess=1e6), "weight of mlp.fc", 3),
-        (in_channel("weight", 0.99, channel=3, channel_excess=math.nan), "weight of mlp.fc", None),
-        (in_channel("weight", 0.99, channel=3, channel_excess=math.inf), "weight of mlp.fc", None),
-        (in_channel("input", 0.03, row_error=0.97), "input of mlp.fc", None),
-    ],
-)
-def test_what_float8_loses_is_named_by_its_operand_and_by_the_channel_if_one_stands_out(
-    window: Record, place: str, channel: int | None
-) -> None:
-    answer = answer_after(*in_float8("fp8"), window)
-    finding = answer.of("float8")
-    assert (answer.safety, answer.cause) == ("warning", finding)
-    assert (finding.state, finding.place, finding.channel) == ("loses", place, channel)
-    assert place in safe_words(answer)
-    assert ("channel 3 " in safe_words(answer)) == (channel == 3)

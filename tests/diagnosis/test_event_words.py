@@ -110,7 +110,6 @@ def operands(*of_layer: Float8Operand, name: str = "a") -> Float8LayerWindow:
     return Float8LayerWindow(name=name, operands=of_layer)
 
 
-INPUT = float8_operand("input", 0.03)
 GRADIENT = float8_operand("gradient", 0.3, format="e5m2", scale_high=4096.0)
 OVERFLOWED = traced(615, first=module(largest=math.inf))
 RANK_3 = RanksOverflowed(time=2.0, step=612, ranks=(3,), count=1)
@@ -258,17 +257,3 @@ def test_a_skip_tells_of_the_trace_of_its_step_or_soon_after(records: list[Recor
     lines = event_details(event_of(*records, kind="skip"))
     traces = [line.partition(":")[0] for line in lines if line.startswith("trace")]
     assert traces == ([] if told is None else [f"trace of step {told}"])
-
-
-def test_windows_are_told_first_when_asked_for_and_when_something_new_is_lost() -> None:
-    fine, lossy = operands(INPUT), operands(float8_operand("input", math.nan))
-    other = operands(float8_operand("input", 0.8), name="b")
-    records = [
-        float8_window(1, fine),
-        float8_window(2, fine),
-        float8_window(3, fine, requested=True),
-        float8_window(4, lossy),
-        float8_window(5, lossy),
-        float8_window(6, lossy, other),
-    ]
-    assert [event.step for event in view_of(*records).events] == [6, 4, 3, 1]

@@ -11,7 +11,6 @@ from amptui.diagnosis.float16_verdicts import (
     cosine_words,
     distance,
     layer_line,
-    least_headroom,
     losses_apart,
     trace_verdict,
     what_overflowed_first,
@@ -22,7 +21,6 @@ from amptui.diagnosis.float16_verdicts import (
     xray_verdict,
 )
 from amptui.diagnosis.loss_scale import (
-    idle_words,
     last_change,
     outlook,
     pause_causes,
@@ -40,7 +38,7 @@ from amptui.telemetry.events import event_of, summary_of_xray
 from amptui.telemetry.health import judge_trace, judge_window, judge_xray
 from amptui.telemetry.scaling import ScalerFacts, judge_scaler
 from amptui.telemetry.underflow import UnderflowFound
-from amptui.telemetry.view import GrowthOutlook, NumericsView, ScalerView, SessionView
+from amptui.telemetry.view import GrowthOutlook, SessionView
 from tests.builders import make_started
 from tests.diagnosis.wording import event_lines, table
 from tests.golden import Goldens
@@ -114,14 +112,6 @@ def test_a_missing_window_has_its_reason() -> None:
     assert window_missing(SessionView(pending=(asked_for,))) == "measuring …"
     refused = make_started(refuses={"histogram": "the weights are float16"})
     assert window_missing(SessionView(run=refused)) == "not measured, the weights are float16"
-
-
-@pytest.mark.parametrize(
-    ("least", "words"),
-    [(2.41, "least 2.4 of the last 256"), (-math.inf, "NaN/Inf in the last 256"), (None, "")],
-)
-def test_the_least_headroom_says_over_how_many_steps(least: float | None, words: str) -> None:
-    assert "".join(least_headroom(NumericsView(min_headroom=least))) == words
 
 
 # ------------------------------------------------------------------------------------------- traces
@@ -289,28 +279,6 @@ def test_what_is_said_of_the_loss_scaler(goldens: Goldens) -> None:
         rows[name] = [outlook(found)]
     rows["last change"] = [last_change(backoff(612, 131072.0)), last_change(None)]
     goldens.check("words/loss scaler", table(rows))
-
-
-@pytest.mark.parametrize(
-    ("precision", "scale", "words"),
-    [
-        ("fp32", 65536.0, "kept while FP32 runs"),
-        ("fp16", 65536.0, ""),
-        ("fp32", None, ""),
-        (None, 65536.0, ""),
-    ],
-)
-def test_a_scale_that_no_step_uses_is_kept(precision: str | None, scale: float | None, words: str) -> None:
-    assert idle_words(SessionView(precision=precision, scaler=ScalerView(scale=scale))) == words
-
-
-def test_a_pause_by_a_falling_scale_has_the_scaler_s_cause_and_the_trace_s() -> None:
-    numerics = NumericsView(scaler=judge_scaler(FALLING), trace=traced())
-    view = SessionView(pause_cause="loss scale", numerics=numerics, scaler=ScalerView(scale=2.0**-10))
-    scaler, trace = pause_causes(view)
-    assert scaler == scaler_sentence(numerics.scaler)
-    assert trace.startswith("nothing overflowed in 43 modules")
-    assert resume_words(view) == "continue with the loss scale held at 0.000977"
 
 
 def test_a_pause_by_lost_weights_says_how_to_go_back() -> None:

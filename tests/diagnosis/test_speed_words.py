@@ -13,7 +13,6 @@ from amptui.diagnosis.bottleneck import (
     evidence,
     limit,
     limit_beside,
-    throttled_words,
 )
 from amptui.diagnosis.memory_use import memory_sentences, other_bytes, sides, size_of
 from amptui.diagnosis.speed import (
@@ -27,8 +26,8 @@ from amptui.diagnosis.speed import (
     unfair_losses,
     why_no_ratio,
 )
-from amptui.records.findings import MemoryBreakdown, PhaseSeconds, PrecisionsCompared
-from amptui.records.run import PRECISIONS, Record
+from amptui.records.findings import PhaseSeconds, PrecisionsCompared
+from amptui.records.run import Record
 from amptui.telemetry.timing import MIN_STEPS, judged_timing
 from amptui.telemetry.view import Comparison, PrecisionTiming, SessionView
 from tests.builders import make_started, make_steps, view_of
@@ -37,7 +36,6 @@ from tests.golden import Goldens
 from tests.telemetry.memory_samples import memory
 from tests.telemetry.record_samples import compared, device, faster, measured, pair, xray
 from tests.telemetry.timed_steps import BUSY, HOST, judged, phases
-from tests.tui import views
 
 MIB = 2**20
 ALIKE = (0.0001, 0.00041, 0.00062, 0.00011, 0.00012)
@@ -132,14 +130,6 @@ def test_each_low_precision_is_timed_beside_its_reference() -> None:
     assert limit_beside(fp8, timings, beside_bf16).startswith("FP8 took longer than AMP bf16: ")
     assert limit_beside(bf16, timings, beside_bf16).startswith("FP8 gains nothing: ")
     assert limit_beside(fp32, timings, beside_bf16) == limit(fp32)
-
-
-def test_all_reasons_of_a_throttled_gpu_are_told_where_they_fit_and_the_gravest_elsewhere() -> None:
-    sample = views.gpu(clocks_event_reasons=("thermal (sw)", "power cap"))
-    assert throttled_words(sample, 60) == "⚠ throttled: thermal (sw), power cap"
-    assert throttled_words(sample, 34) == "⚠ throttled: thermal (sw) +1"
-    assert throttled_words(views.gpu(clocks_event_reasons=()), 34) == ""
-    assert throttled_words(views.gpu(clocks_event_reasons=None), 34) == ""
 
 
 # --------------------------------------------------------------------- why AMP gave little, or what lacks
@@ -364,11 +354,3 @@ def test_the_newest_of_each_side_are_compared_and_fp8_with_bf16() -> None:
     assert sentence.startswith("peak barely changed")
     assert memory_sentences((FP32, bf16), None, low="fp8") == ()
     assert memory_sentences((FP32, bf16, emulated), None, low="fp8-emulated") == ()
-
-
-@given(names=st.lists(st.sampled_from(PRECISIONS), max_size=12))
-def test_the_view_has_the_newest_breakdown_of_each_precision_in_the_usual_order(names: list[str]) -> None:
-    records = [memory(name, step=number) for number, name in enumerate(names)]
-    found: tuple[MemoryBreakdown, ...] = after(*records).memory
-    assert [element.precision for element in found] == [name for name in PRECISIONS if name in names]
-    assert all(element == [r for r in records if r.precision == element.precision][-1] for element in found)

@@ -18,13 +18,11 @@ from amptui.base.strictjson import (
     MAX_COUNT,
     MAX_ITEMS,
     MAX_LINE_BYTES,
-    MAX_SECONDS,
     MAX_TEXT_CHARACTERS,
     JsonError,
 )
 from amptui.records import codec
 from amptui.records.run import Note, Printed, Record, RunStarted
-from amptui.records.samples import AllocatorSample, DeviceSample, GpuSample, HostSample
 from amptui.records.steps import StepRecord, Steps
 from tests.builders import make_started, make_step
 from tests.record_values import JSON_VALUES, RECORD_TYPES, loads, records_of, values_of
@@ -32,14 +30,6 @@ from tests.telemetry.record_samples import compared, layer, xray
 
 RUN = make_started(config={})
 STEP = make_step(7, loss=0.25, precision="fp16")
-DEVICE = DeviceSample(
-    time=1.0,
-    gpus=(GpuSample(uuid="GPU-1", clocks_event_reasons=("sw power cap",)),),
-    host=HostSample(cpu_percent=12.5),
-    allocator=AllocatorSample(
-        precision="fp16", allocated_bytes=1, reserved_bytes=2, peak_allocated_bytes=None
-    ),
-)
 
 
 def refuse_constant(name: str) -> None:
@@ -151,27 +141,6 @@ def test_a_line_that_is_no_record_says_why(line: str, told: str) -> None:
         codec.loads(line)
 
 
-NESTED = {depth: json.loads("[" * depth + "1" + "]" * depth) for depth in (32, 33)}
-
-
-@pytest.mark.parametrize(
-    ("record", "change"),
-    [
-        (STEP, {"step": MAX_COUNT}),
-        (STEP, {"time": MAX_SECONDS}),
-        (STEP, {"step_seconds": -MAX_SECONDS}),
-        (STEP, {"loss": 1.7e308}),
-        (RUN, {"config": {"deep": NESTED[32]}}),
-        (RUN, {"config": {"large": -(2**1023) + 1}}),
-        (RUN, {"model": "x" * MAX_TEXT_CHARACTERS}),
-    ],
-    ids=str,
-)
-def test_values_at_the_bounds_are_accepted(record: Record, change: dict[str, Any]) -> None:
-    line = json.dumps(json.loads(codec.dumps(record)) | change)
-    assert loads(line) == replace(record, **change)
-
-
 @pytest.mark.parametrize(
     ("record", "change", "told"),
     [
@@ -183,7 +152,6 @@ def test_values_at_the_bounds_are_accepted(record: Record, change: dict[str, Any
         (STEP, {"losses": []}, "StepRecord.losses: expected an object"),
         (STEP, {"step": MAX_COUNT + 1}, "StepRecord.step: expected a number from 0 to 9.0072e"),
         (STEP, {"step": 10**4200}, "an integer of 4,201 digits"),
-        (STEP, {"step": -1}, "StepRecord.step: expected a number from 0 to 9.0072e"),
         (STEP, {"time": 1e20}, "StepRecord.time: expected a number from 0 to 3.25037e"),
         (STEP, {"step_seconds": "inf"}, "StepRecord.step_seconds: expected a number"),
         (compared(1), {"rows": []}, "PrecisionsCompared.rows: 0 items"),
@@ -192,9 +160,8 @@ def test_values_at_the_bounds_are_accepted(record: Record, change: dict[str, Any
             {"layers": [asdict(layer("a", -1.25))]},
             "LayerAgreement.cosine: expected a number from -1 to 1",
         ),
-        (RUN, {"config": {"deep": NESTED[33]}}, "RunStarted.config: nested too deeply"),
+        (RUN, {"config": {"deep": json.loads("[" * 33 + "]" * 33)}}, "RunStarted.config: nested too deeply"),
         (RUN, {"config": {"large": 2**1024}}, "RunStarted.config: a number out of float"),
-        (RUN, {"config": [1] * (MAX_ITEMS + 1)}, "RunStarted.config: expected an object, not list"),
         (RUN, {"hardware": {"many": [1] * (MAX_ITEMS + 1)}}, "RunStarted.hardware: 131,073 items"),
         (RUN, {"model": "x" * (MAX_TEXT_CHARACTERS + 1)}, "RunStarted.model: a text of 262,145"),
     ],

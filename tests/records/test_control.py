@@ -118,8 +118,6 @@ def test_the_first_reason_to_stop_is_kept() -> None:
         lambda: PrecisionRequest("fp4"),
         lambda: ComparisonRequest(("fp32",)),
         lambda: ComparisonRequest(("fp32", "fp32")),
-        lambda: ComparisonRequest(("fp32", "fp4")),
-        lambda: ComparisonRequest(("fp32", "fp32"), eager=True),
         lambda: ComparisonRequest(("fp32 eager", "fp32")),
         lambda: StopRequest("x" * 201),
     ],

@@ -1,7 +1,6 @@
 """A codec for what two processes of one version tell each other: all that is annotated, and nothing else."""
 
 import json
-import math
 import threading
 from collections import Counter, deque
 from collections.abc import Mapping
@@ -125,16 +124,3 @@ def test_what_is_wrong_is_named(change: dict[str, Any], told: str) -> None:
     assert shown(CODEC.read(json.loads(text))) == shown(Many())
     with pytest.raises(JsonError, match=f"^{told}"):
         CODEC.read(json.loads(text) | change)
-
-
-def test_a_codec_that_is_not_exact_fills_and_ignores_fields() -> None:
-    codec: Codec[Alone | Nothing] = Codec(Alone | Nothing)
-    assert codec.read({"type": "Alone", "later": [1]}) == Alone()
-    assert codec.dumps(Nothing()) == '{"type":"Nothing"}'
-    assert codec.dumps(Alone(math.inf)) == '{"type":"Alone","value":"inf"}'
-
-
-@pytest.mark.parametrize("hint", [threading.Thread, int | str, object])
-def test_only_dataclasses_have_a_codec(hint: Any) -> None:
-    with pytest.raises(TypeError, match="no JSON for"):
-        Codec(hint)

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from amptui.records.run import Record
 from amptui.records.steps import Steps
-from amptui.telemetry.session import Session
 from tests.builders import fold, joined, one_by_one
 from tests.telemetry.record_samples import run, step, steps
 from tests.telemetry.record_strategies import BLOCKS, OTHER_RECORDS
@@ -28,10 +27,6 @@ def exactly_timed(records: st.SearchStrategy[Any]) -> st.SearchStrategy[Record]:
     return st.builds(timed, records, EXACT, st.lists(st.none() | EXACT, min_size=1, max_size=6))
 
 
-def folded(records: list[Record]) -> Session:
-    return fold(records)
-
-
 OF_ALL_KINDS = [
     run(time=100.0),
     joined(steps(1, 4, time=102.0, step_seconds=0.5, precision="fp16", loss_scale=65536.0, settling=True)),
@@ -46,4 +41,4 @@ OF_ALL_KINDS = [
 @example(OF_ALL_KINDS)
 @given(st.lists(exactly_timed(BLOCKS) | exactly_timed(OTHER_RECORDS), max_size=12))
 def test_a_session_knows_the_same_of_steps_in_blocks_and_one_by_one(records: list[Record]) -> None:
-    assert folded(records).state() == folded([*one_by_one(records)]).state()
+    assert fold(records).state() == fold([*one_by_one(records)]).state()

@@ -125,13 +125,6 @@ def test_a_resumed_run_replaces_the_steps_that_it_does_again(
     assert_recent(series, model[len(model) - report :])
 
 
-def test_a_rewind_to_a_step_that_has_not_come_changes_nothing() -> None:
-    track = filled([[1.0, 2.0]])
-    before = track.snapshot()
-    track.rewind(3)
-    assert track.snapshot() is before
-
-
 def test_a_gap_of_any_length_takes_no_time_and_no_memory() -> None:
     track = filled([[1.0]])
     track.skip(10**15)
@@ -170,14 +163,6 @@ def test_means_of_the_largest_numbers_do_not_overflow() -> None:
     assert series.mean[0] == pytest.approx(largest / 2)
 
 
-def test_an_empty_track_has_an_empty_series() -> None:
-    track = Track.empty(first_step=17)
-    track.extend([])
-    series = track.snapshot()
-    assert (series.first_step, series.count, series.last_step) == (17, 0, 16)
-    assert len(series.minimum) == len(series.recent) == 0
-
-
 def test_snapshots_are_copies_that_nobody_can_write_to() -> None:
     track = filled([[1.0, None, math.nan]])
     series = track.snapshot()
@@ -191,12 +176,6 @@ def test_snapshots_are_copies_that_nobody_can_write_to() -> None:
     for counts in (series.nonfinite, series.recent_nonfinite):
         with pytest.raises(ValueError, match="read-only"):
             counts[0] = 1
-
-
-@pytest.mark.parametrize(("buckets", "recent"), [(3, 8), (0, 8), (8, 0)])
-def test_sizes_that_cannot_work_are_refused(buckets: int, recent: int) -> None:
-    with pytest.raises(ValueError, match="arrays of different sizes"):
-        Track.empty(buckets, recent)
 
 
 @given(VALUES, VALUES, VALUES, st.integers(0, 160), st.booleans())

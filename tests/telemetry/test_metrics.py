@@ -128,11 +128,6 @@ def test_repeated_steps_replace_the_values_of_before() -> None:
     assert ("device", "power_watts") not in names(view), "sampled at step 6 only"
 
 
-def test_a_run_that_begins_earlier_than_what_was_seen_begins_anew() -> None:
-    view = view_of(run(), *steps(50, 60, losses={"ce": 1.0}), resumed(9), *steps(10, 12, losses={"ce": 2.0}))
-    assert values(view, "part", "ce") == {10: 2.0, 11: 2.0, 12: 2.0}
-
-
 @pytest.mark.parametrize("extra", [0, 1])
 def test_memory_is_bounded_and_what_is_left_out_is_said(extra: int) -> None:
     parts = {f"part {number}": float(number) for number in range(MAX_NAMED - 1 + extra)}

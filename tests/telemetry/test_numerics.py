@@ -174,16 +174,6 @@ def test_a_nan_gradient_is_a_gap_and_not_a_value_in_the_curve() -> None:
     assert numerics.min_headroom == -math.inf
 
 
-def test_a_resumed_run_forgets_the_gradients_of_the_steps_it_does_again() -> None:
-    session = fold([make_started(), *(scaled(number, 6.0) for number in range(1, 31)), scaled(40, 0.25)])
-    session.fold([make_started(time=900.0), scaled(31, 6.0)])
-    result = session.view().numerics
-    assert result.measured_step == 31
-    assert result.min_headroom == pytest.approx(6.0)
-    session.fold([make_started(time=990.0), make_step(20, precision="fp16")])
-    assert session.view().numerics.headroom is None
-
-
 def test_the_scaler_s_verdict_names_the_module_of_a_trace_for_as_long_as_it_holds() -> None:
     bad = make_step(612, precision="fp16", loss=math.nan, skipped=True)
     trace = traced(615, first=module(largest=math.inf))

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.records.own_loop import OTHER_PRECISIONS
 from amptui.records.run import LossScaleChanged, PrecisionChanged, Record, RunFinished, StepSkipped
 from amptui.records.steps import StepRecord
 from amptui.telemetry.events import Event
@@ -275,22 +274,6 @@ def test_a_stale_loss_is_not_the_newest_of_an_optimizer() -> None:
     assert (result.loss, result.loss_form, result.smoothed_loss) == (None, "edited", 0.5)
     session.fold([step(3, optimizer=DISCRIMINATOR, loss=0.25)])
     assert by_label(session.view())[DISCRIMINATOR].loss == 0.25
-
-
-@pytest.mark.parametrize("precision", OTHER_PRECISIONS)
-def test_other_precisions_have_a_row_but_no_verdict_and_no_headroom(precision: str) -> None:
-    records = [*steps(1, 40, precision=precision, grad_max=0.5), *steps(41, 80, precision="fp16")]
-    view = session_of([run(precision=precision), *records]).view()
-    assert [row.precision for row in view.comparison.rows] == ["fp16", precision]
-    assert (view.comparison.baseline, view.comparison.speedup) == (None, None)
-    alone = session_of([run(precision=precision), *records[:40]]).view()
-    assert alone.precision == precision
-    assert (alone.numerics.headroom, alone.numerics.min_headroom, alone.numerics.hypothetical) == (
-        None,
-        None,
-        False,
-    )
-    assert alone.numerics.grad_norm == 1.0
 
 
 # ------------------------------------------------------------------------------------ the device

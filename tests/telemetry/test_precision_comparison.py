@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from amptui.records.run import PRECISION_ORDER
 from amptui.records.steps import StepRecord
-from amptui.telemetry.comparison import MIN_STEPS, WINDOW_STEPS, PrecisionLedger
+from amptui.telemetry.comparison import WINDOW_STEPS, PrecisionLedger
 from amptui.telemetry.view import Comparison
 from tests.builders import assert_holds, make_step, make_steps
 from tests.telemetry.record_samples import stretches
@@ -194,15 +194,6 @@ COMPARISONS: dict[str, tuple[Sequence[list[StepRecord]], dict[str, Any]]] = {
         [FP32, make_steps(31, 60, precision="fp16", step_seconds=None)],
         {"missing": "more steps", "speedup": None},
     ),
-    "most used of each kind": (
-        [
-            make_steps(1, 25, precision="ieee"),
-            make_steps(26, 90, precision="tf32"),
-            make_steps(91, 120, precision="fp16"),
-            make_steps(121, 200, precision="bf16"),
-        ],
-        {"baseline": "tf32", "low": "bf16"},
-    ),
     "unknown precision": (
         [make_steps(1, 30, precision="fp4")],
         {"baseline": None, "low": None, "fp4.steps": 30},
@@ -274,8 +265,3 @@ def test_the_row_equals_a_naive_count(seconds: list[float | None]) -> None:
     (row,) = rows
     assert row.median_step_seconds == pytest.approx(statistics.median(timed))
     assert row.samples_per_second == pytest.approx(256 * len(timed) / sum(timed))
-
-
-def test_nothing_new_is_the_same_comparison() -> None:
-    sums = ledger(make_steps(1, MIN_STEPS))
-    assert sums.comparison() is sums.comparison()

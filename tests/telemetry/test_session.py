@@ -42,7 +42,6 @@ def test_a_session_without_records_is_the_empty_view() -> None:
         ([START], "running", ""),
         (make_steps(7, 8), "running", ""),
         ([START, PAUSED], "paused", "at the floor"),
-        ([START, replace(PAUSED, reason="")], "paused", ""),
         ([START, PAUSED, GOING_ON], "running", ""),
         ([START, PAUSED, FINISHED], "finished", ""),
         ([START, PAUSED, FAILED], "failed", ""),
@@ -50,7 +49,6 @@ def test_a_session_without_records_is_the_empty_view() -> None:
         ([FAILED], "failed", ""),
         ([START, FINISHED, GOING_ON], "finished", ""),
         ([START, FINISHED, PAUSED], "finished", ""),
-        ([START, FAILED, make_started(time=200.0)], "running", ""),
     ],
 )
 def test_the_state_and_the_reason_of_a_pause_follow_the_records(

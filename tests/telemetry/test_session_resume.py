@@ -30,7 +30,7 @@ from tests.builders import (
 from tests.diagnosis.wording import event_lines, table
 from tests.golden import Goldens
 from tests.telemetry.memory_samples import memory
-from tests.telemetry.record_samples import backoff, compared, device, growth, skip
+from tests.telemetry.record_samples import backoff, compared, growth, skip
 
 START = make_started()
 VALIDATION = Validation(loss=0.4, accuracy=None, samples=8)
@@ -154,13 +154,6 @@ def test_what_a_run_that_goes_on_knows(records: Sequence[Record], expected: dict
     assert_holds(view_of(*records), expected)
 
 
-def test_repeated_steps_take_the_place_of_lost_ones() -> None:
-    lost: list[Record] = [START, *make_steps(1, 50, loss=9.0), make_resumed(40)]
-    view = view_of(*lost, *make_steps(41, 42, loss=1.0, time=901.0))
-    assert view.loss.recent.tolist() == [9.0] * 40 + [1.0] * 2
-    assert view.last == make_step(42, loss=1.0, time=901.0)
-
-
 def test_another_number_of_ranks_is_known_after_a_resume() -> None:
     first = make_started(world_size=4, parallel="ddp", batch_size=8, global_batch_size=32)
     alone = make_resumed(12, world_size=1, parallel="", batch_size=32)
@@ -252,24 +245,6 @@ def test_the_time_left_is_told_by_steps_of_the_new_process_alone() -> None:
     assert (view.eta_seconds, view.step_seconds, view.samples_per_second) == (None, None, None)
     session.fold(make_steps(51, 60, step_seconds=0.5, time=901.0))
     assert session.view().eta_seconds == pytest.approx(20.0)
-
-
-def test_no_look_spans_two_processes() -> None:
-    """A utilization of one second, and joules between two looks: the device did other things meanwhile."""
-    looks: list[Record] = []
-    for second in range(12):
-        looks.append(device(110.0 + second, "fp32", None, 50.0, 100.0 * second))
-        looks.append(make_step(second + 1, time=110.5 + second))
-    session = fold([START, *looks])
-    before = session.view().comparison.rows[0]
-    session.fold([make_resumed(12), device(901.0, "fp32", None, 100.0, 1e6), *make_steps(13, 14)])
-    row = session.view().comparison.rows[0]
-    assert row.utilization_percent == before.utilization_percent == 50.0
-    assert row.joules_per_1000_samples == before.joules_per_1000_samples
-    session.fold([device(902.0, "fp32", None, 100.0, 1e6 + 512.0)])
-    row = session.view().comparison.rows[0]
-    assert row.utilization_percent == pytest.approx((11 * 50 + 100) / 12)
-    assert row.joules_per_1000_samples == pytest.approx(1000 * (1100 + 512) / (11 * 256 + 512))
 
 
 def test_two_devices_are_not_compared() -> None:

@@ -15,17 +15,14 @@ from hypothesis import strategies as st
 from amptui.records.codec import Codec
 from amptui.records.run import (
     Note,
-    Printed,
     Record,
 )
 from amptui.telemetry.events import SkipRow
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView
-from tests.builders import make_switch as switch
 from tests.telemetry.record_samples import (
     run,
     skip_row,
-    step,
     steps,
 )
 from tests.telemetry.record_strategies import RECORDS
@@ -224,17 +221,3 @@ def test_a_session_takes_over_what_another_knows() -> None:
     assert_same_view(session.view(), view)
     session.adopt(Session())
     assert session.view() == replace(Session("runs/a").view(), **curves(session.view()))
-
-
-@pytest.mark.ci
-def test_a_long_run_s_state_stays_small() -> None:
-    session = session_of(record for record in EVERYTHING if not getattr(record, "optimizer", ""))
-    for first in range(200, 20_200, 1000):
-        precision = "fp16" if first // 1000 % 2 else "fp32"
-        session.fold([switch(first, "", precision), *steps(first, first + 999, precision=precision, epoch=2)])
-        session.fold(Printed(time=float(n), stream="stdout", text=f"line {first + n}") for n in range(100))
-    text = session.state()
-    assert len(text) < 1_500_000
-    assert_same_view(restored_from(text).view(), session.view())
-    session.fold([step(1, optimizer="discriminator")])
-    assert len(session.state()) < len(text) + 1_200_000, "so much for each further optimizer"

@@ -103,17 +103,6 @@ def test_what_costs_less_than_a_twentieth_of_a_step_is_no_verdict_unless_it_was_
     assert find_straggler(window(8, 1, spread=0.0), stays) is None
 
 
-def test_hiccups_of_changing_ranks_are_no_straggler() -> None:
-    samples = [
-        replace(
-            sample,
-            data_seconds=tuple(0.5 if rank == second % 8 else 1e-4 for rank in sample.ranks),
-        )
-        for second, sample in enumerate(window(8, 1))
-    ]
-    assert find_straggler(samples) is None
-
-
 def test_ranks_without_numbers_are_not_judged() -> None:
     samples = window(4, 1, slow="compute", slow_rank=3)
     silent = [replace(sample, compute_seconds=(*sample.compute_seconds[:3], None)) for sample in samples]

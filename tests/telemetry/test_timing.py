@@ -5,8 +5,6 @@ from typing import Any
 import pytest
 
 from amptui.records.findings import PhaseSeconds, StepTimed
-from amptui.records.run import PrecisionChanged
-from amptui.telemetry.session import Session
 from amptui.telemetry.timing import MIN_STEPS, WINDOW_STEPS, TimingWatch, judged_timing, shares_of
 from amptui.telemetry.view import Comparison
 from tests.builders import view_of
@@ -117,11 +115,3 @@ def test_a_session_shows_how_busy_the_gpu_was_beside_it() -> None:
     timings = [timed(phases(*HOST, device=HOST))] * MIN_STEPS
     (timing,) = view_of(run(), *steps(1, 40), *looks, *timings).timings
     assert (timing.bound, timing.utilization_percent) == ("launch", 50.0)
-
-
-def test_a_session_keeps_each_precision_apart() -> None:
-    session = Session()
-    change = PrecisionChanged(time=101.0, step=41, previous="fp32", current="fp16")
-    session.fold([run(), *steps(1, 40), timed(phases(*HOST)), change, timed(phases(*BUSY), "fp16")])
-    result = {timing.precision: timing.phases for timing in session.view().timings}
-    assert result == {"fp32": phases(*HOST), "fp16": phases(*BUSY)}
