@@ -15,12 +15,9 @@ pytestmark = pytest.mark.usefixtures("no_trace_of_imports")
 
 MODEL = str(Path(__file__).parents[1] / "recipes" / "twisted.py")
 
-TIERS: tuple[list[pytest.MarkDecorator], ...] = ([], [pytest.mark.nightly], [pytest.mark.ci])
 
-
-@pytest.mark.parametrize(
-    "way", [pytest.param(way, marks=TIERS[number % 3]) for number, way in enumerate(WAYS)]
-)
+@pytest.mark.ci
+@pytest.mark.parametrize("way", WAYS)
 def test_a_model_file_with_one_twist_has_one_end(way: str, tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what torch thinks of such a model
