@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 
 from amptui.base.errors import ExperimentError
 from amptui.engine.checkpoint.file import checkpoints
@@ -114,34 +114,6 @@ def test_ten_first_nonfinite_losses_end_a_run_with_finite_weights() -> None:
     with pytest.raises(ExperimentError, match="the loss has been inf since step 1; check the inputs"):
         train(prepare(Spoiled(at=1, steps=1000, weights_too=False, value=math.inf)), log)
     assert len(losses(log)) == HOPELESS_STEPS
-
-
-class Burst(Tiny):
-    """From one step on its gradients are NaN, while its losses are finite."""
-
-    def __init__(self, at: int) -> None:
-        super().__init__(epochs=1, samples=8 * 1000)
-        self.at, self.calls = at, 0
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        self.calls += model.training
-        loss = super().loss(model, batch)
-        assert isinstance(loss, Tensor)
-        if model.training and self.calls >= self.at:
-            loss.register_hook(lambda gradient: gradient * math.nan)
-        return loss
-
-
-@pytest.mark.parametrize("at", [30, pytest.param(270, marks=pytest.mark.ci)])
-def test_a_scale_that_halves_in_every_step_ends_the_run_long_before_it_is_0(at: int) -> None:
-    log, prepared = Log(), prepare(Burst(at), precision="fp16")
-    with pytest.raises(ExperimentError, match="loss scale"):
-        train(prepared, log, look_interval_seconds=1000)
-    skipped = [record for record in log.of(StepRecord) if record.skipped]
-    assert 0 < len(skipped) <= 41 + 64
-    assert skipped[-1].loss_scale is not None
-    assert skipped[-1].loss_scale > 2.0**-126, "the next one would be denormal"
-    assert spoiled_params(prepared) == 0
 
 
 class SpoiledInside(Tiny):

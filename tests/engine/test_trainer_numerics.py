@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 import pytest
-from torch import Tensor, nn
+from torch import nn
 
 from amptui.base.errors import ExperimentError
 from amptui.engine.divergence_guard import MIN_LOSS_SCALE
@@ -63,16 +63,23 @@ def test_nan_is_told_with_the_names_of_the_gradients() -> None:
     assert gradients.count == len(list(prepared.model.parameters()))
 
 
-def test_a_collapsed_scale_ends_an_unattended_run_before_it_reaches_zero() -> None:
-    prepared = prepare(Spoiled(at=1, steps=1000, value=math.inf, epochs=20), precision="fp16")
-    log = Log()
+@pytest.mark.parametrize(
+    ("at", "options", "least"),
+    [(1, {}, MIN_LOSS_SCALE / 4), (30, {"look_interval_seconds": 1000}, 2.0**-126)],
+    ids=["often looked at", "seldom"],
+)
+def test_a_collapsed_scale_ends_an_unattended_run_before_it_reaches_zero(
+    at: int, options: dict[str, Any], least: float
+) -> None:
+    """Below 2^-126 it would be denormal."""
+    prepared = prepare(Spoiled(at=at, steps=1000, value=math.inf, epochs=20), precision="fp16")
     with pytest.raises(ExperimentError) as failed:
-        train(prepared, log)
+        train(prepared, Log(), **options)
     assert re.fullmatch(
         r"the loss scale fell to \S+ after \d+ skipped steps in a row; use --precision bf16 or fp32",
         str(failed.value),
     )
-    assert MIN_LOSS_SCALE / 4 < prepared.scaler.get_scale() < MIN_LOSS_SCALE
+    assert least < prepared.scaler.get_scale() < MIN_LOSS_SCALE
 
 
 def test_a_collapsed_scale_pauses_an_attended_run_which_another_precision_saves() -> None:
@@ -142,10 +149,17 @@ def test_clipping_measures_every_step_whatever_it_costs(monkeypatch: pytest.Monk
     assert all(record.grad_norm is not None for record in log.of(StepRecord))
 
 
-def test_a_metric_that_is_no_scalar_is_told_in_one_line() -> None:
-    class Vector(Tiny):
-        def metrics(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
-            return {"accuracy": model(batch[0])}
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (lambda out: {"accuracy": out}, r"'accuracy' from Bad.metrics\(\) has shape 8x4"),
+        (lambda out: out.sum(), r"Bad.metrics\(\) returned a Tensor; return a dict of scalar"),
+    ],
+)
+def test_metrics_that_are_no_scalars_are_told_in_one_line(value: Any, message: str) -> None:
+    class Bad(Tiny):
+        def metrics(self, model: nn.Module, batch: Any) -> Any:
+            return value(model(batch[0]))
 
-    with pytest.raises(ExperimentError, match=r"'accuracy' from Vector.metrics\(\) has shape 8x4"):
-        train(prepare(Vector(epochs=1)), Log())
+    with pytest.raises(ExperimentError, match=message):
+        train(prepare(Bad(epochs=1)), Log())

@@ -41,10 +41,7 @@ def test_a_run_from_import_to_end() -> None:
     ("options", "kind", "said"),
     [
         ({"device": "cuda:99"}, DeviceError, "device cuda:99: "),
-        ({"precision": "tf32"}, UsageError, "precision tf32: "),
         ({"settings": {"widht": "3"}}, UsageError, "Knobs has no option 'widht'"),
-        ({"settings": {"trouble": "data"}}, ExperimentError, "load_data() returned a str"),
-        ({"settings": {"trouble": "build"}}, ExperimentError, "RuntimeError: no such layer"),
         ({"settings": {"trouble": "exit", "at": "1"}}, ExperimentError, "SystemExit: the model left"),
         ({"settings": {"trouble": "memory", "at": "3"}}, DeviceError, "out of host memory in step 3"),
     ],
@@ -124,24 +121,6 @@ def test_what_the_data_warn_of_is_a_note(tmp_path: Path) -> None:
     assert [(r.severity, r.text) for r in worker.log.of(Note)] == [("warning", "using a stand-in")]
 
 
-def test_an_error_that_cannot_even_say_what_it_is_ends_the_run(tmp_path: Path) -> None:
-    mute = "raise type('Mute', (Exception,), {'__str__': lambda self: 1 / 0})()"
-    worker = Worker(hooked(tmp_path, during=mute))
-    last = worker.end()
-    assert isinstance(last, RunFailed)
-    assert "Mute" in last.error
-    assert worker.thread.error is not None
-
-
-def test_out_of_gpu_memory_raised_on_a_cpu_is_told_like_any_other(tmp_path: Path) -> None:
-    worker = Worker(hooked(tmp_path, during="raise torch.OutOfMemoryError('none left')"), batch_size=16)
-    last = worker.end()
-    assert isinstance(last, RunFailed)
-    assert isinstance(worker.thread.error, DeviceError)
-    assert "in load_data() of Hooked" in last.error
-    assert "--batch-size" not in last.error
-
-
 @pytest.mark.parametrize(
     ("options", "noted"),
     [({}, True), ({"batch_size": 8}, False), ({"settings": {"batch_size": "8"}}, False)],
@@ -189,9 +168,8 @@ def test_what_the_thread_is_at_is_told_to_who_waits(tmp_path: Path) -> None:
 FREEZES = """
 import gc
 from amptui.engine.trainer import frozen_garbage_collection
-before = gc.get_freeze_count()
 with frozen_garbage_collection():
-    print(gc.get_freeze_count() > before + 1000)
+    print(gc.get_freeze_count() > 1000)
 print(gc.get_freeze_count())
 """
 
@@ -213,13 +191,12 @@ raise {error}
 
 @pytest.mark.ci
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("command", "error", "said"),
     [
-        ("OSError('libcudart.so.12: cannot open shared object file')", "OSError: libcudart.so.12: cannot"),
-        ("ModuleNotFoundError('No module named numpy')", "No module named numpy"),
+        ("train", "OSError('libcudart.so.12: cannot open')", "OSError: libcudart.so.12: cannot open"),
+        ("bench", "ModuleNotFoundError('No module named numpy')", "No module named numpy"),
     ],
 )
-@pytest.mark.parametrize("command", ["train", "bench"])
 def test_of_a_torch_that_cannot_be_imported_the_first_error_is_told(
     command: str, error: str, said: str, tmp_path: Path
 ) -> None:

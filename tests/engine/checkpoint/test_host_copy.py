@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from amptui.engine.checkpoint.host_copy import HostCopy, NotPlainError, own
+from amptui.engine.checkpoint.host_copy import HostCopy, NotPlainError
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
 
@@ -114,11 +114,3 @@ def test_what_no_file_can_store_is_named(value: object) -> None:
     with pytest.raises(NotPlainError) as raised:
         copied({"groups": [{"lr": 1.0}, {"hook": value}]})
     assert str(raised.value) == f"it['groups'][1]['hook'] is a {kind}, which a checkpoint cannot store"
-
-
-def test_an_own_copy_does_not_keep_the_rest_in_memory() -> None:
-    read = through_a_file(copied([torch.rand(1000), torch.rand(3)]))
-    assert read[1].untyped_storage().nbytes() > 4000
-    mine = own(read[1])
-    assert torch.equal(mine, read[1])
-    assert mine.untyped_storage().nbytes() == 12
