@@ -175,11 +175,6 @@ def test_a_run_is_stopping_when_it_says_so_until_it_has_ended() -> None:
     assert not is_stopping(replace(in_phase("stopping"), state="finished"))
 
 
-def test_a_run_that_is_lost_waits_for_nothing() -> None:
-    assert waiting_words(in_phase("validating"), silence="gone") == ""
-    assert state_words(SessionView(state="running"), lost="gone") == "the run has ended"
-
-
 def test_progress_is_a_fraction_only_where_the_whole_is_known() -> None:
     assert waiting_fraction(in_phase("data", done=1, total=4)) == 0.25
     assert waiting_fraction(in_phase("data", done=5, total=4)) == 1.0

@@ -18,15 +18,9 @@ from tests.telemetry import record_samples as samples
 
 TERA = 10**12
 
-WITH_FLOAT8 = (
+NAMES = (
     *("NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA H200", "NVIDIA GH200 480GB"),
     *("NVIDIA B200", "NVIDIA GB200", "NVIDIA L4", "NVIDIA L40", "NVIDIA L40S"),
-)
-"""The names of the GPUs with a known peak in FP8."""
-
-
-NAMES = (
-    *WITH_FLOAT8,
     *("NVIDIA GH200 120GB", "NVIDIA GH200 144G HBM3e", "NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB"),
     *("NVIDIA A100 80GB PCIe", "NVIDIA A100-PCIE-40GB", "NVIDIA A10", "NVIDIA A10G", "NVIDIA A30"),
     *("Tesla V100-SXM2-16GB", "Tesla V100-PCIE-32GB", "Tesla T4", "NVIDIA A40", "NVIDIA RTX A6000"),
