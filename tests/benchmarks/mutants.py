@@ -21,15 +21,18 @@ import venv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from coverage import CoverageData
 
-SWAPPED = {
-    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
-    ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
-    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
-    ast.And: ast.Or, ast.Or: ast.And,
+SWAPPED: dict[type[ast.AST], Any] = {
+    ast.Lt: ast.LtE(), ast.LtE: ast.Lt(), ast.Gt: ast.GtE(), ast.GtE: ast.Gt(),
+    ast.Eq: ast.NotEq(), ast.NotEq: ast.Eq(), ast.Is: ast.IsNot(), ast.IsNot: ast.Is(),
+    ast.In: ast.NotIn(), ast.NotIn: ast.In(), ast.And: ast.Or(), ast.Or: ast.And(),
+    ast.Add: ast.Sub(), ast.Sub: ast.Add(), ast.Mult: ast.Div(), ast.Div: ast.Mult(),
+    ast.FloorDiv: ast.Mult(),
 }  # fmt: skip
+"""The operator that takes the place of another."""
 
 
 @dataclass(frozen=True)
@@ -54,21 +57,21 @@ def shortened(code: str) -> str:
     return code if len(code) <= 60 else f"{code[:40]} ... {code[-15:]}"
 
 
-def operator_changes(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
+def operator_changes(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
     """An expression with another operator."""
     match node:
         case ast.Compare(left=left, ops=[operator], comparators=comparators) if type(operator) in SWAPPED:
-            yield node, ast.unparse(ast.Compare(left, [SWAPPED[type(operator)]()], comparators))
+            yield node, ast.unparse(ast.Compare(left, [SWAPPED[type(operator)]], comparators))
         case ast.BinOp(left=left, op=operator, right=right) if type(operator) in SWAPPED:
             if not any(isinstance(side, ast.JoinedStr) for side in (left, right)):
-                yield node, f"({ast.unparse(ast.BinOp(left, SWAPPED[type(operator)](), right))})"
+                yield node, f"({ast.unparse(ast.BinOp(left, SWAPPED[type(operator)], right))})"
         case ast.BoolOp(op=operator, values=values):
-            yield node, f"({ast.unparse(ast.BoolOp(SWAPPED[type(operator)](), values))})"
+            yield node, f"({ast.unparse(ast.BoolOp(SWAPPED[type(operator)], values))})"
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             yield node, f"({ast.unparse(operand)})"
 
 
-def other_changes(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
+def other_changes(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
     """The other branch, another constant, a call that is not made, a result that is not returned."""
     match node:
         case ast.If(test=test) | ast.IfExp(test=test) | ast.While(test=test):
@@ -99,6 +102,8 @@ def mutants_of(path: Path, root: Path) -> list[Mutant]:
                     continue
                 for place, after in (*operator_changes(node), *other_changes(node)):
                     start = offsets[place.lineno - 1] + place.col_offset
+                    assert place.end_lineno is not None
+                    assert place.end_col_offset is not None
                     end = offsets[place.end_lineno - 1] + place.end_col_offset
                     before = source[start:end].decode()
                     planted.append(
