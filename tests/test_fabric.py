@@ -9,7 +9,7 @@ from torch import nn
 
 from tests.conformance.frameworks import Fabric
 from tests.conformance.recorded import Asking, only_run
-from tests.conformance.situations import EPOCHS, SITUATIONS, STEPS_PER_EPOCH, Situation, Training
+from tests.conformance.situations import SITUATIONS, Situation, Training
 
 pytestmark = [
     pytest.mark.ci,  # importing Lightning takes seconds
@@ -31,17 +31,6 @@ def test_the_script_s_own_function_saves(runs: Path) -> None:
     asking.close()
     assert saved == [1]
     assert [line["request"]["kind"] for line in only_run(runs).of("RequestTaken")] == ["checkpoint"]
-
-
-def test_epochs_that_begin_before_the_run_are_counted(runs: Path) -> None:
-    plugin = Fabric.plugin()
-    assert plugin.precision == "32-true"
-    with plugin.monitor:
-        Fabric.loop(Training(Situation()), plugin)
-    run = only_run(runs)
-    (started,) = run.of("RunStarted")
-    assert (started["total_epochs"], started["total_steps"]) == (EPOCHS, EPOCHS * STEPS_PER_EPOCH)
-    assert run.of("EpochFinished")[0]["step"] == STEPS_PER_EPOCH
 
 
 def test_the_scalers_state_may_be_loaded_before_setup() -> None:

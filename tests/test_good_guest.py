@@ -1,11 +1,14 @@
 """observe() in a compiled loop and in an interactive session, and what a process is like afterwards."""
 
 import code
+import gc
+import io
 import os
 import random
 import signal
 import sys
 import threading
+import warnings
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -94,6 +97,9 @@ def test_random_numbers_threads_and_signals_are_those_of_the_bare_script(runs: P
             *(torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")),
             *(torch.backends.cuda.matmul.allow_tf32, torch.are_deterministic_algorithms_enabled()),
             [signal.getsignal(number) for number in signal.valid_signals()],
+            *(signal.pthread_sigmask(signal.SIG_BLOCK, ()), list(warnings.filters), sys.getswitchinterval()),
+            *(gc.isenabled(), gc.get_freeze_count(), sys.excepthook, threading.excepthook, io.open is open),
+            *(sys.stdout, sys.stderr, torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()),
             *(Path.cwd(), dict(os.environ), os.sched_getaffinity(0), sys.getrecursionlimit()),
             *(threading.active_count(), sys.gettrace(), sys.getprofile(), list(sys.meta_path)),
         ]
@@ -103,6 +109,8 @@ def test_random_numbers_threads_and_signals_are_those_of_the_bare_script(runs: P
     with amptui.observe(loop.model, loop.optimizer, loop.scaler):
         loop.run(3)
     assert state() == before
+    assert not {"scale", "unscale_", "step", "update"} & set(vars(loop.scaler))
+    assert not loop.optimizer._optimizer_step_post_hooks
 
 
 def test_what_the_script_drops_is_freed_while_it_is_observed(runs: Path) -> None:

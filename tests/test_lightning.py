@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,31 +58,34 @@ def fit(
     return training.digests(), trainer
 
 
+def validating(training: Training, metrics: list[dict[str, Tensor]]) -> Any:
+    """Logs and validates; ``metrics``: what Lightning makes of each validation."""
+
+    class Validating(type(Lightning.module(training))):  # type: ignore[misc]
+        def training_step(self, batch: Any, _: int) -> Tensor:
+            loss = training.loss(batch)
+            self.log("train_loss", loss, on_step=True, on_epoch=True)  # Lightning gives it a second name
+            self.log("loss", loss)
+            return loss
+
+        def val_dataloader(self) -> Any:
+            return DataLoader([next(iter(training.batches))], batch_size=None)  # type: ignore[arg-type]
+
+        def validation_step(self, batch: Any, _: int) -> None:
+            outputs = self.net(batch[0])
+            self.log("val_loss", torch.nn.functional.cross_entropy(outputs, batch[1]))
+            self.log("val_acc", (outputs.argmax(dim=1) == batch[1]).float().mean())
+            self.log("top5", 1.0)
+
+        def on_validation_end(self) -> None:
+            metrics.append(dict(self.trainer.callback_metrics))
+
+    return Validating()
+
+
 def test_lengths_validations_and_logged_metrics_reach_the_screen(lit: Any, runs: Path) -> None:
     metrics: list[dict[str, Tensor]] = []
-
-    def build(training: Training) -> Any:
-        class Validating(type(Lightning.module(training))):  # type: ignore[misc]
-            def training_step(self, batch: Any, _: int) -> Tensor:
-                loss = training.loss(batch)
-                self.log("train_loss", loss, on_step=True, on_epoch=True)  # Lightning gives it a second name
-                self.log("loss", loss)
-                return loss
-
-            def val_dataloader(self) -> Any:
-                return DataLoader([next(iter(training.batches))], batch_size=None)  # type: ignore[arg-type]
-
-            def validation_step(self, batch: Any, _: int) -> None:
-                outputs = self.net(batch[0])
-                self.log("val_loss", torch.nn.functional.cross_entropy(outputs, batch[1]))
-                self.log("val_acc", (outputs.argmax(dim=1) == batch[1]).float().mean())
-                self.log("top5", 1.0)
-
-            def on_validation_end(self) -> None:
-                metrics.append(dict(self.trainer.callback_metrics))
-
-        return Validating()
-
+    build = partial(validating, metrics=metrics)
     fit(runs, Situation(), lit.PrecisionMonitor(), build=build, num_sanity_val_steps=0)
     run = only_run(runs)
     rows = run.table()
@@ -135,10 +139,8 @@ def test_a_checkpoint_in_fp32_holds_the_scalers_state(lit: Any, runs: Path) -> N
 
 
 def test_after_the_fit_the_trainer_is_in_its_own_precision(lit: Any, runs: Path) -> None:
-    monitor, net = (
-        lit.PrecisionMonitor(),
-        Lightning.module(Training(Situation(), Asking(runs, {5: [TO_BF16]}))),
-    )
+    monitor = lit.PrecisionMonitor()
+    net = Lightning.module(Training(Situation(), Asking(runs, {5: [TO_BF16]})))
     trainer = LIGHTNING.trainer(Situation(), callbacks=[monitor])
     LIGHTNING.fit(trainer, net)
     assert trainer.precision == "32-true"
@@ -200,19 +202,10 @@ def test_lbfgs_keeps_its_closure_and_cannot_run_in_fp16(lit: Any, runs: Path) ->
 def test_a_fault_in_any_hook_is_one_line_and_the_training_goes_on(
     hook: str, lit: Any, runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def build(training: Training) -> Any:
-        class Validating(type(Lightning.module(training))):  # type: ignore[misc]
-            def val_dataloader(self) -> Any:
-                return DataLoader([next(iter(training.batches))], batch_size=None)  # type: ignore[arg-type]
-
-            def validation_step(self, batch: Any, _: int) -> None:
-                self.net(batch[0])
-
-        return Validating()
-
     def broken(*_: object) -> None:
         raise RuntimeError("broken on purpose")
 
+    build = partial(validating, metrics=[])
     expected, _ = fit(runs, Situation(), build=build)
     monkeypatch.setattr(lit._FitRun, hook, broken)
     capsys.readouterr()

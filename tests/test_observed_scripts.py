@@ -1,6 +1,5 @@
 """Scripts that call observe() behave as without it, in a process of their own."""
 
-import json
 import os
 import subprocess
 import sys
@@ -75,18 +74,6 @@ def test_a_script_behaves_as_without_us(kind: str, tmp_path: Path, runs: Path) -
     else:
         assert isinstance(last, RunFinished)
         assert (last.reason, last.steps) == ("stopped" if kind == "interrupt" else "ended", 3)
-
-
-@pytest.mark.ci
-def test_a_second_process_finds_the_run_live(runs: Path) -> None:
-    loop = Loop("fp32")
-    with amptui.observe(loop.model, loop.optimizer):
-        loop.run(2)
-        command = [sys.executable, "-m", "amptui", "runs", "--json"]
-        result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    (run,) = map(json.loads, result.stdout.splitlines())
-    (folder,) = runs.iterdir()
-    assert (run["name"], run["pid"]) == (folder.name, os.getpid())
 
 
 @pytest.mark.parametrize(

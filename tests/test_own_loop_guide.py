@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from amptui.records.run import EpochFinished, Validated
 from amptui.records.steps import StepRecord
-from tests.builders import read
+from tests.builders import of
+from tests.builders import recorded as records
 from tests.checkout import ROOT
 
 PAGE = (ROOT / "demo" / "guide" / "own_loop.md").read_text()
@@ -45,24 +46,17 @@ def block(part: str) -> str:
     return str(found)
 
 
-def test_the_loop_of_the_guide_trains(
-    names: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+def test_the_loop_of_the_guide_trains(names: dict[str, Any], runs: Path) -> None:
     exec(block("monitor.epochs(10)"), names)  # noqa: S102 - our own page
     exec(block("monitor.train_step("), names)  # noqa: S102
     names["monitor"].close()
-    (run,) = (tmp_path / "amptui" / "runs").iterdir()
-    found = list(read(run / "journal.jsonl"))
-    assert len([record for record in found if isinstance(record, StepRecord)]) == 41
-    assert [record.step for record in found if isinstance(record, EpochFinished)] == list(range(4, 41, 4))
-    assert len([record for record in found if isinstance(record, Validated)]) == 10
+    found = records(runs)
+    assert len(of(StepRecord, found)) == 41
+    assert [record.step for record in of(EpochFinished, found)] == list(range(4, 41, 4))
+    assert len(of(Validated, found)) == 10
 
 
-def test_the_amp_loop_and_the_observed_loop_of_the_guide_train(
-    names: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+def test_the_amp_loop_and_the_observed_loop_of_the_guide_train(names: dict[str, Any], runs: Path) -> None:
     made, _, steps = block("scaler = monitor.scaler").partition("...\n")
     program = f"import amptui\n{made}for _ in range(3):\n{steps}"
     exec(program, names)  # noqa: S102
@@ -71,11 +65,10 @@ def test_the_amp_loop_and_the_observed_loop_of_the_guide_train(
     names["scaler"] = None
     exec(block("amptui.observe("), names)  # noqa: S102
     names["monitor"].close()
-    assert len(list((tmp_path / "amptui" / "runs").iterdir())) == 2
+    assert len(list(runs.iterdir())) == 2
 
 
-def test_the_gan_of_the_guide_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+def test_the_gan_of_the_guide_trains(runs: Path) -> None:
     torch.manual_seed(0)
     generator, critic = nn.Linear(4, 3), nn.Linear(3, 1)
     names: dict[str, Any] = {
@@ -87,8 +80,7 @@ def test_the_gan_of_the_guide_trains(tmp_path: Path, monkeypatch: pytest.MonkeyP
     }
     exec("import amptui\n" + block('monitor.step("critic")'), names)  # noqa: S102 - our own page
     names["monitor"].close()
-    (run,) = (tmp_path / "amptui" / "runs").iterdir()
-    steps = [record for record in read(run / "journal.jsonl") if isinstance(record, StepRecord)]
+    steps = of(StepRecord, records(runs))
     assert sorted((step.optimizer, step.step) for step in steps) == [
         (name, step) for name in ("", "critic") for step in (1, 2, 3)
     ]

@@ -18,11 +18,11 @@ from amptui.engine.float8 import NO_LAYER, NO_SHARDS, OWN_FLOAT8
 from amptui.guest import monitor as guest_monitor
 from amptui.guest.run import GuestRun
 from amptui.records.answers import RequestRefused, RequestTaken
-from amptui.records.control import CheckpointRequest, HistogramRequest, PrecisionRequest, XRayRequest
-from amptui.records.findings import Float8Layers, Float8Window, XRayTaken
+from amptui.records.control import CheckpointRequest, HistogramRequest, PrecisionRequest
+from amptui.records.findings import Float8Layers, Float8Window
 from amptui.records.run import Note, RunStarted
 from amptui.records.steps import StepRecord
-from tests.builders import of, read
+from tests.builders import of
 from tests.builders import recorded as records
 from tests.own_loops import Form, Own, ask, switching
 
@@ -145,25 +145,6 @@ def test_an_error_of_the_scripts_leaves_the_layers_as_they_were(form: Form, runs
     assert [step.precision for step in of(StepRecord, records(runs))] == ["fp8-emulated"] * 4
 
 
-def test_a_first_step_that_fails_in_float8_is_made_in_the_precision_before(runs: Path) -> None:
-    bare = Own()
-    with bare.watch() as monitor:
-        bare.watched(monitor, "closure", 6)
-        expected = bare.state(monitor.scaler)
-    own, loss = Own(), Own.loss
-
-    def fails_in_float8(batch: Any) -> torch.Tensor:
-        if kinds(own.model) == IN_FLOAT8:
-            raise RuntimeError("no float8")
-        return loss(own, batch)
-
-    own.loss = fails_in_float8  # type: ignore[method-assign]
-    with own.watch() as monitor:
-        own.watched(monitor, "closure", 6, switching(monitor, {3: "fp8-emulated"}))
-        assert monitor.precision == "fp32"
-        assert own.state(monitor.scaler) == expected
-
-
 def test_what_the_script_saves_has_its_own_layers(runs: Path) -> None:
     own = Own()
     saved: list[bytes] = []
@@ -218,17 +199,6 @@ def test_a_model_that_comes_in_anothers_place_takes_part_from_its_second_step_on
     assert precisions == ["fp8-emulated"] * 3 + ["bf16"] + ["fp8-emulated"] * 2
 
 
-def test_a_layer_that_comes_later_takes_part_from_the_next_switch_on(runs: Path) -> None:
-    own = Own()
-    with own.watch() as monitor:
-        own.model[3] = nn.Linear(32, 16)
-        own.optimizer.add_param_group({"params": own.model[3].parameters()})
-        own.watched(monitor, "monitor", 4, switching(monitor, {3: "fp8-emulated"}))
-        assert type(own.model[3]).__name__ == "Float8Linear"
-    (layers,) = of(Float8Layers, records(runs))
-    assert layers.names == ("0", "3")
-
-
 @pytest.fixture
 def process_group() -> Any:
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
@@ -281,18 +251,6 @@ def test_models_that_cannot_are_refused_with_the_reason(
     assert of(RunStarted, records(runs))[0].unsupported["fp8-emulated"] == why
 
 
-def test_without_autocast_steps_are_not_called_fp8(runs: Path) -> None:
-    own = Own()
-    with own.watch(precision="fp8") as monitor:
-        for batch in monitor.steps(list(own.loader(3))):
-            monitor.backward(own.loss(batch))
-            monitor.step()
-    journal = records(runs)
-    assert {step.precision for step in of(StepRecord, journal)} == {"fp32"}
-    warnings = [note.text for note in of(Note, journal) if note.severity == "warning"]
-    assert warnings[0].startswith("steps in fp8-emulated were computed in fp32: run each forward pass")
-
-
 # --------------------------------------------------------------------------------------- the keys
 
 
@@ -312,20 +270,6 @@ def test_f_measures_the_operands_of_the_next_step_and_leaves_no_hook(form: Form,
     assert [window.step for window in windows if window.requested] == [6]
     assert {layer.name: len(layer.operands) for layer in windows[0].layers} == {"0": 3}
     assert not any(hooked)
-
-
-def test_x_compares_the_float8_layers_of_functions(runs: Path) -> None:
-    bare = Own()
-    with bare.watch(precision="fp8") as monitor:
-        bare.watched(monitor, "closure", 6)
-        expected = bare.state(monitor.scaler)
-    own, first = Own(), set(runs.iterdir())
-    with own.watch(precision="fp8") as monitor:
-        own.watched(monitor, "closure", 6, lambda step: ask(monitor, XRayRequest()) if step == 3 else None)
-        assert own.state(monitor.scaler) == expected
-    (run,) = set(runs.iterdir()) - first
-    (xray,) = of(XRayTaken, list(read(run / "journal.jsonl")))
-    assert (xray.precision, xray.step) == ("fp8-emulated", 3)
 
 
 @pytest.mark.ci  # it compiles

@@ -1,6 +1,6 @@
 """Operations of train_step() are counted: torch's own number, and not a bit of the training changes."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
@@ -12,8 +12,6 @@ from torch.utils.flop_counter import FlopCounterMode
 import amptui
 from amptui import AmpMonitor
 from amptui.engine.probes.flop_schedule import FlopSchedule
-from amptui.engine.readback import MAX_STEPS_BETWEEN_LOOKS
-from amptui.engine.warm_up import MAX_STEPS as MAX_WARM_UP_STEPS
 from amptui.records.control import PrecisionRequest
 from amptui.records.findings import FlopsCounted
 from amptui.records.run import Note
@@ -78,6 +76,15 @@ class Training:
         ]
 
 
+def uncounted(monkeypatch: pytest.MonkeyPatch) -> list[list[float]]:
+    """What a training leaves behind of which nothing is counted."""
+    bare = Training(lambda: not is_counting() or pytest.fail("counted"))
+    with monkeypatch.context() as patch:
+        patch.setattr(FlopSchedule, "is_due", lambda *_: False)
+        bare.train()
+    return bare.state()
+
+
 def is_counting() -> bool:
     return torch._C._len_torch_dispatch_stack() > 0
 
@@ -124,12 +131,7 @@ def test_counting_changes_no_bit(runs: Path, monkeypatch: pytest.MonkeyPatch) ->
     counted = Training(lambda: counting.append(is_counting()))
     counted.train()
     assert counting.count(True) == len(of(FlopsCounted, records(runs))) == 1
-    with monkeypatch.context() as patch:
-        patch.setattr(FlopSchedule, "is_due", lambda *_: False)
-        bare = Training(lambda: counting.append(is_counting()))
-        bare.train()
-    assert counting.count(True) == 1
-    assert counted.state() == bare.state()
+    assert counted.state() == uncounted(monkeypatch)
 
 
 @pytest.mark.parametrize("closure_error", [ValueError, torch.OutOfMemoryError])
@@ -147,11 +149,7 @@ def test_a_model_that_cannot_be_counted_costs_one_note_and_no_bit(
     assert not of(FlopsCounted, records(runs))
     steps = of(StepRecord, records(runs))
     assert [record.step for record in steps] == list(range(1, 16))
-    with monkeypatch.context() as patch:
-        patch.setattr(FlopSchedule, "is_due", lambda *_: False)
-        bare = Training()
-        bare.train()
-    assert odd.state() == bare.state()
+    assert odd.state() == uncounted(monkeypatch)
 
 
 def test_an_error_of_the_scripts_own_passes_through_a_counted_step(runs: Path) -> None:
@@ -167,27 +165,6 @@ def test_an_error_of_the_scripts_own_passes_through_a_counted_step(runs: Path) -
         training.train()
     assert caught.value is raised[-1]
     assert not [note for note in of(Note, records(runs)) if "FLOP" in note.text]
-
-
-def test_inputs_of_other_lengths_after_the_warm_up_make_the_count_untrue(runs: Path) -> None:
-    layer = nn.Linear(4, 4)
-    later = 2 * MAX_STEPS_BETWEEN_LOOKS
-
-    def loss(inputs: Tensor) -> Tensor:
-        outputs: Tensor = layer(inputs)
-        return outputs.square().mean()
-
-    def lengths() -> Iterator[Tensor]:
-        for step in range(MAX_WARM_UP_STEPS + 2 + later):
-            yield torch.randn(8, 5 if step < MAX_WARM_UP_STEPS + 2 else 6, 4)
-
-    with amptui.watch(layer, torch.optim.SGD(layer.parameters(), lr=0.01)) as monitor:
-        for inputs in monitor.steps(lengths()):
-            monitor.train_step(partial(loss, inputs))
-    first, *_, last = of(FlopsCounted, records(runs))
-    assert not first.shapes_vary
-    assert last.shapes_vary
-    assert last.step > MAX_WARM_UP_STEPS
 
 
 def test_where_anything_is_compiled_no_step_runs_eagerly_to_be_counted(runs: Path) -> None:

@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,16 +42,6 @@ def _fail(*_: object, **__: object) -> None:
     raise ZeroDivisionError("on purpose")
 
 
-def _two_requests(own: Any) -> Callable[[int], None]:
-    def before(step: int) -> None:
-        if step == 3:
-            ask(own, TraceRequest())
-        if step == 5:
-            ask(own, PrecisionRequest("bf16"))
-
-    return before
-
-
 _TOLD_IN_JOURNAL = {"gradients", "end"}
 """Faults after which the loop is watched on, and what comes last."""
 
@@ -78,7 +67,11 @@ def test_a_fault_anywhere_costs_one_line_and_the_loop_goes_on(
     capsys.readouterr()
     first, own = set(runs.iterdir()), Own(clip_norm=0.5)
     with monkeypatch.context() as patch, own.watch() as monitor:
-        before = _two_requests(monitor) if place in ("trace", "confirmation") else lambda _step: None
+
+        def before(step: int) -> None:
+            if place in ("trace", "confirmation") and step in (3, 5):
+                ask(monitor, TraceRequest() if step == 3 else PrecisionRequest("bf16"))
+
         patch.setattr(*_FAULTS[place], _fail)
         own.watched(monitor, form, 12, before)
         if place != "confirmation":  # there the switch came first

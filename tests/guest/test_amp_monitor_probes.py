@@ -14,23 +14,28 @@ from tests.builders import recorded as records
 from tests.own_loops import FORMS, Form, Own, ask
 
 
-def test_an_xray_runs_the_closures_again_and_changes_no_bit(runs: Path) -> None:
+@pytest.mark.parametrize(("precision", "compared"), [("fp32", "bf16"), ("fp8", "fp8-emulated")])
+def test_an_xray_runs_the_closures_again_and_changes_no_bit(
+    precision: str, compared: str, runs: Path, request: pytest.FixtureRequest
+) -> None:
+    if precision == "fp8":
+        request.getfixturevalue("usable_torchao")
     bare = Own(accumulate=2)
-    with bare.watch() as monitor:
+    with bare.watch(precision=precision) as monitor:
         bare.watched(monitor, "closure", 12)
         expected = bare.state(monitor.scaler)
     first = set(runs.iterdir())
     own = Own(accumulate=2)
-    with own.watch() as monitor:
+    with own.watch(precision=precision) as monitor:
         own.watched(monitor, "closure", 12, lambda step: ask(monitor, XRayRequest()) if step == 4 else None)
         assert own.state(monitor.scaler) == expected
     (run,) = set(runs.iterdir()) - first
     journal = list(read(run / "journal.jsonl"))
     (xray,) = of(XRayTaken, journal)
-    assert xray.step == 4
-    assert xray.precision == "bf16"
-    assert len(xray.layers) == 2
-    assert [record.loss for record in of(StepRecord, journal)][3] == pytest.approx(xray.loss_fp32)
+    assert (xray.step, xray.precision) == (4, compared)
+    if precision == "fp32":
+        assert len(xray.layers) == 2
+        assert [record.loss for record in of(StepRecord, journal)][3] == pytest.approx(xray.loss_fp32)
     assert of(RequestTaken, journal)
 
 

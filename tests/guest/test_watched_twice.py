@@ -7,14 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch.amp.grad_scaler import GradScaler
-from torch.nn.modules.module import _global_module_registration_hooks
-from torch.optim import Optimizer, optimizer
 
 import amptui
 from amptui.records.run import Note, Record, RunFinished
 from amptui.records.steps import StepRecord
 from tests.builders import of, read
+from tests.loops.loop_watchers import torch_state
 from tests.observed import Loop, same_bits
 
 
@@ -24,22 +22,6 @@ def runs_in_order(runs: Path) -> list[list[Record]]:
     return sorted(journals, key=lambda records: records[0].time)
 
 
-def hooked() -> dict[str, Any]:
-    """All that a monitor replaces while it watches."""
-    names = ("scale", "unscale_", "step", "update")
-    return {
-        "backward": torch.autograd.backward,
-        "Tensor.backward": torch.Tensor.backward,
-        "autocast": torch.autocast.__enter__,
-        "Optimizer": Optimizer.__init__,
-        **{name: vars(GradScaler)[name] for name in names},
-        "before steps": dict(optimizer._global_optimizer_pre_hooks),
-        "after steps": dict(optimizer._global_optimizer_post_hooks),
-        "excepthook": sys.excepthook,
-        "parts of modules": dict(_global_module_registration_hooks),
-    }
-
-
 def train(loop: Loop, steps: range) -> list[float]:
     return [loop.train_step(step).item() for step in steps]
 
@@ -47,7 +29,7 @@ def train(loop: Loop, steps: range) -> list[float]:
 @pytest.mark.parametrize(("first", "second"), [("observe", "watch"), ("watch", "observe")])
 @pytest.mark.torch
 def test_a_second_monitor_of_an_optimizer_takes_it_over(first: str, second: str, runs: Path) -> None:
-    bare, loop, before = Loop("fp16"), Loop("fp16"), hooked()
+    bare, loop, before = Loop("fp16"), Loop("fp16"), torch_state()
     truth = train(bare, range(1, 9))
     one = getattr(amptui, first)(loop.model, loop.optimizer)
     losses = train(loop, range(1, 4))
@@ -55,7 +37,7 @@ def test_a_second_monitor_of_an_optimizer_takes_it_over(first: str, second: str,
     losses += train(loop, range(4, 9))
     other.close()
     one.close()
-    assert hooked() == before
+    assert torch_state() == before
     assert losses == truth
     assert same_bits(loop, bare)
     of_one, of_other = runs_in_order(runs)
@@ -86,7 +68,7 @@ def test_a_monitor_of_another_optimizer_takes_nothing_over(runs: Path) -> None:
 def test_monitors_that_close_in_any_order_leave_torch_as_it_was(
     order: tuple[int, ...], patches: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, loops = hooked(), [Loop("fp16") for _ in range(3)]
+    before, loops = torch_state(), [Loop("fp16") for _ in range(3)]
     calls: list[int] = []
     monitors = [amptui.observe(loops[0].model, loops[0].optimizer)]
     if patches:
@@ -97,11 +79,11 @@ def test_monitors_that_close_in_any_order_leave_torch_as_it_was(
         for loop in loops:
             loop.run(2)
         monitors[index].close()
-    left = hooked()
+    left = torch_state()
     if patches:
-        assert left.pop("backward") is theirs
+        assert left.pop("torch.autograd.backward") is theirs
         assert len(calls) == 3 * 3 * 2
-        del before["backward"]
+        del before["torch.autograd.backward"]
     assert left == before
     loops[0].run(1)  # theirs passes on to what torch had
     assert len(calls) == (19 if patches else 0)

@@ -86,7 +86,8 @@ def check(example: Example, *, journals: bool = False) -> Result:
     for player, monitor in zip(players, watcher.monitor_records, strict=False):
         for fault in monitor.faults:
             result.add("fault", None, repr(fault))
-        compare(result, player, monitor.records, run.truth.steps, run.truth.dropped)
+        _compare_steps(result, player, monitor.records, run.truth.steps)
+        _compare_dropped(result, monitor.records, run.truth.dropped, run.truth.steps)
     if not watcher.monitor_records and run.truth.steps:
         result.add("steps", len(run.truth.steps), 0)
     return result
@@ -97,22 +98,13 @@ def _same_bits(ours: Sequence[torch.Tensor], bare: Sequence[torch.Tensor]) -> bo
     return all(torch.equal(one.nan_to_num(7.0), other.nan_to_num(7.0)) for one, other in pairs)
 
 
-def compare(
-    result: Result,
-    player: int,
-    records: Sequence[Record],
-    true_steps: Sequence[TrueStep],
-    dropped: Sequence[Dropped],
-) -> None:
-    """Hold records to the truth; ``player``: the optimizer that was given, if one was."""
-    _compare_steps(result, player, records, true_steps)
-    _compare_dropped(result, records, dropped, true_steps)
-
-
 def _compare_steps(
     result: Result, player: int, records: Sequence[Record], true_steps: Sequence[TrueStep]
 ) -> None:
-    """Compare the steps of each optimizer: by name, in the order in which the names appear."""
+    """Compare the steps of each optimizer: by name, in the order in which the names appear.
+
+    ``player``: the optimizer that was given, if one was.
+    """
     true = {number: [step for step in true_steps if step.player == number] for number in _order(true_steps)}
     steps: dict[str, list[StepRecord]] = {}
     for record in records:

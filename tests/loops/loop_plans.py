@@ -1,6 +1,6 @@
 """What a generated training loop does, as data: one interpreter runs it, and its repr names it."""
 
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Shape = Literal[
@@ -40,21 +40,12 @@ class ShownByChanges:
     """A dataclass whose repr shows only what differs from the usual: a shrunk plan is read at a glance."""
 
     def __repr__(self) -> str:
-        entries: Any = fields(self)  # type: ignore[arg-type]  # its subclasses are dataclasses
-        changed = [
-            f"{entry.name}={value!r}"
-            for entry in entries
-            if (value := getattr(self, entry.name)) != _default(entry)
-        ]
+        usual = vars(type(self)())
+        changed = [f"{name}={value!r}" for name, value in vars(self).items() if value != usual[name]]
         return f"{type(self).__name__}({', '.join(changed)})"
 
     def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
         printer.text(repr(self))
-
-
-def _default(entry: object) -> object:
-    factory = getattr(entry, "default_factory", MISSING)
-    return factory() if callable(factory) else getattr(entry, "default", MISSING)
 
 
 @dataclass(frozen=True, repr=False)

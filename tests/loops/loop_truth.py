@@ -94,25 +94,18 @@ class Truth:
         return list(dict.fromkeys(passes))
 
     def step(
-        self,
-        player: int,
-        optimizer: Optimizer,
-        scaler: GradScaler | None,
-        computed: torch.dtype,
+        self, player: int, optimizer: Optimizer, scaler: GradScaler | None, computed: torch.dtype
     ) -> Callable[..., None]:
         """The optimizer is about to step; call what is returned when it has."""
         scales = scaler is not None and scaler.is_enabled()
-        facts = _BeforeStep(
-            self.passes(optimizer),
-            next(_trained(optimizer)).dtype,
-            skipped=scales and not all(_is_finite(parameter) for parameter in _trained(optimizer)),
-            loss_scale=scaler.get_scale() if scales and scaler is not None else None,
-            lrs=tuple(float(group["lr"]) for group in optimizer.param_groups),
-        )
+        of_gradients, weights = self.passes(optimizer), next(_trained(optimizer)).dtype
+        skipped = scales and not all(_is_finite(parameter) for parameter in _trained(optimizer))
+        loss_scale = scaler.get_scale() if scales and scaler is not None else None
+        lrs = tuple(float(group["lr"]) for group in optimizer.param_groups)
 
         def record_step(first_closure: list[Pass] | None = None, closures: int = 1) -> None:
             number = self._step_counts[player] = self.count(player) + 1
-            passes = facts.passes if first_closure is None else first_closure
+            passes = of_gradients if first_closure is None else first_closure
             loss, form = _loss_of(passes, closures)
             logged, self.logged = self.logged, None
             self.steps.append(
@@ -122,10 +115,10 @@ class Truth:
                     loss,
                     form,
                     len(passes),
-                    _precisions(passes, facts.weights, computed),
-                    facts.skipped,
-                    facts.loss_scale,
-                    facts.lrs,
+                    _precisions(passes, weights, computed),
+                    skipped,
+                    loss_scale,
+                    lrs,
                     logged,
                 )
             )
@@ -135,15 +128,6 @@ class Truth:
     def drop(self, player: int, optimizer: Optimizer) -> None:
         """A guard is about to clear the gradients."""
         self.dropped.append(Dropped(player, self.count(player), len(self.passes(optimizer))))
-
-
-@dataclass(frozen=True)
-class _BeforeStep:
-    passes: list[Pass]
-    weights: torch.dtype
-    skipped: bool
-    loss_scale: float | None
-    lrs: tuple[float, ...]
 
 
 def _trained(optimizer: Optimizer) -> Iterator[Tensor]:

@@ -35,21 +35,14 @@ def precisions(records: list[Record]) -> list[str]:
     [(torch.bfloat16, "bf16 weights"), (torch.float64, "float64"), (torch.float16, "fp16 weights")],
 )
 def test_weights_of_another_dtype_are_a_precision_of_their_own(dtype: torch.dtype, word: str) -> None:
-    model = net().to(dtype)
-    optimizer = sgd(model)
-    with watching(model, optimizer) as records:
-        train(model, optimizer, dtype=dtype)
-    assert precisions(records) == [word] * BATCHES
-
-
-def test_a_model_that_is_cast_while_it_is_watched_has_another_precision() -> None:
+    """From the step on in which the model is cast, or from the first one on as in the generated loops."""
     model = net()
     optimizer = sgd(model)
     with watching(model, optimizer) as records:
         train(model, optimizer)
-        model.double()
-        train(model, optimizer, dtype=torch.float64)
-    assert precisions(records) == ["fp32"] * BATCHES + ["float64"] * BATCHES
+        model.to(dtype)
+        train(model, optimizer, dtype=dtype)
+    assert precisions(records) == ["fp32"] * BATCHES + [word] * BATCHES
 
 
 def test_micro_batches_in_several_precisions_are_mixed() -> None:

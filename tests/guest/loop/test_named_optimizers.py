@@ -1,5 +1,7 @@
 """Several optimizers that a script names to observe() and watch(): names, order, steps and loss scale."""
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,47 +26,54 @@ OVERFLOWS = (7, 8, 21)
 """Steps whose real samples overflow float16."""
 
 
+Autocast = Callable[[], AbstractContextManager[Any]]
+
+
 class Gan:
-    """Two small networks, their optimizers, and the samples of each step."""
+    """Two small networks, their optimizers, and the samples and losses of each step."""
 
     def __init__(self) -> None:
         torch.manual_seed(0)
         self.generator = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 6))
         self.critic = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
-        self.generator_optimizer = torch.optim.SGD(self.generator.parameters(), lr=0.01)
-        self.critic_optimizer = torch.optim.AdamW(self.critic.parameters(), lr=0.002)
-        self.critic_losses: list[float] = []
-        self.generator_losses: list[float] = []
+        self.optimizers: dict[str, torch.optim.Optimizer] = {
+            "generator": torch.optim.SGD(self.generator.parameters(), lr=0.01),
+            "critic": torch.optim.AdamW(self.critic.parameters(), lr=0.002),
+        }
+        self.losses: dict[str, list[float]] = {"generator": [], "critic": []}
         self.critic_skips: list[int] = []
 
     @property
     def pairs(self) -> dict[str, Any]:
-        return {
-            "generator": (self.generator, self.generator_optimizer),
-            "critic": (self.critic, self.critic_optimizer),
-        }
+        return {name: (getattr(self, name), optimizer) for name, optimizer in self.optimizers.items()}
 
     def samples(self, step: int) -> tuple[Tensor, Tensor]:
         source = torch.Generator().manual_seed(step)
         real = torch.randn(5, 6, generator=source) + 1
         return real * (1e6 if step in OVERFLOWS else 1.0), torch.randn(5, 4, generator=source)
 
-    def critic_loss(self, step: int) -> Tensor:
+    def loss(self, name: str, step: int) -> Tensor:
         real, noise = self.samples(step)
+        if name == "generator":
+            return _loss(self.critic(self.generator(noise)), 1.0)
         return _loss(self.critic(real), 1.0) + _loss(self.critic(self.generator(noise).detach()), 0.0)
 
-    def generator_loss(self, step: int) -> Tensor:
-        return _loss(self.critic(self.generator(self.samples(step)[1])), 1.0)
+    def both_losses(self, step: int, autocast: Autocast) -> dict[str, Tensor]:
+        """Of a loop in which both are backpropagated before the first optimizer's step."""
+        with autocast():
+            critic = self.loss("critic", step)
+        with autocast():
+            generator = self.generator(self.samples(step)[1]).square().mean()
+        return {"critic": critic, "generator": generator}
+
+    def note(self, losses: dict[str, Tensor]) -> None:
+        for name, loss in losses.items():
+            self.losses[name].append(loss.item())
 
     def state(self) -> list[Tensor]:
-        parameters = [*self.generator.parameters(), *self.critic.parameters()]
-        moments = [
-            value
-            for state in self.critic_optimizer.state.values()
-            for value in state.values()
-            if torch.is_tensor(value)
-        ]
-        return [*parameters, *moments]
+        states = self.optimizers["critic"].state.values()
+        moments = [value for state in states for value in state.values() if torch.is_tensor(value)]
+        return [*self.generator.parameters(), *self.critic.parameters(), *moments]
 
 
 def _loss(scores: Tensor, target: float) -> Tensor:
@@ -79,34 +88,34 @@ def same(ours: Gan, bare: Gan) -> bool:
     return all(torch.equal(one, other) for one, other in zip(ours.state(), bare.state(), strict=True))
 
 
-def bare_in_turn(gan: Gan) -> GradScaler:
+def half() -> torch.autocast:
+    return torch.autocast("cpu", dtype=torch.float16)
+
+
+def in_turn(gan: Gan, own: GradScaler, autocast: Autocast = half, steps: int = STEPS) -> GradScaler:
     """The handwritten loop: each optimizer makes its step before the other's loss is computed."""
-    own = scaler()
-    for step in range(1, STEPS + 1):
-        for compute, optimizer, losses in (
-            (gan.critic_loss, gan.critic_optimizer, gan.critic_losses),
-            (gan.generator_loss, gan.generator_optimizer, gan.generator_losses),
-        ):
-            gan.critic_optimizer.zero_grad()
-            with torch.autocast("cpu", dtype=torch.float16):
-                loss = compute(step)
+    for step in range(1, steps + 1):
+        for name in ("critic", "generator"):
+            gan.optimizers["critic"].zero_grad()
+            with autocast():
+                loss = gan.loss(name, step)
             own.scale(loss).backward()
-            own.step(optimizer)
+            own.step(gan.optimizers[name])
             before = own.get_scale()
             own.update()
-            if own.get_scale() < before and optimizer is gan.critic_optimizer:
+            if own.get_scale() < before and name == "critic":
                 gan.critic_skips.append(step)
-            losses.append(loss.item())
-            optimizer.zero_grad()
+            gan.note({name: loss})
+            gan.optimizers[name].zero_grad()
     return own
 
 
 def watched_in_turn(gan: Gan, monitor: AmpMonitor) -> None:
     for step in range(1, STEPS + 1):
-        for compute, name in ((gan.critic_loss, "critic"), (gan.generator_loss, "generator")):
-            gan.critic_optimizer.zero_grad()
+        for name in ("critic", "generator"):
+            gan.optimizers["critic"].zero_grad()
             with monitor.autocast():
-                loss = compute(step)
+                loss = gan.loss(name, step)
             monitor.backward(loss)
             monitor.step(name)
 
@@ -115,36 +124,25 @@ def bare_together(gan: Gan) -> GradScaler:
     """The handwritten loop: both losses are backpropagated before the first step, and one update follows."""
     own = scaler()
     for step in range(1, STEPS + 1):
-        with torch.autocast("cpu", dtype=torch.float16):
-            critic_loss, noise = gan.critic_loss(step), gan.samples(step)[1]
-        with torch.autocast("cpu", dtype=torch.float16):
-            generator_loss = gan.generator(noise).square().mean()
-        own.scale(critic_loss).backward()
-        own.scale(generator_loss).backward()
-        own.step(gan.critic_optimizer)
-        own.step(gan.generator_optimizer)
+        for loss in (losses := gan.both_losses(step, half)).values():
+            own.scale(loss).backward()
+        for name in losses:
+            own.step(gan.optimizers[name])
         own.update()
-        gan.critic_losses.append(critic_loss.item())
-        gan.generator_losses.append(generator_loss.item())
-        gan.critic_optimizer.zero_grad()
-        gan.generator_optimizer.zero_grad()
+        gan.note(losses)
+        for optimizer in gan.optimizers.values():
+            optimizer.zero_grad()
     return own
 
 
 def together_once(gan: Gan, monitor: AmpMonitor, step: int) -> tuple[float, float, float]:
     """The same step with a monitor; returns the loss scale before, between and after the two steps."""
-    with monitor.autocast():
-        critic_loss, noise = gan.critic_loss(step), gan.samples(step)[1]
-    with monitor.autocast():
-        generator_loss = gan.generator(noise).square().mean()
-    monitor.backward(critic_loss)
-    monitor.backward(generator_loss)
+    for loss in gan.both_losses(step, monitor.autocast).values():
+        monitor.backward(loss)
     before = monitor.scaler.get_scale()
     monitor.step("critic")
     between = monitor.scaler.get_scale()
     monitor.step("generator")
-    gan.critic_losses.append(critic_loss.item())
-    gan.generator_losses.append(generator_loss.item())
     return before, between, monitor.scaler.get_scale()
 
 
@@ -152,25 +150,11 @@ def steps_of(runs: Path, name: str) -> list[StepRecord]:
     return [step for step in of(StepRecord, records(runs)) if step.optimizer == name]
 
 
-def train_plainly(gan: Gan, steps: int = 5) -> None:
-    for step in range(1, steps + 1):
-        for compute, optimizer, losses in (
-            (gan.critic_loss, gan.critic_optimizer, gan.critic_losses),
-            (gan.generator_loss, gan.generator_optimizer, gan.generator_losses),
-        ):
-            gan.critic_optimizer.zero_grad()
-            gan.generator_optimizer.zero_grad()
-            loss = compute(step)
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-
-
 @pytest.mark.parametrize("way", ["observe", "watch"])
 def test_named_optimizers_keep_their_names_and_their_order(way: str, runs: Path) -> None:
     gan = Gan()
     with getattr(amptui, way)(gan.pairs):
-        train_plainly(gan)
+        in_turn(gan, GradScaler("cpu", enabled=False), nullcontext, 5)
     (started,) = of(RunStarted, records(runs))
     assert started.optimizer == "generator"
     followed = of(OptimizerFollowed, records(runs))
@@ -180,8 +164,8 @@ def test_named_optimizers_keep_their_names_and_their_order(way: str, runs: Path)
     ]
     counts = [sum(p.numel() for p in model.parameters()) for model in (gan.generator, gan.critic)]
     assert [record.parameters for record in followed] == counts
-    assert [step.loss for step in steps_of(runs, "")] == pytest.approx(gan.generator_losses)
-    assert [step.loss for step in steps_of(runs, "critic")] == pytest.approx(gan.critic_losses)
+    assert [step.loss for step in steps_of(runs, "")] == pytest.approx(gan.losses["generator"])
+    assert [step.loss for step in steps_of(runs, "critic")] == pytest.approx(gan.losses["critic"])
 
 
 @pytest.mark.parametrize(
@@ -209,7 +193,7 @@ def test_wrong_mappings_are_refused(
 def test_an_optimizer_beside_a_mapping_or_under_two_names_is_refused(way: str, runs: Path) -> None:
     gan = Gan()
     with pytest.raises(TypeError, match=r"^optimizer must be left out"):
-        getattr(amptui, way)(gan.pairs, gan.critic_optimizer)
+        getattr(amptui, way)(gan.pairs, gan.optimizers["critic"])
     twice = {"one": gan.pairs["critic"], "two": gan.pairs["critic"]}
     with pytest.raises(ValueError, match="the same optimizer stands under two names"):
         getattr(amptui, way)(twice)
@@ -219,15 +203,15 @@ def test_an_optimizer_beside_a_mapping_or_under_two_names_is_refused(way: str, r
 @pytest.mark.torch
 def test_steps_in_turn_in_fp16_leave_the_bits_of_a_handwritten_loop(runs: Path) -> None:
     bare, ours = Gan(), Gan()
-    expected = bare_in_turn(bare)
+    expected = in_turn(bare, scaler())
     with amptui.watch(ours.pairs, precision="fp16", scaler=scaler()) as monitor:
         watched_in_turn(ours, monitor)
         state = monitor.scaler.state_dict()
     assert same(ours, bare)
     assert state == expected.state_dict()
     critic, generator = steps_of(runs, "critic"), steps_of(runs, "")
-    assert [step.loss for step in critic] == pytest.approx(bare.critic_losses, rel=1e-5, nan_ok=True)
-    assert [step.loss for step in generator] == pytest.approx(bare.generator_losses, rel=1e-5, nan_ok=True)
+    assert [step.loss for step in critic] == pytest.approx(bare.losses["critic"], rel=1e-5, nan_ok=True)
+    assert [step.loss for step in generator] == pytest.approx(bare.losses["generator"], rel=1e-5, nan_ok=True)
     assert [step.step for step in critic if step.skipped] == bare.critic_skips
     assert {*OVERFLOWS} <= {*bare.critic_skips}
     assert {step.precision for step in (*critic, *generator)} == {"fp16"}
@@ -244,7 +228,7 @@ def test_the_loss_scale_waits_until_the_last_pending_step(runs: Path) -> None:
     assert same(ours, bare)
     assert state == expected.state_dict()
     critic = steps_of(runs, "critic")
-    assert [step.loss for step in critic] == pytest.approx(bare.critic_losses, rel=1e-5, nan_ok=True)
+    assert [step.loss for step in critic] == pytest.approx(bare.losses["critic"], rel=1e-5, nan_ok=True)
 
 
 @pytest.mark.torch
@@ -252,12 +236,8 @@ def test_a_switch_waits_until_no_gradients_are_pending(runs: Path) -> None:
     gan = Gan()
     with amptui.watch(gan.pairs, precision="fp16", scaler=scaler()) as monitor:
         for step in range(1, 7):
-            with monitor.autocast():
-                critic_loss = gan.critic_loss(step)
-            with monitor.autocast():
-                generator_loss = gan.generator(gan.samples(step)[1]).square().mean()
-            monitor.backward(critic_loss)
-            monitor.backward(generator_loss)
+            for loss in gan.both_losses(step, monitor.autocast).values():
+                monitor.backward(loss)
             if step == 3:
                 ask(monitor, PrecisionRequest("fp32"))
             if step == 5:
@@ -281,16 +261,16 @@ def test_a_switch_waits_until_no_gradients_are_pending(runs: Path) -> None:
 def test_a_step_has_the_name_of_one_of_the_optimizers() -> None:
     gan = Gan()
     with amptui.watch(gan.pairs) as monitor:
-        monitor.backward(gan.critic_loss(1))
+        monitor.backward(gan.loss("critic", 1))
         with pytest.raises(ValueError, match="'generator', 'critic', not ''"):
             monitor.step()
         with pytest.raises(ValueError, match="not 'discriminator'"):
             monitor.step("discriminator")
         with pytest.raises(ValueError, match=r"use backward\(\) and step\(name\)"):
-            monitor.train_step(lambda: gan.critic_loss(1))
+            monitor.train_step(lambda: gan.loss("critic", 1))
         monitor.step("critic")
-    with amptui.watch(gan.critic, gan.critic_optimizer) as single:
-        single.backward(gan.critic_loss(1))
+    with amptui.watch(*gan.pairs["critic"]) as single:
+        single.backward(gan.loss("critic", 1))
         with pytest.raises(ValueError, match="not 'critic'"):
             single.step("critic")
         single.step()

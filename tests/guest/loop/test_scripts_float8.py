@@ -65,12 +65,16 @@ def precisions(journal: list[Record]) -> list[str]:
 
 @needs_torchao
 @pytest.mark.parametrize("context", [plain, autocast])
-def test_they_are_known_from_the_first_step_on(context: Callable[[], AbstractContextManager[object]]) -> None:
+@pytest.mark.parametrize("compiles", [False, pytest.param(True, marks=pytest.mark.ci)])
+def test_they_are_known_from_the_first_step_on(
+    compiles: bool, context: Callable[[], AbstractContextManager[object]]
+) -> None:
     model = net()
     convert(model)
     optimizer = sgd(model)
+    torch.compiler.reset()
     with watching(model, optimizer) as journal:
-        train(model, optimizer, 3, context)
+        train(torch.compile(model, backend="aot_eager") if compiles else model, optimizer, 3, context)
     assert precisions(journal) == [FLOAT8_LAYERS] * 3
 
 
@@ -88,19 +92,6 @@ def test_they_are_known_from_the_step_on_in_which_they_come(
         convert(model)
         train(model, optimizer, 2, context)
     assert precisions(journal) == [before] * 4 + [FLOAT8_LAYERS] * 2
-
-
-@needs_torchao
-@pytest.mark.ci  # it compiles
-def test_they_are_known_in_a_compiled_model() -> None:
-    model = net()
-    convert(model)
-    optimizer = sgd(model)
-    torch.compiler.reset()
-    compiled = torch.compile(model, backend="aot_eager")
-    with watching(model, optimizer) as journal:
-        train(compiled, optimizer, 3, plain)
-    assert precisions(journal) == [FLOAT8_LAYERS] * 3
 
 
 @needs_torchao

@@ -25,6 +25,13 @@ from tests.observed import OVERFLOWS, Loop
 STEPS = 60
 
 
+@pytest.fixture
+def each_step_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(update_ratios, "UPDATES_BUDGET", 1e9)
+    monkeypatch.setattr(update_ratios, "GAP_STEPS", 1)
+    monkeypatch.setattr("amptui.guest.loop.observed_optimizer.LOOK_INTERVAL_SECONDS", 0.0)
+
+
 def moved(model: nn.Module, before: list[Tensor]) -> dict[str, float]:
     """The ratios of layers named by their parameters' names, from full copies."""
     parts: dict[str, list[tuple[Tensor, Tensor]]] = {}
@@ -39,13 +46,11 @@ def moved(model: nn.Module, before: list[Tensor]) -> dict[str, float]:
     }
 
 
+@pytest.mark.usefixtures("each_step_is_measured")
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_a_measured_step_has_the_ratios_of_full_copies_and_a_skipped_one_none(
-    precision: str, runs: Path, monkeypatch: pytest.MonkeyPatch
+    precision: str, runs: Path
 ) -> None:
-    monkeypatch.setattr(update_ratios, "UPDATES_BUDGET", 1e9)
-    monkeypatch.setattr(update_ratios, "GAP_STEPS", 1)
-    monkeypatch.setattr("amptui.guest.loop.observed_optimizer.LOOK_INTERVAL_SECONDS", 0.0)
     loop, expected, skipped = Loop(precision, clip=True, accumulate=2), [], set()
     with amptui.observe(loop.model, loop.optimizer, loop.scaler):
         for step in range(1, STEPS + 1):
@@ -101,13 +106,9 @@ def test_of_several_ranks_the_one_that_records_them_measures_them(rank: int) -> 
     assert seen == [rank == 0]
 
 
-def test_what_a_loop_logs_after_several_steps_belongs_to_them(
-    runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("each_step_is_measured")
+def test_what_a_loop_logs_after_several_steps_belongs_to_them(runs: Path) -> None:
     """Nothing that measures the last optimizer's step looks like the beginning of the first one's next."""
-    monkeypatch.setattr(update_ratios, "UPDATES_BUDGET", 1e9)
-    monkeypatch.setattr(update_ratios, "GAP_STEPS", 1)
-    monkeypatch.setattr("amptui.guest.loop.observed_optimizer.LOOK_INTERVAL_SECONDS", 0.0)
     models = {"first": net(), "second": net()}
     pairs = {name: (model, sgd(model)) for name, model in models.items()}
     with amptui.observe(pairs) as monitor:
