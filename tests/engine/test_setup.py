@@ -112,7 +112,6 @@ DATA: dict[str, Any] = {"name": "noise", "real": True, "train": TensorDataset(to
         ("load_data", Data(**{**DATA, "name": None}), "returned Data with name="),
         ("load_data", Data(**{**DATA, "real": [1, 2]}), "returned Data with real="),
     ],
-    ids=str,
 )
 def test_what_a_method_should_not_return_is_told_and_the_method_was_announced(
     method: str, value: object, said: str
