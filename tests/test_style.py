@@ -26,6 +26,7 @@ ROOT = Path(__file__).parent.parent
         ),
     ],
 )
+@pytest.mark.timeout(300)
 def test_the_code_is_clean(command: tuple[str, ...]) -> None:
     done = subprocess.run(
         [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False

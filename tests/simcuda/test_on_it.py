@@ -78,6 +78,7 @@ TIERS = [
 ]
 
 
+@pytest.mark.timeout(300)  # a whole group of tests, and the first of them waits for the compiler
 @pytest.mark.parametrize(("group", "markers"), TIERS)
 def test_what_needs_a_gpu_passes_on_a_pretended_one(
     group: str, markers: str, pretended_gpu: Path, tmp_path: Path
