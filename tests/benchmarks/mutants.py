@@ -221,12 +221,12 @@ def main() -> None:
         source = path.read_bytes()
         try:
             path.write_bytes(source[: mutant.start] + mutant.after.encode() + source[mutant.end :])
-            found = run_tests(python, copy, tests, arguments.seconds) if tests else None
+            failed_test = run_tests(python, copy, tests, arguments.seconds) if tests else None
         finally:
             path.write_bytes(source)
-        outcome = "SURVIVED" if found is None else f"found by {found}"
+        outcome = "SURVIVED" if failed_test is None else f"found by {failed_test}"
         print(f"{mutant}\n    {outcome}  [{len(tests)} tests, {time.monotonic() - begun:.0f} s]", flush=True)
-        results.append({"mutant": str(mutant), "tests": len(tests), "found_by": found})
+        results.append({"mutant": str(mutant), "tests": len(tests), "found_by": failed_test})
     (arguments.folder / "mutants.json").write_text(json.dumps(results, indent=1))
     survivors = sum(row["found_by"] is None for row in results)
     print(f"{len(results)} faults, {survivors} survived")
