@@ -5,17 +5,10 @@ from functools import cache
 
 import numpy as np
 
-from amptui.records.findings import (
-    Float16Window,
-    LayerAgreement,
-    ModuleRange,
-    ModulesTraced,
-    ParameterWindow,
-    XRayTaken,
-)
-from amptui.records.run import StepSkipped
+from amptui.records.findings import Float16Window, ModulesTraced, XRayTaken
 from amptui.telemetry.scaling import ScalerFacts, ScalerVerdict, judge_scaler
 from amptui.telemetry.view import GrowthOutlook, NumericsView, SessionView
+from tests.telemetry import record_samples as samples
 from tests.tui.views import NOW, compared, fp32_only, series, trained, with_skips
 
 
@@ -33,11 +26,10 @@ def _sound_window(typical_exponent: float, spread: float, zeros: float) -> Float
     magnitudes = np.abs(normal[0]) * 2.0 ** (typical_exponent + spread * normal[1])
     exponents = np.clip(np.frexp(magnitudes)[1] - 1, -60, 40)
     first = min(-30, int(exponents.min()))
-    return Float16Window(
+    return samples.window(
+        1184,
         time=NOW - 1,
-        step=1184,
         precision="fp16",
-        loss_scale=65536.0,
         hypothetical=False,
         first_exponent=first,
         counts=tuple(np.bincount(exponents - first, minlength=18 - first).tolist()),
@@ -46,10 +38,7 @@ def _sound_window(typical_exponent: float, spread: float, zeros: float) -> Float
         flushed=int((magnitudes <= 2.0**-25).sum()),
         subnormal=int(((magnitudes > 2.0**-25) & (magnitudes < 2.0**-14)).sum()),
         overflowing=int((magnitudes >= 65520).sum()),
-        nonfinite=0,
-        worst=(),
         seconds=0.00058,
-        steps_since=32,
         seconds_since=0.0646,
         squares=float((magnitudes**2).sum()),
         flushed_squares=float((magnitudes[magnitudes <= 2.0**-25] ** 2).sum()),
@@ -58,29 +47,22 @@ def _sound_window(typical_exponent: float, spread: float, zeros: float) -> Float
 
 
 LOSING = (
-    ParameterWindow(
-        name="features.13.conv.weight",
-        elements=294_912,
-        zeros=0,
-        flushed=9142,
-        subnormal=61_200,
-        overflowing=0,
-        squares=100.0,
-        flushed_squares=0.01,
-        subnormal_squares=0.15,
+    *(
+        samples.parameter(
+            name,
+            elements=elements,
+            flushed=flushed,
+            subnormal=subnormal,
+            squares=100.0,
+            flushed_squares=0.01,
+            subnormal_squares=subnormal_squares,
+        )
+        for name, elements, flushed, subnormal, subnormal_squares in (
+            ("features.13.conv.weight", 294_912, 9142, 61_200, 0.15),
+            ("features.12.batch_norm.weight", 512, 12, 96, 0.03),
+        )
     ),
-    ParameterWindow(
-        name="features.12.batch_norm.weight",
-        elements=512,
-        zeros=0,
-        flushed=12,
-        subnormal=96,
-        overflowing=0,
-        squares=100.0,
-        flushed_squares=0.01,
-        subnormal_squares=0.03,
-    ),
-    ParameterWindow(name="classifier.4.bias", elements=10, zeros=0, flushed=0, subnormal=0, overflowing=1),
+    samples.parameter("classifier.4.bias", elements=10, overflowing=1),
 )
 """Parameters that float16 takes something from, worst first."""
 
@@ -112,52 +94,15 @@ def healthy() -> SessionView:
 
 def traced() -> ModulesTraced:
     """Hooks on every module, and nothing overflowed."""
-    nearest = ModuleRange(
-        name="features.12.conv", kind="Conv2d", way="forward", dtype="float16", largest=41_200.0
-    )
-    return ModulesTraced(
-        time=NOW - 5,
-        step=1100,
-        precision="fp16",
-        loss_scale=65536.0,
-        asked=True,
-        first=None,
-        nearest=(nearest,),
-        modules=43,
-        seconds=0.004,
-    )
+    return samples.traced(1100, time=NOW - 5, asked=True, nearest=(samples.module(),), seconds=0.004)
 
 
 def xrayed() -> XRayTaken:
     """One batch in both precisions, which agree."""
-    layer = LayerAgreement(
-        name="features.12",
-        kind="Conv2d",
-        elements=294_912,
-        cosine=0.9991,
-        relative_error=0.04,
-        lost=0.002,
-        output_dtype="float16",
-    )
-    return XRayTaken(
-        time=NOW - 9,
-        step=1000,
-        precision="fp16",
-        loss_scale=65536.0,
-        loss_fp32=0.0312,
-        loss_amp=0.0313,
-        layers=(layer,),
-        operators=(),
-        output_dtypes={},
-        weights_bytes=59 * 1024**2,
-        gradients_bytes=59 * 1024**2,
-        optimizer_bytes=118 * 1024**2,
-        buffers_bytes=0,
-        saved_bytes_fp32=None,
-        saved_bytes_amp=None,
-        random=False,
-        seconds=0.031,
-    )
+    layer = samples.layer("features.12", 0.9991, elements=294_912, relative_error=0.04, lost=0.002)
+    losses = {"loss_fp32": 0.0312, "loss_amp": 0.0313}
+    unsaved = {"saved_bytes_fp32": None, "saved_bytes_amp": None}
+    return samples.xray(1000, time=NOW - 9, layers=(layer,), seconds=0.031, **losses, **unsaved)
 
 
 def calibrating() -> SessionView:
@@ -177,19 +122,10 @@ def collapsing() -> SessionView:
     """Every step overflows, whatever the scale."""
     skips = range(701, 713)
     gradients = replace(float16_window(14, zeros=0.01), nonfinite=1204, loss_scale=16.0, worst=LOSING[2:])
-    newest = StepSkipped(
-        time=NOW,
-        step=712,
-        loss_scale=16.0,
-        loss=0.5,
-        names=("features.13.conv.weight",),
-        count=1,
-        consecutive=12,
-    )
+    weight = ("features.13.conv.weight",)
+    newest = samples.skip(712, time=NOW, loss_scale=16.0, names=weight, count=1, consecutive=12)
     facts = ScalerFacts(steps=212, skips=12, skips_in_a_row=12, recent_skips=12, newest_skip=newest)
-    inf = ModuleRange(
-        name="features.13.conv", kind="Conv2d", way="backward", dtype="float16", largest=float("inf")
-    )
+    inf = samples.module("features.13.conv", way="backward", largest=float("inf"))
     return numerics(
         trained((("fp32", 500), ("fp16", 212)), skipped_steps=skips),
         grad_norm=float("inf"),

@@ -1,19 +1,15 @@
 """Parts of a view as a session would have them: steps, scaler, comparison, events."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 
-from amptui.records.run import (
-    EpochFinished,
-    LossScaleChanged,
-    Note,
-    PrecisionChanged,
-    Printed,
-    Severity,
-    StepSkipped,
-)
+from amptui.records.run import EpochFinished, Note, Printed, Severity
 from amptui.records.steps import StepRecord
 from amptui.telemetry.events import Event, SkipRow
 from amptui.telemetry.view import Comparison, PrecisionStats, ScalerView
+from tests.builders import make_step, make_switch
+from tests.telemetry import record_samples
 
 NOW = 1_760_000_000.0
 GIB = 1024**3
@@ -24,22 +20,15 @@ BATCH_SIZE = 256
 
 
 def last_step(step: int, precision: str, loss: float, scale: float | None) -> StepRecord:
-    return StepRecord(
-        time=NOW,
-        step=step,
-        epoch=1 + (step - 1) // 235,
+    rest = {"time": NOW, "epoch": 1 + (step - 1) // 235, "data_seconds": 0.0001, "lr": 0.001}
+    return make_step(
+        step,
         precision=precision,
         loss=loss,
-        samples=BATCH_SIZE,
         step_seconds=STEP_SECONDS[precision],
-        data_seconds=0.0001,
-        lr=0.001,
         loss_scale=scale,
         growth_tracker=None,
-        skipped=False,
-        grad_norm=1.0,
-        nonfinite_gradients=0,
-        settling=False,
+        **rest,
     )
 
 
@@ -52,21 +41,9 @@ def scales_of(precisions: list[str], skips: set[int]) -> list[float | None]:
     return scales
 
 
-def backed_off(step: int, scale: float) -> LossScaleChanged:
-    return LossScaleChanged(time=NOW, step=step, previous=2 * scale, current=scale, reason="backoff")
-
-
 def skipped(step: int) -> SkipRow:
     """A single skip, of which nothing is to be afraid."""
-    skip = StepSkipped(
-        time=NOW,
-        step=step,
-        loss_scale=131072.0,
-        loss=0.5,
-        names=("features.13.conv.weight",),
-        count=3,
-        consecutive=1,
-    )
+    skip = record_samples.skip(step, time=NOW, names=("features.13.conv.weight",))
     return SkipRow(count=1, first=(skip,), last=(), scale_after=65536.0, trace=None, meaning="normal")
 
 
@@ -85,7 +62,7 @@ def scaler_of(scales: list[float | None], skips: set[int]) -> ScalerView:
         growth_interval=2000,
         applied=len(used) - len(skips),
         skipped=len(skips),
-        last_change=backed_off(last_skip, used[-1]) if skips else None,
+        last_change=replace(record_samples.backoff(last_skip, 2 * used[-1]), time=NOW) if skips else None,
     )
 
 
@@ -116,14 +93,8 @@ def comparison_of(blocks: Sequence[tuple[str, int]], skips: set[int]) -> Compari
 
 def events_of(switched: list[int], blocks: Sequence[tuple[str, int]], skips: list[int]) -> tuple[Event, ...]:
     events = [
-        Event(
-            NOW - 40 + step / 30,
-            step,
-            "switch",
-            "info",
-            PrecisionChanged(time=NOW, step=step, previous=blocks[i][0], current=blocks[i + 1][0]),
-        )
-        for i, step in enumerate(switched)
+        Event(NOW - 40 + step / 30, step, "switch", "info", make_switch(step, one, other, time=NOW))
+        for step, ((one, _), (other, _)) in zip(switched, pairwise(blocks), strict=False)
     ]
     events += [Event(NOW - 40 + step / 30, step, "skip", "warning", skipped(step)) for step in skips]
     epoch = EpochFinished(time=NOW, step=235, epoch=1, seconds=1.0, mean_loss=0.412, validation=None)

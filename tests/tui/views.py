@@ -1,6 +1,5 @@
 """Session views built by hand: everything that the panels can show."""
 
-from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache, partial
 
@@ -9,17 +8,17 @@ import numpy as np
 from amptui.records.run import (
     DataInfo,
     EpochFinished,
-    NonFinite,
     PhaseChanged,
     RunFailed,
-    RunFinished,
     RunStarted,
     Validation,
 )
 from amptui.records.samples import AllocatorSample, DeviceSample, GpuSample, HostSample
 from amptui.telemetry.events import Event, Storm
-from amptui.telemetry.history import Track
-from amptui.telemetry.view import Comparison, Metric, MetricKind, PrecisionSwitch, Series, SessionView
+from amptui.telemetry.view import Comparison, Metric, MetricKind, PrecisionSwitch, SessionView
+from tests.builders import make_finished, make_started
+from tests.telemetry import record_samples
+from tests.tui.renderables.tracks import series_of as series
 from tests.tui.view_parts import (
     BATCH_SIZE,
     GIB,
@@ -33,38 +32,13 @@ from tests.tui.view_parts import (
     scales_of,
 )
 
-__all__ = ["GIB", "NOW", "TRAINING_UUID"]  # of the parts, for tests that speak of them
-
-
-def series(values: Iterable[float | None]) -> Series:
-    """A history of these values, one a step from step 1 on."""
-    track = Track.empty()
-    track.extend(list(values))
-    return track.snapshot()
+__all__ = ["GIB", "NOW", "TRAINING_UUID", "series"]  # for tests that speak of them
 
 
 def run_started(**changes: object) -> RunStarted:
-    run = RunStarted(
-        time=NOW - 41,
-        model="mnist-deep",
-        device="cuda:0",
-        device_name="NVIDIA H200",
-        gpu_uuid=TRAINING_UUID,
-        precision="fp32",
-        amp_precision="fp16",
-        unsupported={},
-        config={},
-        versions={},
-        hardware={},
-        data=DataInfo(name="MNIST", real=True, samples=60_000),
-        parameters=1_199_882,
-        batch_size=BATCH_SIZE,
-        steps_per_epoch=235,
-        total_epochs=10,
-        total_steps=2350,
-        growth_interval=2000,
-    )
-    return replace(run, **changes)  # type: ignore[arg-type]  # each caller's changes are fields of RunStarted
+    """A run of 2,350 steps that began 41 s ago."""
+    size = {"parameters": 1_199_882, "steps_per_epoch": 235, "total_steps": 2350}
+    return make_started(**{"time": NOW - 41, "gpu_uuid": TRAINING_UUID, **size, **changes})
 
 
 def gpu(index: int = 0, **changes: object) -> GpuSample:
@@ -221,7 +195,7 @@ def paused() -> SessionView:
 
 
 def finished() -> SessionView:
-    outcome = RunFinished(time=NOW, steps=1204, seconds=41.0, reason="done")
+    outcome = make_finished(1204, time=NOW, seconds=41.0)
     return replace(compared(), state="finished", eta_seconds=None, outcome=outcome)
 
 
@@ -244,7 +218,7 @@ def nan_losses() -> SessionView:
     before = with_skips()
     values = losses(before.step)
     values[899:] = [float("nan")] * len(values[899:])
-    nonfinite = NonFinite(time=NOW - 2, step=900, what="loss", kind="nan", names=(), count=1)
+    nonfinite = record_samples.nonfinite(900, time=NOW - 2)
     storm = Storm(first=nonfinite, last=nonfinite, times=1, in_float16=False)
     event = Event(time=NOW - 2, step=900, kind="nonfinite", severity="error", about=storm)
     return replace(

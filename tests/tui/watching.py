@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import textual.app
+from textual.pilot import Pilot
 
 from amptui.records.answers import Refusal
 from amptui.records.control import Control, Request
@@ -18,12 +19,10 @@ from amptui.records.run import Record, RunStarted
 from amptui.records.steps import StepRecord
 from amptui.telemetry.session import Session
 from amptui.tui.app import WatchApp
+from amptui.tui.canvas_app import CanvasApp
 from amptui.tui.panels.footer import NOTICE_LINES
 from amptui.tui.panels.screen_state import ScreenState
 from tests.tui import views
-
-if TYPE_CHECKING:
-    from textual.pilot import Pilot
 
 ENOUGH_SECONDS = 60.0
 
@@ -50,8 +49,37 @@ def steps(count: int, precision: str = "fp32") -> list[Record]:
     return [step(number, precision) for number in range(1, count + 1)]
 
 
-class Screen:
+class Shown:
+    """An app on a screen."""
+
+    app: CanvasApp
+    pilot: Pilot[None]
+
+    @property
+    def lines(self) -> list[str]:
+        """What Textual would draw."""
+        dashboard = self.app._dashboard
+        return [dashboard.render_line(y).text for y in range(dashboard.size.height)]
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+    async def until(self, holds: Callable[[], object]) -> None:
+        """Frames, until that is so."""
+        limit = time.monotonic() + ENOUGH_SECONDS
+        while not holds():
+            assert time.monotonic() < limit, f"it never came to be:\n{self.text}"
+            await self.pilot.pause(0.01)
+
+    async def shows(self, words: str) -> None:
+        await self.until(lambda: words in self.text)
+
+
+class Screen(Shown):
     """An app at work, with all that it stands between."""
+
+    app: WatchApp
 
     def __init__(self, *, patience_seconds: float = ENOUGH_SECONDS, **options: Any) -> None:
         self.session = Session("runs/x")
@@ -68,17 +96,6 @@ class Screen:
             frames_per_second=20,
             **options,
         )
-        self.pilot: Pilot[None]
-
-    @property
-    def lines(self) -> list[str]:
-        """What Textual would draw."""
-        dashboard = self.app._dashboard
-        return [dashboard.render_line(y).text for y in range(dashboard.size.height)]
-
-    @property
-    def text(self) -> str:
-        return "\n".join(self.lines)
 
     @property
     def header(self) -> str:
@@ -120,13 +137,6 @@ class Screen:
             patch.setattr(textual.app, "wait_for_idle", settle)
             await self.pilot.press(*keys)
 
-    async def until(self, holds: Callable[[], bool]) -> None:
-        """Frames, until that is so."""
-        limit = time.monotonic() + ENOUGH_SECONDS
-        while not holds():
-            assert time.monotonic() < limit, f"it never came to be:\n{self.text}"
-            await self.pilot.pause(0.01)
-
     async def feed(self, *records: Record) -> None:
         """Records, and the frame that shows them."""
         self.session.fold(records)
@@ -154,9 +164,8 @@ async def watching(
     *records: Record, size: tuple[int, int] = (120, 40), **options: Any
 ) -> AsyncIterator[Screen]:
     screen = Screen(**options)
-    async with screen.app.run_test(size=size) as pilot:
-        screen.pilot = pilot
-        await screen.until(lambda: bool(screen.seen_at_start))
+    async with screen.app.run_test(size=size) as screen.pilot:
+        await screen.until(lambda: screen.seen_at_start)
         if records:
             await screen.feed(*records)
         yield screen

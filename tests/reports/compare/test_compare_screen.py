@@ -3,11 +3,9 @@
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 import pytest
 
 from amptui.records import codec
@@ -17,9 +15,7 @@ from amptui.reports.compare.axis_cursor import AxisCursor
 from amptui.reports.compare.compare_frame import Choice, CompareFrame
 from amptui.reports.compare.compare_screen import CompareApp
 from amptui.reports.compare.contrasts import Compared, compared
-from amptui.reports.compare.following import Following, read_all
-from amptui.reports.compare.grid import Span
-from amptui.reports.compare.overlay_plot import STYLES
+from amptui.reports.compare.following import Following
 from amptui.tui.canvas import Canvas
 from amptui.tui.keyboard import MouseReported
 from tests.golden import Goldens
@@ -34,65 +30,15 @@ from tests.reports.compare.compared_runs import (
     validated,
     whole_run,
 )
-from tests.tui.watching import ENOUGH_SECONDS, awaited
-
-if TYPE_CHECKING:
-    from textual.pilot import Pilot
-
+from tests.tui.watching import Shown, awaited
 
 # ------------------------------------------------------------------------------------- what is drawn
 
 
-@pytest.fixture(scope="module")
-def recorded() -> Compared:
-    return read_all([*FP32, *BF16], target=None)
-
-
-def drawn(
-    found: Compared | None, size: tuple[int, int] = (80, 24), *, ascii_only: bool = False, **choice: Any
-) -> Canvas:
-    canvas = Canvas(*size, ascii_only=ascii_only)
-    CompareFrame().draw(canvas, found, replace(Choice(), **choice))
-    return canvas
-
-
-def text(canvas: Canvas) -> str:
+def drawn(found: Compared | None, size: tuple[int, int] = (80, 24), **choice: Any) -> str:
+    canvas = Canvas(*size)
+    CompareFrame().draw(canvas, found, Choice(**choice))
     return "\n".join(line.rstrip() for line in canvas.lines())
-
-
-ZOOMED = AxisCursor(30.0, Span(20.0, 40.0))
-
-FRAMES: dict[str, dict[str, Any]] = {
-    "by step": {},
-    "by samples": {"axis": "samples"},
-    "by seconds": {"axis": "seconds", "log_y": True},
-    "of runs": {"by_run": True},
-    "cursor": {"cursor": AxisCursor(30.0)},
-    "zoomed cursor of runs": {"cursor": ZOOMED, "by_run": True},
-    "scrolled": {"top": 999},
-    "help": {"shows_help": True},
-    "ascii": {"ascii_only": True, "cursor": ZOOMED},
-}
-
-
-@pytest.mark.parametrize("name", FRAMES)
-def test_a_comparison_of_two_groups_is_drawn(name: str, recorded: Compared, goldens: Goldens) -> None:
-    canvas = drawn(recorded, **FRAMES[name])
-    goldens.check(f"reports/compare screen, {name}", text(canvas))
-    assert text(canvas).isascii() == (name == "ascii")
-
-
-def test_every_size_is_drawn_in_the_colours_of_its_groups(recorded: Compared, goldens: Goldens) -> None:
-    texts = {}
-    for size in ((60, 16), (120, 40)):
-        for name, choice in FRAMES.items():
-            canvas = drawn(recorded, size, **choice)
-            texts[f"{name} {size}"] = f"{text(canvas)}\n{canvas.styles.tolist()}"
-    goldens.check_digests(texts)
-    canvas = drawn(recorded, (120, 40))
-    plot = canvas.rows(1, 14)
-    letters = {(chr(plot.chars[y, x]), int(plot.styles[y, x]) & 0x7F) for y, x in np.argwhere(plot.chars > 0)}
-    assert {("A", STYLES["fp32"]), ("B", STYLES["bf16"])} <= letters
 
 
 def validating() -> Compared:
@@ -113,6 +59,7 @@ def without_times() -> Compared:
 
 
 def test_unusual_runs_are_drawn(goldens: Goldens) -> None:
+    """Usual ones are among the surfaces that `tests/tui/test_goldens.py` holds."""
     broken = figures(whole_run([1.0] * 30 + [math.nan] * 30))
     silent = [figures([started()], name="one"), figures([started(precision="bf16")], name="two")]
     frames = {
@@ -124,7 +71,7 @@ def test_unusual_runs_are_drawn(goldens: Goldens) -> None:
         "ten groups": drawn(many_groups(), (100, 40)),
         "ten groups, small": drawn(many_groups(), (80, 18)),
     }
-    pictures = "\n".join(f"== {name}\n{text(canvas)}" for name, canvas in frames.items())
+    pictures = "\n".join(f"== {name}\n{text}" for name, text in frames.items())
     goldens.check("reports/compare screen, unusual runs", pictures)
 
 
@@ -137,23 +84,12 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare_screen, "FRAME_SECONDS", 0.02)
 
 
-class Screen:
+class Screen(Shown):
+    app: CompareApp
+
     def __init__(self, journals: list[Path]) -> None:
         self.following = Following(journals, target=None)
         self.app = CompareApp(self.following)
-        self.pilot: Pilot[None]
-
-    @property
-    def text(self) -> str:
-        dashboard = self.app._dashboard
-        return "\n".join(dashboard.render_line(y).text for y in range(dashboard.size.height))
-
-    async def shows(self, words: str) -> None:
-        for _ in range(int(ENOUGH_SECONDS / 0.02)):
-            if words in self.text:
-                return
-            await self.pilot.pause(0.02)
-        raise AssertionError(f"{words!r} never stood on the screen:\n{self.text}")
 
 
 @asynccontextmanager

@@ -45,16 +45,8 @@ def lines(overlay: Overlay, view: SessionView, width: int = 120, height: int = 4
 
 
 def layer(name: str, cosine: float | None = 0.99996, **changes: object) -> LayerAgreement:
-    agreement = LayerAgreement(
-        name=name,
-        kind="Conv2d",
-        elements=1728,
-        cosine=cosine,
-        relative_error=None if cosine is None else 0.009,
-        lost=None if cosine is None else 0.0031,
-        output_dtype="float16",
-    )
-    return replace(agreement, **changes)  # type: ignore[arg-type]  # each caller's changes are its fields
+    error, lost = (None, None) if cosine is None else (0.009, 0.0031)
+    return samples.layer(name, cosine, **{"elements": 1728, "relative_error": error, "lost": lost, **changes})
 
 
 LAYERS = (
@@ -77,11 +69,9 @@ OPERATORS = (
 
 
 def xray(**changes: object) -> XRayTaken:
-    record = XRayTaken(
+    record = samples.xray(
+        1204,
         time=views.NOW - 12,
-        step=1204,
-        precision="fp16",
-        loss_scale=65536.0,
         loss_fp32=0.031214,
         loss_amp=0.0312295,
         layers=LAYERS,
@@ -93,7 +83,6 @@ def xray(**changes: object) -> XRayTaken:
         buffers_bytes=12 * 1024,
         saved_bytes_fp32=236 * MIB,
         saved_bytes_amp=121 * MIB,
-        random=False,
         seconds=0.412,
     )
     return replace(record, **changes)  # type: ignore[arg-type]  # each caller's changes are its fields

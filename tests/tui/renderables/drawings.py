@@ -19,6 +19,7 @@ from amptui.tui.renderables.ribbon import draw_ribbon, draw_step_axis
 from amptui.tui.renderables.sparkline import draw_sparkline
 from amptui.tui.renderables.step_window import GUTTER, Window
 from amptui.tui.style import Style
+from tests.telemetry import record_samples
 from tests.tui.overlays.opened import float8_operand
 from tests.tui.renderables.tracks import series_of
 
@@ -120,21 +121,9 @@ def _sparklines() -> Iterator[Drawn]:
 def exponents(counts: dict[int, int], **changes: int) -> Float16Window:
     """Elements by exponent, in a window from 2^-60 to 2^41; ``changes`` are its exact counts."""
     total = sum(counts.values()) + changes.get("zeros", 0) + changes.get("nonfinite", 0)
-    exact = {"zeros": 0, "flushed": 0, "subnormal": 0, "overflowing": 0, "nonfinite": 0} | changes
-    return Float16Window(
-        time=0.0,
-        step=1,
-        precision="fp32",
-        loss_scale=65536.0,
-        hypothetical=True,
-        first_exponent=-60,
-        counts=tuple(counts.get(exponent, 0) for exponent in range(-60, 41)),
-        elements=total,
-        worst=(),
-        seconds=None,
-        steps_since=None,
-        **exact,
-    )
+    shown = tuple(counts.get(exponent, 0) for exponent in range(-60, 41))
+    exact = {"first_exponent": -60, "counts": shown, "elements": total, "zeros": 0, **changes}
+    return record_samples.window(1, **exact)
 
 
 EVERYWHERE = exponents(

@@ -51,8 +51,7 @@ async def replaying(
     folder: Path, *records: Record, size: tuple[int, int] = (120, 40)
 ) -> AsyncIterator[Replay]:
     screen = Replay(folder, [*recorded(100), *records])
-    async with screen.app.run_test(size=size) as pilot:
-        screen.pilot = pilot
+    async with screen.app.run_test(size=size) as screen.pilot:
         await screen.until(lambda: "replay paused" in screen.footer)
         yield screen
     screen.player.stop()
@@ -100,18 +99,20 @@ SCRIPTS = {
 }
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
 def test_a_replay_says_what_was_approved(
-    name: str, tmp_path: Path, goldens: Goldens, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, goldens: Goldens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(screen_module, "MESSAGE_SECONDS", 3600.0)
-    records, actions, _ = SCRIPTS[name]
 
-    async def play() -> str:
-        async with replaying(tmp_path, *records, size=SIZE) as screen:
-            return await said_after(["f5", *actions], screen)
+    async def play(script: Script, folder: Path) -> str:
+        async with replaying(folder, *script.records, size=SIZE) as screen:
+            return await said_after(["f5", *script.actions], screen)
 
-    goldens.check(f"scripts/replay/{name}", asyncio.run(play()))
+    transcripts = []
+    for number, (name, script) in enumerate(SCRIPTS.items()):
+        (folder := tmp_path / str(number)).mkdir()
+        transcripts.append(f"# {name}\n{asyncio.run(play(script, folder))}")
+    goldens.check("scripts/replay", "\n\n".join(transcripts))
 
 
 @pytest.mark.ci

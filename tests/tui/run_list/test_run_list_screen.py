@@ -1,11 +1,10 @@
 """The list on a screen: keys move, filter, select, remove and choose; the cursor stays on its run."""
 
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,10 +13,7 @@ from amptui.tui.run_list import screen as run_list_screen
 from amptui.tui.run_list.entry import Chosen, RemovalPlan, RunEntry, RunRow
 from amptui.tui.run_list.screen import MAX_COMPARED, Place, RunListApp
 from tests.tui.run_list.listed import ENTRIES, NOW, FakeSource, entry
-from tests.tui.watching import ENOUGH_SECONDS, awaited
-
-if TYPE_CHECKING:
-    from textual.pilot import Pilot
+from tests.tui.watching import Shown, awaited
 
 
 @pytest.fixture(autouse=True)
@@ -25,38 +21,25 @@ def reads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_list_screen, "READING_SECONDS", 0.0)
 
 
-class Screen:
+class Screen(Shown):
     """The app over a list that a test may change."""
+
+    app: RunListApp
 
     def __init__(self, fake: FakeSource, place: Place | None, message: str) -> None:
         self.fake = fake
         self.app = RunListApp(fake.source(), place=place, message=message)
-        self.pilot: Pilot[None]
-
-    @property
-    def text(self) -> str:
-        return "\n".join(self.app._dashboard._frame.lines())
 
     @property
     def current(self) -> str:
         entries = self.app.state.entries
         return entries[self.app.state.cursor].name if entries else ""
 
-    async def until(self, is_so: Callable[[], object], what: str) -> None:
-        for _ in range(int(ENOUGH_SECONDS / 0.02)):
-            if is_so():
-                return
-            await self.pilot.pause(0.02)
-        raise AssertionError(f"{what}:\n{self.text}")
-
     async def removes(self) -> None:
         """Ask to remove the run under the cursor, and say yes."""
         await self.pilot.press("x")
         await self.shows("remove this run?")
         await self.pilot.press("y")
-
-    async def shows(self, words: str) -> None:
-        await self.until(lambda: words in self.text, f"{words!r} never stood on the screen")
 
 
 @asynccontextmanager
@@ -70,7 +53,7 @@ async def shown(
     screen = Screen(fake or FakeSource(), place, message)
     async with screen.app.run_test(size=size) as screen.pilot:
         if screen.fake.entries and screen.fake.failure is None:
-            await screen.until(lambda: screen.app.state.entries, "there is no list")
+            await screen.until(lambda: screen.app.state.entries)
         yield screen
 
 
@@ -103,7 +86,7 @@ async def test_the_cursor_stays_on_its_run_when_the_list_changes() -> None:
         await screen.shows("new")
         assert screen.current == name
         screen.fake.entries = [one for one in screen.fake.entries if one.name != name]
-        await screen.until(lambda: screen.current != name, "the run is gone")
+        await screen.until(lambda: screen.current != name)
         assert screen.current
 
 
@@ -267,7 +250,7 @@ async def test_keys_go_on_working_while_a_run_is_removed(slow: SlowSource) -> No
         await screen.pilot.press("space", "j")
         assert (screen.current, len(screen.app.state.selected)) == ("run-00004", 1)
         await screen.removes()
-        await screen.until(lambda: len(screen.app.state.removing) == 2, "one waits for the other")
+        await screen.until(lambda: len(screen.app.state.removing) == 2)
         assert slow.removed == []
         slow.removals.set()
         await screen.shows("0 live  7 ended")
@@ -299,7 +282,7 @@ async def test_quitting_waits_for_a_removal_and_the_second_time_does_not(slow: S
         await screen.pilot.press("down", "q")
         assert screen.app.left is None, "another key has taken the first one back"
         slow.removals.set()
-        await screen.until(lambda: screen.app.left == "", "it does not quit")
+        await screen.until(lambda: screen.app.left == "")
         assert len(slow.removed) == 1
     slow.removals.clear()
     async with shown(slow) as screen:
@@ -360,7 +343,7 @@ async def test_a_list_that_cannot_be_read_ends_the_screen() -> None:
     fake = FakeSource()
     fake.failure = RunFolderError("cannot read the runs")
     async with shown(fake) as screen:
-        await screen.until(lambda: screen.app.left is not None, "the screen goes on")
+        await screen.until(lambda: screen.app.left is not None)
         assert screen.app.failure is fake.failure
 
 
@@ -378,9 +361,9 @@ async def test_a_live_row_is_renewed_and_only_visible_rows_are_read() -> None:
         for number, one in enumerate(many(20_000))
     ]
     async with shown(FakeSource(entries), size=(80, 24)) as screen:
-        await screen.until(lambda: reads[0] > 2, "the live row is not renewed")
+        await screen.until(lambda: reads[0] > 2)
         assert {number for number, count in reads.items() if count} == set(range(20))
         assert max(count for number, count in reads.items() if number) == 1, "an ended run does not change"
         await screen.pilot.press("end")
-        await screen.until(lambda: reads[19_999], "the last page is not read")
+        await screen.until(lambda: reads[19_999])
         assert sum(map(bool, reads.values())) == 40
