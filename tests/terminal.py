@@ -81,9 +81,18 @@ class Terminal:
         """The terminal's modes now."""
         return termios.tcgetattr(self.slave)
 
-    def press(self, keys: str) -> None:
-        """Type."""
+    def press(self, keys: str, *, until: str = "", until_gone: str = "") -> None:
+        """Type, and read ``until`` a pattern stands on the screen, or ``until_gone`` it no longer does."""
         os.write(self.master, keys.encode())
+        if until:
+            self.wait_for(until)
+        if until_gone:
+            self.wait_until_gone(until_gone)
+
+    def leave(self, keys: str) -> int:
+        """Type what ends the program; its exit status."""
+        self.press(keys)
+        return self.wait()
 
     def answer(self, data: bytes) -> None:
         """Send what only the terminal itself would."""

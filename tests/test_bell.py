@@ -60,8 +60,7 @@ def test_the_screen_rings_when_the_run_waits_for_an_answer_and_not_when_the_pers
     with train(warm, tmp_path / "run", "--set", "trouble=nan", "--set", "at=9") as terminal:
         terminal.wait_for("esc|enter")
         wait_until(lambda: terminal.read(0.05) and "needs an answer" in rung(terminal), "no bell")
-        terminal.press("\x03")
-        assert terminal.wait() == 130
+        assert terminal.leave("\x03") == 130
         # The NaN itself may have been seen, and told, in an earlier frame than the pause.
         alarm = r"\x07\x1b\]9;amptui: knobs: (?!done|failed)[^\x07\x1b]*(?:NaN|not finite)[^\x07\x1b]*\x07"
         assert re.fullmatch(f"({alarm})?{ASKS}", rung(terminal))
@@ -80,6 +79,5 @@ def test_a_screen_that_attached_rings_and_a_quiet_one_beside_it_does_not(
             gate.touch()
             for terminal, expected in ((first, DONE), (second, DONE), (third, "")):
                 terminal.wait_for("finished")
-                terminal.press("q")
-                assert terminal.wait() == 0
+                assert terminal.leave("q") == 0
                 assert re.fullmatch(expected, rung(terminal))

@@ -48,26 +48,18 @@ def test_a_hostile_model_on_the_screen(model: Path, warm: WarmSource, tmp_path: 
     command = amptui_command("train", str(model), "--device", "cpu", "--run-dir", str(run_dir), *FRAMES)
     with Terminal([*command, "--set", "loud=yes"], size=SIZE, warm=warm) as terminal:
         terminal.wait_for("FP32 .*running")
-        terminal.press("?")
-        terminal.wait_for("run folder")
-        terminal.press("?")
-        terminal.wait_until_gone("run folder")
-        terminal.press("x")
-        terminal.wait_for("esc back")
+        terminal.press("?", until="run folder")
+        terminal.press("?", until_gone="run folder")
+        terminal.press("x", until="esc back")
         assert_framed(terminal)
-        terminal.press("\x1b")
-        terminal.wait_for("╭ loss")
+        terminal.press("\x1b", until="╭ loss")
         (tmp_path / "fail").touch()
         terminal.wait_for("failed")
-        terminal.press("e")
-        terminal.wait_for("esc back")
-        terminal.press("\r")
-        terminal.wait_for("╭─ event 1 of")
+        terminal.press("e", until="esc back")
+        terminal.press("\r", until="╭─ event 1 of")
         assert_framed(terminal)
-        terminal.press("e")
-        terminal.wait_for("╭ loss")
-        terminal.press("q")
-        assert terminal.wait() == 1
+        terminal.press("e", until="╭ loss")
+        assert terminal.leave("q") == 1
         assert "/run of m?[5;41m?]0;t?????漢.py/journal.jsonl" in terminal.text.replace("\n", "")
         assert not poison.strange_on_terminal(bytes(terminal.written), SIZE)
 
@@ -101,8 +93,7 @@ def test_a_forged_journal_on_the_screen(forged: Path, warm: WarmSource) -> None:
     with Terminal(command, size=SIZE, warm=warm) as terminal:
         terminal.wait_for("replay ended")
         for panel in (TITLES[name] for name in RANKED_PANELS):
-            terminal.press("\t")
-            terminal.wait_for(rf"(?s)\A[^╭]*╭ {panel} [^╭]*\Z")
+            terminal.press("\t", until=rf"(?s)\A[^╭]*╭ {panel} [^╭]*\Z")
             assert_framed(terminal)
         walk = (
             ("\x1b", "╭ throughput"),
@@ -116,13 +107,10 @@ def test_a_forged_journal_on_the_screen(forged: Path, warm: WarmSource) -> None:
             ("\r", "╭─ event 2 of"),
         )
         for key, shown in walk:
-            terminal.press(key)
-            terminal.wait_for(shown)
+            terminal.press(key, until=shown)
             assert_framed(terminal)
-        terminal.press("q")
-        terminal.wait_for("╭ throughput")
-        terminal.press("q")
-        assert terminal.wait() == 0
+        terminal.press("q", until="╭ throughput")
+        assert terminal.leave("q") == 0
         assert not poison.strange_on_terminal(bytes(terminal.written), SIZE)
 
 

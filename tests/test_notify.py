@@ -85,8 +85,7 @@ def test_a_run_whose_screen_is_gone_sends_its_failure(warm: WarmSource, tmp_path
         command = amptui_command(*train_arguments(run, *FRAMES, *trouble, "--notify", server.url))
         with Terminal(command, warm=warm) as terminal:
             terminal.wait_for(r"step\s+[1-9]")
-            terminal.press("d")
-            assert terminal.wait() == 0
+            assert terminal.leave("d") == 0
         assert server.posts == []
         gate.touch()
         (sent,) = server.wait_for(1)
@@ -127,8 +126,7 @@ def test_an_attached_screen_sends_what_it_sees(warm: WarmSource, tmp_path: Path)
                 gate.touch()
                 screen.wait_for("finished")
                 (sent,) = server.wait_for(1)
-                screen.press("q")
-                assert screen.wait() == 0
+                assert screen.leave("q") == 0
             assert training.wait() == 0
         assert len(server.posts) == 1
     assert re.fullmatch(DONE, sent.text)

@@ -33,16 +33,13 @@ def test_train_watch_switch_compare_and_quit(warm: WarmSource, tmp_path: Path) -
         terminal.wait_for("FP32 .*running")
         # 10 settling steps and 20 to count: then the comparison may speak.
         terminal.wait_for(r"step\s+([5-9]\d|\d{3}|\d+,\d{3})\s*/100,000")
-        terminal.press("p")
-        terminal.wait_for(r"FP32 → AMP bf16")
+        terminal.press("p", until=r"FP32 → AMP bf16")
         terminal.wait_for(r"AMP bf16 .*running")
         # Both columns fill, and what AMP gives is said once enough steps were counted.
         terminal.wait_for(r"median\s+[\d.]+ ms\s+[\d.]+ ms")
         terminal.wait_for(r"AMP( fp16| bf16)? +(~?[\d.]+× the speed|no clear)")
-        terminal.press("q")
-        terminal.wait_for("Stop it or detach")
-        terminal.press("y")
-        assert terminal.wait() == 0
+        terminal.press("q", until="Stop it or detach")
+        assert terminal.leave("y") == 0
         assert_restored(terminal)
         assert "stopped after" in terminal.text
         assert "journal.jsonl" in terminal.text
@@ -81,17 +78,14 @@ def test_keys_typed_before_the_first_step_are_kept_and_done(tmp_path: Path) -> N
     env = {"PYTHONPATH": str(ROOT)}
     with ended_afterwards(run), Terminal(command, size=(80, 24), env=env) as terminal:
         terminal.wait_for("building the model")
-        terminal.press("pxxc")
-        terminal.wait_for("once training runs: switch, comparison")
+        terminal.press("pxxc", until="once training runs: switch, comparison")
         opens.touch()
         terminal.wait_for(r"comparing: round +[2-9]")
         terminal.press("c")  # ends it: the run stays in the precision that the first key asked for
         terminal.wait_until_gone("comparing: round")  # which has steps in that precision too
         terminal.wait_for("AMP bf16 +running")
-        terminal.press("q")
-        terminal.wait_for("Stop it or detach")
-        terminal.press("y")
-        assert terminal.wait() == 0
+        terminal.press("q", until="Stop it or detach")
+        assert terminal.leave("y") == 0
     records = records_of(run)
     requests = of(RequestMade, records)
     assert [(r.kind, r.precision, r.precisions) for r in requests] == [
@@ -109,34 +103,24 @@ def test_keys_typed_before_the_first_step_are_kept_and_done(tmp_path: Path) -> N
 def test_every_key_does_what_the_help_says(warm: WarmSource, tmp_path: Path) -> None:
     with train(warm, tmp_path / "run", size=(80, 24)) as terminal:
         terminal.wait_for(r"step\s+[1-9]")
-        terminal.press("?")
-        terminal.wait_for("between logarithmic and linear")
-        terminal.press("?")
-        terminal.wait_until_gone("between logarithmic and linear")
-        terminal.press("m")
-        terminal.wait_for("TF32 needs an NVIDIA GPU")
+        terminal.press("?", until="between logarithmic and linear")
+        terminal.press("?", until_gone="between logarithmic and linear")
+        terminal.press("m", until="TF32 needs an NVIDIA GPU")
         terminal.press("4")
         terminal.wait_until_gone("TF32 needs an NVIDIA GPU")  # the menu names AMP fp16 too
         terminal.wait_for("AMP fp16 .*running")
-        terminal.press(" ")
-        terminal.wait_for("paused")
-        terminal.press(" ")
-        terminal.wait_for("running")
-        terminal.press("e")
-        terminal.wait_for("esc back")
-        terminal.press("\x1b")
-        terminal.wait_for("╭ loss")
+        terminal.press(" ", until="paused")
+        terminal.press(" ", until="running")
+        terminal.press("e", until="esc back")
+        terminal.press("\x1b", until="╭ loss")
         for key in ("l", "+", "+", "-", "0"):
             terminal.press(key)
-        terminal.press("\t")
-        terminal.wait_for("╭ is AMP worth it")
+        terminal.press("\t", until="╭ is AMP worth it")
         wait_until(lambda: "fp16" in {r.precision for r in steps_of(tmp_path / "run")}, "a step in fp16")
-        terminal.press("q")
-        terminal.wait_for("Stop it or detach")
+        terminal.press("q", until="Stop it or detach")
         terminal.press("\r")  # goes back
         terminal.wait_until_gone("Stop it or detach")
-        terminal.press("\x03")
-        assert terminal.wait() == 130
+        assert terminal.leave("\x03") == 130
         assert_restored(terminal)
     records = records_of(tmp_path / "run")
     assert [r.paused for r in of(PauseChanged, records)] == [True, False]
@@ -156,8 +140,7 @@ def test_prints_and_warnings_stay_off_the_screen_and_are_kept(warm: WarmSource, 
     ) as terminal:
         terminal.wait_for("print from step|printf from C|warning 1|red stderr")
         terminal.wait_for("finished")
-        terminal.press("q")
-        assert terminal.wait() == 0
+        assert terminal.leave("q") == 0
         assert_restored(terminal)
         # The model's own escape sequences never reach the terminal.
         assert b"\x1b[2J\x1b[31mred" not in terminal.written
@@ -172,8 +155,7 @@ def test_prints_and_warnings_stay_off_the_screen_and_are_kept(warm: WarmSource, 
 def test_a_failure_stays_readable_until_the_person_leaves(warm: WarmSource, tmp_path: Path) -> None:
     with train(warm, tmp_path / "run", "--set", "trouble=loss", "--set", "at=40") as terminal:
         terminal.wait_for("ValueError: bad label in batch 40")
-        terminal.press("q")
-        assert terminal.wait() == 1
+        assert terminal.leave("q") == 1
         assert_restored(terminal)
         assert "failed at step 40" in terminal.text
     assert outcome(tmp_path / "run") is RunFailed
@@ -214,8 +196,7 @@ def test_a_run_is_left_watched_again_from_two_terminals_and_stopped_from_one(
     run = tmp_path / "run"
     with train(warm, run, size=(80, 24)) as terminal:
         terminal.wait_for(r"step\s+[1-9]")
-        terminal.press("d")
-        assert terminal.wait() == 0
+        assert terminal.leave("d") == 0
         assert_restored(terminal)
         assert "training continues" in terminal.text
         assert "amptui attach" in terminal.text
@@ -239,13 +220,10 @@ def test_a_run_is_left_watched_again_from_two_terminals_and_stopped_from_one(
                 assert third.wait() == 128 + signal.SIGINT
                 assert_restored(third)
                 assert "still stopping" not in third.text
-            second.press("q")
-            second.wait_for("Stop it")
-            second.press("y")
-            assert second.wait() == 0
+            second.press("q", until="Stop it")
+            assert second.leave("y") == 0
             first.wait_for("stopped")
-            first.press("q")
-            assert first.wait() == 0
+            assert first.leave("q") == 0
     wait_for_end(run)
     assert outcome(run) is RunFinished
     steps = steps_of(run)

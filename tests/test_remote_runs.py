@@ -74,13 +74,10 @@ def test_a_remote_run_is_watched_and_switched(
 ) -> None:
     folder = tmp_path / 'a run\'s "name" $HOME'
     with watched(lives, warm, folder) as (run, terminal):
-        terminal.press("p")
-        terminal.wait_for(r"AMP bf16 .*running")
+        terminal.press("p", until=r"AMP bf16 .*running")
+        terminal.press("?", until=rf"run folder\s+{HOST}:/")
         terminal.press("?")
-        terminal.wait_for(rf"run folder\s+{HOST}:/")
-        terminal.press("?")
-        terminal.press("d")
-        assert terminal.wait() == 0
+        assert terminal.leave("d") == 0
         assert "training continues" in terminal.text
         assert f"amptui attach '{HOST}:/" in terminal.text
         wait_until(lambda: "detached" in screens_told(run), "that the screen has left")
@@ -94,8 +91,7 @@ def test_a_lost_connection_is_restored_by_itself(
     box: RemoteMachine, lives: Lives, warm: WarmSource, tmp_path: Path
 ) -> None:
     with watched(lives, warm, tmp_path / "run") as (run, terminal):
-        terminal.press("p")
-        terminal.wait_for(r"AMP bf16 .*running")
+        terminal.press("p", until=r"AMP bf16 .*running")
         before = last_step(run)
         (ssh,) = ssh_processes(terminal.process.pid)
         kill(ssh)
@@ -106,12 +102,10 @@ def test_a_lost_connection_is_restored_by_itself(
         wait_until(lambda: "lost" in screens_told(run), "the relay outlived its connection")
         reached = last_step(run)
         wait_until(lambda: _step_on(terminal) >= reached, "the screen does not go on")
-        terminal.press("p")
-        terminal.wait_for(r"FP32 .*running")
+        terminal.press("p", until=r"FP32 .*running")
         stop(run)
         terminal.wait_for("stopped")
-        terminal.press("q")
-        assert terminal.wait() == 0
+        assert terminal.leave("q") == 0
         assert f"journal: {HOST}:{run}/journal.jsonl" in terminal.text.replace("\n", "")
 
 
@@ -127,14 +121,12 @@ def test_while_a_machine_is_gone_the_screen_waits_and_takes_no_request_and_its_e
         box.stop()
         try:
             terminal.wait_for(f"connection to {HOST} lost; reconnecting")
-            terminal.press("s")
-            terminal.wait_for(f"no checkpoint: connection to {HOST} lost")
+            terminal.press("s", until=f"no checkpoint: connection to {HOST} lost")
         finally:
             box.start()
         wait_until(lambda: screens_told(run).count("attached") == 2, "the screen did not come back")
         terminal.wait_for(r"FP32 .*running")
-        terminal.press("p")
-        terminal.wait_for(r"AMP bf16 .*running")
+        terminal.press("p", until=r"AMP bf16 .*running")
         box.stop()
         try:
             terminal.wait_for(f"connection to {HOST} lost; reconnecting")
@@ -142,8 +134,7 @@ def test_while_a_machine_is_gone_the_screen_waits_and_takes_no_request_and_its_e
         finally:
             box.start()
         terminal.wait_for(f"{HOST}: run was stopped")
-        terminal.press("q")
-        assert terminal.wait() == 1
+        assert terminal.leave("q") == 1
         assert f"{HOST}: run was stopped; view it with" in terminal.text
 
 
@@ -153,8 +144,7 @@ def test_a_request_that_the_lost_connection_swallowed_is_refused(
     with watched(lives, warm, tmp_path / "run") as (run, terminal):
         (ssh,) = ssh_processes(terminal.process.pid)
         os.kill(ssh, signal.SIGSTOP)
-        terminal.press("s")
-        terminal.wait_for("checkpoint after this step")
+        terminal.press("s", until="checkpoint after this step")
         kill(ssh)
         terminal.wait_for("no checkpoint: the connection was lost before it arrived: press the key again")
         assert not any(isinstance(record, RequestMade) for record in records_of(run))
@@ -169,10 +159,8 @@ def test_ssh_asks_on_the_terminal_before_the_screen_opens(
         with asks, Terminal(attach(f"{HOST}:{run}")) as terminal:
             terminal.wait_for("continue connecting")
             assert b"\x1b[?1049h" not in terminal.written
-            terminal.press("yes\r")
-            terminal.wait_for(r"step\s+[\d,]+")
-            terminal.press("d")
-            assert terminal.wait() == 0
+            terminal.press("yes\r", until=r"step\s+[\d,]+")
+            assert terminal.leave("d") == 0
         stop(run)
 
 
@@ -213,8 +201,7 @@ def test_ssh_that_needs_a_person_is_not_asked_again_and_again(
         with box.configured("PubkeyAuthentication no"):
             kill(ssh)
             terminal.wait_for("ssh must ask you something; to reconnect: amptui attach")
-        terminal.press("q")
-        assert terminal.wait() == 1
+        assert terminal.leave("q") == 1
         stop(run)
 
 
@@ -231,8 +218,7 @@ def test_ctrl_c_ends_the_wait_for_a_machine_whose_dead_link_is_noticed_as_the_co
         (ssh,) = wait_until(lambda: ssh_processes(terminal.process.pid), "ssh did not start")
         wait_until(lambda: "-F" in psutil.Process(ssh).cmdline(), "the wrapper did not start ssh")
         assert ("ServerAliveInterval=5" in psutil.Process(ssh).cmdline()) == added
-        terminal.press("\x03")
-        assert terminal.wait() == 130
+        assert terminal.leave("\x03") == 130
         wait_until(lambda: not psutil.pid_exists(ssh), "ssh outlives amptui")
 
 
@@ -253,8 +239,7 @@ def test_the_runs_of_another_machine_are_listed(box: RemoteMachine, lives: Lives
         assert (fields["type"], fields["name"], fields["state"]) == ("Run", name, "running")
         with Terminal(attach(f"{HOST}:"), warm=warm) as terminal:
             terminal.wait_for(r"step\s+[\d,]+")
-            terminal.press("d")
-            assert terminal.wait() == 0
+            assert terminal.leave("d") == 0
             assert f"amptui attach '{HOST}:{name}'" in terminal.text
         stop(run)
 
@@ -268,13 +253,9 @@ def test_the_list_of_another_machine_attaches_to_its_runs(
         Terminal(amptui_command(f"{HOST}:"), warm=warm) as terminal,
     ):
         terminal.wait_for(r"▸.*listed-run.* running|▸.*running.* listed-run")
-        terminal.press("x")
-        terminal.wait_for("this run is live")
-        terminal.press("\r")
-        terminal.wait_for(r"step\s+[\d,]+")
-        terminal.press("d")
-        terminal.wait_for(r"▸.*listed-run")
+        terminal.press("x", until="this run is live")
+        terminal.press("\r", until=r"step\s+[\d,]+")
+        terminal.press("d", until=r"▸.*listed-run")
         stop(run)
-        terminal.press("q")
-        assert terminal.wait() == 0
+        assert terminal.leave("q") == 0
     assert set(screens_told(saved / "listed-run")) == {"attached", "detached"}

@@ -44,35 +44,22 @@ def live(lives: Lives, tmp_path: Path) -> Iterator[Path]:
 def test_from_the_list_into_runs_and_back(live: Path, ended: Path, warm: WarmSource) -> None:
     with Terminal(amptui_command(), warm=warm) as terminal:
         terminal.wait_for(rf"{LIST}.*live +running[\s\S]*mnist-deep-\S+ +finished")
-        terminal.press("\r")
-        terminal.wait_for(r"╭ loss[\s\S]*d detach")
-        terminal.press("d")
-        terminal.wait_for(LIST)
-        terminal.press("j\r")
-        terminal.wait_for("replay (×1|ended)")
-        terminal.press("q")
-        terminal.wait_for(r"1 live +1 ended[\s\S]*▸ mnist-deep-20261125-101500")
-        terminal.press(" k c")
-        terminal.wait_for("amptui compare[\\s\\S]*training loss by step")
-        terminal.press("q")
-        terminal.wait_for(r"2 selected")
-        terminal.press("G")
-        terminal.wait_for("▸◆mnist-deep")
-        terminal.press("x")
-        terminal.wait_for(rf"{QUESTION}[\s\S]*1 journal")
-        terminal.press("n")
-        terminal.wait_until_gone(QUESTION)
+        terminal.press("\r", until=r"╭ loss[\s\S]*d detach")
+        terminal.press("d", until=LIST)
+        terminal.press("j\r", until="replay (×1|ended)")
+        terminal.press("q", until=r"1 live +1 ended[\s\S]*▸ mnist-deep-20261125-101500")
+        terminal.press(" k c", until="amptui compare[\\s\\S]*training loss by step")
+        terminal.press("q", until=r"2 selected")
+        terminal.press("G", until="▸◆mnist-deep")
+        terminal.press("x", until=rf"{QUESTION}[\s\S]*1 journal")
+        terminal.press("n", until_gone=QUESTION)
         assert ended.exists()
-        terminal.press("x")
-        terminal.wait_for(QUESTION)
+        terminal.press("x", until=QUESTION)
         time.sleep(READING_SECONDS)  # a yes that comes sooner is no answer
-        terminal.press("y")
-        terminal.wait_for("removed .*mnist-deep-20261125-101500")
+        terminal.press("y", until="removed .*mnist-deep-20261125-101500")
         assert not ended.exists()
-        terminal.press("gx")
-        terminal.wait_for("this run is live")
-        terminal.press("q")
-        assert terminal.wait() == 0
+        terminal.press("gx", until="this run is live")
+        assert terminal.leave("q") == 0
         assert_restored(terminal)
         assert b"to watch it again: amptui attach" in terminal.written
     before = last_step(live)
@@ -87,12 +74,10 @@ def test_a_terminal_that_is_closed_ends_the_screen_of_a_run_and_the_list(
 ) -> None:
     with Terminal(amptui_command(), warm=warm) as terminal:
         terminal.wait_for(r"1 live +0 ended[\s\S]*running")
-        terminal.press("\r")
-        terminal.wait_for(r"╭ loss[\s\S]*d detach")
+        terminal.press("\r", until=r"╭ loss[\s\S]*d detach")
         terminal.press("\x03")
         terminal.wait_for(r"1 live +0 ended[\s\S]*▸")  # it detaches a screen that attached
-        terminal.press("\r")
-        terminal.wait_for(r"╭ loss[\s\S]*d detach")
+        terminal.press("\r", until=r"╭ loss[\s\S]*d detach")
         terminal.hang_up()
         assert terminal.wait() == 129
     assert run_pid(live) is not None, "the run goes on"
@@ -104,11 +89,9 @@ def test_what_went_wrong_stands_below_the_list(ended: Path, warm: WarmSource) ->
     with Terminal(amptui_command(), warm=warm) as terminal:
         terminal.wait_for("0 live +1 ended[\\s\\S]*▸ mnist-deep")
         (ended / "journal.jsonl").write_text("nothing\n")
-        terminal.press("\r")
-        terminal.wait_for(r"holds no\s+records")
+        terminal.press("\r", until=r"holds no\s+records")
         terminal.wait_for("0 live +1 ended")
-        terminal.press("q")
-        assert terminal.wait() == 0
+        assert terminal.leave("q") == 0
         assert_restored(terminal)
 
 

@@ -187,8 +187,7 @@ def test_the_screen_and_its_last_lines_tell_how_a_script_ended(
         terminal.wait_for("running")  # a script that ends sooner opens no screen
         told.touch()
         terminal.wait_for(shown)
-        terminal.press("q")
-        assert terminal.wait() == status
+        assert terminal.leave("q") == status
         assert re.search(rf"failed at step \d+: .*{said}", " ".join(terminal.text.split()))
     assert isinstance(records_of(folder)[-1], RunFailed)
     assert [type(record) for record in records_of(folder)].count(RunFailed) == 1
@@ -234,8 +233,7 @@ def test_ctrl_c_without_a_screen_reaches_the_script_once(tmp_path: Path) -> None
     command = amptui_command("run", "--headless", script(tmp_path, COUNTS_INTERRUPTS), "1")
     with Terminal(command) as terminal:
         terminal.wait_for("ready")
-        terminal.press("\x03")
-        terminal.wait_for("in all 1")
+        terminal.press("\x03", until="in all 1")
         assert terminal.wait() == 128 + signal.SIGINT
 
 
@@ -277,8 +275,7 @@ def test_ctrl_c_before_the_run_has_begun_interrupts_the_script(tmp_path: Path) -
     with Terminal(amptui_command("run", path, str(opens), ""), size=(80, 24)) as terminal:
         terminal.wait_for("ctrl.c interrupts the script")
         terminal.wait_for("40%")
-        terminal.press("\x03")
-        assert terminal.wait() == 128 + signal.SIGINT
+        assert terminal.leave("\x03") == 128 + signal.SIGINT
         assert_restored(terminal)
         assert "KeyboardInterrupt" in terminal.text
 
@@ -302,10 +299,8 @@ def test_on_a_terminal_the_screen_opens_and_ctrl_c_interrupts_the_script(tmp_pat
     with ended_afterwards(folder), Terminal(command) as terminal:
         terminal.wait_for("importing")
         terminal.wait_for("AMP fp16 .*running")
-        terminal.press("p")
-        terminal.wait_for("this run is only observed")
-        terminal.press("\x03")
-        assert terminal.wait() == 128 + signal.SIGINT
+        terminal.press("p", until="this run is only observed")
+        assert terminal.leave("\x03") == 128 + signal.SIGINT
         assert "stopped after" in terminal.text
     records = list(read(folder / "journal.jsonl"))
     assert isinstance(records[-1], RunFinished)

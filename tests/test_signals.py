@@ -338,8 +338,7 @@ def test_a_run_that_is_killed_leaves_a_whole_terminal_and_says_so(
         assert pid is not None
         os.kill(pid, number)
         terminal.wait_for("lost")
-        terminal.press("q")
-        assert terminal.wait() == 1
+        assert terminal.leave("q") == 1
         assert_restored(terminal)
         assert f"was killed by {number.name}" in said_by(terminal)
 
@@ -362,7 +361,6 @@ def test_a_run_that_is_stopped_is_called_so_and_can_be_left(warm: WarmSource, tm
         with Terminal(attach, warm=warm) as terminal:
             terminal.wait_for(rf"no response from the run .*kill -CONT {process.pid}\b")
             assert "silent" in terminal.text.splitlines()[0]
-            terminal.press("d")
-            assert terminal.wait() == 0
+            assert terminal.leave("d") == 0
             assert f"to continue it: kill -CONT {process.pid}" in said_by(terminal)
             assert "training continues" not in said_by(terminal)

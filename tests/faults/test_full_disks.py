@@ -135,8 +135,7 @@ def test_the_screen_s_last_lines_and_status_tell_it_too(warm: WarmSource, tmp_pa
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (1000, 1000))
         gate.touch()
         terminal.wait_for("done")
-        terminal.press("q")
-        assert terminal.wait() == UNSAVED_STATUS
+        assert terminal.leave("q") == UNSAVED_STATUS
         after_the_screen = bytes(terminal.written).rpartition(b"\x1b[?1049l")[2].decode()
         assert set(unsaved(after_the_screen.replace("\r\n", "\n"))) == {"journal", "checkpoints"}
 
@@ -222,8 +221,7 @@ def test_a_disk_that_fills_stops_the_keeping_and_not_the_training(
             (disk / "junk").unlink()
             wait_until(lambda: last_step(run) > reached, "nothing is kept again")
             wait_until(lambda: "not saved" not in (screen.read(0.1), screen.text)[1], "it still says so")
-            screen.press("d")
-            assert screen.wait() == 0
+            assert screen.leave("d") == 0
         stop(run)
         assert lost(run) == (0, 0)
 

@@ -48,8 +48,7 @@ def test_a_screen_that_is_stopped_goes_on_where_the_run_is(
             reached = last_step(run)
             wait_until(lambda: shown_step(stopped) >= reached, "the screen does not go on")
             os.kill(other.process.pid, signal.SIGKILL)
-            stopped.press("d")
-            assert stopped.wait() == 0
+            assert stopped.leave("d") == 0
         left = ["attached", "attached", "detached", "lost"]
         wait_until(lambda: sorted(screens_told(run)) == left, "that both screens have left")
         goes_on(run)
@@ -118,12 +117,10 @@ def test_a_fault_of_the_thread_that_reads_keys_does_not_cost_the_run(
         Terminal([*program, *train_arguments(run)], warm=warm, answers={}) as terminal,
     ):
         terminal.wait_for(r"step\s+[1-9]")
-        terminal.press("q")
-        terminal.wait_for("the screen crashed")
+        terminal.press("q", until="the screen crashed")
         goes_on(run)
         assert terminal.modes == terminal.modes_before
-        terminal.press("\x03")
-        assert terminal.wait() == 130
+        assert terminal.leave("\x03") == 130
     assert outcome(run) is RunFinished
 
 

@@ -172,18 +172,13 @@ def test_the_screen_shows_the_gpu_and_switches(machine: dict[str, str], tmp_path
         terminal.wait_for(r"GPU0 .*1\.00 / 16\.0 GiB")  # NVML's
         terminal.wait_for(r"torch\s+[\d.]+ [KM]iB allocated")
         terminal.wait_for(r"step\s+([5-9]\d|\d{3}|\d+,\d{3})\s*/64,000")
-        terminal.press("p")
-        terminal.wait_for("FP32 → AMP fp16")
+        terminal.press("p", until="FP32 → AMP fp16")
         terminal.wait_for("AMP fp16 .*running")
         terminal.wait_for(r"median\s+~?[\d.]+ ms\s+~?[\d.]+ ms")
         terminal.wait_for(r"doubles .* in [\d,]+ steps")
-        terminal.press("x")
-        terminal.wait_for("X-ray of step .* FP32 and AMP fp16 at loss scale")
+        terminal.press("x", until="X-ray of step .* FP32 and AMP fp16 at loss scale")
         terminal.wait_for("esc back")
-        terminal.press("\x1b")
-        terminal.wait_for("╭ throughput")
-        terminal.press("q")
-        terminal.wait_for("Stop it or detach")
-        terminal.press("y")
-        assert terminal.wait() == 0
+        terminal.press("\x1b", until="╭ throughput")
+        terminal.press("q", until="Stop it or detach")
+        assert terminal.leave("y") == 0
     assert " fault " not in (tmp_path / "device.log").read_text()
