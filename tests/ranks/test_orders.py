@@ -246,14 +246,6 @@ def test_every_order_is_obeyed_by_all_at_the_same_point_or_by_none(seed: int, co
     assert [rank.passed for rank in ranks.all] == [ranks.points] * count
 
 
-def test_an_order_is_obeyed_by_all_at_the_same_point() -> None:
-    draw = random.Random(5)
-    ranks = Ranks(2, draw, wants=3, points=20)
-    ranks.run(draw)
-    assert ranks.all[0].obeyed == ranks.all[1].obeyed
-    assert ranks.all[0].obeyed
-
-
 def test_a_rank_that_does_not_answer_keeps_nobody_waiting_for_long() -> None:
     ranks = Ranks(2, random.Random(1), wants=1)
     first, other = ranks.all
