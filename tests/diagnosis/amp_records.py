@@ -4,7 +4,7 @@ from typing import Any
 
 from amptui.records.run import PrecisionChanged, Record
 from tests.telemetry import record_samples as samples
-from tests.telemetry.float16_windows import squares_of
+from tests.telemetry.float16_windows import losing as loses
 
 Records = list[Record]
 
@@ -61,12 +61,6 @@ def in_float8(precision: str, before: str = "bf16", **changes: Any) -> Records:
 
 def survives(step: int, **changes: Any) -> Record:
     return samples.window(step, **changes)
-
-
-def loses(share: float, step: int, **changes: Any) -> Record:
-    """Of the norm this share underflows, half of its squares as subnormals."""
-    half = share**2 / 2
-    return samples.window(step, **squares_of(flushed=half, subnormal=half), **changes)
 
 
 def in_float16(share: float, step: int, **changes: Any) -> Record:

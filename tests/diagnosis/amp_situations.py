@@ -21,7 +21,6 @@ from tests.diagnosis.amp_records import (
     both,
     in_float8,
     in_float16,
-    loses,
     made,
     skipped,
     started,
@@ -29,6 +28,7 @@ from tests.diagnosis.amp_records import (
     switched,
 )
 from tests.telemetry import record_samples as samples
+from tests.telemetry.float16_windows import losing as loses
 from tests.telemetry.float16_windows import spread
 
 
@@ -84,8 +84,7 @@ def frequent_skips() -> Records:
 
 
 def underflow_in_an_older_journal() -> Records:
-    window = spread({-20: 100, -28: 900})
-    return [*never_tried(), samples.window(40, **_counts(window))]
+    return [*never_tried(), replace(spread({-20: 100, -28: 900}), time=100.04, step=40)]
 
 
 def disagreement_long_ago() -> Records:
@@ -185,11 +184,6 @@ def no_difference() -> Records:
 def own_loop_that_takes_no_requests() -> Records:
     refused = {"precision": "its own", "x-ray": "its own", "comparison": "its own", "trace": "its own"}
     return [*started("bf16", observed=True, amp_precision="bf16", refuses=refused), *made(1, 50, "bf16")]
-
-
-def _counts(window: Any) -> dict[str, Any]:
-    names = ("first_exponent", "counts", "elements", "zeros", "flushed", "subnormal", "overflowing")
-    return {name: getattr(window, name) for name in names}
 
 
 # The troubles of ``unstable``: none is fp16_without_an_xray, calibration is calibrating, collapse is

@@ -121,6 +121,3 @@ def test_a_log_does_not_repeat_the_answer_with_each_block(baseline: str, low: st
         assert (answer.precision, answer.safety, answer.worth) == (low, "safe", "faster")
         keys.add(answer.headline_key)
     assert len(keys) == 1
-
-
-# -------------------------------------------------------------------------------------------- FP8

@@ -8,12 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.diagnosis.bottleneck import (
-    bound_words,
-    evidence,
-    limit,
-    limit_beside,
-)
+from amptui.diagnosis.bottleneck import bound_words, evidence, limit, limit_beside
 from amptui.diagnosis.memory_use import memory_sentences, other_bytes, sides, size_of
 from amptui.diagnosis.speed import (
     explanations,
@@ -35,11 +30,9 @@ from tests.diagnosis.wording import table
 from tests.golden import Goldens
 from tests.telemetry.memory_samples import memory
 from tests.telemetry.record_samples import compared, device, faster, measured, pair, xray
-from tests.telemetry.timed_steps import BUSY, HOST, judged, phases
+from tests.telemetry.timed_steps import ALIKE, BUSY, HOST, judged, phases
 
 MIB = 2**20
-ALIKE = (0.0001, 0.00041, 0.00062, 0.00011, 0.00012)
-"""Of a device that is done when the host has launched."""
 
 HALF_FORWARD = phases(0.0, 0.3, 0.3, None, 0.4)
 

@@ -24,6 +24,12 @@ def spread(exponents: dict[int, int], zeros: int = 0, scale: float = 65536.0) ->
     )
 
 
+def losing(share: float, step: int = 600, **changes: Any) -> Float16Window:
+    """A window of which this share of the norm underflows, half of its squares as subnormals."""
+    half = share**2 / 2
+    return window(step, **squares_of(flushed=half, subnormal=half), **changes)
+
+
 def squares_of(*, flushed: float = 0.0, subnormal: float = 0.0, whole: float = 1.0) -> dict[str, Any]:
     """Sums of squares, as fields of a window or a parameter."""
     return {"squares": whole, "flushed_squares": flushed, "subnormal_squares": subnormal}

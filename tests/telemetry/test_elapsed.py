@@ -23,11 +23,6 @@ def elapsed(*times: float) -> float:
     return watch.seconds
 
 
-def test_the_time_between_records_adds_up() -> None:
-    assert elapsed(100.0) == 0.0
-    assert elapsed(100.0, 100.5, 103.0) == 3.0
-
-
 def test_a_record_that_comes_late_changes_nothing() -> None:
     assert elapsed(100.0, 110.0, 109.0, 50.5, 111.0) == 11.0
 

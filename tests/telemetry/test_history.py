@@ -78,16 +78,6 @@ def test_the_overview_and_the_ring_equal_a_naive_model(
     assert_recent(series, values[-RECENT:])
 
 
-@given(sequence=batched_values())
-def test_batching_does_not_matter(
-    sequence: tuple[list[float | None], list[list[float | None]]],
-) -> None:
-    values, batches = sequence
-    one, many = filled([values]).snapshot(), filled(batches).snapshot()
-    for name in ("minimum", "maximum", "nonfinite", "recent", "recent_nonfinite"):
-        np.testing.assert_array_equal(getattr(one, name), getattr(many, name))
-
-
 @given(before=VALUES, gap=st.integers(0, 100), after=VALUES)
 def test_skipping_steps_is_the_same_as_values_that_were_not_measured(
     before: list[float | None], gap: int, after: list[float | None]

@@ -1,24 +1,18 @@
 """Losses of both precisions after as many steps as both had."""
 
 import math
+from itertools import chain
 
 import pytest
 
 from amptui.records.steps import StepRecord
 from amptui.telemetry.comparison import MIN_STEPS_AFTER, LossesAfter, losses_after
-from amptui.telemetry.session import Session
-from amptui.telemetry.view import SessionView
+from tests.builders import assert_holds, view_of
 from tests.telemetry.record_samples import step, steps
 
 
-def view_of(*batches: list[StepRecord]) -> SessionView:
-    session = Session()
-    for batch in batches:
-        session.fold(batch)
-    return session.view()
-
-
-def compared(view: SessionView) -> LossesAfter | None:
+def compared(*batches: list[StepRecord]) -> LossesAfter | None:
+    view = view_of(*chain(*batches))
     return losses_after(view, view.comparison)
 
 
@@ -30,27 +24,12 @@ def falling(first: int, last: int, precision: str, begin: float) -> list[StepRec
     ]
 
 
-def test_both_losses_are_of_the_same_number_of_steps() -> None:
-    losses = compared(view_of(falling(1, 300, "fp32", 2.0), falling(301, 420, "fp16", 1.0)))
-    assert losses is not None
-    # The mean of the last 20 of 120 steps, the 110th on average.
-    assert losses.steps == 120
-    assert losses.baseline == pytest.approx(2.0 - 0.1095)
-    assert losses.low == pytest.approx(1.0 - 0.1095)
-
-
-def test_the_longest_stretch_of_either_counts() -> None:
-    view = view_of(
-        falling(1, 100, "fp32", 2.0),
-        falling(101, 200, "fp16", 1.0),
-        falling(201, 230, "fp32", 5.0),
-        falling(231, 260, "fp16", 7.0),
-    )
-    losses = compared(view)
-    assert losses is not None
-    assert losses.steps == 100
-    assert losses.baseline == pytest.approx(1.9105)
-    assert losses.low == pytest.approx(0.9105)
+def test_both_losses_are_of_the_same_number_of_steps_of_the_longest_stretch_of_either() -> None:
+    longest = falling(1, 300, "fp32", 2.0), falling(301, 420, "fp16", 1.0)
+    for others in ((), (falling(421, 450, "fp32", 5.0), falling(451, 480, "fp16", 7.0))):
+        # The mean of the last 20 of 120 steps, the 110th on average.
+        expected = {"steps": 120, "baseline": 2.0 - 0.1095, "low": 1.0 - 0.1095}
+        assert_holds(compared(*longest, *others), expected)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +42,7 @@ def test_the_longest_stretch_of_either_counts() -> None:
     ids=["nothing", "one side", "too few"],
 )
 def test_too_little_is_not_compared(batches: list[list[StepRecord]]) -> None:
-    assert compared(view_of(*batches)) is None
+    assert compared(*batches) is None
 
 
 @pytest.mark.parametrize(("loss", "told"), [(math.nan, math.nan), (math.inf, math.nan), (None, None)])
@@ -71,12 +50,8 @@ def test_too_little_is_not_compared(batches: list[list[StepRecord]]) -> None:
 def test_what_was_not_finite_and_what_was_not_measured_are_told_apart(
     loss: float | None, told: float | None, later_steps: int
 ) -> None:
-    view = view_of(
-        steps(1, 1000),
-        steps(1001, 1504, precision="fp16", loss=loss),
-        steps(1505, 1505 + later_steps),
-    )
-    losses = compared(view)
+    amp = steps(1001, 1504, precision="fp16", loss=loss)
+    losses = compared(steps(1, 1000), amp, steps(1505, 1505 + later_steps))
     assert losses is not None
     assert losses.steps == 504
     assert losses.low == (None if told is None else pytest.approx(told, nan_ok=True))

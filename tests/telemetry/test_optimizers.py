@@ -28,7 +28,7 @@ from tests.telemetry.record_samples import (
     steps,
 )
 from tests.telemetry.test_state import same
-from tests.telemetry.whole_runs import restored_from, session_of
+from tests.telemetry.whole_runs import session_of
 
 GENERATOR, DISCRIMINATOR = "", "discriminator"
 
@@ -188,7 +188,7 @@ def test_the_front_is_left_only_after_twice_its_longest_gap() -> None:
     assert session.view().front == "D"
 
 
-# ------------------------------------------------------------------------------ journals, states
+# ------------------------------------------------------------------------------------- journals
 
 
 def test_further_optimizers_are_left_out_and_it_is_told() -> None:
@@ -201,14 +201,6 @@ def test_further_optimizers_are_left_out_and_it_is_told() -> None:
     assert len(view.optimizers) == MAX_OPTIMIZERS
     assert view.optimizers_left_out
     assert (len(view.events), view.warnings, view.errors) == (1, 0, 0), "the run's start"
-
-
-def test_an_attaching_screen_gets_all_of_them_and_the_front() -> None:
-    session = session_of([*STARTED, *gan(1, 10), *phase("second phase", FOLLOW_AFTER_STEPS)])
-    restored = restored_from(session.state())
-    assert restored.view().front == "second phase"
-    for name in ("", DISCRIMINATOR, "second phase"):
-        assert same(restored.view(name), session.view(name))
 
 
 def test_a_resumed_run_goes_back_with_all_of_its_optimizers() -> None:

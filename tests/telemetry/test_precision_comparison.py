@@ -251,11 +251,7 @@ def test_the_memory_saving_needs_both_peaks_and_a_peak_never_falls() -> None:
     )
 )
 def test_the_row_equals_a_naive_count(seconds: list[float | None]) -> None:
-    records = [
-        record
-        for number, value in enumerate(seconds, 1)
-        for record in make_steps(number, number, step_seconds=value)
-    ]
+    records = [make_step(number, step_seconds=value) for number, value in enumerate(seconds, 1)]
     timed = [value for value in seconds if value is not None and 0 < value < math.inf]
     rows = compared(records).rows
     assert [row.steps for row in rows] == ([len(timed)] if seconds else [])

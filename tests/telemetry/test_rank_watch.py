@@ -12,7 +12,7 @@ from amptui.records.run import Record
 from amptui.telemetry.rank_watch import RanksView
 from amptui.telemetry.session import Session
 from amptui.telemetry.stragglers import WINDOW_SAMPLES, RankVerdict, SlowRankNews, StragglerNews
-from tests.builders import fold
+from tests.builders import assert_holds, fold, view_of
 from tests.telemetry.record_samples import resumed, run, steps
 from tests.telemetry.simulated_ranks import SimulatedRanks, Slow
 
@@ -22,19 +22,13 @@ STARTED = (run(world_size=4, parallel="ddp"), SIMULATED.started())
 
 
 def ranks_of(*records: Record) -> RanksView:
-    session = fold(records)
-    ranks = session.view().ranks
+    ranks = view_of(*records).ranks
     assert ranks is not None
     return ranks
 
 
 def column(samples: Iterable[RanksSampled], rank: int) -> list[float]:
     return [value for sample in samples if (value := sample.compute_seconds[rank]) is not None]
-
-
-def test_a_single_process_has_no_ranks() -> None:
-    session = fold([run(), *steps(1, 20)])
-    assert session.view().ranks is None
 
 
 def test_ranks_are_known_before_their_first_sample() -> None:
@@ -47,14 +41,12 @@ def test_a_row_has_medians_and_the_newest_numbers() -> None:
     assert [row.rank for row in ranks.rows] == [0, 1, 2, 3]
     row, newest = ranks.rows[1], SAMPLES[-1]
     assert row.compute_seconds == pytest.approx(np.median(column(SAMPLES, 1)))
-    assert row.place is not None
-    assert (row.place.host, row.place.device) == ("node-1", "cuda:1")
-    assert (row.skipped, row.sm_clock_mhz) == (newest.skipped[1], newest.sm_clock_mhz[1])
-    assert ranks.step == newest.step
-    assert ranks.percentiles["compute"][-1] == pytest.approx(ranks.rows[2].compute_seconds, rel=1e-3)
-    assert ranks.straggler is not None
-    assert ranks.straggler.rank == 2
-    assert ranks.straggler.seconds == pytest.approx(ranks.rows[2].compute_seconds)  # beside it on the screen
+    assert_holds(row, {"place.host": "node-1", "place.device": "cuda:1", "skipped": newest.skipped[1]})
+    assert row.sm_clock_mhz == newest.sm_clock_mhz[1]
+    seconds = ranks.rows[2].compute_seconds
+    assert ranks.percentiles["compute"][-1] == pytest.approx(seconds, rel=1e-3)
+    beside_it = {"straggler.rank": 2, "straggler.seconds": seconds}  # on the screen
+    assert_holds(ranks, {"step": newest.step, **beside_it})
 
 
 def test_the_percentiles_of_many_ranks_are_those_told() -> None:
@@ -85,8 +77,8 @@ def test_a_new_process_forgets_what_was_wrong_but_not_where_the_ranks_are() -> N
 
 def test_a_run_resumed_on_more_ranks_has_as_many() -> None:
     assert ranks_of(*STARTED, *SAMPLES, resumed(5, world_size=8)).world_size == 8
-    session = fold([*STARTED, *SAMPLES, resumed(5, world_size=1)])
-    assert session.view().ranks is None
+    assert view_of(*STARTED, *SAMPLES, resumed(5, world_size=1)).ranks is None
+    assert view_of(run(), *steps(1, 20)).ranks is None, "of a single process"
 
 
 def told_of_slow_ranks(session: Session) -> list[tuple[int, str] | None]:

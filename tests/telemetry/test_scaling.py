@@ -2,69 +2,40 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.records.run import Severity
 from amptui.records.steps import StepRecord
 from amptui.telemetry.scaler import ScalerWatch
-from amptui.telemetry.scaling import (
-    RECENT_STEPS,
-    ScalerVerdict,
-    SkipMeaning,
-    judge_scaler,
-    judge_skip,
-)
+from amptui.telemetry.scaling import RECENT_STEPS, ScalerVerdict, judge_scaler, judge_skip
 from tests.telemetry.record_samples import backoff, growth, module, skip, step, stretches
 
-
-def judged(
-    *,
-    scale_after: float | None = 65536.0,
-    skips_before: int = 10,
-    scale_has_grown: bool = True,
-    **changes: object,
-) -> tuple[SkipMeaning, Severity]:
-    return judge_skip(
-        skip(600, **changes),
-        scale_after=scale_after,
-        skips_before=skips_before,
-        scale_has_grown=scale_has_grown,
-    )
+FIRST: dict[str, Any] = {"skips_before": 0, "scale_has_grown": False}
 
 
-# ------------------------------------------------------------------------------------ a single skip
-
-
-@pytest.mark.parametrize("skips_before", [0, 1, 3])
-def test_the_first_skips_from_the_initial_scale_are_calibration(skips_before: int) -> None:
-    result = judged(skips_before=skips_before, consecutive=skips_before + 1, scale_has_grown=False)
-    assert result == ("calibration", "info")
-
-
-def test_a_skip_after_the_scale_has_grown_is_no_calibration_but_normal() -> None:
-    assert judged(skips_before=0) == judged(skips_before=4, scale_has_grown=False) == ("normal", "info")
-
-
-@pytest.mark.parametrize("scale_has_grown", [True, False])
-def test_five_skips_in_a_row_are_an_alarm(scale_has_grown: bool) -> None:
-    assert judged(consecutive=4) == ("normal", "info")
-    assert judged(consecutive=5, scale_has_grown=scale_has_grown) == ("falling", "error")
-
-
-def test_a_scale_below_one_is_an_alarm() -> None:
-    assert judged(scale_after=1.0) == ("normal", "info")
-    assert judged(scale_after=0.5) == ("collapsed", "error")
-    assert judged(scale_after=None, loss_scale=0.0) == ("collapsed", "error")
-
-
-@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
-def test_a_skip_with_a_non_finite_loss_is_beyond_scaling(loss: float) -> None:
-    result = judged(loss=loss, skips_before=0, scale_has_grown=False)
-    assert result == ("forward overflow", "warning")
-    assert judged(loss=loss, consecutive=5) == ("forward overflow", "error")
+@pytest.mark.parametrize(
+    ("before", "changes", "meaning", "severity"),
+    [
+        *(({**FIRST, "skips_before": n}, {"consecutive": n + 1}, "calibration", "info") for n in (0, 1, 3)),
+        ({"skips_before": 0}, {}, "normal", "info"),
+        ({**FIRST, "skips_before": 4}, {}, "normal", "info"),
+        ({}, {"consecutive": 4}, "normal", "info"),
+        *(({"scale_has_grown": grown}, {"consecutive": 5}, "falling", "error") for grown in (True, False)),
+        ({"scale_after": 1.0}, {}, "normal", "info"),
+        ({"scale_after": 0.5}, {}, "collapsed", "error"),
+        ({"scale_after": None}, {"loss_scale": 0.0}, "collapsed", "error"),
+        *((FIRST, {"loss": loss}, "forward overflow", "warning") for loss in (math.nan, math.inf, -math.inf)),
+        ({}, {"loss": math.inf, "consecutive": 5}, "forward overflow", "error"),
+    ],
+)
+def test_what_a_skip_means(
+    before: dict[str, Any], changes: dict[str, Any], meaning: str, severity: str
+) -> None:
+    facts = {"scale_after": 65536.0, "skips_before": 10, "scale_has_grown": True, **before}
+    assert judge_skip(skip(600, **changes), **facts) == (meaning, severity)
 
 
 # -------------------------------------------------------------------------------------- the scaler

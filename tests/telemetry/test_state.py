@@ -13,18 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.records.codec import Codec
-from amptui.records.run import (
-    Note,
-    Record,
-)
-from amptui.telemetry.events import SkipRow
+from amptui.records.run import Note, Record
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView
-from tests.telemetry.record_samples import (
-    run,
-    skip_row,
-    steps,
-)
+from tests.telemetry.record_samples import run, steps
 from tests.telemetry.record_strategies import RECORDS
 from tests.telemetry.whole_runs import ENDS, EVERYTHING, restored_from, session_of
 
@@ -95,16 +87,6 @@ def test_what_was_known_before_is_forgotten() -> None:
     session.view()
     session.restore(json.loads(Session("runs/b").state()))
     assert_same_view(session.view(), Session("runs/b").view())
-
-
-def test_a_line_that_counts_on_does_so_after_it_was_restored() -> None:
-    restored = restored_from(session_of([run(), *skip_row(1, 2, 65536.0)]).state())
-    restored.fold(skip_row(3, 2, 16384.0))
-    events = restored.view().events
-    assert len(events) == 2
-    row = events[0].about
-    assert isinstance(row, SkipRow)
-    assert (row.count, row.scale_after) == (4, 4096.0)
 
 
 def curves(view: SessionView) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from amptui.telemetry.timing import MIN_STEPS, WINDOW_STEPS, TimingWatch, judged
 from amptui.telemetry.view import Comparison
 from tests.builders import view_of
 from tests.telemetry.record_samples import device, run, steps
-from tests.telemetry.timed_steps import BUSY, HOST, judged, phases
+from tests.telemetry.timed_steps import ALIKE, BUSY, HOST, judged, phases
 
 
 def timed(parts: tuple[PhaseSeconds, ...], precision: str = "fp32", **changes: Any) -> StepTimed:
@@ -65,9 +65,6 @@ def test_what_is_no_duration_counts_for_nothing() -> None:
 # ----------------------------------------------------------------------------------------- verdicts
 
 
-ALIKE = (0.0001, 0.00041, 0.00062, 0.00011, 0.00012)
-"""Of a device that is done when the host has launched."""
-
 HELD_BACK = (0.0001, 0.0040, 0.0020, 0.0001, 0.0005)
 """Of a host that a full queue holds back: as long as the GPU's on the whole, in other parts of the step."""
 
@@ -75,23 +72,17 @@ HELD_BACK = (0.0001, 0.0040, 0.0020, 0.0001, 0.0005)
 @pytest.mark.parametrize(
     ("host", "device", "busy", "bound"),
     [
-        ((0.62, 0.15, 0.2, None, 0.03), (), None, "input"),
-        ((0.02, 0.22, 0.40, None, 0.36), (), None, "compute"),
-        (HOST, BUSY, None, "compute"),
         (HOST, BUSY, 97.0, "compute"),
-        (HOST, ALIKE, None, "launch"),
         (HOST, ALIKE, 55.0, "launch"),
         (HELD_BACK, BUSY, None, "compute"),
         (BUSY, BUSY, 97.0, "compute"),
         (BUSY, BUSY, 60.0, "launch"),
-        # It idles for no reason that was measured.
-        (HOST, BUSY, 40.0, "unknown"),
         # A host that waits for data while the GPU works loses nothing.
         ((0.0050, *HOST[1:]), BUSY, None, "compute"),
-        ((0.0050, *HOST[1:]), (0.0051, *BUSY[1:]), None, "input"),
     ],
 )
 def test_each_step_has_what_holds_it_back(host: Any, device: Any, busy: float | None, bound: str) -> None:
+    """The simpler ones are in ``words/bottlenecks``."""
     timing = judged(*host, device=device, busy=busy)
     assert (timing.bound, timing.utilization_percent) == (bound, busy)
 

@@ -1,11 +1,9 @@
 """What share of a gradient's norm underflows, and that an alarm of it is told once."""
 
 import math
-from typing import Any
 
 import pytest
 
-from amptui.records.findings import Float16Window
 from amptui.telemetry.underflow import (
     RECOVERED_SHARE,
     UNDERFLOW_SHARE,
@@ -16,14 +14,8 @@ from amptui.telemetry.underflow import (
 )
 from tests.builders import fold
 from tests.telemetry import record_samples as samples
-from tests.telemetry.float16_windows import spread, squares_of
+from tests.telemetry.float16_windows import losing, spread, squares_of
 from tests.telemetry.record_samples import layer, window, xray
-
-
-def losing(share: float, step: int = 600, **changes: Any) -> Float16Window:
-    """A window of which this share of the norm is flushed, half of its squares as subnormals."""
-    half = share**2 / 2
-    return window(step, **squares_of(flushed=half, subnormal=half), **changes)
 
 
 def test_the_share_is_of_the_norm_of_flushed_and_subnormal_elements() -> None:

@@ -27,3 +27,6 @@ def judged(
 HOST = (0.0001, 0.0004, 0.0006, 0.0001, 0.0001)
 BUSY = (0.0001, 0.0020, 0.0040, 0.0001, 0.0006)
 """Of a device with much more to do than a host that takes ``HOST`` to launch it."""
+
+ALIKE = (0.0001, 0.00041, 0.00062, 0.00011, 0.00012)
+"""Of a device that is done when the host has launched."""
