@@ -27,22 +27,9 @@ MAX_BYTES = 2**20
 """Of a request: an environment is a few KB."""
 
 LOADED = (
-    *(
-        "amptui.cli",
-        "amptui.process.launch",
-        "amptui.process.training",
-        "amptui.process.viewer",
-        "amptui.process.replay",
-        "amptui.reports.bench",
-    ),
-    *(
-        "amptui.diagnosis.summary",
-        "amptui.process.plain_lines",
-        "amptui.runs.client",
-        "amptui.runs.server",
-        "amptui.tui.app",
-    ),
-    *("amptui.tui.opening", "amptui.engine.description", "amptui.recipe.modelfile", "amptui.engine.trainer"),
+    *("cli", "process.launch", "process.training", "process.viewer", "process.replay", "reports.bench"),
+    *("diagnosis.summary", "process.plain_lines", "runs.client", "runs.server", "tui.app", "tui.opening"),
+    *("engine.description", "recipe.modelfile", "engine.trainer"),
 )
 """What command lines import on the way, by way of which all the rest comes."""
 
@@ -52,7 +39,7 @@ def load() -> None:
     import torch
 
     for name in LOADED:
-        import_module(name)
+        import_module(f"amptui.{name}")
     torch.set_num_threads(1)
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.Adam(model.parameters(), fused=True)

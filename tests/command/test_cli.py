@@ -145,7 +145,8 @@ def test_a_failing_model_is_one_line_and_status_1_and_its_steps_are_kept(
     assert said in errors
     assert errors.count("\n") == 1
     records = list(read(tmp_path / "run" / "journal.jsonl"))
-    (failed,) = [r for r in records if isinstance(r, RunFailed)]
+    (failed,) = [r for r in records if isinstance(r, RunFailed | RunFinished)]
+    assert isinstance(failed, RunFailed)
     assert "Traceback" in failed.traceback
     steps = 4 if trouble in ("loss", "exit", "shape", "memory") else 0
     assert len([r for r in records if isinstance(r, StepRecord)]) == steps

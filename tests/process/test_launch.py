@@ -127,15 +127,6 @@ def test_no_thread_is_left_behind(tmp_path: Path) -> None:
     assert set(threading.enumerate()) <= before
 
 
-def test_a_failure_has_its_status_and_is_the_last_word_of_the_journal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert train(tmp_path / "run", request(settings={"trouble": "build"})) == 1
-    assert capsys.readouterr().err.startswith("amptui: RuntimeError: no such layer")
-    endings = [r for r in read(tmp_path / "run" / "journal.jsonl") if isinstance(r, RunFailed | RunFinished)]
-    assert [type(r) for r in endings] == [RunFailed]
-
-
 def test_a_cpu_s_smaller_batch_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = tmp_path / "heavy.py"
     model.write_text(f"{Path(KNOBS).read_text()}\nKnobs.cpu_batch_size = 4\n")
