@@ -2,6 +2,8 @@
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
@@ -11,11 +13,18 @@ import amptui
 from amptui import AmpMonitor, Monitor
 from amptui.guest.run import GuestRun
 from amptui.records.control import PrecisionRequest, Request, new_number
+from amptui.records.run import Record
+from tests.builders import recorded
 
 Form = Literal["monitor", "scaler", "closure"]
 """How the loop is written: with the monitor's methods, as an AMP loop, with train_step()."""
 
 FORMS: tuple[Form, ...] = ("monitor", "scaler", "closure")
+
+NOTHING: Mapping[int, Request] = MappingProxyType({})
+
+Asks = Mapping[int, Request]
+"""Requests by step: each is taken at the end of that step."""
 
 
 class Own:
@@ -75,8 +84,9 @@ class Own:
         form: Form,
         steps: int,
         before: Callable[[int], object] = lambda _step: None,
+        asks: Asks = NOTHING,
     ) -> None:
-        """Train in one of the forms; ``before`` is called as each step begins."""
+        """Train in one of the forms; as a step begins ``before`` is called and what ``asks`` has is asked."""
         batches: list[tuple[Tensor, Tensor]] = []
         step = 0
         self.optimizer.zero_grad()
@@ -84,6 +94,8 @@ class Own:
             if not batches:
                 step += 1
                 before(step)
+                if step in asks:
+                    ask(monitor, asks[step])
             batches.append(batch)
             if form == "closure":
                 if len(batches) == self.accumulate:
@@ -125,11 +137,21 @@ def ask(monitor: Monitor, request: Request) -> None:
     thread.join()
 
 
-def switching(monitor: Monitor, switches: Mapping[int, str]) -> Callable[[int], None]:
-    """Ask for the precision of the next step in time: it is taken at the end of the step before."""
+def switches(to: Mapping[int, str]) -> Asks:
+    """Ask for the precision of a step in time: in the step before."""
+    return {step - 1: PrecisionRequest(name) for step, name in to.items() if step > 1}
 
-    def before(step: int) -> None:
-        if step + 1 in switches:
-            ask(monitor, PrecisionRequest(switches[step + 1]))
 
-    return before
+def watched_run(
+    runs: Path,
+    form: Form,
+    steps: int,
+    asks: Asks = NOTHING,
+    own: Own | None = None,
+    **options: Any,
+) -> list[Record]:
+    """What the only run has recorded once a loop was watched to its end."""
+    own = own or Own()
+    with own.watch(**options) as monitor:
+        own.watched(monitor, form, steps, asks=asks)
+    return recorded(runs)

@@ -21,7 +21,7 @@ from amptui.records.steps import StepRecord
 from tests.builders import of, read
 from tests.builders import recorded as records
 from tests.engine.compiled_runs import nothing_compiled
-from tests.own_loops import Form, Own, ask, switching
+from tests.own_loops import Form, Own, ask, switches, watched_run
 
 
 @pytest.mark.parametrize("form", ["monitor", "closure"])
@@ -84,20 +84,12 @@ def test_a_validation_that_raises_ends_there_and_later_steps_log_again(runs: Pat
 
 @pytest.mark.parametrize("form", ["scaler", "closure"])
 def test_a_comparison_alternates_and_returns_to_the_precision_before(form: Form, runs: Path) -> None:
-    own = Own()
-    with own.watch() as monitor:
-
-        def before(step: int) -> None:
-            if step == 2:
-                ask(monitor, ComparisonRequest(("fp32", "bf16")))
-            if step == 200:
-                ask(monitor, ComparisonRequest())
-
-        own.watched(monitor, form, 210, before)
-        assert monitor.precision == "fp32"
-    journal = records(runs)
+    asks = {2: ComparisonRequest(("fp32", "bf16")), 200: ComparisonRequest()}
+    journal = watched_run(runs, form, 210, asks)
     assert of(PrecisionsCompared, journal)[-1].rows[1].steps > 0
-    assert {record.precision for record in of(StepRecord, journal)} == {"fp32", "bf16"}
+    steps = of(StepRecord, journal)
+    assert {record.precision for record in steps} == {"fp32", "bf16"}
+    assert {record.precision for record in steps[205:]} == {"fp32"}
 
 
 def test_a_stop_is_refused_where_the_loop_never_asks(runs: Path) -> None:
@@ -120,9 +112,7 @@ def test_the_scripts_own_function_saves_and_its_failure_ends_no_training(runs: P
         saved.append(int(own.optimizer.state_dict()["state"][0]["step"]))
 
     with own.watch(save=save) as monitor:
-        own.watched(
-            monitor, "scaler", 6, lambda step: ask(monitor, CheckpointRequest()) if step in (3, 5) else None
-        )
+        own.watched(monitor, "scaler", 6, asks=dict.fromkeys((3, 5), CheckpointRequest()))
     assert saved == [3]
     assert [record.request.kind for record in of(RequestTaken, records(runs))] == ["checkpoint"]
     (refused,) = of(RequestRefused, records(runs))
@@ -151,7 +141,7 @@ def test_a_closure_that_fails_in_a_new_precision_runs_in_the_one_before(
 
     own.loss = fails_in_autocast  # type: ignore[method-assign]
     with own.watch() as monitor:
-        own.watched(monitor, "closure", 10, switching(monitor, {5: precision}))
+        own.watched(monitor, "closure", 10, asks=switches({5: precision}))
         assert monitor.precision == "fp32"
         assert own.state(monitor.scaler) == expected
     (run,) = set(runs.iterdir()) - first
@@ -215,9 +205,7 @@ def test_a_disabled_scaler_is_refused() -> None:
 def test_torchs_flags_are_as_before_when_it_closes() -> None:
     own, before = Own(), torch.backends.mkldnn.matmul.fp32_precision  # type: ignore[attr-defined]
     with own.watch() as monitor:
-        own.watched(
-            monitor, "scaler", 6, lambda step: ask(monitor, PrecisionRequest("ieee")) if step == 3 else None
-        )
+        own.watched(monitor, "scaler", 6, asks={3: PrecisionRequest("ieee")})
         assert monitor.precision == "ieee"
     assert torch.backends.mkldnn.matmul.fp32_precision == before  # type: ignore[attr-defined]
 
@@ -236,9 +224,7 @@ def test_a_compiled_model_switches_and_each_precision_is_compiled_once(runs: Pat
     order = ["fp32", "bf16", "fp16", "fp32", "bf16", "fp16", "fp32"]
     with nothing_compiled():
         compile_in_place(own.model, backend=counting)  # torch 2.9's own `compile` leaves out a Sequential
-        with own.watch() as monitor:
-            switches = {1 + 4 * at: name for at, name in enumerate(order)}
-            own.watched(monitor, "scaler", 28, switching(monitor, switches))
-    steps = of(StepRecord, records(runs))
+        asks = switches({1 + 4 * at: name for at, name in enumerate(order)})
+        steps = of(StepRecord, watched_run(runs, "scaler", 28, asks, own))
     assert [record.precision for record in steps] == [name for name in order for _ in range(4)]
     assert len(counted) == 3

@@ -24,7 +24,7 @@ from amptui.records.run import Note, RunStarted
 from amptui.records.steps import StepRecord
 from tests.builders import of
 from tests.builders import recorded as records
-from tests.own_loops import Form, Own, ask, switching
+from tests.own_loops import Form, Own, ask, switches, watched_run
 
 pytestmark = pytest.mark.usefixtures("usable_torchao", "windows_unasked")
 
@@ -48,13 +48,11 @@ def test_layers_change_and_come_back_as_the_same_objects(runs: Path) -> None:
     modules, parameters = list(own.model.modules()), list(map(id, own.model.parameters()))
     seen: dict[int, list[str]] = {}
     with own.watch() as monitor:
-        switch = switching(monitor, SWITCHES)
 
         def before(step: int) -> None:
             seen[step] = kinds(own.model)
-            switch(step)
 
-        own.watched(monitor, "monitor", STEPS, before=before)
+        own.watched(monitor, "monitor", STEPS, before, switches(SWITCHES))
     assert list(own.model.modules()) == modules
     assert list(map(id, own.model.parameters())) == parameters
     steps = of(StepRecord, journal := records(runs))
@@ -149,9 +147,7 @@ def test_what_the_script_saves_has_its_own_layers(runs: Path) -> None:
     own = Own()
     saved: list[bytes] = []
     with own.watch(precision="fp8", save=lambda: saved.append(pickle.dumps(own.model))) as monitor:
-        own.watched(
-            monitor, "monitor", 4, lambda step: ask(monitor, CheckpointRequest()) if step == 2 else None
-        )
+        own.watched(monitor, "monitor", 4, asks={2: CheckpointRequest()})
         assert kinds(own.model) == IN_FLOAT8
     assert [request.request.kind for request in of(RequestTaken, records(runs))] == ["checkpoint"]
     assert kinds(pickle.loads(saved[0])) == PLAIN  # noqa: S301 - this test has written it
@@ -260,12 +256,10 @@ def test_f_measures_the_operands_of_the_next_step_and_leaves_no_hook(form: Form,
     hooked: list[bool] = []
     with own.watch(precision="fp8") as monitor:
 
-        def before(step: int) -> None:
+        def before(_step: int) -> None:
             hooked.append(any(module._forward_hooks for module in own.model.modules()))
-            if step == 5:
-                ask(monitor, HistogramRequest())
 
-        own.watched(monitor, form, 10, before)
+        own.watched(monitor, form, 10, before, {5: HistogramRequest()})
     windows = of(Float8Window, records(runs))
     assert [window.step for window in windows if window.requested] == [6]
     assert {layer.name: len(layer.operands) for layer in windows[0].layers} == {"0": 3}
@@ -279,12 +273,11 @@ def test_a_compiled_model_follows_its_layers(runs: Path) -> None:
     inner = own.model
     torch.compiler.reset()
     own.model = torch.compile(inner, backend="aot_eager")  # type: ignore[assignment]
-    with own.watch() as monitor:
-        own.watched(monitor, "scaler", 8, switching(monitor, {3: "fp8-emulated", 6: "bf16"}))
+    journal = watched_run(runs, "scaler", 8, switches({3: "fp8-emulated", 6: "bf16"}), own)
     assert kinds(inner) == PLAIN
-    steps = of(StepRecord, records(runs))
-    assert [step.precision for step in steps] == ["fp32"] * 2 + ["fp8-emulated"] * 3 + ["bf16"] * 3
-    assert of(Float8Layers, records(runs))[0].names == ("_orig_mod.0",)
+    precisions = [step.precision for step in of(StepRecord, journal)]
+    assert precisions == ["fp32"] * 2 + ["fp8-emulated"] * 3 + ["bf16"] * 3
+    assert of(Float8Layers, journal)[0].names == ("_orig_mod.0",)
 
 
 def test_a_run_that_cannot_be_opened_trains_in_fp8_and_an_interrupt_leaves_the_layers_of_the_script(

@@ -19,7 +19,7 @@ from amptui.records.control import CheckpointRequest, PauseRequest, PrecisionReq
 from amptui.records.run import Note
 from tests.builders import of, read
 from tests.builders import recorded as records
-from tests.own_loops import Form, Own, ask
+from tests.own_loops import Asks, Form, Own, ask
 
 _FAULTS: dict[str, tuple[Any, str]] = {
     "switch": (PrecisionSwitch, "between_steps"),
@@ -66,14 +66,10 @@ def test_a_fault_anywhere_costs_one_line_and_the_loop_goes_on(
         expected = bare.state(monitor.scaler)
     capsys.readouterr()
     first, own = set(runs.iterdir()), Own(clip_norm=0.5)
+    asks: Asks = {3: TraceRequest(), 5: PrecisionRequest("bf16")}
     with monkeypatch.context() as patch, own.watch() as monitor:
-
-        def before(step: int) -> None:
-            if place in ("trace", "confirmation") and step in (3, 5):
-                ask(monitor, TraceRequest() if step == 3 else PrecisionRequest("bf16"))
-
         patch.setattr(*_FAULTS[place], _fail)
-        own.watched(monitor, form, 12, before)
+        own.watched(monitor, form, 12, asks=asks if place in ("trace", "confirmation") else {})
         if place != "confirmation":  # there the switch came first
             assert own.state(monitor.scaler) == expected
         assert all(torch.isfinite(parameter).all() for parameter in own.model.parameters())

@@ -11,7 +11,7 @@ from amptui.records.findings import Float16Window, ModulesTraced, XRayTaken
 from amptui.records.steps import StepRecord
 from tests.builders import of, read
 from tests.builders import recorded as records
-from tests.own_loops import FORMS, Form, Own, ask
+from tests.own_loops import FORMS, Form, Own, watched_run
 
 
 @pytest.mark.parametrize(("precision", "compared"), [("fp32", "bf16"), ("fp8", "fp8-emulated")])
@@ -27,7 +27,7 @@ def test_an_xray_runs_the_closures_again_and_changes_no_bit(
     first = set(runs.iterdir())
     own = Own(accumulate=2)
     with own.watch(precision=precision) as monitor:
-        own.watched(monitor, "closure", 12, lambda step: ask(monitor, XRayRequest()) if step == 4 else None)
+        own.watched(monitor, "closure", 12, asks={4: XRayRequest()})
         assert own.state(monitor.scaler) == expected
     (run,) = set(runs.iterdir()) - first
     journal = list(read(run / "journal.jsonl"))
@@ -45,12 +45,10 @@ def test_a_trace_names_the_modules_and_leaves_no_hook_between_steps(form: Form, 
     hooked: list[bool] = []
     with own.watch() as monitor:
 
-        def before(step: int) -> None:
+        def before(_step: int) -> None:
             hooked.append(any(module._forward_hooks for module in own.model.modules()))
-            if step == 3:
-                ask(monitor, TraceRequest())
 
-        own.watched(monitor, form, 12, before)
+        own.watched(monitor, form, 12, before, asks={3: TraceRequest()})
     (traced, *_) = of(ModulesTraced, records(runs))
     assert traced.asked
     assert traced.step in (4, 5, 6)  # of three traced steps the one nearest to an overflow
@@ -60,10 +58,7 @@ def test_a_trace_names_the_modules_and_leaves_no_hook_between_steps(form: Form, 
 
 
 def test_a_trace_of_the_last_steps_is_told_when_the_loop_ends(runs: Path) -> None:
-    own = Own()
-    with own.watch() as monitor:
-        own.watched(monitor, "monitor", 60, lambda step: ask(monitor, TraceRequest()) if step == 57 else None)
-    journal = records(runs)
+    journal = watched_run(runs, "monitor", 60, {57: TraceRequest()})
     assert [record.step in (58, 59, 60) for record in of(ModulesTraced, journal) if record.asked] == [True]
     assert [record.request.kind for record in of(RequestTaken, journal)] == ["trace"]
 
@@ -81,18 +76,13 @@ def test_a_trace_of_accumulated_batches_is_of_whole_steps(
         return enter(trace)
 
     monkeypatch.setattr(ModuleTrace, "__enter__", entered)
-    with own.watch() as monitor:
-        own.watched(monitor, form, 10, lambda step: ask(monitor, TraceRequest()) if step == 3 else None)
+    assert len(of(ModulesTraced, watched_run(runs, form, 10, {3: TraceRequest()}, own))) == 1
     assert traced == [4, 5, 6]
-    assert len(of(ModulesTraced, records(runs))) == 1
 
 
 @pytest.mark.parametrize("form", ["scaler", "closure"])
 def test_a_trace_of_a_skipped_step_has_the_scale_that_it_ran_with(form: Form, runs: Path) -> None:
-    own = Own()
-    with own.watch(precision="fp16") as monitor:
-        own.watched(monitor, form, 16, lambda step: ask(monitor, TraceRequest()) if step == 13 else None)
-    journal = records(runs)
+    journal = watched_run(runs, form, 16, {13: TraceRequest()}, precision="fp16")
     traced = next(record for record in of(ModulesTraced, journal) if record.asked)
     scales = {record.step: record.loss_scale for record in of(StepRecord, journal)}
     assert traced.step == 14
@@ -101,10 +91,8 @@ def test_a_trace_of_a_skipped_step_has_the_scale_that_it_ran_with(form: Form, ru
 
 @pytest.mark.parametrize(("form", "accumulate"), [("monitor", 3), ("scaler", 1), ("closure", 3)])
 def test_a_histogram_is_measured_in_the_next_step(form: Form, accumulate: int, runs: Path) -> None:
-    own = Own(accumulate=accumulate)
-    with own.watch(precision="fp16") as monitor:
-        own.watched(monitor, form, 40, lambda step: ask(monitor, HistogramRequest()) if step == 30 else None)
-    journal = records(runs)
+    asks = {30: HistogramRequest()}
+    journal = watched_run(runs, form, 40, asks, Own(accumulate=accumulate), precision="fp16")
     assert [record.request.kind for record in of(RequestTaken, journal)] == ["histogram"]
     (window,) = [record for record in of(Float16Window, journal) if record.step == 31]
     scales = {record.step: record.loss_scale for record in of(StepRecord, journal)}
@@ -112,9 +100,6 @@ def test_a_histogram_is_measured_in_the_next_step(form: Form, accumulate: int, r
 
 
 def test_the_float16_window_is_of_the_whole_steps_gradients(runs: Path) -> None:
-    own = Own(accumulate=2)
-    with own.watch() as monitor:
-        own.watched(monitor, "monitor", 8)
-    window = of(Float16Window, records(runs))[0]
+    window = of(Float16Window, watched_run(runs, "monitor", 8, own=Own(accumulate=2)))[0]
     assert window.hypothetical
     assert window.step >= 2  # in the first step nobody knows how many passes there are
