@@ -18,8 +18,6 @@ from tests.telemetry import record_samples as samples
 from tests.tui.special_views import GAN
 from tests.tui.watching import Screen, awaited, started, step, steps, watching
 
-LABELS = [key.label for key in KEYS]
-
 
 @awaited
 async def test_the_screen_is_there_before_the_training_starts() -> None:

@@ -53,6 +53,9 @@ def test_every_line_is_as_wide_as_the_canvas_and_printable(
     for line in lines:
         assert cell_len(line) == width
         assert line == "" or line.isprintable()
+        for character in line:  # none moves or joins another
+            assert not unicodedata.category(character).startswith("M")
+            assert not "🇦" <= character <= "🇿"
         assert line.isascii() or not ascii_only
 
 
@@ -73,16 +76,6 @@ def test_text_is_fitted_to_its_width(text: str, width: int, align: str, shown: s
     draw = partial(canvas.text, 0, 0, text, width=width)
     (draw(align="right") if align == "right" else draw(align="left"))
     assert canvas.lines() == [shown]
-
-
-@given(texts)
-def test_no_cell_has_a_character_that_moves_or_joins_another(text: str) -> None:
-    canvas = Canvas(40, 1)
-    canvas.text(0, 0, text)
-    for character in canvas.lines()[0]:
-        assert character.isprintable()
-        assert not unicodedata.category(character).startswith("M")
-        assert not "🇦" <= character <= "🇿"
 
 
 @pytest.mark.parametrize(
@@ -157,7 +150,11 @@ def test_the_changes_make_the_new_frame_of_the_previous_one(
 ) -> None:
     previous, canvas = drawn(width, 3, before), drawn(width, 3, before + after)
     shown = drawn(width, 3, before)
-    for span in canvas.changes_since(previous, join_within=join_within):
+    spans = canvas.changes_since(previous, join_within=join_within)
+    assert spans == sorted(spans, key=lambda span: (span.y, span.start))
+    for one, next_one in pairwise(spans):
+        assert one.y != next_one.y or next_one.start - one.stop > join_within
+    for span in spans:
         assert 0 <= span.start < span.stop <= width
         text = canvas.line_text(span.y, span.start, span.stop)
         assert cell_len(text) == span.stop - span.start
@@ -165,13 +162,3 @@ def test_the_changes_make_the_new_frame_of_the_previous_one(
         shown.styles[span.y, span.start : span.stop] = canvas.styles[span.y, span.start : span.stop]
     assert shown.lines() == canvas.lines()
     assert ((shown.styles == canvas.styles) | (canvas.chars == ord(" "))).all()
-
-
-@given(st.integers(0, 18), drawings, drawings, st.integers(0, 8))
-def test_spans_of_a_line_are_further_apart_than_they_would_be_joined(
-    width: int, before: list[Drawing], after: list[Drawing], join_within: int
-) -> None:
-    spans = drawn(width, 3, after).changes_since(drawn(width, 3, before), join_within=join_within)
-    assert spans == sorted(spans, key=lambda span: (span.y, span.start))
-    for one, next_one in pairwise(spans):
-        assert one.y != next_one.y or next_one.start - one.stop > join_within

@@ -252,6 +252,3 @@ def test_how_bytes_are_cut_into_packets_does_not_matter(sent: bytes, cuts: list[
     edges = [0, *sorted(cut for cut in cuts if cut < len(sent)), len(sent)]
     pieces = [sent[start:stop] for start, stop in pairwise(edges)]
     assert pressed(*pieces) == pressed(sent)
-
-
-# --------------------------------------------------------------------------- the thread that reads

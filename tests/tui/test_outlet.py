@@ -83,19 +83,11 @@ def test_characters_outside_of_the_encoding_are_replaced(line: Line) -> None:
 
 
 @pytest.mark.ci
-def test_a_terminal_that_nobody_reads_blocks_nothing(line: Line) -> None:
+def test_a_terminal_that_nobody_reads_blocks_nothing_and_hurry_ends_the_wait_for_it(line: Line) -> None:
     outlet = opened(line.terminal)
     for _ in range(200):
         outlet.write(MUCH)
     assert outlet.waiting > 100
-    outlet.hurry()
-    outlet.close()
-
-
-@pytest.mark.ci
-def test_hurry_ends_a_wait_that_has_begun(line: Line) -> None:
-    outlet = opened(line.terminal)
-    outlet.write(MUCH)
     closing = threading.Thread(target=outlet.close)
     closing.start()
     outlet.hurry()

@@ -70,19 +70,6 @@ def stop_output(terminal: Terminal) -> None:
     termios.tcflow(terminal.slave, termios.TCOOFF)
 
 
-@pytest.mark.ci
-def test_it_restores_the_terminal_and_does_not_use_the_mouse(warm: WarmSource, tmp_path: Path) -> None:
-    with screen(warm, tmp_path) as terminal:
-        terminal.wait_for("╭ loss")
-        terminal.press("d")
-        assert terminal.wait() == 0
-        assert (tmp_path / "result").read_text() == LEFT_ON_PURPOSE
-        assert terminal.modes == terminal.modes_before
-        assert b"\x1b[?1049l" in terminal.written
-        assert terminal.written.rindex(b"\x1b[?25h") > terminal.written.rindex(b"\x1b[?25l")
-        assert b"\x1b[?1003h" not in terminal.written
-
-
 MOUSE_ON, MOUSE_OFF = b"\x1b[?1006h\x1b[?1002h", b"\x1b[?1002l\x1b[?1006l"
 
 

@@ -1,6 +1,5 @@
 """Curves: what is drawn, marked and labelled, its sticky limits, and the dots it is drawn of."""
 
-from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -11,42 +10,12 @@ from hypothesis.extra.numpy import arrays
 
 from amptui.base import units
 from amptui.telemetry.axis import Axis, Kind
-from amptui.telemetry.view import Counts, PrecisionSwitch, Series
+from amptui.telemetry.view import Counts, Series
 from amptui.tui.canvas import Canvas
 from amptui.tui.renderables.columns import Bools
 from amptui.tui.renderables.plot import CurvePlot, YLimits, area_dots, braille, line_dots
 from amptui.tui.renderables.step_window import GUTTER, Window
-from amptui.tui.style import Style
 from tests.tui.renderables.tracks import any_series, any_switches, series_of, windows_near
-
-FP32_THEN_AMP = (PrecisionSwitch(1, "fp32"), PrecisionSwitch(51, "fp16"))
-LINE_STYLES = {Style.TEXT, Style.FP32, Style.IEEE, Style.TF32, Style.FP16, Style.BF16}
-nan, inf = float("nan"), float("inf")
-
-
-def plotted(
-    values: Sequence[float | None] | Series,
-    width: int = 58,
-    height: int = 8,
-    *,
-    window: Window | None = None,
-    switches: tuple[PrecisionSwitch, ...] = (),
-    kind: Kind = "linear",
-    band: bool = True,
-    ascii_only: bool = False,
-    plot: CurvePlot | None = None,
-) -> Canvas:
-    series = values if isinstance(values, Series) else series_of(values)
-    canvas = Canvas(width, height, ascii_only=ascii_only)
-    plot = plot or CurvePlot(units.loss, band=band)
-    plot.draw(
-        canvas,
-        series,
-        window=window or Window(series.first_step, max(1, series.last_step)),
-        switches=switches,
-        kind=kind,
-    )
-    return canvas
 
 
 def labels(canvas: Canvas) -> list[str]:
@@ -67,16 +36,9 @@ def test_any_series_in_any_window_on_any_canvas_can_be_drawn(
 ) -> None:
     plot = CurvePlot(units.loss, band=band)
     for _ in range(2):
-        canvas = plotted(
-            series,
-            width,
-            height,
-            window=data.draw(windows_near(series)),
-            switches=data.draw(any_switches(series)),
-            kind=kind,
-            ascii_only=ascii_only,
-            plot=plot,
-        )
+        canvas = Canvas(width, height, ascii_only=ascii_only)
+        window, switches = data.draw(windows_near(series)), data.draw(any_switches(series))
+        plot.draw(canvas, series, window=window, switches=switches, kind=kind)
         for line in canvas.lines():
             assert len(line) == width
             assert line.isascii() or not ascii_only
@@ -84,7 +46,8 @@ def test_any_series_in_any_window_on_any_canvas_can_be_drawn(
 
 @pytest.mark.parametrize(("height", "count"), [(1, 1), (2, 2), (4, 2), (5, 3), (8, 3), (12, 6)])
 def test_labels_fall_by_equal_steps_and_have_a_free_line_between(height: int, count: int) -> None:
-    canvas = plotted([0.0, 1.0], height=height)
+    canvas = Canvas(58, height)
+    CurvePlot(units.loss).draw(canvas, series_of([0.0, 1.0]), window=Window(1, 2), switches=())
     written = [(row, float(label)) for row, label in enumerate(labels(canvas)) if label]
     assert len(written) == count
     assert np.diff([value for _, value in written]) == pytest.approx(-1 / max(1, count - 1))

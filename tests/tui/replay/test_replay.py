@@ -94,7 +94,7 @@ def test_a_folder_without_a_run_is_told_before_the_screen_comes(tmp_path: Path) 
         replay(tmp_path, speed=1.0)
 
 
-def test_the_demo_is_whole_and_small() -> None:
+def test_the_demo_is_whole_and_small_and_ends_with_an_answer() -> None:
     reader = read(JOURNAL)
     records = list(reader)
     assert (reader.damaged_lines, reader.unknown_records, reader.torn) == (0, 0, False)
@@ -104,11 +104,8 @@ def test_the_demo_is_whole_and_small() -> None:
         type(r): r.step for r in records if isinstance(r, PrecisionChanged | XRayTaken | ModulesTraced)
     }
     assert record_steps == {PrecisionChanged: 52, XRayTaken: 116, ModulesTraced: 166}
-
-
-def test_the_demo_ends_with_an_answer() -> None:
     session = Session()
-    session.fold(read(JOURNAL))
+    session.fold(records)
     view = session.view()
     assert view.state == "finished"
     assert (view.comparison.speedup or 0) > 1

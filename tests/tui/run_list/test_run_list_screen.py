@@ -1,17 +1,19 @@
 """The list on a screen: keys move, filter, select, remove and choose; the cursor stays on its run."""
 
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from typing import Any, NamedTuple
 
 import pytest
 
 from amptui.base.errors import RunFolderError
 from amptui.tui.run_list import screen as run_list_screen
-from amptui.tui.run_list.entry import Chosen, RemovalPlan, RunEntry, RunRow
-from amptui.tui.run_list.screen import MAX_COMPARED, Place, RunListApp
+from amptui.tui.run_list.entry import RemovalPlan, RunEntry, RunRow
+from amptui.tui.run_list.screen import Place, RunListApp
+from tests.golden import Goldens
 from tests.tui.run_list.listed import ENTRIES, NOW, FakeSource, entry
 from tests.tui.watching import Shown, awaited
 
@@ -90,72 +92,6 @@ async def test_the_cursor_stays_on_its_run_when_the_list_changes() -> None:
         assert screen.current
 
 
-@pytest.mark.ci
-@awaited
-async def test_enter_chooses_what_fits_the_run() -> None:
-    for at, action in ((0, "attach"), (3, "replay")):
-        async with shown() as screen:
-            await screen.pilot.press(*["down"] * at, "enter")
-            assert screen.app.chosen == Chosen(action, (ENTRIES[at].run,))  # type: ignore[arg-type]
-            assert screen.app.left == ""
-            assert screen.app.place.run == ENTRIES[at].run
-
-
-@pytest.mark.ci
-@awaited
-async def test_selected_runs_are_compared_in_the_order_in_which_they_were_selected() -> None:
-    async with shown() as screen:
-        await screen.pilot.press("c")
-        await screen.shows("select two runs or more")
-        await screen.pilot.press("end", "space", "home", "space", "space", "up", "space", "c")
-        assert screen.app.state.selected == (ENTRIES[-1].run, ENTRIES[0].run)
-        assert screen.app.chosen == Chosen("compare", (ENTRIES[-1].run, ENTRIES[0].run))
-
-
-@pytest.mark.ci
-@awaited
-async def test_no_more_runs_are_selected_than_can_be_compared() -> None:
-    async with shown(FakeSource(many(40))) as screen:
-        await screen.pilot.press(*["space"] * 30)
-        assert len(screen.app.state.selected) == MAX_COMPARED
-        assert f"at most {MAX_COMPARED}" in screen.text
-
-
-@pytest.mark.ci
-@awaited
-async def test_typing_filters_by_name_and_escape_shows_all_again() -> None:
-    async with shown() as screen:
-        await screen.pilot.press("slash", *"GPT-2")
-        assert [one.name for one in screen.app.state.entries or ()] == ["char-gpt-20261124-091500"]
-        await screen.pilot.press(*["backspace"] * 5, *"./", "enter")
-        assert [one.name for one in screen.app.state.entries or ()] == ["./runs/mine"]
-        assert "1 match /./" in screen.text
-        await screen.pilot.press("escape")
-        assert len(screen.app.state.entries or ()) == len(ENTRIES)
-        await screen.pilot.press("slash", *"qxc", "escape")
-        assert screen.app.left is None, "keys are text while a filter is typed"
-        assert len(screen.app.state.entries or ()) == len(ENTRIES)
-
-
-@awaited
-async def test_only_a_clear_yes_removes_a_run() -> None:
-    async with shown(FakeSource(left=("notes.txt", "a.py"))) as screen:
-        await screen.pilot.press("end", "up")
-        for key in ("escape", "n", "enter", "Y", "x", "q", "space"):
-            await screen.pilot.press("x")
-            await screen.shows("remove this run?")
-            assert ENTRIES[3].run in screen.text
-            await screen.pilot.press(key)
-            assert "remove this run?" not in screen.text
-            assert screen.app.left is None
-        assert screen.fake.removed == []
-        await screen.removes()
-        await screen.shows(f"removed {ENTRIES[3].run}")
-        await screen.shows("2 that are not the run's are kept")
-        assert screen.fake.removed == [ENTRIES[3].run]
-        await screen.shows("3 live  1 ended")
-
-
 @awaited
 async def test_a_name_that_is_typed_without_the_slash_removes_nothing(
     monkeypatch: pytest.MonkeyPatch,
@@ -172,39 +108,108 @@ async def test_a_name_that_is_typed_without_the_slash_removes_nothing(
         assert screen.fake.removed == []
 
 
-@awaited
-async def test_a_live_run_is_not_removed() -> None:
-    async with shown() as screen:
-        await screen.pilot.press("x")
-        assert "this run is live" in screen.text
-        assert screen.app.state.removal is None
+# ---------------------------------------------------------------------- keys, and what follows from them
 
 
-@pytest.mark.ci
-@awaited
-async def test_a_run_that_is_not_reachable_is_not_touched() -> None:
-    entries = [replace(ENTRIES[3], is_reachable=False), ENTRIES[4]]
-    async with shown(FakeSource(entries)) as screen:
-        for key in ("enter", "space", "x"):
-            await screen.pilot.press(key)
-            await screen.shows("this run is not reachable")
-            await screen.pilot.press("down", "up")
-        assert screen.app.chosen is None
-        assert screen.app.state.selected == ()
-        assert screen.app.state.removal is None
+class RefusingSource(FakeSource):
+    """No run of it can be removed."""
 
-
-@awaited
-async def test_a_removal_that_is_refused_is_told() -> None:
-    fake = FakeSource()
-
-    def refuse(run: str) -> None:
+    def plan(self, run: str) -> RemovalPlan:
         raise RunFolderError(f"{run} has begun again")
 
-    fake.plan = refuse  # type: ignore[method-assign, assignment]
-    async with shown(fake) as screen:
-        await screen.pilot.press("end", "x")
-        await screen.shows("has begun again")
+
+class Script(NamedTuple):
+    """A list, and keys in texts; behind an arrow are words to wait for."""
+
+    fake: FakeSource
+    actions: Sequence[str]
+    options: dict[str, Any] = {}  # noqa: RUF012  # nobody changes it
+
+
+ASKED = "x -> remove this run?"
+NOT_REACHABLE = [replace(ENTRIES[3], is_reachable=False), ENTRIES[4]]
+BEFORE = Place(run=ENTRIES[4].run, selected=(ENTRIES[0].run, "gone"), pattern="m")
+
+SCRIPTS = {
+    "enter attaches a live run": Script(FakeSource(), ["enter"]),
+    "enter replays a run that has ended": Script(FakeSource(), ["down down down enter"]),
+    "selected runs are compared in the order in which they were selected": Script(
+        FakeSource(), ["c", "end space", "home space space", "up space", "c"]
+    ),
+    "no more runs are selected than can be compared": Script(FakeSource(many(40)), ["space " * 30]),
+    "typing filters by name and escape shows all again": Script(
+        FakeSource(),
+        [
+            *("slash G P T - 2", "backspace " * 5 + ". / enter", "escape"),
+            *("slash q x c", "escape"),  # keys are text while a filter is typed
+        ],
+    ),
+    "only a clear yes removes a run": Script(
+        FakeSource(left=("notes.txt", "a.py")),
+        [
+            "end up",
+            *(step for key in ("escape", "n", "enter", "Y", "x", "q", "space") for step in (ASKED, key)),
+            *(ASKED, "y -> 3 live  1 ended"),
+        ],
+    ),
+    "a live run is not removed": Script(FakeSource(), ["x"]),
+    "a run that is not reachable is not touched": Script(
+        FakeSource(NOT_REACHABLE), [*("enter", "down up", "space", "down up", "x")]
+    ),
+    "a removal that is refused is told": Script(RefusingSource(), ["end x -> has begun again"]),
+    "help is closed by any key": Script(FakeSource(), ["question_mark", "q"]),
+    **{f"{keys} leaves": Script(FakeSource(), [keys]) for keys in ("q", "ctrl+q", "end x ctrl+c")},
+    "who comes back is where they were": Script(
+        FakeSource(), [], {"place": BEFORE, "message": "the run has ended"}
+    ),
+}
+
+QUICK = ("only a clear yes removes a run", "a live run is not removed", "q leaves")
+
+
+def said(screen: Screen) -> dict[str, object]:
+    """What a frame is drawn of, and what came of the keys."""
+    app, state = screen.app, screen.app.state
+    came = {"chosen": app.chosen, "left": app.left, "removed": screen.fake.removed}
+    if app.left is not None:
+        return came | {"place": app.place}
+    return came | {
+        "at": screen.current,
+        "listed": len(state.entries or ()),
+        "selected": state.selected,
+        "filter": f"/{state.pattern}/" + ", which is typed" * state.is_typing,
+        "asks": state.removal and state.removal.folder,
+        "help": state.shows_help,
+        "message": f"{state.message} ({state.severity})" if state.message else "",
+    }
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.ci] * (name not in QUICK)) for name in SCRIPTS]
+)
+def test_keys_lead_where_was_approved(name: str, goldens: Goldens) -> None:
+    script, lines = SCRIPTS[name], list[str]()
+
+    @awaited
+    async def play() -> None:
+        before: dict[str, object] = {}
+        async with shown(script.fake, **script.options) as screen:
+            for action in ("", *script.actions):
+                keys, _, words = action.partition(" -> ")
+                await screen.pilot.press(*keys.split())
+                await screen.shows(words)
+                now = {name: str(value) for name, value in said(screen).items()}
+                lines.append(f"> {action.strip() or 'it opens'}")
+                lines.extend(
+                    f"    {what:8} {words}" for what, words in now.items() if before.get(what) != words
+                )
+                before = now
+
+    play()
+    goldens.check(f"scripts/run list/{name}", "\n".join(lines))
+
+
+# ------------------------------------------------------------------------------------------ removals
 
 
 class SlowSource(FakeSource):
@@ -306,36 +311,6 @@ async def test_a_removal_that_fails_is_read_before_the_screen_closes(slow: SlowS
         slow.removals.set()
         await screen.shows("cannot remove it: no answer")
         assert (screen.app.left, screen.app.state.removing) == (None, ())
-
-
-@awaited
-async def test_help_is_closed_by_any_key() -> None:
-    async with shown() as screen:
-        await screen.pilot.press("question_mark")
-        assert "show or close this help" in screen.text
-        await screen.pilot.press("q")
-        assert "show or close this help" not in screen.text
-        assert screen.app.left is None
-
-
-@pytest.mark.parametrize(("keys", "left"), [("q", ""), ("ctrl+q", ""), ("end x ctrl+c", "interrupted")])
-@awaited
-async def test_keys_that_leave(keys: str, left: str) -> None:
-    async with shown() as screen:
-        await screen.pilot.press(*keys.split())
-        assert screen.app.left == left
-        assert screen.app.chosen is None
-
-
-@awaited
-async def test_who_comes_back_is_where_they_were() -> None:
-    place = Place(run=ENTRIES[4].run, selected=(ENTRIES[0].run, "gone"), pattern="m")
-    async with shown(place=place, message="the run has ended") as screen:
-        assert screen.current == ENTRIES[4].name
-        assert screen.app.state.selected == (ENTRIES[0].run,), "what is gone is not selected"
-        assert len(screen.app.state.entries or ()) == 3
-        assert "the run has ended" in screen.text
-        assert screen.app.place == replace(place, selected=(ENTRIES[0].run,))
 
 
 @awaited
