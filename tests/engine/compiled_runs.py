@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 from amptui.engine.compilation import compile_in_place, eager_precisions
 from amptui.engine.prepared import Prepared
 
@@ -21,6 +23,23 @@ def nothing_compiled() -> Iterator[None]:
     finally:
         config.recompile_limit = limit
         torch.compiler.reset()
+
+
+def keeping(graphs: list[object]) -> Callable[..., Any]:
+    """A backend that runs each graph as it is and adds it to ``graphs``."""
+
+    def backend(graph: Any, _inputs: object) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    return backend
+
+
+def failing_in_autocast(graph: Any, _inputs: object) -> Any:
+    """A backend for FP32 alone."""
+    if torch.is_autocast_enabled("cpu"):
+        raise RuntimeError("no such kernel")
+    return graph.forward
 
 
 def compiled(prepared: Prepared, backend: str | Callable[..., Any] = "aot_eager") -> Prepared:

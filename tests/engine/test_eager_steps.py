@@ -13,7 +13,7 @@ from amptui.records.control import ComparisonRequest, Control, StopRequest
 from amptui.records.findings import FlopsCounted, ModelCompiled, PrecisionsCompared
 from amptui.records.run import PrecisionChanged
 from amptui.records.steps import StepRecord
-from tests.engine.compiled_runs import compiled, nothing_compiled
+from tests.engine.compiled_runs import compiled, failing_in_autocast, nothing_compiled
 from tests.tiny import Log, Tiny, losses, prepare, train
 
 
@@ -94,13 +94,8 @@ def test_eager_steps_compute_what_a_run_that_does_not_compile_does() -> None:
 
 @pytest.mark.ci
 def test_a_compiled_precision_that_fails_leaves_the_eager_one() -> None:
-    def backend(graph: torch.fx.GraphModule, _inputs: list[Tensor]) -> Callable[..., Any]:
-        if torch.is_autocast_enabled("cpu"):
-            raise RuntimeError("no such kernel")
-        return graph.forward
-
     prepared = prepare(Tiny(epochs=200), validation=False, max_rounds=2)
-    result = compared(compiled(prepared, backend), "fp32", "bf16").of(PrecisionsCompared)[-1]
+    result = compared(compiled(prepared, failing_in_autocast), "fp32", "bf16").of(PrecisionsCompared)[-1]
     assert [row.precision for row in result.rows] == ["fp32 eager", "fp32", "bf16 eager"]
     assert list(result.failed) == ["bf16"]
     assert [(pair.precision, pair.than) for pair in result.pairs] == [("fp32", "fp32 eager")]

@@ -15,17 +15,13 @@ from torch.utils.checkpoint import checkpoint
 
 from amptui.engine.float8 import Float8Form, Float8Linears
 from amptui.recipe.request import FP8_RECIPES
+from tests.engine.compiled_runs import keeping
 
 pytestmark = pytest.mark.usefixtures("usable_torchao")
 
 BOTH_FORMS = pytest.mark.parametrize(
     ("form", "recipe"),
-    [
-        ("emulated", "tensorwise"),
-        ("hardware", "tensorwise"),
-        ("emulated", "rowwise"),
-        ("hardware", "rowwise"),
-    ],
+    [(form, recipe) for recipe in ("tensorwise", "rowwise") for form in ("emulated", "hardware")],
 )
 """With the operator that a GPU has, which runs on a CPU too, and as torchao emulates it."""
 
@@ -312,16 +308,11 @@ def test_a_compiled_backward_pass_is_float8_s_to_the_bit(form: Float8Form, recip
 @pytest.mark.torch
 def test_compiled_code_of_each_form_is_made_once_and_whole() -> None:
     """Coming back to a form uses its own code again, and nothing breaks the graph."""
-    graphs: list[Any] = []
-
-    def backend(graph: Any, _inputs: Any) -> Any:
-        graphs.append(graph)
-        return graph.forward
-
+    graphs: list[object] = []
     torch._dynamo.reset()
     model, inputs = Rectified(), torch.randn(4, 32)
     linears = in_float8(model)
-    model.compile(backend=backend, fullgraph=True)
+    model.compile(backend=keeping(graphs), fullgraph=True)
     compiled = []
     for form in (None, "emulated", None, "emulated", None):
         linears.become(form)

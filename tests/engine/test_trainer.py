@@ -20,18 +20,6 @@ from amptui.records.steps import StepRecord
 from tests.tiny import Log, Tiny, log_of, losses, prepare, train
 
 
-def test_an_epoch_ends_with_its_validation() -> None:
-    log = log_of(prepare(Tiny(epochs=1)))
-    (epoch,) = log.of(EpochFinished)
-    assert epoch.step == 8
-    assert epoch.mean_loss == pytest.approx(sum(loss or 0 for loss in losses(log)) / 8)
-    assert epoch.validation is not None
-    assert epoch.validation.samples == 64
-    assert epoch.validation.loss is not None
-    assert 0 <= (epoch.validation.accuracy or -1) <= 1
-    assert epoch.seconds == pytest.approx(sum(record.step_seconds or 0 for record in log.of(StepRecord)))
-
-
 def test_a_pause_makes_no_step_and_a_switch_meanwhile_counts() -> None:
     control = Control()
 

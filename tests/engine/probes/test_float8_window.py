@@ -1,8 +1,7 @@
 """The windows of float8 products: numbers against torch's casts, in a real run, and unnoticed by a model."""
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -11,19 +10,18 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from amptui.engine.float8 import Float8Linears
 from amptui.engine.probes.float8_window import RANGES, Float8WindowProbe, operand_numbers
 from amptui.records.control import HistogramRequest
-from amptui.records.findings import Float8Format, Float8Operand, Float8Role, Float8Window
+from amptui.records.findings import Float8Format, Float8Operand, Float8Window
 from amptui.records.run import Note
-from tests.engine.compiled_runs import compiled
+from tests.engine.compiled_runs import compiled, keeping
+from tests.engine.test_float8_layers import in_float8
+from tests.engine.traced import autocast
 from tests.tiny import Tiny, log_of, losses, prepare
 
 pytestmark = pytest.mark.usefixtures("usable_torchao", "windows_unasked")
 
 FORMATS = pytest.mark.parametrize("format_", ["e4m3", "e5m2"])
-
-ALL = {"input", "weight", "gradient"}
 
 
 def row_of(values: Tensor, format_: Float8Format, scale: float = 1.0) -> list[float]:
@@ -173,16 +171,11 @@ def test_measuring_changes_no_loss_and_what_hinders_it_is_told_once(monkeypatch:
 
 @pytest.mark.ci  # it compiles
 def test_a_compiled_model_is_measured_only_when_asked() -> None:
-    graphs: list[Any] = []
-
-    def backend(graph: Any, _inputs: Any) -> Any:
-        graphs.append(graph)
-        return graph.forward
-
-    log_of(compiled(prepare(Tiny(), precision="fp8"), backend))
+    graphs: list[object] = []
+    log_of(compiled(prepare(Tiny(), precision="fp8"), keeping(graphs)))
     expected = len(graphs)
     torch.compiler.reset()
-    log = log_of(compiled(prepare(Tiny(), precision="fp8"), backend), at={3: HistogramRequest()})
+    log = log_of(compiled(prepare(Tiny(), precision="fp8"), keeping(graphs)), at={3: HistogramRequest()})
     assert [(window.step, window.requested) for window in log.of(Float8Window)] == [(4, True)]
     assert len(graphs) == 2 * expected > 0  # its code fits as before
 
@@ -190,52 +183,27 @@ def test_a_compiled_model_is_measured_only_when_asked() -> None:
 # ------------------------------------------------------- models that do more than call each layer once
 
 
-def bfloat16() -> torch.autocast:
-    return torch.autocast("cpu", torch.bfloat16)
-
-
-@contextmanager
-def in_float8(model: nn.Module, recipe: str | None = None) -> Iterator[Float8Linears]:
-    linears = Float8Linears(model, recipe)
-    assert linears.prepare("emulated") == ""
-    linears.become("emulated")
-    try:
-        yield linears
-    finally:
-        linears.become(None)
-
-
-def layers(count: int) -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(*(part for _ in range(count) for part in (nn.Linear(32, 32), nn.Tanh())))
-
-
-def operands(probe: Float8WindowProbe) -> dict[tuple[str, Float8Role], Float8Operand]:
-    record = probe.record(probe.values().tolist(), step=1, precision="fp8-emulated", requested=True)
-    return {(layer.name, operand.role): operand for layer in record.layers for operand in layer.operands}
-
-
-def roles(probe: Float8WindowProbe, layer: str) -> set[Float8Role]:
-    return {role for name, role in operands(probe) if name == layer}
-
-
 @pytest.mark.torch
 def test_selective_checkpointing_gets_the_same_gradients() -> None:
+    torch.manual_seed(0)
     saved = partial(create_selective_checkpoint_contexts, [torch.ops.aten.max.default])
-    model, batch = layers(3), torch.randn(16, 32) * 50
+    model = nn.Sequential(*(part for _ in range(3) for part in (nn.Linear(32, 32), nn.Tanh())))
+    batch = torch.randn(16, 32) * 50
 
     def gradients(probe: Any) -> list[Tensor]:
         model.zero_grad()
         with probe:
-            with bfloat16():
+            with autocast(torch.bfloat16):
                 output = checkpoint(model, batch, use_reentrant=False, context_fn=saved)
             output.float().square().mean().backward()
         return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
 
-    with in_float8(model) as linears:
-        expected = gradients(nullcontext())
-        measured = gradients(probe := Float8WindowProbe(linears))
+    linears = in_float8(model)
+    expected = gradients(nullcontext())
+    measured = gradients(probe := Float8WindowProbe(linears))
     assert len(expected) == 6
     assert all(map(torch.equal, expected, measured))
     assert probe.trouble is None
-    assert roles(probe, "2") == ALL
+    record = probe.record(probe.values().tolist(), step=1, precision="fp8-emulated", requested=True)
+    (second,) = [layer for layer in record.layers if layer.name == "2"]
+    assert {operand.role for operand in second.operands} == {"input", "weight", "gradient"}

@@ -16,6 +16,7 @@ from amptui.engine.probes.flop_counter import FlopCounter
 from amptui.records.control import XRayRequest
 from amptui.records.findings import FlopsCounted
 from amptui.records.steps import StepRecord
+from tests.engine.compiled_runs import keeping
 from tests.tiny import Log, Tiny, log_of, losses, prepare, train
 
 
@@ -205,14 +206,9 @@ def test_recomputed_activations_count_each_time() -> None:
 
 @pytest.mark.torch
 def test_a_compiled_model_is_counted_by_the_x_ray_and_in_no_step() -> None:
-    graphs: list[torch.fx.GraphModule] = []
+    graphs: list[object] = []
     prepared = prepare(Tiny(), steps=6)
-
-    def backend(graph: torch.fx.GraphModule, _inputs: object) -> Callable[..., Any]:
-        graphs.append(graph)
-        return graph.forward
-
-    compile_in_place(prepared.model, backend=backend)
+    compile_in_place(prepared.model, backend=keeping(graphs))
     log = log_of(prepared, at={3: XRayRequest()})
     assert graphs, "the first step is compiled"
     (counted,) = log.of(FlopsCounted)

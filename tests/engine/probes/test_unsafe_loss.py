@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from amptui.engine.probes.schedule import unsafe_loss_calls
+from tests.engine.compiled_runs import keeping
 
 PROBABILITIES = torch.tensor([0.1, 0.6, 0.9])
 TARGETS = torch.tensor([0.0, 1.0, 1.0])
@@ -95,12 +95,7 @@ def test_losses_and_gradients_are_bit_for_bit_the_same() -> None:
 @pytest.mark.torch
 def test_compiled_code_is_noticed_and_not_recompiled_in_the_second_step() -> None:
     compiled: list[object] = []
-
-    def backend(graph: torch.fx.GraphModule, _inputs: list[Tensor]) -> Callable[..., Any]:
-        compiled.append(graph)
-        return graph.forward
-
-    loss = torch.compile(nn.BCELoss(), backend=backend, fullgraph=True)
+    loss = torch.compile(nn.BCELoss(), backend=keeping(compiled), fullgraph=True)
     with unsafe_loss_calls() as sentences:
         loss(PROBABILITIES, TARGETS)
     loss(PROBABILITIES, TARGETS)

@@ -174,32 +174,6 @@ def test_the_optimizer_s_and_the_buffers_bytes_are_their_tensors() -> None:
     assert record.buffers_bytes == 2 * 4 * 16 + 8
 
 
-@pytest.mark.parametrize(
-    ("module", "random_numbers"),
-    [
-        (nn.Dropout(0.5), True),
-        (nn.Dropout(0.5).eval(), False),
-        (nn.GRU(4, 4, num_layers=2, dropout=0.1), True),
-    ],
-    ids=str,
-)
-def test_random_numbers_of_every_generator_are_noticed(module: nn.Module, *, random_numbers: bool) -> None:
-    class Drawing(Tiny):
-        def build_model(self) -> nn.Module:
-            return nn.ModuleList([nn.Linear(16, 4), module])
-
-        def loss(self, model: Any, batch: Any) -> Tensor:
-            features = model[0](batch[0].flatten(1))
-            outputs = module(features)
-            outputs = outputs[0] if isinstance(outputs, tuple) else outputs
-            return outputs.square().mean()  # type: ignore[no-any-return]
-
-    training = module.training
-    prepared = prepare(Drawing())
-    module.train(training)
-    assert xray(prepared).random == random_numbers
-
-
 def test_a_dict_s_total_is_the_loss() -> None:
     class Parts(Plain):
         def loss(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
