@@ -8,7 +8,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -231,13 +232,14 @@ def test_a_run_that_writes_no_journal_yet_is_on_the_first_page(many: list[str]) 
     assert find_run("").parent.name == many[0], "there is nothing to replay in it"
 
 
-def test_a_folder_without_permission_is_listed(nobody: Path) -> None:
-    run_dir = kept("secret", [run()])
-    run_dir.path.chmod(0)
-    try:
-        assert shown()[1].split()[:2] == ["secret", "unreadable"]
-        for find in (find_run, live_run):
-            with pytest.raises((RunFolderError, UsageError), match="cannot"):
-                find("")
-    finally:
-        run_dir.path.chmod(0o700)
+def test_a_folder_without_permission_is_listed(nobody: Callable[[], AbstractContextManager[Path]]) -> None:
+    with nobody():
+        run_dir = kept("secret", [run()])
+        run_dir.path.chmod(0)
+        try:
+            assert shown()[1].split()[:2] == ["secret", "unreadable"]
+            for find in (find_run, live_run):
+                with pytest.raises((RunFolderError, UsageError), match="cannot"):
+                    find("")
+        finally:
+            run_dir.path.chmod(0o700)

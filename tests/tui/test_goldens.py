@@ -9,6 +9,7 @@ import pytest
 from amptui.tui.canvas import Canvas
 from amptui.tui.contrast import BLACK, WHITE
 from amptui.tui.style import STYLES, styles_on
+from tests.diagnosis.amp_situations import SITUATIONS
 from tests.golden import FOLDER, Goldens
 from tests.tui.overlays.drawings import DETAILS
 from tests.tui.panels.drawings import DRAWINGS
@@ -33,6 +34,12 @@ READ_IN_ALL_SIZES = (
     "run list",
     "compare",
 )
+
+READ_SITUATIONS = (
+    *("all_skipped", "bf16_agrees", "fp8_that_loses", "forward_overflow", "fp16_agrees", "launch_bound"),
+    *("lost_weights", "nan_loss", "nothing_yet", "ranks_differ", "underflow_in_fp16", "unsupported"),
+)
+"""The situations whose dashboards people read; the words of all of them are read elsewhere."""
 
 READ_ENLARGED = {
     "compared": ("loss", "throughput", "comparison", "events"),
@@ -66,9 +73,10 @@ def pictures() -> Iterator[tuple[str, tuple[int, int]]]:
     """The surfaces of which there are files, each with its size."""
     for surface in SURFACES:
         kind = kind_of(surface)
+        situation = surface.removeprefix("dashboard ")
         if surface in READ_IN_ALL_SIZES:
             yield from ((surface, size) for size in SIZES)
-        elif kind != "enlarged":
+        elif kind != "enlarged" and (situation not in SITUATIONS or situation in READ_SITUATIONS):
             yield surface, READ_AT.get(kind, (80, 24))
     for view, panels in READ_ENLARGED.items():
         yield from ((f"enlarged {panel} {view}", (120, 40)) for panel in panels)

@@ -2,6 +2,8 @@
 
 import re
 import tomllib
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -97,9 +99,10 @@ def test_a_file_in_the_way_stops_runs_and_only_bothers_data(tmp_path: Path) -> N
     assert "--data-dir" in data.hint
 
 
-def test_a_read_only_folder_cannot_be_written(nobody: Path) -> None:
-    nobody.chmod(0o500)
-    assert why_unwritable(nobody / "runs") == "permission denied"
+def test_a_read_only_folder_cannot_be_written(nobody: Callable[[], AbstractContextManager[Path]]) -> None:
+    with nobody() as folder:
+        folder.chmod(0o500)
+        assert why_unwritable(folder / "runs") == "permission denied"
 
 
 def test_absent_data_is_told_with_what_it_takes_to_get_it(tmp_path: Path) -> None:

@@ -284,26 +284,31 @@ BROWSED = {
 }
 
 
-@pytest.mark.usefixtures("one_time_zone")
-@pytest.mark.parametrize("name", BROWSED)
-def test_a_page_says_what_was_approved(name: str, goldens: Goldens) -> None:
-    open_overlay, begin, happenings = BROWSED[name]
-    browsing = Browsing(open_overlay(), *([] if isinstance(begin, SessionView) else begin))
+def transcript(browsed: Browsed) -> list[str]:
+    """What an overlay says after each of its happenings."""
+    begin = browsed.begin
+    browsing = Browsing(browsed.open(), *([] if isinstance(begin, SessionView) else begin))
     browsing.own_view = begin if isinstance(begin, SessionView) else None
-    transcript, before = ["> it opens", *browsing.said()], browsing.said()
-    for happening in happenings:
+    lines, before = ["> it opens", *browsing.said()], browsing.said()
+    for happening in browsed.happenings:
         if isinstance(happening, str):
-            transcript.append(f"> press {happening}: {browsing.press(*happening.split())}")
+            lines.append(f"> press {happening}: {browsing.press(*happening.split())}")
         elif isinstance(happening, SessionView):
-            transcript.append("> another view")
+            lines.append("> another view")
             browsing.own_view = happening
         else:
-            transcript.append(f"> {len(happening)} more")
+            lines.append(f"> {len(happening)} more")
             browsing.session.fold(happening)
         said = browsing.said()
-        transcript += [line for line in said if line not in before]
+        lines += [line for line in said if line not in before]
         before = said
-    goldens.check(f"scripts/overlays/{name}", "\n".join(transcript))
+    return lines
+
+
+@pytest.mark.usefixtures("one_time_zone")
+def test_each_page_says_what_was_approved(goldens: Goldens) -> None:
+    pages = ["\n".join([f"# {name}", *transcript(browsed)]) for name, browsed in BROWSED.items()]
+    goldens.check("scripts/overlays", "\n\n".join(pages))
 
 
 def test_a_progress_bar_is_one_line_that_changes() -> None:
