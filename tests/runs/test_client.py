@@ -9,21 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from amptui.base.errors import RunFolderError
-from amptui.records import codec
-from amptui.records.control import (
-    KINDS,
-    Control,
-    PauseRequest,
-    Request,
-    StopRequest,
-    XRayRequest,
-)
+from amptui.records.control import KINDS, Control, PauseRequest, Request, StopRequest, XRayRequest
 from amptui.records.run import Note, Record, RunFailed, RunFinished
 from amptui.runs import protocol, socket_place
 from amptui.runs.client import Client
 from amptui.runs.socket_place import connect
 from tests.records.test_control import ONE_OF_EACH
 from tests.runs.served import ENOUGH_SECONDS, Run, note, running, until
+from tests.runs.test_journal import line
 
 if TYPE_CHECKING:
     from amptui.records.answers import RequestMade
@@ -32,10 +25,6 @@ FINISHED = RunFinished(time=9.0, steps=3, seconds=1.0, reason="done")
 UNEXPECTED_EXIT = "the training process exited unexpectedly"
 FAILED = RunFailed(time=9.0, step=3, error="out of memory", traceback="")
 RUN_HELLO = protocol.hello_line({"version": "1.2", "pid": 7, "run_dir": "/kept/run"})
-
-
-def line(record: Record) -> bytes:
-    return f"{codec.dumps(record)}\n".encode()
 
 
 class Watching:
@@ -76,12 +65,6 @@ class Watching:
 
     def catch_up(self, run: Run) -> None:
         until(lambda: self.histories and self.known == run.known, meanwhile=run.publish)
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
-    with running(tmp_path) as run:
-        yield run
 
 
 @pytest.fixture

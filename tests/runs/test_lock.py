@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,7 @@ HOST = socket.gethostname()
 HOLD = """
 import sys
 from pathlib import Path
+from typing import Any
 from amptui.runs.lock import RunLock
 lock = RunLock.take(Path(sys.argv[1]))
 print("taken", flush=True)
@@ -52,8 +54,7 @@ def test_a_folder_is_held_from_taking_to_release_and_looking_makes_no_file(tmp_p
     assert holder(tmp_path / "no" / "such") is None
     assert list(tmp_path.iterdir()) == []
     with RunLock.take(tmp_path):
-        found = holder(tmp_path)
-        assert found is not None
+        found: Any = holder(tmp_path)
         assert (found.pid, found.host, found.is_here) == (os.getpid(), HOST, True)
         assert found.started is not None
     assert holder(tmp_path) is None
@@ -114,8 +115,7 @@ def test_a_folder_that_was_deleted_and_made_again_is_held_again(tmp_path: Path) 
         lock.renew()
         folder.mkdir()
         lock.renew()
-        found = holder(folder)
-        assert found is not None
+        found: Any = holder(folder)
         assert found.pid == os.getpid()
 
 

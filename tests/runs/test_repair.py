@@ -11,21 +11,17 @@ from hypothesis import strategies as st
 
 from amptui.base.errors import RunFolderError
 from amptui.records import codec
-from amptui.records.run import Note, PrecisionChanged, Record, RunFailed, RunFinished
+from amptui.records.run import Note, Record, RunFailed, RunFinished
 from amptui.records.steps import StepRecord
 from amptui.reports.export import export
 from amptui.runs.journal import Journal
 from amptui.runs.repair import cut_after
-from tests.builders import make_resumed, make_started, make_step, make_steps, read
-from tests.runs.test_journal import room_for
+from tests.builders import make_resumed, make_started, make_step, make_steps, make_switch, read
+from tests.runs.test_journal import line, room_for
 from tests.telemetry.record_strategies import RECORDS
 
 FINISHED = RunFinished(time=200.0, steps=10, seconds=5.0, reason="done")
 FAILED = RunFailed(time=200.0, step=10, error="out of memory", traceback="")
-
-
-def line(record: Record) -> bytes:
-    return f"{codec.dumps(record)}\n".encode()
 
 
 def note(text: str) -> Note:
@@ -47,29 +43,26 @@ def moved(journal: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(journal.parent.glob("journal.after-step-*.jsonl")))
 
 
+@pytest.mark.parametrize("torn", [b"", b'{"type":"StepRecord","time":1.0,"st', b"\x00\x00\xff"])
 def test_what_came_after_the_step_is_moved_beside_the_journal_and_the_run_reads_as_one(
-    tmp_path: Path,
+    tmp_path: Path, torn: bytes
 ) -> None:
-    before: list[Record] = [make_started(), *make_steps(1, 6), note("six")]
-    after: list[Record] = [*make_steps(7, 10), note("ten")]
-    path = written(tmp_path, [*before, *after])
+    """With what announced the first later step; what was told ahead and another optimizer's steps stay."""
+    critic, switch = make_steps(1, 40, optimizer="critic"), make_switch(7, "fp32", "bf16")
+    before: list[Record] = [make_started(), *make_steps(1, 5), switch, make_step(6), *critic, note("six")]
+    after: list[Record] = [make_switch(7, "bf16", "fp32"), *make_steps(7, 10), note("ten")]
+    path = written(tmp_path, [*before, *after], torn)
+    journal = Journal(path)
     assert cut_after(path, 6) == 4
     assert list(read(path)) == before
-    assert list(read(tmp_path / "journal.after-step-6-1.jsonl")) == after
-    journal = Journal(path)
+    assert moved(path) == b"".join(map(line, after)) + torn
     journal.append([make_resumed(6, lost_steps=4), *make_steps(7, 8), FINISHED])
     journal.close()
-    assert export(tmp_path, csv=tmp_path / "steps.csv").steps == 8
+    assert (read(path).damaged_lines, read(path).torn) == (0, False)
+    assert export(tmp_path, csv=tmp_path / "steps.csv").steps == 48
     with (tmp_path / "steps.csv").open() as table:
-        assert [int(row["step"]) for row in csv.DictReader(table)] == list(range(1, 9))
-
-
-def test_steps_of_another_optimizer_cut_nothing(tmp_path: Path) -> None:
-    critic = make_steps(1, 40, optimizer="critic")
-    kept: list[Record] = [make_started(optimizer="generator"), *make_steps(1, 6), *critic[:30]]
-    path = written(tmp_path, [*kept, *make_steps(7, 8), *critic[30:]])
-    assert cut_after(path, 6) == 2
-    assert list(read(path)) == kept
+        ours = [int(row["step"]) for row in csv.DictReader(table) if row["optimizer"] != "critic"]
+    assert ours == list(range(1, 9))
 
 
 def test_the_last_word_of_a_run_that_goes_on_is_moved_too_but_not_an_end_that_it_survived(
@@ -84,31 +77,6 @@ def test_the_last_word_of_a_run_that_goes_on_is_moved_too_but_not_an_end_that_it
     assert cut_after(path, 10) == 1
     assert list(read(path)) == survived
     assert (tmp_path / "journal.after-step-10-2.jsonl").read_bytes() == line(make_step(11))
-
-
-def test_what_announced_the_first_later_step_goes_with_it_unless_it_was_told_ahead(tmp_path: Path) -> None:
-    switch = PrecisionChanged(time=1.0, step=4, previous="fp32", current="bf16")
-    behind: list[Record] = [*make_steps(1, 3), note("kept")]
-    ahead: list[Record] = [*make_steps(1, 2), switch, make_step(3)]
-    for number, kept in enumerate((behind, ahead)):
-        (tmp_path / str(number)).mkdir()
-        announced = [] if switch in kept else [switch]
-        path = written(tmp_path / str(number), [*kept, *announced, *make_steps(4, 5)])
-        assert cut_after(path, 3) == 2
-        assert list(read(path)) == kept
-
-
-@pytest.mark.parametrize("torn", [b'{"type":"StepRecord","time":1.0,"st', b"\x00\x00\xff"])
-def test_a_journal_that_is_open_while_it_is_cut_goes_on_with_whole_lines(tmp_path: Path, torn: bytes) -> None:
-    path = written(tmp_path, make_steps(1, 3), torn)
-    journal = Journal(path)
-    assert cut_after(path, 3) == 0
-    assert moved(path) == torn
-    journal.append([make_resumed(3), make_step(4)])
-    journal.close()
-    reader = read(path)
-    assert list(reader) == [*make_steps(1, 3), make_resumed(3), make_step(4)]
-    assert (reader.damaged_lines, reader.torn) == (0, False)
 
 
 def test_where_nothing_can_be_cut_the_journal_stays_as_it_was(tmp_path: Path) -> None:

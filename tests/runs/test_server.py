@@ -2,7 +2,6 @@
 
 import contextlib
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,6 @@ from amptui.runs.protocol import Ask
 from tests.runs.served import ENOUGH_SECONDS, HELLO, Run, Screen, attached, running, until
 
 CHECKPOINT = protocol.encode(Ask(4, CheckpointRequest()))
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
-    with running(tmp_path) as run:
-        yield run
 
 
 def test_a_screen_gets_hello_then_the_history_then_what_is_new(run: Run) -> None:

@@ -20,15 +20,9 @@ from amptui.base.errors import RunFolderError
 from amptui.runs import server, socket_place
 from amptui.runs.lock import RunLock, holder
 from amptui.runs.socket_place import connect, connect_to_live
-from tests.runs.served import ENOUGH_SECONDS, Run, Screen, attached, running, until
+from tests.runs.served import ENOUGH_SECONDS, Screen, attached, running, until
 
 REFUSAL = {"error": "this run belongs to another user"}
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
-    with running(tmp_path) as run:
-        yield run
 
 
 OTHER_USER = """
