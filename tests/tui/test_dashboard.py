@@ -49,17 +49,6 @@ def text(dashboard: Dashboard) -> list[str]:
 
 
 @awaited
-async def test_lines_are_as_wide_as_the_terminal_and_show_what_was_painted() -> None:
-    page = Page("loss 0.5", "漢字 wide", "x" * 90)
-    app = Host(page)
-    async with app.run_test(size=(40, 5)) as pilot:
-        app.dashboard.repaint()
-        await pilot.pause()
-        assert [line.rstrip() for line in text(app.dashboard)] == ["loss 0.5", "漢字 wide", "x" * 40, "", ""]
-        assert all(app.dashboard.render_line(y).cell_length == 40 for y in range(5))
-
-
-@awaited
 async def test_only_changed_cells_are_written_and_give_the_same_screen() -> None:
     page = Page("step 1", "loss 0.5000000")
     app = Host(page)

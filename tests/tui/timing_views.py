@@ -1,5 +1,6 @@
 """Session views of runs with timed steps."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from amptui.records.findings import PhaseSeconds
@@ -10,42 +11,30 @@ from tests.tui import views
 NAMES: tuple[PhaseName, ...] = ("input", "forward", "backward", "clip", "optimizer")
 
 
-def phases(
-    host: dict[PhaseName, float], device: dict[PhaseName, float] | None = None
-) -> tuple[PhaseSeconds, ...]:
-    """Parts of a step, in milliseconds; those that are not named did not run."""
-    return tuple(
-        PhaseSeconds(
-            name=name,
-            host_seconds=host[name] / 1000,
-            device_seconds=None if device is None else device[name] / 1000,
-        )
-        for name in NAMES
-        if name in host
-    )
-
-
 def timing(
     precision: str,
-    host: dict[PhaseName, float],
-    device: dict[PhaseName, float] | None = None,
+    host: Sequence[float],
+    device: Sequence[float | None] | None = None,
     *,
     steps: int = 200,
     busy_percent: float | None = None,
 ) -> PrecisionTiming:
-    return judged_timing(precision, phases(host, device), steps=steps, utilization_percent=busy_percent)
-
-
-def _parts(values: tuple[float, ...]) -> dict[PhaseName, float]:
-    names = NAMES if len(values) == len(NAMES) else tuple(name for name in NAMES if name != "clip")
-    return dict(zip(names, values, strict=True))
+    """Parts of a step, in milliseconds; where there are four, nothing was clipped."""
+    names = NAMES if len(host) == len(NAMES) else [name for name in NAMES if name != "clip"]
+    phases = tuple(
+        PhaseSeconds(
+            name=name, host_seconds=own / 1000, device_seconds=None if other is None else other / 1000
+        )
+        for name, own, other in zip(names, host, device or [None] * len(host), strict=True)
+    )
+    return judged_timing(precision, phases, steps=steps, utilization_percent=busy_percent)
 
 
 def compute_bound() -> SessionView:
     """FP32 and AMP on a GPU that the host keeps ahead of."""
-    enqueue = _parts((0.04, 0.42, 0.61, 0.12, 0.09))
-    full = _parts((0.05, 1.21, 2.31, 0.06, 0.28))
-    half = _parts((0.05, 0.58, 1.02, 0.06, 0.31))
+    enqueue = (0.04, 0.42, 0.61, 0.12, 0.09)
+    full = (0.05, 1.21, 2.31, 0.06, 0.28)
+    half = (0.05, 0.58, 1.02, 0.06, 0.31)
     timings = (
         timing("fp32", enqueue, full, busy_percent=97.0),
         timing("fp16", enqueue, half, steps=173, busy_percent=93.0),
@@ -55,27 +44,27 @@ def compute_bound() -> SessionView:
 
 def launch_bound() -> SessionView:
     """A small net whose kernels are done before the next ones are there."""
-    full, half = _parts((0.11, 0.71, 0.92, 0.21)), _parts((0.11, 0.94, 1.02, 0.24))
+    full, half = (0.11, 0.71, 0.92, 0.21), (0.11, 0.94, 1.02, 0.24)
     timings = (
-        timing("fp32", full, _parts((0.12, 0.70, 0.93, 0.22)), busy_percent=58.0),
-        timing("fp16", half, _parts((0.12, 0.93, 1.03, 0.25)), busy_percent=51.0),
+        timing("fp32", full, (0.12, 0.70, 0.93, 0.22), busy_percent=58.0),
+        timing("fp16", half, (0.12, 0.93, 1.03, 0.25), busy_percent=51.0),
     )
     return replace(views.compared(), timings=timings)
 
 
 def input_bound() -> SessionView:
     """A CPU that loads and trains in turns, timed in FP32 alone."""
-    return replace(views.no_nvml(), timings=(timing("fp32", _parts((2.52, 0.51, 0.82, 0.11)), steps=64),))
+    return replace(views.no_nvml(), timings=(timing("fp32", (2.52, 0.51, 0.82, 0.11), steps=64),))
 
 
 def hardly_timed() -> SessionView:
     """Two steps so far."""
-    return replace(views.no_nvml(), timings=(timing("fp32", _parts((0.02, 0.51, 0.82, 0.11)), steps=2),))
+    return replace(views.no_nvml(), timings=(timing("fp32", (0.02, 0.51, 0.82, 0.11), steps=2),))
 
 
 def every_precision() -> SessionView:
     """More than there is room for on a small screen."""
-    seconds = _parts((0.05, 1.21, 2.31, 0.28))
+    seconds = (0.05, 1.21, 2.31, 0.28)
     names = ("fp32", "ieee", "tf32", "fp16", "bf16")
     timings = tuple(timing(name, seconds, seconds, busy_percent=99.0) for name in names)
     return replace(views.compared(), timings=timings)

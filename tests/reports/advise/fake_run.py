@@ -17,11 +17,7 @@ from amptui.records.control import (
     XRayRequest,
     record_of,
 )
-from amptui.records.findings import (
-    MemoryBreakdown,
-    MemoryKind,
-    XRayTaken,
-)
+from amptui.records.findings import MemoryKind
 from amptui.telemetry.view import (
     EMPTY_VIEW,
     Comparison,
@@ -32,11 +28,7 @@ from amptui.telemetry.view import (
 )
 from tests.reports.advise.situations import row
 from tests.telemetry import record_samples as samples
-
-
-def xray(step: int, cosine: float) -> XRayTaken:
-    """An X-ray whose one layer agrees so well."""
-    return samples.xray(step, precision="bf16", layers=(samples.layer("head", cosine),))
+from tests.telemetry.memory_samples import memory
 
 
 @dataclass
@@ -78,7 +70,8 @@ class FakeRun:
             self._sides, self._rounds = request.precisions, 0
             self._compare()
         elif isinstance(request, XRayRequest):
-            one_xray = xray(self.view.step, self.cosines.pop(0) if self.cosines else 0.999)
+            head = samples.layer("head", self.cosines.pop(0) if self.cosines else 0.999)
+            one_xray = samples.xray(self.view.step, precision="bf16", layers=(head,))
             self.view = replace(self.view, numerics=replace(self.view.numerics, xray=one_xray))
         elif isinstance(request, PauseRequest):
             self.view = replace(self.view, state="running", pause_cause="")
@@ -101,9 +94,7 @@ class FakeRun:
         self._steps[precision] = self._steps.get(precision, 0) + steps
         step = view.step + steps
         weights = (MemoryKind(kind="weights", dtype=self.weights_dtype, size_bytes=8),)
-        breakdown = MemoryBreakdown(
-            time=0.0, step=step, precision="fp32", kinds=weights, peak_allocated_bytes=None
-        )
+        breakdown = replace(memory("fp32"), step=step, kinds=weights)
         self.view = replace(
             self.view,
             state="running",
@@ -119,14 +110,10 @@ class FakeRun:
 
     def _switch(self, precision: str) -> None:
         switch = PrecisionSwitch(self.view.step + 1, precision)
-        over = self.view.compared is None or replace(self.view.compared, over=True)
+        over = None if self.view.compared is None else replace(self.view.compared, over=True)
         self._sides = ()
-        self.view = replace(
-            self.view,
-            precision=precision,
-            switches=(*self.view.switches, switch),
-            compared=None if self.view.compared is None else over,  # type: ignore[arg-type]
-        )
+        switches = (*self.view.switches, switch)
+        self.view = replace(self.view, precision=precision, switches=switches, compared=over)
 
     def _compare(self) -> None:
         over = not self._sides or self._rounds >= self.rounds_needed

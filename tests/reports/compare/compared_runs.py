@@ -1,7 +1,6 @@
 """Runs to compare, made from records: journals in folders, and figures without any file."""
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from amptui.records.run import DataInfo, EpochFinished, Record, RunFinished, RunStarted, Validation
@@ -11,7 +10,6 @@ from amptui.reports.compare.overlay_plot import MAX_GROUPS
 from amptui.reports.compare.trace import RunFigures, Trace
 from tests.builders import in_blocks
 from tests.checkout import ROOT
-from tests.reports.export.recorded import write
 from tests.telemetry import record_samples
 
 DEMO = ROOT / "demo" / "compare"
@@ -97,15 +95,17 @@ def seeds(
     ]
 
 
+def validating(first: float = 2.0, last: float = 1.0, **changes: Any) -> RunFigures:
+    """A run of 30 steps with these losses at its two validations."""
+    *records, end = whole_run(5.0, **changes)
+    return figures([*records[:11], validated(10, first), *records[11:], validated(30, last), end])
+
+
 def many_groups() -> Compared:
     """More groups than there are colours for."""
     return compared(
         [figures(whole_run(config={"width": width}), name=str(width)) for width in range(MAX_GROUPS + 2)]
     )
-
-
-def folder(path: Path, records: Sequence[Record]) -> Path:
-    return write(path, records)
 
 
 SYNTHETIC = DataInfo(name="MNIST", real=False, samples=60_000)

@@ -28,7 +28,8 @@ from amptui.tui.canvas import Canvas
 from tests.checkout import ROOT
 from tests.forging import forged_journals
 from tests.living import assert_restored
-from tests.reports.compare.compared_runs import BF16, FP32, folder, whole_run
+from tests.reports.compare.compared_runs import BF16, FP32, whole_run
+from tests.reports.export.recorded import write
 from tests.terminal import Terminal, amptui_command
 from tests.warm import WarmSource
 
@@ -72,9 +73,7 @@ def test_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_runs_that_did_nothing_are_compared_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    runs = [
-        folder(tmp_path / str(i), whole_run(steps=0, precision=p)) for i, p in enumerate(("fp32", "bf16"))
-    ]
+    runs = [write(tmp_path / str(i), whole_run(steps=0, precision=p)) for i, p in enumerate(("fp32", "bf16"))]
     assert main(["compare", *map(str, runs), "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
     assert content["contrasts"][0]["outcome"] == "no loss"

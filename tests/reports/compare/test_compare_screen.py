@@ -23,13 +23,13 @@ from tests.reports.compare.compared_runs import (
     BF16,
     FP32,
     figures,
-    folder,
     many_groups,
     started,
     trained,
-    validated,
+    validating,
     whole_run,
 )
+from tests.reports.export.recorded import write
 from tests.tui.watching import Shown, awaited
 
 # ------------------------------------------------------------------------------------- what is drawn
@@ -39,14 +39,6 @@ def drawn(found: Compared | None, size: tuple[int, int] = (80, 24), **choice: An
     canvas = Canvas(*size)
     CompareFrame().draw(canvas, found, Choice(**choice))
     return "\n".join(line.rstrip() for line in canvas.lines())
-
-
-def validating() -> Compared:
-    runs = []
-    for precision, final in (("fp32", 1.0), ("bf16", 40.0)):
-        *records, end = whole_run(5.0, precision=precision)
-        runs.append(figures([*records[:11], validated(10, 50.0), *records[11:], validated(30, final), end]))
-    return compared(runs)
 
 
 def without_times() -> Compared:
@@ -67,7 +59,9 @@ def test_unusual_runs_are_drawn(goldens: Goldens) -> None:
         "no steps": drawn(compared(silent)),
         "no step times": drawn(without_times(), axis="seconds"),
         "NaN": drawn(compared([broken, figures(whole_run([2.0] * 60, precision="bf16"))])),
-        "validations": drawn(validating(), validation=True),
+        "validations": drawn(
+            compared([validating(50.0), validating(50.0, 40.0, precision="bf16")]), validation=True
+        ),
         "ten groups": drawn(many_groups(), (100, 40)),
         "ten groups, small": drawn(many_groups(), (80, 18)),
     }
@@ -191,7 +185,7 @@ def test_keys_that_leave(key: str, left: str) -> None:
 @awaited
 async def test_a_running_run_is_followed(tmp_path: Path) -> None:
     runs = [whole_run()[:-1], whole_run(2.0, precision="bf16")]
-    journals = [folder(tmp_path / f"r{i}", records) / "journal.jsonl" for i, records in enumerate(runs)]
+    journals = [write(tmp_path / f"r{i}", records) / "journal.jsonl" for i, records in enumerate(runs)]
     async with shown(journals) as screen:
         await screen.shows("A FP32")
         with journals[0].open("a") as file:

@@ -16,7 +16,8 @@ from amptui.reports.compare import following as module
 from amptui.reports.compare.contrasts import Compared
 from amptui.reports.compare.following import Following, follow, read_all
 from amptui.runs.lock import RunLock
-from tests.reports.compare.compared_runs import FP32, finished, folder, trained, whole_run
+from tests.reports.compare.compared_runs import FP32, finished, trained, whole_run
+from tests.reports.export.recorded import write
 
 
 class Watched:
@@ -63,7 +64,7 @@ def append(journal: Path, *records: Record) -> None:
 @pytest.fixture
 def journals(tmp_path: Path) -> list[Path]:
     runs = [whole_run()[:-1], whole_run(2.0, precision="bf16")]
-    return [folder(tmp_path / f"run{i}", records) / "journal.jsonl" for i, records in enumerate(runs)]
+    return [write(tmp_path / f"run{i}", records) / "journal.jsonl" for i, records in enumerate(runs)]
 
 
 def test_a_run_is_followed_to_its_end(journals: list[Path]) -> None:

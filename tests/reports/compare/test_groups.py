@@ -84,15 +84,6 @@ def test_a_switch_makes_another_group() -> None:
     assert options(figures(switched))["precision"].count("11") == 1
 
 
-def test_labels_tell_groups_apart() -> None:
-    runs = [whole_run(precision="bf16"), whole_run(), whole_run(config={"learning_rate": 0.2})]
-    labels = [group.label for group in grouped([figures(run) for run in runs])]
-    assert labels[0] == "AMP bf16"
-    assert labels[1].startswith("FP32 ")
-    assert "0.1" in labels[1]
-    assert "0.2" in labels[2]
-
-
 @pytest.mark.parametrize(
     ("precisions", "expected"),
     [
@@ -106,14 +97,6 @@ def test_colours_are_those_of_precisions_and_never_shared(
     precisions: list[str | None], expected: list[str]
 ) -> None:
     assert colours(precisions) == expected
-
-
-def test_a_spread_has_mean_and_range() -> None:
-    group = grouped([figures(whole_run(loss, seed=seed)) for seed, loss in enumerate((1.0, 2.0, 6.0))])[0]
-    spread = group.spread(lambda run: run.final_training)
-    assert spread is not None
-    assert (spread.mean, spread.low, spread.high, spread.runs) == pytest.approx((3, 1, 6, 3))
-    assert group.spread(lambda run: run.final_validation) is None
 
 
 def test_a_seed_that_ran_twice_counts_once() -> None:

@@ -2,21 +2,23 @@
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.records.run import Record
 from amptui.records.samples import DeviceSample, HostSample
 from amptui.reports.compare.trace import FINAL_SHARE, MEAN_STEPS, Trace, final_mean
 from amptui.telemetry.history import Track
 from amptui.telemetry.view import Series
 from tests.builders import in_blocks
-from tests.reports.compare.compared_runs import figures, finished, started, trained, validated
+from tests.reports.compare.compared_runs import figures, started, trained, validated
 from tests.telemetry import record_samples
+
+if TYPE_CHECKING:
+    from amptui.records.run import Record
 
 
 def series(values: list[float | None], **sizes: Any) -> Series:
@@ -40,13 +42,6 @@ def test_a_long_run_keeps_its_totals_in_buckets() -> None:
     assert run.curve.samples[-1] <= run.samples == 50_000
     # Each bucket's samples belong to the steps of that bucket.
     assert run.curve.samples[:-1] == pytest.approx(10 * run.curve.steps[:-1])
-
-
-@pytest.mark.parametrize("records", [[], [started()], [started(), finished(0)]])
-def test_a_run_without_steps_has_no_losses(records: list[Record]) -> None:
-    run = figures(records)
-    assert (run.samples, run.seconds, run.final_training, run.best_training) == (0, None, None, None)
-    assert len(run.curve.loss) == 0
 
 
 # ------------------------------------------------------------------------------ final losses

@@ -126,12 +126,3 @@ def test_extremes_and_nonfinite_values_stay(values: list[float | None], copies: 
     assert joined.nonfinite.sum() == bad * copies
     assert joined.first_step == 5
     assert len(joined.mean) * joined.width_steps >= series.count
-
-
-def test_a_short_run_has_a_column_per_step() -> None:
-    track = Track.empty()
-    track.extend([1.0, None, 3.0])
-    joined = columns(track.snapshot())
-    assert joined.width_steps == 1
-    assert joined.middles().tolist() == [1.5, 2.5, 3.5]
-    assert joined.mean.tolist() == pytest.approx([1.0, math.nan, 3.0], nan_ok=True)

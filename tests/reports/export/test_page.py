@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from amptui.base.text import printable
 from amptui.diagnosis.amp_answer import amp_answer
 from amptui.diagnosis.answer_words import answer_line
-from amptui.records.findings import MemoryBreakdown, MemoryKind, PhaseSeconds, UpdatesMeasured
+from amptui.records.findings import UpdatesMeasured
 from amptui.records.own_loop import OTHER_PRECISIONS
 from amptui.records.run import Record
 from amptui.records.steps import StepRecord
@@ -27,7 +27,7 @@ from amptui.runs.reader import JournalReader
 from amptui.telemetry.events import Event
 from amptui.telemetry.flops import flops_now
 from amptui.telemetry.session import Session
-from amptui.telemetry.view import PrecisionTiming, SessionView
+from amptui.telemetry.view import SessionView
 from tests.builders import in_blocks, make_started, make_steps
 from tests.gan_journal import DISCRIMINATOR, gan_records
 from tests.golden import Goldens
@@ -35,8 +35,9 @@ from tests.reports.export import hostile
 from tests.reports.texts import Reading, page_words, without_style
 from tests.telemetry import record_samples
 from tests.telemetry.record_strategies import RECORDS
-from tests.tui import numerics_views, rank_views, views
+from tests.tui import numerics_views, rank_views, timing_views, views
 from tests.tui.overlays.opened import OPERANDS, float8_xray
+from tests.tui.special_views import MEMORY, WITHOUT_PEAKS, with_memory
 from tests.tui.view_parts import note
 
 
@@ -156,30 +157,10 @@ def in_both(**facts: float | None) -> SessionView:
     return replace(RUNNING, flops=(replace(full, **facts), replace(half, **facts)))  # type: ignore[arg-type]
 
 
-def timed() -> SessionView:
-    phases = (
-        PhaseSeconds(name="input", host_seconds=0.001, device_seconds=None),
-        PhaseSeconds(name="forward", host_seconds=0.0005, device_seconds=0.002),
-    )
-    fp32 = PrecisionTiming(
-        precision="fp32", steps=9, phases=phases, bound="compute", utilization_percent=98.0
-    )
-    fp16 = PrecisionTiming(precision="fp16", steps=9, phases=phases[1:])
+def timed_unlike() -> SessionView:
+    """FP32 without the GPU's clock and without clipping, fp16 with both."""
+    fp32, fp16 = timing_views.input_bound().timings[0], timing_views.compute_bound().timings[1]
     return replace(RUNNING, timings=(fp32, fp16))
-
-
-def with_memory() -> SessionView:
-    weights = MemoryKind(kind="weights", dtype="float32", size_bytes=1024**2)
-    copies = MemoryKind(kind="cast copies", dtype="float16", size_bytes=1024**2 // 2)
-    return replace(
-        RUNNING,
-        memory=(
-            MemoryBreakdown(time=0.0, step=1, precision="fp32", kinds=(weights,), peak_allocated_bytes=None),
-            MemoryBreakdown(
-                time=0.0, step=9, precision="fp16", kinds=(weights, copies), peak_allocated_bytes=1024**3
-            ),
-        ),
-    )
 
 
 def eventful() -> SessionView:
@@ -214,8 +195,10 @@ CARDS: dict[str, Callable[[], Markup | None]] = {
     "X-ray": lambda: safety.xray(numerics_views.xrayed()),
     "X-ray in FP8": lambda: safety.xray(float8_xray()),
     "float8": lambda: float8_operands(OPERANDS.numerics.float8_window),
-    "time": lambda: sections.time_spent(timed()),
-    "memory": lambda: sections.memory_spent(with_memory()),
+    "time": lambda: sections.time_spent(timing_views.launch_bound()),
+    "time, on the CPU and on the GPU": lambda: sections.time_spent(timed_unlike()),
+    "memory": lambda: sections.memory_spent(with_memory(*MEMORY)),
+    "memory without a peak": lambda: sections.memory_spent(with_memory(*WITHOUT_PEAKS)),
     "events": lambda: run_details.events(eventful()),
     "8 ranks, slow input": lambda: ranks_card(rank_views.view(8, "input")),
     "1,024 ranks, slow compute": lambda: ranks_card(rank_views.view(1024, "compute")),

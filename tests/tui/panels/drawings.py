@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 from amptui.records.answers import REQUEST_KINDS
 from amptui.records.control import PauseRequest, PrecisionRequest, Request, StopRequest, record_of
@@ -37,6 +37,8 @@ from tests.telemetry import record_samples
 from tests.telemetry.record_samples import faster, measured
 from tests.tui import numerics_views, rank_views, special_views, timing_views, view_parts, views
 from tests.tui.panels.drawing import SCREEN, Draw
+from tests.tui.special_views import BEGUN, MEMORY
+from tests.tui.special_views import with_memory as by_kind
 
 NOT_KEPT = KeepingChanged(time=views.NOW, what="journal", trouble="the disk is full", unsaved=3)
 WITH_KEYS = replace(SCREEN, accepts=REQUEST_KINDS)
@@ -257,9 +259,10 @@ def _scale() -> Iterator[Drawing]:
 # -------------------------------------------------------------------------------- the precisions compared
 
 
-def _stats(*precisions: str) -> SessionView:
+def _stats(*precisions: str, **changes: Any) -> SessionView:
     rows = tuple(replace(views.compared().comparison.rows[0], precision=name) for name in precisions)
-    return replace(views.compared(), comparison=Comparison(rows=rows, baseline="fp32", low="fp16"))
+    comparison = Comparison(rows=rows, **{"baseline": "fp32", "low": "fp16", **changes})
+    return replace(views.compared(), comparison=comparison)
 
 
 def _tally(**changes: object) -> SessionView:
@@ -275,11 +278,7 @@ def _comparison() -> Iterator[Drawing]:
         yield Drawing(f"{speed} and {saving}", draw, _tally(speedup=speed, memory_saving=saving), 34, 10)
     few = tuple(replace(row, steps=12) for row in compared.comparison.rows)
     fp32, amp = compared.comparison.rows
-    emulated = replace(_stats("bf16", "fp8-emulated"), compared=None)
-    emulated = replace(
-        emulated,
-        comparison=replace(emulated.comparison, baseline="bf16", low="fp8-emulated", missing="emulated"),
-    )
+    emulated = _stats("bf16", "fp8-emulated", low="fp8-emulated", baseline="bf16", missing="emulated")
     first = views.first_impression().comparison.rows[0]
     alone = Comparison(rows=(replace(first, provisional_steps=1),), baseline="fp32")
     for title, sizes, view in (
@@ -309,15 +308,11 @@ def _tests() -> Iterator[Drawing]:
     three = (measured("fp32"), faster(), bf16)
     for title, sizes, view in (
         ("A/B test", "34x3 34x8 34x22 60x22 118x22", special_views.in_turns()),
-        ("A/B test, begun", "34x22", special_views.in_turns(0, special_views.BEGUN)),
+        ("A/B test, begun", "34x22", special_views.in_turns(0, BEGUN)),
         ("A/B test of three", "34x30", special_views.in_turns(rows=three)),
         ("A/B test, over", "34x22 34x24", special_views.over()),
         ("A/B test, over, another pair", "34x30", special_views.over(rows=(measured("fp32"), bf16))),
-        (
-            "A/B test, stopped at once",
-            "34x22",
-            special_views.over(rows=special_views.BEGUN, reason="stopped"),
-        ),
+        ("A/B test, stopped at once", "34x22", special_views.over(rows=BEGUN, reason="stopped")),
     ):
         yield from _in(sizes, title, precision_table.draw, view, WITH_KEYS)
     three_headers = (special_views.in_turns(), special_views.in_turns(rows=three))
@@ -331,41 +326,25 @@ def _memory() -> Iterator[Drawing]:
     draw, compared = memory_panel.draw, views.compared()
     instance, second = views.gpu(uuid="MIG-aaaa"), views.gpu(uuid="GPU-cccc")
     without_run_host = replace(views.device(note="no NVIDIA GPU"), host=HostSample())
+
+    def of(*gpus: GpuSample) -> SessionView:
+        return replace(compared, device=views.device(*gpus))
+
     cpu = views.no_nvml()
     assert cpu.run is not None
     for title, sizes, view in (
         ("one GPU", "34x6 60x10", compared),
         ("two GPUs, held down", "34x6 60x10", views.two_gpus()),
-        (
-            "nothing sampled",
-            "60x4",
-            replace(compared, device=views.device(GpuSample(uuid=views.TRAINING_UUID)), allocator=None),
-        ),
+        ("nothing sampled", "60x4", replace(of(GpuSample(uuid=views.TRAINING_UUID)), allocator=None)),
         ("on a CPU beside a GPU", "60x4", replace(compared, run=views.run_started(gpu_uuid=None))),
-        (
-            "a MIG instance",
-            "60x10",
-            replace(compared, device=views.device(views.gpu(uuid="GPU-bbbb"), instance, second)),
-        ),
-        (
-            "eight GPUs",
-            "60x12 60x30",
-            replace(compared, device=views.device(*(views.gpu(index) for index in range(8)))),
-        ),
-        (
-            "nearly full",
-            "60x4",
-            replace(compared, device=views.device(views.gpu(memory_used_bytes=138 * views.GIB))),
-        ),
+        ("a MIG instance", "60x10", of(views.gpu(uuid="GPU-bbbb"), instance, second)),
+        ("eight GPUs", "60x12 60x30", of(*map(views.gpu, range(8)))),
+        ("nearly full", "60x4", of(views.gpu(memory_used_bytes=138 * views.GIB))),
         ("no GPU", "60x6", cpu),
         ("of four ranks", "60x6", replace(cpu, run=replace(cpu.run, world_size=4))),
         ("no figures of the host", "60x6", replace(cpu, device=without_run_host)),
-        ("by kind", "34x6 60x8 76x20", special_views.with_memory(*special_views.MEMORY[:2])),
-        (
-            "by kind, without samples",
-            "34x6 76x20",
-            replace(special_views.with_memory(*special_views.MEMORY), device=None),
-        ),
+        ("by kind", "34x6 60x8 76x20", by_kind(*MEMORY[:2])),
+        ("by kind, without samples", "34x6 76x20", replace(by_kind(*MEMORY), device=None)),
     ):
         yield from _in(sizes, title, draw, view)
     late = replace(SCREEN, now=views.NOW + 12)
@@ -374,14 +353,14 @@ def _memory() -> Iterator[Drawing]:
 
 
 def _memory_by_kind() -> Iterator[Drawing]:
-    fp32, fp16, bf16 = special_views.MEMORY
-    two = special_views.with_memory(fp32, fp16)
+    fp32, fp16, bf16 = MEMORY
+    two = by_kind(fp32, fp16)
     xray = record_samples.xray(saved_bytes_fp32=236 * 2**20, saved_bytes_amp=121 * 2**20)
-    unmeasured = special_views.with_memory(*special_views.WITHOUT_PEAKS, before=views.no_nvml())
+    unmeasured = by_kind(*special_views.WITHOUT_PEAKS, before=views.no_nvml())
     for title, sizes, view in (
         ("two precisions", "37x20 44x12 50x14 76x9 76x14 76x20 110x30", two),
-        ("one precision", "76x20", special_views.with_memory(fp32)),
-        ("three precisions", "76x20 110x30", special_views.with_memory(fp32, fp16, bf16)),
+        ("one precision", "76x20", by_kind(fp32)),
+        ("three precisions", "76x20 110x30", by_kind(fp32, fp16, bf16)),
         ("without peaks", "76x20", unmeasured),
         ("with an X-ray", "76x20", replace(two, numerics=replace(two.numerics, xray=xray))),
     ):

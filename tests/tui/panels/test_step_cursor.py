@@ -22,7 +22,7 @@ from amptui.tui.panels.step_cursor import (
     precision_at,
     press,
 )
-from amptui.tui.renderables.step_window import GUTTER, Window, visible_window
+from amptui.tui.renderables.step_window import GUTTER, visible_window
 from tests.golden import Goldens
 from tests.tui.renderables.tracks import any_series, any_switches, series_of, windows_near
 
@@ -204,14 +204,3 @@ def test_its_line_stands_in_the_column_of_its_step(
     drawn = {x for line in canvas.lines() for x, sign in enumerate(line) if sign == "│"}
     shows = step in window and width > GUTTER and height > 0
     assert drawn == ({GUTTER + window.column_of(step, width - GUTTER)} if shows else set())
-
-
-@given(st.integers(0, 10**6), st.integers(1, 10**6), st.integers(0, 10**6), st.integers(1, 10**6))
-def test_a_window_moved_into_another_keeps_its_size_if_it_fits(
-    first: int, steps: int, whole_first: int, whole_steps: int
-) -> None:
-    window, whole = Window(first, first + steps - 1), Window(whole_first, whole_first + whole_steps - 1)
-    moved = window.within(whole)
-    assert moved.steps == min(steps, whole_steps)
-    assert moved.first_step >= whole.first_step
-    assert moved.last_step <= whole.last_step

@@ -75,12 +75,6 @@ def test_the_columns_times_their_seconds_are_the_samples_at_any_zoom(
     assert np.nansum(result.mean * result.weights) == pytest.approx(sum(count for count, _ in shown))
 
 
-def test_the_curve_is_what_the_run_made_not_the_mean_of_its_rates() -> None:
-    steps: list[Step] = [(256, 0.002), (256, 0.010)] * 200
-    result = sample(rates(steps, buckets=2048, recent=2048), Window(1, 400), 40)
-    assert result.mean == pytest.approx(np.full(40, 512 / 0.012))
-
-
 @pytest.mark.parametrize("count", [5, 60, 500])
 @pytest.mark.parametrize("outlier", [(256, 1e-6), (256, 30.0)], ids=["fast", "slow"])
 def test_one_step_does_not_flatten_the_curve(count: int, outlier: tuple[int, float]) -> None:

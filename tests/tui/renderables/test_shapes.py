@@ -81,11 +81,6 @@ def ratio_drawn(ratio: float, low: float | None, high: float | None, width: int 
     return canvas.lines()
 
 
-def test_a_slower_ratio_is_the_mirror_image_of_a_faster_one() -> None:
-    faster, slower = ratio_drawn(1.71, 1.5, 1.9)[0], ratio_drawn(1 / 1.71, 1 / 1.9, 1 / 1.5)[0]
-    assert slower == faster[::-1].translate(str.maketrans("├┤", "┤├"))
-
-
 @given(st.floats(1e-3, 1e3), st.floats(1.0, 10.0), st.floats(1.0, 10.0), st.integers(3, 120))
 def test_the_dot_is_on_the_side_of_the_ratio_and_within_its_whiskers(
     ratio: float, below: float, above: float, width: int
