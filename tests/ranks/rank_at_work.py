@@ -66,6 +66,10 @@ class Ended:
     results: dict[str, Any]
 
 
+Start = Callable[..., list[Ended]]
+"""As the fixture ``start`` does it."""
+
+
 def train_ranks(
     task: str,
     ranks: int,

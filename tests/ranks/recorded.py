@@ -5,6 +5,7 @@ import math
 import os
 import random
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from amptui import Data, DataRequest
 from amptui.data.sources import Arrays
 from tests.ranks.odd_model import OddModel
-from tests.tiny import Tiny
+from tests.tiny import Log, Tiny, log_of, prepare
 
 STEPS: list[tuple[str, str]] = []
 """The precision of each step of this process, and a hash of the weights after it."""
@@ -129,6 +130,11 @@ class Recorded(Tiny):
             time.sleep(self.lag_seconds)
         weights = b"".join(whole(p).detach().numpy().tobytes() for p in model.parameters())
         STEPS.append((self.precision, hashlib.sha1(weights, usedforsecurity=False).hexdigest()[:12]))
+
+
+def alone(batch_size: int = 16, *, options: Mapping[str, Any] | None = None, **fields: Any) -> Log:
+    """What one process records that trains for two epochs with the batches of all ranks."""
+    return log_of(prepare(Recorded(epochs=2, batch_size=batch_size, **fields), **(options or {})))
 
 
 def whole(parameter: Any) -> Tensor:

@@ -9,8 +9,8 @@ from amptui.engine.checkpoint.file import checkpoints, read
 from amptui.records.run import RunFailed, RunResumed
 from tests.engine.working import Worker
 from tests.ranks.rank_at_work import Ended, train_ranks
-from tests.ranks.recorded import Recorded
-from tests.tiny import Log, losses, prepare, train
+from tests.ranks.recorded import alone as one_process
+from tests.tiny import losses
 from tests.warm import WarmSource
 
 pytestmark = pytest.mark.ci
@@ -103,9 +103,7 @@ def test_another_number_of_ranks_goes_on_with_the_same_global_batch(
     (resumed,) = alone.log.of(RunResumed)
     assert (resumed.step, resumed.world_size, resumed.parallel, resumed.batch_size) == (8, 1, "", 16)
 
-    log = Log()
-    train(prepare(Recorded(epochs=2, batch_size=16, batch_norm=False)), log)
-    expected = losses(log)
+    expected = losses(one_process(batch_norm=False))
     assert four[0].results["losses"] == pytest.approx(expected[4:8], rel=1e-5)
     assert losses(alone.log) == pytest.approx(expected[8:], rel=1e-5)
 
@@ -118,9 +116,8 @@ def test_a_checkpoint_of_one_process_is_resumed_with_two_ranks(
     folder = tmp_path / "checkpoints"
     Worker(RECORDED, checkpoint_dir=folder, steps=5, batch_size=16, settings=settings).end()
     two = ranks(warm, tmp_path, "Recorded", settings=settings, resume=True, fsdp=fsdp)
-    log = Log()
-    train(prepare(Recorded(epochs=2, batch_size=16, batch_norm=False)), log)
-    assert two[0].results["losses"] == pytest.approx(losses(log)[5:], rel=1e-5)
+    expected = losses(one_process(batch_norm=False))
+    assert two[0].results["losses"] == pytest.approx(expected[5:], rel=1e-5)
 
 
 def test_each_rank_has_random_states_of_its_own_in_the_file_and_another_number_must_divide_the_batch(

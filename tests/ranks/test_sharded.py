@@ -28,10 +28,9 @@ from amptui.ranks.parallel.sharded import (
 from amptui.records.run import EpochFinished
 from amptui.records.steps import StepRecord
 from tests.ranks.odd_model import OddModel
-from tests.ranks.rank_at_work import train_ranks
-from tests.ranks.recorded import Recorded
-from tests.tiny import Log, losses, prepare, train
-from tests.warm import WarmSource
+from tests.ranks.rank_at_work import Start
+from tests.ranks.recorded import Recorded, alone
+from tests.tiny import log_of, losses, prepare
 
 POISONED = {"overflows_on_rank": "1", "overflow": "loss"}
 """The third loss of rank 1 is infinite."""
@@ -129,46 +128,37 @@ def test_the_mean_loss_stays_in_float32(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("fsdp", [False, pytest.param(True, marks=[pytest.mark.ci, pytest.mark.torch])])
-def test_two_ranks_train_as_one_process_with_the_global_batch(
-    warm: WarmSource, tmp_path: Path, fsdp: bool
-) -> None:
-    ranks = train_ranks(
-        "plain", 2, tmp_path, warm=warm, batch_norm="no", samples="72", options={"fsdp": fsdp}
-    )
+def test_two_ranks_train_as_one_process_with_the_global_batch(start: Start, fsdp: bool) -> None:
+    ranks = start(batch_norm="no", samples="72", options={"fsdp": fsdp})
     assert ranks[0].steps == ranks[1].steps
 
-    log = Log()
-    train(prepare(Recorded(epochs=2, batch_size=16, samples=72, batch_norm=False)), log)
+    log = alone(samples=72, batch_norm=False)
     assert ranks[0].results["losses"] == pytest.approx(losses(log), rel=1e-5)
-    alone = [record.validation for record in log.of(EpochFinished) if record.validation is not None]
-    for results, expected in zip(ranks[0].results["validations"], alone, strict=True):
+    validations = [record.validation for record in log.of(EpochFinished) if record.validation is not None]
+    for results, expected in zip(ranks[0].results["validations"], validations, strict=True):
         assert results == pytest.approx((expected.loss, expected.accuracy, expected.samples), rel=1e-5)
 
 
 @pytest.mark.ci
-def test_tied_frozen_lazy_and_unused_weights_train_as_in_one_process(
-    warm: WarmSource, tmp_path: Path
-) -> None:
+def test_tied_frozen_lazy_and_unused_weights_train_as_in_one_process(start: Start, tmp_path: Path) -> None:
     path = tmp_path / "weights.pt"
     arguments = {"odd": "yes", "unused": "yes"}
     options = {"fsdp": True, "save_weights": str(path), "clip_norm": 0.5}
-    ranks = train_ranks("plain", 2, tmp_path, warm=warm, **arguments, options=options)
+    ranks = start(**arguments, options=options)
     assert ranks[0].steps == ranks[1].steps
 
-    log, alone = Log(), prepare(Recorded(epochs=2, batch_size=16, odd=True, unused=True), clip_norm=0.5)
-    train(alone, log)
+    one = prepare(Recorded(epochs=2, batch_size=16, odd=True, unused=True), clip_norm=0.5)
+    log = log_of(one)
     assert ranks[0].results["losses"] == pytest.approx(losses(log), rel=1e-5)
-    expected = {name: value.clone() for name, value in alone.model.state_dict().items()}
-    load_weights(alone.model, path)
-    for name, value in alone.model.state_dict().items():
+    expected = {name: value.clone() for name, value in one.model.state_dict().items()}
+    load_weights(one.model, path)
+    for name, value in one.model.state_dict().items():
         torch.testing.assert_close(value, expected[name], rtol=1e-4, atol=1e-5)
 
     options = {"fsdp": True, "init_weights": str(path)}
-    ranks = train_ranks("plain", 2, tmp_path, warm=warm, **arguments, options=options)
-    log = Log()
-    experiment = Recorded(epochs=2, batch_size=16, odd=True, unused=True)
-    train(prepare(experiment, init_weights=str(path)), log)
-    assert ranks[0].results["losses"] == pytest.approx(losses(log), rel=1e-5)
+    ranks = start(**arguments, options=options)
+    again = losses(alone(odd=True, unused=True, options={"init_weights": str(path)}))
+    assert ranks[0].results["losses"] == pytest.approx(again, rel=1e-5)
 
 
 @pytest.mark.ci
@@ -183,37 +173,34 @@ def test_tied_frozen_lazy_and_unused_weights_train_as_in_one_process(
     ],
 )
 def test_what_does_not_work_on_sharded_weights_is_explained(
-    warm: WarmSource, tmp_path: Path, settings: dict[str, str], error: str
+    start: Start, settings: dict[str, str], error: str
 ) -> None:
     """FSDP2 raises it on every rank, and rank 0 may hear of another's first."""
-    ranks = train_ranks("plain", 2, tmp_path, warm=warm, **settings, options={"fsdp": True}, status=1)
+    ranks = start(**settings, options={"fsdp": True}, status=1)
     assert ranks[0].results["error"].removeprefix("rank 1: ").startswith(error)
 
 
 @pytest.mark.ci
-def test_norms_and_windows_are_those_of_the_global_gradient(warm: WarmSource, tmp_path: Path) -> None:
+def test_norms_and_windows_are_those_of_the_global_gradient(start: Start) -> None:
     # Of four biases in the last layer the third rank has none.
-    ranks = train_ranks(
-        "plain", 3, tmp_path, warm=warm, batch_norm="no", samples="320", width="3", options={"fsdp": True}
-    )
+    ranks = start(count=3, batch_norm="no", samples="320", width="3", options={"fsdp": True})
 
-    log = Log()
     experiment = Recorded(epochs=2, batch_size=24, samples=320, width=3, batch_norm=False)
-    alone = prepare(experiment, clip_norm=1e9)  # its norm is measured in each step
-    train(alone, log)
+    one = prepare(experiment, clip_norm=1e9)  # its norm is measured in each step
+    log = log_of(one)
     expected = {str(record.step): record.grad_norm for record in log.of(StepRecord)}
     norms = {step: norm for step, (norm, _) in ranks[0].results["norms"].items()}
     assert norms
     assert norms == pytest.approx({step: expected[step] for step in norms}, rel=1e-4)
-    elements = sum(p.numel() for p in alone.model.parameters())
+    elements = sum(p.numel() for p in one.model.parameters())
     assert ranks[0].results["windows"]
     assert all(results == [elements, 0, elements] for results in ranks[0].results["windows"])
 
 
 @pytest.mark.ci
-def test_an_overflow_on_one_rank_skips_the_step_on_all(warm: WarmSource, tmp_path: Path) -> None:
+def test_an_overflow_on_one_rank_skips_the_step_on_all(start: Start) -> None:
     options = {"fsdp": True, "precision": "fp16"}
-    ranks = train_ranks("plain", 2, tmp_path, warm=warm, **POISONED, options=options)
+    ranks = start(**POISONED, options=options)
     assert ranks[0].results["skips"] == [3]
     assert ranks[0].steps == ranks[1].steps
     assert ranks[0].steps[1][1] == ranks[0].steps[2][1] != ranks[0].steps[3][1]
@@ -223,9 +210,9 @@ def test_an_overflow_on_one_rank_skips_the_step_on_all(warm: WarmSource, tmp_pat
 
 
 @pytest.mark.ci
-def test_lost_weights_end_the_run(warm: WarmSource, tmp_path: Path) -> None:
+def test_lost_weights_end_the_run(start: Start) -> None:
     arguments = POISONED | {"epochs": "50", "options": {"fsdp": True}}
-    ranks = train_ranks("plain", 2, tmp_path, warm=warm, **arguments, status=1)
+    ranks = start(**arguments, status=1)
     assert re.search(r"\b6 of 6 .* NaN\b", ranks[0].results["error"])
 
 
