@@ -4,10 +4,8 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,24 +14,14 @@ import pytest
 
 from amptui.base.errors import RunFolderError
 from amptui.ranks.agreement.guest_control import NO_SCRIPT_XRAY
-from amptui.records.answers import RequestRefused, RequestTaken
-from amptui.records.control import (
-    CheckpointRequest,
-    PauseRequest,
-    PrecisionRequest,
-    Request,
-    StopRequest,
-    XRayRequest,
-)
-from amptui.records.ranks import RankLost, RanksAwaited, RanksSampled, RanksStarted, StacksTaken
-from amptui.records.run import Note, PauseChanged, Record, RunFailed, RunFinished, RunResumed, RunStarted
+from amptui.records.ranks import RankLost, RanksAwaited, RanksStarted, StacksTaken
+from amptui.records.run import Note, PauseChanged, RunFailed, RunFinished, RunResumed, RunStarted
 from amptui.records.steps import StepRecord
 from amptui.reports.run_list import read_row
-from amptui.runs.client import Client
-from amptui.runs.socket_place import connect
-from tests.builders import of, one_by_one
+from tests.builders import of
 from tests.checkout import ROOT
-from tests.living import records_of, wait_until
+from tests.conformance.recorded import Request, Screen
+from tests.living import last_step, records_of, wait_until
 from tests.mesh_script import BATCH, STEPS
 from tests.terminal import amptui_command
 from tests.warm import Process, WarmSource, start_piped
@@ -92,10 +80,15 @@ def the_run(runs: Path) -> Path:
     return run
 
 
-def meeting(runs: Path) -> Path:
-    """The run, once there is one and its ranks have met."""
+def begun(runs: Path) -> Path:
+    """The run, once there is one."""
     wait_until(lambda: runs.exists() and any(runs.iterdir()), "no run", seconds=120)
-    run = the_run(runs)
+    return the_run(runs)
+
+
+def meeting(runs: Path) -> Path:
+    """The run, once its ranks have met."""
+    run = begun(runs)
     wait_until(lambda: of(RanksStarted, records_of(run)), "the ranks have not met", seconds=120)
     return run
 
@@ -142,58 +135,33 @@ def test_observed_ranks_train_as_the_bare_script(
     assert {step.samples for step in steps} - {0} == {16}
 
 
-class Screen:
-    """What a screen does: it asks, and reads the answers."""
+def screen_of(run: Path) -> Screen:
+    """A screen of the run, once that can be reached."""
 
-    def __init__(self, run: Path) -> None:
-        self.records: list[Record] = []
-        self._news = threading.Condition()
-        connection = wait_until(lambda: _connected(run), "no socket", seconds=120)
-        assert connection is not None
-        self._connection = connection
-        self._client = Client(
-            connection,
-            restore=lambda _state: None,
-            fold=self._fold,
-            on_request=lambda _request: None,
-            ended=threading.Event(),
-        )
-        self._client.start()
+    def reached() -> Screen | None:
+        try:
+            return Screen(run)
+        except RunFolderError:
+            return None
 
-    def _fold(self, batch: object) -> None:
-        with self._news:
-            self.records.extend(one_by_one(batch))  # type: ignore[arg-type]
-            self._news.notify_all()
-
-    def wait_for(self, kind: type[Record], count: int = 1) -> None:
-        with self._news:
-            assert self._news.wait_for(lambda: len(of(kind, self.records)) >= count, timeout=60), kind
-
-    def ask(self, request: Request) -> RequestTaken | RequestRefused:
-        """Ask, and wait for the answer."""
-        number = self._client.ask(request)
-
-        def answers() -> list[RequestTaken | RequestRefused]:
-            records = [each for each in self.records if isinstance(each, RequestTaken | RequestRefused)]
-            return [record for record in records if record.request.number == number]
-
-        with self._news:
-            assert self._news.wait_for(answers, timeout=60), request
-            return answers()[0]
-
-    def stop(self) -> None:
-        self._client.ask(StopRequest("q"))
-
-    def close(self) -> None:
-        self._client.leave("detached")
-        self._connection.close()
+    screen = wait_until(reached, "no socket", seconds=120)
+    assert screen is not None
+    return screen
 
 
-def _connected(run: Path) -> socket.socket | None:
-    try:
-        return connect(run)
-    except RunFolderError:
-        return None
+def is_step(line: Request) -> bool:
+    return line.get("type") == "Steps"
+
+
+STOP: Request = {"request": "stop", "reason": "q", "at_once": False}
+
+
+def switch(precision: str) -> Request:
+    return {"request": "precision", "precision": precision}
+
+
+def pause(paused: bool) -> Request:
+    return {"request": "pause", "paused": paused}
 
 
 @contextmanager
@@ -224,8 +192,7 @@ def training(
 ) -> Iterator[tuple[Screen, Path]]:
     """A script on two ranks that trains until it is stopped, and a screen; its end is awaited."""
     with started(warm, out, kind, steps) as process:
-        wait_until(lambda: runs.exists() and any(runs.iterdir()), "no run", seconds=120)
-        screen = Screen(the_run(runs))
+        screen = screen_of(begun(runs))
         yield screen, the_run(runs)
     screen.close()
     assert process.returncode == 0, said(out)
@@ -234,24 +201,21 @@ def training(
 def test_all_ranks_obey_a_screen_at_the_same_step(warm: WarmSource, tmp_path: Path, runs: Path) -> None:
     out = tmp_path / "out"
     with training(warm, out, "watch", runs) as (screen, run):
-        screen.wait_for(StepRecord)
-        for precision in ("bf16", "fp16", "fp32", "bf16"):
-            assert isinstance(screen.ask(PrecisionRequest(precision)), RequestTaken)
-        assert isinstance(screen.ask(CheckpointRequest()), RequestTaken)
-        assert isinstance(screen.ask(PauseRequest(True)), RequestTaken)
-        screen.wait_for(PauseChanged)
-        assert isinstance(screen.ask(PauseRequest(False)), RequestTaken)
-        refused = screen.ask(XRayRequest())
-        assert isinstance(refused, RequestRefused)
-        assert refused.detail == NO_SCRIPT_XRAY
-        screen.wait_for(RanksSampled)
-        screen.stop()
+        screen.wait_for(is_step)
+        asked = [switch(name) for name in ("bf16", "fp16", "fp32", "bf16")]
+        asked += [{"request": "checkpoint"}, pause(True), pause(False)]
+        assert {screen.answer(request)["type"] for request in asked} == {"RequestTaken"}
+        refused = screen.answer({"request": "x-ray"})
+        assert (refused["type"], refused["detail"]) == ("RequestRefused", NO_SCRIPT_XRAY)
+        screen.wait_for(lambda line: line.get("type") == "RanksSampled")
+        screen.ask(STOP)
     first, other = steps_in(out)
     assert first == other
     assert {precision for precision, _ in first} == {"fp32", "bf16", "fp16"}
     records = records_of(run)
     (ranks,) = of(RanksStarted, records)
     assert [place.rank for place in ranks.ranks] == [0, 1]
+    assert [record.paused for record in of(PauseChanged, records)] == [True, False]
     last = records[-1]
     assert isinstance(last, RunFinished)
     assert (last.reason, last.steps) == ("stopped", len(first))
@@ -261,10 +225,10 @@ def test_all_ranks_obey_a_screen_at_the_same_step(warm: WarmSource, tmp_path: Pa
 def test_ranks_of_a_sharded_model_obey_too(warm: WarmSource, tmp_path: Path, runs: Path) -> None:
     out = tmp_path / "out"
     with training(warm, out, "sharded", runs) as (screen, run):
-        screen.wait_for(StepRecord)
+        screen.wait_for(is_step)
         for precision in ("bf16", "fp16", "fp32"):
-            assert isinstance(screen.ask(PrecisionRequest(precision)), RequestTaken)
-        screen.stop()
+            assert screen.answer(switch(precision))["type"] == "RequestTaken"
+        screen.ask(STOP)
     first, other = steps_in(out)
     assert [precision for precision, _ in first] == [precision for precision, _ in other]
     assert {record.grad_norm for record in of(StepRecord, records_of(run))} == {None}
@@ -275,9 +239,9 @@ def test_where_only_rank_0_watches_it_tells_so_once_and_nobody_waits(
 ) -> None:
     out = tmp_path / "out"
     with training(warm, out, "only rank 0", runs, 200) as (screen, run):
-        answer = screen.ask(PrecisionRequest("bf16"))
-        assert isinstance(answer, RequestRefused)
-        assert "rank 1 has not called amptui" in answer.detail
+        answer = screen.answer(switch("bf16"))
+        assert answer["type"] == "RequestRefused"
+        assert "rank 1 has not called amptui" in answer["detail"]
     first, other = steps_in(out)
     assert first == other
     assert [first[:200], other[:200]] == bare
@@ -305,11 +269,10 @@ def test_ranks_with_unequal_batches_train_as_without_us_and_refuse(
 ) -> None:
     assert launched(warm, tmp_path / "bare", "bare uneven", 200).returncode == 0
     out = tmp_path / "out"
-    with training(warm, out, "uneven", runs, 200) as (screen, _run):
-        screen.wait_for(StepRecord, 100)
-        answer = screen.ask(PrecisionRequest("bf16"))
-        assert isinstance(answer, RequestRefused)
-        assert isinstance(screen.ask(PauseRequest(True)), RequestRefused)
+    with training(warm, out, "uneven", runs, 200) as (screen, run):
+        wait_until(lambda: last_step(run) >= 100, "no step")
+        for request in (switch("bf16"), pause(True)):
+            assert screen.answer(request)["type"] == "RequestRefused"
     for ours, bare in zip(steps_in(out), steps_in(tmp_path / "bare"), strict=True):
         assert len(bare) >= 190
         assert ours[: len(bare)] == bare
@@ -319,8 +282,7 @@ def test_a_killed_rank_ends_the_script_as_without_us(warm: WarmSource, tmp_path:
     bare = launched(warm, tmp_path / "bare", "bare killed", 1_000_000)
     out = tmp_path / "out"
     with started(warm, out, "killed", 1_000_000) as ours:
-        wait_until(lambda: runs.exists() and any(runs.iterdir()), "no run", seconds=120)
-        wait_until(lambda: of(StepRecord, records_of(the_run(runs))), "no step", seconds=120)
+        wait_until(lambda: of(StepRecord, records_of(begun(runs))), "no step", seconds=120)
     assert ours.returncode == bare.returncode != 0
     texts = [
         re.findall(r"rank +: (\d).*\n +exitcode +: (-?\d+)", text)[-1] for text in (bare.stderr, said(out))
@@ -351,8 +313,7 @@ def test_a_rank_that_makes_the_others_wait_is_told_with_its_stack_and_never_ende
     warm: WarmSource, tmp_path: Path, runs: Path
 ) -> None:
     with started(warm, tmp_path / "out", "stuck", 100) as process:
-        wait_until(lambda: runs.exists() and any(runs.iterdir()), "no run", seconds=120)
-        wait_until(lambda: of(StacksTaken, records_of(the_run(runs))), "no stacks", seconds=120)
+        wait_until(lambda: of(StacksTaken, records_of(begun(runs))), "no stacks", seconds=120)
     assert process.returncode == 0
     records = records_of(the_run(runs))
     waits = of(RanksAwaited, records)

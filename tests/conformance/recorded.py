@@ -13,6 +13,8 @@ from amptui.runs.socket_place import connect
 Request = Mapping[str, Any]
 """As a line of the protocol: ``{"request": "precision", "precision": "bf16"}``."""
 
+ANSWERS = ("RequestTaken", "RequestRefused")
+
 
 class Screen:
     """What a screen says and hears, as lines of JSON."""
@@ -24,15 +26,25 @@ class Screen:
         self._send({"hello": {"protocol": 2}})
         self.wait_for(lambda line: "history" in line)
 
-    def ask(self, request: Request) -> None:
-        """Make a request; return when the run has heard it."""
+    def ask(self, request: Request) -> int:
+        """Make a request; its number, when the run has heard it."""
         number = next(self._numbers)
         self._send({"number": number, **request})
         self.wait_for(lambda line: line.get("type") == "RequestMade" and line["number"] == number)
+        return number
 
-    def wait_for(self, wanted: Callable[[Mapping[str, Any]], object]) -> None:
-        while not wanted(json.loads(self._lines.readline())):
+    def answer(self, request: Request) -> Mapping[str, Any]:
+        """Make a request; the line that says what became of it."""
+        number = self.ask(request)
+        return self.wait_for(
+            lambda line: line.get("type") in ANSWERS and line["request"]["number"] == number,
+        )
+
+    def wait_for(self, wanted: Callable[[Mapping[str, Any]], object]) -> Mapping[str, Any]:
+        """Read until there is such a line."""
+        while not wanted(line := json.loads(self._lines.readline())):
             pass
+        return line  # type: ignore[no-any-return]
 
     def close(self) -> None:
         self._lines.close()
