@@ -66,13 +66,6 @@ def test_any_epoch_can_be_made_again_without_those_before(source: Source) -> Non
     assert targets(opened(source, batch_size=1, seed=1), 3) != orders[0], "neither stands in for the other"
 
 
-@pytest.mark.parametrize("source", [arrays(64), Numbers(64)], ids=["arrays", "dataset"])
-def test_the_order_takes_nothing_from_the_global_generator(source: Source) -> None:
-    before = torch.get_rng_state()
-    targets(opened(source), 1)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 def test_every_pixel_value_becomes_its_fraction_of_255_exactly() -> None:
     pixels = torch.arange(256, dtype=torch.uint8).view(256, 1, 1, 1)
     ((inputs, _),) = opened(Arrays(pixels, torch.arange(256)), batch_size=256, training=False).epoch(1)

@@ -5,7 +5,6 @@ import hashlib
 import io
 import struct
 import tarfile
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from amptui.data import vision
 from amptui.data.cifar import read_cifar10
 from amptui.data.download import DOWNLOAD_AGAIN
 from amptui.data.mnist import FOLDER, IdxFile, read_mnist
-from amptui.data.sources import Arrays, Data, Progress
+from amptui.data.sources import Progress
 
 Watch = Callable[..., Any]
 
@@ -251,22 +250,16 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_PROXY", raising=False)
 
 
-def assert_synthetic(data: Data, shape: tuple[int, ...]) -> None:
-    assert (data.name, data.real) == ("synthetic images", False)
-    assert isinstance(data.train, Arrays)
-    assert isinstance(data.validation, Arrays)
-    assert data.train.inputs.shape == shape
-    assert data.validation.inputs.shape == (10_000, *shape[1:])
-    assert not (data.validation.inputs[0] == data.train.inputs[0]).all()
-
-
 @pytest.mark.ci
 @pytest.mark.parametrize(("load", "shape"), SETS)
 def test_without_a_network_auto_falls_back_at_once_and_says_why(
     watch: Watch, load: Any, shape: tuple[int, ...], offline: None
 ) -> None:
     watched = watch("auto")
-    assert_synthetic(load(watched.request), shape)
+    data = load(watched.request)
+    assert (data.name, data.real) == ("synthetic images", False)
+    assert (data.train.inputs.shape, data.validation.inputs.shape) == (shape, (10_000, *shape[1:]))
+    assert not (data.validation.inputs[0] == data.train.inputs[0]).all()
     (warning,) = watched.warnings
     assert warning.startswith("training on synthetic images instead of ")
     assert "cannot download" in warning
@@ -289,9 +282,8 @@ def test_synthetic_touches_no_file_and_warns_of_nothing(watch: Watch, few_images
 
 @pytest.mark.parametrize("kind", ["auto", "real", "synthetic"])
 def test_stopping_ends_the_work_without_a_fallback(watch: Watch, kind: str, offline: None) -> None:
-    stop = threading.Event()
-    stop.set()
-    watched = watch(kind, stop)
+    watched = watch(kind)
+    watched.stop.set()
     with pytest.raises(DataError, match="stopped"):
         vision.mnist(watched.request)
     assert watched.warnings == []

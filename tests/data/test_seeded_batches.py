@@ -86,7 +86,8 @@ def test_no_batch_draws_what_another_drew(opened: Any) -> None:
 
 def test_loading_in_the_training_s_own_process_takes_nothing_from_its_generators(opened: Any) -> None:
     before = random.getstate(), np.random.get_state(legacy=False), torch.get_rng_state()
-    contents(opened(workers=0), 1)
+    for source in (None, arrays(40)):
+        contents(opened(source, workers=0), 1)
     assert random.getstate() == before[0]
     assert str(np.random.get_state(legacy=False)) == str(before[1])
     assert torch.equal(torch.get_rng_state(), before[2])

@@ -1,5 +1,7 @@
 """The stand-ins: the same for a seed, of every class, and hard enough to be worth a network's while."""
 
+from functools import cache
+
 import pytest
 import torch
 from torch import Tensor
@@ -8,55 +10,29 @@ from torch.nn import functional
 from amptui.data.synthetic import synthetic_images
 
 SAMPLES = 5000
-
-
 SEED, OTHER_SEED = 1, 2
 
 LIKE_MNIST, LIKE_CIFAR10 = (1, 28, 28), (3, 32, 32)
+BOTH = pytest.mark.parametrize("shape", [LIKE_MNIST, LIKE_CIFAR10], ids=["mnist", "cifar10"])
 
 Shape = tuple[int, int, int]
-Drawn = tuple[Tensor, Tensor]
 
 
-def drawn(shape: Shape, seed: int, samples: int = SAMPLES) -> Drawn:
+@cache
+def drawn(shape: Shape, seed: int, samples: int = SAMPLES) -> tuple[Tensor, Tensor]:
     return synthetic_images(samples, shape, seed=seed, inverted=shape == LIKE_CIFAR10)
 
 
-@pytest.fixture(scope="module", params=[LIKE_MNIST, LIKE_CIFAR10], ids=["mnist", "cifar10"])
-def shape(request: pytest.FixtureRequest) -> Shape:
-    image_shape: Shape = request.param
-    return image_shape
-
-
-@pytest.fixture(scope="module")
-def sample(shape: Shape) -> Drawn:
-    return drawn(shape, SEED)
-
-
-@pytest.fixture(scope="module")
-def other(shape: Shape) -> Drawn:
-    return drawn(shape, OTHER_SEED)
-
-
-def test_images_and_labels_have_the_form_of_the_real_ones(shape: Shape, sample: Drawn) -> None:
-    images, labels = sample
-    assert images.shape == (SAMPLES, *shape)
-    assert images.dtype == torch.uint8
-    assert labels.shape == (SAMPLES,)
-    assert labels.dtype == torch.int64
-
-
-def test_a_seed_always_draws_the_same_and_leaves_the_global_random_state_alone(
-    shape: Shape, sample: Drawn, other: Drawn
-) -> None:
+@BOTH
+def test_a_seed_always_draws_the_same_and_leaves_the_global_random_state_alone(shape: Shape) -> None:
     torch.manual_seed(2)
     before = torch.get_rng_state()
-    images, labels = drawn(shape, SEED)
+    images, labels = drawn.__wrapped__(shape, SEED)
     assert torch.equal(torch.get_rng_state(), before)
-    assert torch.equal(sample[0], images)
-    assert torch.equal(sample[1], labels)
-    assert not torch.equal(other[0], images)
-    assert not torch.equal(other[1], labels)
+    assert (images.shape, images.dtype) == ((SAMPLES, *shape), torch.uint8)
+    assert (labels.shape, labels.dtype) == ((SAMPLES,), torch.int64)
+    assert all(map(torch.equal, drawn(shape, SEED), (images, labels)))
+    assert not any(map(torch.equal, drawn(shape, OTHER_SEED), (images, labels)))
 
 
 @pytest.mark.parametrize("samples", [1, 4100])
@@ -68,8 +44,9 @@ def test_progress_climbs_to_the_number_of_samples(samples: int) -> None:
     assert told[-1] == samples
 
 
-def test_no_two_images_are_alike_not_even_across_seeds(sample: Drawn, other: Drawn) -> None:
-    images = torch.cat([sample[0], other[0]])
+@BOTH
+def test_no_two_images_are_alike_not_even_across_seeds(shape: Shape) -> None:
+    images = torch.cat([drawn(shape, seed)[0] for seed in (SEED, OTHER_SEED)])
     assert len(torch.unique(images.flatten(1), dim=0)) == 2 * SAMPLES
 
 

@@ -8,19 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.engine.readback import DeviceReadback, HostReadback, open_readback
+from tests.engine.clock import Clock
 from tests.tiny import no_waits
 
 Delivered = list[tuple[list[float] | None, float | None]]
-
-
-class Clock:
-    """Seconds that pass when told to."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def into(delivered: Delivered) -> Callable[[Sequence[float] | None, float | None], None]:
@@ -137,10 +128,7 @@ def test_a_full_ring_drops_rows_instead_of_waiting(ring: DeviceReadback) -> None
         ring.drain()
     assert not event.query(), "the host waited for the device"
     ring.flush()
-    assert [row for row, _ in delivered] == [
-        *[[float(i)] * 3 for i in range(8)],
-        *[None] * 13,
-    ]
+    assert [row for row, _ in delivered] == [*([float(i)] * 3 for i in range(8)), *[None] * 13]
     ring.push([value(21)], into(delivered), timed=True)
     ring.push([value(22)], into(delivered), timed=True)
     ring.flush()

@@ -4,16 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.engine.probes.budget import Cadence
-
-
-class Clock:
-    """A clock that tests set."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.engine.clock import Clock
 
 
 @given(

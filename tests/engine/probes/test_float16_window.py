@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 
 import numpy as np
 import pytest
@@ -46,22 +47,10 @@ def window_of(*gradients: Tensor | None, factor: float = 1.0) -> Float16Window:
     return window_of_model(model_with_gradients(gradients), factor)
 
 
-Counts = tuple[int, int, int, int, int, int]
+counts_of = attrgetter("elements", "zeros", "flushed", "subnormal", "overflowing", "nonfinite")
 
 
-def counts_of(window: Float16Window) -> Counts:
-    """Elements, zeros, flushed, subnormal, overflowing, nonfinite."""
-    return (
-        window.elements,
-        window.zeros,
-        window.flushed,
-        window.subnormal,
-        window.overflowing,
-        window.nonfinite,
-    )
-
-
-def counts_by_half(gradient: Tensor, factor: float) -> Counts:
+def counts_by_half(gradient: Tensor, factor: float) -> tuple[int, ...]:
     """The same as torch's own conversion has it."""
     wide = gradient.float()
     half = (wide * factor).half()
@@ -96,14 +85,8 @@ def neighbours(value: float) -> tuple[float, ...]:
 EDGES = [
     value
     for edge in (
-        2.0**-25,
-        2.0**-24,
-        2.0**-14,
-        2.0**-14 - 2.0**-24,
-        2.0**-14 - 2.0**-25,
-        65504.0,
-        65520.0,
-        65536.0,
+        *(2.0**-25, 2.0**-24, 2.0**-14, 2.0**-14 - 2.0**-24, 2.0**-14 - 2.0**-25),
+        *(65504.0, 65520.0, 65536.0),
     )
     for value in neighbours(edge)
 ]
