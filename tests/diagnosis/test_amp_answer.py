@@ -21,12 +21,6 @@ def answer_after(*records: Record) -> AmpAnswer:
     return amp_answer(view_after(*records))
 
 
-def test_what_runs_is_safe_so_far_and_only_what_does_not_would_be() -> None:
-    foretold = amp_answer(view_of("foretold_by_xray"))
-    assert (foretold.steps, safe_words(foretold)) == (0, "would be safe: gradients agree")
-    assert safe_words(replace(foretold, steps=3)) == "safe so far: gradients agree"
-
-
 # ------------------------------------------------------------------------------------------- age
 
 

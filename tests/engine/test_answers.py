@@ -111,12 +111,7 @@ done, and how many there are. No request is taken before the first of them."""
 
 @pytest.mark.parametrize(("asks", "standing", "answers", "kind", "count"), ANSWERED)
 def test_a_request_is_answered_once_when_it_is_done_or_never_will_be(
-    asks: Asks,
-    standing: tuple[Request, ...],
-    answers: list[str],
-    kind: type[Record],
-    count: int,
-    tmp_path: Path,
+    asks: Asks, standing: tuple[Request, ...], answers: list[str], kind: Any, count: int, tmp_path: Path
 ) -> None:
     log = trained(asks, standing=standing, checkpoints=tmp_path)
     assert [f"{kind}: {what}" for kind, what in log.outcomes] == answers
@@ -185,19 +180,12 @@ def test_a_comparison_asked_for_with_a_switch_waits_for_its_first_step(step: int
 
 
 def test_one_comparison_runs_at_a_time() -> None:
-    log = trained(
-        {4: (FP32_AND_BF16,), 6: (FP32_AND_BF16,), 8: (ComparisonRequest(),), 10: (ComparisonRequest(),)}
-    )
-    assert log.outcomes == [
-        ("comparison", "taken"),
-        ("comparison", "comparison running"),
-        ("comparison", "taken"),
-        ("comparison", "taken"),
-    ]
-    assert [(record.over, record.chosen) for record in log.of(PrecisionsCompared)] == [
-        (False, "fp32"),
-        (True, "fp32"),
-    ]
+    end = (ComparisonRequest(),)
+    log = trained({4: (FP32_AND_BF16,), 6: (FP32_AND_BF16,), 8: end, 10: end})
+    answers = ["taken", "comparison running", "taken", "taken"]
+    assert log.outcomes == [("comparison", answer) for answer in answers]
+    results = [(record.over, record.chosen) for record in log.of(PrecisionsCompared)]
+    assert results == [(False, "fp32"), (True, "fp32")]
 
 
 REQUESTS = st.sampled_from(

@@ -18,12 +18,7 @@ from amptui import Data, DataRequest
 from amptui.cli import main
 from amptui.engine import setup
 from amptui.engine.checkpoint.resume import newest_checkpoint
-from amptui.engine.compilation import (
-    MAX_VARIANTS,
-    compile_in_place,
-    missing_for_compile,
-    uses_cuda_graphs,
-)
+from amptui.engine.compilation import MAX_VARIANTS, compile_in_place, missing_for_compile, uses_cuda_graphs
 from amptui.engine.description import describe_run
 from amptui.engine.failure import explain
 from amptui.records.control import Control, TraceRequest, XRayRequest

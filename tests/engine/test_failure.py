@@ -37,10 +37,8 @@ def test_the_innermost_line_of_the_user_s_code_is_named() -> None:
     assert "cross_entropy" in traceback.format_exception(error)[-2]  # raised within torch
     assert f"({__file__}:" in sentence_of(error)
     where = line_of('raise ValueError("bad\\n  label")')
-    assert (
-        sentence_of(caught(ValueError, raise_here))
-        == f"ValueError: bad label ({__file__}:{where}, in step 5)"
-    )
+    said = f"ValueError: bad label ({__file__}:{where}, in step 5)"
+    assert sentence_of(caught(ValueError, raise_here)) == said
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from amptui.base.errors import UsageError
-from amptui.engine.float8 import (
-    NO_LAYER,
-    NO_SPEED,
-    NO_TORCHAO,
-    NO_WEIGHT,
-    Float8Linears,
-    supported_float8,
-    why_no_float8,
-)
+from amptui.engine.float8 import NO_LAYER, NO_SPEED, NO_WEIGHT, Float8Linears, supported_float8
 from amptui.recipe.request import FP8_RECIPES
 from amptui.records.answers import RequestRefused
 from amptui.records.control import ComparisonRequest, Control, PrecisionRequest
@@ -25,8 +17,6 @@ from amptui.records.findings import Float8Layers, FlopsCounted, PrecisionsCompar
 from amptui.records.run import Note, PrecisionChanged
 from amptui.records.steps import StepRecord
 from tests.tiny import Drawing, Log, Tiny, log_of, losses, prepare, resume, switching, train
-
-CPU = torch.device("cpu")
 
 needs_torchao = pytest.mark.usefixtures("usable_torchao")
 
@@ -86,10 +76,6 @@ def test_a_shared_weight_is_counted_once_and_a_model_without_such_a_layer_is_ref
 
 
 def test_a_device_without_float8_products_emulates_them() -> None:
-    if importlib.util.find_spec("torchao") is None:
-        assert why_no_float8(CPU) == {"fp8": NO_TORCHAO, "fp8-emulated": NO_TORCHAO}
-    else:
-        assert list(why_no_float8(CPU)) == ["fp8"]
     assert supported_float8("fp8", {"fp8": "no hardware"}) == "fp8-emulated"
     assert supported_float8("fp8", {}) == "fp8"
     assert supported_float8("fp8", {"fp8": "no", "fp8-emulated": "no"}) == "fp8"

@@ -31,20 +31,6 @@ def _restore_flags() -> Iterator[None]:
     before.apply()
 
 
-def test_ieee_and_tf32_set_what_torch_reports_and_fp32_restores_it() -> None:
-    _, precisions = prepare_precisions(CPU)
-    default = CONVOLUTION.fp32_precision, torch.backends.cuda.matmul.fp32_precision
-    precisions["tf32"].enter()
-    assert CONVOLUTION.fp32_precision == "tf32"
-    assert torch.backends.cuda.matmul.fp32_precision == "tf32"
-    precisions["ieee"].enter()
-    assert CONVOLUTION.fp32_precision != "tf32"
-    assert torch.backends.cuda.matmul.fp32_precision != "tf32"
-    precisions["fp32"].enter()
-    now = CONVOLUTION.fp32_precision, torch.backends.cuda.matmul.fp32_precision
-    assert now == default
-
-
 OLDER_AGREES: dict[str, Callable[[], object]] = {
     "as torch comes": lambda: None,
     "older, off": lambda: setattr(torch.backends.cudnn, "allow_tf32", False),

@@ -11,12 +11,7 @@ from torch import nn
 from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.reporting import StepReporter
 from amptui.engine.step_rows import RowLayout, StepFacts, StepKind
-from amptui.records.run import (
-    EpochFinished,
-    LossScaleChanged,
-    NonFinite,
-    StepSkipped,
-)
+from amptui.records.run import EpochFinished, LossScaleChanged, NonFinite, StepSkipped
 from amptui.records.steps import StepRecord
 from tests.tiny import Log
 

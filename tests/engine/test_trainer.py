@@ -9,13 +9,7 @@ from hypothesis import strategies as st
 
 from amptui.engine.warm_up import MAX_STEPS, MIN_STEPS
 from amptui.records.control import Control, PauseRequest, PrecisionRequest, StopRequest
-from amptui.records.run import (
-    BlockFinished,
-    EpochFinished,
-    PauseChanged,
-    PrecisionChanged,
-    Record,
-)
+from amptui.records.run import BlockFinished, EpochFinished, PauseChanged, PrecisionChanged, Record
 from amptui.records.steps import StepRecord
 from tests.tiny import Log, Tiny, log_of, losses, prepare, train
 

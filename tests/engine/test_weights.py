@@ -54,10 +54,6 @@ def test_a_run_starts_with_the_weights_that_another_ended_with(suffix: str, tmp_
     assert not equal(prepare(Tiny(epochs=1)).model.state_dict(), first.model.state_dict())
 
 
-def built_knobs() -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
-
-
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_names_are_those_before_compiling(suffix: str, tmp_path: Path) -> None:
     class Partly(Tiny):
@@ -127,9 +123,8 @@ def test_what_does_not_fit_is_told_in_one_line_and_changes_nothing(
     before = {name: value.clone() for name, value in model.state_dict().items()}
     with pytest.raises(UsageError) as raised:
         load_weights(model, file)
-    assert (
-        str(raised.value) == f"{file} does not fit the model: {difference}; check the model and its options"
-    )
+    told = f"{file} does not fit the model: {difference}; check the model and its options"
+    assert str(raised.value) == told
     assert equal(model.state_dict(), before)
 
 
@@ -177,7 +172,8 @@ def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> 
 
 def test_a_resumed_run_goes_on_from_its_checkpoint_not_from_the_first_weights(tmp_path: Path) -> None:
     file = tmp_path / "weights.pt"
-    save_weights(built_knobs(), Tiny(), file)
+    knobs = nn.Sequential(nn.Flatten(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
+    save_weights(knobs, Tiny(), file)
     folder = tmp_path / "run"
     assert run(folder, "--steps", "3", "--init-weights", str(file)) == 0
     file.unlink()

@@ -10,14 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.base.errors import RunFolderError
-from amptui.runs.rundir import (
-    RunDir,
-    create_run_dir,
-    default_base,
-    folder_name,
-    open_run_dir,
-    read_run_json,
-)
+from amptui.runs.rundir import RunDir, create_run_dir, default_base, folder_name, open_run_dir, read_run_json
 
 
 @pytest.fixture(autouse=True)

@@ -79,14 +79,7 @@ def backoff(number: int, previous: float, optimizer: str = "") -> LossScaleChang
 
 
 def growth(number: int, previous: float, optimizer: str = "") -> LossScaleChanged:
-    return LossScaleChanged(
-        time=100 + number / 1000,
-        step=number,
-        previous=previous,
-        current=previous * 2,
-        reason="growth",
-        optimizer=optimizer,
-    )
+    return replace(backoff(number, previous, optimizer), current=previous * 2, reason="growth")
 
 
 def nonfinite(number: int, **changes: Any) -> NonFinite:

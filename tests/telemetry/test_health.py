@@ -10,12 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.records.findings import LayerAgreement, ParameterWindow, ReferenceAgreement
-from amptui.telemetry.health import (
-    XRAY_CAREFUL_COSINE,
-    XRAY_SAFE_COSINE,
-    judge_window,
-    judge_xray,
-)
+from amptui.telemetry.health import XRAY_CAREFUL_COSINE, XRAY_SAFE_COSINE, judge_window, judge_xray
 from amptui.telemetry.underflow import UNDERFLOW_SHARE, WORST_SHARE
 from tests.telemetry.float16_windows import spread, squares_of
 from tests.telemetry.record_samples import layer, parameter, window, xray

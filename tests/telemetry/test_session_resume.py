@@ -8,14 +8,7 @@ import pytest
 
 from amptui.records.findings import PhaseSeconds, StepTimed
 from amptui.records.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
-from amptui.records.run import (
-    EpochFinished,
-    PauseChanged,
-    Record,
-    RunFailed,
-    RunFinished,
-    Validation,
-)
+from amptui.records.run import EpochFinished, PauseChanged, Record, RunFailed, RunFinished, Validation
 from amptui.telemetry.view import PrecisionSwitch
 from tests.builders import (
     assert_holds,

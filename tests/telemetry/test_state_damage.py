@@ -11,10 +11,7 @@ from hypothesis import strategies as st
 from amptui.base.strictjson import JsonError
 from amptui.records.codec import Codec
 from amptui.telemetry.session import STATE_VERSION, Session
-from tests.telemetry.record_samples import (
-    run,
-    steps,
-)
+from tests.telemetry.record_samples import run, steps
 from tests.telemetry.whole_runs import ENDS, EVERYTHING, restored_from, session_of
 
 

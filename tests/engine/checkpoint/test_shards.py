@@ -55,9 +55,8 @@ def test_parts_are_read_as_whole_tensors_and_counted(tmp_path: Path) -> None:
     files = [path, *checkpoint.shards.folder.glob("*.distcp")]
     assert len(files) == 3
     assert size_bytes == sum(file.stat().st_size for file in files)
-    filled = checkpoint.shards.fill(
-        {"model": checkpoint.model, "optimizer": checkpoint.optimizer}, whole_room
-    )
+    states = {"model": checkpoint.model, "optimizer": checkpoint.optimizer}
+    filled = checkpoint.shards.fill(states, whole_room)
     assert torch.equal(filled["model"]["weight"], WEIGHT)
     assert torch.equal(filled["model"]["mean"], torch.ones(3))
     assert torch.equal(filled["optimizer"]["state"][0]["moment"], MOMENT)

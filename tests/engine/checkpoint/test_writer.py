@@ -14,13 +14,7 @@ from amptui.records.control import CheckpointRequest, Control, PauseRequest, Sto
 from amptui.records.keeping import CheckpointWritten, KeepingChanged
 from amptui.records.run import EpochFinished, PauseChanged, PhaseChanged, Record
 from amptui.records.steps import StepRecord
-from tests.engine.checkpoint.writing import (
-    Journal,
-    Unhurried,
-    Waiting,
-    troubles,
-    written,
-)
+from tests.engine.checkpoint.writing import Journal, Unhurried, Waiting, troubles, written
 from tests.tiny import Log, Tiny, prepare, stopping, train
 
 
@@ -118,12 +112,11 @@ def test_one_requested_in_a_pause_is_written_in_it(tmp_path: Path) -> None:
 
 def test_records_up_to_its_step_are_emitted_before_waiting_for_the_journal(tmp_path: Path) -> None:
     log, steps = Log(), list[tuple[int, int]]()
-    train(
-        prepare(Unhurried()),
-        log,
-        checkpoints=tmp_path,
-        journaled=lambda step: steps.append((step, log.of(EpochFinished)[-1].step)),
-    )
+
+    def journaled(step: int) -> None:
+        steps.append((step, log.of(EpochFinished)[-1].step))
+
+    train(prepare(Unhurried()), log, checkpoints=tmp_path, journaled=journaled)
     assert steps == [(8, 8), (16, 16)]
 
 

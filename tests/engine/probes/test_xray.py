@@ -189,14 +189,8 @@ def test_tied_weights_sparse_gradients_and_unused_layers_are_compared() -> None:
         def build_model(self) -> nn.Module:
             words, head = nn.Embedding(9, 4), nn.Linear(4, 9)
             head.weight = words.weight
-            return nn.ModuleDict(
-                {
-                    "words": words,
-                    "head": head,
-                    "unused": nn.Linear(2, 2),
-                    "marks": nn.Embedding(9, 4, sparse=True),
-                }
-            )
+            others = {"unused": nn.Linear(2, 2), "marks": nn.Embedding(9, 4, sparse=True)}
+            return nn.ModuleDict({"words": words, "head": head, **others})
 
         def build_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
             return torch.optim.SGD(model.parameters(), lr=0.1)
