@@ -1,7 +1,7 @@
 """The player: what is due is folded, at any speed, and the clock can be set to any moment."""
 
-import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,8 +12,9 @@ from amptui.base.errors import RunFolderError
 from amptui.diagnosis.event_words import event_text
 from amptui.records.run import Note, PauseChanged, Record, RunFinished
 from amptui.telemetry.session import Session
-from amptui.tui.replay.player import FASTEST, LONGEST_WAIT_SECONDS, SLOWEST, Player
+from amptui.tui.replay.player import LONGEST_WAIT_SECONDS, Player
 from tests.gan_journal import DISCRIMINATOR, write_gan_journal
+from tests.golden import Goldens
 from tests.reports.export.recorded import write
 from tests.telemetry.record_samples import run as started
 from tests.telemetry.record_samples import step
@@ -22,6 +23,10 @@ from tests.telemetry.record_samples import step
 def recorded(steps: int) -> list[Record]:
     """A run that takes a second a step: it begins at 100 and its step n ends n seconds later."""
     return [started(), *(step(n, time=100.0 + n, precision="fp32") for n in range(1, steps + 1))]
+
+
+Move = float | str
+"""Seconds that go by, or what is asked of the player."""
 
 
 class Clock:
@@ -53,75 +58,67 @@ class Clock:
             self.now += 0.1
             self.settle()
 
+    def do(self, move: Move) -> None:
+        """Let time go by, or ask the player for something."""
+        if isinstance(move, float):
+            self.run(move)
+            return
+        what, _, number = move.partition(" ")
+        match what:
+            case "speed":
+                self.player.change_speed(float(number))
+            case "pause":
+                self.player.toggle_pause()
+            case "skip":
+                self.player.skip(int(number))
+            case "suspend":
+                self.now += float(number)
+        self.settle()
 
-def test_it_plays_at_the_pace_of_the_recorded_run(tmp_path: Path) -> None:
-    clock = Clock(tmp_path, recorded(20))
-    assert (clock.step, clock.state) == (0, "playing")
-    clock.run(3.2)
-    assert clock.step == 3
-    clock.run(4)
-    assert clock.step == 7
-    assert clock.player.now == pytest.approx(107.2)
-
-
-def test_it_says_when_there_is_more_to_do(tmp_path: Path) -> None:
-    clock = Clock(tmp_path, recorded(3), speed=4.0)
-    assert clock.settle() == pytest.approx(0.25)
-
-
-def test_speed_changes_by_factors_within_bounds(tmp_path: Path) -> None:
-    clock = Clock(tmp_path, recorded(100))
-    clock.player.change_speed(4)
-    clock.run(2)
-    assert clock.step in (7, 8)
-    for _ in range(30):
-        clock.player.change_speed(2)
-    assert clock.player.position.speed == FASTEST
-    for _ in range(30):
-        clock.player.change_speed(1 / 2)
-    assert clock.player.position.speed == SLOWEST
+    def said(self) -> str:
+        """Where it is, what a screen shows of it, and when there is more to do."""
+        at, view, wait = self.player.position, self.player.look(), self.settle()
+        newest = event_text(view.events[0]) if view.events else "nothing"
+        return (
+            f"{at.state} ×{at.speed:g} {at.seconds:.1f} of {at.total_seconds:g} s, at {self.player.now:.1f}, "
+            f"more in {wait:.2f} s; step {view.step}, {view.state}{view.pause_reason}, newest: {newest}"
+        )
 
 
-def test_a_pause_stands_still_for_as_long_as_it_lasts(tmp_path: Path) -> None:
-    clock = Clock(tmp_path, recorded(20))
-    clock.run(2.2)
-    clock.player.toggle_pause()
-    clock.run(60)
-    assert (clock.step, clock.state) == (2, "paused")
-    assert math.isinf(clock.settle())
-    clock.player.toggle_pause()
-    clock.run(1)
-    assert (clock.step, clock.state) == (3, "playing")
+NEXT_DAY = Note(time=100.0 + 90_000, severity="info", text="the next day")
+END = RunFinished(time=103.5, steps=3, seconds=3.5, reason="done")
+ASKED = PauseChanged(time=101.0, step=1, paused=True, reason="at the floor")
+
+PLAYED: dict[str, tuple[list[Record], Sequence[Move]]] = {
+    "it plays at the pace of the recorded run": (recorded(20), [3.2, 4.0]),
+    "speed changes by factors within bounds": (
+        recorded(100),
+        [*("speed 4", 2.2), *["speed 2"] * 12, *["speed 0.5"] * 18, 1.0],
+    ),
+    "a pause stands still for as long as it lasts": (recorded(20), [2.2, "pause", 60.0, "pause", 1.0]),
+    "at the end it stays until it is begun again": ([*recorded(3), END], [10.0, "pause"]),
+    "a long silence is passed over": (
+        [*recorded(2), NEXT_DAY, step(3, time=NEXT_DAY.time + 1)],
+        [2 + LONGEST_WAIT_SECONDS - 0.5, 1.0, 1.0],
+    ),
+    "a process that was suspended goes on where it was": (recorded(100), ["suspend 3600"]),
+    "skipping goes by twentieths and stops at the ends": (
+        recorded(200),
+        ["skip 1", "skip 3", "skip -1", "skip -9", "skip 100"],
+    ),
+    "what the recorded run paused to ask is not asked again": ([*recorded(1), ASKED], [3.0]),
+}
 
 
-def test_at_the_end_it_stays_until_it_is_begun_again(tmp_path: Path) -> None:
-    end = RunFinished(time=103.5, steps=3, seconds=3.5, reason="done")
-    clock = Clock(tmp_path, [*recorded(3), end])
-    clock.run(10)
-    assert (clock.step, clock.state, clock.player.look().state) == (3, "ended", "finished")
-    assert clock.player.position.seconds == clock.player.position.total_seconds == 3.5
-    assert math.isinf(clock.settle())
-    clock.player.toggle_pause()
-    clock.settle()
-    assert (clock.step, clock.state, clock.player.look().state) == (0, "playing", "running")
-
-
-def test_a_long_silence_is_passed_over(tmp_path: Path) -> None:
-    later = Note(time=100.0 + 90_000, severity="info", text="the next day")
-    clock = Clock(tmp_path, [*recorded(2), later, step(3, time=later.time + 1)])
-    clock.run(2 + LONGEST_WAIT_SECONDS - 0.5)
-    assert clock.player.look().events[0].about != later
-    clock.run(1)
-    assert clock.player.look().events[0].about == later
-    clock.run(1)
-    assert (clock.step, clock.state) == (3, "ended")
-
-
-def test_a_process_that_was_suspended_goes_on_where_it_was(tmp_path: Path) -> None:
-    clock = Clock(tmp_path, recorded(100))
-    clock.now += 3600
-    clock.settle()
-    assert clock.step == 1
+def test_it_plays_as_was_approved(tmp_path: Path, goldens: Goldens) -> None:
+    lines = []
+    for number, (name, (records, moves)) in enumerate(PLAYED.items()):
+        clock = Clock(tmp_path / str(number), records)
+        lines += [f"== {name}", clock.said()]
+        for move in moves:
+            clock.do(move)
+            lines.append(f"{move}: {clock.said()}")
+    goldens.check("scripts/player", "\n".join(lines))
 
 
 def test_seeking_goes_on_and_back_and_the_old_view_stands_until_the_new_one_is_there(tmp_path: Path) -> None:
@@ -137,15 +134,6 @@ def test_seeking_goes_on_and_back_and_the_old_view_stands_until_the_new_one_is_t
         clock.player.advance(clock.now)
     assert steps_shown == {3500}
     assert clock.step == 2000
-
-
-def test_skipping_goes_by_twentieths_and_stops_at_the_ends(tmp_path: Path) -> None:
-    clock = Clock(tmp_path, recorded(200))
-    for shares, step_after in ((1, 10), (3, 40), (-1, 30), (-9, 0), (100, 200)):
-        clock.player.skip(shares)
-        clock.settle()
-        assert clock.step == step_after
-    assert clock.state == "ended"
 
 
 @given(
@@ -188,15 +176,6 @@ def test_a_thread_plays_until_it_is_stopped(tmp_path: Path) -> None:
     assert player.look().step == 5
     player.stop()
     assert player.failure is None
-
-
-def test_what_the_recorded_run_paused_to_ask_is_not_asked_again(tmp_path: Path) -> None:
-    pause = PauseChanged(time=101.0, step=1, paused=True, reason="at the floor")
-    clock = Clock(tmp_path, [*recorded(1), pause])
-    clock.run(3)
-    view = clock.player.look()
-    assert (view.state, view.pause_reason) == ("paused", "")
-    assert "at the floor" in event_text(view.events[0])
 
 
 def test_a_replay_shows_whichever_optimizer_is_chosen(tmp_path: Path) -> None:
