@@ -1,6 +1,5 @@
-"""A step's loss is that of the backward passes whose gradients it used, in the loops that people write."""
+"""A step's loss is that of the backward passes whose gradients it used, in loops that are not generated."""
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -52,17 +51,6 @@ def trained(
         truth = [loss.item() for batch in batches(count) if (loss := each(batch)) is not None]
     assert losses(records) == pytest.approx(truth)
     return records
-
-
-def test_another_models_passes_do_not_count() -> None:
-    model, other = net(), net()
-    optimizer = sgd(model)
-
-    def each(batch: Batch) -> Tensor:
-        (loss_of(other, batch) * 100).backward()
-        return update(optimizer, loss_of(model, batch))
-
-    assert forms(trained(model, optimizer, each)) == {""}
 
 
 @pytest.mark.parametrize("to_none", [True, False])
@@ -122,23 +110,6 @@ def test_the_loss_of_a_closure_is_that_of_its_first_call(times: int) -> None:
     assert forms(trained(model, optimizer, each)) == {"" if times == 1 else "first closure"}
 
 
-def test_accumulated_passes_add_up_and_say_so() -> None:
-    model = net()
-    optimizer = sgd(model)
-
-    def each(batch: Batch) -> Tensor:
-        optimizer.zero_grad()
-        passes = [loss_of(model, each) / 3 for each in (batch, *batches(2))]
-        for loss in passes:
-            loss.backward()
-        optimizer.step()
-        return torch.stack(passes).sum()
-
-    records = trained(model, optimizer, each)
-    assert forms(records) == {"sum"}
-    assert {step.micro_batches for step in steps_of(records)} == {3}
-
-
 @pytest.mark.parametrize("bad", [(3,), (3, 4), (2, 5)])
 def test_a_guarded_skip_leaves_the_next_loss_alone_and_is_told(bad: tuple[int, ...]) -> None:
     model = net()
@@ -156,31 +127,6 @@ def test_a_guarded_skip_leaves_the_next_loss_alone_and_is_told(bad: tuple[int, .
     told = dropped(trained(model, optimizer, each, 8))
     assert len(told) == len(bad)
     assert all(record.loss != record.loss for record in told)
-
-
-def test_gradients_by_autograd_grad_have_no_loss() -> None:
-    model = net()
-    optimizer = sgd(model)
-    with watching(model, optimizer) as records:
-        for batch in batches():
-            gradients = torch.autograd.grad(loss_of(model, batch), list(model.parameters()))
-            for p, gradient in zip(model.parameters(), gradients, strict=True):
-                p.grad = gradient
-            optimizer.step()
-    assert set(losses(records)) == {None}
-    assert forms(records) == {"no backward"}
-
-
-def test_an_inner_loop_on_a_copy_is_an_optimizer_of_its_own() -> None:
-    model = net()
-    optimizer = sgd(model)
-
-    def each(batch: Batch) -> Tensor:
-        inner = copy.deepcopy(model)
-        update(sgd(inner, 0.1), loss_of(inner, batch))
-        return update(optimizer, loss_of(model, batch))
-
-    trained(model, optimizer, each)
 
 
 @pytest.mark.torch
