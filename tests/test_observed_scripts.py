@@ -26,8 +26,6 @@ loop.run(3)
 print("trained", loop.state()[0].sum().item())
 if kind == "crash":
     loop.scaler.scale(torch.ones(2, requires_grad=True)).backward()
-if kind == "exit":
-    sys.exit(7)
 if kind == "interrupt":
     raise KeyboardInterrupt
 if kind == "workers":
@@ -56,7 +54,7 @@ def _script(tmp_path: Path, kind: str, *, watched: bool) -> subprocess.Completed
     "kind",
     [
         pytest.param("crash", marks=pytest.mark.ci),
-        *(pytest.param(kind, marks=pytest.mark.nightly) for kind in ("workers", "exit", "interrupt")),
+        *(pytest.param(kind, marks=pytest.mark.nightly) for kind in ("workers", "interrupt")),
     ],
 )
 def test_a_script_behaves_as_without_us(kind: str, tmp_path: Path, runs: Path) -> None:

@@ -126,17 +126,20 @@ def told_before_the_second_step(runs: Path, first: int) -> list[str]:
     return [note.text for note in of(Note, found[:end]) if note.severity == "warning"]
 
 
-@pytest.mark.parametrize("switches", [False, True], ids=["forgotten", "entered once"])
-def test_an_autocast_that_cannot_follow_is_told_at_once(runs: Path, *, switches: bool) -> None:
-    own = Own()
-    precision = "fp32" if switches else "bf16"
+@pytest.mark.parametrize("kind", ["forgotten", "entered once", "the script's own"])
+def test_an_autocast_that_cannot_follow_is_told_at_once(runs: Path, kind: str) -> None:
+    own, switches = Own(), kind == "entered once"
+    asked, computed = ("fp32", "bf16") if kind == "the script's own" else ("bf16", "fp32")
+    precision = "fp32" if switches else asked
     with own.watch(precision=precision) as monitor, monitor.autocast() if switches else nullcontext():
         for step, data in enumerate(monitor.steps(list(own.loader(8))), 1):
             if switches and step == 3:
                 ask(monitor, PrecisionRequest("bf16"))
-            monitor.backward(own.loss(data))
+            with torch.autocast("cpu", torch.bfloat16) if computed == "bf16" else nullcontext():
+                loss = own.loss(data)
+            monitor.backward(loss)
             monitor.step()
     (told,) = warnings_of(runs)
-    assert told.startswith("steps in bf16 were computed in fp32")
+    assert told.startswith(f"steps in {asked} were computed in {computed}")
     assert told_before_the_second_step(runs, 4 if switches else 1) == [told]
-    assert {step.precision for step in of(StepRecord, records(runs))} == {"fp32"}
+    assert {step.precision for step in of(StepRecord, records(runs))} == {computed}

@@ -193,17 +193,6 @@ def test_a_model_file_that_cannot_be_used(
     assert said.format(model=model) in capsys.readouterr().err
 
 
-def test_a_run_folder_in_use_is_refused_and_left_as_it_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(tmp_path, "--steps", "2") == 0
-    before = (tmp_path / "run" / "journal.jsonl").read_bytes()
-    capsys.readouterr()
-    assert run(tmp_path, "--steps", "2") == 1
-    assert str(tmp_path / "run") in capsys.readouterr().err
-    assert (tmp_path / "run" / "journal.jsonl").read_bytes() == before
-
-
 def test_a_kept_run_is_exported_by_its_folder_or_by_being_the_newest(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

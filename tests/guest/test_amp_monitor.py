@@ -1,6 +1,5 @@
 """watch() switches the precision of a loop; the bits are those of a loop that does so by itself."""
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from amptui.engine.float8 import why_no_float8
 from amptui.records.answers import RequestRefused, RequestTaken
 from amptui.records.control import CheckpointRequest, ComparisonRequest, PrecisionRequest, StopRequest
 from amptui.records.findings import PrecisionsCompared
-from amptui.records.run import Note, RunStarted, Validated
+from amptui.records.run import RunStarted, Validated
 from amptui.records.steps import StepRecord
 from tests.builders import of, read
 from tests.builders import recorded as records
@@ -150,20 +149,6 @@ def test_a_closure_that_fails_in_a_new_precision_runs_in_the_one_before(
     steps = of(StepRecord, journal)
     assert [record.step for record in steps] == list(range(1, 11))
     assert {record.precision for record in steps} == {"fp32"}
-
-
-def test_an_autocast_of_the_scripts_own_is_told(runs: Path) -> None:
-    own = Own()
-    with own.watch() as monitor:
-        for batch in monitor.steps(list(own.loader(3))):
-            with torch.autocast("cpu", dtype=torch.bfloat16):
-                loss = own.loss(batch)
-            monitor.backward(loss)
-            monitor.step()
-    warnings = [record for record in of(Note, records(runs)) if record.severity == "warning"]
-    assert len(warnings) == 1
-    assert re.search(r"\bfp32\b.*\bbf16\b", warnings[0].text)
-    assert {record.precision for record in of(StepRecord, records(runs))} == {"bf16"}
 
 
 def test_the_scaler_keeps_its_state_in_every_precision() -> None:

@@ -52,16 +52,6 @@ def test_a_second_monitor_of_an_optimizer_takes_it_over(first: str, second: str,
     assert not [note for note in of(Note, of_other) if "another monitor" in note.text]
 
 
-def test_a_monitor_of_another_optimizer_takes_nothing_over(runs: Path) -> None:
-    one, other = Loop("fp32"), Loop("fp32")
-    with amptui.observe(one.model, one.optimizer), amptui.observe(other.model, other.optimizer):
-        train(one, range(1, 4))
-        train(other, range(1, 6))
-    # Each also sees the other's optimizer, as one that joined.
-    counts = [len([s for s in of(StepRecord, journal) if not s.optimizer]) for journal in runs_in_order(runs)]
-    assert counts == [3, 5]
-
-
 @pytest.mark.ci
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)], ids=str)
 @pytest.mark.parametrize("patches", [False, True], ids=["alone", "patched between"])

@@ -272,16 +272,18 @@ def command(run: Path) -> list[str]:
 
 @pytest.mark.ci
 def test_one_command_line_begins_a_run_goes_on_with_it_and_begins_again_where_nothing_is_saved(
-    tmp_path: Path,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
     for steps in ("3", "5"):
         assert main([*command(run), "--resume", "--steps", steps]) == 0
     assert [r.step for r in of(StepRecord, read(run / "journal.jsonl"))] == [1, 2, 3, 4, 5]
+    first = (run / "journal.jsonl").read_text()
     assert main([*command(run), "--steps", "5"]) == 1, "without --resume a folder that holds a run is refused"
+    assert str(run) in capsys.readouterr().err
+    assert (run / "journal.jsonl").read_text() == first
     for checkpoint in (run / "checkpoints").iterdir():
         checkpoint.unlink()
-    first = (run / "journal.jsonl").read_text()
     assert main([*command(run), "--resume", "--steps", "3"]) == 0
     assert (run / "journal.before-1.jsonl").read_text() == first
     second = list(read(run / "journal.jsonl"))

@@ -164,13 +164,6 @@ with StopSignals(control.ask):
 say(status, control.stop_reason)
 """
 
-HANGS_UP = """
-with StopSignals(control.ask, hung_up=lambda: hangups.append(1)) as signals:
-    for number in (SIGHUP, SIGHUP, SIGTERM):
-        os.kill(os.getpid(), number)
-        say(len(hangups), signals.received, control.stop_reason)
-"""
-
 HELD_BACK = """
 with blocked_stop_signals():
     pid = os.fork()
@@ -189,13 +182,11 @@ assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
     [
         (EACH, ["True"] * 8, 0),
         (FORKS, ["None", "-15 None"], 0),
-        (HANGS_UP, ["1 None None", "2 None None", "2 15 SIGTERM"], 0),
         (HELD_BACK, ["1 2 SIGINT", "1 2 SIGINT", "0"], 0),
     ],
     ids=[
         "whatever a batch system, a limit or a timer sends asks for a clean end",
         "a worker outlives what is sent to all and dies when it is terminated",
-        "a hangup may mean something else than a stop",
         "what is held back is heeded later on both sides of a fork",
     ],
 )
