@@ -6,13 +6,11 @@ from functools import cache, partial
 
 from amptui.diagnosis.activity import switch_target, unsupported_requests
 from amptui.records.answers import REQUEST_KINDS
-from amptui.records.run import Printed, RunFailed
 from amptui.reports.compare.axis_cursor import AxisCursor
 from amptui.reports.compare.compare_frame import Choice, CompareFrame
 from amptui.reports.compare.contrasts import Compared
 from amptui.reports.compare.following import read_all
 from amptui.reports.compare.grid import Span
-from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView
 from amptui.tui import waiting
 from amptui.tui.canvas import Canvas
@@ -35,7 +33,7 @@ from amptui.tui.run_list import frame as run_list
 from tests.diagnosis import amp_situations
 from tests.reports.compare.compared_runs import BF16, FP32
 from tests.tui import numerics_views, rank_views, timing_views, views
-from tests.tui.overlays.opened import OPERANDS, with_float8_xray, with_xray
+from tests.tui.overlays.opened import OPERANDS, printed, with_float8_xray, with_xray
 from tests.tui.run_list.listed import STATE, plan
 from tests.tui.special_views import (
     DISCRIMINATOR,
@@ -119,13 +117,10 @@ def draw_overlay(
     overlay.draw(canvas, view, screen)
 
 
-def _printing() -> SessionView:
-    session = Session("runs/x")
-    texts = ("epoch 1, loss 0.5", "saved the samples to out/samples.png", "epoch 2, loss 0.25")
-    session.fold([Printed(time=views.NOW, stream="stdout", text=text) for text in texts])
-    trace = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\nValueError: bad\n'
-    session.fold([RunFailed(time=views.NOW, step=3, error="ValueError: bad", traceback=trace)])
-    return session.view()
+_PRINTED = printed(
+    *("epoch 1, loss 0.5", "saved the samples to out/samples.png", "epoch 2, loss 0.25"),
+    trace='Traceback (most recent call last):\n  File "train.py", line 3, in <module>\nValueError: bad\n',
+)
 
 
 def _dashboards() -> Iterator[tuple[str, Draw]]:
@@ -163,9 +158,9 @@ def _overlays() -> Iterator[tuple[str, Draw]]:
         ("quit observed", lambda _view: QuitQuestion(attached=True), observed(), ()),
         ("menu", PrecisionMenu, compared, ()),
         ("menu of a CPU", PrecisionMenu, at_the_floor(tf32="needs a GPU of compute capability 8.0"), ()),
-        ("output", lambda _view: OutputBrowser(), _printing(), ()),
+        ("output", lambda _view: OutputBrowser(), _PRINTED, ()),
         ("output, nothing", lambda _view: OutputBrowser(), compared, ()),
-        ("output, search", lambda _view: OutputBrowser(), _printing(), ("slash", "e")),
+        ("output, search", lambda _view: OutputBrowser(), _PRINTED, ("slash", "e")),
         ("configuration", lambda _view: ConfigurationBrowser(), compared, ()),
         ("configuration, nothing", lambda _view: ConfigurationBrowser(), SessionView(), ()),
         ("charts", lambda _view: MetricsBrowser(), logged, ()),

@@ -6,7 +6,7 @@ import select
 import threading
 import time
 import tty
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import pytest
 
 from amptui.tui import outlet as outlet_module
 from amptui.tui.outlet import Outlet
+from tests.living import wait_until
 
 ENOUGH_SECONDS = 60.0
 MUCH = "frame " * 50_000
@@ -56,13 +57,6 @@ def opened(descriptor: int, encoding: str = "utf-8") -> Outlet:
     return outlet
 
 
-def wait_until(holds: Callable[[], bool]) -> None:
-    limit = time.monotonic() + ENOUGH_SECONDS
-    while not holds():
-        assert time.monotonic() < limit
-        time.sleep(0.005)
-
-
 def test_texts_arrive_complete_and_in_order_and_are_counted_until_then(line: Line) -> None:
     outlet = opened(line.terminal)
     texts = [f"{number} äöü 漢\n" for number in range(500)]
@@ -70,7 +64,7 @@ def test_texts_arrive_complete_and_in_order_and_are_counted_until_then(line: Lin
         outlet.write(text)
     whole = "".join(texts)
     assert line.read(len(whole.encode())) == whole
-    wait_until(lambda: outlet.waiting == 0)
+    wait_until(lambda: outlet.waiting == 0, "texts wait")
     outlet.close()
     assert not outlet.broken
 
@@ -111,7 +105,7 @@ def test_a_closed_terminal_is_broken_and_ignores_writes(line: Line) -> None:
     outlet = opened(line.terminal)
     os.close(line.reader)
     outlet.write("into the void")
-    wait_until(lambda: outlet.broken)
+    wait_until(lambda: outlet.broken, "it is not noticed")
     outlet.write("more of it")
     assert outlet.waiting == 0
     outlet.close()

@@ -171,6 +171,15 @@ CHECKS: dict[str, Callable[[], Check]] = {
 }
 
 
+REASONS = (
+    ("fp16", gpu("Tesla V100", (7, 0))),
+    ("bf16", gpu("Tesla T4", (7, 5))),
+    ("tf32", gpu("NVIDIA H200", (9, 0))),
+    ("fp8", gpu("NVIDIA L4", (8, 9))),
+    ("fp16", gpu("NVIDIA GeForce GTX 1660", (7, 5))),
+)
+
+
 def test_each_finding_has_its_words(goldens: Goldens, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLORTERM", raising=False)
     lines = []
@@ -179,6 +188,8 @@ def test_each_finding_has_its_words(goldens: Goldens, monkeypatch: pytest.Monkey
         assert check.hint or check.severity == "info", "what is wrong has a hint"
         lines += [f"== {name}: {check.name}, {check.severity}", check.text, f"-> {check.hint}"]
         lines += [f"   {fact}: {value}" for fact, value in check.facts.items()]
+    for name, card in REASONS:
+        lines += [f"== {name} on {card.name}", gpu_reason(name, card)]
     goldens.check("reports/doctor checks", "\n".join(lines))
 
 
@@ -204,24 +215,6 @@ def test_machine_code_runs_on_its_own_major_capability_from_its_minor_one_up(
     assert runs_on(capability, [name]) == runs
     assert runs_on(capability, [f"{name}a"]) == (capability == built_for)
     assert runs_on(capability, [f"compute_{built_for[0]}{built_for[1]}"]) == (capability >= built_for)
-
-
-@pytest.mark.parametrize(
-    ("precision", "card", "words"),
-    [
-        ("fp16", gpu("Tesla V100", (7, 0)), "Tensor Cores support float16 (compute capability 7.0)"),
-        (
-            "bf16",
-            gpu("Tesla T4", (7, 5)),
-            "Tensor Cores support bfloat16 from compute capability 8.0, this GPU has 7.5",
-        ),
-        ("tf32", gpu("NVIDIA H200", (9, 0)), "Tensor Cores support TF32 (compute capability 9.0)"),
-        ("fp8", gpu("NVIDIA L4", (8, 9)), "Tensor Cores support float8 (compute capability 8.9)"),
-        ("fp16", gpu("NVIDIA GeForce GTX 1660", (7, 5)), "NVIDIA GeForce GTX 1660 has no Tensor Cores"),
-    ],
-)
-def test_a_gpu_is_judged_by_its_compute_capability(precision: str, card: Gpu, words: str) -> None:
-    assert gpu_reason(precision, card) == words
 
 
 # ------------------------------------------------------------------------------- CPUs and memory

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from amptui.records.run import Note, Printed, RunFailed
+from amptui.records.run import Note, RunFailed
 from amptui.telemetry.eventlog import PRINTS
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import EMPTY_VIEW, SessionView
@@ -24,6 +24,7 @@ from tests.tui.overlays.opened import (
     LAYERS,
     SCREEN,
     layer,
+    printed,
     with_float8_xray,
     with_xray,
 )
@@ -70,30 +71,22 @@ def _questions() -> Iterator[Drawn]:
     yield from after("menu", PrecisionMenu(without), without, sizes="40x12 80x24 120x40")
 
 
-def _printed(*texts: str, trace: str = "") -> SessionView:
-    session = Session()
-    session.fold([Printed(time=views.NOW, stream="stdout", text=text) for text in texts])
-    if trace:
-        session.fold([RunFailed(time=views.NOW, step=3, error="ValueError: bad", traceback=trace)])
-    return session.view()
-
-
 def _texts() -> Iterator[Drawn]:
     trace = "Traceback:\n  File x\nValueError: bad\n"
-    many = _printed(*(f"line {i}" for i in range(60)))
+    many = printed(*(f"line {i}" for i in range(60)))
     yield from after("output", OutputBrowser(), many)
     yield from after("the first lines", OutputBrowser(), many, "home")
     yield from after(
-        "dropped lines", OutputBrowser(), _printed(*map(str, range(PRINTS + 5))), "home", sizes="40x12"
+        "dropped lines", OutputBrowser(), printed(*map(str, range(PRINTS + 5))), "home", sizes="40x12"
     )
-    yield from after("a traceback", OutputBrowser(), _printed("before", trace=trace), sizes="60x12")
-    twice = _printed("before", *trace.splitlines(), trace=trace)
+    yield from after("a traceback", OutputBrowser(), printed("before", trace=trace), sizes="60x12")
+    twice = printed("before", *trace.splitlines(), trace=trace)
     yield from after("a printed traceback", OutputBrowser(), twice, sizes="60x12")
-    losses = _printed("loss 0.3", "saved", "Loss 0.2")
+    losses = printed("loss 0.3", "saved", "Loss 0.2")
     search = ("slash", *"loq", "backspace", "s")
     yield from after("while somebody types", OutputBrowser(), losses, *search, sizes="60x12")
     yield from after("found", OutputBrowser(), losses, *search, "enter", sizes="60x12")
-    yield from after("long lines", OutputBrowser(), _printed("x" * 300, "漢字 " * 60), sizes="40x24")
+    yield from after("long lines", OutputBrowser(), printed("x" * 300, "漢字 " * 60), sizes="40x24")
     values = {"a": None, "b": True, "c": 0.1, "d": "none", "e": [], "f": ["--lr", "0.1", "--name", "a run"]}
     run = views.run_started(
         config=values,

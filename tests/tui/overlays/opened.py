@@ -14,11 +14,13 @@ from amptui.records.findings import (
     ReferenceAgreement,
     XRayTaken,
 )
+from amptui.records.run import Printed, Record, RunFailed
 from amptui.telemetry.float8 import summary_of_float8
 from amptui.telemetry.view import NumericsView, SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.overlays.overlay import Overlay
 from amptui.tui.panels.screen_state import ScreenState
+from tests.builders import view_of
 from tests.telemetry import record_samples as samples
 from tests.tui import views
 
@@ -42,6 +44,14 @@ def drawn(
 
 def lines(overlay: Overlay, view: SessionView, width: int = 120, height: int = 40) -> list[str]:
     return drawn(overlay, view, width, height).lines()
+
+
+def printed(*texts: str, trace: str = "") -> SessionView:
+    """A run that printed these lines, and failed where there is a trace of it."""
+    records: list[Record] = [Printed(time=views.NOW, stream="stdout", text=text) for text in texts]
+    if trace:
+        records.append(RunFailed(time=views.NOW, step=3, error="ValueError: bad", traceback=trace))
+    return view_of(*records)
 
 
 def layer(name: str, cosine: float | None = 0.99996, **changes: object) -> LayerAgreement:
