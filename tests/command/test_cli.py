@@ -47,6 +47,18 @@ def test_without_a_command_and_without_a_terminal_it_prints_help_and_its_version
         (["bench", "mnist-deep", "--seed", str(2**64)], "is not a whole number from 0 to 2^64 - 1"),
         (["train", "mnist-deep", "--steps", "9" * 30], "is more than 9,223,372,036,854,775,807"),
         (["train", "mnist-deep", "--workers", "99999"], "argument --workers: '99999' is more than 1,024"),
+        (
+            ["train", "mnist-deep", "--hang-timeout", "-1"],
+            "--hang-timeout: '-1' is not a number of seconds, or 0",
+        ),
+        (
+            ["train", "mnist-deep", "--nproc", "1", "--hang-timeout", "5"],
+            "--hang-timeout is for the ranks of",
+        ),
+        (
+            ["train", "mnist-deep", "--nproc", "1", "--max-restarts", "1"],
+            "--max-restarts is for the ranks of",
+        ),
         (["train", "~nobody-like-it/x.py"], "no model file ~nobody-like-it/x.py; check the path"),
         (["run"], "the following arguments are required: SCRIPT; see"),
         (["run", "no/such.py"], "no script 'no/such.py'; check the path, or use -m MODULE"),

@@ -178,21 +178,12 @@ def test_a_sharded_model_is_trained_under_torchrun_and_saved_whole(warm: WarmSou
     assert sum(value.numel() for name, value in state.items() if "running" not in name) > started.parameters
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--device", "cuda:0"], "--device with 2 ranks: "),
-        (["--hang-timeout", "-1"], "argument --hang-timeout: '-1' is not a number of seconds, or 0"),
-        (["--nproc", "1", "--hang-timeout", "5"], "--hang-timeout is for the ranks of --nproc; leave out"),
-        (["--nproc", "1", "--max-restarts", "1"], "--max-restarts is for the ranks of --nproc"),
-    ],
-)
 def test_what_ranks_cannot_do_is_refused_before_a_folder_is_made(
-    options: list[str], said: str, run: Path, capsys: pytest.CaptureFixture[str]
+    run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["train", "mnist-deep", "--headless", "--nproc", "2", "--run-dir", str(run), *options]
-    assert main(arguments) == 2
-    assert capsys.readouterr().err.startswith(f"amptui: {said}")
+    arguments = ["train", "mnist-deep", "--headless", "--nproc", "2", "--run-dir", str(run)]
+    assert main([*arguments, "--device", "cuda:0"]) == 2
+    assert capsys.readouterr().err.startswith("amptui: --device with 2 ranks: ")
     assert not run.exists()
 
 
