@@ -62,9 +62,9 @@ def own(*names: str) -> list[Path]:
 
 GROUPS: dict[str, Callable[[], list[Path]]] = {
     "any GPU": others,
-    "waits": partial(own, "waits", "observed_waits", "copies_ahead"),
+    "waits": partial(own, "waits", "observed_waits"),
     "numbers": partial(own, "numbers_on_their_way", "added_operators", "checkpoints"),
-    "devices": partial(own, "default_device", "two_devices"),
+    "devices": partial(own, "devices"),
     "trouble": partial(own, "troubled_device"),
 }
 """What one process runs, in less than a minute."""

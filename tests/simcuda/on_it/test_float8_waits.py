@@ -53,16 +53,12 @@ def test_no_toggle_waits_and_what_follows_is_the_other_precisions() -> None:
     assert [type(module) for module in linears] == [nn.Linear] * 2
 
 
-def test_no_comparison_with_float8_waits() -> None:
-    trained = run(asks={5: ComparisonRequest(("bf16", "fp8"))}, steps=120, precision="fp8")
-    assert [row.precision for row in trained.log.of(PrecisionsCompared)[-1].rows] == ["bf16", "fp8"]
-    assert trained.marks.places() == NOWHERE
-
-
-def test_no_window_and_no_trace_of_float8_waits() -> None:
-    trained = run(asks={15: HistogramRequest(), 20: TraceRequest()}, steps=30, precision="fp8")
+def test_no_comparison_no_window_and_no_trace_of_float8_waits() -> None:
+    asks = {15: HistogramRequest(), 20: TraceRequest(), 30: ComparisonRequest(("bf16", "fp8"))}
+    trained = run(asks=asks, steps=145, precision="fp8")
     assert [window.step for window in trained.log.of(Float8Window) if window.requested] == [16]
     assert len(trained.log.of(ModulesTraced)) == 1
+    assert [row.precision for row in trained.log.of(PrecisionsCompared)[-1].rows] == ["bf16", "fp8"]
     assert trained.marks.places() == NOWHERE
 
 

@@ -1,5 +1,6 @@
-"""A step's numbers reach the host from wherever they are, without a wait and not before they are there."""
+"""Numbers on their way to the host and batches to the device: no wait for them, and none comes too early."""
 
+import gc
 import math
 from collections import Counter
 from typing import Any
@@ -8,10 +9,11 @@ import pytest
 import torch
 from torch import nn
 
+from amptui.data.device_copies import MAX_AHEAD, DeviceCopies
 from amptui.engine.readback import open_readback
 from amptui.records.run import EpochFinished
 from amptui.records.steps import StepRecord
-from tests.simcuda.device import configured
+from tests.simcuda.device import configured, watched
 from tests.simcuda.training import Small, run
 from tests.tiny import losses
 
@@ -58,3 +60,29 @@ def test_a_device_far_behind_the_host_gives_the_same_numbers(precision: str) -> 
     assert all(loss is not None and math.isfinite(loss) for loss in losses(slow.log))
     assert slow.log.of(EpochFinished)[0].validation == quick.log.of(EpochFinished)[0].validation
     assert slow.marks.places() == Counter()
+
+
+BATCHES = 4 * MAX_AHEAD
+
+
+def test_few_batches_wait_on_a_device_that_is_far_behind_and_the_host_waits_for_none() -> None:
+    device = torch.device("cuda", 0)
+    copies, source = DeviceCopies(device), torch.ones(1 << 19).pin_memory()
+    for _ in range(3):
+        copies.send(source)
+    torch.cuda.synchronize()
+    gc.collect()  # other tests' tensors must not be freed meanwhile
+    torch.cuda.reset_peak_memory_stats(device)
+    active_before = torch.cuda.memory_stats(device)["active_bytes.all.current"]
+
+    def send_all() -> None:
+        for _ in range(BATCHES):
+            copies.send(source).mul_(2)
+
+    with configured(kernel_us=20_000.0):
+        waits = watched(send_all)
+        # Active: not to be used again before the device has come past it.
+        active_bytes = torch.cuda.memory_stats(device)["active_bytes.all.peak"] - active_before
+        torch.cuda.synchronize()
+    assert waits == []
+    assert 1 < active_bytes / source.nbytes <= MAX_AHEAD + 2
