@@ -45,11 +45,7 @@ def ring_now() -> None:
     signal.raise_signal(signal.SIGUSR1)
 
 
-HANDLERS: dict[str, Callable[..., Any]] = {
-    "function": ring,
-    "bound method": Bell().ring,
-    "object": Bell(),
-}
+HANDLERS: dict[str, Callable[..., Any]] = {"function": ring, "bound method": Bell().ring, "object": Bell()}
 
 
 @pytest.mark.parametrize("handler", HANDLERS.values(), ids=HANDLERS)

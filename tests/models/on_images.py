@@ -21,10 +21,7 @@ DEVICES = [
     "cpu",
     pytest.param(
         "cuda",
-        marks=[
-            pytest.mark.gpu,
-            pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU"),
-        ],
+        marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")],
     ),
 ]
 """A GPU's float16 kernels and autocast rules are not a CPU's."""

@@ -42,9 +42,7 @@ class Witness(Experiment):
         generator = torch.Generator().manual_seed(0)
         inputs = torch.randint(0, 256, (400, 1, 4, 4), generator=generator, dtype=torch.uint8)
         return Data(
-            name="noise",
-            real=False,
-            train=Arrays(inputs, inputs.flatten(1).float().mean(1).div(64).long()),
+            name="noise", real=False, train=Arrays(inputs, inputs.flatten(1).float().mean(1).div(64).long())
         )
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:

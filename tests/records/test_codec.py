@@ -14,13 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.base.strictjson import (
-    MAX_COUNT,
-    MAX_ITEMS,
-    MAX_LINE_BYTES,
-    MAX_TEXT_CHARACTERS,
-    JsonError,
-)
+from amptui.base.strictjson import MAX_COUNT, MAX_ITEMS, MAX_LINE_BYTES, MAX_TEXT_CHARACTERS, JsonError
 from amptui.records import codec
 from amptui.records.run import Note, Printed, Record, RunStarted
 from amptui.records.steps import StepRecord, Steps

@@ -122,10 +122,7 @@ def test_a_live_row_says_so_and_when_it_has_stalled(tmp_path: Path) -> None:
 
 
 @given(
-    st.lists(
-        RECORDS.map(lambda record: codec.dumps(record).encode()) | st.binary(max_size=9),
-        max_size=20,
-    ),
+    st.lists(RECORDS.map(lambda record: codec.dumps(record).encode()) | st.binary(max_size=9), max_size=20),
     st.booleans(),
 )
 def test_any_journal_has_a_row_that_can_be_drawn(

@@ -5,14 +5,7 @@ from functools import cache, partial
 
 import numpy as np
 
-from amptui.records.run import (
-    DataInfo,
-    EpochFinished,
-    PhaseChanged,
-    RunFailed,
-    RunStarted,
-    Validation,
-)
+from amptui.records.run import DataInfo, EpochFinished, PhaseChanged, RunFailed, RunStarted, Validation
 from amptui.records.samples import AllocatorSample, DeviceSample, GpuSample, HostSample
 from amptui.telemetry.events import Event, Storm
 from amptui.telemetry.view import Comparison, Metric, MetricKind, PrecisionSwitch, SessionView

@@ -193,9 +193,7 @@ def test_a_schedule_is_as_long_as_the_benchmark_and_not_longer(tmp_path: Path) -
 
 
 @pytest.mark.ci
-def test_ctrl_c_tells_what_is_known_and_leaves_the_line_of_progress_nowhere(
-    warm: WarmSource,
-) -> None:
+def test_ctrl_c_tells_what_is_known_and_leaves_the_line_of_progress_nowhere(warm: WarmSource) -> None:
     knobs = str(Path(LIMITS).with_name("knobs.py"))
     command = amptui_command("bench", knobs, "--device", "cpu", "--set", "uneven=yes", *PRECISIONS)
     with Terminal(command, warm=warm) as terminal:

@@ -273,10 +273,7 @@ def test_final_losses_are_those_of_validations_where_every_run_has_one() -> None
     ids=["the highest final loss", "the best loss of one that ended at NaN", "asked for", "too few steps"],
 )
 def test_how_long_runs_train_until_their_target(
-    losses: tuple[list[float], ...],
-    asked: float | None,
-    target: float | None,
-    seconds: list[float | None],
+    losses: tuple[list[float], ...], asked: float | None, target: float | None, seconds: list[float | None]
 ) -> None:
     comparison = compared([figures(whole_run(one)) for one in losses], target=asked)
     assert comparison.target == pytest.approx(target)

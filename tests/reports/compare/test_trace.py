@@ -48,10 +48,7 @@ RUNS: dict[str, Sequence[Record]] = {
     "a validation without a loss": [*STEPS, validated(20, None)],
     "a resume that repeats ten steps": REPEATING,
     "two steps of 200 without a time": untimed(100, 200),
-    "two without a time and one with NaN": [
-        replace(STEPS[0], step_seconds=math.nan),
-        *untimed(100, 200)[1:],
-    ],
+    "two without a time and one with NaN": [replace(STEPS[0], step_seconds=math.nan), *untimed(100, 200)[1:]],
     "samples of the process": [
         DeviceSample(time=1.0, gpus=(), host=HostSample(process_rss_bytes=value)) for value in (5, 9, None, 7)
     ],

@@ -8,12 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.reports.compare.welch import (
-    ENOUGH_SEEDS,
-    POWER,
-    detectable_difference,
-    mean_difference,
-)
+from amptui.reports.compare.welch import ENOUGH_SEEDS, POWER, detectable_difference, mean_difference
 
 
 def test_examples_by_hand() -> None:

@@ -94,13 +94,11 @@ CHECKS: dict[str, Callable[[], Check]] = {
     "no driver": lambda: cuda(NO_DRIVER, visible=""),
     "a GPU on the bus, no driver": lambda: cuda(replace(NO_DRIVER, gpus_on_bus=1)),
     "a driver without its library": lambda: cuda(
-        replace(HEALTHY, library_found=False, cuda=None, refusal=None),
+        replace(HEALTHY, library_found=False, cuda=None, refusal=None)
     ),
     "a CPU build beside a GPU": lambda: cuda(HEALTHY, build=None),
     "a CPU build without a GPU": lambda: cuda(NO_DRIVER, build=None),
-    "another accelerator": lambda: check_cuda(
-        replace(UNUSABLE, build=None, driver=NO_DRIVER, other="MPS"),
-    ),
+    "another accelerator": lambda: check_cuda(replace(UNUSABLE, build=None, driver=NO_DRIVER, other="MPS")),
     "no GPU visible": lambda: cuda(NO_GPU, visible=""),
     "a blank list of GPUs": lambda: cuda(NO_GPU, visible=" "),
     "GPU -1": lambda: cuda(NO_GPU, visible="-1"),
@@ -135,20 +133,12 @@ CHECKS: dict[str, Callable[[], Check]] = {
     "faster": lambda: precision("bf16", 1.01, 1.9, 2.8),
     "slower": lambda: precision("fp16", 0.01, 0.02, 0.03),
     "faster or not": lambda: precision("bf16", 0.9, 1.4, 2.0, best="fp32"),
-    "not measured": lambda: check_precision(
-        "bf16",
-        Measured(None, "no memory"),
-        "the reason",
-        512,
-        "fp32",
-    ),
+    "not measured": lambda: check_precision("bf16", Measured(None, "no memory"), "the reason", 512, "fp32"),
     "not supported": lambda: check_unsupported("bf16", "Tesla T4 has no bfloat16", "fp16"),
     "no torchao": lambda: float8(None, "", ""),
     "an old torchao": lambda: float8("0.11.0", "", ""),
     "a torchao for another torch": lambda: float8(
-        "0.16.0+cpu",
-        "torchao cannot be used: ImportError: no config",
-        "",
+        "0.16.0+cpu", "torchao cannot be used: ImportError: no config", ""
     ),
     "emulated float8": lambda: float8("0.18.0", "", "Tesla T4 does not multiply float8"),
     "a missing package": lambda: package(None, (1, 2)),

@@ -20,14 +20,7 @@ from amptui.tui.overlays.xray_overlay import ORDERS as LAYER_ORDERS
 from amptui.tui.overlays.xray_overlay import XRay
 from amptui.tui.panels.screen_state import ScreenState
 from tests.tui import views
-from tests.tui.overlays.opened import (
-    LAYERS,
-    SCREEN,
-    layer,
-    printed,
-    with_float8_xray,
-    with_xray,
-)
+from tests.tui.overlays.opened import LAYERS, SCREEN, layer, printed, with_float8_xray, with_xray
 from tests.tui.special_views import at_the_floor, nan_weights
 
 Drawn = tuple[str, Canvas]

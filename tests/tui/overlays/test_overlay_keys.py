@@ -23,14 +23,7 @@ from amptui.tui.overlays.text_browser import ConfigurationBrowser, Line, OutputB
 from amptui.tui.overlays.xray_overlay import XRay
 from tests.golden import Goldens
 from tests.tui import views
-from tests.tui.overlays.opened import (
-    OPERANDS,
-    SCREEN,
-    drawn,
-    layer,
-    lines,
-    with_xray,
-)
+from tests.tui.overlays.opened import OPERANDS, SCREEN, drawn, layer, lines, with_xray
 from tests.tui.special_views import at_the_floor, nan_weights
 
 OVERLAYS: dict[str, Callable[[], Overlay]] = {
