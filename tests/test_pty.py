@@ -8,7 +8,7 @@ import pytest
 
 from amptui.records.answers import RequestMade, RequestTaken
 from amptui.records.keeping import CheckpointWritten
-from amptui.records.run import PauseChanged, PrecisionChanged, Printed, RunFailed, RunFinished
+from amptui.records.run import PauseChanged, PrecisionChanged, Printed, RunFinished
 from amptui.records.steps import StepRecord
 from tests.builders import of
 from tests.checkout import ROOT
@@ -149,17 +149,6 @@ def test_prints_and_warnings_stay_off_the_screen_and_are_kept(warm: WarmSource, 
         assert said in log
     printed = of(Printed, records_of(tmp_path / "run"))
     assert {r.stream for r in printed} == {"stdout", "stderr"}
-
-
-@pytest.mark.ci
-def test_a_failure_stays_readable_until_the_person_leaves(warm: WarmSource, tmp_path: Path) -> None:
-    with train(warm, tmp_path / "run", "--set", "trouble=loss", "--set", "at=40") as terminal:
-        terminal.wait_for("ValueError: bad label in batch 40")
-        assert terminal.leave("q") == 1
-        assert_restored(terminal)
-        assert "failed at step 40" in terminal.text
-    assert outcome(tmp_path / "run") is RunFailed
-    assert len(steps_of(tmp_path / "run")) == 39
 
 
 @pytest.mark.ci

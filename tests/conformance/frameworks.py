@@ -21,10 +21,6 @@ class Framework(Watcher):
 
     tier = "ci"
 
-    def train_alone(self, training: Training, folder: Path) -> None:
-        """The same training without amptui."""
-        raise NotImplementedError
-
 
 class Lightning(Framework):
     """``amptui.lightning.PrecisionMonitor`` in a Trainer."""
@@ -41,9 +37,6 @@ class Lightning(Framework):
         self.fit(trainer, self.module(training))
         state: dict[str, Any] = trainer.precision_plugin.scaler.state_dict()
         return state
-
-    def train_alone(self, training: Training, folder: Path) -> None:
-        self.fit(self.trainer(training.situation), self.module(training))
 
     @staticmethod
     def trainer(situation: Situation, **options: Any) -> Any:
@@ -120,17 +113,6 @@ class Fabric(Framework):
         state: dict[str, Any] = plugin.state_dict()
         return state
 
-    def train_alone(self, training: Training, folder: Path) -> None:
-        from lightning.fabric.plugins import MixedPrecision, Precision
-
-        name = NAMES[training.situation.precision(1)]
-        scaler = torch.amp.GradScaler("cpu", growth_interval=self.growth_interval)
-        half = name == "16-mixed"
-        self.loop(
-            training,
-            Precision() if name == "32-true" else MixedPrecision(name, "cpu", scaler if half else None),
-        )
-
     @staticmethod
     def plugin(precision: Any = "32-true", **options: Any) -> Any:
         with warnings.catch_warnings():
@@ -192,13 +174,6 @@ class Accelerate(Framework):
         assert monitor._amp is not None
         state: dict[str, Any] = monitor._amp.scaler.state_dict()
         return state
-
-    def train_alone(self, training: Training, folder: Path) -> None:
-        name = training.situation.precision(1)
-        accelerator = self.accelerator(training.situation, mixed_precision="no" if name == "fp32" else name)
-        if name == "fp16":
-            as_on_a_gpu(accelerator)
-        self.loop(training, accelerator)
 
     @staticmethod
     def accelerator(situation: Situation, **options: Any) -> Any:
@@ -272,14 +247,6 @@ class HuggingFace(Framework):
         with amptui.huggingface.watch(trainer, precision=precision(training.situation)) as monitor:
             trainer.train()
             return monitor._scaler_state
-
-    def train_alone(self, training: Training, folder: Path) -> None:
-        name = training.situation.precision(1)
-        trainer = self.trainer(training, folder, bf16=name == "bf16")
-        if name == "fp16":
-            trainer.accelerator.state._mixed_precision = "fp16"
-            as_on_a_gpu(trainer.accelerator)
-        trainer.train()
 
     @staticmethod
     def trainer(training: Training, folder: Path, **options: Any) -> Any:

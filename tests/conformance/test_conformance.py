@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.frameworks import FRAMEWORKS, Framework
+from tests.conformance.frameworks import FRAMEWORKS
 from tests.conformance.recorded import Asking, Recorded, Request, Screen, only_run
 from tests.conformance.situations import (
     EPOCHS,
@@ -244,14 +244,3 @@ def test_an_error_of_the_script_s_own_is_its_run_s_end(
         watcher.train(Training(situation, during), runs)
     last = only_run(runs).lines[-1]
     assert (last["type"], last["step"], last["error"]) == ("RunFailed", 4, "ValueError: my own")
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize("name", ["fp32", "bf16", "fp16"])
-@pytest.mark.parametrize("framework", FRAMEWORKS, ids=lambda framework: framework.name)
-def test_a_framework_without_us_leaves_the_same_bits(framework: Framework, name: str, tmp_path: Path) -> None:
-    framework.need()
-    situation = SITUATIONS[name]
-    training = Training(situation)
-    framework.train_alone(training, tmp_path)
-    assert training.digests() == by_hand(framework, situation).digests

@@ -16,7 +16,7 @@ from amptui.records.control import (
 from amptui.records.findings import Float8Layers, Float8Window, ModulesTraced, PrecisionsCompared, XRayTaken
 from amptui.records.run import PrecisionChanged
 from amptui.records.steps import StepRecord
-from tests.simcuda.training import run
+from tests.simcuda.training import Asks, run
 from tests.tiny import losses
 
 pytestmark = [
@@ -54,7 +54,7 @@ def test_no_toggle_waits_and_what_follows_is_the_other_precisions() -> None:
 
 
 def test_no_comparison_no_window_and_no_trace_of_float8_waits() -> None:
-    asks = {15: HistogramRequest(), 20: TraceRequest(), 30: ComparisonRequest(("bf16", "fp8"))}
+    asks: Asks = {15: HistogramRequest(), 20: TraceRequest(), 30: ComparisonRequest(("bf16", "fp8"))}
     trained = run(asks=asks, steps=145, precision="fp8")
     assert [window.step for window in trained.log.of(Float8Window) if window.requested] == [16]
     assert len(trained.log.of(ModulesTraced)) == 1
