@@ -20,6 +20,7 @@ from amptui.data.synthetic import synthetic_images
 from amptui.engine.float8 import torchao_trouble
 from tests import deprecations
 from tests.engine.compiled_runs import nothing_compiled
+from tests.faults.watched import Lives
 from tests.golden import Goldens
 from tests.warm import WarmSource
 
@@ -158,3 +159,9 @@ def warm() -> Iterator[WarmSource]:
     source = WarmSource()
     yield source
     source.close()
+
+
+@pytest.fixture
+def lives(warm: WarmSource, tmp_path: Path) -> Lives:
+    """Quick processes of `amptui`."""
+    return Lives(warm, tmp_path / "log")

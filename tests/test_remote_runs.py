@@ -49,11 +49,6 @@ def box(machine: RemoteMachine, monkeypatch: pytest.MonkeyPatch) -> RemoteMachin
     return machine
 
 
-@pytest.fixture
-def lives(warm: WarmSource, tmp_path: Path) -> Lives:
-    return Lives(warm, tmp_path / "log")
-
-
 def attach(argument: str, *options: str) -> list[str]:
     return amptui_command("attach", argument, *options, *FRAMES)
 

@@ -20,11 +20,6 @@ QUESTION = "remove this run"
 
 
 @pytest.fixture
-def lives(warm: WarmSource, tmp_path: Path) -> Lives:
-    return Lives(warm, tmp_path / "said.log")
-
-
-@pytest.fixture
 def ended(runs: Path) -> Path:
     """A run that has ended, among the saved ones."""
     folder = runs / "mnist-deep-20261125-101500"
