@@ -32,7 +32,7 @@ from amptui.tui.replay.player import Player
 from amptui.tui.replay.screen import position_words
 from tests.costly_laws import COSTLY
 from tests.forging import LINES, REAL, forged_journals
-from tests.telemetry.test_state_damage import TEXT, mutated
+from tests.telemetry.test_state import TEXT, mutated
 
 TENSORBOARD = importlib.util.find_spec("tensorboard") is not None
 

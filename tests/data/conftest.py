@@ -20,12 +20,13 @@ class Web:
     asked: list[str] = field(default_factory=list)
     closing: threading.Event = field(default_factory=threading.Event)
 
-    def serve(self, path: str, content: bytes, *, length: int | None = None) -> str:
-        """Answer with ``content``, announcing ``length`` bytes."""
+    def serve(self, path: str, content: bytes, *, length: int | None = None, announces: bool = True) -> str:
+        """Answer with ``content``, announcing ``length`` bytes or nothing."""
 
         def answer(handler: BaseHTTPRequestHandler) -> None:
             handler.send_response(200)
-            handler.send_header("Content-Length", str(len(content) if length is None else length))
+            if announces:
+                handler.send_header("Content-Length", str(len(content) if length is None else length))
             handler.end_headers()
             handler.wfile.write(content)
 
@@ -89,10 +90,8 @@ class Watched:
 
 @pytest.fixture
 def watch(tmp_path: Path) -> Callable[..., Watched]:
-    def make(kind: str = "auto", stop: threading.Event | None = None) -> Watched:
-        stop = stop or threading.Event()
-        reports: list[Progress] = []
-        warnings: list[str] = []
+    def make(kind: str = "auto") -> Watched:
+        stop, reports, warnings = threading.Event(), list[Progress](), list[str]()
         request = DataRequest(
             data_dir=tmp_path / "data",
             kind=kind,  # type: ignore[arg-type]  # the tests name the three kinds

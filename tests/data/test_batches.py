@@ -173,15 +173,11 @@ def test_samples_are_counted_by_the_first_tensor(batch: Any, samples: int) -> No
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 
 
-@pytest.fixture
-def cuda() -> torch.device:
-    return torch.device("cuda", 0)
-
-
 @pytest.mark.gpu
 @gpu
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
-def test_resident_batches_never_make_the_host_wait(cuda: torch.device) -> None:
+def test_resident_batches_never_make_the_host_wait() -> None:
+    cuda = torch.device("cuda", 0)
     batches = opened(arrays(50_000), batch_size=512, device=cuda)
     list(batches.epoch(1))
     torch.cuda.set_sync_debug_mode("error")

@@ -27,18 +27,6 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def without_length(web: Any) -> str:
-    """Sends the file without a word on its length."""
-
-    def answer(handler: Any) -> None:
-        handler.send_response(200)
-        handler.end_headers()
-        handler.wfile.write(CONTENT)
-
-    web.answers["file"] = answer
-    return str(web.url + "file")
-
-
 def test_a_good_file_arrives_whole_with_progress(web: Any, watch: Watch, tmp_path: Path) -> None:
     watched = watch()
     path = tmp_path / "deep" / "folder" / "file.gz"
@@ -49,8 +37,8 @@ def test_a_good_file_arrives_whole_with_progress(web: Any, watch: Watch, tmp_pat
     done = [report.done for report in watched.reports if report.done is not None]
     assert done == sorted(done)
     assert len(done) <= 102
-    of_unknown_length = watch()
-    download([without_length(web)], tmp_path / "file", md5=MD5, request=of_unknown_length.request)
+    of_unknown_length, url = watch(), web.serve("file", CONTENT, announces=False)
+    download([url], tmp_path / "file", md5=MD5, request=of_unknown_length.request)
     assert (tmp_path / "file").read_bytes() == CONTENT
     assert {report.total for report in of_unknown_length.reports} == {None}
 
@@ -98,10 +86,8 @@ def test_a_good_mirror_makes_up_for_bad_ones(web: Any, watch: Watch, tmp_path: P
 
 
 def test_stopping_ends_the_wait_and_leaves_nothing(web: Any, watch: Watch, tmp_path: Path) -> None:
-    stop = threading.Event()
-    watched = watch(stop=stop)
-    url = web.stall("file", CONTENT)
-    timer = threading.Timer(0.2, stop.set)
+    watched, url = watch(), web.stall("file", CONTENT)
+    timer = threading.Timer(0.2, watched.stop.set)
     timer.start()
     with pytest.raises(DataError, match="stopped"):
         download([url], tmp_path / "file", md5=MD5, request=watched.request)

@@ -109,18 +109,20 @@ def all_zero_in_fp16() -> Records:
     return [*both(), nothing]
 
 
-def launch_bound() -> Records:
-    phases = (
-        PhaseSeconds(name="input", host_seconds=0.0001, device_seconds=0.0001),
-        PhaseSeconds(name="forward", host_seconds=0.002, device_seconds=0.0003),
-        PhaseSeconds(name="backward", host_seconds=0.002, device_seconds=0.0003),
+def timed(**seconds: tuple[float, float | None]) -> Records:
+    """Forty steps whose parts took so long on the host and on the device."""
+    phases = tuple(
+        PhaseSeconds(name=name, host_seconds=host, device_seconds=device)
+        for name, (host, device) in seconds.items()
     )
-    timed = [
-        StepTimed(time=200.0, step=step, precision="fp16", settling=False, phases=phases)
-        for step in range(400, 440)
-    ]
+    step = StepTimed(time=200.0, step=400, precision="fp16", settling=False, phases=phases)
+    return [replace(step, step=number) for number in range(400, 440)]
+
+
+def launch_bound() -> Records:
     rows = (samples.measured("fp32"), samples.faster(speedup=1.0, speedup_low=0.99, speedup_high=1.01))
-    return [*both(), *timed, samples.compared(580, rows=rows)]
+    parts = timed(input=(0.0001, 0.0001), forward=(0.002, 0.0003), backward=(0.002, 0.0003))
+    return [*both(), *parts, samples.compared(580, rows=rows)]
 
 
 def own_loop_whose_precision_is_ours() -> Records:
@@ -166,19 +168,9 @@ def slower_on_a_cpu() -> Records:
 
 
 def no_difference() -> Records:
-    rows = (
-        samples.measured("fp32"),
-        samples.faster(speedup=1.01, speedup_low=0.99, speedup_high=1.03),
-    )
-    phases = (
-        PhaseSeconds(name="input", host_seconds=0.003, device_seconds=None),
-        PhaseSeconds(name="forward", host_seconds=0.001, device_seconds=None),
-    )
-    timed = [
-        StepTimed(time=200.0, step=step, precision="fp16", settling=False, phases=phases)
-        for step in range(400, 440)
-    ]
-    return [*both(), *timed, samples.compared(580, rows=rows)]
+    rows = (samples.measured("fp32"), samples.faster(speedup=1.01, speedup_low=0.99, speedup_high=1.03))
+    parts = timed(input=(0.003, None), forward=(0.001, None))
+    return [*both(), *parts, samples.compared(580, rows=rows)]
 
 
 def own_loop_that_takes_no_requests() -> Records:

@@ -2,12 +2,26 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.utils.data import DataLoader, TensorDataset
 
+from amptui import Data, DataRequest
 from amptui.engine.compilation import compile_in_place, eager_precisions
 from amptui.engine.prepared import Prepared
+from tests.tiny import Tiny
+
+
+class Uneven(Tiny):
+    """Its epochs end with half a batch."""
+
+    def load_data(self, request: DataRequest) -> Data:
+        data = super().load_data(request)
+        arrays: Any = data.train
+        rows = TensorDataset(arrays.inputs.float(), arrays.targets)
+        return replace(data, train=DataLoader(rows, self.batch_size), validation=None)
 
 
 @contextmanager

@@ -63,15 +63,11 @@ class Asking(Log):
     @property
     def outcomes(self) -> list[tuple[str, str]]:
         """Each answer's kind, and ``taken`` or why it was refused."""
-        return [(answer.request.kind, outcome(answer)) for answer in self.answers]
+        return [(answer.request.kind, getattr(answer, "reason", "taken")) for answer in self.answers]
 
     @property
     def answers(self) -> list[RequestTaken | RequestRefused]:
         return [record for record in self if isinstance(record, RequestTaken | RequestRefused)]
-
-
-def outcome(answer: RequestTaken | RequestRefused) -> str:
-    return "taken" if isinstance(answer, RequestTaken) else answer.reason
 
 
 def trained(

@@ -1,17 +1,23 @@
-"""The loop, run for real on the CPU: what its records say of epochs, switches, pauses and stops."""
+"""The loop, run for real on the CPU, and its parts: epochs, switches, comparisons, warm-up, validation."""
 
 import math
 from itertools import pairwise
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
-from amptui.engine.warm_up import MAX_STEPS, MIN_STEPS
-from amptui.records.control import Control, PauseRequest, PrecisionRequest, StopRequest
+from amptui.engine.ab_test import MAX_ROUNDS
+from amptui.engine.validation import MetricSums, evaluating
+from amptui.engine.warm_up import MAX_STEPS, MIN_STEPS, WarmUp
+from amptui.records.control import ComparisonRequest, Control, PauseRequest, PrecisionRequest, StopRequest
+from amptui.records.findings import PrecisionsCompared
 from amptui.records.run import BlockFinished, EpochFinished, PauseChanged, PrecisionChanged, Record
 from amptui.records.steps import StepRecord
-from tests.tiny import Log, Tiny, log_of, losses, prepare, train
+from tests.tiny import Log, Tiny, Unautocastable, log_of, losses, prepare, train
 
 
 def test_a_pause_makes_no_step_and_a_switch_meanwhile_counts() -> None:
@@ -73,3 +79,172 @@ def test_a_stop_ends_a_pause_and_a_validation(phase: str) -> None:
     assert train(prepare(Tiny()), log, control) == "stopped"
     assert len(losses(log)) == (0 if phase == "paused" else 8)
     assert log.of(EpochFinished) == []
+
+
+# ----------------------------------------------------------------------------- comparisons in turns
+
+
+FP32_AND_BF16 = ComparisonRequest(("fp32", "bf16"))
+
+
+class Lasting(Tiny):
+    epochs: int = 2000
+
+
+@pytest.mark.ci
+def test_precisions_run_in_turns_until_the_ratio_is_known_and_the_chosen_one_returns() -> None:
+    control = Control()
+    ended: list[int] = []
+
+    def watch(record: Record) -> None:
+        if isinstance(record, PrecisionsCompared) and record.over:
+            ended.append(record.step)
+        if isinstance(record, StepRecord) and record.step == 5:
+            control.ask(FP32_AND_BF16)
+        if isinstance(record, StepRecord) and ended and record.step == ended[0] + 20:
+            control.ask(StopRequest("seen enough"))
+
+    log = Log(watch)
+    assert train(prepare(Lasting(), precision="bf16", steps=5000), log, control) == "stopped"
+    records = log.of(PrecisionsCompared)
+    result = records[-1]
+    assert [record.rounds for record in records] == list(range(result.rounds + 1))
+    assert [record.over for record in records] == [False] * result.rounds + [True]
+    assert result.reason in ("narrow", "limit")
+    assert result.rounds <= MAX_ROUNDS
+    baseline, amp = result.rows
+    assert (baseline.precision, amp.precision) == ("fp32", "bf16")
+    assert baseline.blocks == amp.blocks == result.rounds
+    assert baseline.steps == result.rounds * result.block_steps
+    assert (amp.speedup_low or 9) < (amp.speedup or 0) < (amp.speedup_high or 0)
+    assert log.of(StepRecord)[-1].precision == "bf16"
+    changes = [change.current for change in log.of(PrecisionChanged)]
+    # A B, B A, A B: two blocks of one precision meet at each turn.
+    assert changes[:4] == ["fp32", "bf16", "fp32", "bf16"]
+    blocks = log.of(BlockFinished)
+    assert sum(block.steps for block in blocks) == ended[0] + 20
+
+
+def test_a_switch_by_hand_ends_it() -> None:
+    control = Control()
+
+    def watch(record: Record) -> None:
+        if isinstance(record, StepRecord) and record.step == 5:
+            control.ask(FP32_AND_BF16)
+        if isinstance(record, PrecisionsCompared) and record.rounds == 1:
+            control.ask(PrecisionRequest("fp32"))
+
+    log = Log(watch)
+    train(prepare(Lasting(), steps=600), log, control)
+    result = log.of(PrecisionsCompared)[-1]
+    assert (result.over, result.reason, result.rounds) == (True, "stopped", 1)
+    last = log.of(PrecisionChanged)[-1].step
+    assert log.of(StepRecord)[-1].precision == "fp32"
+    assert last < 400
+
+
+def test_the_others_are_compared_without_a_precision_that_fails() -> None:
+    control = Control()
+    control.ask(ComparisonRequest(("fp32", "bf16", "ieee")))
+
+    def watch(record: Record) -> None:
+        if isinstance(record, PrecisionsCompared) and record.over:
+            control.ask(StopRequest("compared"))
+
+    log = Log(watch)
+    train(prepare(Unautocastable(epochs=Lasting.epochs), steps=2000, max_rounds=2), log, control)
+    result = log.of(PrecisionsCompared)[-1]
+    assert (result.reason, result.rounds, result.most_rounds) == ("limit", 2, 2)
+    assert [(row.precision, row.blocks) for row in result.rows] == [("fp32", 2), ("ieee", 2)]
+    assert list(result.failed) == ["bf16"]
+
+
+# ------------------------------------------------------------------------------------------ warm-up
+
+
+def left_out(step_seconds: list[float | None]) -> int:
+    """How many of these steps settle."""
+    settling, count = WarmUp(), 0
+    for seconds in step_seconds:
+        count += settling.begin_step()
+        settling.add([seconds])
+    return count
+
+
+FALLING: list[float | None] = [0.002 * (1 + 2 * 0.9**i) for i in range(200)]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "least", "most"),
+    [
+        ([0.002] * 100, MIN_STEPS, MIN_STEPS),
+        ([3.0, *[0.002] * 99], MIN_STEPS, MIN_STEPS),
+        (FALLING, 35, MAX_STEPS - 1),
+        ([0.002 * 1.05**i for i in range(200)], MAX_STEPS, MAX_STEPS),
+        ([None] * 200, MAX_STEPS, MAX_STEPS),
+    ],
+    ids=["steady", "a slow first step", "getting faster", "never steady", "not measured"],
+)
+def test_steps_warm_up_until_their_times_stand_still(
+    seconds: list[float | None], least: int, most: int
+) -> None:
+    assert least <= left_out(seconds) <= most
+
+
+@pytest.mark.parametrize("spread", [0.01, 0.1, 0.3])
+def test_noise_is_distinguished_from_a_trend(spread: float) -> None:
+    rng = np.random.default_rng(5)
+    counts = [left_out((0.002 * np.exp(rng.normal(0, spread, 100))).tolist()) for _ in range(50)]
+    assert np.mean(counts) < MIN_STEPS + 3
+
+
+@given(st.lists(st.none() | st.floats(1e-6, 10), max_size=120))
+def test_never_fewer_nor_more(seconds: list[float | None]) -> None:
+    count = left_out(seconds)
+    assert min(len(seconds), MIN_STEPS) <= count <= MAX_STEPS
+
+
+# --------------------------------------------------------------------------------------- validation
+
+
+batches = st.lists(st.tuples(st.floats(-5, 5, width=32), st.integers(1, 100)), min_size=1, max_size=8)
+
+
+@given(batches)
+def test_batches_of_any_size_weigh_by_their_samples(drawn_batches: list[tuple[float, int]]) -> None:
+    sums = MetricSums()
+    for mean, samples in drawn_batches:
+        sums.add(
+            {"loss": torch.tensor(mean), "accuracy": torch.tensor(0.5), "f1": torch.tensor(mean)}, samples
+        )
+    validation = sums.means([float(value) for value in sums.tensors()])
+    assert validation is not None
+    total = sum(samples for _, samples in drawn_batches)
+    expected = sum(mean * samples for mean, samples in drawn_batches) / total
+    assert validation.samples == total
+    assert validation.loss == pytest.approx(expected, rel=1e-4, abs=1e-4)
+    assert validation.accuracy == pytest.approx(0.5)
+    assert validation.metrics == {"f1": pytest.approx(expected, rel=1e-4, abs=1e-4)}
+
+
+def test_without_samples_or_without_numbers_there_is_no_validation() -> None:
+    sums = MetricSums()
+    assert sums.means([]) is None
+    sums.add({"loss": torch.tensor(1.0)}, 4)
+    assert sums.means(None) is None
+
+
+@given(st.lists(st.booleans(), min_size=3, max_size=3))
+def test_every_module_gets_its_own_mode_back_whatever_happens(modes: list[bool]) -> None:
+    model = nn.Sequential(nn.Linear(1, 1), nn.Dropout())
+    for module, training in zip(model.modules(), modes, strict=True):
+        module.training = training
+
+    def evaluate_and_fail() -> None:
+        with evaluating(model):
+            assert not any(module.training for module in model.modules())
+            raise KeyError("metrics")
+
+    with pytest.raises(KeyError):
+        evaluate_and_fail()
+    assert [module.training for module in model.modules()] == modes

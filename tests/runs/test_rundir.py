@@ -1,16 +1,41 @@
-"""The run's folder: made without taking another's place, refused in one line, run.json never half there."""
+"""The run's folder: made without taking another's place, whose it is, and held by one run that tells who."""
 
+import errno
+import fcntl
 import json
 import math
+import os
 import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.base.errors import RunFolderError
-from amptui.runs.rundir import RunDir, create_run_dir, default_base, folder_name, open_run_dir, read_run_json
+from amptui.cli import build_parser
+from amptui.recipe.request import TrainRequest
+from amptui.runs.lock import Holder, RunLock, holder
+from amptui.runs.rundir import (
+    RunDir,
+    create_run_dir,
+    default_base,
+    default_data_dir,
+    folder_name,
+    open_run_dir,
+    read_run_json,
+)
+from amptui.runs.trust import is_own, named_files, resume_command
 
 
 @pytest.fixture(autouse=True)
@@ -131,3 +156,198 @@ def test_a_run_json_that_cannot_be_read_is_told_in_one_line(
     with pytest.raises(RunFolderError, match=why) as caught:
         read_run_json(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+# ----------------------------------------------------------------------------------- whose a run is
+
+
+def saved(**asked: object) -> RunDir:
+    """A saved run of this user."""
+    run_dir = create_run_dir(None, "m")
+    run_dir.write_run_json({"asked": {"model": "m.py"} | asked})
+    return run_dir
+
+
+@pytest.mark.parametrize("what", ["", "run.json"])
+@pytest.mark.parametrize(("mode", "own"), [(0o700, True), (0o755, True), (0o770, False), (0o702, False)])
+def test_a_run_that_others_may_write_is_not_the_user_s_own(what: str, mode: int, own: bool) -> None:
+    run_dir = saved()
+    (run_dir.path / what).chmod(mode)
+    assert is_own(run_dir.path) is own
+
+
+@pytest.mark.parametrize("what", ["", "run.json"])
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_what_another_user_made_is_not_the_user_s_own(what: str) -> None:
+    run_dir = saved()
+    os.chown(run_dir.path / what, 65534, -1)
+    assert not is_own(run_dir.path)
+
+
+def test_only_a_saved_run_is_the_user_s_own(tmp_path: Path) -> None:
+    RunDir(tmp_path).write_run_json({})
+    assert is_own(saved().path)
+    assert not is_own(tmp_path)
+    assert not is_own(tmp_path / "gone")
+
+
+def test_defaults_and_amptui_s_own_models_name_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = {"width": "128", "schedule": "cosine", "bias": "true", "decay": "1e-4"}
+    for data_dir in (Path(), default_data_dir()):
+        assert named_files(TrainRequest(model="mnist-deep", data_dir=data_dir, settings=settings)) == []
+    (tmp_path / "cosine").touch()
+    (named,) = named_files(TrainRequest(model="mnist-deep", settings=settings))
+    assert (named.field, len(named.words)) == ("settings", 4)
+
+
+def test_the_command_to_go_on_has_the_model_where_resume_asks_for_it(tmp_path: Path) -> None:
+    run_dir = saved()
+    assert resume_command(run_dir.path) == f"amptui train --resume {run_dir.path.name}"
+    where = shlex.quote(str(tmp_path))
+    assert resume_command(tmp_path) == f"amptui train --resume {where}", "it does not say which"
+    RunDir(tmp_path).write_run_json({"asked": {"model": "a b.py"}})
+    assert resume_command(tmp_path) == f"amptui train 'a b.py' --resume {where}"
+
+
+def test_the_command_names_every_file_as_one_word_that_is_no_other_option(tmp_path: Path) -> None:
+    asked = {
+        "model": "--save-weights=/x",
+        "save_weights": "/a b/w.pt",
+        "data_dir": "--resume",
+        "settings": {"text": "~/secret", "width": "3"},
+    }
+    RunDir(tmp_path).write_run_json({"asked": asked})
+    given = build_parser().parse_args(shlex.split(resume_command(tmp_path))[1:])
+    assert (given.model, given.resume) == ("./--save-weights=/x", str(tmp_path))
+    assert (given.save_weights, given.data_dir) == ("/a b/w.pt", Path("--resume"))
+    assert given.set == ["text=~/secret", "width=3"]
+
+
+# --------------------------------------------------------------------------------- one run a folder
+
+
+HOST = socket.gethostname()
+
+HOLD = """
+import sys
+from pathlib import Path
+from typing import Any
+from amptui.runs.lock import RunLock
+lock = RunLock.take(Path(sys.argv[1]))
+print("taken", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def another_process(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that holds the lock until its standard input ends."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "taken\n"
+        yield process
+
+
+def words(folder: Path, **said: object) -> None:
+    RunDir(folder).lock_path.write_text(json.dumps(said))
+
+
+def test_a_folder_is_held_from_taking_to_release_and_looking_makes_no_file(tmp_path: Path) -> None:
+    assert holder(tmp_path) is None
+    assert holder(tmp_path / "no" / "such") is None
+    assert list(tmp_path.iterdir()) == []
+    with RunLock.take(tmp_path):
+        found: Any = holder(tmp_path)
+        assert (found.pid, found.host, found.is_here) == (os.getpid(), HOST, True)
+        assert found.started is not None
+    assert holder(tmp_path) is None
+    RunLock.take(tmp_path).release()
+    with pytest.raises(RunFolderError, match=r"cannot lock .*no such file or directory"):
+        RunLock.take(tmp_path / "run")
+
+
+def test_a_second_run_is_told_who_trains_there_and_one_that_is_killed_holds_nothing_any_more(
+    tmp_path: Path,
+) -> None:
+    with another_process(tmp_path) as process:
+        with pytest.raises(RunFolderError) as caught:
+            RunLock.take(tmp_path)
+        assert str(caught.value) == (
+            f"another run is training in {tmp_path} (pid {process.pid} on {HOST}); "
+            f"watch it with `amptui attach {tmp_path}`"
+        )
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert holder(tmp_path) is None
+        RunLock.take(tmp_path).release()
+
+
+def test_a_new_run_is_refused_where_one_began_meanwhile(tmp_path: Path) -> None:
+    run_dir = create_run_dir(tmp_path / "run", "m")
+    run_dir.journal_path.touch()
+    with pytest.raises(RunFolderError, match="contains a run"):
+        RunLock.take(run_dir.path, new=True)
+    assert holder(run_dir.path) is None, "who was refused holds nothing"
+    RunLock.take(run_dir.path).release()
+
+
+def test_those_who_look_stand_in_nobody_s_way(tmp_path: Path) -> None:
+    RunLock.take(tmp_path).release()
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.is_set():
+            holder(tmp_path)
+
+    looker = threading.Thread(target=look)
+    looker.start()
+    try:
+        for _ in range(50):
+            RunLock.take(tmp_path).release()
+    finally:
+        done.set()
+        looker.join()
+
+
+def test_a_folder_that_was_deleted_and_made_again_is_held_again(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with RunLock.take(folder) as lock:
+        lock.renew()
+        shutil.rmtree(folder)
+        lock.renew()
+        folder.mkdir()
+        lock.renew()
+        found: Any = holder(folder)
+        assert found.pid == os.getpid()
+
+
+def test_without_locks_the_living_hold_by_their_word_and_the_dead_and_what_has_ended_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On file systems without locks: network ones, often."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    monkeypatch.setattr("amptui.runs.lock._PATIENCE_SECONDS", 0.0)
+    for pid, host in ((os.getppid(), HOST), (1, "elsewhere")):
+        words(tmp_path, pid=pid, host=host, started=1.0)
+        assert holder(tmp_path) == Holder(pid=pid, host=host, started=1.0)
+        with pytest.raises(RunFolderError, match=f"another run is training in .*pid {pid} on {host}"):
+            RunLock.take(tmp_path)
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    words(tmp_path, pid=gone.pid, host=HOST, started=1.0)
+    assert holder(tmp_path) is None
+    lock = RunLock.take(tmp_path)
+    assert json.loads(RunDir(tmp_path).lock_path.read_text())["pid"] == os.getpid()
+    lock.release()
+    assert holder(tmp_path) is None
+    assert RunDir(tmp_path).lock_path.read_text() == ""

@@ -6,16 +6,12 @@ from amptui.records.findings import Float16Window
 from tests.telemetry.record_samples import window
 
 
-def counts_of(exponents: dict[int, int], first: int = -60, last: int = 40) -> tuple[int, ...]:
-    return tuple(exponents.get(exponent, 0) for exponent in range(first, last + 1))
-
-
 def spread(exponents: dict[int, int], zeros: int = 0, scale: float = 65536.0) -> Float16Window:
     """A window of gradients that all lie in the middle of their bins."""
     return window(
         loss_scale=scale,
         first_exponent=-60,
-        counts=counts_of(exponents),
+        counts=tuple(exponents.get(exponent, 0) for exponent in range(-60, 41)),
         elements=sum(exponents.values()) + zeros,
         zeros=zeros,
         flushed=sum(count for exponent, count in exponents.items() if exponent <= -26),

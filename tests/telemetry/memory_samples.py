@@ -14,9 +14,6 @@ _LIVES_ON: tuple[tuple[Literal["weights", "gradients", "optimizer", "buffers"], 
     ("buffers", "int64", 112),
 )
 
-KEPT_BYTES = sum(size for _, _, size in _LIVES_ON)
-"""What lives on from step to step."""
-
 
 def memory(
     precision: str,

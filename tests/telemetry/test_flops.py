@@ -8,7 +8,6 @@ import pytest
 from amptui.diagnosis.tensor_cores import flops_hints, flops_line, mfu_words, rate_words
 from amptui.records.findings import FlopsCounted
 from amptui.records.run import Record
-from amptui.records.steps import StepRecord
 from amptui.telemetry.flops import flops_now, peak_flops
 from amptui.telemetry.view import PrecisionFlops
 from tests.builders import fold
@@ -159,14 +158,11 @@ def test_where_shapes_vary_there_is_no_number_and_a_reason() -> None:
     ]
 
 
-def after(steps: list[StepRecord], count: int) -> list[StepRecord]:
-    return [replace(record, step=record.step + count) for record in steps]
-
-
 def test_eager_steps_beside_a_compiled_model_are_counted_for_it() -> None:
     steps = [replace(item, precision=f"{item.precision} eager") for item in STEPS]
+    steps += [replace(item, step=item.step + 80) for item in STEPS]
     counts = samples.flops("fp32 eager", flops=TERA), samples.flops("fp16 eager", flops=2 * TERA)
-    result = {item.counted.precision: item for item in folded(*counts, *steps, *after(STEPS, 80))}
+    result = {item.counted.precision: item for item in folded(*counts, *steps)}
     assert result["fp16"].counted.flops_by_type == counts[1].flops_by_type
     assert result["fp16"].flops_per_second == result["fp16 eager"].flops_per_second == 1000 * TERA
     assert result["fp32"].flops_per_second == 250 * TERA

@@ -28,10 +28,6 @@ def batched_values(draw: st.DrawFn) -> tuple[list[float | None], list[list[float
     return values, [values[a:b] for a, b in pairwise(edges)]
 
 
-def is_finite(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)
-
-
 def is_nonfinite(value: float | None) -> bool:
     return value is not None and not math.isfinite(value)
 
@@ -50,7 +46,7 @@ def assert_bucket(series: Series, index: int, values: Sequence[float | None]) ->
 
 
 def assert_recent(series: Series, values: Sequence[float | None]) -> None:
-    expected = [value if value is not None and is_finite(value) else math.nan for value in values]
+    expected = [value if value is not None and math.isfinite(value) else math.nan for value in values]
     np.testing.assert_array_equal(series.recent, expected)
     assert series.recent_nonfinite.tolist() == [is_nonfinite(value) for value in values]
 

@@ -1,9 +1,10 @@
-"""FP32 beside AMP: medians of what was counted, and no ratio before there is one."""
+"""FP32 beside AMP: medians and losses of what was counted, no ratio too early, and what keeps AMP back."""
 
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
+from itertools import chain
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,12 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.records.run import PRECISION_ORDER
+from amptui.records.run import PRECISION_ORDER, PauseChanged, PhaseChanged, PrecisionChanged, Record
 from amptui.records.steps import StepRecord
-from amptui.telemetry.comparison import WINDOW_STEPS, PrecisionLedger
-from amptui.telemetry.view import Comparison
-from tests.builders import assert_holds, make_step, make_steps
-from tests.telemetry.record_samples import stretches
+from amptui.telemetry.comparison import (
+    MIN_STEPS_AFTER,
+    WINDOW_STEPS,
+    LossesAfter,
+    PrecisionLedger,
+    held_back_by,
+    losses_after,
+)
+from amptui.telemetry.view import Comparison, PrecisionStats
+from tests.builders import assert_holds, make_step, make_steps, view_of
+from tests.telemetry.record_samples import device, run, step, steps, stretches
 
 NAMES = [field.name for field in fields(Comparison)]
 
@@ -247,3 +255,164 @@ def test_the_row_equals_a_naive_count(seconds: list[float | None]) -> None:
     (row,) = rows
     assert row.median_step_seconds == pytest.approx(statistics.median(timed))
     assert row.samples_per_second == pytest.approx(256 * len(timed) / sum(timed))
+
+
+# ----------------------------------------------------------------------- losses after as many steps
+
+
+def after_switches(*batches: list[StepRecord]) -> LossesAfter | None:
+    view = view_of(*chain(*batches))
+    return losses_after(view, view.comparison)
+
+
+def falling(first: int, last: int, precision: str, begin: float) -> list[StepRecord]:
+    """A loss that falls by a thousandth a step from ``begin`` on."""
+    return [
+        step(n, precision=precision, loss=begin - (n - first) / 1000, step_seconds=0.004)
+        for n in range(first, last + 1)
+    ]
+
+
+def test_both_losses_are_of_the_same_number_of_steps_of_the_longest_stretch_of_either() -> None:
+    longest = falling(1, 300, "fp32", 2.0), falling(301, 420, "fp16", 1.0)
+    for others in ((), (falling(421, 450, "fp32", 5.0), falling(451, 480, "fp16", 7.0))):
+        # The mean of the last 20 of 120 steps, the 110th on average.
+        expected = {"steps": 120, "baseline": 2.0 - 0.1095, "low": 1.0 - 0.1095}
+        assert_holds(after_switches(*longest, *others), expected)
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        [],
+        [steps(1, 300)],
+        [steps(1, 300), steps(301, 300 + MIN_STEPS_AFTER - 1, precision="fp16")],
+    ],
+    ids=["nothing", "one side", "too few"],
+)
+def test_too_little_is_not_compared(batches: list[list[StepRecord]]) -> None:
+    assert after_switches(*batches) is None
+
+
+@pytest.mark.parametrize(("loss", "told"), [(math.nan, math.nan), (math.inf, math.nan), (None, None)])
+@pytest.mark.parametrize("later_steps", [0, 6000])
+def test_what_was_not_finite_and_what_was_not_measured_are_told_apart(
+    loss: float | None, told: float | None, later_steps: int
+) -> None:
+    amp = steps(1001, 1504, precision="fp16", loss=loss)
+    losses = after_switches(steps(1, 1000), amp, steps(1505, 1505 + later_steps))
+    assert losses is not None
+    assert losses.steps == 504
+    assert losses.low == (None if told is None else pytest.approx(told, nan_ok=True))
+
+
+# ---------------------------------------------------------------------- what keeps AMP from gaining
+
+
+def stats(precision: str, data: float | None = 0.0, busy: float | None = None) -> PrecisionStats:
+    return PrecisionStats(
+        precision=precision,
+        steps=100,
+        warm_up_steps=10,
+        median_step_seconds=0.002,
+        samples_per_second=1000.0,
+        peak_allocated_bytes=None,
+        last_loss=0.5,
+        skipped=0,
+        data_fraction=data,
+        utilization_percent=busy,
+    )
+
+
+def held_back(
+    data: tuple[float | None, float | None] = (0.0, 0.0),
+    busy: tuple[float | None, float | None] = (None, None),
+    *,
+    speedup: float | None = 1.0,
+) -> str:
+    return held_back_by(stats("fp32", data[0], busy[0]), stats("fp16", data[1], busy[1]), speedup)
+
+
+def comparison_of(*records: Record) -> Comparison:
+    return view_of(run(), *records).comparison
+
+
+@pytest.mark.parametrize(
+    ("data", "busy", "speedup", "reason"),
+    [
+        ((0.62, 0.641), (None, None), 1.0, "input"),
+        ((0.0, 0.0), (60.0, 55.0), 1.0, "launch"),
+        ((0.0, 0.0), (60.0, 55.0), 0.8, "launch"),
+        ((0.62, 0.64), (None, None), 1.05, ""),  # AMP pays all the same
+        ((0.62, 0.64), (None, None), 0.9, ""),  # waiting does not make AMP slower
+        ((0.62, 0.29), (None, None), 1.0, ""),
+        ((0.62, None), (None, None), 1.0, ""),
+        ((0.62, 0.64), (95.0, 95.0), 1.0, ""),  # the device computes while the host waits
+        ((0.0, 0.0), (60.0, 70.0), 1.0, ""),
+        ((0.0, 0.0), (60.0, None), 1.0, ""),
+        ((0.0, 0.0), (60.0, 60.0), 1.94, ""),
+        ((0.62, 0.64), (None, None), None, ""),
+    ],
+)
+def test_only_what_something_measured_shows_is_a_reason(
+    data: tuple[float, float], busy: tuple[float, float], speedup: float | None, reason: str
+) -> None:
+    assert held_back(data, busy, speedup=speedup) == reason
+
+
+# ------------------------------------------------------------------------------------- data's part
+
+
+def test_the_data_s_part_is_of_the_counted_steps_alone() -> None:
+    (row,) = comparison_of(
+        *steps(1, 10, settling=True, data_seconds=9.0),
+        *steps(11, 20, step_seconds=0.004, data_seconds=0.001),
+        *steps(21, 21, step_seconds=None, data_seconds=9.0),
+        *steps(22, 22, step_seconds=0.006, data_seconds=None),
+    ).rows
+    assert row.steps == 11
+    assert row.data_fraction == pytest.approx(0.25)
+
+
+def test_a_wait_that_was_never_measured_has_no_part() -> None:
+    (row,) = comparison_of(*steps(1, 30, data_seconds=None)).rows
+    assert row.data_fraction is None
+
+
+# ------------------------------------------------------------------------------------- utilization
+
+
+def test_the_utilization_is_the_mean_of_looks_without_a_switch_a_pause_or_a_validation() -> None:
+    def looks(precision: str, *percents: float) -> list[Record]:
+        return [device(1.0, precision, None, percent) for percent in percents]
+
+    pause = PauseChanged(time=1.0, step=60, paused=True)
+    records = [
+        *steps(1, 30),
+        *looks("fp32", 10.0, 50.0),  # the first has no look before it
+        PrecisionChanged(time=1.0, step=31, previous="fp32", current="fp16"),
+        *steps(31, 60, precision="fp16"),
+        *looks("fp16", 7.0, 90.0),
+        pause,
+        *looks("fp16", 0.0, 0.0),
+        replace(pause, paused=False),
+        *looks("fp16", 3.0, 92.0),
+        PhaseChanged(time=1.0, phase="validating"),
+        *looks("fp16", 12.0, 12.0),
+        PhaseChanged(time=1.0, phase="training"),
+        *looks("fp16", 12.0),
+    ]
+    fp32, fp16 = comparison_of(*records).rows
+    assert fp32.utilization_percent == pytest.approx(50.0)
+    assert fp16.utilization_percent == pytest.approx(91.0)
+
+
+# --------------------------------------------------------------------------------- in a whole run
+
+
+def test_before_there_is_a_speed_up_nothing_holds_it_back() -> None:
+    slow = {"step_seconds": 0.01, "data_seconds": 0.006}
+    fp32 = steps(1, 30, **slow)
+    assert comparison_of(*fp32, *steps(31, 60, precision="fp16", **slow)).held_back_by == "input"
+    assert comparison_of(*fp32, *steps(31, 49, precision="fp16", **slow)).held_back_by == ""
+    assert comparison_of(*fp32).held_back_by == ""

@@ -1,22 +1,34 @@
 """The session: whatever records come, in whatever order, the view says what is known and no more."""
 
 import math
-import threading
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from amptui.diagnosis.event_words import event_text
+from amptui.records.answers import RequestMade, RequestRefused, RequestTaken
 from amptui.records.run import BlockFinished, Note, PauseChanged, PhaseChanged, Record, RunFailed, RunFinished
+from amptui.records.steps import Steps
+from amptui.telemetry.session import Session
 from amptui.telemetry.view import EMPTY_VIEW, PrecisionSwitch, RunStatus, SessionView
-from tests.builders import assert_holds, fold, make_started, make_step, make_steps, make_switch, view_of
-from tests.telemetry.record_samples import backoff, device
-from tests.telemetry.record_strategies import RECORDS
+from tests.builders import (
+    assert_holds,
+    fold,
+    joined,
+    make_started,
+    make_step,
+    make_steps,
+    make_switch,
+    one_by_one,
+    view_of,
+)
+from tests.telemetry.record_samples import backoff, device, resumed, run, step, steps
+from tests.telemetry.record_strategies import BLOCKS, OTHER_RECORDS, RECORDS
 
 START = make_started()
 PAUSED = PauseChanged(time=101.0, step=1, paused=True, reason="at the floor")
@@ -272,21 +284,94 @@ def test_no_records_in_any_order_are_ever_too_much(records: list[Record], data: 
     assert view.best_loss is None or math.isfinite(view.best_loss)
 
 
-def test_threads_may_fold_and_look_at_once() -> None:
-    session, is_over = fold([]), threading.Event()
-    views: list[SessionView] = []
+# ---------------------------------------------------------------------------------- blocks of steps
 
-    def look() -> None:
-        while not is_over.is_set():
-            views.append(session.view())
 
-    watcher = threading.Thread(target=look)
-    watcher.start()
-    for first in range(1, 5001, 50):
-        session.fold(make_steps(first, first + 49))
-    is_over.set()
-    watcher.join()
-    counts = [view.loss.count for view in views]
-    assert counts == sorted(counts)
-    assert all(view.step == view.loss.last_step for view in views if view.loss.count)
-    assert session.view().step == 5000
+EXACT = st.integers(0, 2**20).map(lambda units: units / 1024)
+"""Times and durations whose sums need no rounding."""
+
+
+def timed(record: Record, time: float, seconds: list[float | None]) -> Record:
+    """``record`` at ``time``; the steps of a block took ``seconds``."""
+    if isinstance(record, Steps):
+        return replace(record, time=time, step_seconds=(seconds * 6)[: record.count])
+    return replace(record, time=time)
+
+
+def exactly_timed(records: st.SearchStrategy[Any]) -> st.SearchStrategy[Record]:
+    return st.builds(timed, records, EXACT, st.lists(st.none() | EXACT, min_size=1, max_size=6))
+
+
+OF_ALL_KINDS = [
+    run(time=100.0),
+    joined(steps(1, 4, time=102.0, step_seconds=0.5, precision="fp16", loss_scale=65536.0, settling=True)),
+    joined(steps(5, 7, time=103.0, step_seconds=0.25, precision="fp16", loss_scale=65536.0, skipped=True)),
+    joined([*steps(8, 10, time=105.0, step_seconds=0.5), step(11, time=105.0, step_seconds=0.5, loss=None)]),
+    joined(steps(1, 3, time=106.0, step_seconds=0.25, optimizer="critic", grad_norm=None)),
+    joined([step(12, step_seconds=700.0), *steps(13, 14, time=900.0, step_seconds=1.0, grad_max=2.0)]),
+]
+"""Warm-up steps, skipped ones, some of another optimizer, one that was not measured, one of many minutes."""
+
+
+@example(OF_ALL_KINDS)
+@given(st.lists(exactly_timed(BLOCKS) | exactly_timed(OTHER_RECORDS), max_size=12))
+def test_a_session_knows_the_same_of_steps_in_blocks_and_one_by_one(records: list[Record]) -> None:
+    assert fold(records).state() == fold([*one_by_one(records)]).state()
+
+
+# -------------------------------------------------------------------------- what was asked of a run
+
+
+def made(number: int) -> RequestMade:
+    return RequestMade(time=101.0, number=number, kind="x-ray")
+
+
+def taken(number: int) -> RequestTaken:
+    return RequestTaken(time=102.0, step=5, request=made(number))
+
+
+def refused(number: int) -> RequestRefused:
+    return RequestRefused(time=102.0, step=5, request=made(number), reason="failed", detail="out of memory")
+
+
+def session_of(*records: Record) -> Session:
+    return fold([run(), *steps(1, 5), *records])
+
+
+def test_a_request_is_pending_until_its_answer_comes() -> None:
+    session = session_of()
+    assert (session.view().pending, session.view().answers) == ((), ())
+    session.fold([made(1), made(2), made(3)])
+    assert session.view().pending == (made(1), made(2), made(3))
+    session.fold([refused(2), taken(1)])
+    assert session.view().pending == (made(3),)
+    assert session.view().answers == (refused(2), taken(1))
+
+
+@pytest.mark.parametrize(
+    "order", [(made(1), made(1), taken(1)), (made(1), taken(1), made(1)), (taken(1), made(1))]
+)
+def test_a_screen_s_own_word_of_its_request_may_come_at_any_time(order: tuple[Record, ...]) -> None:
+    view = session_of(*order).view()
+    assert (view.pending, view.answers) == ((), (taken(1),))
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        RunFinished(time=103.0, steps=5, seconds=3.0, reason="done"),
+        RunFailed(time=103.0, step=5, error="out of memory", traceback=""),
+    ],
+)
+def test_nothing_is_pending_after_the_end_nor_for_the_process_that_goes_on(last: Record) -> None:
+    session = session_of(made(1), last)
+    assert session.view().pending == ()
+    session.fold([resumed(5)])
+    assert session.view().pending == ()
+
+
+def test_what_is_asked_before_a_run_begins_is_pending_until_it_is_answered() -> None:
+    session = fold([made(1), run()])
+    assert session.view().pending == (made(1),)
+    session.fold([*steps(1, 5), taken(1)])
+    assert session.view().pending == ()

@@ -1,14 +1,21 @@
+"""What a step waits for; the running time, whatever was done to the clock; the pace, and the forecast."""
+
 import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from amptui.records.findings import PhaseSeconds, StepTimed
+from amptui.records.run import PhaseChanged, RunFinished
+from amptui.records.steps import StepRecord
+from amptui.telemetry.pace import LATE_SECONDS, SILENT_SECONDS, Pace, RunningTime
 from amptui.telemetry.timing import MIN_STEPS, WINDOW_STEPS, TimingWatch, judged_timing, shares_of
 from amptui.telemetry.view import Comparison
-from tests.builders import view_of
-from tests.telemetry.record_samples import device, run, steps
+from tests.builders import fold, make_steps, view_of
+from tests.telemetry.record_samples import device, resumed, run, step, steps, stretches
 from tests.telemetry.timed_steps import ALIKE, BUSY, HOST, judged, phases
 
 
@@ -106,3 +113,117 @@ def test_a_session_shows_how_busy_the_gpu_was_beside_it() -> None:
     timings = [timed(phases(*HOST, device=HOST))] * MIN_STEPS
     (timing,) = view_of(run(), *steps(1, 40), *looks, *timings).timings
     assert (timing.bound, timing.utilization_percent) == ("launch", 50.0)
+
+
+# --------------------------------------------------------------------------------- the running time
+
+
+DAY = 86_400.0
+
+
+def elapsed(*times: float) -> float:
+    watch = RunningTime()
+    watch.start(times[0])
+    for time in times[1:]:
+        watch.see(time)
+    return watch.seconds
+
+
+def test_a_record_that_comes_late_changes_nothing() -> None:
+    assert elapsed(100.0, 110.0, 109.0, 50.5, 111.0) == 11.0
+
+
+@pytest.mark.parametrize("jump", [DAY, 365 * DAY, SILENT_SECONDS + 1, -LATE_SECONDS - 2, -DAY, -1e9])
+def test_a_clock_that_is_set_costs_the_moment_of_the_jump_alone(jump: float) -> None:
+    before, after = (1e9 + second for second in range(11)), (1e9 + jump + second for second in range(11, 21))
+    assert elapsed(*before, *after) == 19.0
+
+
+def test_a_long_step_explains_a_silence_and_no_more_than_it_took() -> None:
+    watch = RunningTime()
+    watch.start(0.0)
+    watch.see(3000.0, 2999.0)
+    assert watch.seconds == 2999.0
+    watch.see(3000.0 + DAY, 700.0)
+    assert watch.seconds == 3699.0
+    for odd in (None, math.nan, -1.0, 0.0):
+        watch.see(watch.seconds + 30 * DAY, odd)
+        assert watch.seconds == 3699.0
+
+
+@given(st.lists(st.floats()), st.lists(st.none() | st.floats()))
+def test_no_times_make_it_negative_or_endless(times: list[float], busy: list[float | None]) -> None:
+    watch = RunningTime()
+    before = 0.0
+    for place, time in enumerate(times):
+        took = busy[place] if place < len(busy) else None
+        watch.see(time, took)
+        most = max(SILENT_SECONDS, took) if took is not None and took > 0 else SILENT_SECONDS
+        assert before <= watch.seconds <= before + most
+        assert watch.seconds < math.inf
+        before = watch.seconds
+
+
+def test_the_session_tells_it_from_the_run_s_start_on() -> None:
+    session = fold([device(90.0, "fp32", None), run(time=100.0), step(1, time=101.0)])
+    assert session.view().elapsed_seconds == 1.0
+    session.fold([device(102.0 + DAY, "fp32", None), step(2, time=103.5 + DAY)])
+    assert session.view().elapsed_seconds == 2.5
+    session.fold([RunFinished(time=104.0, steps=2, seconds=5.0, reason="done")])
+    assert session.view().elapsed_seconds == 2.5
+
+
+def test_the_time_between_two_processes_was_nobody_s() -> None:
+    session = fold([run(time=100.0), step(1, time=110.0), resumed(1, time=200.0), step(2, time=205.0)])
+    assert session.view().elapsed_seconds == 15.0
+    session.fold([resumed(2, time=50.0), step(3, time=51.0)])
+    assert session.view().elapsed_seconds == 16.0
+    session.fold([run(time=1000.0), step(1, time=1001.0)])
+    assert session.view().elapsed_seconds == 1.0, "another run"
+
+
+def test_a_process_that_resumes_counts_from_its_first_record_on() -> None:
+    session = fold([run(time=100.0), step(1, time=110.0)])
+    session.fold(
+        [PhaseChanged(time=190.0, phase="importing", detail="importing torch"), device(191.0, "fp32", None)]
+    )
+    session.fold([resumed(1, time=194.0), step(2, time=199.0)])
+    assert session.view().elapsed_seconds == 16.0
+
+
+def test_steps_that_are_folded_at_once_count_one_by_one() -> None:
+    """Slow steps of a journal without a sampler: 4,000 s a batch are no silence."""
+    session = fold([run(time=0.0), *(step(number, time=10.0 * number) for number in range(1, 401))])
+    assert session.view().elapsed_seconds == 4000.0
+
+
+# ---------------------------------------------------------------------------------------------- pace
+
+
+def pace_of(*batches: list[StepRecord]) -> Pace:
+    pace = Pace()
+    for batch in batches:
+        for stretch in stretches(batch):
+            pace.add(stretch)
+    return pace
+
+
+def test_the_pace_of_now_is_a_mean_and_the_forecast_a_median() -> None:
+    pace = pace_of(make_steps(1, 9, step_seconds=0.1), make_steps(10, 10, step_seconds=1.1))
+    assert pace.step_seconds == pytest.approx(0.2)
+    assert pace.samples_per_second == pytest.approx(256 / 0.2)
+    assert pace.eta_seconds(10) == pytest.approx(1.0)
+
+
+def test_neither_skipped_steps_nor_nothing_make_a_pace() -> None:
+    pace = pace_of()
+    assert (pace.step_seconds, pace.samples_per_second, pace.eta_seconds(10)) == (None, None, None)
+    before = make_steps(1, 2, precision="fp16", step_seconds=0.1)
+    skipped = make_steps(3, 52, precision="fp16", skipped=True, step_seconds=0.001)
+    after = make_steps(53, 54, precision="fp16", step_seconds=0.2)
+    batches = [before, skipped[:-1]]
+    assert pace_of(*batches).step_seconds == pytest.approx(0.1)
+    batches.append(skipped[-1:])
+    pace = pace_of(*batches)
+    assert (pace.step_seconds, pace.samples_per_second) == (None, None)
+    assert pace_of(*batches, after).step_seconds == pytest.approx(0.2)

@@ -20,7 +20,7 @@ from amptui.records.control import ComparisonRequest, Control, StopRequest
 from amptui.records.keeping import CheckpointWritten
 from amptui.records.run import EpochFinished, Note, PhaseChanged, Record, StepSkipped
 from amptui.records.steps import StepRecord
-from tests.tiny import Drawing, Exploding, Log, Tiny, prepare, resume, stopping, switching, train
+from tests.tiny import Drawing, Exploding, Log, Tiny, log_of, prepare, resume, stopping, switching, train
 
 STEPS_PER_EPOCH = 8
 EPOCHS = 3
@@ -29,6 +29,8 @@ SAME = (
     *("step", "epoch", "precision", "loss", "losses", "samples", "lr", "loss_scale", "growth_tracker"),
     "skipped",
 )
+
+STOP = StopRequest("the test")
 
 Make = Callable[[], Experiment]
 
@@ -108,15 +110,8 @@ def test_a_run_that_was_killed_goes_on_from_any_checkpoint_it_left(tmp_path: Pat
 
 
 def test_a_precision_that_was_switched_to_stays(tmp_path: Path) -> None:
-    control = Control()
-
-    def watch(record: Record) -> None:
-        switching(control, {3: "bf16"})(record)
-        stopping(control, 6)(record)
-
-    whole, first, second = Log(switching(other := Control(), {3: "bf16"})), Log(watch), Log()
-    train(prepare(Tiny()), whole, other)
-    train(prepare(Tiny()), first, control, checkpoints=tmp_path)
+    whole, second = log_of(prepare(Tiny()), at={3: "bf16"}), Log()
+    first = log_of(prepare(Tiny()), at={3: "bf16", 6: STOP}, checkpoints=tmp_path)
     resume(prepare(Tiny()), tmp_path, second)
     assert steps(first, second) == steps(whole)
     assert {r.precision for r in second.of(StepRecord)} == {"bf16"}
@@ -242,9 +237,7 @@ def test_what_else_an_experiment_holds_goes_on_too_and_what_cannot_be_kept_is_to
 ) -> None:
     whole, again = Holding(), Holding()
     train(prepare(whole), Log())
-    control = Control()
-    log = Log(stopping(control, 11))
-    train(prepare(Holding()), log, control, checkpoints=tmp_path, every=2)
+    log = log_of(prepare(Holding()), at={11: STOP}, checkpoints=tmp_path, every=2)
     resume(prepare(again), tmp_path, Log())
     for mine, theirs in zip(whole.mean.parameters(), again.mean.parameters(), strict=True):
         assert torch.equal(mine, theirs)
@@ -261,10 +254,8 @@ def test_what_else_an_experiment_holds_goes_on_too_and_what_cannot_be_kept_is_to
 @pytest.mark.parametrize(("first", "second"), [("cpu", "cuda"), ("cuda", "cpu"), ("cuda", "cuda")])
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_a_run_goes_on_on_another_device(first: str, second: str, precision: str, tmp_path: Path) -> None:
-    control, log = Control(), Log()
-    options: dict[str, Any] = {"precision": precision}
-    stopped = Log(stopping(control, 11))
-    train(prepare(Tiny(epochs=4), device=first, **options), stopped, control, checkpoints=tmp_path)
+    log, options = Log(), {"precision": precision}
+    stopped = log_of(prepare(Tiny(epochs=4), device=first, **options), at={11: STOP}, checkpoints=tmp_path)
     last = stopped.of(StepRecord)[-1].step
     assert resume(prepare(Tiny(epochs=4), device=second, **options), tmp_path, log) == "done"
     assert [r.step for r in log.of(StepRecord)] == list(range(last + 1, 33))

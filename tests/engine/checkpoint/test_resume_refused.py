@@ -13,19 +13,18 @@ from amptui.base.errors import RunFolderError, UsageError
 from amptui.engine.checkpoint.added_groups import CANNOT_BE_RESUMED
 from amptui.engine.checkpoint.file import checkpoints
 from amptui.engine.checkpoint.resume import newest_checkpoint, restore
-from amptui.records.control import Control
+from amptui.records.control import StopRequest
 from amptui.records.run import Note
 from amptui.records.steps import StepRecord
-from tests.tiny import Log, Tiny, losses, prepare, resume, stopping, train
+from tests.tiny import Log, Tiny, log_of, losses, prepare, resume, train
 
 NEW_RUN = "start a new run without --resume"
+STOP = StopRequest("the test")
 
 
 def trained(folder: Path, **options: Any) -> None:
     """A run of two epochs and its checkpoints."""
-    control = Control()
-    log = Log(stopping(control, 13))
-    train(prepare(Tiny(), **options), log, control, checkpoints=folder)
+    log_of(prepare(Tiny(), **options), at={13: STOP}, checkpoints=folder)
     assert [path.name for path in checkpoints(folder)] == ["step-000000013.pt", "step-000000008.pt"]
 
 
@@ -135,9 +134,7 @@ class Foreign(Tiny):
 
 
 def test_a_checkpoint_that_cannot_be_resumed_says_so_when_it_is_written(tmp_path: Path) -> None:
-    control = Control()
-    log = Log(stopping(control, 11))
-    train(prepare(Foreign()), log, control, checkpoints=tmp_path)
+    log = log_of(prepare(Foreign()), at={11: STOP}, checkpoints=tmp_path)
     assert [note.severity for note in log.of(Note) if note.text == CANNOT_BE_RESUMED] == ["warning"]
     with pytest.raises(
         UsageError, match="cannot be resumed: while training, the optimizer got a parameter group"
@@ -153,7 +150,6 @@ def test_another_number_of_groups_is_told_in_one_line(tmp_path: Path) -> None:
             parameters, count = list(model.parameters()), sizes.pop()
             return torch.optim.SGD([{"params": parameters[n::count]} for n in range(count)], lr=0.01)
 
-    control = Control()
-    train(prepare(Grouped()), Log(stopping(control, 3)), control, checkpoints=tmp_path)
+    log_of(prepare(Grouped()), at={3: STOP}, checkpoints=tmp_path)
     with pytest.raises(UsageError, match="its optimizer has 4 parameter groups, but now there are 2"):
         resume(prepare(Grouped()), tmp_path, Log())

@@ -103,16 +103,12 @@ factors = st.one_of(
 )
 
 
-def short(numbers: Sequence[float]) -> Tensor:
-    return torch.tensor(numbers)
-
-
 def long(numbers: Sequence[float]) -> Tensor:
     """So many of each that they are counted as large parameters are."""
     return torch.tensor(numbers).repeat(-(-LARGE // len(numbers)))
 
 
-lengths = pytest.mark.parametrize("as_gradient", [short, long])
+lengths = pytest.mark.parametrize("as_gradient", [torch.tensor, long], ids=["short", "long"])
 
 
 @lengths

@@ -1,6 +1,9 @@
-"""Which module overflowed first, or came nearest to it, in steps of real float16 arithmetic."""
+"""Which module overflowed first, or came nearest to it, in steps that compute what any step does."""
 
 import math
+import weakref
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
@@ -8,12 +11,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
+from amptui.base.errors import ExperimentError
 from amptui.engine.probes.gradients import is_measurable, largest_absolute
 from amptui.engine.probes.module_trace import MAX_NEAREST, ModuleTrace
-from amptui.records.findings import ModuleRange
+from amptui.records.findings import ModuleRange, ModulesTraced
+from amptui.telemetry.health import judge_trace
 from tests.builders import assert_holds
-from tests.engine.traced import Scale, by_name, record_of, traced_step
+from tests.engine.traced import Scale, autocast, by_name, record_of, traced_step
+from tests.tiny import Log, Tiny, prepare, train
 
 
 def constant_linear(width: int, weight: float) -> nn.Linear:
@@ -169,3 +176,175 @@ def test_nan_wins_over_inf_in_any_position(dtype: torch.dtype, size: int) -> Non
     assert largest_absolute(tensor).item() == math.inf
     tensor[-1] = math.nan
     assert math.isnan(largest_absolute(tensor).item())
+
+
+# ------------------------------------------------------------------------------ weights lost before
+
+
+class Burning(Tiny):
+    """In step ``at`` one gradient overflows, which without a scaler makes its parameter Inf or NaN."""
+
+    at: int = 6
+    epochs: int = 60
+
+    def build_model(self) -> nn.Module:
+        model = super().build_model()
+        model.get_parameter("4.weight").register_hook(self._overflow)
+        return model
+
+    def _overflow(self, gradient: Tensor) -> Tensor:
+        self.calls = getattr(self, "calls", 0) + 1
+        return gradient * math.inf if self.calls == self.at else gradient
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_automatic_trace_of_a_run_without_a_scaler_names_no_module(precision: str) -> None:
+    log = Log()
+    with suppress(ExperimentError):  # the run ends because of it
+        train(prepare(Burning(), precision=precision, steps=20), log)
+    trace = log.of(ModulesTraced)[0]
+    assert trace.step > Burning.at
+    assert (trace.first, trace.nearest) == (None, ())
+    assert "4.weight" in trace.lost
+    assert judge_trace(trace).state == "weights lost"
+
+
+def overflowing_linear() -> nn.Linear:
+    linear = nn.Linear(4, 4, bias=False)
+    nn.init.constant_(linear.weight, 1e5)
+    return linear
+
+
+class Scaled(nn.Module):
+    """Has a parameter beside its layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(4))
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        result: Tensor = self.linear(inputs * self.scale)
+        return result
+
+
+@pytest.mark.parametrize(("name", "bad"), [("2.bias", -math.inf), ("1.scale", math.nan)])
+def test_no_module_is_named_if_a_weight_was_not_finite_before(name: str, bad: float) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), Scaled(), nn.Linear(4, 4), nn.Linear(4, 2))
+    with torch.no_grad():
+        model.get_parameter(name)[1] = bad
+    record = traced_step(model, torch.ones(3, 4), dtype=None)
+    assert (record.first, record.nearest) == (None, ())
+    assert (record.lost, record.lost_count) == ((name,), 1)
+
+
+def test_a_weight_without_a_part_in_the_loss_is_not_to_blame() -> None:
+    model = nn.Sequential(overflowing_linear())
+    model.register_parameter("never_used", nn.Parameter(torch.full((2,), math.nan)))
+    record = traced_step(model, torch.ones(3, 4))
+    assert_holds(record, {"first.name": "0", "lost_count": 0})
+
+
+def test_lost_statistics_are_to_blame_only_where_they_are_read() -> None:
+    model = nn.Sequential(overflowing_linear(), nn.BatchNorm1d(4))
+    model.get_buffer("1.running_mean").fill_(math.nan)  # as the overflow of an earlier step left it
+    assert_holds(traced_step(model, torch.ones(3, 4)), {"first.name": "0"})
+    nn.init.constant_(model.get_parameter("0.weight"), 0.1)
+    model.get_buffer("1.running_mean").fill_(math.nan)
+    model.get_buffer("1.running_var").fill_(1.0)
+    lost = traced_step(model.eval(), torch.ones(3, 4))
+    assert (lost.first, lost.lost) == (None, ("1.running_mean",))
+
+
+# ------------------------------------------------------------------------ as if there were no trace
+
+
+class Convolutions(nn.Module):
+    """In-place ReLUs, batch norm, dropout, a residual sum, and a shared module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(inplace=True))
+        self.block = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.Dropout(0.2), nn.ReLU(inplace=True))
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, images: Tensor) -> Tensor:
+        features: Tensor = self.stem(images)
+        for _ in range(2):
+            features = features + self.block(features)
+            features += 1
+        head: Tensor = self.head(features.mean((2, 3)))
+        return head
+
+
+class Checkpointed(Convolutions):
+    def __init__(self, *, use_reentrant: bool) -> None:
+        super().__init__()
+        self.use_reentrant = use_reentrant
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = checkpoint(self.block, self.stem(images), use_reentrant=self.use_reentrant)
+        assert isinstance(features, Tensor)
+        head: Tensor = self.head(features.mean((2, 3)))
+        return head
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "convolutions": Convolutions,
+    "checkpointed": lambda: Checkpointed(use_reentrant=False),
+    "checkpointed, reentrant": lambda: Checkpointed(use_reentrant=True),
+}
+
+
+def trained(build: Callable[[], nn.Module], dtype: torch.dtype | None, *, tracing: bool) -> list[Tensor]:
+    """Losses of three steps and then everything that the model holds."""
+    torch.manual_seed(0)
+    model, gradients = build(), list[Tensor]()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        with ModuleTrace(model) if tracing else nullcontext() as trace:
+            with autocast(dtype):
+                loss = model(torch.randn(4, 1, 6, 6)).float().square().mean()
+            loss.backward()
+        if trace is not None:
+            assert len(record_of(trace).nearest) > 3
+        optimizer.step()
+        gradients.append(loss.detach())
+    return [*gradients, *model.state_dict().values()]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [
+        ("convolutions", torch.float16),
+        ("checkpointed", torch.bfloat16),
+        ("checkpointed, reentrant", torch.float16),
+    ],
+    ids=str,
+)
+def test_losses_and_weights_are_bit_for_bit_the_same_with_hooks_and_without(
+    kind: str, dtype: torch.dtype | None
+) -> None:
+    plain = trained(MODELS[kind], dtype, tracing=False)
+    assert all(map(torch.equal, plain, trained(MODELS[kind], dtype, tracing=True)))
+
+
+def test_a_step_that_raises_leaves_no_hooks() -> None:
+    class Raising(nn.Module):
+        def forward(self, inputs: Tensor) -> Tensor:
+            raise ValueError(f"no {inputs.shape}")
+
+    model = nn.Sequential(nn.ReLU(), Raising())
+    with pytest.raises(ValueError, match="no "), ModuleTrace(model):
+        model(torch.ones(2))
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_a_trace_keeps_no_output_alive() -> None:
+    model = nn.Sequential(Scale(2.0), Scale(3.0))
+    with ModuleTrace(model) as trace:
+        output = weakref.ref(model(torch.ones(2)))
+        assert output() is None
+    assert trace.values().tolist() == [2.0, 6.0]

@@ -2,7 +2,8 @@
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -12,15 +13,20 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from amptui.engine.probes import update_probe
+from amptui.base.errors import ExperimentError
+from amptui.engine.probes import update_probe, update_ratios
 from amptui.engine.probes.update_probe import (
     MAX_LAYERS,
     RUN_ELEMENTS,
     SAMPLE_ELEMENTS,
     UpdateProbe,
+    WeightsBefore,
     record_of,
 )
+from amptui.engine.probes.update_ratios import GAP_STEPS, UpdateRatios
 from amptui.records.findings import UpdatesMeasured
+from amptui.records.steps import StepRecord
+from tests.tiny import Exploding, Log, Spoiled, Tiny, log_of, prepare, train
 
 Change = Callable[[], object]
 
@@ -214,3 +220,80 @@ def test_the_largest_layers_are_measured_in_the_model_s_order() -> None:
     assert names == sorted(names)
     assert len(names) == MAX_LAYERS
     assert sorted(sizes[name] for name in names) == sorted(sizes)[-MAX_LAYERS:]
+
+
+# ----------------------------------------------------- of a training, in which nothing else changes
+
+
+CPU = torch.device("cpu")
+
+
+def ratios(prepared: Any, **options: Any) -> dict[int, Mapping[str, float]]:
+    """Those of a training, by step."""
+    return {record.step: record.ratios for record in log_of(prepared, **options).of(UpdatesMeasured)}
+
+
+class Copying(Tiny):
+    """Copies its weights before each step of its optimizer, and says what that did to them."""
+
+    def build_optimizer(self, model: nn.Module) -> Optimizer:
+        self.ratios: list[dict[str, float]] = []
+        optimizer, before = super().build_optimizer(model), list[nn.Module]()
+        optimizer.register_step_pre_hook(lambda *_: before.append(copy.deepcopy(model)))
+        optimizer.register_step_post_hook(lambda *_: self.ratios.append(independent(model, before.pop())))
+        return optimizer
+
+
+@pytest.mark.parametrize("options", [{"accumulate": 3}, {"clip_norm": 0.01}, {"precision": "bf16"}])
+def test_a_measured_step_has_the_ratios_of_full_copies(options: dict[str, Any]) -> None:
+    experiment = Copying(epochs=20)
+    by_step = ratios(prepare(experiment, steps=50, **options))
+    assert len(by_step) >= 2
+    for step, layers in by_step.items():
+        assert layers == pytest.approx(experiment.ratios[step - 1], rel=1e-3)
+
+
+def test_the_first_step_is_measured_and_then_none_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step that is not measured calls nothing."""
+    calls: list[str] = []
+    for owner, name in ((UpdateProbe, "copy"), (WeightsBefore, "compare"), (UpdateRatios, "measure")):
+        original = getattr(owner, name)
+
+        def counted(*arguments: Any, _name: str = name, _original: Any = original) -> Any:
+            calls.append(_name)
+            return _original(*arguments)
+
+        monkeypatch.setattr(owner, name, counted)
+    steps = [*ratios(prepare(Tiny(epochs=9)))]
+    assert steps[:2] == [1, 1 + GAP_STEPS], "a tiny model's next measurement is always affordable"
+    assert min(after - before for before, after in pairwise(steps)) >= GAP_STEPS
+    assert calls == ["copy", "measure", "compare"] * len(steps)
+    assert ratios(prepare(Tiny(), probes=False)) == {}
+
+
+def test_a_skipped_step_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(update_ratios, "UPDATES_BUDGET", 1e9)
+    log = log_of(prepare(Exploding(epochs=12), precision="fp16"))
+    skipped = {record.step for record in log.of(StepRecord) if record.skipped}
+    measured = {record.step for record in log.of(UpdatesMeasured)}
+    assert 1 in skipped, "it was due, and did not change a weight"
+    assert measured
+    assert not measured & skipped
+
+
+def test_lost_weights_are_no_number() -> None:
+    log = Log()
+    with pytest.raises(ExperimentError, match="contain NaN"):
+        train(prepare(Spoiled(at=1, steps=1, epochs=1), steps=1), log)
+    (record,) = log.of(UpdatesMeasured)
+    assert record.ratios
+    assert all(math.isnan(ratio) for ratio in record.ratios.values())
+
+
+def test_a_sharded_model_is_not_measured() -> None:
+    model, updates = nn.Linear(3, 3), UpdateRatios(CPU, lambda _record: None)
+    updates.follow(model, enabled=False)
+    updates.copy(torch.optim.SGD(model.parameters(), lr=0.1))
+    assert not updates.is_open
+    updates.look(5)
+    assert updates.until == 1

@@ -1,13 +1,22 @@
-"""One batch in two precisions: what is found."""
+"""One batch in two precisions: what is found, and that the training goes on as if it had not been."""
 
+import hashlib
 import math
+import pickle
+import random
+import weakref
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from amptui.engine import setup
+from amptui.engine.precision import Tf32Flags
 from amptui.engine.prepared import Prepared
 from amptui.engine.probes.xray import take_xray
 from amptui.records.findings import LayerAgreement, XRayTaken
@@ -24,10 +33,6 @@ def xray(prepared: Prepared, precision: str = "bf16", loss_scale: float | None =
 
 def layer(record: XRayTaken, name: str) -> LayerAgreement:
     return next(layer for layer in record.layers if layer.name == name)
-
-
-def ran(record: XRayTaken) -> dict[tuple[str, str], int]:
-    return {(count.name, count.dtype): count.count for count in record.operators}
 
 
 class Plain(Tiny):
@@ -73,7 +78,7 @@ def test_losses_and_gradients_are_those_of_a_step_in_each_precision() -> None:
     assert agreement.cosine == pytest.approx((full @ half / (full.norm() * half.norm())).item())
     assert agreement.relative_error == pytest.approx(((half - full).norm() / full.norm()).item())
     assert 0 < (agreement.relative_error or 0) < 0.1
-    counts = ran(record)
+    counts = {(count.name, count.dtype): count.count for count in record.operators}
     assert (counts["addmm", "bfloat16"], counts["_log_softmax", "float32"]) == (2, 1)
     assert not any(name == "clone" for name, _ in counts), "what the X-ray copies is not counted"
     assert (record.step, record.precision, record.loss_scale, record.random) == (7, "bf16", None, False)
@@ -209,3 +214,189 @@ def test_tied_weights_sparse_gradients_and_unused_layers_are_compared() -> None:
     assert agreements["marks"].elements == 36
     assert (agreements["marks"].cosine or 0) > 0.99
     assert record.gradients_bytes == 4 * (36 + 9) + 4 * (4 * 4) + 8 * 4
+
+
+# ------------------------------------------------------------------------------- it leaves no trace
+
+
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
+
+
+class Mixed(Tiny):
+    """Everything that a forward pass changes or draws, with in-place ReLU and a frozen layer."""
+
+    def build_model(self) -> nn.Module:
+        model = nn.Sequential(
+            nn.Conv2d(1, 8, 3, padding=1),
+            nn.BatchNorm2d(8),
+            nn.ReLU(inplace=True),
+            nn.Dropout(0.5),
+            nn.Flatten(),
+            nn.Linear(128, 16),
+            nn.ReLU(inplace=True),
+            nn.Linear(16, 4),
+        )
+        model[5].requires_grad_(False)
+        return model
+
+
+def digest(value: object) -> str:
+    return hashlib.sha256(pickle.dumps(value)).hexdigest()
+
+
+def bits(tensor: Tensor | None) -> bytes | None:
+    return None if tensor is None else tensor.detach().cpu().numpy().tobytes()
+
+
+def state(prepared: Prepared, batch: Any) -> dict[str, Any]:
+    """Hashes of everything that the next step depends on, and the identities that must stay."""
+    model, optimizer = prepared.model, prepared.optimizer
+    states = [
+        (name, bits(value) if isinstance(value, Tensor) else value)
+        for parameter in model.parameters()
+        for name, value in optimizer.state[parameter].items()
+    ]
+    return {
+        "weights and buffers": digest([(name, bits(value)) for name, value in model.state_dict().items()]),
+        "gradients": digest([bits(p.grad) for p in model.parameters()]),
+        "which gradients": [id(p.grad) for p in model.parameters()],
+        "which buffers": [id(buffer) for buffer in model.buffers()],
+        "optimizer": digest(states),
+        "batch": digest([bits(tensor) for tensor in batch]),
+        "python": digest(random.getstate()),
+        "numpy": digest(np.random.get_state()),
+        "torch": digest(bits(torch.get_rng_state())),
+        "gpus": digest([bits(generator) for generator in torch.cuda.get_rng_state_all()]),
+        "scaler": prepared.scaler.state_dict(),
+        "trains": [module.training for module in model.modules()],
+        "requires grad": [p.requires_grad for p in model.parameters()],
+        "flags": Tf32Flags.current(),
+        "autocast": torch.is_autocast_enabled(prepared.device.type),
+        "grad mode": torch.is_grad_enabled(),
+        "hooks": [len(module._forward_hooks) for module in model.modules()],
+        "modes": torch._C._len_torch_dispatch_stack(),
+        "experiment": dict(vars(prepared.experiment)),
+    }
+
+
+@pytest.fixture(autouse=True)
+def _restore_flags() -> Iterator[None]:
+    before = Tf32Flags.current()
+    yield
+    before.apply()
+
+
+def trained(experiment: Tiny, **options: Any) -> Prepared:
+    """Some steps in: the optimizer has state, buffers have moved, gradients are those of the last step."""
+    prepared = prepare(experiment, steps=5, **options)
+    prepared.scaler.set_growth_interval(2)
+    train(prepared, Log())
+    return prepared
+
+
+class DrawsAndCounts(Mixed):
+    """Draws from every generator, counts its calls, and writes into its batch."""
+
+    calls: int = 0
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        inputs, targets = batch
+        self.calls += 1
+        inputs.add_(0.1 * torch.rand(()) + 0.1 * random.random() + 0.1 * np.random.rand())
+        loss = functional.cross_entropy(model(inputs), targets)
+        return loss * (1 + 1 / self.calls)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_an_x_ray_changes_no_bit(precision: str) -> None:
+    """Nor the losses that follow, as the schedule's tests say."""
+    prepared = trained(DrawsAndCounts(), precision="fp16")
+    assert prepared.scaler.get_scale() > 65536
+    batch = first_batch(prepared)
+    prepared.precisions["tf32"].enter()
+    before = state(prepared, batch)
+    xray_record = take_xray(prepared, [batch], step=6, precision=precision, loss_scale=65536.0)
+    assert state(prepared, batch) == before
+    assert xray_record.random
+
+
+def failing(where: str, error: Exception, references: list[weakref.ref[Tensor]]) -> Mixed:
+    """Breaks everything that can be broken in AMP's pass, and raises; in steps it is well-behaved."""
+
+    def fail(_: object) -> None:
+        raise error
+
+    class Failing(Mixed):
+        def loss(self, model: nn.Module, batch: Any) -> Tensor:
+            if torch.is_autocast_enabled("cpu"):
+                model.eval().requires_grad_(True)
+                torch.backends.cudnn.allow_tf32 = False
+            outputs = model(batch[0])
+            if torch.is_autocast_enabled("cpu"):
+                references.append(weakref.ref(outputs))
+                outputs.register_hook(fail)
+                if where == "forward":
+                    fail(None)
+            return functional.cross_entropy(outputs, batch[1])
+
+    return Failing()
+
+
+@pytest.mark.parametrize(
+    ("where", "error"),
+    [
+        ("forward", torch.OutOfMemoryError("told")),
+        ("backward", ValueError("told")),
+        ("backward", KeyboardInterrupt()),
+    ],
+)
+def test_an_error_in_an_x_ray_is_raised_and_changes_no_bit(where: str, error: Exception) -> None:
+    references: list[weakref.ref[Tensor]] = []
+    prepared = trained(failing(where, error, references))
+    batch = first_batch(prepared)
+    before = state(prepared, batch)
+    with pytest.raises(type(error)) as caught:
+        take_xray(prepared, [batch], step=6, precision="bf16", loss_scale=None)
+    assert state(prepared, batch) == before
+    if isinstance(error, torch.OutOfMemoryError):  # nothing of the pass is kept alive
+        assert caught.traceback
+        assert [reference() for reference in references] == [None]
+    assert len(references) == 1
+
+
+class WithTeacher(Tiny):
+    """A loss with weights and statistics of its own, in the optimizer but not in the model."""
+
+    def build_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        self.head = nn.BatchNorm1d(4)
+        return torch.optim.Adam([*model.parameters(), *self.head.parameters()], fused=True)
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        return functional.cross_entropy(self.head(model(batch[0])), batch[1])
+
+
+def test_the_loss_s_own_weights_and_statistics_are_restored_too() -> None:
+    experiment = WithTeacher()
+    prepared = trained(experiment)
+    values = list(experiment.head.state_dict(keep_vars=True).values())
+    before = [(bits(value), id(value.grad), bits(value.grad)) for value in values]
+    xray_record = take_xray(prepared, [first_batch(prepared)], step=1, precision="bf16", loss_scale=None)
+    assert "head" not in {layer.name for layer in xray_record.layers}
+    assert [(bits(value), id(value.grad), bits(value.grad)) for value in values] == before
+
+
+@pytest.mark.gpu
+@gpu
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_an_x_ray_on_a_gpu_changes_no_bit(precision: str) -> None:
+    device = torch.device("cuda", 0)
+    scaler, precisions = setup.prepare_precisions(device)
+    prepared = replace(prepare(Mixed()), device=device, scaler=scaler, precisions=precisions)
+    prepared.model.to(device)
+    batch = tuple(tensor.to(device) for tensor in first_batch(prepared))
+    before = state(prepared, batch)
+    xray_record = take_xray(prepared, [batch], step=6, precision=precision, loss_scale=65536.0)
+    assert state(prepared, batch) == before
+    assert xray_record.random
+    assert xray_record.saved_bytes_amp

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from amptui.engine.probes.xray import take_xray
 from amptui.records.findings import XRayTaken
-from tests.engine.probes.test_xray_leaves_no_trace import first_batch, state, trained
+from tests.engine.probes.test_xray import first_batch, state, trained
 from tests.tiny import Tiny, prepare
 
 pytestmark = pytest.mark.usefixtures("usable_torchao")
