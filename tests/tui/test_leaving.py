@@ -84,14 +84,6 @@ async def test_a_run_that_recorded_its_end_is_not_lost() -> None:
 
 
 @awaited
-async def test_a_screen_that_hangs_up_leaves_and_stops_nothing() -> None:
-    async with watching(started(), *steps(5)) as screen:
-        screen.app.hang_up()
-        assert await left(screen) == "hung up"
-        assert screen.control.stop_reason is None
-
-
-@awaited
 async def test_it_can_hang_up_from_another_thread_and_while_it_waits_for_a_stop() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press("ctrl+c")

@@ -7,9 +7,8 @@ import pytest
 
 from amptui.diagnosis.amp_finding import Finding
 from amptui.reports.advise.advice import is_safe
-from amptui.reports.advise.evidence import Evidence, Exclusion, candidates
+from amptui.reports.advise.evidence import Evidence, candidates
 from amptui.reports.advise.loss_race import (
-    MAX_SEEDS,
     MIN_LOSS_STEPS,
     LossRace,
     Outcome,
@@ -20,7 +19,8 @@ from amptui.reports.advise.loss_race import (
 )
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import EMPTY_VIEW
-from tests.diagnosis.amp_records import both
+from tests.diagnosis.amp_situations import both
+from tests.golden import Goldens
 
 NAN = math.nan
 
@@ -67,33 +67,41 @@ class _Trainer:
         return self._ends.get((precision, seed), RaceTraining(loss=1.0 + seed))
 
 
-def test_each_seed_trains_once_in_each_precision() -> None:
-    train = _Trainer()
-    result = race(plan_race(100, 0.001, 60.0), ("fp32", "bf16"), train, seconds_left=lambda: 60.0)
-    assert train.made == [(name, seed, 100) for seed in range(MAX_SEEDS) for name in ("fp32", "bf16")]
-    assert (result.seeds, result.why_not) == (MAX_SEEDS, "")
+FAILS = {("fp16", 0): RaceTraining(loss=NAN), ("bf16", 1): RaceTraining(loss=None, error="no kernel")}
+
+RACES: dict[str, tuple[_Trainer, float]] = {
+    "each seed trains once in each precision": (_Trainer(), 60.0),
+    "one that diverged or failed is trained no further": (_Trainer(FAILS), 60.0),
+    "FP32 is not finite": (_Trainer({("fp32", 1): RaceTraining(loss=NAN)}), 60.0),
+    "FP32 fails": (_Trainer({("fp32", 1): RaceTraining(loss=None, error="no memory")}), 60.0),
+    "no time for another seed": (_Trainer(), 0.5),
+    "interrupted": (_Trainer(stops_at=4), 60.0),
+}
+"""How precisions train, and the seconds that are left."""
 
 
-def test_a_precision_that_diverged_or_failed_is_trained_no_further_and_its_error_is_kept() -> None:
-    train = _Trainer(
-        {("fp16", 0): RaceTraining(loss=NAN), ("bf16", 1): RaceTraining(loss=None, error="no kernel")}
-    )
-    result = race(plan_race(100, 0.001, 60.0), ("fp32", "bf16", "fp16"), train, seconds_left=lambda: 60.0)
-    assert [[name for name, *_ in train.made].count(each) for each in ("bf16", "fp16")] == [2, 1]
-    assert result.compared("fp16").outcome == "not finite"
-    assert (result.seeds, result.failed, result.why_not) == (MAX_SEEDS, {"bf16": "no kernel"}, "")
-    (candidate,) = candidates(Evidence(view=EMPTY_VIEW), ("bf16",), result)
-    assert candidate.exclusion == Exclusion("failed", "no kernel")
-
-
-@pytest.mark.parametrize("end", [RaceTraining(loss=NAN), RaceTraining(loss=None, error="no memory")])
-def test_nothing_is_compared_with_an_fp32_that_fails(end: RaceTraining) -> None:
-    train = _Trainer({("fp32", 1): end})
-    result = race(plan_race(100, 0.001, 60.0), ("fp32", "bf16"), train, seconds_left=lambda: 60.0)
-    assert len(train.made) == 3
-    assert result.seeds == 1, "whose loss counts"
-    assert result.compared("bf16").outcome == "not measured"
-    assert (end.error or "not finite") in result.why_not
+def test_each_race_ends_as_approved(goldens: Goldens) -> None:
+    lines = []
+    for name, (train, seconds) in RACES.items():
+        ticks = iter(range(1000))
+        result = race(
+            plan_race(100, 0.001, 60.0),
+            ("fp32", "bf16", "fp16"),
+            train,
+            seconds_left=lambda seconds=seconds: seconds,
+            clock=lambda ticks=ticks: float(next(ticks)),
+        )
+        excluded = candidates(Evidence(view=EMPTY_VIEW), ("bf16", "fp16"), result)
+        lines += [
+            f"== {name}: {result.seeds} seeds; {result.why_not or 'all of it'}",
+            f"trained: {'; '.join(f'{precision} {seed} {steps}' for precision, seed, steps in train.made)}",
+            f"losses: {dict(result.finals)}; failed: {result.failed}",
+            *(
+                f"{one.precision}: {result.compared(one.precision).outcome}; {one.exclusion}"
+                for one in excluded
+            ),
+        ]
+    goldens.check("reports/advise races", "\n".join(lines))
 
 
 def test_what_went_wrong_in_the_steps_is_the_answers_finding() -> None:
@@ -106,24 +114,6 @@ def test_what_went_wrong_in_the_steps_is_the_answers_finding() -> None:
     assert candidate.answer is not None
     assert candidate.answer.cause == place
     assert not is_safe(candidate)
-
-
-def test_it_ends_when_there_is_no_time_for_another_seed() -> None:
-    ticks = iter(range(1000))
-    result = race(
-        plan_race(100, 0.001, 60.0),
-        ("fp32", "bf16"),
-        _Trainer(),
-        seconds_left=lambda: 0.5,
-        clock=lambda: float(next(ticks)),
-    )
-    assert result.seeds == 3
-
-
-def test_an_interrupted_race_keeps_what_it_has() -> None:
-    result = race(plan_race(9, 0.0, 60.0), ("fp32", "bf16"), _Trainer(stops_at=3), seconds_left=lambda: 60.0)
-    assert (result.seeds, result.why_not) == (2, "it was interrupted")
-    assert len(result.finals["bf16"]) == 1
 
 
 def test_fewer_steps_are_made_where_time_is_short_and_none_where_they_would_say_nothing() -> None:

@@ -159,19 +159,6 @@ def test_an_arrow_moves_by_a_step_only_where_steps_are_wider_than_cells() -> Non
     assert cursor.position == 11
 
 
-def test_zoom_keeps_the_place_of_the_cursor_and_0_shows_everything() -> None:
-    comparison = runs_of([[1.0] * 1000])
-    cursor, extent = pressed(comparison, ["home", *["right_square_bracket"] * 2, "plus", "plus"])
-    assert extent.grid.shown.width == pytest.approx(999 / 4)
-    before = (cursor.position - 1) / 999
-    shown = extent.grid.shown
-    assert (cursor.position - shown.low) / shown.width == pytest.approx(before)
-    again, extent = pressed(comparison, ["0"], cursor=cursor)
-    assert (extent.grid.shown, again.position) == (extent.grid.whole, cursor.position)
-    _, extent = pressed(comparison, ["minus"] * 2, cursor=cursor)
-    assert extent.grid.shown == extent.grid.whole
-
-
 # -------------------------------------------------------------------------------- means on an axis
 
 
