@@ -1,16 +1,13 @@
 """What is read from drivers: make-believe libraries of CUDA and NVML, and the kernel's folders."""
 
-from dataclasses import fields
+import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from amptui.records.samples import GpuSample
 from amptui.reports.doctor.cuda import read_driver
+from tests.golden import Goldens
 from tests.reports.doctor.conftest import Look
-
-FIGURES = len(fields(GpuSample)) - len(("uuid", "name"))
 
 PROGRAM = """
 import json, os, sys
@@ -23,54 +20,30 @@ os._exit(0)  # a thread may be in the driver still
 """
 
 
-def nvml(
-    look: Look, folder: Path | None, *, expected: bool = True, faults: str = "", **settings: str
-) -> list[dict[str, Any]]:
-    program = PROGRAM.format(patience=30, expected=expected)
-    chosen = {f"FAKE_NVML_{name.upper()}": value for name, value in settings.items()}
-    checks = look(program, folder, FAKE_NVML_FAULTS=faults, **chosen)
-    assert isinstance(checks, list)
-    return checks
+DRIVERS: dict[str, tuple[bool, dict[str, str]]] = {
+    "two GPUs": (True, {}),
+    "a refused figure, named once": (True, {"FAULTS": "nvmlDeviceGetPowerUsage=4"}),
+    "a MIG instance, which has no sensors": (True, {"GPUS": "1", "MIG": "1"}),
+    # A driver that refuses is a trouble even without CUDA.
+    "no permission": (False, {"FAULTS": "nvmlInitWithFlags=4"}),
+    "too old": (False, {"FAULTS": "nvmlInitWithFlags=13"}),
+    "versions differ": (False, {"FAULTS": "nvmlInitWithFlags=18"}),
+    "one that never answers is not waited for": (False, {"FAULTS": "nvmlInitWithFlags=hang"}),
+}
+"""Whether a GPU is expected, and how the make-believe driver is set."""
 
 
-def test_every_gpu_of_nvml_is_counted_with_its_figures(fake_drivers: Path, look: Look) -> None:
-    checks = nvml(look, fake_drivers)
-    assert [check["text"] for check in checks] == [f"NVML: Fake GPU: {FIGURES} of {FIGURES} readings"] * 2
-    assert checks[0]["facts"]["power_watts"] == 412.5
-
-
-@pytest.mark.ci
-def test_refused_figures_are_named_once_for_all_gpus(fake_drivers: Path, look: Look) -> None:
-    *gpus, missing = nvml(look, fake_drivers, faults="nvmlDeviceGetPowerUsage=4")
-    assert [gpu["text"] for gpu in gpus] == [f"NVML: Fake GPU: {FIGURES - 1} of {FIGURES} readings"] * 2
-    assert missing["severity"] == "warning"
-    assert missing["facts"]["missing"] == ["power_watts"]
-    assert "no permission" in missing["text"]
-
-
-@pytest.mark.ci
-def test_a_mig_instance_without_sensors_is_as_it_should_be(fake_drivers: Path, look: Look) -> None:
-    checks = nvml(look, fake_drivers, gpus="1", mig="1")
-    assert [check["severity"] for check in checks] == ["info"] * 3
-    ends = [check["text"].endswith("a MIG instance has no sensors of its own") for check in checks]
-    assert ends == [False, True, True]
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize(("code", "words"), [(4, "no permission"), (13, "too old"), (18, "versions differ")])
-def test_a_driver_that_refuses_is_a_trouble_even_without_cuda(
-    fake_drivers: Path, look: Look, code: int, words: str
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.ci] * (name != "two GPUs")) for name in DRIVERS]
+)
+def test_each_driver_gives_what_was_approved(
+    name: str, fake_drivers: Path, look: Look, goldens: Goldens
 ) -> None:
-    (check,) = nvml(look, fake_drivers, expected=False, faults=f"nvmlInitWithFlags={code}")
-    assert check["severity"] == "warning"
-    assert words in check["text"]
-
-
-@pytest.mark.ci
-def test_an_nvml_that_never_answers_is_not_waited_for(fake_drivers: Path, look: Look) -> None:
-    program = PROGRAM.format(patience=0.2, expected=False)
-    (check,) = look(program, fake_drivers, FAKE_NVML_FAULTS="nvmlInitWithFlags=hang")
-    assert (check["severity"], check["text"]) == ("warning", "NVML does not respond: no GPU readings")
+    expected, settings = DRIVERS[name]
+    patience = 0.2 if "hang" in settings.get("FAULTS", "") else 30
+    chosen = {f"FAKE_NVML_{what}": value for what, value in settings.items()}
+    checks = look(PROGRAM.format(patience=patience, expected=expected), fake_drivers, **chosen)
+    goldens.check(f"reports/doctor drivers, {name}", json.dumps(checks, indent=1, ensure_ascii=False))
 
 
 def test_a_loaded_library_is_asked_for_its_cuda_and_started(fake_drivers: Path, look: Look) -> None:
