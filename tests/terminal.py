@@ -98,11 +98,6 @@ class Terminal:
         """Send what only the terminal itself would."""
         os.write(self.master, data)
 
-    def resize(self, columns: int, lines: int) -> None:
-        """Change the window's size; the program is told by SIGWINCH, as by any terminal."""
-        self.screen.resize(lines, columns)
-        self._set_size(columns, lines)
-
     def hang_up(self) -> None:
         """Close the terminal, as a dropped connection does."""
         os.close(self.slave)
