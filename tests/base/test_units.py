@@ -139,14 +139,9 @@ ALL: list[Format] = [
 
 
 @pytest.mark.parametrize("function", ALL)
-def test_what_was_not_measured_is_not_available(function: Format) -> None:
-    assert function(None) == units.NOT_AVAILABLE
-
-
-@pytest.mark.parametrize("function", ALL)
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_what_is_not_finite_is_a_word(function: Format, value: float) -> None:
-    shows_it = function in (units.loss, units.count, units.short_count, units.doublings)
+@pytest.mark.parametrize("value", [None, math.nan, math.inf, -math.inf])
+def test_what_is_not_measured_or_not_finite_is_a_word(function: Format, value: float | None) -> None:
+    shows_it = value is not None and function in (units.loss, units.count, units.short_count, units.doublings)
     assert function(value) == (str(value) if shows_it else units.NOT_AVAILABLE)
 
 

@@ -1,7 +1,8 @@
-"""What tests of reports share: somebody whom permissions bind."""
+"""What tests of reports share: somebody whom permissions bind, and a place for temporary folders."""
 
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -32,3 +33,14 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManag
                 os.seteuid(0)
 
     return unprivileged
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where temporary folders are made; what a command changes in the process is as before."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    before = sys.getswitchinterval()
+    yield folder
+    sys.setswitchinterval(before)

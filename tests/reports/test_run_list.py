@@ -25,17 +25,16 @@ from amptui.runs.rundir import RunDir, default_base
 from amptui.tui.canvas import Canvas
 from amptui.tui.run_list.entry import RunEntry
 from amptui.tui.run_list.frame import ListState, draw
+from tests.builders import write_journal
 from tests.runs.test_kept_runs import sample
 from tests.telemetry.record_samples import run, steps
 from tests.telemetry.record_strategies import RECORDS
 
 
 def kept(folder: Path, records: Sequence[Record] = (), *, written: float | None = None) -> Path:
-    folder.mkdir(parents=True)
-    journal = RunDir(folder).journal_path
-    journal.write_text("".join(f"{codec.dumps(record)}\n" for record in records))
+    write_journal(folder, records)
     if written is not None:
-        os.utime(journal, (written, written))
+        os.utime(RunDir(folder).journal_path, (written, written))
     return folder
 
 

@@ -17,12 +17,12 @@ import pytest
 from amptui.base.errors import RunFolderError, UsageError
 from amptui.cli import build_parser
 from amptui.recipe.request import PAGE_RUNS
-from amptui.records import codec
 from amptui.records.run import Record, RunFailed, RunFinished
 from amptui.reports.runs_table import list_runs
 from amptui.runs.find import find_run, live_run
 from amptui.runs.lock import RunLock
 from amptui.runs.rundir import RunDir, default_base
+from tests.builders import write_journal
 from tests.golden import Goldens
 from tests.opened import Opened
 from tests.telemetry.record_samples import run, step
@@ -50,9 +50,7 @@ class Terminal(io.StringIO):
 
 
 def kept(name: str, records: Sequence[Record], *, age_seconds: float = 0.0) -> RunDir:
-    run_dir = RunDir(default_base() / name)
-    run_dir.path.mkdir(parents=True)
-    run_dir.journal_path.write_text("".join(f"{codec.dumps(record)}\n" for record in records))
+    run_dir = RunDir(write_journal(default_base() / name, records))
     os.utime(run_dir.journal_path, (NOW - age_seconds, NOW - age_seconds))
     return run_dir
 

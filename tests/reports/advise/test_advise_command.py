@@ -2,9 +2,6 @@
 
 import json
 import os
-import sys
-import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,15 +27,8 @@ QUICK = ("--device", "cpu", "--minutes", "0.04", "--loss-steps", "40")
 
 
 @pytest.fixture(autouse=True)
-def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where temporary folders are made; what a command changes in the process is as before."""
-    folder = tmp_path / "scratch"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+def _slow_float16(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "float16_slowdown", lambda: 13.0)
-    before = sys.getswitchinterval()
-    yield folder
-    sys.setswitchinterval(before)
 
 
 def test_without_the_hardware_fp8_costs_no_time_and_has_the_reason() -> None:

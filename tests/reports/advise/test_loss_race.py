@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import count
 
 import pytest
 
@@ -83,13 +85,12 @@ RACES: dict[str, tuple[_Trainer, float]] = {
 def test_each_race_ends_as_approved(goldens: Goldens) -> None:
     lines = []
     for name, (train, seconds) in RACES.items():
-        ticks = iter(range(1000))
         result = race(
             plan_race(100, 0.001, 60.0),
             ("fp32", "bf16", "fp16"),
             train,
-            seconds_left=lambda seconds=seconds: seconds,
-            clock=lambda ticks=ticks: float(next(ticks)),
+            seconds_left=partial(float, seconds),
+            clock=partial(next, count(0.0)),
         )
         excluded = candidates(Evidence(view=EMPTY_VIEW), ("bf16", "fp16"), result)
         lines += [

@@ -3,9 +3,7 @@
 import json
 import math
 import re
-import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,23 +29,9 @@ from tests.warm import WarmSource
 
 CPU = torch.device("cpu")
 NO_MEMORY = str(explain(MemoryError(), doing="in step 1", batch_size=32, precision=None))
+pytestmark = pytest.mark.usefixtures("scratch")
+
 LIMITS = str(ROOT / "tests" / "recipes" / "limits.py")
-
-
-@pytest.fixture(autouse=True)
-def _same_switch_interval() -> Iterator[None]:
-    before = sys.getswitchinterval()
-    yield
-    sys.setswitchinterval(before)
-
-
-@pytest.fixture(autouse=True)
-def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where temporary folders are made."""
-    folder = tmp_path / "scratch"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    return folder
 
 
 @pytest.fixture(autouse=True)

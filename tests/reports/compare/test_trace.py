@@ -25,7 +25,7 @@ def untimed(*places: int) -> list[Record]:
     return [replace(step, step_seconds=None) if step.step in places else step for step in steps]
 
 
-LOSSES = {
+LOSSES: dict[str, Sequence[float | None]] = {
     "all the same": [1.0] * 30,
     "the last not measured": [1.0] * 29 + [None],
     "four Infs near the end": [1.0] * 25 + [math.inf] * 4 + [1.0],
@@ -36,9 +36,11 @@ LOSSES = {
     "falling to a half": [2.0] * 30 + [1.0] * 30,  # of the last 20 steps of step 40 ten are 1
 }
 STEPS = trained([2.0] * 20)
-VALIDATING = [*STEPS[:10], validated(10, 1.5), *STEPS[10:], validated(20, math.nan)]
-REPEATING = [
-    *(*trained([2.0] * 40), validated(40, 9.0), record_samples.resumed(30)),
+VALIDATING: list[Record] = [*STEPS[:10], validated(10, 1.5), *STEPS[10:], validated(20, math.nan)]
+REPEATING: list[Record] = [
+    *trained([2.0] * 40),
+    validated(40, 9.0),
+    record_samples.resumed(30),
     *trained([0.5] * 20, first=31, step_seconds=0.25),
 ]
 RUNS: dict[str, Sequence[Record]] = {
@@ -78,8 +80,8 @@ def test_each_run_has_its_figures(goldens: Goldens) -> None:
 
 def shown(values: list[float]) -> str:
     """All of few values, of many the first and the last."""
-    few = values if len(values) < 60 else [*values[:3], "...", *values[-3:]]
-    return " ".join(f"{value:g}" if isinstance(value, float | int) else value for value in few)
+    words = [f"{value:g}" for value in values]
+    return " ".join(words if len(words) < 60 else [*words[:3], "...", *words[-3:]])
 
 
 def test_a_long_run_keeps_its_totals_in_buckets() -> None:

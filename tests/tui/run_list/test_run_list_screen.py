@@ -192,7 +192,7 @@ def test_keys_lead_where_was_approved(name: str, goldens: Goldens) -> None:
 
     @awaited
     async def play() -> None:
-        before: dict[str, object] = {}
+        before: dict[str, str] = {}
         async with shown(script.fake, **script.options) as screen:
             for action in ("", *script.actions):
                 keys, _, words = action.partition(" -> ")
