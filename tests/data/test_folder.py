@@ -44,8 +44,7 @@ def folder(watch: Watch) -> Path:
 
 
 def batches(data: Data, *, training: bool) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    source = data.train if training else data.validation
-    assert source is not None
+    source: Any = data.train if training else data.validation
     return list(open_batches(source, device=CPU, batch_size=1, seed=0, training=training).epoch(0))
 
 

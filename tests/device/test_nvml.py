@@ -259,10 +259,8 @@ def test_a_real_gpu_says_what_torch_says() -> None:
     if not torch.cuda.is_available():
         pytest.skip("torch sees no CUDA device")
     properties = torch.cuda.get_device_properties(0)
-    gpu = gpus[str(properties.uuid)]
-    assert gpu.memory_total_bytes is not None
+    gpu: Any = gpus[str(properties.uuid)]
     assert gpu.memory_total_bytes >= properties.total_memory
-    assert gpu.memory_used_bytes is not None
     assert gpu.memory_used_bytes <= gpu.memory_total_bytes
     if gpu.energy_joules is not None:  # counted from Volta on
         assert gpu.energy_joules <= (later[str(properties.uuid)].energy_joules or 0)

@@ -12,8 +12,8 @@ from amptui.records.findings import OLD_STEPS
 from amptui.records.run import Record
 from tests.builders import fold, make_steps
 from tests.builders import view_of as view_after
-from tests.diagnosis.amp_records import both, in_float8, in_float16, made, started, survives, switched
-from tests.diagnosis.amp_situations import view_of
+from tests.diagnosis import amp_situations as runs
+from tests.diagnosis.amp_situations import both, in_float8, in_float16, made, switched, view_of
 from tests.telemetry import record_samples as samples
 
 
@@ -53,7 +53,7 @@ def test_a_measurement_is_old_once_as_many_steps_were_made_since_or_at_another_s
     ],
 )
 def test_age_makes_no_trouble_safe(precision: str, changes: dict[str, Any]) -> None:
-    view = view_after(*both(precision), samples.xray(20, precision=precision, **changes), survives(590))
+    view = view_after(*both(precision), samples.xray(20, precision=precision, **changes), runs.survives(590))
     answer = amp_answer(view)
     assert (answer.safety, answer.cause) == ("unknown", None)
     assert answer.doubt == answer.of("agreement")
@@ -86,7 +86,7 @@ def test_what_is_not_measured_says_what_would_measure_it() -> None:
 
 
 def test_a_precision_in_its_first_step_has_no_speed_yet_and_no_key_that_tries_it() -> None:
-    before = [*started(), *made(1, 300)]
+    before = [*runs.started(), *made(1, 300)]
     speed = amp_answer(view_after(*before), "bf16").of("speed")
     assert (speed.state, speed.measured_by) == ("never ran", "precision")
     speed = amp_answer(view_after(*before, *switched(301, "fp32", "bf16")), "bf16").of("speed")

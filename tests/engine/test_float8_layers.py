@@ -73,7 +73,8 @@ def float8_product(a: Tensor, b: Tensor, dtypes: tuple[torch.dtype, torch.dtype]
 
 @pytest.mark.torch
 def test_a_layer_computes_with_float8_numbers_and_bfloat16_results() -> None:
-    linear, inputs = nn.Linear(32, 16, bias=False), torch.randn(8, 32, requires_grad=True)
+    inputs: Any = torch.randn(8, 32, requires_grad=True)
+    linear: Any = nn.Linear(32, 16, bias=False)
     in_float8(linear)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         outputs = linear(inputs)
@@ -82,8 +83,6 @@ def test_a_layer_computes_with_float8_numbers_and_bfloat16_results() -> None:
     e4m3, e5m2 = torch.float8_e4m3fn, torch.float8_e5m2
     rounded, weight = inputs.detach().bfloat16(), linear.weight.detach()
     assert torch.equal(outputs, float8_product(rounded, weight.t(), (e4m3, e4m3)).bfloat16())
-    assert linear.weight.grad is not None
-    assert inputs.grad is not None
     of_weight = float8_product(gradient.t(), rounded, (e5m2, e4m3)).bfloat16().float()
     assert torch.equal(linear.weight.grad, of_weight)
     of_input = float8_product(gradient, weight, (e5m2, e4m3)).bfloat16().float()

@@ -106,8 +106,7 @@ def test_a_run_that_lives_is_told_from_one_that_died(records: list[Record], held
 def test_a_run_that_said_its_last_word_and_is_still_closing_has_ended() -> None:
     run_dir = kept("m", BEGUN)
     with RunLock.take(run_dir.path):
-        began = look_at(run_dir).began
-        assert began is not None
+        began: Any = look_at(run_dir).began
         last = RunFinished(time=began + 1, steps=1, seconds=1.0, reason="done")
         run_dir.journal_path.write_text(f"{codec.dumps(last)}\n")
         assert look_at(run_dir).state == "finished"

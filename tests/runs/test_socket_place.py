@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -208,8 +209,7 @@ def test_a_worker_that_outlives_the_run_keeps_no_connection_open_and_holds_no_lo
         screen = Screen(connection)
         assert process.stdout is not None
         worker = int(process.stdout.readline())
-        found = holder(tmp_path)
-        assert found is not None
+        found: Any = holder(tmp_path)
         assert found.pid == process.pid, "the run still holds it, with the worker beside it"
         process.kill()
         assert process.wait() == -9

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal
 
 import pytest
@@ -11,7 +12,7 @@ from amptui.records.keeping import KeepingChanged
 from amptui.records.ranks import RanksAwaited, RanksOverflowed
 from amptui.records.run import EpochFinished, Note, Printed, Record
 from amptui.telemetry.eventlog import OTHERS, PRINTS
-from amptui.telemetry.events import Event, SkipRow, Storm
+from amptui.telemetry.events import Event
 from amptui.telemetry.session import Session
 from tests.builders import fold, make_started, make_step, make_switch, view_of
 from tests.telemetry.record_samples import backoff, growth, nonfinite, skip, skip_row
@@ -27,21 +28,17 @@ def awaited(seconds: float, *, over: bool = False) -> RanksAwaited:
     return RanksAwaited(time=1.0, step=7, ranks=(3,), count=1, phase="after_step", seconds=seconds, over=over)
 
 
-def printed(time: float, text: str, stream: Literal["stdout", "stderr"] = "stdout") -> Printed:
-    return Printed(time=time, stream=stream, text=text)
+def printed(
+    time: float, text: str, stream: Literal["stdout", "stderr"] = "stdout", *, live: bool = False
+) -> Printed:
+    return Printed(time=time, stream=stream, text=text, live=live)
 
 
-def bar(time: float, text: str, stream: Literal["stdout", "stderr"] = "stdout") -> Printed:
-    return Printed(time=time, stream=stream, text=text, live=True)
+bar = partial(printed, live=True)
 
 
-def row_of(event: Event) -> SkipRow:
-    assert isinstance(event.about, SkipRow)
-    return event.about
-
-
-def storm_of(event: Event) -> Storm:
-    assert isinstance(event.about, Storm)
+def about(event: Event) -> Any:
+    """A row of skips or a storm, which tell different things."""
     return event.about
 
 
@@ -86,7 +83,7 @@ def test_a_wait_is_told_when_it_begins_and_when_it_is_over() -> None:
 def test_skips_in_a_row_and_their_backoffs_are_one_line(
     records: Sequence[Record], rows: list[tuple[int, float | None, str]]
 ) -> None:
-    found = [row_of(event) for event in view_of(*records).events if event.kind == "skip"]
+    found = [about(event) for event in view_of(*records).events if event.kind == "skip"]
     assert [(row.count, row.scale_after, row.meaning) for row in found] == rows
 
 
@@ -100,7 +97,7 @@ def test_a_collapsing_scale_grows_from_calm_to_error_in_one_line() -> None:
         assert (view.warnings, view.errors) == (event.severity == "warning", event.severity == "error")
     # The fifth in a row is the alarm; 2^16 falls below 1 at the 17th halving.
     assert severities == ["info"] * 8 + ["error"] * 40
-    assert (row_of(event).count, row_of(event).meaning) == (24, "collapsed")
+    assert (about(event).count, about(event).meaning) == (24, "collapsed")
 
 
 def test_the_ranks_of_a_skip_come_later_and_stay_with_it() -> None:
@@ -108,10 +105,10 @@ def test_the_ranks_of_a_skip_come_later_and_stay_with_it() -> None:
     for number in (103, 110, 118, 119, 200):
         session.fold([RanksOverflowed(time=1.0, step=number, ranks=(number % 7,), count=1)])
     (event,) = session.view().events
-    remaining = {item.step: item.ranks for item in (*row_of(event).first, *row_of(event).last)}
+    remaining = {item.step: item.ranks for item in (*about(event).first, *about(event).last)}
     assert {at: ranks for at, ranks in remaining.items() if ranks} == {103: (5,), 118: (6,), 119: (0,)}
     session.fold([nonfinite(300), nonfinite(301), RanksOverflowed(time=1.0, step=300, ranks=(2,), count=1)])
-    storm = storm_of(session.view().events[0])
+    storm = about(session.view().events[0])
     assert (storm.first.ranks, storm.last.ranks, storm.times) == ((2,), (), 2)
 
 
@@ -134,9 +131,9 @@ def test_storms_of_several_kinds_at_once_are_a_line_each_with_count_and_steps() 
     assert sorted(event.kind for event in others) == ["nonfinite", "nonfinite", "skip"]
     for event in others:
         if event.kind == "skip":
-            assert row_of(event).count == steps
+            assert about(event).count == steps
         else:
-            storm = storm_of(event)
+            storm = about(event)
             assert (storm.first.step, storm.last.step, storm.times) == (1, steps, steps)
 
 

@@ -156,8 +156,7 @@ def test_another_number_of_ranks_is_known_after_a_resume() -> None:
         ((first, alone), (1, "", 32, None)),
         ((first, alone, two), (2, "ddp", 16, 32)),
     ):
-        run = view_of(*records).run
-        assert run is not None
+        run: Any = view_of(*records).run
         assert (run.world_size, run.parallel, run.batch_size, run.global_batch_size) == expected
 
 

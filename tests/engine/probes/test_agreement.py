@@ -99,9 +99,8 @@ def test_all_gradients_of_a_layer_count_together() -> None:
 def test_sums_over_millions_of_elements_stay_exact() -> None:
     half = torch.ones(3_000_000)
     half[::2] += 2**-20
-    result = compared([torch.ones(3_000_000)], [half])
+    result: Any = compared([torch.ones(3_000_000)], [half])
     assert result.relative_error == pytest.approx(2**-20.5, rel=1e-9)
-    assert result.cosine is not None
     assert 1 - result.cosine == pytest.approx(2**-43, rel=0.01)
 
 
