@@ -20,19 +20,11 @@ from amptui.diagnosis.float16_verdicts import (
     xray_losses,
     xray_verdict,
 )
-from amptui.diagnosis.loss_scale import (
-    last_change,
-    outlook,
-    pause_causes,
-    resume_words,
-    scaler_rule,
-    scaler_sentence,
-)
+from amptui.diagnosis.loss_scale import last_change, outlook, scaler_rule, scaler_sentence
 from amptui.diagnosis.memory_use import saved_for_backward
 from amptui.diagnosis.nonfinite import by_module, first_and_more, place_line
 from amptui.records.answers import RequestMade
 from amptui.records.findings import Float16Window, ModuleRange, ModulesTraced, ReferenceAgreement, XRayTaken
-from amptui.records.keeping import CheckpointWritten
 from amptui.records.run import NonFiniteKind
 from amptui.telemetry.events import event_of, summary_of_xray
 from amptui.telemetry.health import judge_trace, judge_window, judge_xray
@@ -279,18 +271,6 @@ def test_what_is_said_of_the_loss_scaler(goldens: Goldens) -> None:
         rows[name] = [outlook(found)]
     rows["last change"] = [last_change(backoff(612, 131072.0)), last_change(None)]
     goldens.check("words/loss scaler", table(rows))
-
-
-def test_a_pause_by_lost_weights_says_how_to_go_back() -> None:
-    view = SessionView(pause_cause="weights")
-    saved = CheckpointWritten(
-        time=1.0, step=8, name="step-8.pt", size_bytes=1, reason="epoch", blocked_seconds=0.0, seconds=0.1
-    )
-    (without,) = pause_causes(view)
-    assert without == "there is no checkpoint to go back to: quit and restart with a smaller --lr"
-    (with_one,) = pause_causes(replace(view, checkpoint=saved))
-    assert with_one == "to go back to step-8.pt: quit, then amptui train --resume"
-    assert resume_words(view) == "continue, though NaN weights never recover"
 
 
 # --------------------------------------------------------------------------------------- NaN and Inf

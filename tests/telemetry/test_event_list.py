@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import pytest
 
-from amptui.records.keeping import KeepingChanged
 from amptui.records.ranks import RanksAwaited, RanksOverflowed
 from amptui.records.run import EpochFinished, Note, Printed, Record
 from amptui.telemetry.eventlog import OTHERS, PRINTS
@@ -45,14 +44,12 @@ def about(event: Event) -> Any:
 @pytest.mark.parametrize(
     ("record", "kind", "severity"),
     [
-        (backoff(7, 65536.0), "skip", "info"),
         (backoff(7, 1.0), "skip", "error"),
-        (KeepingChanged(time=1.0, what="journal", trouble="the disk is full"), "note", "error"),
-        (KeepingChanged(time=1.0, what="journal", trouble=""), "note", "info"),
         (WARNING, "note", "warning"),
     ],
 )
 def test_a_record_has_its_kind_and_its_severity(record: Record, kind: str, severity: str) -> None:
+    """Of the others ``words/events`` tells."""
     (event,) = view_of(record).events
     assert (event.kind, event.severity, event.times) == (kind, severity, 1)
 

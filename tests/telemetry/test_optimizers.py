@@ -239,14 +239,6 @@ def test_skips_in_a_row_are_in_a_row_of_one_optimizer() -> None:
     assert [getattr(row, "count", None) for row in rows] == [2, 1]
 
 
-def test_cleared_gradients_are_a_warning_and_a_replaced_optimizer_is_none() -> None:
-    session = session_of([run(), dropped(7)])
-    assert (newest(session).severity, newest(session).step) == ("warning", 7)
-    session.fold([followed("", replaces="SGD", step=7)])
-    assert (newest(session).severity, newest(session).step) == ("info", 7)
-    assert session.view().warnings == 1
-
-
 # --------------------------------------------------------------------------- losses and precisions
 
 
