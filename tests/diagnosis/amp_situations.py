@@ -162,7 +162,7 @@ def all_zero_in_fp16() -> Records:
 def timed(**seconds: tuple[float, float | None]) -> Records:
     """Forty steps whose parts took so long on the host and on the device."""
     phases = tuple(
-        PhaseSeconds(name=name, host_seconds=host, device_seconds=device)
+        PhaseSeconds(name=name, host_seconds=host, device_seconds=device)  # type: ignore[arg-type]
         for name, (host, device) in seconds.items()
     )
     step = StepTimed(time=200.0, step=400, precision="fp16", settling=False, phases=phases)
