@@ -5,8 +5,8 @@ from functools import cache
 
 from amptui.records.ranks import RankLost, RanksAwaited, RanksDisagree, RankValue
 from amptui.records.run import Record
-from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView
+from tests.builders import view_of
 from tests.telemetry.simulated_ranks import SimulatedRanks, Slow, run_of
 
 SLOW_RANK = {2: 1, 8: 5, 64: 42, 1024: 682}
@@ -24,17 +24,13 @@ AWAITED = RanksAwaited(time=140.0, step=900, ranks=(3,), count=1, phase="trainin
 def view(world_size: int, slow: Slow = "", *more: Record, fsdp: bool = False) -> SessionView:
     """After 20 seconds; ``more`` follows."""
     simulated = SimulatedRanks(world_size, 3, slow=slow, slow_rank=SLOW_RANK[world_size], fsdp=fsdp)
-    session = Session()
     parallel = "fsdp2" if fsdp else "ddp"
-    session.fold([*run_of(simulated, 20, total_steps=10_000, parallel=parallel), *more])
-    return session.view()
+    return view_of(*run_of(simulated, 20, total_steps=10_000, parallel=parallel), *more)
 
 
 def unsampled() -> SessionView:
     """The ranks are known, and no number of them yet."""
-    session = Session()
-    session.fold(list(run_of(SimulatedRanks(8, 3), 0)))
-    return session.view()
+    return view_of(*run_of(SimulatedRanks(8, 3), 0))
 
 
 ALL: dict[str, Callable[[], SessionView]] = {

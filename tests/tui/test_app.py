@@ -45,7 +45,7 @@ async def test_keys_that_a_lost_connection_refuses_are_not_offered() -> None:
 
 
 @awaited
-async def test_a_notice_disappears_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_notice_disappears_after_a_while_and_a_result_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(screen_module, "MESSAGE_SECONDS", 3600.0)
     async with watching(started(), *steps(5)) as screen:
         await screen.press("o")
@@ -54,12 +54,6 @@ async def test_a_notice_disappears_after_a_while(monkeypatch: pytest.MonkeyPatch
         await screen.press("o")
         await screen.until(lambda: "one optimizer" not in screen.notice)
         assert "p bf16" in screen.footer
-
-
-@awaited
-async def test_a_result_is_shown_longer_than_a_notice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(screen_module, "MESSAGE_SECONDS", 0.0)
-    async with watching(started(), *steps(5)) as screen:
         await screen.press("n")
         await screen.feed(replace(samples.traced(7), time=time.time()))
         await screen.answer(TraceRequest)

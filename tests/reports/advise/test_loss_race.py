@@ -19,8 +19,8 @@ from amptui.reports.advise.loss_race import (
     plan_race,
     race,
 )
-from amptui.telemetry.session import Session
 from amptui.telemetry.view import EMPTY_VIEW
+from tests.builders import view_of
 from tests.diagnosis.amp_situations import both
 from tests.golden import Goldens
 
@@ -106,12 +106,10 @@ def test_each_race_ends_as_approved(goldens: Goldens) -> None:
 
 
 def test_what_went_wrong_in_the_steps_is_the_answers_finding() -> None:
-    session = Session()
-    session.fold(both())
     place = Finding(subject="forward", state="overflowed", grade="error", about="fp16", place="norm")
     train = _Trainer({("fp16", 1): RaceTraining(loss=1.0, trouble=place)})
     result = race(plan_race(100, 0.001, 60.0), ("fp32", "fp16"), train, seconds_left=lambda: 60.0)
-    (candidate,) = candidates(Evidence(view=session.view()), ("fp16",), result)
+    (candidate,) = candidates(Evidence(view=view_of(*both())), ("fp16",), result)
     assert candidate.answer is not None
     assert candidate.answer.cause == place
     assert not is_safe(candidate)

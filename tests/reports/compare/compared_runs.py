@@ -8,7 +8,7 @@ from amptui.records.steps import StepRecord
 from amptui.reports.compare.contrasts import Compared, compared
 from amptui.reports.compare.overlay_plot import MAX_GROUPS
 from amptui.reports.compare.trace import RunFigures, Trace
-from tests.builders import in_blocks
+from tests.builders import in_blocks, make_finished
 from tests.checkout import ROOT
 from tests.telemetry import record_samples
 
@@ -39,7 +39,7 @@ def trained(
 
 
 def finished(steps: int, *, time: float = 1000.0) -> RunFinished:
-    return RunFinished(time=time, steps=steps, seconds=float(steps), reason="done")
+    return make_finished(steps, time=time, seconds=float(steps))
 
 
 def validated(step: int, loss: float | None) -> EpochFinished:

@@ -97,10 +97,3 @@ def test_colours_are_those_of_precisions_and_never_shared(
     precisions: list[str | None], expected: list[str]
 ) -> None:
     assert colours(precisions) == expected
-
-
-def test_a_seed_that_ran_twice_counts_once() -> None:
-    runs = [whole_run(loss, seed=seed) for loss, seed in ((1.0, 0), (3.0, 0), (7.0, 1))]
-    group = grouped([figures(run) for run in runs])[0]
-    assert group.seeds == (0, 1)
-    assert group.by_seed(lambda run: run.final_training) == pytest.approx([2.0, 7.0])

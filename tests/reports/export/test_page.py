@@ -26,9 +26,8 @@ from amptui.reports.export.recorded_run import RecordedRun
 from amptui.runs.reader import JournalReader
 from amptui.telemetry.events import Event
 from amptui.telemetry.flops import flops_now
-from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView
-from tests.builders import in_blocks, make_started, make_steps
+from tests.builders import in_blocks, make_started, make_steps, view_of
 from tests.gan_journal import DISCRIMINATOR, gan_records
 from tests.golden import Goldens
 from tests.reports.export import hostile
@@ -86,9 +85,7 @@ def test_the_page_of_a_trained_run_shows_what_the_screen_shows(
     export(run, html=tmp_path / "run.html")
     html = (tmp_path / "run.html").read_text()
     words = Reading(html).text
-    session = Session()
-    session.fold(records)
-    view = session.view()
+    view = view_of(*records)
     assert view.run is not None
     assert "done after 36 steps in 0:0" in words
     for said in (

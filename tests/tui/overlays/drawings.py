@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from amptui.records.run import Note, RunFailed
 from amptui.telemetry.eventlog import PRINTS
-from amptui.telemetry.session import Session
 from amptui.telemetry.view import EMPTY_VIEW, SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.keys import KEYS
@@ -19,6 +18,7 @@ from amptui.tui.overlays.text_browser import ConfigurationBrowser, OutputBrowser
 from amptui.tui.overlays.xray_overlay import ORDERS as LAYER_ORDERS
 from amptui.tui.overlays.xray_overlay import XRay
 from amptui.tui.panels.screen_state import ScreenState
+from tests.builders import view_of
 from tests.tui import views
 from tests.tui.overlays.opened import LAYERS, SCREEN, layer, printed, with_float8_xray, with_xray
 from tests.tui.special_views import at_the_floor, nan_weights
@@ -94,11 +94,9 @@ def _texts() -> Iterator[Drawn]:
 def _events() -> Iterator[Drawn]:
     prose = "the gradient of features.13.conv left the range of float16 because the loss scale was too high"
     trace = "Traceback:\n" + "    raise ValueError(  a  ,  b  )" * 3
-    session = Session()
     texts = ("first", f"second\n  {prose}\n{prose}", "wide\n" + "日" * 60 + "\n  " + "本" * 60)
-    session.fold([Note(time=float(n), severity="info", text=text) for n, text in enumerate(texts)])
-    session.fold([RunFailed(time=9.0, step=5, error="boom", traceback=trace)])
-    view = session.view()
+    notes = [Note(time=float(n), severity="info", text=text) for n, text in enumerate(texts)]
+    view = view_of(*notes, RunFailed(time=9.0, step=5, error="boom", traceback=trace))
     yield from after("newest", EventBrowser(), view)
     for place in range(4):
         yield from after(f"at {place}", EventBrowser(), view, *["down"] * place, "enter")

@@ -9,7 +9,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from amptui.records.run import PRECISIONS, NonFinite, Note, Printed, Record
-from amptui.telemetry.session import Session
 from amptui.telemetry.view import EMPTY_VIEW, SessionView
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.keys import KEYS, pages_of
@@ -21,6 +20,7 @@ from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Overlay
 from amptui.tui.overlays.questions import LossScaleQuestion, QuitQuestion
 from amptui.tui.overlays.text_browser import ConfigurationBrowser, Line, OutputBrowser, Search
 from amptui.tui.overlays.xray_overlay import XRay
+from tests.builders import fold, view_of
 from tests.golden import Goldens
 from tests.tui import views
 from tests.tui.overlays.opened import OPERANDS, SCREEN, drawn, layer, lines, with_xray
@@ -169,8 +169,7 @@ class Browsing:
     """An overlay over a session, or over a view, drawn before each key as on a screen."""
 
     def __init__(self, browser: Overlay, *records: Record, view: SessionView | None = None) -> None:
-        self.session = Session()
-        self.session.fold(records)
+        self.session = fold(records)
         self.own_view = view
         self.browser = browser
 
@@ -305,9 +304,8 @@ def test_each_page_says_what_was_approved(goldens: Goldens) -> None:
 
 
 def test_a_progress_bar_is_one_line_that_changes() -> None:
-    session = Session()
-    session.fold([printed("before"), printed("10%", live=True), printed("20%", live=True)])
-    assert [line.text for line in OutputBrowser().lines(session.view())] == ["before", "20%"]
+    view = view_of(printed("before"), printed("10%", live=True), printed("20%", live=True))
+    assert [line.text for line in OutputBrowser().lines(view)] == ["before", "20%"]
 
 
 @given(st.lists(st.text("abAB ", max_size=8), max_size=20), st.text("abAB", min_size=1, max_size=3))

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from amptui.base.errors import RunFolderError
 from amptui.diagnosis.event_words import event_text
 from amptui.records.run import Note, PauseChanged, Record, RunFinished
-from amptui.telemetry.session import Session
 from amptui.tui.replay.player import LONGEST_WAIT_SECONDS, Player
+from tests.builders import view_of
 from tests.gan_journal import DISCRIMINATOR, write_gan_journal
 from tests.golden import Goldens
 from tests.reports.export.recorded import write
@@ -152,9 +152,9 @@ def test_wherever_it_went_it_shows_what_a_screen_had_shown_then(
         else:
             clock.player.toggle_pause()
         clock.settle()
-        session = Session()
-        session.fold(record for record in records if record.time - 100.0 <= clock.player.position.seconds)
-        expected, view = session.view(), clock.player.look()
+        seconds = clock.player.position.seconds
+        expected = view_of(*(record for record in records if record.time - 100.0 <= seconds))
+        view = clock.player.look()
         assert (view.step, view.state, view.events) == (expected.step, expected.state, expected.events)
         assert view.loss.recent.tolist() == expected.loss.recent.tolist()
 
