@@ -82,85 +82,46 @@ STEPS = [
 ]
 
 
-def test_the_speed_is_that_of_the_median_step_after_warm_up() -> None:
-    counted = samples.flops("fp16", flops=2 * TERA), samples.flops("fp32", flops=2 * TERA // 100)
-    full, half = folded(*counted, *STEPS)
-    assert (full.counted.precision, half.counted.precision) == ("fp32", "fp16")
-    assert full.flops_per_second == pytest.approx(5 * TERA)
-    assert full.mfu == pytest.approx(5 / 67)
-    assert half.flops_per_second == pytest.approx(1000 * TERA)
-    assert half.mfu == pytest.approx(1000 / 989.5)
-
-
-def test_warm_up_steps_have_no_speed_to_show() -> None:
-    (flops,) = folded(samples.flops(), *STEPS[:10])
-    assert flops.flops_per_second is None
-    assert (rate_words(flops), mfu_words(flops), flops_line(flops)) == ("n/a", "n/a", "")
-
-
-def test_a_cpu_has_a_speed_and_no_percentage() -> None:
-    flops = folded(samples.flops(flops=2 * TERA), *STEPS, device="cpu", device_name="NVIDIA H200")[0]
-    assert flops.flops_per_second == pytest.approx(500 * TERA)
-    assert flops.mfu is None
-
-
-def test_what_could_not_be_counted_makes_it_a_lower_bound() -> None:
-    (result, _) = folded(samples.flops(flops=10**9, uncounted=("mine",)), samples.flops("fp16"), *STEPS)
-    assert rate_words(result) == "≥250 GFLOP/s"
-    assert mfu_words(result) == "≥0%"
-
-
-def test_of_several_ranks_the_speed_is_that_of_each() -> None:
-    full, _ = folded(samples.flops(flops=2 * TERA), samples.flops("fp16"), *STEPS, world_size=4)
-    assert rate_words(full) == "500 TFLOP/s each"
-    assert full.mfu == pytest.approx(500 / 67)
-
-
-def test_a_compiled_model_counted_once_has_a_speed_in_each_precision() -> None:
-    full, half = folded(samples.flops("fp16", flops=2 * TERA), *STEPS)
-    assert half.counted.flops == full.counted.flops
-    assert full.flops_per_second == pytest.approx(500 * TERA)
-    assert full.mfu is None, "torch's flags may let FP32 multiply TF32"
-    full, half = folded(samples.flops(flops=TERA), *STEPS)
-    assert half.mfu == pytest.approx(500 / 989.5)
-
-
 MIXED = [
     *samples.steps(1, 10, settling=True),
     *samples.steps(11, 50, samples=256, step_seconds=0.004),
     *samples.steps(51, 60, samples=64, step_seconds=0.001),
 ]
+MANY, FEW = samples.flops(flops=2 * TERA, samples=256), samples.flops(flops=TERA // 2, samples=64)
+HALF = samples.flops("fp16", flops=2 * TERA)
+VARIED = samples.flops("fp16", samples=256, shapes_vary=True)
+
+SPEEDS: dict[str, tuple[PrecisionFlops, ...]] = {
+    "of the median step after warm-up": folded(HALF, samples.flops(flops=2 * TERA // 100), *STEPS),
+    "warm-up steps alone": folded(samples.flops(), *STEPS[:10]),
+    "a CPU": folded(samples.flops(flops=2 * TERA), *STEPS, device="cpu", device_name="NVIDIA H200"),
+    "what could not be counted": folded(samples.flops(flops=10**9, uncounted=("mine",)), HALF, *STEPS),
+    "each of four ranks": folded(samples.flops(flops=2 * TERA), HALF, *STEPS, world_size=4),
+    "compiled and counted in fp16: torch's flags may let FP32 multiply TF32": folded(HALF, *STEPS),
+    "compiled and counted in fp32": folded(samples.flops(flops=TERA), *STEPS),
+    "steps of two sizes, the larger counted": folded(MANY, *MIXED),
+    "steps of two sizes, the smaller counted": folded(FEW, *MIXED),
+    "steps of two sizes, both counted": folded(FEW, MANY, *MIXED),
+    "steps of two sizes, both counted, the larger first": folded(MANY, FEW, *MIXED),
+    "steps of one size": folded(MANY, *MIXED[:50]),
+    "a size that no counted step had": folded(samples.flops(samples=100), *MIXED),
+    "shapes that vary": folded(samples.flops(samples=256), VARIED, *STEPS),
+    "another device afterwards": folded(samples.flops(), *STEPS, samples.resumed(80, device_name="other")),
+}
 
 
-@pytest.mark.parametrize(("size", "operations"), [(256, 2 * TERA), (64, TERA // 2)])
-def test_a_count_is_of_the_steps_of_its_size(size: int, operations: int) -> None:
-    (flops,) = folded(samples.flops(flops=operations, samples=size), *MIXED)
-    assert flops.flops_per_second == pytest.approx(500 * TERA)
-    assert flops.other_sizes
-    (alone,) = folded(samples.flops(flops=operations, samples=256), *MIXED[:50])
-    assert not alone.other_sizes
+def test_speeds_are_those_of_the_steps_that_were_counted(goldens: Goldens) -> None:
+    def row(flops: PrecisionFlops) -> str:
+        speed, mfu = flops.flops_per_second, flops.mfu
+        measured = [
+            f"{flops.counted.samples} samples{', other sizes too' if flops.other_sizes else ''}",
+            "-" if speed is None else f"{speed / TERA:.6g} TFLOP/s",
+            "-" if mfu is None else f"{mfu:.4%}",
+        ]
+        words = [rate_words(flops), mfu_words(flops), flops_line(flops)]
+        return " | ".join([flops.counted.precision, *measured, *words])
 
-
-def test_the_count_that_stands_for_the_most_steps_is_shown() -> None:
-    small, full = samples.flops(flops=TERA // 2, samples=64), samples.flops(flops=2 * TERA, samples=256)
-    for order in ((small, full), (full, small)):
-        (flops,) = folded(*order, *MIXED)
-        assert flops.counted.samples == 256
-
-
-def test_a_size_that_no_counted_step_had_has_no_speed() -> None:
-    (flops,) = folded(samples.flops(samples=100), *MIXED)
-    assert flops.flops_per_second is None
-
-
-def test_where_shapes_vary_there_is_no_number_and_a_reason() -> None:
-    varied = samples.flops("fp16", samples=256, shapes_vary=True, **TROUBLED)
-    flops = folded(samples.flops(samples=256), varied, *STEPS)
-    assert [element.flops_per_second for element in flops] == [None, None]
-    assert [mfu_words(element) for element in flops] == ["n/a", "n/a"]
-    assert flops_hints(flops) == [
-        "no FLOP/s: input shapes vary while the number of samples does not, so one count does not fit all"
-    ]
+    goldens.check("words/flops", table({name: [*map(row, every)] for name, every in SPEEDS.items()}))
 
 
 def test_eager_steps_beside_a_compiled_model_are_counted_for_it() -> None:
