@@ -4,7 +4,6 @@ import json
 import threading
 from collections import deque
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, NoReturn
 
@@ -256,61 +255,7 @@ def test_a_version_that_declares_other_fields_is_refused_in_one_line(
     assert session.state() == before
 
 
-JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**70), 2**70)
-    | st.floats()
-    | st.sampled_from(["", "nan", "fp16", "AAAAAAAA8D8=", "AAAA\u00e9", "A"]),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
-    max_leaves=6,
-)
-
-CODEC: Codec[Session] = Codec(Session, exact=True)
-
 TEXT = session_of([*EVERYTHING, ENDS[1]]).state()
-
-
-def mutated(data: st.DataObject, value: Any) -> Any:
-    """``value`` with one thing in it replaced, left out, doubled, or moved."""
-    if not isinstance(value, list | dict) or not value or data.draw(st.integers(0, 9)) == 0:
-        if isinstance(value, int) and data.draw(st.booleans()):
-            return value + data.draw(st.integers(-3, 3))
-        return data.draw(JSON)
-    if isinstance(value, dict):
-        key = data.draw(st.sampled_from([*value]))
-        change = data.draw(st.sampled_from(["deeper"] * 8 + ["drop", "rename"]))
-        others = {element: item for element, item in value.items() if element != key}
-        return {
-            "deeper": lambda: {**value, key: mutated(data, value[key])},
-            "drop": lambda: others,
-            "rename": lambda: {**others, data.draw(st.sampled_from([*value, "type", ""])): value[key]},
-        }[change]()
-    place = data.draw(st.integers(0, len(value) - 1))
-    change = data.draw(st.sampled_from(["deeper"] * 6 + ["drop", "double", "swap"]))
-    head, item, tail = value[:place], value[place], value[place + 1 :]
-    if change == "deeper":
-        return [*head, mutated(data, item), *tail]
-    return {"drop": [*head, *tail], "double": [*head, item, item, *tail], "swap": [*tail, item, *head]}[
-        change
-    ]
-
-
-@given(data=st.data())
-def test_a_damaged_state_is_refused_whole_or_is_a_state(data: st.DataObject) -> None:
-    state = json.loads(TEXT)
-    state["session"] = mutated(data, state["session"])
-    with suppress(JsonError):
-        CODEC.read(state["session"])
-    session = session_of([run(), *steps(1, 5)])
-    before = session.state()
-    try:
-        session.restore(state)
-    except JsonError:
-        assert session.state() == before
-    else:
-        restored_from(session.state())
-    session.view()
 
 
 @pytest.mark.parametrize(
