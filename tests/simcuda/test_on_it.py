@@ -73,7 +73,7 @@ TIERS = [
     *(pytest.param(group, "gpu and not nightly", marks=pytest.mark.ci, id=group) for group in GROUPS),
     *(
         pytest.param(group, "gpu and nightly", marks=pytest.mark.nightly, id=f"{group}, nightly")
-        for group in ("numbers", "devices", "trouble")
+        for group in ("numbers", "trouble")
     ),
 ]
 
