@@ -25,6 +25,9 @@ HERE = Path(__file__).parent
 GPU_MARK = "pytest.mark.gpu"
 
 
+pytestmark = pytest.mark.timeout(300)  # the first waits for the compiler, some run a group of tests
+
+
 def run_tests(folder: Path, report: Path, markers: str, *paths: Path, **settings: object) -> dict[str, int]:
     """Run the tests so marked on it and count how they ended; fails with their output where one failed."""
     options = ["-m", markers, "-q", "-p", "no:cacheprovider", "-p", "tests.simcuda.plugin"]
@@ -78,7 +81,6 @@ TIERS = [
 ]
 
 
-@pytest.mark.timeout(300)  # a whole group of tests, and the first of them waits for the compiler
 @pytest.mark.parametrize(("group", "markers"), TIERS)
 def test_what_needs_a_gpu_passes_on_a_pretended_one(
     group: str, markers: str, pretended_gpu: Path, tmp_path: Path
