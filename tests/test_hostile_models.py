@@ -8,15 +8,7 @@ from pathlib import Path
 import pytest
 
 from amptui.records.run import RunFailed, RunFinished
-from tests.living import (
-    ended_afterwards,
-    last_step,
-    outcome,
-    records_of,
-    steps_of,
-    wait_for_end,
-    wait_until,
-)
+from tests.living import ended_afterwards, last_step, outcome, records_of, steps_of, wait_for_end, wait_until
 from tests.terminal import KNOBS
 from tests.warm import WarmSource
 

@@ -15,14 +15,7 @@ from amptui.runs.kept_run import look_at
 from amptui.runs.rundir import RunDir
 from tests.builders import of, read
 from tests.checkout import ROOT
-from tests.living import (
-    ALT_SCREEN_OFF,
-    assert_restored,
-    ended_afterwards,
-    records_of,
-    steps_of,
-    wait_until,
-)
+from tests.living import ALT_SCREEN_OFF, assert_restored, ended_afterwards, records_of, steps_of, wait_until
 from tests.terminal import Terminal, amptui_command
 
 TRAINS = """

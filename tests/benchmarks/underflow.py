@@ -29,12 +29,7 @@ from amptui.records.findings import Float16Window, XRayTaken
 from amptui.records.run import Record
 from amptui.records.steps import StepRecord
 from amptui.telemetry.session import Session
-from amptui.telemetry.underflow import (
-    UNDERFLOW_SHARE,
-    UnderflowFound,
-    underflowing_share,
-    xray_share,
-)
+from amptui.telemetry.underflow import UNDERFLOW_SHARE, UnderflowFound, underflowing_share, xray_share
 from tests.benchmarks.healthy_models import HEALTHY, OWN_DATA
 from tests.models.on_images import on_images
 from tests.tiny import Log, prepare, train

@@ -7,11 +7,7 @@ import pytest
 
 from tests.experiments.by_hand import Loop, Training
 from tests.experiments.experiments import EXPERIMENTS
-from tests.experiments.recorded import (
-    assert_same_run,
-    command_line,
-    order_of,
-)
+from tests.experiments.recorded import assert_same_run, command_line, order_of
 from tests.warm import WarmSource
 
 STATUSES = {"": 0, "term": 143, "kill": -9}

@@ -10,13 +10,7 @@ import torch
 
 import amptui
 from amptui.engine.probes.budget import Cadence
-from amptui.records.run import (
-    EpochFinished,
-    Note,
-    RunFinished,
-    RunStarted,
-    StepSkipped,
-)
+from amptui.records.run import EpochFinished, Note, RunFinished, RunStarted, StepSkipped
 from amptui.records.steps import StepRecord
 from amptui.telemetry.session import Session
 from tests.builders import of

@@ -18,17 +18,7 @@ from amptui.records.ranks import RanksStarted
 from amptui.records.run import RunFailed, RunFinished, RunStarted
 from amptui.runs.trust import resume_command
 from tests.living import ended_afterwards, steps_of
-from tests.process.test_elastic import (
-    ALONE,
-    MODEL,
-    TORCHRUN,
-    family,
-    is_building,
-    last,
-    of,
-    pid_of,
-    ranks,
-)
+from tests.process.test_elastic import ALONE, MODEL, TORCHRUN, family, is_building, last, of, pid_of, ranks
 from tests.warm import PipedProcess, WarmSource, start_piped
 
 SLOWLY = ("--set", "slow_seconds=0.01")

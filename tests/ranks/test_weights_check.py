@@ -4,10 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from amptui.ranks.numbers.weights_check import (
-    WeightsCheck,
-    WeightsHash,
-)
+from amptui.ranks.numbers.weights_check import WeightsCheck, WeightsHash
 
 BITS = {4: torch.int32, 2: torch.int16, 8: torch.int64}
 
