@@ -277,6 +277,3 @@ def test_the_x_ray_tells_gradients_that_vanished_from_sound_ones(
     verdict = xray_verdict(xray)
     assert verdict.severity == severity
     assert verdict.text.startswith(f"{said} in ")
-
-
-# ------------------------------------------------------------------------ AMP that does not pay

@@ -10,6 +10,7 @@ from amptui.cli import COMMANDS, HIDDEN_COMMANDS, build_parser, main
 from amptui.models import CATALOGUE
 from amptui.records.run import RunFailed, RunFinished, RunStarted
 from amptui.records.steps import StepRecord
+from amptui.runs.rundir import default_base
 from tests.builders import read
 
 KNOBS = str(Path(__file__).parents[1] / "recipes" / "knobs.py")
@@ -53,11 +54,11 @@ def test_without_a_command_and_without_a_terminal_it_prints_help_and_its_version
         ),
         (
             ["train", "mnist-deep", "--nproc", "1", "--hang-timeout", "5"],
-            "--hang-timeout is for the ranks of",
+            "--hang-timeout is for the ranks of --nproc; leave out --hang-timeout",
         ),
         (
             ["train", "mnist-deep", "--nproc", "1", "--max-restarts", "1"],
-            "--max-restarts is for the ranks of",
+            "--max-restarts is for the ranks of --nproc; leave out --max-restarts",
         ),
         (["train", "~nobody-like-it/x.py"], "no model file ~nobody-like-it/x.py; check the path"),
         (["run"], "the following arguments are required: SCRIPT; see"),
@@ -97,6 +98,7 @@ def test_a_usage_error_is_one_line_and_status_2(
     assert captured.err.startswith("amptui: ")
     assert captured.err.count("\n") == 1
     assert captured.out == ""
+    assert not default_base().exists() or not [*default_base().iterdir()], "no folder is made for it"
 
 
 def test_no_error_lists_a_hidden_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -99,6 +99,12 @@ def test_of_several_amp_precisions_the_speed_is_that_of_the_one_in_question() ->
     assert answer.of("speed").value == pytest.approx(4 / 3)
 
 
+def test_what_runs_is_safe_so_far_and_only_what_does_not_would_be() -> None:
+    foretold = amp_answer(view_of("foretold_by_xray"))
+    assert safe_words(foretold) == "would be safe: gradients agree"
+    assert safe_words(replace(foretold, steps=3)) == "safe so far: gradients agree"
+
+
 @pytest.mark.parametrize(("baseline", "low"), [("fp32", "bf16"), ("bf16", "fp8")])
 def test_a_log_does_not_repeat_the_answer_with_each_block(baseline: str, low: str) -> None:
     session = fold(in_float8("fp8") if low == "fp8" else both("bf16"))

@@ -1,4 +1,4 @@
-"""Blocks in turns: who runs next, which steps count, when enough is known."""
+"""Blocks in turns: who runs next, which steps count, when enough is known, and how sure."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A screen's connection: what the run tells is folded in order, and what is asked never waits for the run."""
+"""A screen's connection: what the run tells is folded in order, and what is asked never waits."""
 
 import json
 import socket

@@ -43,14 +43,18 @@ def moved(journal: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(journal.parent.glob("journal.after-step-*.jsonl")))
 
 
-@pytest.mark.parametrize("torn", [b"", b'{"type":"StepRecord","time":1.0,"st', b"\x00\x00\xff"])
+TORN = b'{"type":"StepRecord","time":1.0,"st'
+
+
+@pytest.mark.parametrize("torn", [b"", TORN, b"\x00\x00\xff"])
 def test_what_came_after_the_step_is_moved_beside_the_journal_and_the_run_reads_as_one(
     tmp_path: Path, torn: bytes
 ) -> None:
     """With what announced the first later step; what was told ahead and another optimizer's steps stay."""
     critic, switch = make_steps(1, 40, optimizer="critic"), make_switch(7, "fp32", "bf16")
-    before: list[Record] = [make_started(), *make_steps(1, 5), switch, make_step(6), *critic, note("six")]
-    after: list[Record] = [make_switch(7, "bf16", "fp32"), *make_steps(7, 10), note("ten")]
+    started = make_started(optimizer="generator")
+    before: list[Record] = [started, *make_steps(1, 5), switch, make_step(6), *critic[:30], note("six")]
+    after: list[Record] = [make_switch(7, "bf16", "fp32"), *make_steps(7, 10), *critic[30:], note("ten")]
     path = written(tmp_path, [*before, *after], torn)
     journal = Journal(path)
     assert cut_after(path, 6) == 4
@@ -59,7 +63,7 @@ def test_what_came_after_the_step_is_moved_beside_the_journal_and_the_run_reads_
     journal.append([make_resumed(6, lost_steps=4), *make_steps(7, 8), FINISHED])
     journal.close()
     assert (read(path).damaged_lines, read(path).torn) == (0, False)
-    assert export(tmp_path, csv=tmp_path / "steps.csv").steps == 48
+    assert export(tmp_path, csv=tmp_path / "steps.csv").steps == 38
     with (tmp_path / "steps.csv").open() as table:
         ours = [int(row["step"]) for row in csv.DictReader(table) if row["optimizer"] != "critic"]
     assert ours == list(range(1, 9))
@@ -77,6 +81,12 @@ def test_the_last_word_of_a_run_that_goes_on_is_moved_too_but_not_an_end_that_it
     assert cut_after(path, 10) == 1
     assert list(read(path)) == survived
     assert (tmp_path / "journal.after-step-10-2.jsonl").read_bytes() == line(make_step(11))
+
+
+def test_a_torn_end_is_moved_where_no_later_step_came(tmp_path: Path) -> None:
+    path = written(tmp_path, make_steps(1, 6), TORN)
+    assert cut_after(path, 6) == 0
+    assert (list(read(path)), moved(path)) == (make_steps(1, 6), TORN)
 
 
 def test_where_nothing_can_be_cut_the_journal_stays_as_it_was(tmp_path: Path) -> None:

@@ -234,7 +234,6 @@ HOST = socket.gethostname()
 HOLD = """
 import sys
 from pathlib import Path
-from typing import Any
 from amptui.runs.lock import RunLock
 lock = RunLock.take(Path(sys.argv[1]))
 print("taken", flush=True)

@@ -1,4 +1,4 @@
-"""How bad a histogram, a trace or an X-ray is, and the numbers behind that."""
+"""How bad a histogram, a trace or an X-ray is, and when an alarm of underflow begins and ends."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What no run goes on from: damaged checkpoints, none at all, and those of another training."""
+"""What no run goes on from: damaged checkpoints, none at all, another training's, other shares of ranks."""
 
 from dataclasses import replace
 from pathlib import Path

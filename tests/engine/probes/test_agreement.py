@@ -1,4 +1,4 @@
-"""How far two sets of gradients agree, against plain arithmetic."""
+"""How far two sets of gradients agree, against plain arithmetic; operators as they are counted."""
 
 import math
 from collections.abc import Mapping, Sequence

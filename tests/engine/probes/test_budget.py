@@ -1,4 +1,4 @@
-"""A measurement is taken as often as its budget pays for."""
+"""A measurement is taken as often as its budget pays for; the parts of a step are timed."""
 
 from collections.abc import Callable
 from typing import Any

@@ -111,6 +111,8 @@ SCRIPTS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("left", "step 60, smoothed  A ", {}),
         ("home", "step 1, smoothed  A ", {}),
         ("right right left_square_bracket shift+right plus plus", "step 11, smoothed  A ", {}),
+        ("minus", "step 11, smoothed  A ", {}),
+        ("plus", "step 11, smoothed  A ", {}),
         ("r", "step 11, smoothed  A ", {"by_run": True}),
         ("down", "step 11, smoothed  A ", {"top": 1}),
         ("0", "step 11, smoothed  A ", {"cursor": AxisCursor(11.0)}),

@@ -102,7 +102,7 @@ SITUATIONS: dict[str, Callable[[], list[RunFigures]]] = {
     "one higher, one lower": lambda: [*seeds(NEAR), *bf16(FAR), *seeds([0.1, 0.2, 0.3], precision="fp16")],
     "a seed that ran three times": lambda: [
         *seeds(NEAR),
-        *(figures(whole_run(loss, precision="bf16")) for loss in FAR),
+        *(figures(whole_run(loss, precision="bf16")) for loss in (2.0, 2.3, 1.9)),
     ],
     "no loss": lambda: [*seeds(NEAR), *silent()],
     "one group": lambda: seeds(NEAR),

@@ -128,9 +128,3 @@ def test_record_lows_are_those_of_a_plain_loop(losses: list[float | None], at_on
     )
     if expected:
         assert result[-1].loss == pytest.approx(expected[-1][1])
-
-
-# ------------------------------------------------------------------------------------ resumes
-
-
-# ------------------------------------------------------------------------------------- others

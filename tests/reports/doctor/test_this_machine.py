@@ -132,6 +132,3 @@ def test_cifar10_is_found_as_a_folder_and_as_an_archive(tmp_path: Path) -> None:
     assert check_cifar10(tmp_path).text == f"CIFAR-10 is in {folder}"
     (folder / "test_batch").unlink()
     assert check_cifar10(tmp_path).text == f"CIFAR-10: test_batch is missing from {folder}"
-
-
-# -------------------------------------------------------------------------------------- terminals

@@ -32,8 +32,8 @@ Move = float | str
 class Clock:
     """A player, and the monotonic clock that it is told."""
 
-    def __init__(self, folder: Path, records: list[Record], *, speed: float = 1.0) -> None:
-        self.player = Player(write(folder, records) / "journal.jsonl", speed=speed)
+    def __init__(self, folder: Path, records: list[Record]) -> None:
+        self.player = Player(write(folder, records) / "journal.jsonl", speed=1.0)
         self.now = 1000.0
         self.settle()
 
