@@ -318,15 +318,6 @@ def test_a_seed_always_draws_the_same_and_leaves_the_global_random_state_alone(s
     assert not any(map(torch.equal, drawn(shape, OTHER_SEED), (images, labels)))
 
 
-@pytest.mark.parametrize("samples", [1, 4100])
-def test_progress_climbs_to_the_number_of_samples(samples: int) -> None:
-    told: list[int] = []
-    images, _ = synthetic_images(samples, LIKE_MNIST, seed=0, progress=told.append)
-    assert len(images) == samples
-    assert told == sorted(set(told))
-    assert told[-1] == samples
-
-
 @BOTH
 def test_no_two_images_are_alike_not_even_across_seeds(shape: Shape) -> None:
     images = torch.cat([drawn(shape, seed)[0] for seed in (SEED, OTHER_SEED)])

@@ -15,8 +15,6 @@ from torch.distributed.fsdp import fully_shard
 import amptui
 from amptui import AmpMonitor
 from amptui.engine.float8 import NO_LAYER, NO_SHARDS, OWN_FLOAT8
-from amptui.guest import monitor as guest_monitor
-from amptui.guest.run import GuestRun
 from amptui.records.answers import RequestRefused, RequestTaken
 from amptui.records.control import CheckpointRequest, HistogramRequest, PrecisionRequest
 from amptui.records.findings import Float8Layers, Float8Window
@@ -278,22 +276,3 @@ def test_a_compiled_model_follows_its_layers(runs: Path) -> None:
     precisions = [step.precision for step in of(StepRecord, journal)]
     assert precisions == ["fp32"] * 2 + ["fp8-emulated"] * 3 + ["bf16"] * 3
     assert of(Float8Layers, journal)[0].names == ("_orig_mod.0",)
-
-
-def test_a_run_that_cannot_be_opened_trains_in_fp8_and_an_interrupt_leaves_the_layers_of_the_script(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    errors: list[BaseException] = [OSError(28, "No space left on device"), KeyboardInterrupt()]
-
-    def broken(*_: object) -> GuestRun:
-        raise errors.pop(0)
-
-    monkeypatch.setattr(guest_monitor, "GuestRun", broken)
-    own = Own()
-    with own.watch(precision="fp8") as monitor:
-        own.watched(monitor, "monitor", 2)
-        assert kinds(own.model) == IN_FLOAT8
-    assert kinds(own.model) == PLAIN
-    with pytest.raises(KeyboardInterrupt):  # Ctrl+C while the run is opened: there is no monitor to close
-        own.watch(precision="fp8")
-    assert kinds(own.model) == PLAIN

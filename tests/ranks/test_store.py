@@ -17,7 +17,6 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from amptui.base.errors import DeviceError
 from amptui.ranks.agreement.board import collectives_by_group, is_ahead, is_same_place
 from amptui.ranks.ends.peer_ends import PeerEnds
-from amptui.ranks.store.failover_store import FailoverStore, LostKeyError, connected
 from amptui.ranks.store.launcher_store import LauncherStore, agree_on_start
 from amptui.ranks.store.place import Machine, Place, device_of, here, place_of, started_ticks
 from amptui.ranks.world import World
@@ -78,44 +77,6 @@ def test_the_first_end_is_one_key_and_a_rank_that_lost_the_others_is_not_blamed(
     stores[3].tell_end("failed", "a wrong number")
     stores[2].tell_end("failed", "a later one")
     assert stores[0].first_end() == (3, "failed", "a wrong number")
-
-
-SERVER = """
-import sys
-from torch.distributed import TCPStore
-store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-print(store.port, flush=True)
-sys.stdin.read()
-"""
-
-
-@pytest.mark.ci
-def test_what_ranks_tell_goes_through_rank_0_once_the_launcher_is_killed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """What only the launcher knew is known to be lost: nobody waits for it."""
-    with subprocess.Popen(
-        [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        name_master(int(process.stdout.readline()), monkeypatch)
-        monkeypatch.setenv("RANK", "0")
-        leader, other = (FailoverStore(connected(leads=rank == 0), "of the run") for rank in (0, 1))
-        leader.open_spare()
-        other.know_spare()
-        other.set("lost", "1")
-        other.keep("part", "2", place="part")
-        process.kill()
-    other.set("key", "what would be lost in a broken connection")
-    assert leader.get("key") == b"what would be lost in a broken connection"
-    assert [leader.add("count", 1), other.add("count", 1)] == [1, 2]
-    with pytest.raises(LostKeyError):
-        leader.get("lost")
-    other.leave()
-    assert leader.multi_get(["part"]) == [b"2"]
-    lonely = FailoverStore(leader.torch_store, "without a spare")
-    with pytest.raises(RuntimeError):
-        lonely.add("count", 1)
 
 
 # Boards, and how far ranks are in the collectives of all their groups.

@@ -13,7 +13,6 @@ from amptui.base import strictjson
 from amptui.base.errors import RunFolderError
 from amptui.records import codec
 from amptui.records.run import Note, Record
-from amptui.runs import lasting
 from amptui.runs import reader as journal_reader
 from amptui.runs.journal import Journal
 from amptui.runs.reader import JournalReader
@@ -130,23 +129,6 @@ def test_what_waits_is_bounded_and_what_is_lost_is_counted(path: Path) -> None:
         journal.append(notes(1, 9))
         journal.close()
     assert (journal.trouble, journal.unsaved) == ("file too large: 9 records are lost", 9)
-
-
-def test_a_journal_that_was_moved_is_told_and_made_again_with_all_it_held(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lasting, "_LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(lasting, "_RETRY_SHARE", float("inf"))
-    journal = Journal(path)
-    journal.append(notes(1, 3))
-    path.parent.rename(path.parent.with_name("elsewhere"))
-    journal.append(notes(4, 4))
-    assert journal.trouble == "journal.jsonl was deleted or moved: writing it again"
-    assert (journal.is_behind, journal.unsaved) == (True, 4)
-    journal.append(notes(5, 5))
-    assert (journal.trouble, journal.is_behind, journal.unsaved) == ("", False, 0)
-    journal.close()
-    assert list(JournalReader(path)) == notes(1, 5)
 
 
 # Reading, once or while it grows.
