@@ -100,3 +100,8 @@ def assert_restored(terminal: Terminal) -> None:
     assert terminal.modes == terminal.modes_before
     assert ALT_SCREEN_OFF in terminal.written
     assert terminal.written.rindex(CURSOR_ON) > terminal.written.rindex(b"\x1b[?25l")
+
+
+def own_lines(printed: str) -> list[str]:
+    """The lines of a process without those of gloo, which torch 2.9 prints when ranks meet."""
+    return [line for line in printed.splitlines() if not line.startswith("[Gloo] ")]

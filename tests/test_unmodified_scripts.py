@@ -199,7 +199,7 @@ def look_around():
         process.start()
         print(queue.get(), flush=True)
         process.join()
-    print(subprocess.run([sys.executable, "-c", "import loop, sys; loop.train(1); print(sys.path)"],
+    print(subprocess.run([sys.executable, "-c", "import sys; print(sys.path); import loop; loop.train(1)"],
                          capture_output=True, text=True).stdout, flush=True)
 
 if __name__ == "__main__":

@@ -245,7 +245,7 @@ SCALERS: Mapping[str, tuple[ScalerFacts, ModuleRange | None]] = {
     "no skip any more": (ScalerFacts(steps=5000, skips=1, steps_since_skip=1200), None),
     "calibrating": (ScalerFacts(steps=9, skips=4, recent_skips=4), None),
     "a skip": (ScalerFacts(steps=500, skips=9, recent_skips=1), None),
-    "frequent skips": (ScalerFacts(steps=500, skips=9, recent_skips=6), None),
+    "frequent skips": (ScalerFacts(steps=500, skips=9, recent_skips=5), None),
     "falling": (replace(FALLING, steps=9, skips=6, recent_skips=6, skips_in_a_row=6), None),
     "falling, traced": (FALLING, module("b")),
     "collapsed": (ScalerFacts(steps=200, scale=0.5), None),

@@ -70,7 +70,11 @@ def check(example: Example, *, journals: bool = False) -> Result:
     try:
         run = run_plan(example.plan, watcher)
     except Exception as error:  # noqa: BLE001 - what a loop raises because it is watched
-        run_plan(example.plan, Bare(example))  # not the plan's own fault
+        try:
+            run_plan(example.plan, Bare(example))
+        except type(error) as bare_error:  # an older torch cannot run each plan
+            if str(bare_error) == str(error):
+                return result
         result.add("exception", None, f"{type(error).__name__}: {error}")
         return result
     left = [name for name, value in torch_state().items() if value != before.get(name)]

@@ -1,5 +1,6 @@
 """The journal on sound and full disks and after a move: nothing lost that memory holds."""
 
+import os
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -129,6 +130,16 @@ def test_what_waits_is_bounded_and_what_is_lost_is_counted(path: Path) -> None:
         journal.append(notes(1, 9))
         journal.close()
     assert (journal.trouble, journal.unsaved) == ("file too large: 9 records are lost", 9)
+
+
+def test_a_descriptor_that_somebody_closed_is_opened_again(path: Path) -> None:
+    journal = Journal(path)
+    journal.append(notes(1, 3))
+    assert journal._file is not None
+    os.close(journal._file.descriptor)
+    journal.append(notes(4, 5))
+    journal.close()
+    assert list(JournalReader(path)) == notes(1, 5)
 
 
 # Reading, once or while it grows.

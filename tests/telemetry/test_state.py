@@ -224,6 +224,7 @@ def test_a_state_of_another_version_is_refused_in_words(version: Any) -> None:
 
 
 FRONT: dict[str, Any] = {"name": "", "_longest_gap": {}, "_others": {}}
+FIRST_ALONE: dict[str, Any] = json.loads(Session().state())["session"]["_optimizers"]
 
 
 @pytest.mark.parametrize(
@@ -236,6 +237,10 @@ FRONT: dict[str, Any] = {"name": "", "_longest_gap": {}, "_others": {}}
         ),
         (
             {"_optimizers": {"is_left_out": False, "_by_name": {}, "_front": FRONT}},
+            r"\(Session\._optimizers: Optimizers: without its first optimizer",
+        ),
+        (
+            {"_optimizers": FIRST_ALONE | {"_front": FRONT | {"name": "another"}}},
             r"\(Session\._optimizers: Optimizers: without its first optimizer",
         ),
         ({"_speed": 1.0}, r"\(Session: unknown fields\)$"),
