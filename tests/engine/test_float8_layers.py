@@ -236,18 +236,6 @@ def test_what_torchao_cannot_do_and_what_is_out_of_autocast_a_plain_layer_does()
 # ------------------------------------------------------------------------------- what becomes of them
 
 
-def test_a_model_with_a_float8_layer_of_its_own_is_refused_and_stays_as_it_is() -> None:
-    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
-
-    config = Float8LinearConfig(emulate=True)
-    own = convert_to_float8_training(nn.Sequential(nn.Linear(16, 16)), config=config)
-    linears = in_float8(nn.Linear(16, 16))
-    other = nn.Sequential(nn.Linear(16, 16), own)
-    assert linears.follow({"other": other})
-    linears.become("emulated")
-    assert (linears.form, type(other[0])) == (None, nn.Linear)
-
-
 def test_what_is_copied_saved_or_kept_in_float8_is_a_plain_layer() -> None:
     """Nothing would lead a copy out of float8 again, and a file would need torchao and amptui."""
     model, inputs = nn.Sequential(nn.Linear(32, 16)), torch.randn(4, 32)

@@ -178,21 +178,6 @@ def test_the_models_of_all_named_optimizers_switch_together(runs: Path) -> None:
     assert [layer.name for layer in layers.left_out] == ["c.1"]
 
 
-def test_a_model_that_comes_in_anothers_place_takes_part_from_its_second_step_on(runs: Path) -> None:
-    own, fold = Own(), Own()
-    with own.watch(precision="fp8") as monitor:
-        own.watched(monitor, "scaler", 3)
-        before = own.model
-        own.model = fold.model
-        own.optimizer = torch.optim.AdamW(fold.model.parameters(), lr=1e-3)
-        own.watched(monitor, "scaler", 3)
-        assert kinds(before) == PLAIN
-        assert kinds(own.model) == IN_FLOAT8
-    assert kinds(own.model) == PLAIN
-    precisions = [step.precision for step in of(StepRecord, records(runs))]
-    assert precisions == ["fp8-emulated"] * 3 + ["bf16"] + ["fp8-emulated"] * 2
-
-
 @pytest.fixture
 def process_group() -> Any:
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
