@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 from amptui.records.keeping import CheckpointWritten
 from amptui.records.run import RunFailed, RunFinished, RunStarted
@@ -16,6 +17,7 @@ from amptui.records.samples import DeviceSample
 from amptui.records.steps import StepRecord
 from tests import fake_nvml
 from tests.checkout import ROOT, child_environment
+from tests.engine.test_float8_layers import in_float8
 from tests.living import ended_afterwards, records_of
 from tests.simcuda.build import environment
 from tests.terminal import Terminal, amptui_command
@@ -99,6 +101,7 @@ def test_whole_models_train_on_a_pretended_gpu(pretended_gpu: Path, tmp_path: Pa
 @pytest.mark.ci
 @pytest.mark.usefixtures("usable_torchao")
 def test_float8_passes_on_a_pretended_gpu_that_multiplies_it(pretended_gpu: Path, tmp_path: Path) -> None:
+    in_float8(nn.Linear(16, 16), "hardware", "rowwise")  # skips if the CPU, which computes for it, cannot
     paths = *own("float8_waits"), ROOT / "tests" / "engine" / "test_float8_on_a_gpu.py"
     counts = run_tests(
         pretended_gpu, tmp_path / "report.xml", "gpu and not ci and not nightly", *paths, capability="9.0"
