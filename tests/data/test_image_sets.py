@@ -5,7 +5,8 @@ import hashlib
 import io
 import struct
 import tarfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -239,13 +240,17 @@ def test_a_damaged_archive_is_named(watch: Watch, spoil: Any, said: str) -> None
 
 
 @pytest.fixture
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+def offline(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every address leads to a proxy that is not there: no test reaches the network."""
     for name in ("http_proxy", "https_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
         monkeypatch.delenv(name.upper(), raising=False)
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
+    yield
+    for thread in threading.enumerate():
+        if thread.name == "amptui-download":
+            thread.join()  # it reads the environment, also of a load that was stopped
 
 
 @pytest.mark.ci
