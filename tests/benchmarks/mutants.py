@@ -13,6 +13,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -209,6 +210,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=300.0, help="for the tests of one fault")
     parser.add_argument("--folder", type=Path, required=True, help="a new one, for the copy and the results")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # no fault stays planted
     copy = arguments.folder.resolve() / "copy"
     if not copy.exists():
         ignored = shutil.ignore_patterns(
