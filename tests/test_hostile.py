@@ -21,6 +21,7 @@ from amptui.telemetry.session import Session
 from amptui.tui.layout import RANKED_PANELS, TITLES
 from tests import poison
 from tests.builders import write_journal
+from tests.living import assert_restored
 from tests.terminal import FRAMES, KNOBS, Terminal, amptui_command
 from tests.warm import WarmSource
 
@@ -60,6 +61,7 @@ def test_a_hostile_model_on_the_screen(model: Path, warm: WarmSource, tmp_path: 
         assert_framed(terminal)
         terminal.press("e", until="╭ loss")
         assert terminal.leave("q") == 1
+        assert_restored(terminal)
         assert "/run of m?[5;41m?]0;t?????漢.py/journal.jsonl" in terminal.text.replace("\n", "")
         assert not poison.strange_on_terminal(bytes(terminal.written), SIZE)
 

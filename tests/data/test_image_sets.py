@@ -296,7 +296,6 @@ def test_stopping_ends_the_work_without_a_fallback(watch: Watch, kind: str, offl
 
 # ---------------------------------------------------------------------------------------- stand-ins
 
-
 SAMPLES = 5000
 SEED, OTHER_SEED = 1, 2
 

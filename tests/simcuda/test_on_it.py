@@ -26,7 +26,6 @@ HERE = Path(__file__).parent
 
 GPU_MARK = "pytest.mark.gpu"
 
-
 pytestmark = pytest.mark.timeout(300)  # the first waits for the compiler, some run a group of tests
 
 
