@@ -8,6 +8,7 @@ import errno
 import fcntl
 import os
 import stat
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,6 +26,34 @@ _LAST_STREAM = 2
 
 LINK = "a symbolic link, and none is followed here"
 """The reason in an error about one."""
+
+
+class OwnFolder:
+    """The folder of a live run, known by its identity: its path may come to mean another folder.
+
+    A folder that is gone is created again and is then the run's. Raises OSError. Used by any thread.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._identity = path, path.stat()
+        self._lock = threading.Lock()
+
+    @property
+    def is_another(self) -> bool:
+        """Whether the path means another folder now."""
+        try:
+            return not os.path.samestat(self._path.stat(), self._identity)
+        except OSError:
+            return False
+
+    def claim(self) -> None:
+        """To be called before anything is written or removed there: raise OSError if it is another folder."""
+        with self._lock:
+            if self.is_another:
+                raise OSError(errno.ESTALE, "another folder has taken its place", str(self._path))
+            with suppress(FileExistsError):
+                self._path.mkdir(FOLDER_MODE, parents=True)
+                self._identity = self._path.stat()
 
 
 def open_file(path: Path | str, flags: int, *, folder: int | None = None) -> int:

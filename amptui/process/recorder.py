@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from amptui.base.errors import RunFolderError
-from amptui.base.runfiles import open_file
+from amptui.base.runfiles import OwnFolder, open_file
 from amptui.diagnosis.event_words import steps_missing
 from amptui.records import codec
 from amptui.records.answers import RequestMade, RequestRefused
@@ -26,7 +26,7 @@ from amptui.records.run import (
 from amptui.records.samples import DeviceSample
 from amptui.runs.journal import Journal
 from amptui.runs.reader import JournalReader
-from amptui.runs.repair import StepRanges, cut_after
+from amptui.runs.repair import StepRanges, cut_after, refuse_newer_checkpoint
 from amptui.runs.rundir import RunDir, read_run_json
 from amptui.runs.server import Server
 from amptui.telemetry.session import Session
@@ -64,6 +64,7 @@ class Recorder:
         run_dir: RunDir,
         *,
         request: Mapping[str, Any],
+        own: OwnFolder | None = None,
         listeners: Sequence[Listener] = (),
         goes_on: bool = False,
     ) -> None:
@@ -72,8 +73,9 @@ class Recorder:
         self._fold_due = 0.0
         self._folding = threading.Lock()  # guards the two above; taken after the lock of the journal
         self._run_dir = run_dir
+        self._own = own or OwnFolder(run_dir.path)
         self._request = request
-        self._journal = Journal(run_dir.journal_path)
+        self._journal = Journal(run_dir.journal_path, folder=self._own)
         self._listeners = listeners
         self._failed: list[Callable[..., None]] = []
         self._outbox: deque[Record | threading.Event] = deque()  # an event: set once all before it is written
@@ -140,8 +142,10 @@ class Recorder:
 
         Returns how many steps were cut off: they are repeated. None if the journal does not contain the run's
         first record. What is emitted meanwhile comes after, and a warning of the steps that are missing; a
-        script's may have started anywhere.
+        script's may have started anywhere. Raises RunFolderError for a journal that ends before ``step``.
         """
+        if starts_at_one:
+            refuse_newer_checkpoint(self._run_dir.journal_path, step)
         # While records are held nothing is written: the pump need not wait for a long journal.
         lost_steps = cut_after(self._run_dir.journal_path, step)
         before, steps = Session(str(self._run_dir.path)), StepRanges()
@@ -278,7 +282,7 @@ class Recorder:
     def _write_run_json(self) -> None:
         trouble = ""
         try:
-            self._run_dir.write_run_json(self._run_json)
+            self._run_dir.write_run_json(self._run_json, self._own)
         except RunFolderError as error:
             trouble = str(error)
         if trouble or self._lacks_run_json:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from amptui.base import units
 from amptui.base.errors import RunFolderError
+from amptui.base.runfiles import OwnFolder
 from amptui.records import codec
 from amptui.records.run import Record
 from amptui.runs.lasting import LastingFile
@@ -41,7 +42,9 @@ class Journal:
     ``path`` cannot be opened.
     """
 
-    def __init__(self, path: Path, *, max_waiting: int = MAX_WAITING) -> None:
+    def __init__(
+        self, path: Path, *, folder: OwnFolder | None = None, max_waiting: int = MAX_WAITING
+    ) -> None:
         self._waiting: deque[bytes] = deque()
         self._max_waiting = max_waiting
         self._reason = ""
@@ -51,7 +54,7 @@ class Journal:
         self._torn: bool | None = None
         """The file ends in the middle of a line; None until checked, since its end may still be cut."""
         try:
-            self._file: LastingFile | None = LastingFile(path)
+            self._file: LastingFile | None = LastingFile(path, folder or OwnFolder(path.parent))
         except OSError as error:
             raise RunFolderError(
                 f"cannot write the journal {path}: {reason(error)}",

@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from amptui.base.runfiles import FOLDER_MODE, open_file, open_new
+from amptui.base.runfiles import OwnFolder, open_file, open_new
 from amptui.runs.rundir import reason
 
 _LOOK_SECONDS = 1.0
@@ -26,11 +26,11 @@ _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT
 class LastingFile:
     """``path``, open for appending. Used by one thread at a time.
 
-    While the name is gone, ``descriptor`` still writes to the file, and the new file gets all of it. Raises
-    OSError if ``path`` cannot be opened.
+    While the name is gone, ``descriptor`` still writes to the file, and the new file gets all of it, unless
+    another folder took the place of the run's own ``folder``. Raises OSError if ``path`` cannot be opened.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, folder: OwnFolder) -> None:
         self.descriptor = open_file(path, _FLAGS)
         self.trouble = ""
         """What happened to the file's name, in one line; empty while all is well."""
@@ -39,6 +39,7 @@ class LastingFile:
         self.forgot = False
         """The file's earlier content could not be read any more, so the file that is there now lacks it."""
         self._path = self._place = path
+        self._folder = folder
         self._identity = _identity(os.fstat(self.descriptor))
         self._due = 0.0
 
@@ -97,10 +98,13 @@ class LastingFile:
 
     def _make_again(self) -> None:
         """Copy the content to a new file, which gets its name when it is complete."""
+        if not self._has_lost_its_name():  # its folder is back
+            self.is_lost, self.trouble = False, ""
+            return
         began = time.monotonic()
         beside = self._path.with_name(f"{self._path.name}.{os.getpid()}.tmp")
         try:
-            beside.parent.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+            self._folder.claim()
             copy = open_new(beside)
             try:
                 _copy(self.descriptor, copy)
@@ -123,6 +127,7 @@ class LastingFile:
             if self._is_there():
                 self._take(self._path, open_file(self._path, _FLAGS))
                 return
+            self._folder.claim()
             path = self._free_name()
             self._take(path, open_file(path, _FLAGS | os.O_EXCL))
             self.forgot = True

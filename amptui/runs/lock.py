@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from amptui.base.errors import RunFolderError
-from amptui.base.runfiles import FILE_MODE, is_still, open_file
+from amptui.base.runfiles import FILE_MODE, OwnFolder, is_still, open_file
 from amptui.runs.rundir import LOCK_NAME, RunDir, reason, refuse_a_run
 
 _PATIENCE_SECONDS = 0.5
@@ -49,6 +49,8 @@ class RunLock:
 
     def __init__(self, path: Path, file: int) -> None:
         self._path = path
+        self.folder = OwnFolder(path.parent)
+        """The run's, which keeps its identity while it is locked."""
         self._file: int | None = file
         self._identity = os.fstat(file)
         # Forked children share a lock: it would last until the last of them exits.
@@ -81,7 +83,7 @@ class RunLock:
 
     def renew(self) -> None:
         """Lock the folder again if it was deleted and recreated, or if the lock was closed."""
-        if self._file is None:
+        if self._file is None or self.folder.is_another:
             return
         with suppress(OSError):
             if not is_still(self._file, self._identity):

@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import count
@@ -14,7 +15,7 @@ from amptui.base.runfiles import open_file
 from amptui.records import codec
 from amptui.records.run import Record, RunFailed, RunFinished, RunStarted
 from amptui.records.steps import Steps
-from amptui.runs.reader import parsed
+from amptui.runs.reader import parsed, records_at_end
 from amptui.runs.rundir import reason
 
 _OF_STEPS = re.compile(rb'"type": ?"Step(?:s|Record)"')
@@ -49,6 +50,27 @@ def cut_after(journal: Path, step: int) -> int:
     except OSError as error:
         raise RunFolderError(f"cannot cut {journal} after step {step}: {reason(error)}") from error
     return lost_steps
+
+
+def refuse_newer_checkpoint(journal: Path, step: int) -> None:
+    """Raise ``RunFolderError`` if ``journal`` ends before ``step``: the checkpoint is of another run.
+
+    A journal that was deleted says nothing, and refuses nothing.
+    """
+    for length in (2**16, 2**22, sys.maxsize):
+        try:
+            records = records_at_end(journal, length)
+        except OSError:
+            return
+        last = max((r.last_step for r in records if isinstance(r, Steps) and not r.optimizer), default=0)
+        if last >= step:
+            return
+        if last:
+            break
+    if records:
+        what = f"{journal} ends at step {last:,}, before the checkpoint of step {step:,}"
+        hint = "if it is of this run, move the journal away and resume again"
+        raise RunFolderError(f"{what}, which may be of another run", hint=hint)
 
 
 class StepRanges:

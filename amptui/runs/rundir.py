@@ -13,7 +13,7 @@ from typing import Any
 
 from amptui.base import strictjson
 from amptui.base.errors import RunFolderError
-from amptui.base.runfiles import FOLDER_MODE, names_in, open_new, open_to_read
+from amptui.base.runfiles import FOLDER_MODE, OwnFolder, names_in, open_new, open_to_read
 
 JOURNAL_NAME, LOCK_NAME = "journal.jsonl", "run.lock"
 
@@ -74,14 +74,18 @@ class RunDir:
         except OSError as error:
             raise RunFolderError(f"cannot start again in {self.path}: {reason(error)}") from error
 
-    def write_run_json(self, content: Mapping[str, Any]) -> None:
-        """Write ``run.json`` atomically: readers see the old file or the new one.
+    def write_run_json(self, content: Mapping[str, Any], own: OwnFolder | None = None) -> None:
+        """Write ``run.json`` atomically, if the folder is still the run's ``own``.
+
+        Readers see the old file or the new one.
 
         Raises ``RunFolderError``.
         """
         text = json.dumps(strictjson.plain(content), indent=2, allow_nan=False, ensure_ascii=True)
         beside = self.run_json_path.with_suffix(f".{os.getpid()}.tmp")
         try:
+            if own is not None:
+                own.claim()
             with os.fdopen(open_new(beside), "w", encoding="ascii") as file:
                 file.write(f"{text}\n")
                 file.flush()
@@ -104,6 +108,7 @@ def create_run_dir(requested: Path | None, model: str) -> RunDir:
     path = expanded(requested)
     try:
         path.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+        path = path.resolve()  # once: a model may change the current folder, and anybody a link
     except OSError as error:
         raise _cannot_create(path, error) from error
     refuse_a_run(RunDir(path))
@@ -114,7 +119,7 @@ def open_run_dir(path: Path) -> RunDir:
     """The folder of a run to resume. Raises ``RunFolderError`` if it does not exist or cannot be written."""
     if not path.is_dir():
         raise RunFolderError(f"{path} is not a folder", hint="give the folder of a run")
-    return _writable(RunDir(path))
+    return _writable(RunDir(path.resolve()))
 
 
 def refuse_a_run(run_dir: RunDir) -> None:
@@ -179,7 +184,8 @@ def xdg_folder(variable: str, default: str) -> Path:
 def run_argument(folder: Path) -> str:
     """RUN for the command line: the name of a saved run, else the folder."""
     with suppress(RunFolderError):
-        if folder.parent == default_base():
+        base = default_base()
+        if folder.parent in (base, base.resolve()):
             return folder.name
     return str(folder)
 

@@ -1,0 +1,81 @@
+"""A run writes and removes files in its own folder only, whatever its path comes to mean."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from amptui.cli import main
+from tests.terminal import KNOBS
+
+_CHDIR = "os.chdir(place / 'other')"
+_LINK = "(place / 'new').unlink(); (place / 'new').symlink_to(place / 'other')"
+_MOVE = "(place / 'run').rename(place / 'moved'); (place / 'other').rename(place / 'run')"
+_DELETE = "shutil.rmtree(place / 'run')"
+
+
+def train(*options: str, model: str = KNOBS) -> int:
+    fixed = ["--headless", "--device", "cpu", "--checkpoint-every", "10", "--set", "step_ms=0"]
+    return main(["train", model, *fixed, *options])
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+@pytest.fixture
+def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
+    """The folder of another run that is over."""
+    monkeypatch.chdir(tmp_path)
+    assert train("--steps", "30", "--run-dir", "other") == 0
+    capsys.readouterr()
+    return tmp_path / "other"
+
+
+@pytest.mark.parametrize(
+    ("change", "own", "now_other", "status"),
+    [
+        (_CHDIR, "run", "other", 0),
+        (_LINK, "run", "other", 0),
+        (_MOVE, "moved", "run", 3),
+        (_DELETE, "run", "other", 0),
+    ],
+    ids=["chdir", "link", "move", "delete"],
+)
+def test_another_folder_is_left_as_it_is(
+    change: str, own: str, now_other: str, status: int, other: Path, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    before = content(other)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "new").symlink_to(tmp_path / "run")
+    source = f"import os, pathlib, shutil\nplace = pathlib.Path({str(tmp_path)!r})\n{Path(KNOBS).read_text()}"
+    at = "            self.calls += 1\n"
+    (tmp_path / "m.py").write_text(
+        source.replace(at, f"{at}            if self.calls == 25:\n                {change}\n")
+    )
+    assert (
+        train("--steps", "60", "--run-dir", "new" if change == _LINK else "run", model=str(tmp_path / "m.py"))
+        == status
+    )
+    assert content(tmp_path / now_other) == before
+    kept = [file.name for file in (tmp_path / own / "checkpoints").iterdir()]
+    assert max(kept) <= "step-000000020.pt" if status else max(kept) == "step-000000060.pt"
+    assert ("another folder has taken its place" in capsys.readouterr().err) is bool(status)
+
+
+def test_a_checkpoint_newer_than_the_journal_beside_it_is_not_resumed(
+    other: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train("--steps", "60", "--run-dir", "longer") == 0
+    for file in (tmp_path / "longer" / "checkpoints").iterdir():
+        shutil.copy(file, other / "checkpoints")
+    before = content(other)
+    capsys.readouterr()
+    assert main(["train", KNOBS, "--resume", "other", "--steps", "80", "--headless"]) == 1
+    said = capsys.readouterr().err
+    assert "journal.jsonl ends at step 30, before the checkpoint of step 60" in said
+    assert said.count("\n") == 1
+    assert content(other) == before
+    (other / "journal.jsonl").rename(other / "journal.old")
+    assert main(["train", KNOBS, "--resume", "other", "--steps", "80", "--headless"]) == 0
