@@ -13,6 +13,7 @@ from amptui.command.parser import (
     add_recipe,
     add_speed,
     training_fields,
+    with_data,
 )
 from amptui.command.script_source import is_script
 from amptui.recipe.request import ADVISE_LOSS_STEPS, ADVISE_MINUTES, FRAMEWORKS, AdviseRequest, TrainRequest
@@ -75,7 +76,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from amptui.reports.advise import advise
-    from amptui.runs.rundir import default_data_dir
 
     take_url()  # the scripts that are started here are no runs of anybody's
     given = training_fields(options)
@@ -87,10 +87,8 @@ def run(options: argparse.Namespace) -> int:
             option = _OPTION_NAMES.get(name, name).replace("_", "-")
             what = f"--{option} is for models; {options.model} is a script"
             raise UsageError(what, hint="give it in the script, or to the script after its name")
-    if "data_dir" not in given:
-        given["data_dir"] = default_data_dir()
     request = AdviseRequest(
-        training=TrainRequest(**given),
+        training=TrainRequest(**with_data(given)),
         script=script,
         precisions=options.precisions,
         minutes=options.minutes,

@@ -3,7 +3,15 @@
 import argparse
 
 from amptui.command.option_values import MAX_ROUNDS, path, positive_ints, precisions, rounds
-from amptui.command.parser import add_data, add_device, add_model, add_recipe, add_speed, training_fields
+from amptui.command.parser import (
+    add_data,
+    add_device,
+    add_model,
+    add_recipe,
+    add_speed,
+    training_fields,
+    with_data,
+)
 from amptui.recipe.request import BenchRequest, TrainRequest
 
 
@@ -46,13 +54,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from amptui.reports.bench import bench
-    from amptui.runs.rundir import default_data_dir
 
     given = training_fields(options)
     del given["batch_size"]
-    if "data_dir" not in given:
-        given["data_dir"] = default_data_dir()
-    training = TrainRequest(**given)
+    training = TrainRequest(**with_data(given))
     request = BenchRequest(
         training=training,
         precisions=options.precisions,

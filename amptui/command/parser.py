@@ -165,10 +165,23 @@ def add_data(add: _Add) -> None:
     add(
         "--data",
         choices=("auto", "real", "synthetic"),
-        help="auto: real data, or synthetic data if it is not available (default: auto)",
+        help="auto: real data, or synthetic data if it is not available (default: auto, but real with "
+        "--data-dir)",
     )
     add("--workers", type=workers, metavar="N", help="processes that load data (default: the model's)")
     add("--data-dir", type=path, metavar="DIR", help="folder of data sets (default: ~/.cache/amptui)")
+
+
+def with_data(given: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a new training: a folder of data that was named has to have them. Raises UsageError."""
+    from amptui.runs.rundir import default_data_dir
+
+    if "data_dir" not in given:
+        return given | {"data_dir": default_data_dir()}
+    if "data" not in given and not given["data_dir"].is_dir():
+        what = f"--data-dir {given['data_dir']} is not a folder"
+        raise UsageError(what, hint="correct the path, or create the folder and data is downloaded into it")
+    return {"data": "real"} | given
 
 
 def training_fields(options: argparse.Namespace) -> dict[str, Any]:
@@ -194,7 +207,7 @@ def training_fields(options: argparse.Namespace) -> dict[str, Any]:
         "validate_every": getattr(options, "validate_every", None),
         "validation_batches": getattr(options, "validation_batches", None),
         "seed": options.seed,
-        "data_dir": options.data_dir,
+        "data_dir": options.data_dir and options.data_dir.absolute(),
         "data": options.data,
         "workers": options.workers,
         "channels_last": options.channels_last,

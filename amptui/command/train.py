@@ -27,6 +27,7 @@ from amptui.command.parser import (
     add_speed,
     hand_over_webhook,
     training_fields,
+    with_data,
 )
 from amptui.ranks.launchers import variables_of, world_of
 from amptui.recipe.request import FP8_RECIPES, TrainRequest
@@ -191,7 +192,6 @@ def _train_as_rank(options: argparse.Namespace, world: "World") -> int:
 
 def _plan(options: argparse.Namespace, given: dict[str, Any]) -> "Plan":
     from amptui.process import launch
-    from amptui.runs.rundir import default_data_dir
 
     resumes = options.resume is not None
     if resumes and options.run_dir is not None:
@@ -204,6 +204,4 @@ def _plan(options: argparse.Namespace, given: dict[str, Any]) -> "Plan":
         return launch.plan_resumed(given, text)
     if options.model is None:
         raise UsageError("MODEL is missing", hint="`amptui models` lists some; --resume continues a run")
-    if "data_dir" not in given:
-        given["data_dir"] = default_data_dir()
-    return launch.plan_new(TrainRequest(**given), options.run_dir)
+    return launch.plan_new(TrainRequest(**with_data(given)), options.run_dir)
