@@ -13,6 +13,7 @@ from amptui.records.steps import StepRecord
 from tests.builders import of
 from tests.checkout import ROOT
 from tests.living import (
+    ALT_SCREEN_OFF,
     assert_restored,
     ended_afterwards,
     last_step,
@@ -149,6 +150,19 @@ def test_prints_and_warnings_stay_off_the_screen_and_are_kept(warm: WarmSource, 
         assert said in log
     printed = of(Printed, records_of(tmp_path / "run"))
     assert {r.stream for r in printed} == {"stdout", "stderr"}
+
+
+@pytest.mark.ci
+def test_a_failure_leaves_its_traceback_on_the_terminal_and_in_the_log_once(
+    warm: WarmSource, tmp_path: Path
+) -> None:
+    with train(warm, tmp_path / "run", "--set", "trouble=loss", "--set", "at=9") as terminal:
+        terminal.wait_for("bad label")
+        assert terminal.leave("q") == 1
+        after = terminal.written[terminal.written.rindex(ALT_SCREEN_OFF) :].decode()
+    for said in (after, (tmp_path / "run" / "output.log").read_text()):
+        assert said.count("Traceback (most recent call last)") == 1
+        assert said.split("\n")[-2].startswith("amptui: ValueError: bad label in batch 9")
 
 
 @pytest.mark.ci

@@ -39,6 +39,12 @@ def put(text: str, out: TextIO | None = None) -> None:
             raise OutputError(what, hint="free some space, or do not redirect the output there") from error
 
 
+def show_traceback(text: str, *, prefix: str = "") -> None:
+    """Write the lines of a traceback to standard error, each after ``prefix``."""
+    for line in text.splitlines():
+        write_line(sys.stderr, f"{prefix}{line}")
+
+
 def complain(text: str) -> None:
     """Write ``amptui: text`` to standard error."""
     write_line(sys.stderr, f"amptui: {text}")

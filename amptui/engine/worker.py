@@ -90,6 +90,8 @@ class TrainingThread:
         """Why a run that was asked to stop failed anyway."""
         self.error: AmptuiError | None = None
         """Why the run failed, if it did."""
+        self.traceback = ""
+        """Where that was; empty for what amptui itself refuses, of which :attr:`error` says all."""
         self.ended = threading.Event()
         """Set after the last record was emitted."""
 
@@ -377,14 +379,13 @@ class TrainingThread:
     def _tell_failure(self, error: BaseException) -> None:
         """Emit the last record of a run that failed."""
         step = self._trainer.step if self._trainer else self._steps_before
-        trace = "".join(traceback.format_exception(error))
         self.error = self._explained(error)
         # Who has just resumed it, and came no further, knows how.
         way_on = self._way_on() if self._trainer is not None else ""
         if way_on and self._resume_command() not in str(self.error):
             self.error.add_hint(way_on)
         self._control.close()
-        self._emit(RunFailed(time=time.time(), step=step, error=str(self.error), traceback=trace))
+        self._emit(RunFailed(time=time.time(), step=step, error=str(self.error), traceback=self.traceback))
 
     def _way_on(self) -> str:
         """How the run goes on after a failure; "" if it has no checkpoint."""
@@ -396,7 +397,9 @@ class TrainingThread:
 
     def _explained(self, error: BaseException) -> AmptuiError:
         if isinstance(error, AmptuiError):
+            self.traceback = ""
             return error
+        self.traceback = "".join(traceback.format_exception(error))
         if "torch" not in sys.modules:
             return torch_failed(error)
         from amptui.engine.failure import explain

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from amptui.base.errors import OutputError, RunFolderError, UsageError
 from amptui.base.fork import Offspring, fork, how_ended
-from amptui.base.prompt import complain, say
+from amptui.base.prompt import complain, say, show_traceback
 from amptui.base.terminal import HeldTerminal, can_show_a_screen
 from amptui.base.webhook import Webhook
 from amptui.process.stop_signals import blocked_stop_signals
@@ -409,6 +409,8 @@ def _status(watched: "ViewerEnd", folder: Path | None, ended: int | None) -> int
 
     unsaved_status = tell_unsaved(watched.view.not_kept)
     if isinstance(outcome, RunFailed):
+        if folder is not None and os.isatty(2):  # else the run's process has shown it here
+            show_traceback(outcome.traceback)
         complain(outcome.error)
         return ended or 1
     if watched.left == "interrupted" or watched.signal is not None:

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from amptui.base.errors import AmptuiError, RunFolderError, UsageError
 from amptui.base.fork import end_workers
 from amptui.base.notify_url import take_url
-from amptui.base.prompt import complain
+from amptui.base.prompt import complain, show_traceback
 from amptui.base.runfiles import open_file
 from amptui.device.sampler import watch_gpu
 from amptui.engine.worker import TrainingThread
@@ -165,6 +165,7 @@ def _follow(request: TrainRequest, spec: ModelSpec, world: World, plan: RankPlan
         if not stopping.wait():
             complain(f"rank {world.rank}: {stopping.why_given_up()}")
             os._exit(1)
+        show_traceback(thread.traceback, prefix=f"[rank{world.rank}]: ")
         thread.close()
         end_workers()
         if thread.last_records:

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from amptui.base.errors import AmptuiError, DeviceLostError
 from amptui.base.fork import end_workers
 from amptui.base.notify_url import take_url
-from amptui.base.prompt import complain
+from amptui.base.prompt import complain, show_traceback
 from amptui.base.runfiles import open_file
 from amptui.base.webhook import parse_webhook
 from amptui.device.sampler import watch_gpu
@@ -264,6 +264,7 @@ def _finish(training: Training, signals: StopSignals, tell: Callable[[], None]) 
     unsaved_status = tell_unsaved(training.recording.unsaved)
     error = training.thread.error
     if error is not None:
+        show_traceback(training.thread.traceback)
         complain(str(error))
         if isinstance(error, DeviceLostError):
             # torch would abort when it frees pinned memory, as a normal exit does.

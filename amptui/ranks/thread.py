@@ -5,7 +5,6 @@ import secrets
 import socket
 import threading
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -342,7 +341,7 @@ class RankThread(TrainingThread):
         if isinstance(self.error, UsageError):
             self._refuse(self.error.exit_status)
         elif self._world.starts_again:
-            self._tell_restart(error)
+            self._tell_restart()
             return
         super()._tell_failure(error)
 
@@ -352,12 +351,11 @@ class RankThread(TrainingThread):
         if self._world.starts_again:
             LauncherStore(self._world).refuse(exit_status)
 
-    def _tell_restart(self, error: BaseException) -> None:
-        trace = "".join(traceback.format_exception(error))
+    def _tell_restart(self) -> None:
         text, way_on = str(self.error), self._way_on()
         if way_on not in text:
             text = f"{text}; {way_on}"
-        self._emit(Note(time=time.time(), severity="error", text=f"{text}\n{trace}"))
+        self._emit(Note(time=time.time(), severity="error", text=f"{text}\n{self.traceback}".strip()))
 
     def _finish_before_training(self) -> None:
         if self._group is not None:

@@ -152,17 +152,18 @@ def test_a_headless_run_says_what_the_journal_keeps(
         ("memory", "out of host memory in step 5; use a smaller --batch-size"),
     ],
 )
-def test_a_failing_model_is_one_line_and_status_1_and_its_steps_are_kept(
+def test_a_failing_model_is_a_traceback_and_one_line_and_status_1_and_its_steps_are_kept(
     trouble: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(tmp_path, "--set", f"trouble={trouble}") == 1
     errors = capsys.readouterr().err
-    assert said in errors
-    assert errors.count("\n") == 1
+    trace, last = errors.rstrip("\n").rpartition("\n")[::2]
+    assert said in last
+    assert trace.count("Traceback (most recent call last)") == (trouble not in ("data", "shape"))
     records = list(read(tmp_path / "run" / "journal.jsonl"))
     (failed,) = [r for r in records if isinstance(r, RunFailed | RunFinished)]
     assert isinstance(failed, RunFailed)
-    assert "Traceback" in failed.traceback
+    assert failed.traceback.strip() == trace
     steps = 4 if trouble in ("loss", "exit", "shape", "memory") else 0
     assert len([r for r in records if isinstance(r, StepRecord)]) == steps
 
