@@ -1,6 +1,7 @@
 """The run's append-only file of records, one line each, which survives a full disk."""
 
 import os
+import sys
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
@@ -166,8 +167,9 @@ class Journal:
     def _write(self, file: int, lines: list[bytes]) -> int:
         """Append ``lines``; return how many fit completely. The file keeps no part of a line."""
         data = b"".join(lines)
-        written_bytes = 0
+        written_bytes, size_bytes = 0, sys.maxsize
         try:
+            size_bytes = os.fstat(file).st_size
             while written_bytes < len(data):
                 written_bytes += os.write(file, data[written_bytes:])
         except OSError as error:
@@ -176,17 +178,14 @@ class Journal:
             return len(lines)
         ends = list(accumulate(map(len, lines), initial=0))
         whole_lines = bisect_right(ends, written_bytes) - 1
-        self._cut(file, written_bytes - ends[whole_lines])
-        return whole_lines
-
-    def _cut(self, file: int, surplus_bytes: int) -> None:
-        """Cut an incomplete line off the file's end."""
-        if not surplus_bytes:
-            return
+        # A write that fails may have reached the file all the same, in part.
+        whole_bytes = size_bytes + ends[whole_lines]
         try:
-            os.ftruncate(file, os.fstat(file).st_size - surplus_bytes)
+            if os.fstat(file).st_size > whole_bytes:
+                os.ftruncate(file, whole_bytes)
         except OSError:
             self._torn = True
+        return whole_lines
 
 
 class _Written:

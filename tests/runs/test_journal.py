@@ -1,5 +1,6 @@
 """The journal on sound and full disks and after a move: nothing lost that memory holds."""
 
+import errno
 import os
 import resource
 from collections.abc import Callable, Iterator
@@ -114,6 +115,26 @@ def test_records_wait_while_the_file_takes_none_and_follow_when_it_does(path: Pa
     assert (journal.trouble, journal.unsaved) == ("", 0)
     journal.close()
     assert path.read_bytes() == lines(1, 26)
+
+
+def test_a_write_that_fails_and_yet_reached_the_file_in_part_leaves_nothing_twice(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As file systems of a network do, and some when they are full."""
+    write, failures = os.write, iter([0.5, 1.0, 0.0])
+
+    def write_a_part(file: int, data: bytes) -> int:
+        if (share := next(failures, None)) is None:
+            return write(file, data)
+        write(file, data[: int(len(data) * share)])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    journal = Journal(path)
+    monkeypatch.setattr(os, "write", write_a_part)
+    for first in (1, 4, 7, 10):
+        journal.append(notes(first, first + 2))
+    journal.close()
+    assert path.read_bytes() == lines(1, 12)
 
 
 def test_what_waits_is_bounded_and_what_is_lost_is_counted(path: Path) -> None:
