@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from amptui.base.amp_errors import known_hint
 from amptui.guest.run_script import LEFT, NEVER_CALLED, script_name
 from amptui.records.run import Note, Printed, RunFailed, RunFinished
 from amptui.records.steps import StepRecord
@@ -123,10 +124,18 @@ def test_a_module_is_run_as_python_runs_it(tmp_path: Path) -> None:
     assert (result.returncode, result.stdout) == (0, '{"a":1}\n')
 
 
+FP16_GRADIENTS = known_hint("Attempting to unscale FP16 gradients.")[1]
+
 HOW_SCRIPTS_END = (
     ("sys.exit(3)", 3, "the script exited with status 3"),
     ("raise ValueError('on purpose')", 1, "ValueError: on purpose"),
+    (
+        "raise ValueError('Attempting to unscale FP16 gradients.')",
+        1,
+        f"ValueError: Attempting to unscale FP16 gradients; {FP16_GRADIENTS}",
+    ),
     ("os.kill(os.getpid(), signal.SIGKILL)", 137, "the script was killed by SIGKILL"),
+    ("os.kill(os.getpid(), signal.SIGSEGV)", 139, "the script was killed by SIGSEGV"),
     ("os._exit(7)", 7, f"the script exited with status 7, {LEFT}"),
     ("os._exit(0)", 0, ""),
     ("os.execv('/bin/sh', ['sh', '-c', 'exit 4'])", 4, f"the script exited with status 4, {LEFT}"),
@@ -155,11 +164,33 @@ def test_how_a_script_ends_is_its_run_s_last_record_and_the_exit_status(
         assert isinstance(last, RunFinished)
         assert last.reason == "done"
         assert look_at(RunDir(folder)).state == "finished"
+    assert ("Fatal Python error: Segmentation fault" in result.stderr) == ("SIGSEGV" in how)
     warned = [note.text for note in of(Note, before) if note.text.endswith("its last steps may be missing")]
     assert len(warned) == (how == "os._exit(0)")
     if how.startswith("raise"):
         bare = subprocess.run([sys.executable, path, how], capture_output=True, text=True, check=False)
         assert bare.stderr.partition("\n")[2] in result.stderr  # after the line that says how to attach
+
+
+@pytest.mark.parametrize("observe", [True, False])
+@pytest.mark.parametrize("wish", [None, ""])
+def test_a_script_that_is_killed_leaves_its_stack_unless_that_is_refused(
+    wish: str | None, observe: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONFAULTHANDLER", raising=False)
+    if wish is not None:
+        monkeypatch.setenv("PYTHONFAULTHANDLER", wish)
+    path = script(tmp_path, "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
+    result = run(*(["--observe"] if observe else []), "--run-dir", str(tmp_path / "run"), path)
+    assert result.returncode == 139
+    assert (f'File "{path}", line 2' in result.stderr) == (wish is None)
+
+
+def test_an_error_of_torch_s_before_the_first_step_has_its_fix(tmp_path: Path) -> None:
+    path = script(tmp_path, "import torch\ntorch.nn.Linear(2, 1)(torch.ones(1, 2).half())\n")
+    result = run("--observe", "--run-dir", str(tmp_path / "run"), path)
+    assert (result.returncode, result.stderr.count("RuntimeError")) == (1, 1)
+    assert result.stderr.splitlines()[-1].endswith("# or x.to(weight.dtype)")
 
 
 @pytest.mark.ci

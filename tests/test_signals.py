@@ -341,6 +341,8 @@ def test_a_run_that_is_killed_leaves_a_whole_terminal_and_says_so(
         assert terminal.leave("q") == 1
         assert_restored(terminal)
         assert f"was killed by {number.name}" in said_by(terminal)
+    log = tmp_path / "run" / "output.log"
+    assert ("Fatal Python error: Segmentation fault" in log.read_text()) == (number == SIGSEGV)
 
 
 HEARING = """

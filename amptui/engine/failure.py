@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from amptui.base import units
+from amptui.base.amp_errors import known_hint
 from amptui.base.errors import AmptuiError, DeviceError, DeviceLostError, ExperimentError
 from amptui.device.accelerator import current_device, memory_use, properties
 from amptui.records.run import LOW_PRECISIONS, base_precision
@@ -73,7 +74,7 @@ def explain(
         # A DataLoader worker sends its traceback in the message.
         text, frames = _from_worker(text[origin.end() :], name)
         doing = f"in {origin[1]}, {doing}"
-    message, hint = known_hint(" ".join(text.split()))
+    message, hint = known_hint(text)
     if type(error).__module__.startswith(_COMPILER):
         hint = "torch.compile failed: train without --compile, or resume with --compile off"
     what = f"{name}: {message[:500]}" if message else name
@@ -99,18 +100,6 @@ def never_free(owner: object) -> None:
     an event, which raises in a destructor (``ATen/core/CachingHostAllocator.h``).
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(owner))
-
-
-def known_hint(message: str) -> tuple[str, str]:
-    """The part of an error's ``message`` to show and its hint; the whole message and "" if it has none.
-
-    CUDA's autocast rejects ``binary_cross_entropy`` in five lines (``ATen/autocast_mode.cpp``).
-    """
-    refused = "unsafe to autocast"
-    before, separator, _ = message.partition(refused)
-    if not separator or "binary_cross_entropy" not in before:
-        return message, ""
-    return before + refused, "use BCEWithLogitsLoss and remove the sigmoid"
 
 
 def _from_worker(trace: str, name: str) -> tuple[str, list[traceback.FrameSummary]]:

@@ -46,14 +46,21 @@ def await_torch() -> None:
     """Observe the first optimizer step of this process, which has not run a line of the script yet."""
     if handover.keep_run_dir():
         sys.meta_path.insert(0, _AwaitsTorch())
-        atexit.register(_note_other_optimizers, os.getpid())
+        atexit.register(_note_why_no_step, os.getpid())
 
 
-def _note_other_optimizers(pid: int) -> None:
-    """At the end of a script: why it may have trained and made no step that was seen."""
+def _note_why_no_step(pid: int) -> None:
+    """At the end of a script: torch's error that ended it, or what else it may have trained with."""
+    if os.getpid() != pid or not handover.is_run_dir_kept():
+        return
     name = next((name for module, name in _OTHER_OPTIMIZERS.items() if module in sys.modules), "")
-    if name and os.getpid() == pid:
-        handover.note_optimizers(name)
+    why = f"it loaded {name}, whose steps are not seen" if name else ""
+    with suppress(Exception):  # the error's own words may fail
+        from amptui.base.amp_errors import known_hint
+
+        why = known_hint(str(getattr(sys, "last_value", "")))[1] or why
+    if why:
+        handover.note_why_no_step(why)
 
 
 class _AwaitsTorch:

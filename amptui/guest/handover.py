@@ -8,6 +8,7 @@ from typing import Any
 
 from amptui.base.notify_url import VARIABLE as NOTIFY_VARIABLE
 from amptui.base.notify_url import take_url
+from amptui.base.stacks import print_stacks_if_killed
 
 RUN_DIR_VARIABLE = "AMPTUI_RUN_DIR"
 """The environment variable by which `amptui run` tells a script where to keep its run."""
@@ -21,8 +22,8 @@ LAUNCHER_VARIABLE = "AMPTUI_LAUNCHER"
 PROCESS_VARIABLE = "AMPTUI_PROCESS"
 """Set if a script replaces itself by ``os.exec``: the process that shall be observed, and no child of it."""
 
-OPTIMIZERS_FILE = "optimizers"
-"""In the folder of a run that was never opened: which optimizers other than torch's the script could use."""
+NO_STEP_FILE = "optimizers"
+"""In the folder of a run that was never opened: why, as far as the script's process knows."""
 
 UNSAVED_FILE = "unsaved"
 """In the folder of a run that has ended: empty, and there if not all records could be saved."""
@@ -40,8 +41,8 @@ def environment(
 ) -> dict[str, str]:
     """The environment of a script whose run is kept in ``run_dir``, made of the one ``before``.
 
-    With ``observe`` the process runs ``startup/sitecustomize.py`` before the script. One that ``launches``
-    ranks has each of them do so instead.
+    A fatal signal leaves a stack. With ``observe`` the process runs ``startup/sitecustomize.py`` before the
+    script. One that ``launches`` ranks has each of them do so instead.
     """
     after = {**before, RUN_DIR_VARIABLE: run_dir}
     if observe:
@@ -50,6 +51,8 @@ def environment(
         if launches:
             after[LAUNCHER_VARIABLE] = "1"
         after["PYTHONPATH"] = os.pathsep.join(filter(None, (_STARTUP, path)))
+    else:
+        after.setdefault("PYTHONFAULTHANDLER", "1")  # an observed script finds no variable of ours
     return after
 
 
@@ -58,6 +61,7 @@ def keep_run_dir() -> bool:
     global _run_dir, _notify_url
     _run_dir, _notify_url = os.environ.pop(RUN_DIR_VARIABLE, ""), take_url()
     if _run_dir:
+        print_stacks_if_killed()
         _follow_exec()
     return is_run_dir_kept()
 
@@ -114,18 +118,18 @@ def is_run_dir_kept() -> bool:
     return bool(_run_dir)
 
 
-def note_optimizers(name: str) -> None:
+def note_why_no_step(why: str) -> None:
     """Leave a word for `amptui run` where no run has been opened."""
     if not is_run_dir_kept():
         return
     from amptui.base.script_signals import suppressed  # not in a script's process that never needs it
 
-    path = os.path.join(_run_dir, OPTIMIZERS_FILE)  # noqa: PTH118
+    path = os.path.join(_run_dir, NO_STEP_FILE)  # noqa: PTH118
     with suppressed(OSError):
         with suppressed(FileNotFoundError):
             os.unlink(path)  # noqa: PTH108 - perhaps a link that somebody else put there
         with open(path, "x") as file:  # noqa: PTH123
-            file.write(name)
+            file.write(why)
 
 
 def note_unsaved(run_dir: str | os.PathLike[str]) -> None:

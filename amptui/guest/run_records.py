@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from amptui.base.amp_errors import known_hint
 from amptui.base.fork import how_ended
 from amptui.base.text import one_line
 from amptui.engine.description import device_name, environment, gpu_uuid, hardware, versions
@@ -107,7 +108,9 @@ def failure_of(error: BaseException | None) -> str:
         return ""
     if isinstance(error, SystemExit):
         return "" if error.code in (None, 0) else _exit_words(error.code)
-    return one_line(f"{type(error).__name__}: {error}").removesuffix(":")
+    message, hint = known_hint(f"{type(error).__name__}: {error}")
+    what = one_line(message).removesuffix(":")
+    return f"{what.removesuffix('.')}; {hint}" if hint else what
 
 
 def last_record(

@@ -23,7 +23,7 @@ from amptui.base.prompt import complain
 from amptui.base.runfiles import open_file, open_to_read
 from amptui.base.terminal import HeldTerminal
 from amptui.base.text import write_line
-from amptui.guest.handover import OPTIMIZERS_FILE, environment, take_unsaved
+from amptui.guest.handover import NO_STEP_FILE, environment, take_unsaved
 from amptui.process.launch import left_running, tell, watch_run
 from amptui.process.output_lines import OutputLines
 from amptui.process.stop_signals import (
@@ -402,7 +402,7 @@ def _report(script: Script, offspring: Offspring, *, log_is_own: bool) -> None:
     if not folder.journal_path.exists():
         complain(_why_no_step(folder) if script.observe else NEVER_CALLED)
         with suppress(OSError):
-            (folder.path / OPTIMIZERS_FILE).unlink(missing_ok=True)
+            (folder.path / NO_STEP_FILE).unlink(missing_ok=True)
             if log_is_own:
                 folder.output_path.unlink(missing_ok=True)  # all of it was shown
             folder.path.rmdir()
@@ -418,13 +418,13 @@ def _report(script: Script, offspring: Offspring, *, log_is_own: bool) -> None:
 
 
 def _why_no_step(folder: RunDir) -> str:
-    """That nothing was recorded, and which optimizers the script may have trained with instead."""
+    """That nothing was recorded, and why as far as the script's process knew."""
     try:
-        with open_to_read(folder.path / OPTIMIZERS_FILE) as file:
-            name = file.read().decode()
+        with open_to_read(folder.path / NO_STEP_FILE) as file:
+            why = file.read().decode()
     except (OSError, UnicodeDecodeError):
         return NO_STEP
-    return f"{NO_STEP}; it loaded {name}, whose steps are not seen" if name else NO_STEP
+    return f"{NO_STEP}; {why}" if why else NO_STEP
 
 
 def _exit_status(status: int | None, folder: RunDir) -> int:

@@ -9,7 +9,7 @@ import signal
 import socket
 import stat
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 from amptui.base.errors import OutputError, RunFolderError, UsageError
 from amptui.base.fork import Offspring, fork, how_ended
 from amptui.base.prompt import complain, say, show_traceback
+from amptui.base.runfiles import open_to_read
+from amptui.base.stacks import print_stacks_if_killed, stacks_if_killed
 from amptui.base.terminal import HeldTerminal, can_show_a_screen
 from amptui.base.webhook import Webhook
 from amptui.process.stop_signals import blocked_stop_signals
@@ -39,6 +41,9 @@ from amptui.runs.rundir import (
     reason,
 )
 from amptui.runs.trust import is_own, named_files, resume_command
+
+_STACKS_BYTES = 65536
+"""How far from the end of the output the stacks of a killed process begin, at most."""
 
 if TYPE_CHECKING:
     from amptui.process.rank_process import RankPlan
@@ -232,6 +237,7 @@ def train(
             return _train_in_a_process(plan, detach=detach, frames_per_second=frames_per_second, quiet=quiet)
         from amptui.process.training import run_plainly
 
+        print_stacks_if_killed()
         return run_plainly(plan.request, plan.spec, plan.run_dir, json=json, quiet=quiet)
 
 
@@ -246,7 +252,8 @@ def _train_in_a_process(plan: Plan, *, detach: bool, frames_per_second: float | 
             return run_ranks(rank_plan(plan), plan.request.nproc, theirs)
         from amptui.process.training import run_for_viewers
 
-        return run_for_viewers(plan.request, plan.spec, plan.run_dir, theirs)
+        with stacks_if_killed(plan.run_dir.output_path):
+            return run_for_viewers(plan.request, plan.spec, plan.run_dir, theirs)
 
     offspring = fork(work)
     theirs.close()
@@ -419,7 +426,11 @@ def _status(watched: "ViewerEnd", folder: Path | None, ended: int | None) -> int
 
 
 def _killed(number: int, folder: Path) -> str:
-    what = f"the training process {how_ended(-number)}"
+    what, log = f"the training process {how_ended(-number)}", RunDir(folder).output_path
+    with suppress(OSError), open_to_read(log) as file:
+        file.seek(-min(_STACKS_BYTES, os.fstat(file.fileno()).st_size), os.SEEK_END)
+        if b"Fatal Python error" in file.read():
+            what = f"{what} (its stack: {log})"
     if not RunDir(folder).holds_checkpoints:
         return f"{what} before its first checkpoint"
     return f"{what}; to resume from its last checkpoint: {resume_command(folder)}"

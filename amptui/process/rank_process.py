@@ -22,6 +22,7 @@ from amptui.base.fork import end_workers
 from amptui.base.notify_url import take_url
 from amptui.base.prompt import complain, show_traceback
 from amptui.base.runfiles import open_file
+from amptui.base.stacks import print_stacks_if_killed, stacks_if_killed
 from amptui.device.sampler import watch_gpu
 from amptui.engine.worker import TrainingThread
 from amptui.process.stop_signals import StopSignals, blocked_stop_signals
@@ -105,10 +106,13 @@ def run_rank(plan: RankPlan, world: World) -> int:
         if not world.leads:
             take_url()  # rank 0 sends the news
             _redirect_output(plan.run_dir.output_path if plan.shown else None)
+            print_stacks_if_killed()
             return _follow(request, spec, world, plan)
         if plan.shown:
-            status = run_for_viewers(request, spec, plan.run_dir, None, world=world)
+            with stacks_if_killed(plan.run_dir.output_path):
+                status = run_for_viewers(request, spec, plan.run_dir, None, world=world)
         else:
+            print_stacks_if_killed()
             status = run_plainly(request, spec, plan.run_dir, json=plan.json, quiet=plan.quiet, world=world)
     # To the launcher everything but 0 is a failure: a run that was asked to stop would be started again.
     if world.starts_again and status >= _SIGNALLED:

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from amptui.base.errors import AmptuiError, DataError, DeviceError
-from amptui.engine.failure import explain, is_device_lost, is_out_of_memory, known_hint
+from amptui.engine.failure import explain, is_device_lost, is_out_of_memory
 
 
 def caught(kind: type[Exception], code: Callable[[], object]) -> Exception:
@@ -133,26 +133,6 @@ def test_other_cuda_errors_keep_their_first_sentence() -> None:
     assert not is_device_lost(error)
     lost = "level_zero backend failed with error: 20 (UR_RESULT_ERROR_DEVICE_LOST)"
     assert is_device_lost(RuntimeError(lost))
-
-
-def refused_by_cuda_s_autocast() -> object:
-    """What torch does on a GPU: its kernel for autocast, called with tensors of a CPU."""
-    torch.set_autocast_enabled("cuda", True)
-    try:
-        with torch._C._IncludeDispatchKeyGuard(torch._C.DispatchKey.AutocastCUDA):
-            return functional.binary_cross_entropy(torch.rand(3), torch.rand(3))
-    finally:
-        torch.set_autocast_enabled("cuda", False)
-
-
-def test_what_autocast_rejects_has_a_short_line_and_a_hint() -> None:
-    said = sentence_of(caught(RuntimeError, refused_by_cuda_s_autocast))
-    assert said.startswith(
-        "RuntimeError: torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast ("
-    )
-    assert said.endswith(", in step 5); use BCEWithLogitsLoss and remove the sigmoid")
-    for message in ("", "binary_cross_entropy: wrong size", "x is unsafe to autocast. Sorry."):
-        assert known_hint(message) == (message, "")
 
 
 @pytest.mark.gpu

@@ -1,0 +1,44 @@
+"""Where a process killed by a fatal signal, such as SIGSEGV, leaves the stacks of its threads."""
+
+import faulthandler
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def print_stacks_if_killed() -> None:
+    """Have Python write all threads' stacks to descriptor 2 on SIGSEGV, SIGABRT and their like.
+
+    Not if the user has decided that: by PYTHONFAULTHANDLER, set to anything, or by :mod:`faulthandler`.
+    """
+    if "PYTHONFAULTHANDLER" not in os.environ and not faulthandler.is_enabled():
+        faulthandler.enable(2)
+
+
+@contextmanager
+def stacks_if_killed(log: "Path") -> Iterator[None]:
+    """Within, those stacks go to the end of ``log``: what reads descriptor 2 here dies with this process.
+
+    A ``log`` that is still empty afterwards is removed. PYTHONFAULTHANDLER set to nothing is a refusal.
+    """
+    from amptui.base.runfiles import open_to_append  # not in a script that is only watched
+
+    file = None
+    if os.environ.get("PYTHONFAULTHANDLER") != "":
+        with suppress(OSError):  # what comes first on a full disk is the training
+            file = open_to_append(log)
+            faulthandler.enable(file)
+    try:
+        yield
+    finally:
+        if file is not None:
+            faulthandler.disable()
+            with suppress(OSError):
+                written = os.fstat(file.fileno())
+                if not written.st_size and os.path.samestat(written, log.lstat()):
+                    log.unlink()
+            file.close()

@@ -1,0 +1,116 @@
+"""torch's own errors about mixed precision, provoked, and what is said about each."""
+
+import re
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from amptui.base.amp_errors import AMP_ERRORS, known_hint
+
+
+def half(*shape: int) -> torch.Tensor:
+    return torch.ones(*shape, dtype=torch.float16)
+
+
+def scaled(*calls: str, dtype: torch.dtype = torch.float32, backward: bool = True) -> None:
+    """A scaler's methods, called in turn."""
+    weight = nn.Parameter(torch.ones(2, dtype=dtype))
+    optimizer, scaler = torch.optim.SGD([weight]), torch.amp.GradScaler("cpu")
+    loss = scaler.scale(weight.sum())
+    if backward:
+        loss.backward()
+    for call in calls:
+        getattr(scaler, call)(*([] if call == "update" else [optimizer]))
+
+
+def refused_by_cuda_s_autocast() -> object:
+    """What torch does on a GPU: its kernel for autocast, called with tensors of a CPU."""
+    torch.set_autocast_enabled("cuda", True)
+    try:
+        with torch._C._IncludeDispatchKeyGuard(torch._C.DispatchKey.AutocastCUDA):
+            return functional.binary_cross_entropy(torch.rand(3), torch.rand(3))
+    finally:
+        torch.set_autocast_enabled("cuda", False)
+
+
+SOME, ALL = torch.tensor([0, 1]), torch.tensor([True, True])
+
+MIXED, ABSENT, WRITTEN = "a float32 and a 16-bit", "this operation does not exist", "values are written into"
+
+PROVOKED: dict[str, tuple[Callable[[], object], str]] = {
+    "unscale twice": (lambda: scaled("unscale_", "unscale_"), "unscale_() ran twice"),
+    "unscale late": (lambda: scaled("step", "unscale_"), "unscale_() must come before"),
+    "step twice": (lambda: scaled("step", "step"), "update() is missing"),
+    "no gradient": (lambda: scaled("step", backward=False), "no parameter of this optimizer"),
+    "no step": (lambda: scaled("update"), "update() ran without a step()"),
+    "float16 weights": (lambda: scaled("step", dtype=torch.float16), "the parameters are float16"),
+    "nothing scaled": (lambda: torch.amp.GradScaler("cpu").update(), "the scaler has not scaled"),
+    "empty state": (lambda: torch.amp.GradScaler("cpu").load_state_dict({}), "the checkpoint was saved"),
+    "bce": (refused_by_cuda_s_autocast, "a probability rounded to float16"),
+    "complex half": (lambda: half(2, 2).to(torch.complex32).exp(), "torch has few operations on complex"),
+    "complex bfloat16": (lambda: torch.view_as_complex(half(2, 2).bfloat16()), "torch has few operations"),
+    "no kernel": (lambda: torch.linalg.qr(half(2, 2)), ABSENT),
+    "no bfloat16 kernel": (lambda: torch.linalg.svd(half(2, 2).bfloat16()), ABSENT),
+    "no 16-bit inverse": (lambda: torch.linalg.inv(half(2, 2)), ABSENT),
+    "numpy": (lambda: half(2).bfloat16().numpy(), "NumPy has no bfloat16"),
+    "mask": (lambda: half(2).masked_fill(ALL, -1e9), "the constant is out of the range"),
+    "bfloat16 mask": (lambda: half(2).bfloat16().masked_fill(ALL, 1e39), "the constant is out of the range"),
+    "index put": (lambda: torch.ones(2).index_put_((SOME,), half(2)), WRITTEN),
+    "masked write": (lambda: torch.ones(2).__setitem__(ALL, half(2)), WRITTEN),
+    "scatter": (lambda: torch.ones(2).scatter_add_(0, SOME, half(2)), WRITTEN),
+    "index add": (lambda: torch.ones(2).index_add_(0, SOME, half(2)), WRITTEN),
+    "loss": (lambda: functional.binary_cross_entropy(torch.ones(2), half(2)), "the loss mixes float32"),
+    "lstm state": (lambda: nn.LSTM(2, 2)(torch.ones(1, 1, 2), (half(1, 1, 2),) * 2), "perhaps the carried"),
+    "m1 and m2": (lambda: half(2, 2) @ torch.ones(2, 2), MIXED),
+    "mat1 and mat2": (lambda: nn.Linear(2, 2)(half(2, 2)), MIXED),
+    "scalar type": (lambda: torch.bmm(half(1, 2, 2), torch.ones(1, 2, 2)), MIXED),
+    "bias": (lambda: nn.Conv1d(1, 1, 1).half()(torch.ones(1, 1, 4)), MIXED),
+    "norm": (lambda: nn.GroupNorm(1, 2).half()(torch.ones(2, 2)), MIXED),
+    "average": (lambda: torch.ones(2).lerp_(half(2), 0.5), MIXED),
+    "lstm input": (lambda: nn.LSTM(2, 2)(half(1, 1, 2)), MIXED),
+}
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+@pytest.mark.parametrize("name", PROVOKED)
+def test_each_error_that_torch_raises_has_its_cause_and_fix(name: str) -> None:
+    provoke, cause = PROVOKED[name]
+    message = ""
+    try:
+        provoke()
+    except (RuntimeError, ValueError, AssertionError, TypeError) as error:
+        message = str(error)
+    if not message or (name == "lstm state" and "primitive" not in message):
+        pytest.skip(f"torch {torch.__version__} does not raise it on this CPU")
+    assert known_hint(message)[1].startswith(cause)
+
+
+def test_each_row_is_provoked_above() -> None:
+    causes = [cause for _, cause in PROVOKED.values()]
+    assert all(any(row.cause.startswith(cause) for cause in causes) for row in AMP_ERRORS)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "",
+        "binary_cross_entropy: wrong size",
+        "x is unsafe to autocast. Sorry.",
+        "expected m1 and m2 to have the same dtype, but got: double != float",
+        "\"exp\" not implemented for 'Long'",
+        "Half of the batch is empty",
+    ],
+)
+def test_other_errors_get_no_advice(message: str) -> None:
+    assert known_hint(message) == (message, "")
+
+
+def test_autocast_s_refusal_is_one_line() -> None:
+    with pytest.raises(RuntimeError, match="unsafe to autocast") as refusal:
+        refused_by_cuda_s_autocast()
+    shown, hint = known_hint(str(refusal.value))
+    assert shown.endswith("torch.nn.BCELoss are unsafe to autocast")
+    assert re.fullmatch(r".*: loss = BCEWithLogitsLoss\(\).*", hint)
