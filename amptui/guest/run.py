@@ -13,6 +13,7 @@ import time
 from functools import partial
 from pathlib import Path
 
+from amptui.base.masking import masked
 from amptui.base.notify_url import VARIABLE as NOTIFY_VARIABLE
 from amptui.base.prompt import complain
 from amptui.base.script_signals import aside, in_background, is_from_signal_handler, suppressed
@@ -199,7 +200,7 @@ class GuestRun(ScriptRun):
 
     def _open_recording(self, path: str, *, goes_on: bool) -> None:
         run_dir = RunDir(Path(path)) if path else create_run_dir(None, self._name)
-        request = {"script": sys.argv, "max_restarts": self.processes.max_restarts}
+        request = {"script": masked(sys.argv), "max_restarts": self.processes.max_restarts}
         audience = Audience(_webhook())
         self._recording = recording = Recording(run_dir, request=request, goes_on=goes_on, audience=audience)
         self._emit: Emit = recording.emit

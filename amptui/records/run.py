@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from amptui.base.masking import masked
 from amptui.records.answers import Answer, RequestMade
 from amptui.records.findings import (
     Float8Layers,
@@ -147,6 +148,11 @@ class RunStarted:
     """What a screen calls the first of several optimizers; empty where nobody named it."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """The variables that change how PyTorch computes."""
+
+    def __post_init__(self) -> None:
+        # Records are shared as pages and tables; those of older journals come through here as well.
+        object.__setattr__(self, "config", masked(self.config))
+        object.__setattr__(self, "environment", masked(self.environment))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

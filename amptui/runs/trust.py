@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from amptui.base.errors import RunFolderError
+from amptui.base.masking import masked
 from amptui.models import CATALOGUE
 from amptui.recipe.request import TrainRequest
 from amptui.runs.rundir import RunDir, default_base, default_data_dir, read_run_json, run_argument
@@ -71,7 +72,8 @@ def resume_command(folder: Path) -> str:
         with suppress(RunFolderError, KeyError, TypeError, ValueError, AttributeError):
             request = TrainRequest.from_json(read_run_json(folder)["asked"])
             words.insert(2, _model_argument(request))
-            words += [word for file in named_files(request) if file.field != "model" for word in file.words]
+            named = [word for file in named_files(request) if file.field != "model" for word in file.words]
+            words += masked(named)  # it is recorded with a failure
     return shlex.join(words)
 
 

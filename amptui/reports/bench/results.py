@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from amptui.base import units
+from amptui.base.masking import masked
 from amptui.base.strictjson import plain
 from amptui.diagnosis.bottleneck import (
     AMP_PHASES,
@@ -370,7 +371,7 @@ def command_line(
     for name, value in values.items():
         words += [name, str(value)] if value not in (None, "") else []
     for name, text in training.settings.items():
-        words += ["--set", f"{name}={text}"]
+        words += ["--set", masked(f"{name}={text}")]  # advise writes it on a page
     words += ["--channels-last"] * training.channels_last + ["--cudnn-benchmark"] * training.cudnn_benchmark
     words += ["--compile", compile_mode] if compile_mode else []
     return shlex.join(words)

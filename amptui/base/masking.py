@@ -1,0 +1,41 @@
+"""Masks secrets in what is recorded: values whose names say what they are, and the users of URLs."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+MASK = "***"
+
+_NAME = r"[\w.+-]*(?:token|key|secret|passw(?:or)?d|passphrase|pwd|credentials?|auth)"
+"""How the name ends: ``--max-tokens`` and ``--tokenizer`` name no secret."""
+
+_SECRET = re.compile(_NAME, re.IGNORECASE)
+
+_WORD = re.compile(rf"((?:--?[\w-]+=)?{_NAME}=).+", re.IGNORECASE | re.DOTALL)
+
+_VALUE = re.compile(rf"(?<![\w.+-])({_NAME}[\"']?\s*[=:]\s*[\"']?)[^\s\"'&,;]+", re.IGNORECASE)
+"""``token=...`` in a URL, ``"token": "..."`` in JSON."""
+
+_URL_USER = re.compile(r"(\w://)[^/\s@]+@")
+
+
+def masked(value: Any, name: str = "") -> Any:
+    """``value``, called ``name``, of JSON's types, with ``***`` for what is secret in it."""
+    if not value or isinstance(value, int | float):
+        return value
+    if _SECRET.fullmatch(name):
+        return MASK
+    if isinstance(value, Mapping):
+        return {key: masked(part, str(key)) for key, part in value.items()}
+    if isinstance(value, list | tuple):  # perhaps the words of a command line
+        names = [str(word) if str(word).startswith("-") else "" for word in ("", *value)]
+        words = [
+            masked(word, "" if str(word).startswith("--") else before)
+            for before, word in zip(names, value, strict=False)
+        ]
+        return tuple(words) if isinstance(value, tuple) else words
+    if isinstance(value, str):
+        whole = _WORD.fullmatch(value)
+        plain = whole[1] + MASK if whole else _VALUE.sub(rf"\1{MASK}", value)
+        return _URL_USER.sub(rf"\1{MASK}@", plain)
+    return value
