@@ -192,10 +192,15 @@ def viewers_changed(record: ViewersChanged) -> str:
 
 
 def run_ended(outcome: RunFinished | RunFailed) -> str:
-    """``done after 2,340 steps in 0:41``; of a failure its error, on one line."""
+    """``done after 2,340 steps in 0:41``; of a failure its error, on one line.
+
+    ``not watched after step 12: ...`` of a script that went on alone.
+    """
     if isinstance(outcome, RunFailed):
         where = f" at step {units.count(outcome.step)}" if outcome.step else ""
         return f"failed{where}: {' '.join(outcome.error.split())}"
+    if outcome.unwatched:
+        return f"not watched after step {units.count(outcome.steps)}: {outcome.unwatched}"
     return f"{outcome.reason} after {units.count(outcome.steps)} steps in {units.duration(outcome.seconds)}"
 
 

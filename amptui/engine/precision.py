@@ -335,6 +335,8 @@ def growth_tracker(scaler: GradScaler) -> Tensor:
 
 
 def found_inf(scaler: GradScaler, optimizer: Optimizer) -> Tensor:
-    """1.0 if a gradient of this step is not finite, else 0.0."""
+    """1.0 if a gradient of this step is not finite, else 0.0: so, too, if there are no gradients."""
     flags = list(scaler._found_inf_per_device(optimizer).values())
+    if not flags:
+        return torch.zeros_like(current_scale(scaler))
     return flags[0] if len(flags) == 1 else torch.stack([flag.to(flags[0].device) for flag in flags]).amax()

@@ -163,6 +163,7 @@ def observe_from_first_step(optimizer: "Optimizer", loop: "ObservedLoop") -> "Mo
 def _tell_fault(error: Exception) -> None:
     with suppress(Exception):
         from amptui.base.prompt import complain
-        from amptui.base.text import one_line
+        from amptui.guest.loop.guard import fault_words
 
-        complain(one_line(f"cannot watch this script: {type(error).__name__}: {error}"))
+        complain(f"cannot watch this script: {fault_words(error)}")
+        handover.note_fault(fault_words(error))

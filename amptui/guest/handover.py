@@ -132,6 +132,13 @@ def note_why_no_step(why: str) -> None:
             file.write(why)
 
 
+def note_fault(why: str) -> None:
+    """Leave a word for `amptui run` that no run was opened, though there were steps."""
+    if is_run_dir_kept():
+        note_why_no_step(why)
+        note_unsaved(_run_dir)
+
+
 def note_unsaved(run_dir: str | os.PathLike[str]) -> None:
     """Leave a word for `amptui run` that not all records are saved: an empty file fits on a full disk."""
     path = os.path.join(run_dir, UNSAVED_FILE)  # noqa: PTH118

@@ -334,8 +334,8 @@ def _length_of(values: Iterable[object]) -> int:
 
 
 def _one_number(name: str, value: Tensor | float) -> Tensor:
-    """A number that was logged, as a tensor wherever it is. Raises ValueError if there are several."""
-    tensor = value.detach() if isinstance(value, Tensor) else torch.tensor(float(value), device="cpu")
+    """A logged number of now, as a tensor wherever it is. Raises ValueError if there are several."""
+    tensor = value.detach().clone() if isinstance(value, Tensor) else torch.tensor(float(value), device="cpu")
     if tensor.numel() != 1:
         raise ValueError(f"log({name}=...) takes one number, not a tensor of shape {tuple(tensor.shape)}")
     return tensor.reshape(())

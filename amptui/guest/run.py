@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -21,8 +22,8 @@ from amptui.base.text import one_line, write_line
 from amptui.base.webhook import Webhook, parse_webhook
 from amptui.diagnosis.summary import tell_unsaved
 from amptui.guest.handover import note_unsaved, take_notify_url, take_run_dir
+from amptui.guest.loop.guard import fault_words
 from amptui.guest.loop.loop_hooks import HOOKS
-from amptui.guest.loop.model_inputs import ModelInputs
 from amptui.guest.loop.observed_loop import ObservedLoop
 from amptui.guest.loop.observed_optimizer import ObservedOptimizer
 from amptui.guest.loop.parallel_layout import ParallelLayout
@@ -35,7 +36,7 @@ from amptui.guest.run_records import RunLength, describe, failure_of, last_recor
 from amptui.process.recording import Audience, Recording
 from amptui.records.answers import RequestMade, RequestRefused
 from amptui.records.control import Control, Request, StopRequest, record_of, tell_nobody
-from amptui.records.run import Note, PhaseChanged, RunFailed, Severity
+from amptui.records.run import Note, PhaseChanged, RunFailed, RunFinished, Severity
 from amptui.runs.rundir import RunDir, create_run_dir, run_argument
 
 NO_LONGER_WATCHED = "amptui stopped watching this script"
@@ -61,6 +62,8 @@ class ScriptRun:
         self.control: Control | None = None
         """Takes what screens ask of the loop; None if it is only observed."""
         self._warnings: set[str] = set()
+        self._unwatched = ""
+        """Why nothing is watched any more."""
 
     def open_loop(self, script: ObservedScript | WatchedScript, emit: Emit) -> None:
         """Begin to see the steps of ``script``."""
@@ -73,11 +76,12 @@ class ScriptRun:
         samples = script.samples_per_step and script.samples_per_step * data_parallel
         if isinstance(script, WatchedScript):
             assert self.control is not None, "opened above"
-            self.first = SwitchedOptimizer(script, state, samples_per_step=samples, control=self.control)
+            self.first = SwitchedOptimizer(
+                script, state, samples_per_step=samples, data_parallel=data_parallel, control=self.control
+            )
         else:
-            inputs = None if script.loop is None else ModelInputs(script.model, data_parallel)
             self.first = ObservedOptimizer(
-                script.model, script.optimizer, state, samples_per_step=samples, inputs=inputs
+                script.model, script.optimizer, state, samples_per_step=samples, data_parallel=data_parallel
             )
         loop.add(self.first, script.optimizer)
         loop.takes_others = self.processes.size == 1  # of several ranks, only the first one's steps are told
@@ -111,8 +115,9 @@ class ScriptRun:
 
     def _give_up(self, error: Exception) -> None:
         """Nothing is watched any more, by a fault of ours."""
-        tell_fault("stopped watching this script, which goes on", error)
-        self.note("error", one_line(f"amptui stopped watching: {type(error).__name__}: {error}"))
+        self._unwatched = fault_words(error)
+        complain(f"stopped watching this script, which goes on: {self._unwatched}")
+        self.note("error", f"amptui stopped watching: {self._unwatched}")
         self.processes.leave(NOT_WATCHED)
         if self.control is not None:
             self.control.close(NO_LONGER_WATCHED)
@@ -238,13 +243,16 @@ class GuestRun(ScriptRun):
         """Write the last record, and close."""
         seconds = time.monotonic() - self._start_time
         last = last_record(error, step=self.first.step, seconds=seconds, stopped=stopped, at_exit=at_exit)
+        if self._unwatched and isinstance(last, RunFinished):
+            last = replace(last, reason="ended", unwatched=self._unwatched)
         self._recording.end_output()
         if isinstance(last, RunFailed) and self.processes.starts_again:
             self._emit(last_before_restart(last, socket.gethostname()))
         else:
             self._emit(last)
         self._recording.close()
-        if tell_unsaved(self._recording.unsaved) and self._started_by_amptui:
+        is_unsaved = tell_unsaved(self._recording.unsaved) or bool(self._unwatched)
+        if is_unsaved and self._started_by_amptui:
             note_unsaved(self.path)
 
     def _begin(self, precision: str) -> None:
@@ -335,4 +343,4 @@ def _webhook() -> Webhook | None:
 def tell_fault(what: str, error: Exception) -> None:
     """One line on standard error, if there is one."""
     with suppressed(Exception):
-        complain(one_line(f"{what}: {type(error).__name__}: {error}"))
+        complain(f"{what}: {fault_words(error)}")

@@ -23,7 +23,7 @@ from amptui.base.prompt import complain
 from amptui.base.runfiles import open_file, open_to_read
 from amptui.base.terminal import HeldTerminal
 from amptui.base.text import write_line
-from amptui.guest.handover import NO_STEP_FILE, environment, take_unsaved
+from amptui.guest.handover import NO_STEP_FILE, UNSAVED_FILE, environment, take_unsaved
 from amptui.process.launch import left_running, tell, watch_run
 from amptui.process.output_lines import OutputLines
 from amptui.process.stop_signals import (
@@ -374,7 +374,7 @@ class _Ending:
             error = self._words(status, recorded=ended is not None)
             self._last = RunFailed(time=now, step=ended.steps if ended else step, error=error, traceback="")
         elif ended is not None:
-            self._last = replace(ended, reason="done")
+            self._last = ended if ended.unwatched else replace(ended, reason="done")
         else:
             text = f"{self._words(status, recorded=False)}: its last steps may be missing"
             records.append(Note(time=now, severity="warning", text=text))
@@ -424,6 +424,8 @@ def _why_no_step(folder: RunDir) -> str:
             why = file.read().decode()
     except (OSError, UnicodeDecodeError):
         return NO_STEP
+    if (folder.path / UNSAVED_FILE).exists():  # there were steps
+        return f"nothing was recorded: {why}"
     return f"{NO_STEP}; {why}" if why else NO_STEP
 
 

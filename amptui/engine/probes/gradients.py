@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from amptui.base.script_signals import HeldWith
 from amptui.records.run import NonFiniteKind
@@ -47,6 +48,8 @@ class GradientHealth:
 class GradientProbe:
     """Measures the gradients of the parameters of ``model`` that are trained.
 
+    If ``owner`` is an optimizer, those that it changes.
+
     A row holds the L2 norm of all gradients, then one largest absolute value per parameter, in the model's
     order; on a CPU, if all gradients are finite, a single one for all of them. A value beyond float32's range
     counts as Inf. The parameters are held for no longer than ``owner`` lives, if there is one.
@@ -58,6 +61,9 @@ class GradientProbe:
 
     def __init__(self, model: nn.Module, owner: object = None) -> None:
         parameters = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        if isinstance(owner, Optimizer):
+            ids = {id(p) for group in owner.param_groups for p in group["params"]}
+            parameters = [(name, p) for name, p in parameters if id(p) in ids]
         self.names = tuple(name for name, _ in parameters)
         self._held = HeldWith(self if owner is None else owner, tuple(p for _, p in parameters))
 

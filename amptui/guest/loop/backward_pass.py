@@ -6,7 +6,7 @@ product before ``backward()`` (divides it, adds several), the graph still says w
 
 import sys
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,8 @@ from amptui.records.own_loop import LossForm
 
 if TYPE_CHECKING:
     from types import FrameType
+
+LOW_DTYPES = (torch.float16, torch.bfloat16)
 
 _MARK: Any = "amptui_scaled"
 """The key in the metadata of a graph's node; torch's own anomaly mode writes there too."""
@@ -44,7 +46,7 @@ class ScaledLoss:
 
     def __init__(self, scaler: GradScaler, loss: Tensor, product: Tensor) -> None:
         self.scaler = weakref.ref(scaler)
-        self.loss = loss.detach()
+        self.loss = loss.detach().clone()
         self.product = weakref.ref(product)
 
 
@@ -55,7 +57,10 @@ class BackwardPass:
     """
 
     loss: Tensor | None = None
-    """The sum of its tensors, unscaled, without a graph and dimensions; None for the reason ``absence``."""
+    """The sum of its tensors, unscaled, without a graph and dimensions; None for the reason ``absence``.
+
+    A copy: the script may change its own in place.
+    """
     scaler: GradScaler | None = None
     """The enabled one whose scale the gradients are multiplied with; None if they are not."""
     dtype: torch.dtype | None = torch.float32
@@ -70,6 +75,16 @@ class BackwardPass:
         self.number = next(_numbers)
         self.site = site
         """A number that is the same for calls from the same place in the loop."""
+
+    @property
+    def root(self) -> Any:
+        """The graph's node of the first tensor; None without any."""
+        return self.tensors[0].grad_fn if self.tensors else None
+
+    def add_inner(self, dtype: torch.dtype | None) -> None:
+        """A pass within this one ran in ``dtype``: a recomputed part, or all of it if it shows nothing."""
+        if self.dtype is None or dtype in LOW_DTYPES:
+            self.dtype = dtype
 
 
 def mark_scaled(scaler: GradScaler, losses: object, products: object) -> None:
@@ -95,19 +110,21 @@ def read_pass(
         if not dimensions or roots.numel() == 1:
             result = BackwardPass((roots,), "", site)
             if not may_be_scaled or not _read_mark(roots, result):
-                result.loss = roots.detach().reshape(()) if dimensions else roots.detach()
+                result.loss = roots.detach().clone()
+                if dimensions:
+                    result.loss = result.loss.reshape(())
             return result
     tensors = (roots,) if isinstance(roots, Tensor) else _tensors_of(roots)
     gradients = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
-    scales = _has_factor(gradients)
+    factors = [gradients] if isinstance(gradients, Tensor) else list(gradients or [None] * len(tensors))
     if not tensors or any(tensor.numel() != 1 for tensor in tensors):
         result = BackwardPass(tensors, "several values", site)
     else:
-        result = BackwardPass(tensors, "scaled" if scales else "", site)
+        result = BackwardPass(tensors, "", site)
     if may_be_scaled:
-        _read_scaled(result)
+        _read_scaled(result, factors)
     elif not result.absence:
-        result.loss = _sum(tensor.detach() for tensor in tensors)
+        result.loss = _sum([tensor.detach() for tensor in tensors], factors)
     return result
 
 
@@ -136,14 +153,7 @@ def _tensors_of(roots: Any) -> tuple[Tensor, ...]:
     return tensors if all(isinstance(tensor, Tensor) for tensor in tensors) else ()
 
 
-def _has_factor(gradients: Any) -> bool:
-    """Whether gradients were given to begin with, other than None."""
-    if isinstance(gradients, Tensor):
-        return True
-    return gradients is not None and any(gradient is not None for gradient in gradients)
-
-
-def _read_scaled(backward: BackwardPass) -> None:
+def _read_scaled(backward: BackwardPass, factors: Sequence[Tensor | None]) -> None:
     """The loss of a pass that a scaler may have scaled."""
     marks = [scaled_loss(tensor) for tensor in backward.tensors]
     scalers = {id(mark.scaler()): mark.scaler() for mark in marks if mark is not None}
@@ -154,11 +164,12 @@ def _read_scaled(backward: BackwardPass) -> None:
     if (any(mark is None for mark in marks) and scalers) or len(scalers) > 1:
         backward.absence = "scaled"  # some are scaled, or by several
         return
-    losses = [_unscaled(tensor, mark) for tensor, mark in zip(backward.tensors, marks, strict=True)]
-    if any(loss is None for loss in losses):
+    unscaled = [_unscaled(tensor, mark) for tensor, mark in zip(backward.tensors, marks, strict=True)]
+    losses = [loss for loss in unscaled if loss is not None]
+    if len(losses) < len(unscaled):
         backward.absence = "scaled"
     else:
-        backward.loss = _sum(loss for loss in losses if loss is not None)
+        backward.loss = _sum(losses, factors)
 
 
 def _unscaled(tensor: Tensor, mark: ScaledLoss | None) -> Tensor | None:
@@ -196,11 +207,12 @@ def _metadata(node: Any) -> dict[Any, Any]:
     return node.metadata  # type: ignore[no-any-return]
 
 
-def _sum(values: Iterable[Tensor]) -> Tensor | None:
+def _sum(values: Sequence[Tensor], factors: Sequence[Tensor | None]) -> Tensor | None:
+    """The sum of single values, each times the gradient that ``backward`` begins with; a copy."""
     total: Tensor | None = None
-    for value in values:
-        number = value.reshape(()) if value.dim() else value
-        total = number if total is None else total + number.to(total.device)
+    for value, factor in zip(values, factors, strict=False):
+        number = value.reshape(()) if factor is None else (value * factor.detach()).reshape(())
+        total = number.clone() if total is None else total + number.to(total.device)
     return total
 
 

@@ -14,9 +14,7 @@ from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 
 from amptui.base.script_signals import is_from_signal_handler
-from amptui.guest.loop.backward_pass import BackwardPass
-
-LOW_DTYPES = (torch.float16, torch.bfloat16)
+from amptui.guest.loop.backward_pass import LOW_DTYPES, BackwardPass
 
 _PRODUCTS = (
     *("AddmmBackward", "MmBackward", "BmmBackward", "BaddbmmBackward", "AddbmmBackward", "LinearBackward"),
@@ -31,8 +29,10 @@ _MAX_NODES = 20_000
 
 _NEAR_NODES = 8
 
-_PASSES_BETWEEN_LOOKS = 256
-"""Somebody may cast without autocast: then nothing says that the precision has changed."""
+_MAX_SHAPES = 64
+"""Graphs that are remembered. Of a loop whose graphs all differ few more are searched."""
+
+_PASSES_BETWEEN_LOOKS = 64
 
 _PASSES_AFTER_AUTOCAST = 8
 """After a context of autocast was entered, so many graphs are looked at whatever they show: one forward pass
@@ -46,9 +46,12 @@ class PrecisionReader:
 
     def __init__(self) -> None:
         self._kinds: dict[type, int] = {}
-        self.quiet_passes = 0
-        """So many passes from now on need not be read, unless autocast is entered: they have this dtype."""
-        self.quiet_dtype: torch.dtype | None = torch.float32
+        self._known: dict[tuple[type, int, torch.dtype | None], torch.dtype | None] = {}
+        """What the graphs ran in that have been searched, by how each began, its number of nodes, and the
+        product nearest to the loss: casts are nodes, too. Emptied as autocast is entered."""
+        self._newest_node = 0
+        self._passes = 0
+        """Of graphs that are not remembered."""
         self._looks = _PASSES_AFTER_AUTOCAST
         self._lower_looks = 0
         """As ``_looks``, after a context in a lower precision was entered with gradients."""
@@ -60,7 +63,8 @@ class PrecisionReader:
         kind, dtype = context.device, None
         if torch.is_autocast_enabled(kind):  # a context that disables it lowers no precision
             dtype = torch.get_autocast_dtype(kind)
-            self._looks, self.quiet_passes = _PASSES_AFTER_AUTOCAST, 0
+            self._looks = _PASSES_AFTER_AUTOCAST
+            self._known.clear()
         if torch.is_grad_enabled():
             self._entered[kind] = dtype
             if dtype in LOW_DTYPES:
@@ -68,55 +72,66 @@ class PrecisionReader:
 
     def read(self, backward: BackwardPass) -> torch.dtype | None:
         """float16, bfloat16, or float32 for anything else; None if unknown. To be called before the pass."""
-        if not backward.tensors:
+        root: Any = backward.root
+        if root is None:
             return None
+        nearest = self._nearest_dtype(root)
+        newest, self._newest_node = self._newest_node, root._sequence_nr()
+        if nearest in LOW_DTYPES:
+            self._entered.clear()
+            return nearest  # the usual case with autocast
         kind = backward.tensors[0].device.type
         is_active = torch.is_autocast_enabled(kind)
+        shape = (type(root), self._newest_node - newest, nearest)
+        if shape in self._known and not (self._looks or is_active):
+            return self._known[shape]
+        if len(self._known) >= _MAX_SHAPES:
+            self._passes += 1
+            if self._passes % _PASSES_BETWEEN_LOOKS and not (self._looks or is_active):
+                return next(reversed(self._known.values()))
         self._looks = max(0, self._looks - 1)
-        if (low := self._nearest_dtype(backward.tensors[0])) is not None:
-            self._entered.clear()
-            return low  # the usual case with autocast
-        dtype, is_complete = self._search(backward.tensors)
+        dtype, is_complete, is_opaque = self._search(backward.tensors)
         if dtype is None and is_complete:
-            dtype = self._guess(kind, is_active=is_active)
+            dtype = self._guess(kind, is_active=is_active, is_opaque=is_opaque)
         self._entered.clear()
         is_lower = is_active and torch.get_autocast_dtype(kind) in LOW_DTYPES
         lower = is_lower or self._lower_looks > 0
         self._lower_looks = max(0, self._lower_looks - 1)
         backward.may_be_lower = dtype is torch.float32 and lower
         if dtype not in LOW_DTYPES and not (self._looks or is_active):
-            self.quiet_passes, self.quiet_dtype = _PASSES_BETWEEN_LOOKS, dtype
+            self._known[shape] = dtype
         return dtype
 
-    def _nearest_dtype(self, tensor: Tensor) -> torch.dtype | None:
-        """The lower dtype of the product next to the loss; None if that is another, or farther away."""
-        node: Any = tensor.grad_fn
+    def _nearest_dtype(self, root: Any) -> torch.dtype | None:
+        """The dtype of the product next to the loss; None if that is farther away, or not known as one."""
+        node = root
         for _ in range(_NEAR_NODES):
-            if node is None:
-                return None
             if self._kinds.get(type(node)) == _PRODUCT:
-                dtype = node._input_metadata[0].dtype
-                return dtype if dtype in LOW_DTYPES else None
+                dtype: torch.dtype = node._input_metadata[0].dtype
+                return dtype
             children = node.next_functions
             node = children[0][0] if children else None
+            if node is None:
+                break
         return None
 
-    def _guess(self, kind: str, *, is_active: bool) -> torch.dtype | None:
-        """Of a graph that shows none of its operations: a compiled one, or a function of somebody's own."""
+    def _guess(self, kind: str, *, is_active: bool, is_opaque: bool) -> torch.dtype | None:
+        """Of a graph that shows no product: it has none, or a function of somebody's own may hide them."""
         if is_active:
             dtype: torch.dtype | None = torch.get_autocast_dtype(kind)
         else:
             dtype = self._entered.get(kind)
-        return dtype if dtype in LOW_DTYPES else torch.float32
+        return dtype if dtype in LOW_DTYPES else None if is_opaque else torch.float32
 
-    def _search(self, tensors: Sequence[Tensor]) -> tuple[torch.dtype | None, bool]:
-        """The lower dtype of any product, else float32 if there are products; and whether all was looked at.
+    def _search(self, tensors: Sequence[Tensor]) -> tuple[torch.dtype | None, bool, bool]:
+        """The lower dtype of any product, else float32 if there are products.
 
-        None without a product, and if the graph is too large to tell.
+        None without a product, and if the graph is too large to tell. Then whether all was looked at, and
+        whether any node does not show what it computed.
         """
         waiting = deque(tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None)
         visited: set[Any] = set()
-        has_product = False
+        has_product = is_opaque = False
         kinds = self._kinds
         while waiting and len(visited) < _MAX_NODES:
             node: Any = waiting.popleft()
@@ -129,11 +144,12 @@ class PrecisionReader:
             if kind != _PLAIN:
                 dtype = _dtype_of(node, kind)
                 if dtype in LOW_DTYPES:
-                    return dtype, True
-                has_product |= kind == _PRODUCT or dtype is not None
+                    return dtype, True, False
+                has_product |= dtype is not None
+                is_opaque |= dtype is None
             waiting += [child for child, _ in node.next_functions if child is not None]
         is_complete = not waiting
-        return (torch.float32 if has_product and is_complete else None), is_complete
+        return (torch.float32 if has_product and is_complete else None), is_complete, is_opaque
 
 
 def _kind_of(node: Any) -> int:

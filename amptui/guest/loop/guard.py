@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from amptui.base.script_signals import is_from_signal_handler, suppressed
+from amptui.base.text import one_line
 
 _OUR_FILES = str(Path(__file__).parents[2])
 
@@ -58,6 +59,19 @@ def is_settled(loop: Guarded, error: BaseException) -> bool:
         return True
     leave_traceback(error)
     return False
+
+
+class SeveralThreadsError(Exception):
+    """Two threads of the script train: no gradient may be read while another thread writes it."""
+
+    def __str__(self) -> str:
+        return "the script trains in several threads at once"
+
+
+def fault_words(error: Exception) -> str:
+    """Why nothing is watched any more, on one line."""
+    words = str(error) if isinstance(error, SeveralThreadsError) else f"{type(error).__name__}: {error}"
+    return one_line(words)
 
 
 def not_compiled(function: Callable[..., Any], *, calls: bool) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torch.optim import Optimizer
 
 from amptui.guest.loop.backward_pass import BackwardPass
-from amptui.guest.loop.parameter_owner import objects_alive
+from amptui.guest.loop.parameter_owner import optimizers_alive
 from amptui.guest.loop.pass_account import DroppedPasses, PassAccount
 
 _MAX_OPTIMIZERS = 64
@@ -36,9 +36,8 @@ class IdleOptimizers:
     def __init__(self) -> None:
         self.by_id: dict[int, _IdleOptimizer] = {}
         """They, by their ids."""
-        for optimizer in objects_alive(lambda kind: Optimizer in kind.__mro__):
-            if "param_groups" in vars(optimizer):
-                self.add(optimizer, is_new=False)
+        for optimizer in optimizers_alive():
+            self.add(optimizer, is_new=False)
 
     @property
     def accounts(self) -> Iterator[PassAccount]:

@@ -8,29 +8,42 @@ An error of the script's that passes through a hook has the traceback that it ha
 hold nothing alive that the script has let go of.
 """
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial, wraps
+from threading import RLock, current_thread, get_ident
+from types import FrameType
 from typing import Any, Protocol
 
 import torch
+from torch import nn
+from torch._C import _current_graph_task_id
 from torch.amp.grad_scaler import GradScaler
 from torch.compiler import is_compiling
 from torch.nn.modules.module import register_module_module_registration_hook
+from torch.nn.utils import clip_grad
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from amptui.engine.float8 import is_float8_layer
 from amptui.guest.loop.backward_pass import BackwardPass, call_site, mark_scaled, read_pass
 from amptui.guest.loop.computed_precision import PrecisionReader
-from amptui.guest.loop.guard import Guarded, is_settled, leave_traceback, not_compiled
+from amptui.guest.loop.guard import Guarded, SeveralThreadsError, is_settled, leave_traceback, not_compiled
 
 _SCALER_EVENTS = {
-    "unscale_": ("", "after_unscale"),
+    "unscale_": ("before_unscale", "after_unscale"),
     "step": ("before_scaled_step", "after_scaled_step"),
     "update": ("before_update", "after_update"),
 }
 """Of each method of a scaler's what is told before and after it: of the update without an optimizer."""
+
+_CLIPPING = (
+    (clip_grad, "_clip_grads_with_norm_"),
+    (clip_grad, "clip_grad_value_"),
+    (nn.utils, "clip_grad_value_"),
+)
+"""The functions of torch's that clip gradients, where they are looked up."""
 
 Around = Callable[["Patch", Callable[..., Any]], Callable[..., Any]]
 """Makes what stands in the place of the original function, of the patch and the original.
@@ -90,11 +103,20 @@ class Listener(Guarded, Protocol):
     def after_backward(self, backward: BackwardPass) -> None:
         """It has ended: gradients are there, perhaps scaled, and not clipped."""
 
-    def before_step(self, optimizer: Optimizer, has_closure: bool) -> None:
-        """``optimizer.step()`` was called, perhaps with a closure."""
+    def before_step(self, optimizer: Optimizer, has_closure: bool, frame: FrameType) -> None:
+        """``optimizer.step()`` was called, perhaps with a closure; ``frame`` is the call's."""
 
-    def after_step(self, optimizer: Optimizer) -> None:
-        """It has returned."""
+    def after_step(self, optimizer: Optimizer, frame: FrameType) -> None:
+        """The call has returned."""
+
+    def before_clip(self) -> None:
+        """PyTorch is about to clip gradients."""
+
+    def after_clip(self) -> None:
+        """It has clipped them."""
+
+    def before_unscale(self, scaler: GradScaler, optimizer: Optimizer) -> None:
+        """``scaler.unscale_(optimizer)`` was called."""
 
     def after_unscale(self, scaler: GradScaler, optimizer: Optimizer) -> None:
         """The scaler has divided the optimizer's gradients by the scale, and looked for overflows."""
@@ -118,10 +140,17 @@ class LoopHooks:
     def __init__(self) -> None:
         self._listeners: tuple[Listener, ...] = ()
         self._removals: list[Callable[[], object]] = []
-        self._is_in_backward = self._may_be_scaled = False
+        self._may_be_scaled = False
+        self._thread = current_thread()
+        self._owner = 0
+        """The id of the thread that trains, ``_thread``; 0 before its first pass or step."""
+        self._lock = RLock()
+        """Held by whoever looks at the loop's tensors: no other thread begins to train meanwhile."""
         self._in_call: set[str] = set()
         """Methods of a scaler that are being called: those of subclasses may call those of their class."""
         self._suspended = 0
+        self._pass: BackwardPass | None = None
+        """The one that runs."""
         self._precisions = PrecisionReader()
         self._patched_scalers: set[type] = {GradScaler}
 
@@ -162,7 +191,7 @@ class LoopHooks:
 
     def _install(self) -> None:
         self._precisions, self._patched_scalers = PrecisionReader(), {GradScaler}
-        self._is_in_backward = self._may_be_scaled = False
+        self._may_be_scaled, self._owner, self._lock = False, 0, RLock()
         self._in_call.clear()
         for function in _NEVER_COMPILED:
             not_compiled(function, calls=True)
@@ -171,6 +200,8 @@ class LoopHooks:
         try:
             removals.append(Patch(torch.autograd, "backward", self._around_backward).remove)
             removals.append(Patch(torch.autocast, "__enter__", self._around_autocast).remove)
+            for owner, name in _CLIPPING:
+                removals.append(Patch(owner, name, self._around_clip).remove)
             removals.append(Patch(Optimizer, "__init__", self._around_building).remove)
             removals.append(register_module_module_registration_hook(self._see_module).remove)
             self._patch_scaler(GradScaler)
@@ -200,30 +231,54 @@ class LoopHooks:
 
     # ----------------------------------------------------------------------------------- what is told
 
+    def _is_elsewhere(self, *, trains: bool) -> bool:
+        """Whether another thread than the one that trains calls, and is to be left alone.
+
+        If it ``trains`` while the other one is alive, nothing is watched any more: the two may share
+        parameters, and a gradient must not be read while another thread writes it.
+        """
+        if get_ident() == self._owner or _current_graph_task_id() >= 0:  # autograd has threads of its own
+            return False
+        if not trains:
+            return self._owner != 0 and self._thread.is_alive()
+        with self._lock:
+            if self._owner and self._thread.is_alive():
+                for listener in self._listeners:
+                    listener.give_up(SeveralThreadsError())
+                return True
+            self._thread, self._owner = current_thread(), get_ident()
+        return False
+
     def _tell(self, name: str, *args: Any) -> None:
         """Call a method of all listeners: a fault there ends the watching, nothing else."""
         if self._suspended:
             return
-        for listener in self._listeners:
-            try:
-                if listener.active and not (listener.may_capture and listener.must_not_look):
-                    getattr(listener, name)(*args)
-            except BaseException as error:
-                if not is_settled(listener, error):
-                    raise
+        with self._lock:
+            for listener in self._listeners:
+                try:
+                    if listener.active and not (listener.may_capture and listener.must_not_look):
+                        getattr(listener, name)(*args)
+                except BaseException as error:
+                    if not is_settled(listener, error):
+                        raise
 
     def _around_backward(self, patch: Patch, run: Callable[..., Any]) -> Callable[..., Any]:
         def backward(*args: Any, **kwargs: Any) -> Any:
             try:
-                # Within a backward pass a checkpoint runs others, of parts of the same graph.
-                if patch.is_removed or self._is_in_backward or self._suspended or is_compiling():
+                if patch.is_removed or self._suspended or is_compiling():
                     return run(*args, **kwargs)
-                backward_pass = self._begin_backward(args, kwargs, call_site())
-                self._is_in_backward = True
+                if _current_graph_task_id() >= 0:
+                    # Within a pass a checkpoint runs others of the same graph, a hook of the script's any.
+                    if self._pass is not None:
+                        self._read_inner(self._pass, args, kwargs)
+                    return run(*args, **kwargs)
+                if self._is_elsewhere(trains=True):
+                    return run(*args, **kwargs)
+                backward_pass = self._pass = self._begin_backward(args, kwargs, call_site())
                 try:
                     result = run(*args, **kwargs)
                 finally:
-                    self._is_in_backward = False
+                    self._pass = None
                 if backward_pass is not None:
                     self._tell("after_backward", backward_pass)
                 return result
@@ -241,12 +296,7 @@ class LoopHooks:
             return None
         try:
             backward = read_pass(args, kwargs, site, may_be_scaled=self._may_be_scaled)
-            precisions = self._precisions
-            if precisions.quiet_passes:
-                precisions.quiet_passes -= 1
-                backward.dtype = precisions.quiet_dtype
-            else:
-                backward.dtype = precisions.read(backward)
+            backward.dtype = self._precisions.read(backward)
         except BaseException as error:
             if not is_settled(listener, error):
                 raise
@@ -254,11 +304,23 @@ class LoopHooks:
         self._tell("before_backward", backward)
         return backward
 
+    def _read_inner(self, outer: BackwardPass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A pass within a pass: what it computed was computed for that one."""
+        listener = self._listeners[0] if self._listeners else None
+        if listener is None or (listener.may_capture and listener.must_not_look):
+            return
+        try:
+            inner = read_pass(args, kwargs, 0, may_be_scaled=False)
+            outer.add_inner(self._precisions.read(inner))
+        except BaseException as error:
+            if not is_settled(listener, error):
+                raise
+
     def _around_autocast(self, patch: Patch, enter: Callable[..., Any]) -> Callable[..., Any]:
         def enter_autocast(context: torch.autocast) -> Any:
             try:
                 result = enter(context)
-                if not (patch.is_removed or self._suspended):
+                if not (patch.is_removed or self._suspended or self._is_elsewhere(trains=False)):
                     self._see_autocast(context)
                 return result
             except BaseException as error:
@@ -280,13 +342,28 @@ class LoopHooks:
         def build_optimizer(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
             try:
                 build(optimizer, *args, **kwargs)
-                if not patch.is_removed:
+                if not (patch.is_removed or self._is_elsewhere(trains=False)):
                     self._tell("optimizer_built", optimizer)
             except BaseException as error:
                 leave_traceback(error)
                 raise
 
         return build_optimizer
+
+    def _around_clip(self, patch: Patch, clip: Callable[..., Any]) -> Callable[..., Any]:
+        def clip_gradients(*args: Any, **kwargs: Any) -> Any:
+            try:
+                if patch.is_removed or is_compiling() or self._is_elsewhere(trains=False):
+                    return clip(*args, **kwargs)
+                self._tell("before_clip")
+                result = clip(*args, **kwargs)
+                self._tell("after_clip")
+                return result
+            except BaseException as error:
+                leave_traceback(error)
+                raise
+
+        return clip_gradients
 
     def _see_module(self, _module: object, _name: object, child: object) -> None:
         try:
@@ -298,20 +375,20 @@ class LoopHooks:
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         # A fused optimizer is called even where its scaler skips the step.
-        if "step" in self._in_call or is_compiling():
+        if is_compiling() or self._is_elsewhere(trains=True) or "step" in self._in_call:
             return
         closure = args[1] if len(args) > 1 else kwargs.get("closure")  # the first is the optimizer
         try:
-            self._tell("before_step", optimizer, closure is not None)
+            self._tell("before_step", optimizer, closure is not None, sys._getframe(1))
         except BaseException as error:
             leave_traceback(error)
             raise
 
     def _after_step(self, optimizer: Optimizer, *_: object) -> None:
-        if "step" in self._in_call:
+        if is_compiling() or self._is_elsewhere(trains=True) or "step" in self._in_call:
             return
         try:
-            self._tell("after_step", optimizer)
+            self._tell("after_step", optimizer, sys._getframe(1))
         except BaseException as error:
             leave_traceback(error)
             raise
@@ -323,7 +400,8 @@ class LoopHooks:
             try:
                 result = scale(scaler, *args, **kwargs)
                 # Each method asks for the attribute, which is is_enabled() without a call.
-                if scaler._enabled and not (patch.is_removed or self._suspended):
+                skips = patch.is_removed or self._suspended or self._is_elsewhere(trains=False)
+                if scaler._enabled and not skips:
                     self._may_be_scaled = True
                     self._mark(scaler, args[0] if args else kwargs.get("outputs"), result)
                     self._tell("after_scale")
@@ -348,13 +426,13 @@ class LoopHooks:
 
         def call_scaler(scaler: GradScaler, *args: Any, **kwargs: Any) -> Any:
             try:
-                if not scaler._enabled or patch.is_removed or name in self._in_call:
+                skips = patch.is_removed or self._is_elsewhere(trains=True) or name in self._in_call
+                if not scaler._enabled or skips:
                     return method(scaler, *args, **kwargs)
                 if type(scaler) not in self._patched_scalers:
                     self._patch_kind_of(scaler)
                 optimizer = () if name == "update" else (_optimizer_in(args, kwargs),)
-                if before:
-                    self._tell(before, scaler, *optimizer)
+                self._tell(before, scaler, *optimizer)
                 result = self._call(name, method, scaler, args, kwargs)
                 self._tell(after, scaler, *optimizer)
                 return result
@@ -380,6 +458,8 @@ def _optimizer_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 _NEVER_COMPILED: tuple[Callable[..., Any], ...] = (
     LoopHooks._tell,
+    LoopHooks._is_elsewhere,
+    LoopHooks._read_inner,
     LoopHooks._before_step,
     LoopHooks._after_step,
     LoopHooks._see_autocast,

@@ -35,14 +35,16 @@ class LoopStep:
     """When loading its batches began, by ``perf_counter``; None if nobody measures it."""
     data_seconds = 0.0
     samples = batches = 0
-    trained_samples = 0
-    """Of the batches whose gradients it uses."""
+    trained_samples: int | None = 0
+    """Of the batches whose gradients it uses; None if those of any are not known."""
     norms: Tensor | None = None
     """What the gradient probe measured."""
     norms_scaled = False
     """Whether it measured before unscaling."""
     scaler: GradScaler | None = None
     """The one that steps the optimizer."""
+    unscaled_by: GradScaler | None = None
+    """The one that has divided the gradients, of which no step has been made."""
     unscaled_inf: Tensor | None = None
     """Whether unscaling found an overflow."""
     found_inf: Tensor | None = None
@@ -56,6 +58,11 @@ class LoopStep:
         other.load_start, other.data_seconds = self.load_start, self.data_seconds
         other.samples, other.batches = self.samples, self.batches
         return other
+
+    def add_samples(self, samples: int | None) -> None:
+        """A backward pass used so many, or an unknown number."""
+        total = self.trained_samples
+        self.trained_samples = None if samples is None or total is None else total + samples
 
     def load(self, load_start: float, seconds: float, samples: int) -> None:
         """A batch was loaded for it."""
@@ -107,8 +114,11 @@ class RowSender:
         loss = loop_step.logged_loss
         if loss is None and not passes.absence:
             loss = passes.loss  # the sum of what the loop backpropagated
-        layout, values = row_of(loss, loop_step.parts, lrs.on_device, scaler, None, loop_step.norms)
-        samples = loop_step.trained_samples if passes.count else loop_step.samples
+        norms = loop_step.norms
+        if passes.is_edited or (loop_step.norms_scaled and scaler is None):
+            norms = None  # measured before the loop divided, or added to, the gradients itself
+        layout, values = row_of(loss, loop_step.parts, lrs.on_device, scaler, None, norms)
+        samples = (loop_step.trained_samples or 0) if passes.count else loop_step.samples
         is_single = passes.count == 1 and passes.closures == 1 and not passes.absence  # the usual case
         is_plain = is_single or loop_step.logged_loss is not None
         form: LossForm = "" if is_plain else passes.form

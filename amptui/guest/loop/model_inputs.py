@@ -2,7 +2,7 @@
 
 The first dimension of a model's input is its batch in most scripts. Where that is not sure, nothing is
 counted: a model that is called several times in a backward pass, inputs whose first dimensions differ or
-grow, layers that take time first.
+grow, or have no other dimension, layers that take time first.
 """
 
 import weakref
@@ -39,6 +39,10 @@ class _OwnHooks(OrderedDict[int, Any]):
         return OrderedDict((key, hook) for key, hook in self.items() if key != self._own_key)
 
 
+_Input = tuple[weakref.ref[Tensor], int]
+"""A tensor that a model was called with, and its version."""
+
+
 class ModelInputs:
     """Counts the samples that ``model`` is called with, here and on the other ranks; begins at once.
 
@@ -48,22 +52,31 @@ class ModelInputs:
     def __init__(self, model: nn.Module, data_parallel: int = 1) -> None:
         self._data_parallel = data_parallel
         self._calls = self._size = self._usual_size = 0
+        self._input: _Input | None = None
+        self._counted: _Input | None = None
+        """That of the step's newest pass: several losses of one batch are passes of the same samples."""
         self._remove: Callable[[], object] | None = None
         has_hooks = any(vars(model).get(name) for name in _TABLES)
         may_hook = not (has_hooks or is_anything_compiled() or _takes_time_first(model))
         if may_hook and type(model).__call__ is nn.Module.__call__:
             self._remove = _hook(model, self._see)
 
-    def take(self) -> int:
-        """The samples since the last call, which one backward pass used; 0 if that is not sure."""
+    def take(self) -> int | None:
+        """The samples since the last call, which one backward pass used; None if that is not sure."""
         calls, size, self._calls, self._size = self._calls, self._size, 0, 0
+        is_counted = self._counted is not None and _is_same(self._counted, self._input)
+        self._counted = self._input
         if calls != 1 or self._remove is None:
-            return 0
+            return None
         self._usual_size = self._usual_size or size
         if size > self._usual_size or not size:  # a last batch may be smaller
             self.close()
-            return 0
-        return size * self._data_parallel
+            return None
+        return 0 if is_counted else size * self._data_parallel or None
+
+    def end_step(self) -> None:
+        """The next pass is another step's."""
+        self._counted = None
 
     def close(self) -> None:
         """Count no more."""
@@ -76,7 +89,11 @@ class ModelInputs:
             return
         self._calls += 1
         try:
-            sizes = {value.shape[0] for value in (*args, *kwargs.values()) if _has_dimensions(value)}
+            tensors = [value for value in (*args, *kwargs.values()) if _has_dimensions(value)]
+            sizes = {tensor.shape[0] for tensor in tensors}
+            if all(tensor.dim() == 1 and tensor.is_floating_point() for tensor in tensors):
+                sizes.clear()  # one sample's features as well
+            self._input = (weakref.ref(tensors[0]), tensors[0]._version) if tensors else None
         except Exception as error:  # a class of the script's own may raise anything
             if is_from_signal_handler(error):
                 raise
@@ -93,24 +110,38 @@ class FreshSamples:
         self.may_be_known = inputs is not None
         """Whether there may be any; else there is nothing to take."""
 
+    @property
+    def counts_inputs(self) -> bool:
+        """Whether they are counted as the model is called."""
+        return self._inputs is not None
+
     def load(self, samples: int, *, adds: bool) -> None:
         """The loop says that it has loaded a batch; ``adds``: the batches before it are not used up."""
         self.close()  # it knows better
         self.may_be_known = True
         self._batch_samples = samples + (self._batch_samples if adds else 0)
 
-    def take(self) -> int:
-        """A backward pass uses them; 0 if they are not known."""
+    def take(self) -> int | None:
+        """A backward pass uses them; None if they are not known."""
         if self._inputs is not None:
             return self._inputs.take()
         samples, self._batch_samples = self._batch_samples, 0
         return samples
+
+    def end_step(self) -> None:
+        """The next pass is another step's."""
+        if self._inputs is not None:
+            self._inputs.end_step()
 
     def close(self) -> None:
         """Look at no inputs any more."""
         inputs, self._inputs = self._inputs, None
         if inputs is not None:
             inputs.close()
+
+
+def _is_same(one: _Input, other: _Input | None) -> bool:
+    return other is not None and one[1] == other[1] and one[0]() is other[0]()
 
 
 def _has_dimensions(value: object) -> bool:

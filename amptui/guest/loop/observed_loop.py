@@ -7,6 +7,7 @@ did before (a new phase, the next fold) continues in its place.
 import time
 import weakref
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 from torch import nn
@@ -55,8 +56,8 @@ class ObservedLoop:
         """Called once, at the end of the run's first step, with its precision, before anything is emitted."""
         self.on_fault: Callable[[Exception], object] = lambda _error: None
         """Gets the one fault after which nothing more is observed."""
-        self._outer: dict[ObservedOptimizer, weakref.ref[Optimizer]] = {}
-        """Of each, the optimizer that is making a step: it may call another. If its step raised, it stays."""
+        self._calls: dict[ObservedOptimizer, int] = {}
+        """Of each, the id of the frame of the call that makes its step: within it may be others."""
         self._replacements = 0
         self._noted_too_many = False
         self.scaler: GradScaler | None = None
@@ -180,7 +181,7 @@ class ObservedLoop:
         kind, before = watcher.kind, watcher.account
         was_gone = before.optimizer is None
         dropped_passes = [*before.abandoned(), *self._idle.dropped_of(optimizer)]
-        self._outer.pop(watcher, None)
+        self._calls.pop(watcher, None)
         watcher.follow(optimizer, owner_of(optimizer))
         self.add(watcher, optimizer)
         if was_gone or not before.ids & watcher.account.ids:  # else it has seen the same passes
@@ -328,27 +329,31 @@ class ObservedLoop:
         if self._idle.by_id:
             self._idle.after()
 
-    def before_step(self, optimizer: Optimizer, has_closure: bool) -> None:
+    def before_step(self, optimizer: Optimizer, has_closure: bool, frame: FrameType) -> None:
         reference, watcher = self._by_id.get(id(optimizer), _NOBODY)
         if reference is None or reference() is not optimizer:
             watcher = self._watcher_of(optimizer)
         if watcher is None:
             return
-        outer = self._outer.get(watcher)
-        if outer is not None and outer() not in (None, optimizer):
-            return
-        self._outer[watcher] = weakref.ref(optimizer)
+        call = self._calls.get(watcher)
+        if call is not None and _is_within(frame, call):
+            return  # a wrapper's, or a call of the class above
+        self._calls[watcher] = id(frame)
+        self._begin_step(watcher, optimizer, has_closure=has_closure)
+
+    def _begin_step(self, watcher: ObservedOptimizer, optimizer: Optimizer, *, has_closure: bool) -> None:
+        watcher.before_step(optimizer)
         dropped_passes = watcher.account.before_step(has_closure=has_closure)
         if dropped_passes is not None:
             watcher.take_dropped(dropped_passes)
         if watcher.step < watcher.updates.until:
             watcher.updates.copy(optimizer)
 
-    def after_step(self, optimizer: Optimizer) -> None:
+    def after_step(self, optimizer: Optimizer, frame: FrameType) -> None:
         _, watcher = self._by_id.get(id(optimizer), _NOBODY)
-        if watcher is None or (outer := self._outer.get(watcher)) is None or outer() is not optimizer:
+        if watcher is None or self._calls.get(watcher) != id(frame):
             return
-        del self._outer[watcher]
+        del self._calls[watcher]
         passes = watcher.account.passes
         watcher.after_step()
         if len(self.optimizers) > 1 or self._idle.by_id:  # otherwise the usual case
@@ -361,6 +366,19 @@ class ObservedLoop:
         others = (other.account for other in self.optimizers if other is not watcher)
         for account in (*others, *self._idle.accounts):
             account.use_elsewhere(numbers)
+
+    def before_clip(self) -> None:
+        for watcher in self.optimizers:
+            watcher.account.see_edit(is_over=False)
+
+    def after_clip(self) -> None:
+        for watcher in self.optimizers:
+            watcher.account.see_edit(is_over=True)
+
+    def before_unscale(self, _scaler: GradScaler, optimizer: Optimizer) -> None:
+        _, watcher = self._by_id.get(id(optimizer), _NOBODY)
+        if watcher is not None:
+            watcher.account.see_edit(is_over=False)
 
     def after_unscale(self, scaler: GradScaler, optimizer: Optimizer) -> None:
         if (watcher := self._scaled_watcher_of(optimizer, scaler)) is not None:
@@ -378,11 +396,7 @@ class ObservedLoop:
     def before_scaled_step(self, scaler: GradScaler, optimizer: Optimizer) -> None:
         if (watcher := self._scaled_watcher_of(optimizer, scaler)) is None:
             return
-        dropped_passes = watcher.account.before_step(has_closure=False)
-        if dropped_passes is not None:
-            watcher.take_dropped(dropped_passes)
-        if watcher.step < watcher.updates.until:
-            watcher.updates.copy(optimizer)
+        self._begin_step(watcher, optimizer, has_closure=False)
 
     def after_scaled_step(self, scaler: GradScaler, optimizer: Optimizer) -> None:
         if (watcher := self._watcher_of(optimizer)) is not None:
@@ -401,3 +415,11 @@ class ObservedLoop:
             watcher.after_update(scaler)
         if len(self.optimizers) > 1:
             self.first.other_stepped()
+
+
+def _is_within(frame: FrameType, call: int) -> bool:
+    """Whether the frame with the id ``call`` is one of those that called ``frame``: not if it has raised."""
+    outer = frame.f_back
+    while outer is not None and id(outer) != call:
+        outer = outer.f_back
+    return outer is not None

@@ -88,7 +88,7 @@ class ObservedOptimizer:
         *,
         samples_per_step: int | None = None,
         name: str = "",
-        inputs: ModelInputs | None = None,
+        data_parallel: int = 0,
     ) -> None:
         self._state, self._emit = state, state.emit
         self.name = name
@@ -118,7 +118,8 @@ class ObservedOptimizer:
         self._validation: dict[str, Tensor] | None = None
         self._loop_step = LoopStep()
         """The step that is being made; until its numbers are sent, the one before."""
-        self._fresh_samples = FreshSamples(inputs)
+        self._fresh_samples = FreshSamples(None)
+        self._data_parallel = 0 if samples_per_step else data_parallel
         self._bad_batches = DroppedBatches(name, self._sender.readback, self._emit)
         self._optimizers = 0
         self.keeper: NamedOptimizer | None = None
@@ -134,7 +135,7 @@ class ObservedOptimizer:
         if self._optimizers > 1:
             self.work_begins()
             self._sender.is_timed = False
-            self._loop_step.trained_samples += self._fresh_samples.take()
+            self._loop_step.add_samples(self._fresh_samples.take())
             if self.keeper is not None:
                 self.keeper.model, self.keeper.optimizer = model, optimizer
         self._optimizer = weakref.ref(optimizer)
@@ -150,6 +151,7 @@ class ObservedOptimizer:
             self._sender.readback.flush()  # names of parameters are those of the newest optimizer
         self._norms.follow(model if has_norms else nn.Module(), optimizer, is_sharded=self.is_sharded)
         self._reporter.gradients = self._norms.probe
+        self._measured_groups = len(optimizer.param_groups)
         # Each rank would measure steps of its own, and the others would wait for it in each of them.
         has_updates = has_norms and self._state.leads and not self.is_sharded
         self.updates.follow(model, enabled=has_updates)
@@ -188,7 +190,7 @@ class ObservedOptimizer:
         if self._fresh_samples.may_be_known:
             samples = self._fresh_samples.take()
             if not self.account.is_in_later_closure:
-                loop_step.trained_samples += samples
+                loop_step.add_samples(samples)
         # Of several batches' gradients only the last look is at their sum.
         norms, is_scaled = self._norms, backward.scaler is not None
         if self.step < norms.until or (is_scaled and norms.are_due(self.step, is_scaled=True)):
@@ -200,23 +202,30 @@ class ObservedOptimizer:
         self._bad_batches.take(dropped_passes, self.step)
         self._look_step = self.step
 
+    def before_step(self, optimizer: Optimizer) -> None:
+        """The step begins: some optimizers and schedules change their rates within it."""
+        if self.pending is not None or self._loop_step.scaler is not None:
+            self._end_step()
+        self._loop_step.lrs = self._lrs.read(optimizer)
+
     def after_step(self) -> None:
-        """A step without a scaler is complete."""
-        self._read_step()
+        """A step that the loop made itself is complete, unless a scaler's update follows it."""
+        loop_step = self._read_step()
         if self.updates.is_open:
             self.updates.measure(self.step + 1, None)
-        self._finish_step(None)
+        scaler, overflow = loop_step.unscaled_by, loop_step.unscaled_inf
+        if scaler is None or overflow is None:
+            self._finish_step(None)
+        else:  # whatever it found
+            loop_step.scaler, loop_step.found_inf = scaler, torch.zeros_like(overflow)
+            loop_step.unscaled_by = loop_step.unscaled_inf = None
 
     def other_stepped(self) -> None:
         """Another optimizer of the run has made a step."""
 
     def _read_step(self) -> LoopStep:
         """The step is made: read what it was made with."""
-        if self.pending is not None or self._loop_step.scaler is not None:
-            self._end_step()
-        loop_step, optimizer = self._loop_step, self._optimizer()
-        assert optimizer is not None, "its step"
-        loop_step.lrs = self._lrs.read(optimizer)
+        loop_step = self._loop_step
         loop_step.passes = passes = self.account.after_step()
         self._bad_batches.sites = passes.sites or self._bad_batches.sites
         return loop_step
@@ -224,15 +233,19 @@ class ObservedOptimizer:
     def after_unscale(self, scaler: GradScaler) -> None:
         """Clipping may follow, which makes NaN of Inf."""
         overflow = self._loop_step.unscaled_inf = self._overflow(scaler)
+        self._loop_step.unscaled_by = scaler
+        self.account.see_edit(is_over=True)
         self._name_overflow(overflow)
 
     def after_scaled_step(self, scaler: GradScaler) -> None:
         """The scaler has looked for overflows; its update follows."""
         unscaled_inf, self._loop_step.unscaled_inf = self._loop_step.unscaled_inf, None
+        self._loop_step.unscaled_by = None
         loop_step = self._read_step()
         loop_step.scaler, passes = scaler, loop_step.passes
         if passes.count and not passes.is_scaled and not passes.absence:
             passes.absence = "scaled"  # the scaler divides the gradients: something has multiplied them
+            passes.is_edited = True
         loop_step.found_inf = unscaled_inf
         if loop_step.found_inf is None:
             loop_step.found_inf = self._overflow(scaler)
@@ -251,6 +264,8 @@ class ObservedOptimizer:
     def after_update(self, scaler: GradScaler) -> None:
         """A step with a scaler is complete."""
         loop_step = self._loop_step
+        if loop_step.unscaled_by is scaler:  # no step was made of what it has unscaled
+            loop_step.unscaled_by = loop_step.unscaled_inf = None
         before, overflow = loop_step.scale_before, loop_step.found_inf
         if loop_step.scaler is scaler and overflow is not None and before is not None:
             loop_step.found_inf = None
@@ -326,6 +341,8 @@ class ObservedOptimizer:
         self.updates.forget()
         if self.active:
             self._end_step()
+            for dropped_passes in self.account.abandoned():
+                self.take_dropped(dropped_passes)
             self._sender.readback.flush() if waits else self._sender.readback.drain()
             self.updates.flush() if waits else self.updates.drain()
         self.active = False
@@ -366,6 +383,13 @@ class ObservedOptimizer:
         is_first = not self._state.has_begun
         if is_first:
             self._state.begin(precision)
+        model = self._model()
+        if self._data_parallel and model is not None and not self._fresh_samples.may_be_known:
+            # Not before: the script may have its model compiled until now.
+            self._fresh_samples = FreshSamples(ModelInputs(model, self._data_parallel))
+            self._loop_step.add_samples(None)
+        self._data_parallel = 0
+        self._fresh_samples.end_step()
         self._ended = time.perf_counter()
         if self._logs or (is_first and not self.name):
             self.pending = partial(self._push, scaler, precision, warming_up)
@@ -379,8 +403,9 @@ class ObservedOptimizer:
 
     def _push(self, scaler: ScalerTensors | None, precision: str, warming_up: bool) -> None:
         loop_step, self._loop_step, sender = self._loop_step, LoopStep(), self._sender
-        if not sender.is_timed:  # it was begun before it was seen, and so were its batches
-            loop_step.trained_samples += self._fresh_samples.take()
+        if not sender.is_timed and loop_step.trained_samples is not None:
+            # It was begun before it was seen, and so were its batches.
+            loop_step.add_samples(self._fresh_samples.take())
         sender.send(loop_step, scaler, self.step, self.epoch, precision, self._ended, warming_up=warming_up)
 
     def _precision(self) -> str:

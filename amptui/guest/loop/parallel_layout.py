@@ -14,7 +14,7 @@ from typing import Any
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from amptui.guest.loop.parameter_owner import objects_alive
+from amptui.guest.loop.parameter_owner import modules_around
 
 _STAGES = ("pp", "pipe", "pipeline", "stage")
 _SEQUENCE_PARTS = ("cp", "context", "ring", "ulysses")
@@ -101,10 +101,9 @@ def _wrapper(modules: Iterable[nn.Module]) -> _Wrapper:
 
 
 def _modules_around(model: nn.Module) -> list[nn.Module]:
-    """The wrappers of this process that hold a parameter of ``model``; found in a tenth of a second."""
-    parameter_ids = {id(parameter) for _, parameter in model.named_parameters()}
-    wrappers = objects_alive(lambda kind: any(base.__name__ in _WRAPPERS for base in kind.__mro__))
-    return [wrapper for wrapper in wrappers if any(id(p) in parameter_ids for p in wrapper.parameters())]
+    """The wrappers of this process that hold a parameter of ``model``."""
+    modules = modules_around(parameter for _, parameter in model.named_parameters())
+    return [m for m in modules if any(base.__name__ in _WRAPPERS for base in type(m).__mro__)]
 
 
 def _of_fsdp(module: Any) -> _Wrapper:

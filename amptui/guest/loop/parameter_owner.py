@@ -2,7 +2,7 @@
 
 import gc
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,11 +62,13 @@ def owner_of(optimizer: Optimizer) -> nn.Module:
 
     Of several it is the one with the fewest trainable parameters, of those the outermost, apart from wrappers
     such as DistributedDataParallel. If no module has all parameters, a stand-in that names each by the module
-    that has it. Takes a tenth of a second for a million objects and calls no code of theirs.
+    that has it. Calls no code of theirs.
     """
     groups = [group["params"] for group in optimizer.param_groups]
     parameter_ids = frozenset(id(p) for params in groups for p in params)
-    holders = [holder for module in _modules() if (holder := _holder(module, parameter_ids)).optimized_ids]
+    around = modules_around(p for params in groups for p in params)
+    modules = [module for module in around if not _is_wrapper(type(module))]
+    holders = [_holder(module, parameter_ids) for module in modules]
     complete = [holder for holder in holders if holder.optimized_ids == parameter_ids]
     if complete:
         return min(complete, key=lambda holder: (_trainable(holder), -holder.size)).module
@@ -83,20 +85,50 @@ def owner_of(optimizer: Optimizer) -> nn.Module:
     return LooseParameters(parameters, has_float8_layers=has_float8, engine_layers=layers)
 
 
-def objects_alive(is_wanted: Callable[[type], bool]) -> Iterator[Any]:
-    """Those that the garbage collector knows, of such types. Only types are looked at: a proxy may act."""
-    answers: dict[type, bool] = {}
-    for candidate in gc.get_objects():
-        kind = type(candidate)
-        if kind not in answers:
-            answers[kind] = is_wanted(kind)
-        if answers[kind]:
-            yield candidate
+def modules_around(parameters: Iterable[Tensor]) -> list[nn.Module]:
+    """All modules of this process that hold any of ``parameters``, directly or in a part.
+
+    Found from the inside out by what refers to what. A list of all objects of the process would hold those
+    that another thread is building, a tuple among them: Python raises SystemError there.
+    """
+    found: dict[int, nn.Module] = {}
+    waiting = {id(p): p for p in parameters}
+    while waiting:
+        # One parameter leads to all modules around it, which often have the others.
+        modules: list[nn.Module] = []
+        level = _holders_of([waiting.popitem()[1]])
+        while level := [module for module in level if id(module) not in found]:
+            found |= {id(module): module for module in level}
+            modules += level
+            level = _holders_of(level)
+        for module in modules:
+            for _, part in _inside(module, "", set()):
+                for _, p in _registered(part, "_parameters"):
+                    waiting.pop(id(p), None)
+    return list(found.values())
 
 
-def _modules() -> list[nn.Module]:
-    modules = objects_alive(lambda kind: nn.Module in kind.__mro__ and not _is_wrapper(kind))
-    return [module for module in modules if "_parameters" in vars(module)]
+def _holders_of(values: Sequence[Any]) -> list[nn.Module]:
+    """The modules that have any of ``values`` registered as a parameter or a part."""
+    tables = [table for table in gc.get_referrers(*values) if isinstance(table, dict)]
+    around = gc.get_referrers(*tables) if tables else []
+    dicts = [holder for holder in around if type(holder) is dict and "_parameters" in holder]
+    if dicts:
+        around += gc.get_referrers(*dicts)
+    ids = {id(table) for table in tables}
+    modules = {id(holder): holder for holder in around if nn.Module in type(holder).__mro__}
+    names = ("_parameters", "_modules")
+    return [m for m in modules.values() if any(id(vars(m).get(name)) in ids for name in names)]
+
+
+def optimizers_alive() -> list[Optimizer]:
+    """Those of this process. Only types are looked at: a proxy may act."""
+    kinds, waiting = {Optimizer}, [Optimizer]
+    while waiting:
+        below = [kind for kind in type.__subclasses__(waiting.pop()) if kind not in kinds]
+        kinds.update(below)
+        waiting += below
+    return [one for one in gc.get_referrers(*kinds) if type(one) in kinds and "param_groups" in vars(one)]
 
 
 def _is_wrapper(kind: type) -> bool:

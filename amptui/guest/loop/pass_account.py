@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from amptui.base.script_signals import HeldWith
-from amptui.guest.loop.backward_pass import BackwardPass
-from amptui.guest.loop.computed_precision import COMPUTED_WORDS, LOW_DTYPES, WEIGHTS_WORDS
+from amptui.guest.loop.backward_pass import LOW_DTYPES, BackwardPass
+from amptui.guest.loop.computed_precision import COMPUTED_WORDS, WEIGHTS_WORDS
 from amptui.records.own_loop import LossForm
 
 _WATCHED_PARAMETERS = 3
@@ -44,6 +44,10 @@ class StepPasses:
     may_be_lower: bool = False
     """Whether parts that need no gradients may have been computed in a lower precision."""
     closures: int = 1
+    is_product: bool = False
+    """Whether something that is backpropagated is a product: the loop may multiply its loss by a scale."""
+    is_edited: bool = False
+    """Whether the loop changed the gradients itself, other than by clipping them as torch does."""
 
     def __init__(self) -> None:
         self.numbers: set[int] = set()
@@ -71,6 +75,8 @@ class StepPasses:
             self.absence = backward.absence
         if backward.scaler is not None:
             self.is_scaled = True
+        elif type(backward.root).__name__ == "MulBackward0":
+            self.is_product = True
         if backward.may_be_lower:
             self.may_be_lower = True
         self.precision = precision if self.precision in ("", precision) else "mixed"
@@ -196,6 +202,29 @@ class PassAccount:
         """Whether the step calls its closure again: loss and samples are those of the first call."""
         return self._first_closure is not None
 
+    # -------------------------------------------------------------------------- edits of gradients
+
+    def see_edit(self, *, is_over: bool) -> None:
+        """Gradients are about to be unscaled or clipped, or have been: that is a known change."""
+        tensors = self._held.get() or _GONE
+        if tensors.witness is None:
+            return
+        if not is_over:
+            self._check_edited(tensors.witness.grad)
+        self._look_at_witness(tensors.witness)
+
+    def _check_edited(self, gradient: Tensor | None) -> None:
+        """The gradients are about to be used: the loop may have changed them since the last pass."""
+        tensors = self._held.get() or _GONE
+        passes, is_same = self.passes, gradient is tensors.witness_gradient
+        if gradient is None or self.is_sharded or (is_same and gradient._version == self._witness_version):
+            return
+        passes.is_edited = True
+        if not is_same:  # of other tasks' gradients, too
+            passes.absence = passes.absence or "edited"
+        elif passes.is_product:
+            passes.absence = passes.absence or "scaled"
+
     # ------------------------------------------------------------------------------------- a pass
 
     def before(self, backward: BackwardPass) -> DroppedPasses | None:
@@ -297,7 +326,10 @@ class PassAccount:
         if self._current is not None and (witness := self._changed()) is not None:
             backward, self._current = self._current, None  # a step in the middle of a backward pass
             self._count(backward, witness)
-        dropped_passes = self._find_cleared()
+        witness = (self._held.get() or _GONE).witness
+        if witness is not None:
+            self._check_edited(witness.grad)
+        dropped_passes = self._find_cleared(at_step=True)
         self._in_step = has_closure
         return dropped_passes
 
@@ -328,8 +360,11 @@ class PassAccount:
         if self._used_numbers:
             self._used_numbers = set()
 
-    def _find_cleared(self) -> DroppedPasses | None:
-        """Forget the passes so far if their gradients have been cleared; return them."""
+    def _find_cleared(self, *, at_step: bool = False) -> DroppedPasses | None:
+        """Forget the passes so far if their gradients have been cleared; return them.
+
+        ``at_step``: a step is about to use the gradients, so they have not been.
+        """
         tensors = self._held.get() or _GONE
         witness = tensors.witness
         if witness is None:
@@ -338,7 +373,7 @@ class PassAccount:
         version = -1 if gradient is None else gradient._version
         if gradient is tensors.witness_gradient and version == self._witness_version:
             return None  # the usual case
-        if not self._is_cleared(witness, gradient):
+        if not self._is_cleared(witness, gradient, at_step=at_step):
             return None
         passes = self.passes
         dropped_passes = DroppedPasses(passes, self.used_by_others)
@@ -351,7 +386,7 @@ class PassAccount:
         self.passes.closures = passes.closures + 1
         return None
 
-    def _is_cleared(self, witness: Tensor, gradient: Tensor | None) -> bool:
+    def _is_cleared(self, witness: Tensor, gradient: Tensor | None, *, at_step: bool) -> bool:
         """Whether all gradients are, of whose that of ``witness`` is another one than it was."""
         if gradient is None:
             remaining = next((p for p in self.parameters if p.grad is not None), None)
@@ -359,7 +394,7 @@ class PassAccount:
                 self._look_at_witness(remaining)
             return remaining is None
         if gradient.device.type != "cpu":
-            if self._current is None and not self._in_step:  # to know more the host would have to wait
+            if not (at_step or self._in_step):  # to know more the host would have to wait
                 self.passes.absence = self.passes.absence or "edited"
             return False
         self._look_at_witness(witness)

@@ -62,9 +62,21 @@ class SwitchedOptimizer(ObservedOptimizer):
     """Watches one optimizer's steps, and switches their precision as ``control`` is asked."""
 
     def __init__(
-        self, script: WatchedScript, state: LoopState, *, samples_per_step: int | None, control: Control
+        self,
+        script: WatchedScript,
+        state: LoopState,
+        *,
+        samples_per_step: int | None,
+        data_parallel: int,
+        control: Control,
     ) -> None:
-        super().__init__(script.model, script.optimizer, state, samples_per_step=samples_per_step)
+        super().__init__(
+            script.model,
+            script.optimizer,
+            state,
+            samples_per_step=samples_per_step,
+            data_parallel=data_parallel,
+        )
         self._script = script
         self.keeper = script.first
         self.control = control
@@ -224,6 +236,8 @@ class SwitchedOptimizer(ObservedOptimizer):
         """Forget the parts of an attempt that failed; keep when its batches were loaded."""
         self.work_begins()
         self._loop_step = self._loop_step.again()
+        if self._fresh_samples.counts_inputs:
+            self._fresh_samples.take()
 
     def _take_xray(self, passes: Sequence[Pass]) -> None:
         """Compare the step's passes in FP32 and AMP if that was asked for."""

@@ -55,7 +55,8 @@ def _ending(view: SessionView) -> Markup:
     if isinstance(outcome, RunFailed):
         return element("span", f"✖ {run_ended(outcome)}", class_="badge error")
     if isinstance(outcome, RunFinished):
-        return element("span", f"✔ {run_ended(outcome)}", class_="badge good")
+        sign, kind = ("✖", "error") if outcome.unwatched else ("✔", "good")
+        return element("span", f"{sign} {run_ended(outcome)}", class_=f"badge {kind}")
     text = _WITHOUT_AN_END[view.state]
     if view.step:
         text += f" at step {view.step:,}"

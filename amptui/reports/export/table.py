@@ -131,6 +131,8 @@ def _texts(blocks: Sequence[Steps], name: str) -> Sequence[str]:
     kind, _, which = name.partition(".")
     if name == "time":
         columns: Iterator[Sequence[Any]] = (block.times() for block in blocks)
+    elif name == "samples":  # 0 where they are not known
+        columns = ([count or None for count in block.samples] for block in blocks)
     elif name in steps.COLUMNS:
         columns = map(attrgetter(name), blocks)
     elif kind == _PARTS:

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from amptui.guest.loop.model_inputs import ModelInputs
 from amptui.guest.loop.observed_loop import ObservedLoop
 from amptui.guest.loop.observed_optimizer import ObservedOptimizer
 from amptui.records.run import Record
@@ -51,12 +50,12 @@ def observed_loop(
     model: nn.Module,
     optimizer: Optimizer,
     emit: Callable[[Record], object],
-    inputs: ModelInputs | None = None,
+    data_parallel: int = 0,
 ) -> ObservedLoop:
     """A loop whose steps are seen from here on; a fault of ours is an error of the test."""
     loop = ObservedLoop()
     state = loop.open(emit, on_first_step=lambda _precision: None, on_fault=_fail)
-    loop.add(ObservedOptimizer(model, optimizer, state, inputs=inputs), optimizer)
+    loop.add(ObservedOptimizer(model, optimizer, state, data_parallel=data_parallel), optimizer)
     return loop
 
 
@@ -66,14 +65,14 @@ def watching(
 ) -> Iterator[list[Record]]:
     """The records of its steps, complete at the end of the block.
 
-    ``counts_inputs``: whether samples are those that the model is called with.
+    ``counts_inputs``: whether samples are those that the model is called with, from the second step on.
     """
     records: list[Record] = []
     loop = observed_loop(
         model,
         optimizer,
         lambda record: records.extend(one_by_one([record])),
-        inputs=ModelInputs(model) if counts_inputs else None,
+        data_parallel=int(counts_inputs),
     )
     del model, optimizer  # the test may drop them
     try:

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from amptui.records.steps import StepRecord
 from tests.engine.compiled_runs import nothing_compiled
 from tests.guest.loop.seen_steps import batches, loss_of, net, sgd, steps_of, update, watching
 
@@ -47,15 +46,23 @@ class TwoInputs(nn.Module):
         return outputs
 
 
+def make_step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """The first one: inputs are counted from the next one on."""
+    sum(p.square().sum() for p in model.parameters()).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
 def samples_of(model: nn.Module, batches: Sequence[tuple[Any, ...]], *, per_step: int = 1) -> list[int]:
     optimizer = sgd(model)
     with watching(model, optimizer, counts_inputs=True) as records:
+        make_step(model, optimizer)
         for index, inputs in enumerate(batches, 1):
             model(*inputs).square().mean().backward()
             if index % per_step == 0:
                 optimizer.step()
                 optimizer.zero_grad()
-    return [step.samples for step in steps_of(records)]
+    return [step.samples for step in steps_of(records)][1:]
 
 
 def rows(*sizes: int) -> list[tuple[Tensor]]:
@@ -96,10 +103,29 @@ def test_a_model_that_is_called_twice_in_a_pass_is_not_counted() -> None:
     model = net()
     optimizer = sgd(model)
     with watching(model, optimizer, counts_inputs=True) as records:
+        make_step(model, optimizer)
         for calls in (2, 1):
             sum(model(torch.randn(6, 4)).square().mean() for _ in range(calls)).backward()
             optimizer.step()
-    assert [step.samples for step in steps_of(records)] == [0, 6]
+    assert [step.samples for step in steps_of(records)] == [0, 0, 6]
+
+
+def test_losses_of_one_batch_are_passes_of_the_same_samples() -> None:
+    model = net()
+    optimizer = sgd(model)
+    with watching(model, optimizer, counts_inputs=True) as records:
+        make_step(model, optimizer)
+        inputs = torch.randn(6, 4)
+        for count in (2, 2):  # of the next step they are new ones again
+            for _ in range(count):
+                model(inputs).square().mean().backward()
+            optimizer.step()
+    assert [step.samples for step in steps_of(records)] == [0, 6, 6]
+
+
+def test_features_of_one_sample_are_no_batch() -> None:
+    assert samples_of(nn.Linear(4, 1), [(torch.randn(4),)] * 2) == [0, 0]
+    assert samples_of(nn.Embedding(4, 2), [(torch.tensor([1, 2, 3]),)] * 2) == [3, 3]
 
 
 def test_no_copy_and_no_file_of_a_model_knows_of_it() -> None:
@@ -107,6 +133,7 @@ def test_no_copy_and_no_file_of_a_model_knows_of_it() -> None:
     optimizer = sgd(model)
     bare = pickle.dumps(model)
     with watching(model, optimizer, counts_inputs=True):
+        make_step(model, optimizer)
         model(torch.randn(6, 4)).square().mean().backward()
         assert model._forward_pre_hooks  # ours
         copied = copy.deepcopy(model)
@@ -135,10 +162,14 @@ def test_the_tables_of_hooks_are_as_before() -> None:
     model, with_hook = net(), net()
     handle = with_hook.register_forward_pre_hook(_script_hook)
     table, kind = with_hook._forward_pre_hooks, type(model._forward_pre_hooks)
+    optimizers = sgd(model), sgd(with_hook)
     with (
-        watching(model, sgd(model), counts_inputs=True),
-        watching(with_hook, sgd(with_hook), counts_inputs=True) as records,
+        watching(model, optimizers[0], counts_inputs=True),
+        watching(with_hook, optimizers[1], counts_inputs=True),
     ):
+        make_step(model, optimizers[0])
+        make_step(with_hook, optimizers[1])
+        assert model._forward_pre_hooks  # ours
         assert with_hook._forward_pre_hooks is table
         assert len(table) == 1  # who has hooks is left alone
         model(torch.randn(6, 4)).square().mean().backward()
@@ -147,7 +178,6 @@ def test_the_tables_of_hooks_are_as_before() -> None:
     assert not model._forward_pre_hooks_with_kwargs
     handle.remove()
     assert not with_hook._forward_pre_hooks
-    assert not [record for record in records if isinstance(record, StepRecord)]
 
 
 def test_the_samples_of_a_closure_that_is_called_again_count_once() -> None:
@@ -165,7 +195,7 @@ def test_the_samples_of_a_closure_that_is_called_again_count_once() -> None:
             optimizer.step(closure)
     steps = steps_of(records)
     assert {step.loss_form for step in steps} == {"first closure"}
-    assert {(step.micro_batches, step.samples) for step in steps} == {(1, 4)}
+    assert [(step.micro_batches, step.samples) for step in steps] == [(1, 0), *[(1, 4)] * 5]
 
 
 class _Wrapper(nn.Module):
@@ -192,7 +222,7 @@ def test_the_inputs_of_a_wrapper_are_counted_and_what_it_wraps_has_no_hooks() ->
     with watching(model, optimizer, counts_inputs=True) as records:
         for batch in batches():
             update(optimizer, loss_of(model, batch))
-    assert [step.samples for step in steps_of(records)] == [4] * 6
+    assert [step.samples for step in steps_of(records)] == [0, *[4] * 5]
     assert wrapped._forward_pre_hooks is hooks
     assert not hooks
     assert not model._forward_pre_hooks
