@@ -13,12 +13,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
+
 from amptui.base.cores import read_cores, read_limits
 from amptui.base.errors import RunFolderError
 from amptui.base.fork import how_ended
 from amptui.base.prompt import complain
 from amptui.base.text import one_line
-from amptui.process.rank_process import IMPORT_PATH_VARIABLE, RANK_VARIABLE, RankPlan
+from amptui.process.rank_process import IMPORT_PATH_VARIABLE, RANK_VARIABLE, RankPlan, leave
 from amptui.process.stop_signals import received_within
 from amptui.runs import protocol
 from amptui.runs.lock import holder
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
 _LOOK_INTERVAL_SECONDS = 0.2
 
+_CONNECT_SECONDS = 5.0
+
 _PIECE_BYTES = 1 << 16
 
 
@@ -38,7 +42,7 @@ def run_ranks(plan: RankPlan, ranks: int, viewer: socket.socket | None = None) -
     """Train with so many ranks on this machine; return rank 0's exit status.
 
     ``viewer`` is the connection of a screen that is open already. Stop signals, which are blocked, are passed
-    to rank 0 alone: all ranks then stop together.
+    to rank 0 alone: all ranks then stop together. Before there are any, one ends this process.
     """
     launch = _Launch(plan, ranks)
     launch.start()
@@ -49,6 +53,9 @@ def run_ranks(plan: RankPlan, ranks: int, viewer: socket.socket | None = None) -
     while launch.is_alive():
         received = received_within(_LOOK_INTERVAL_SECONDS)
         if received is not None and received.number != signal.SIGHUP:
+            if not psutil.Process().children():
+                complain("stopped before the ranks were started")  # whatever torch's launcher waits for
+                leave(128 + received.number)
             forwarder.take(received.number)
         forwarder.forward()
     status = _status(launch, folder) or forwarder.status
@@ -108,7 +115,9 @@ class _Launch(threading.Thread):
         """Start the ranks and wait for their end."""
         logging.disable(logging.CRITICAL)  # the ranks tell what happened, in one line
         try:
-            self._launch()
+            self.error = _why_no_localhost()
+            if not self.error:
+                self._launch()
         except Exception as error:  # noqa: BLE001 - whatever torch raises, a screen waits for its end
             self.failures = getattr(error, "failures", {})
             if not self.failures:
@@ -137,6 +146,19 @@ class _Launch(threading.Thread):
         # path of this process. The ranks get that path, and so import the model as one process would.
         os.environ[IMPORT_PATH_VARIABLE] = json.dumps([entry for entry in sys.path if isinstance(entry, str)])
         elastic_launch(config, sys.executable)("-P", "-m", "amptui.process.rank_process")
+
+
+def _why_no_localhost() -> str:
+    """Why no ranks can meet at ``localhost``, for which torch would wait for minutes; empty if they can."""
+    try:
+        with (
+            socket.create_server(("localhost", 0)) as server,
+            socket.create_connection(server.getsockname()[:2], timeout=_CONNECT_SECONDS),
+        ):
+            return ""
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        return f"they cannot meet at localhost ({why}); check /etc/hosts and the loopback interface"
 
 
 def _status(launch: _Launch, folder: Path) -> int:

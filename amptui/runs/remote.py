@@ -63,6 +63,9 @@ _MAX_NOISE_BYTES = 64 * 1024
 _MAX_ERROR_BYTES = 4096
 """The end of what ssh says that is kept."""
 
+_MAX_ERRORS_BYTES = 4 * 1024 * 1024
+"""What ssh and the shell on HOST may say in all before an answer."""
+
 _MAX_ERROR_PIECES = 64
 """How much of them is read at the end at most; a pipe holds 16."""
 
@@ -191,6 +194,7 @@ class Ssh:
         self._errors = errors
         self._is_drained = False
         self._error_text = b""
+        self._errors_bytes = 0
         self._noise = b""
 
     def __enter__(self) -> Self:
@@ -295,6 +299,9 @@ class Ssh:
         """
         if time.monotonic() > limit:
             raise UnreachableError(self.host, f"no answer for {self._limit_seconds:g} s")
+        if self._errors_bytes > _MAX_ERRORS_BYTES:
+            what = f"{self.host} writes errors without end: {self.last_error()}"
+            raise RemoteError(what, hint=f"to see more: ssh {shlex.quote(printable(self.host))}")
         arrives = self.connection.fileno()
         ready, _, _ = select.select([arrives, self._errors], [], [], _LOOK_SECONDS)
         if self._errors in ready and not self._read_errors() and arrives not in ready:
@@ -320,6 +327,7 @@ class Ssh:
             piece = os.read(self._errors, _MAX_ERROR_BYTES)
         except OSError:
             return False
+        self._errors_bytes += len(piece)
         self._error_text = (self._error_text + piece)[-_MAX_ERROR_BYTES:]
         return bool(piece)
 

@@ -85,6 +85,7 @@ def started(
     *,
     warm: WarmSource | None = None,
     options: Sequence[str] = (),
+    port: int | None = None,
 ) -> Iterator[list[PipedProcess]]:
     """Two processes of ``amptui train``, whose rank, size and local rank have these ``names``.
 
@@ -94,9 +95,9 @@ def started(
     words = [*ALONE, "train", MODEL, "--device", "cpu", "--run-dir", str(run), *options]
     with ended_afterwards(run), ExitStack() as stack:
         processes = []
-        port = str(free_port())
+        master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port or free_port())}
         for rank in ("0", "1"):
-            common = {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            common = {"OMP_NUM_THREADS": "1", **master}
             place = dict(zip(names, (rank, "2", rank), strict=True))
             process = start_piped(words, environment=bare | common | place, warm=warm)
             stack.enter_context(process)
@@ -125,6 +126,29 @@ def test_ranks_of_another_launcher_are_one_run(run: Path) -> None:
     (together,) = of(RanksStarted, run)
     assert [rank.rank for rank in together.ranks] == [0, 1]
     last(RunFinished, run)
+
+
+@pytest.mark.ci
+def test_a_port_that_another_program_has_is_told_in_one_line(warm: WarmSource, run: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with started(run, PLAIN, warm=warm, port=port) as (leader, _):
+            said = leader.communicate(timeout=120)[1]
+    assert leader.returncode == 1
+    told = f"amptui: rank 0 cannot listen at MASTER_ADDR:MASTER_PORT, 127.0.0.1:{port}: another program has"
+    assert said == f"{told} that port; set MASTER_PORT to a free port for all ranks\n"
+
+
+@pytest.mark.ci
+def test_ranks_without_a_localhost_are_not_started(run: Path) -> None:
+    alone = ["unshare", "--map-root-user", "--net"]
+    if subprocess.run([*alone, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("this system gives no process a network of its own")
+    words = [*alone, *ALONE, "train", MODEL, "--device", "cpu", "--run-dir", str(run), "--nproc", "2"]
+    ended = subprocess.run(words, check=False, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("amptui: the ranks could not be started: they cannot meet at localhost (")
+    assert ended.stderr.count("\n") == 1
 
 
 @pytest.mark.ci

@@ -14,6 +14,9 @@ import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
+from amptui.base.errors import DeviceError
+from amptui.base.text import one_line
+
 R = TypeVar("R")
 
 LOOK_SECONDS = 0.05
@@ -29,6 +32,9 @@ _GROWTH = 1.5
 
 _CONNECTING = timedelta(minutes=30)
 """How long a rank tries to reach a store that is not there yet: a machine may be late."""
+
+_ANSWER_SECONDS = 30.0
+"""A store that is there, and is there so much later, has answered."""
 
 _PROBE_SECONDS = 1.0
 
@@ -48,11 +54,22 @@ def pauses(ranks: int) -> Iterator[float]:
 
 
 def connected(*, leads: bool) -> Store:
-    """A connection to the store at ``MASTER_ADDR``: the launcher's, or in rank 0's process if it has none."""
+    """A connection to the store at ``MASTER_ADDR``: the launcher's, or in rank 0's process if it has none.
+
+    Raises DeviceError.
+    """
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    if leads and not is_the_launchers():
-        return _hosted(host, port)
-    return _client(host, port)
+    hosts = leads and not is_the_launchers()
+    try:
+        return _hosted(host, port) if hosts else _client(host, port)
+    except RuntimeError as error:
+        if hosts:
+            taken = any(words in str(error) for words in ("EADDRINUSE", "address already in use"))
+            why = "another program has that port" if taken else one_line(str(error))
+            what = f"rank 0 cannot listen at MASTER_ADDR:MASTER_PORT, {host}:{port}: {why}"
+            raise DeviceError(what, hint="set MASTER_PORT to a free port for all ranks") from error
+        what = f"no store of the ranks answers at MASTER_ADDR:MASTER_PORT, {host}:{port}"
+        raise DeviceError(what, hint="see what rank 0 or its launcher says") from error
 
 
 def is_the_launchers() -> bool:
@@ -67,7 +84,25 @@ def _hosted(host: str, port: int) -> Store:
 
 
 def _client(host: str, port: int) -> Store:
-    return TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=_CONNECTING)
+    made: list[Store | RuntimeError] = []
+
+    def connect() -> None:
+        try:
+            made.append(TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=_CONNECTING))
+        except RuntimeError as error:
+            made.append(error)
+
+    # Not in this thread: torch waits for ever for the answer of another program that has the port.
+    thread = threading.Thread(target=connect, name="amptui-store", daemon=True)
+    thread.start()
+    listened = 0
+    while not made and listened < 2:
+        thread.join(_ANSWER_SECONDS)
+        listened = listened + 1 if not made and _listens(port) else 0
+    store = made[0] if made else RuntimeError("what listens there is no store")
+    if isinstance(store, RuntimeError):
+        raise store
+    return store
 
 
 class LostKeyError(RuntimeError):
