@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from amptui.base.amp_errors import known_hint
+from amptui.base.fork import how_ended
 from amptui.guest.run_script import LEFT, NEVER_CALLED, script_name
 from amptui.records.run import Note, Printed, RunFailed, RunFinished
 from amptui.records.steps import StepRecord
@@ -134,7 +135,7 @@ HOW_SCRIPTS_END = (
         1,
         f"ValueError: Attempting to unscale FP16 gradients; {FP16_GRADIENTS}",
     ),
-    ("os.kill(os.getpid(), signal.SIGKILL)", 137, "the script was killed by SIGKILL"),
+    ("os.kill(os.getpid(), signal.SIGKILL)", 137, f"the script {how_ended(-signal.SIGKILL)}"),
     ("os.kill(os.getpid(), signal.SIGSEGV)", 139, "the script was killed by SIGSEGV"),
     ("os._exit(7)", 7, f"the script exited with status 7, {LEFT}"),
     ("os._exit(0)", 0, ""),

@@ -46,6 +46,8 @@ def how_ended(status: int) -> str:
     """How a process ended, by a signal if negative: ``exited with status 3``, ``was killed by SIGSEGV``."""
     if status >= 0:
         return f"exited with status {status}"
+    if -status == signal.SIGKILL:  # which leaves no word of its own
+        return "was killed by SIGKILL (out of memory, a scheduler, or `kill -9`)"
     try:
         return f"was killed by {signal.Signals(-status).name}"
     except ValueError:

@@ -37,6 +37,8 @@ _GIVE = "give a run's folder, its journal.jsonl or its name"
 
 _OF_A_SCRIPT = "is of a script, which amptui does not resume"
 
+_DIED = "died unexpectedly (as SIGKILL leaves it: out of memory, a scheduler, or `kill -9`)"
+
 _NOTHING = "start a new run, or choose another with --resume RUN"
 
 
@@ -295,7 +297,7 @@ def _several(names: list[str], what: str) -> UsageError:
 def _not_live(run: KeptRun | None, *, is_named: bool) -> UsageError:
     if run is None:
         return UsageError("no run is live", hint="`amptui train MODEL` starts one")
-    words = {"stopped": "was stopped", "died": "died unexpectedly", "unreadable": "cannot be read"}
+    words = {"stopped": "was stopped", "died": _DIED, "unreadable": "cannot be read"}
     ended = f"{run.name}{' ' if is_named else ', '}{words.get(run.state, run.state)}"
     argument = run_argument(run.folder)
     if run.state == "died" and may_start_again(RunDir(run.folder)):

@@ -281,7 +281,8 @@ def test_where_no_run_is_live_it_is_told_what_to_do_instead() -> None:
     assert told(live_run, "") == f"no run is live; the newest, mnist-1, finished; {view}"
     run_dir.journal_path.write_text("")
     resume = "or resume it with `amptui train --resume mnist-1`"
-    assert told(live_run, "mnist-1") == f"mnist-1 died unexpectedly; {view}, {resume}"
+    why = "as SIGKILL leaves it: out of memory, a scheduler, or `kill -9`"
+    assert told(live_run, "mnist-1") == f"mnist-1 died unexpectedly ({why}); {view}, {resume}"
 
 
 def test_a_live_run_of_another_machine_is_told() -> None:
