@@ -226,6 +226,9 @@ _SKIPS = {
     "collapsing": "the loss scale collapses: {scale}",
     "forward overflow": "the forward pass overflowed{in_place}",
     "forward overflow once": "the forward pass overflowed{in_place}",
+    **dict.fromkeys(("loss not finite", "loss not finite once"), "the loss is NaN or Inf{in_place}"),
+    "bad input": "the model's input is NaN or Inf: look at the data",
+    "bad weights": "the weights or buffers were NaN or Inf already",
 }
 """What a loss scaler did."""
 
@@ -289,6 +292,7 @@ _WORDS: Mapping[Subject, Mapping[str, str]] = {
     },
     "weights": {
         "lost": "weights hold NaN or Inf{in_place}",
+        "buffers lost": "buffers hold NaN or Inf{in_place}",
         "ranks differ": "the weights differ on {ranks}",
         "finite": "finite",
     },

@@ -7,7 +7,7 @@ from decimal import ROUND_DOWN, Decimal
 from amptui.base import units
 from amptui.diagnosis.activity import newest
 from amptui.diagnosis.labels import layer_label, precision_label
-from amptui.diagnosis.nonfinite import FORWARD_OVERFLOW, WORDS, first_and_more
+from amptui.diagnosis.nonfinite import FORWARD_OVERFLOW, LOSS_NOT_FINITE, WORDS, first_and_more
 from amptui.records.findings import Float16Window, LayerAgreement, ModuleRange, ModulesTraced, XRayTaken
 from amptui.records.run import Severity
 from amptui.telemetry.health import (
@@ -127,9 +127,8 @@ def trace_verdict(trace: ModulesTraced) -> Verdict:
 
 
 def _trace_text(trace: ModulesTraced, state: TraceState) -> str:
-    if state == "weights lost":
-        parameters = first_and_more(trace.lost, trace.lost_count)
-        return f"the weights were already NaN or Inf: {parameters}; no module caused it"
+    if state in ("input", "weights lost") or (trace.first is None and trace.cause):
+        return origin_words(trace)
     if trace.first is not None:
         return f"first: {what_overflowed_first(trace)}; {_trace_hint(trace, trace.first)}"
     text = f"nothing overflowed in {units.count(trace.modules)} modules"
@@ -139,6 +138,28 @@ def _trace_text(trace: ModulesTraced, state: TraceState) -> str:
     return (
         f"would overflow float16: {nearest}" if state == "would overflow" else f"{text}; nearest: {nearest}"
     )
+
+
+def origin_words(trace: ModulesTraced | None) -> str:
+    """Why a loss is NaN or Inf, as far as a trace tells, and what to do."""
+    if trace is None:
+        return LOSS_NOT_FINITE
+    if trace.inputs:
+        return f"the model's input {trace.inputs[0]} is NaN or Inf already: look at the data"
+    if trace.lost:
+        lost = first_and_more(trace.lost, trace.lost_count)
+        what = "buffers" if trace.cause == "buffer" else "weights"
+        return f"the {what} were already NaN or Inf: {lost}; no module caused it"
+    began = trace.first
+    words = FORWARD_OVERFLOW if trace.cause == "overflow" else LOSS_NOT_FINITE
+    if trace.cause == "unknown":
+        why = "the model's inputs were not seen" if began else "its operations were not seen"
+        words += f"; cause unknown, because {why}"
+    elif began is not None and began.way == "backward":
+        words += ", the outputs of all modules are finite: look at the loss and the labels"
+    elif began is not None:
+        words += f"; it started in {module_of(began)}"
+    return words
 
 
 def trace_event(trace: ModulesTraced) -> str:

@@ -4,11 +4,10 @@ import math
 from collections.abc import Mapping, Sequence
 
 from amptui.base import units
-from amptui.diagnosis.float16_verdicts import module_of, trace_verdict, what_overflowed_first
+from amptui.diagnosis.float16_verdicts import module_of, origin_words, trace_verdict, what_overflowed_first
 from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.nonfinite import (
-    FORWARD_OVERFLOW,
-    FORWARD_OVERFLOW_EXPLAINED,
+    LOSS_NOT_FINITE_EXPLAINED,
     by_module,
     first_and_more,
     on_ranks,
@@ -38,7 +37,7 @@ def scaler_sentence(verdict: ScalerVerdict) -> str:
     """What the scaler's state means and what to do; empty while none is in use."""
     facts = verdict.facts
     if verdict.state == "forward overflow":
-        return FORWARD_OVERFLOW + _began_in(verdict.began)
+        return origin_words(verdict.trace)
     if verdict.state == "collapsing":
         names = facts.newest_skip.names if facts.newest_skip is not None else ()
         return _collapse(facts.skips_in_a_row < COLLAPSE_SKIPS, verdict.began, names)
@@ -163,7 +162,7 @@ def skip_means(row: SkipRow) -> str:
     """What skipped steps mean and what to do, in one line."""
     began = row.trace.first if row.trace is not None else None
     if row.meaning == "forward overflow":
-        return FORWARD_OVERFLOW + _began_in(began)
+        return origin_words(row.trace)
     if row.meaning in ("collapsed", "falling"):
         return _collapse(row.meaning == "collapsed", began, row.newest.names)
     return "calibration, normal" if row.meaning == "calibration" else "normal"
@@ -177,13 +176,13 @@ def skip_details(row: SkipRow) -> list[str]:
         lines.append(f"{units.count(left_out)} more")
     lines += map(_skip_line, row.last)
     if row.trace is not None:
-        module = what_overflowed_first(row.trace) or "nothing overflowed"
+        module = what_overflowed_first(row.trace) or trace_verdict(row.trace).text
         lines.append(f"trace of step {units.count(row.trace.step)}: {module}")
     return lines
 
 
 _EXPLAINED: Mapping[SkipMeaning, str] = {
-    "forward overflow": FORWARD_OVERFLOW_EXPLAINED,
+    "forward overflow": LOSS_NOT_FINITE_EXPLAINED,
     "calibration": "The scaler starts with a high scale on purpose and halves it until the gradients fit "
     "into float16: the first few skipped steps are part of that. Nothing to do.",
     "normal": "At this scale a gradient exceeded float16's range: the scaler skipped the step and halved "
@@ -206,11 +205,6 @@ def _skip_line(skip: StepSkipped) -> str:
         places = f"NaN or Inf in {units.count(skip.count)} gradients"
     step += f",{on_ranks(skip.ranks)}" if skip.ranks else ""
     return f"{step}: {places}" if places else step
-
-
-def _began_in(began: ModuleRange | None) -> str:
-    """Names the module whose output was non-finite first; empty if it was a gradient."""
-    return f"; it started in {module_of(began)}" if began is not None and began.way == "forward" else ""
 
 
 def _collapse(has_collapsed: bool, began: ModuleRange | None, names: Sequence[str]) -> str:

@@ -9,14 +9,17 @@ from amptui.telemetry.events import Storm
 
 FORWARD_OVERFLOW = "the forward pass overflowed: scaling cannot help; use bf16 or FP32"
 
+LOSS_NOT_FINITE = "the loss is NaN or Inf: no loss scale helps"
+
 WORDS: Mapping[NonFiniteKind, str] = {"nan": "NaN", "inf": "Inf"}
 """How each kind is written."""
 
 _NAMED_RANKS = 4
 
-FORWARD_OVERFLOW_EXPLAINED = (
-    "The loss itself is NaN or Inf: values exceeded float16's range before any gradient was scaled, so no "
-    "scale helps. A trace names the first module: run it in FP32 (with autocast disabled), or use bf16."
+LOSS_NOT_FINITE_EXPLAINED = (
+    "The loss itself is NaN or Inf before any gradient was scaled, so no scale helps. A trace tells where "
+    "that began: in the input, in the weights, or in a module's output. Run a module that exceeds float16's "
+    "range in FP32 (with autocast disabled), or use bf16."
 )
 
 
@@ -35,7 +38,7 @@ _POISONED = _Meaning(
 )
 
 _IN_FLOAT16: Mapping[str, _Meaning] = {
-    "loss": _Meaning(FORWARD_OVERFLOW, FORWARD_OVERFLOW_EXPLAINED),
+    "loss": _Meaning("no loss scale helps: a trace tells where it began", LOSS_NOT_FINITE_EXPLAINED),
     "gradient": _Meaning(
         "the scaler skips such steps",
         "Multiplied by the loss scale, these gradients exceeded float16's range. The scaler skips such steps "

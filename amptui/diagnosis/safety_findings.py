@@ -19,8 +19,12 @@ MAJORITY = 0.5
 
 _GRADES: dict[Severity, Grade] = {"info": "good", "warning": "warning", "error": "error"}
 
-FLOAT16_FAILED = ("skipped mostly", "collapsing", "forward overflow")
+FLOAT16_FAILED = ("skipped mostly", "collapsing", "forward overflow", "loss not finite")
 """What happened to float16's steps so that no single step's measurement calls it safe."""
+
+
+_BEFORE_AMP = {"input": "bad input", "weights": "bad weights", "buffer": "bad weights"}
+"""Causes of a loss that is not finite which are no precision's doing."""
 
 
 def safety_findings(question: Question) -> tuple[Finding, ...]:
@@ -82,9 +86,13 @@ def _float16_skips(question: Question) -> Finding:
 def _skip_state(verdict: ScalerVerdict, recent: int) -> tuple[str, Grade]:
     facts = verdict.facts
     mostly = facts.recent_skips > MAJORITY * recent
+    cause = "" if verdict.trace is None else verdict.trace.cause
+    loss = verdict.state == "forward overflow"
+    name = "forward overflow" if cause == "overflow" else "loss not finite"
     cases: tuple[tuple[bool, str, Grade], ...] = (
-        (verdict.state == "forward overflow" and mostly, "forward overflow", "error"),
-        (verdict.state == "forward overflow", "forward overflow once", "warning"),
+        (loss and cause in _BEFORE_AMP, _BEFORE_AMP.get(cause, ""), "error" if mostly else "warning"),
+        (loss and mostly, name, "error"),
+        (loss, f"{name} once", "warning"),
         (verdict.state == "calibrating", "calibrating", "neutral"),
         (mostly, "skipped mostly", "error"),
         (verdict.state == "collapsing", "collapsing", "error"),
@@ -143,7 +151,7 @@ def _forward(question: Question) -> Finding:
     ``value`` is the largest number, float16's largest being 65,504.
     """
     trace = question.view.numerics.trace
-    if trace is None or trace.lost_count:
+    if trace is None or trace.lost_count or trace.inputs or not trace.modules:
         return never("forward", question.precision, measured_by="trace")
     verdict = judge_trace(trace)
     about = base_precision(trace.precision) if trace.first is not None else "fp16"
@@ -354,7 +362,7 @@ def _weights(question: Question) -> Finding:
     if trace is not None and trace.lost_count > 0 and question.freshness(trace.step) == "fresh":
         return Finding(
             subject="weights",
-            state="lost",
+            state="buffers lost" if trace.cause == "buffer" else "lost",
             grade="error",
             value=trace.lost_count,
             place=trace.lost[0] if trace.lost else "",

@@ -127,6 +127,11 @@ class ModuleRange:
     """NaN or Inf where the tensor holds one. Backward it is the scaled gradient's."""
 
 
+NonFiniteCause = Literal["", "input", "weights", "buffer", "overflow", "output", "gradient", "unknown"]
+"""Where NaN or Inf began, in the order in which causes are looked for. ``overflow``: a float16 output, of
+inputs and weights that are finite; ``output``: any other; ``gradient``: all outputs were finite."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModulesTraced:
     """A trace of all modules in one step: which overflowed first, or came closest to it."""
@@ -150,6 +155,10 @@ class ModulesTraced:
     any, the trace cannot show where they come from: ``first`` is None and ``nearest`` empty."""
     lost_count: int = 0
     """How many there are."""
+    inputs: tuple[str, ...] = ()
+    """The model's inputs that hold NaN or Inf, by index or keyword: then ``first`` is None too."""
+    cause: NonFiniteCause = ""
+    """Where NaN or Inf of this step came from; empty if there was none, or in an older journal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

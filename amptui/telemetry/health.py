@@ -95,7 +95,7 @@ def _highest_exponent(window: Float16Window) -> int:
 # ----------------------------------------------------------------------------------- traced modules
 
 
-TraceState = Literal["overflowed", "weights lost", "would overflow", "fits", "unknown"]
+TraceState = Literal["input", "overflowed", "weights lost", "would overflow", "fits", "unknown"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +110,8 @@ class TraceVerdict:
 
 def judge_trace(trace: ModulesTraced) -> TraceVerdict:
     """On the module that overflowed first, or else on the one closest to an overflow."""
+    if trace.inputs:
+        return TraceVerdict(severity="error", state="input")
     if trace.lost_count:
         return TraceVerdict(severity="error", state="weights lost")
     if trace.first is not None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeGuard
 
-from amptui.records.findings import Float8Window, Float16Window, ModuleRange, ModulesTraced, XRayTaken
+from amptui.records.findings import Float8Window, Float16Window, ModulesTraced, XRayTaken
 from amptui.records.own_loop import OTHER_PRECISIONS
 from amptui.records.run import base_precision
 from amptui.records.steps import Column
@@ -171,7 +171,7 @@ class NumericsWatch:
             min_headroom=self._least(newest.scale) if newest and has_room else None,
             headrooms=series,
             outlook=self._outlook(watch.view()) if precision == "fp16" else None,
-            scaler=judge_scaler(facts, self._began(facts)),
+            scaler=judge_scaler(facts, self._explaining(facts)),
             window=self._window,
             trace=self._trace,
             xray=self._xray,
@@ -214,12 +214,14 @@ class NumericsWatch:
         now = min(_moved(room, at, scale) for at, room in finite.items())
         return GrowthOutlook(steps=steps, headroom_now=now, headroom_then=now - math.log2(GROWTH_FACTOR))
 
-    def _began(self, facts: ScalerFacts) -> ModuleRange | None:
-        """The module that a trace found to overflow first, if the trace still explains the newest skip."""
+    def _explaining(self, facts: ScalerFacts) -> ModulesTraced | None:
+        """The newest trace, if it still explains the newest skip."""
         trace, skip = self._trace, facts.newest_skip
         if trace is None or trace.precision != "fp16" or skip is None:
             return None
-        return trace.first if skip.step - trace.step <= TRACE_HOLDS_STEPS else None
+        if trace.cause == "buffer" and not trace.modules:
+            return None  # statistics that a skipped step left behind
+        return trace if skip.step - trace.step <= TRACE_HOLDS_STEPS else None
 
 
 def _moved(room: float, at: float, scale: float) -> float:

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from amptui.records.findings import ModuleRange
+from amptui.records.findings import ModuleRange, ModulesTraced
 from amptui.records.run import COLLAPSE_SKIPS, MIN_SOUND_SCALE, Severity, StepSkipped
 
 CALIBRATION_SKIPS = 4
@@ -55,10 +55,12 @@ class ScalerVerdict:
     facts: ScalerFacts = field(default_factory=ScalerFacts)
     began: ModuleRange | None = None
     """The module that a trace found to overflow first."""
+    trace: ModulesTraced | None = None
+    """A trace that still explains the newest skip."""
 
 
-def judge_scaler(facts: ScalerFacts, began: ModuleRange | None = None) -> ScalerVerdict:
-    """What the scaler is doing, the worst first; ``began``: the module that a trace found to overflow first.
+def judge_scaler(facts: ScalerFacts, trace: ModulesTraced | None = None) -> ScalerVerdict:
+    """What the scaler is doing, the worst first; ``trace``: one that still explains the newest skip.
 
     Forward overflow: a recent skip had a loss that was not finite, and no scale helps. Collapsing:
     ``COLLAPSE_SKIPS`` in a row, or a scale below ``MIN_SOUND_SCALE``. Healthy: no recent skip.
@@ -78,7 +80,9 @@ def judge_scaler(facts: ScalerFacts, began: ModuleRange | None = None) -> Scaler
         state, severity = "healthy", "info"
     elif _calibrates(facts.skips, scale_has_grown=facts.scale_has_grown):
         state, severity = "calibrating", "info"
-    return ScalerVerdict(state=state, severity=severity, facts=facts, began=began)
+    return ScalerVerdict(
+        state=state, severity=severity, facts=facts, began=trace.first if trace else None, trace=trace
+    )
 
 
 SkipMeaning = Literal["forward overflow", "collapsed", "falling", "calibration", "normal"]

@@ -24,7 +24,7 @@ from amptui.diagnosis.loss_scale import last_change, outlook, scaler_rule, scale
 from amptui.diagnosis.memory_use import saved_for_backward
 from amptui.diagnosis.nonfinite import by_module, first_and_more, place_line
 from amptui.records.answers import RequestMade
-from amptui.records.findings import Float16Window, ModuleRange, ModulesTraced, ReferenceAgreement, XRayTaken
+from amptui.records.findings import Float16Window, ModulesTraced, ReferenceAgreement, XRayTaken
 from amptui.records.run import NonFiniteKind
 from amptui.telemetry.events import event_of, summary_of_xray
 from amptui.telemetry.health import judge_trace, judge_window, judge_xray
@@ -239,7 +239,7 @@ def test_a_cosine_is_cut_and_never_rounded_up_to_one(cosine: float | None, digit
 FALLING = ScalerFacts(steps=5, skips_in_a_row=5, newest_skip=skip(5))
 FORWARD = ScalerFacts(steps=1, forward_overflow_step=1)
 
-SCALERS: Mapping[str, tuple[ScalerFacts, ModuleRange | None]] = {
+SCALERS: Mapping[str, tuple[ScalerFacts, ModulesTraced | None]] = {
     "never ran": (ScalerFacts(), None),
     "no skip": (ScalerFacts(steps=3), None),
     "no skip any more": (ScalerFacts(steps=5000, skips=1, steps_since_skip=1200), None),
@@ -247,10 +247,14 @@ SCALERS: Mapping[str, tuple[ScalerFacts, ModuleRange | None]] = {
     "a skip": (ScalerFacts(steps=500, skips=9, recent_skips=1), None),
     "frequent skips": (ScalerFacts(steps=500, skips=9, recent_skips=5), None),
     "falling": (replace(FALLING, steps=9, skips=6, recent_skips=6, skips_in_a_row=6), None),
-    "falling, traced": (FALLING, module("b")),
+    "falling, traced": (FALLING, traced(first=module("b"))),
     "collapsed": (ScalerFacts(steps=200, scale=0.5), None),
     "forward overflow": (replace(FORWARD, steps=700, skips=1, recent_skips=1), None),
-    "forward overflow, traced": (FORWARD, module()),
+    "forward overflow, traced": (FORWARD, traced(first=module(), cause="overflow")),
+    "input, traced": (FORWARD, traced(inputs=("0",), cause="input")),
+    "weights, traced": (FORWARD, traced(lost=("a.weight",), lost_count=1, cause="weights")),
+    "loss alone, traced": (FORWARD, traced(first=module(way="backward"), cause="gradient")),
+    "looked at without hooks": (FORWARD, traced(cause="unknown")),
 }
 
 OUTLOOKS: Mapping[str, GrowthOutlook | None] = {
@@ -264,8 +268,8 @@ OUTLOOKS: Mapping[str, GrowthOutlook | None] = {
 
 def test_what_is_said_of_the_loss_scaler(goldens: Goldens) -> None:
     rows = {}
-    for name, (facts, began) in SCALERS.items():
-        verdict = judge_scaler(facts, began)
+    for name, (facts, trace) in SCALERS.items():
+        verdict = judge_scaler(facts, trace)
         rows[name] = [f"{verdict.state}: {scaler_sentence(verdict)}", scaler_rule(verdict)]
     for name, found in OUTLOOKS.items():
         rows[name] = [outlook(found)]

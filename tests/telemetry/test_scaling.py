@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from amptui.records.steps import StepRecord
 from amptui.telemetry.scaler import ScalerWatch
 from amptui.telemetry.scaling import RECENT_STEPS, ScalerVerdict, judge_scaler, judge_skip
-from tests.telemetry.record_samples import backoff, growth, module, skip, step, stretches
+from tests.telemetry.record_samples import backoff, growth, module, skip, step, stretches, traced
 
 FIRST: dict[str, Any] = {"skips_before": 0, "scale_has_grown": False}
 
@@ -115,7 +115,7 @@ def test_a_verdict_holds_the_newest_skip_and_the_module_that_a_trace_found() -> 
     watch = watched("sssss")
     watch.add_skip(skip(5))
     assert judge_scaler(watch.facts()).facts.newest_skip == skip(5)
-    assert judge_scaler(watch.facts(), module("b")).began == module("b")
+    assert judge_scaler(watch.facts(), traced(first=module("b"))).began == module("b")
 
 
 def naive_facts(outcomes: Sequence[str]) -> tuple[int, int, int, int, int | None]:

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +23,7 @@ from amptui.engine.probes.gradients import (
     together,
 )
 from amptui.engine.probes.operators import dtype_name, tensors_in
-from amptui.records.findings import ModuleRange, ModulesTraced
+from amptui.records.findings import ModuleRange, ModulesTraced, NonFiniteCause
 
 MAX_NEAREST = 8
 """How many modules one record names as closest to an overflow."""
@@ -69,6 +69,9 @@ class ModuleTrace:
         # Lists, because append is atomic: autograd runs CUDA's backward pass in other threads.
         self._measurements: list[_Measurement] = []
         self._lost_weights = LostWeights(model, infinite_at_start)
+        self._model = model
+        self._inputs: list[tuple[str, Tensor]] = []
+        self._is_called = False
         self._seconds_spent: list[float] = []
         self._versions = WeakTensorKeyDictionary()
         self._hooks = ExitStack()
@@ -80,6 +83,9 @@ class ModuleTrace:
         self._is_used = True
         began = time.perf_counter()
         self._hooks.enter_context(torch.compiler.set_stance("force_eager"))
+        if not isinstance(self._model, torch.jit.ScriptModule):
+            handle = self._model.register_forward_pre_hook(self._see_inputs, with_kwargs=True)
+            self._hooks.callback(handle.remove)
         for name, module in self._modules:
             self._hooks.callback(module.register_forward_hook(partial(self._see_output, name)).remove)
         self._lost_weights.measure_buffers()
@@ -101,6 +107,7 @@ class ModuleTrace:
         began = time.perf_counter()
         self._lost_weights.measure_parameters()
         largest = [measurement.largest for measurement in self._measurements]
+        largest += [value for _, value in self._inputs]
         device = self._device or largest[0].device
         # The replicas of nn.DataParallel have theirs on other GPUs.
         row = torch.stack([*together(largest, device), *self._lost_weights.values(device)])
@@ -113,19 +120,41 @@ class ModuleTrace:
             ModuleRange(name=call.name, kind=call.kind, way=call.way, dtype=call.dtype, largest=largest)
             for call, largest in zip(self._measurements, row[: len(self._measurements)], strict=True)
         ]
-        first = _first(ranges)
-        lost_names = (
-            self._lost_weights.lost_names(row[len(ranges) :], first.name) if first is not None else []
-        )
+        first, rest = _first(ranges), row[len(ranges) :]
+        inputs: tuple[str, ...] = ()
+        lost_names = list[str]()
+        cause: NonFiniteCause = ""
+        if first is not None:
+            inputs = bad_inputs([name for name, _ in self._inputs], rest)
+            lost_names = self._lost_weights.lost_names(rest[len(self._inputs) :], first.name)
+            cause = self._cause(first, inputs, lost_names)
+        is_earlier = bool(inputs or lost_names)
         return ModulesTraced(
-            first=None if lost_names else first,
-            nearest=() if lost_names else _nearest(ranges),
+            first=None if is_earlier else first,
+            nearest=() if is_earlier else _nearest(ranges),
+            inputs=inputs,
+            cause=cause,
             modules=len(self._modules),
             seconds=sum(self._seconds_spent),
             lost=tuple(lost_names[:MAX_NAMES]),
             lost_count=len(lost_names),
             **fields,
         )
+
+    def _cause(self, first: ModuleRange, inputs: Collection[str], lost: Sequence[str]) -> NonFiniteCause:
+        if inputs:
+            return "input"
+        if lost:
+            return self._lost_weights.cause(lost)
+        if first.way == "backward":
+            return "gradient"
+        if first.dtype != "float16":  # bfloat16 has FP32's range
+            return "output"
+        return "overflow" if self._is_called else "unknown"
+
+    def _see_inputs(self, _model: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+        self._is_called = True
+        self._inputs += largest_inputs(args, kwargs)
 
     def _see_output(self, name: str, module: nn.Module, _args: object, output: object) -> None:
         """The forward hook of the module called ``name``."""
@@ -204,17 +233,21 @@ class LostWeights:
 
     def measure_buffers(self) -> None:
         """Call it before the forward pass."""
-        self._buffers = _largest_of(self._model.named_buffers())
+        self._buffers = largest_of(self._model.named_buffers())
 
     def measure_parameters(self) -> None:
         """Call it after the backward pass, before the optimizer's step."""
         parameters = list(self._model.named_parameters())
         self._with_gradient = {name for name, parameter in parameters if parameter.grad is not None}
-        self._parameters = _largest_of(parameters)
+        self._parameters = largest_of(parameters)
 
     def values(self, device: torch.device) -> list[Tensor]:
         """What :meth:`lost_names` needs, 0-d on ``device``."""
         return together([*self._parameters.values(), *self._buffers.values()], device)
+
+    def cause(self, lost: Sequence[str]) -> NonFiniteCause:
+        """Of lost names, of which parameters come first."""
+        return "weights" if lost[0] in self._parameters else "buffer"
 
     def lost_names(self, largest: Sequence[float], module: str) -> list[str]:
         """What was not finite before the step, by the delivered ``values``: names, parameters first.
@@ -231,10 +264,33 @@ class LostWeights:
         ]
 
 
+def largest_inputs(args: Sequence[object], kwargs: Mapping[str, object]) -> list[tuple[str, Tensor]]:
+    """The largest value of each floating-point input, by index or keyword; never waits for the device.
+
+    Its sign is kept: the -Inf of a mask is meant to be there, and is no cause.
+    """
+    values = [*((str(index), value) for index, value in enumerate(args)), *kwargs.items()]
+    with torch.no_grad():
+        return [
+            (name, tensor.detach().amax().float())
+            for name, value in values
+            for tensor in tensors_in(value)
+            if is_measurable(tensor) and tensor.is_floating_point() and tensor.numel()
+        ]
+
+
+def bad_inputs(names: Sequence[str], largest: Sequence[float]) -> tuple[str, ...]:
+    """Those of :func:`largest_inputs` that hold NaN or Inf, by their delivered values."""
+    bad = [
+        name for name, value in zip(names, largest, strict=False) if math.isnan(value) or value == math.inf
+    ]
+    return tuple(dict.fromkeys(bad))[:MAX_NAMES]
+
+
 def infinite_names(model: nn.Module) -> frozenset[str]:
     """The parameters and buffers that hold Inf now; waits for the device."""
     tensors = [*model.named_parameters(), *model.named_buffers()]
-    largest = _largest_of(tensors)
+    largest = largest_of(tensors)
     if not largest:
         return frozenset()
     first, *_ = largest.values()
@@ -243,7 +299,8 @@ def infinite_names(model: nn.Module) -> frozenset[str]:
 
 
 @torch.no_grad()
-def _largest_of(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+def largest_of(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    """The largest absolute value of each that can be measured; never waits for the device."""
     values = ((name, _largest(tensor)) for name, tensor in tensors)
     return {name: largest for name, largest in values if largest is not None}
 

@@ -55,11 +55,16 @@ class ModelInputs:
         self._input: _Input | None = None
         self._counted: _Input | None = None
         """That of the step's newest pass: several losses of one batch are passes of the same samples."""
+        self._newest: list[tuple[str, weakref.ref[Tensor]]] = []
         self._remove: Callable[[], object] | None = None
         has_hooks = any(vars(model).get(name) for name in _TABLES)
         may_hook = not (has_hooks or is_anything_compiled() or _takes_time_first(model))
         if may_hook and type(model).__call__ is nn.Module.__call__:
             self._remove = _hook(model, self._see)
+
+    def newest(self) -> list[tuple[str, Tensor]]:
+        """What the newest call was given and is there still, by index or keyword."""
+        return [(name, tensor) for name, ref in self._newest if (tensor := ref()) is not None]
 
     def take(self) -> int | None:
         """The samples since the last call, which one backward pass used; None if that is not sure."""
@@ -89,7 +94,10 @@ class ModelInputs:
             return
         self._calls += 1
         try:
-            tensors = [value for value in (*args, *kwargs.values()) if _has_dimensions(value)]
+            named = [*zip(map(str, range(len(args))), args, strict=True), *kwargs.items()]
+            named = [(name, value) for name, value in named if _has_dimensions(value)]
+            self._newest = [(name, weakref.ref(value)) for name, value in named]
+            tensors = [value for _, value in named]
             sizes = {tensor.shape[0] for tensor in tensors}
             if all(tensor.dim() == 1 and tensor.is_floating_point() for tensor in tensors):
                 sizes.clear()  # one sample's features as well
@@ -109,6 +117,10 @@ class FreshSamples:
         self._batch_samples = 0
         self.may_be_known = inputs is not None
         """Whether there may be any; else there is nothing to take."""
+
+    def newest_inputs(self) -> list[tuple[str, Tensor]]:
+        """The model's, as far as they are seen."""
+        return [] if self._inputs is None else self._inputs.newest()
 
     @property
     def counts_inputs(self) -> bool:

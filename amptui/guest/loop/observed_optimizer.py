@@ -33,6 +33,7 @@ from amptui.guest.loop.computed_precision import WEIGHTS_WORDS
 from amptui.guest.loop.guard import harmless
 from amptui.guest.loop.loop_step import DroppedBatches, LoopStep, RowSender
 from amptui.guest.loop.model_inputs import FreshSamples, ModelInputs
+from amptui.guest.loop.nonfinite_origin import NonFiniteOrigin
 from amptui.guest.loop.parameter_owner import LooseParameters, kind_of
 from amptui.guest.loop.pass_account import DroppedPasses, PassAccount
 from amptui.records.own_loop import FLOAT8_LAYERS
@@ -105,6 +106,8 @@ class ObservedOptimizer:
             self.device, partial(getattr, self, "_ended"), self._reporter, name, samples_per_step or 0
         )
         self._sender.is_timed = not state.is_listening
+        self._origin = NonFiniteOrigin(self.device, self._sender.readback, emit=self._emit)
+        self._origin_step = 0
         self._warm_up, self._warms_up = WarmUp(), True
         self.allocator = AllocatorWatch(self.device)
         self.step = 0
@@ -341,6 +344,7 @@ class ObservedOptimizer:
         self.updates.forget()
         if self.active:
             self._end_step()
+            self._look_for_origin(is_last=True)
             for dropped_passes in self.account.abandoned():
                 self.take_dropped(dropped_passes)
             self._sender.readback.flush() if waits else self._sender.readback.drain()
@@ -451,10 +455,19 @@ class ObservedOptimizer:
         """Deliver the numbers that have arrived."""
         self._sender.readback.drain()
         self._norms.look(self.step, self._reporter)
+        if self._reporter.unexplained_step > self._origin_step:
+            self._origin_step = self._reporter.unexplained_step
+            self._look_for_origin()
         self.updates.look(self.step)
         self._look_at_memory()
         self._look_due = time.perf_counter() + LOOK_INTERVAL_SECONDS
         self._look_step = self.step + (1 if self._reporter.in_trouble else MAX_STEPS_BETWEEN_LOOKS)
+
+    def _look_for_origin(self, *, is_last: bool = False) -> None:
+        """Once something is not finite, and at the end; a monitor with probes of its own traces instead."""
+        if self.keeper is None and not self.name and not self.is_sharded:
+            inputs, precision = self._fresh_samples.newest_inputs(), self._reported_precision
+            self._origin.look(self._model(), inputs, self.step, precision, is_last=is_last)
 
     def _look_at_memory(self) -> None:
         if not self.name:
