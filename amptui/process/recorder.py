@@ -62,9 +62,9 @@ class Recorder:
         self,
         session: Session,
         run_dir: RunDir,
+        own: OwnFolder | None = None,
         *,
         request: Mapping[str, Any],
-        own: OwnFolder | None = None,
         listeners: Sequence[Listener] = (),
         goes_on: bool = False,
     ) -> None:

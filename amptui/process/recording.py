@@ -66,14 +66,8 @@ class Recording:
         listeners = [*listeners, lambda _batch: self._lock.renew()]  # once a second: the device is sampled
         try:
             session = Session(str(run_dir.path))
-            recorder = Recorder(
-                session,
-                run_dir,
-                request=request,
-                own=self._lock.folder,
-                listeners=listeners,
-                goes_on=goes_on,
-            )
+            own = self._lock.folder
+            recorder = Recorder(session, run_dir, own, request=request, listeners=listeners, goes_on=goes_on)
         except BaseException:
             self._lock.release()
             raise
@@ -86,7 +80,7 @@ class Recording:
             self._notifier = Notifier(audience.webhook, look=recorder.status, say=recorder.emit)
         self._index: threading.Thread | None = None
         self._is_closed = False
-        self.claim_folder = self._lock.folder.claim
+        self.claim_folder = own.claim
         self.emit = recorder.emit
         self.view = recorder.view
         self.cut_after = recorder.cut_after

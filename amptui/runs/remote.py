@@ -300,8 +300,7 @@ class Ssh:
         if time.monotonic() > limit:
             raise UnreachableError(self.host, f"no answer for {self._limit_seconds:g} s")
         if self._errors_bytes > _MAX_ERRORS_BYTES:
-            what = f"{self.host} writes errors without end: {self.last_error()}"
-            raise RemoteError(what, hint=f"to see more: ssh {shlex.quote(printable(self.host))}")
+            raise RemoteError(f"{self.host} writes errors without end: {self.last_error()}")
         arrives = self.connection.fileno()
         ready, _, _ = select.select([arrives, self._errors], [], [], _LOOK_SECONDS)
         if self._errors in ready and not self._read_errors() and arrives not in ready:

@@ -2,7 +2,6 @@
 
 import os
 import re
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import count
@@ -55,19 +54,14 @@ def cut_after(journal: Path, step: int) -> int:
 def refuse_newer_checkpoint(journal: Path, step: int) -> None:
     """Raise ``RunFolderError`` if ``journal`` ends before ``step``: the checkpoint is of another run.
 
-    A journal that was deleted says nothing, and refuses nothing.
+    One that was deleted, or whose last megabyte has no steps, refuses nothing.
     """
-    for length in (2**16, 2**22, sys.maxsize):
-        try:
-            records = records_at_end(journal, length)
-        except OSError:
-            return
-        last = max((r.last_step for r in records if isinstance(r, Steps) and not r.optimizer), default=0)
-        if last >= step:
-            return
-        if last:
-            break
-    if records:
+    try:
+        records = records_at_end(journal, 2**20)
+    except OSError:
+        return
+    last = max((r.last_step for r in records if isinstance(r, Steps) and not r.optimizer), default=step)
+    if last < step:
         what = f"{journal} ends at step {last:,}, before the checkpoint of step {step:,}"
         hint = "if it is of this run, move the journal away and resume again"
         raise RunFolderError(f"{what}, which may be of another run", hint=hint)

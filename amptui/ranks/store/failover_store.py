@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from datetime import timedelta
 from functools import cache, partial
@@ -64,8 +65,7 @@ def connected(*, leads: bool) -> Store:
         return _hosted(host, port) if hosts else _client(host, port)
     except RuntimeError as error:
         if hosts:
-            taken = any(words in str(error) for words in ("EADDRINUSE", "address already in use"))
-            why = "another program has that port" if taken else one_line(str(error))
+            why = "another program has that port" if "EADDRINUSE" in str(error) else one_line(str(error))
             what = f"rank 0 cannot listen at MASTER_ADDR:MASTER_PORT, {host}:{port}: {why}"
             raise DeviceError(what, hint="set MASTER_PORT to a free port for all ranks") from error
         what = f"no store of the ranks answers at MASTER_ADDR:MASTER_PORT, {host}:{port}"
@@ -84,25 +84,24 @@ def _hosted(host: str, port: int) -> Store:
 
 
 def _client(host: str, port: int) -> Store:
-    made: list[Store | RuntimeError] = []
+    store: Future[Store] = Future()
 
     def connect() -> None:
         try:
-            made.append(TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=_CONNECTING))
+            store.set_result(
+                TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=_CONNECTING)
+            )
         except RuntimeError as error:
-            made.append(error)
+            store.set_exception(error)
 
     # Not in this thread: torch waits for ever for the answer of another program that has the port.
-    thread = threading.Thread(target=connect, name="amptui-store", daemon=True)
-    thread.start()
+    threading.Thread(target=connect, name="amptui-store", daemon=True).start()
     listened = 0
-    while not made and listened < 2:
-        thread.join(_ANSWER_SECONDS)
-        listened = listened + 1 if not made and _listens(port) else 0
-    store = made[0] if made else RuntimeError("what listens there is no store")
-    if isinstance(store, RuntimeError):
-        raise store
-    return store
+    while listened < 2:
+        with suppress(TimeoutError):
+            return store.result(_ANSWER_SECONDS)
+        listened = listened + 1 if _listens(port) else 0
+    raise RuntimeError("what listens there is no store")
 
 
 class LostKeyError(RuntimeError):
