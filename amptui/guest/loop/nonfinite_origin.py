@@ -74,11 +74,11 @@ class NonFiniteOrigin:
         measured = zip(looked.weights, row[len(looked.inputs) : split], strict=True)
         lost = [name for name, value in measured if not math.isfinite(value)]
         cause: NonFiniteCause = "input" if inputs else "weights" if lost else "unknown"
-        found = looked.buffers.record(row[split:], time=now, step=looked.step)
-        if found is not None:
-            self._emit(found)
+        statistics = looked.buffers.record(row[split:], time=now, step=looked.step)
+        if statistics is not None:
+            self._emit(statistics)
             if cause == "unknown" and (
-                read := [n for n in found.names if looked.is_last or n in looked.read]
+                read := [n for n in statistics.names if looked.is_last or n in looked.read]
             ):
                 cause, lost = "buffer", read
         if looked.is_last and (not lost or cause in self._causes):
