@@ -293,6 +293,7 @@ _WORDS: Mapping[Subject, Mapping[str, str]] = {
     "weights": {
         "lost": "weights hold NaN or Inf{in_place}",
         "buffers lost": "buffers hold NaN or Inf{in_place}",
+        "bad input": "the model's input and its weights hold NaN or Inf: look at the data",
         "ranks differ": "the weights differ on {ranks}",
         "finite": "finite",
     },

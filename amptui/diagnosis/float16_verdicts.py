@@ -154,7 +154,7 @@ def origin_words(trace: ModulesTraced | None) -> str:
     words = FORWARD_OVERFLOW if trace.cause == "overflow" else LOSS_NOT_FINITE
     if trace.cause == "unknown":
         why = "the model's inputs were not seen" if began else "its operations were not seen"
-        words += f"; cause unknown, because {why}"
+        words = f"NaN or Inf, cause unknown, because {why}"  # with a loss that may be finite
     elif began is not None and began.way == "backward":
         words += ", the outputs of all modules are finite: look at the loss and the labels"
     elif began is not None:

@@ -362,10 +362,10 @@ def _weights(question: Question) -> Finding:
     if trace is not None and trace.lost_count > 0 and question.freshness(trace.step) == "fresh":
         return Finding(
             subject="weights",
-            state="buffers lost" if trace.cause == "buffer" else "lost",
+            state={"buffer": "buffers lost", "input": "bad input"}.get(trace.cause, "lost"),
             grade="error",
             value=trace.lost_count,
-            place=trace.lost[0] if trace.lost else "",
+            place="" if trace.inputs else next(iter(trace.lost), ""),
             step=trace.step,
             precision=trace.precision,
         )
