@@ -179,7 +179,8 @@ class AmpMonitor(Monitor):
         """Unscale and clip the gradients, update the weights unless they overflowed, zero the gradients.
 
         ``name``: of several optimizers, the one whose step it is. What its loss left in the gradients of
-        others is the script's to clear. Raises ValueError if there is no optimizer of that name.
+        others is the script's to clear. Raises ValueError if there is no optimizer of that name, TypeError if
+        it is a closure, which is the optimizer's to call.
         """
         scaler, optimizer = self._amp.scaler, self._optimizer_of(name)
         if self._clip_norm is not None:
@@ -205,6 +206,10 @@ class AmpMonitor(Monitor):
             self._update_scale()
 
     def _optimizer_of(self, name: str) -> Optimizer:
+        if not isinstance(name, str):
+            raise TypeError(
+                "step() takes no closure: call optimizer.step(closure), with monitor.backward(loss) in it"
+            )
         if name not in self._optimizers:
             names = ", ".join(map(repr, self._optimizers))
             raise ValueError(f"step() takes the name of one of the optimizers: {names}, not {name!r}")

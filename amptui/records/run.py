@@ -339,7 +339,7 @@ class RunFinished:
     """``ended``: an observed script came to its end without an error that can be seen from within. With which
     exit status is not known: Python tells nobody of a ``sys.exit(1)``."""
     unwatched: str = ""
-    """Why the script was not watched to its end, after the last of ``steps``; such a run is never ``done``."""
+    """Why the script was watched to the last of ``steps`` alone; such a run is never ``done``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,7 @@ class PrecisionReader:
 
     def __init__(self) -> None:
         self._kinds: dict[type, int] = {}
-        self._known: dict[tuple[type, int, torch.dtype | None], torch.dtype | None] = {}
+        self._dtypes: dict[tuple[type, int, torch.dtype | None], torch.dtype | None] = {}
         """What the graphs ran in that have been searched, by how each began, its number of nodes, and the
         product nearest to the loss: casts are nodes, too. Emptied as autocast is entered."""
         self._newest_node = 0
@@ -64,7 +64,7 @@ class PrecisionReader:
         if torch.is_autocast_enabled(kind):  # a context that disables it lowers no precision
             dtype = torch.get_autocast_dtype(kind)
             self._looks = _PASSES_AFTER_AUTOCAST
-            self._known.clear()
+            self._dtypes.clear()
         if torch.is_grad_enabled():
             self._entered[kind] = dtype
             if dtype in LOW_DTYPES:
@@ -83,12 +83,12 @@ class PrecisionReader:
         kind = backward.tensors[0].device.type
         is_active = torch.is_autocast_enabled(kind)
         shape = (type(root), self._newest_node - newest, nearest)
-        if shape in self._known and not (self._looks or is_active):
-            return self._known[shape]
-        if len(self._known) >= _MAX_SHAPES:
+        if shape in self._dtypes and not (self._looks or is_active):
+            return self._dtypes[shape]
+        if len(self._dtypes) >= _MAX_SHAPES:
             self._passes += 1
             if self._passes % _PASSES_BETWEEN_LOOKS and not (self._looks or is_active):
-                return next(reversed(self._known.values()))
+                return next(reversed(self._dtypes.values()))
         self._looks = max(0, self._looks - 1)
         dtype, is_complete, is_opaque = self._search(backward.tensors)
         if dtype is None and is_complete:
@@ -99,7 +99,7 @@ class PrecisionReader:
         self._lower_looks = max(0, self._lower_looks - 1)
         backward.may_be_lower = dtype is torch.float32 and lower
         if dtype not in LOW_DTYPES and not (self._looks or is_active):
-            self._known[shape] = dtype
+            self._dtypes[shape] = dtype
         return dtype
 
     def _nearest_dtype(self, root: Any) -> torch.dtype | None:

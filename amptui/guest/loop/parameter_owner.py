@@ -91,21 +91,21 @@ def modules_around(parameters: Iterable[Tensor]) -> list[nn.Module]:
     Found from the inside out by what refers to what. A list of all objects of the process would hold those
     that another thread is building, a tuple among them: Python raises SystemError there.
     """
-    found: dict[int, nn.Module] = {}
+    modules_by_id: dict[int, nn.Module] = {}
     waiting = {id(p): p for p in parameters}
     while waiting:
         # One parameter leads to all modules around it, which often have the others.
         modules: list[nn.Module] = []
         level = _holders_of([waiting.popitem()[1]])
-        while level := [module for module in level if id(module) not in found]:
-            found |= {id(module): module for module in level}
+        while level := [module for module in level if id(module) not in modules_by_id]:
+            modules_by_id |= {id(module): module for module in level}
             modules += level
             level = _holders_of(level)
         for module in modules:
             for _, part in _inside(module, "", set()):
                 for _, p in _registered(part, "_parameters"):
                     waiting.pop(id(p), None)
-    return list(found.values())
+    return list(modules_by_id.values())
 
 
 def _holders_of(values: Sequence[Any]) -> list[nn.Module]:

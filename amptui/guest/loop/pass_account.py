@@ -54,6 +54,7 @@ class StepPasses:
         """Those of the passes."""
         self.sites: set[int] = set()
         """Where in the loop they ran."""
+        self.precisions: set[str] = set()
 
     @property
     def form(self) -> LossForm:
@@ -79,7 +80,8 @@ class StepPasses:
             self.is_product = True
         if backward.may_be_lower:
             self.may_be_lower = True
-        self.precision = precision if self.precision in ("", precision) else "mixed"
+        self.precisions.add(precision)
+        self.precision = precision if len(self.precisions) == 1 else "mixed"
         loss = backward.loss
         if loss is not None:
             if loss.dtype is not torch.float32 and loss.dtype in LOW_DTYPES:

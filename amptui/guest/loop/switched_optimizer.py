@@ -270,6 +270,8 @@ class SwitchedOptimizer(ObservedOptimizer):
     def _precision(self) -> str:
         """What the step was computed in: the chosen precision, unless the loop did something else."""
         precision, computed_precision = self._switch.precision.name, super()._precision()
+        if computed_precision == "mixed" and self._loop_step.passes.precisions == {precision, "fp32"}:
+            return precision  # a part that the script computes in float32 beside it is a part of AMP
         if computed_precision == "fp32" and precision in ("ieee", "tf32"):
             return precision
         if computed_precision != precision:
