@@ -159,6 +159,14 @@ def ratio(value: float | None) -> str:
     return f"{value:.2f}×" if value == 0 or abs(value) >= 0.1 else f"{value:.2g}×"
 
 
+def about_ratio(value: float | None) -> str:
+    """A ratio without an interval, in two digits: ``1.9×``, ``0.87×``, ``12×``."""
+    if value is None or not math.isfinite(value):
+        return NOT_AVAILABLE
+    digits = 2 if 0.0995 <= abs(value) < 0.995 else 1 if 0.995 <= abs(value) < 9.95 else None
+    return f"{float(f'{value:.2g}'):g}×" if digits is None else f"{value:.{digits}f}×"
+
+
 def tick(words: str) -> str:
     """A round number at an axis, without closing zeros: ``2.00`` is ``2``, ``20.0 k`` is ``20 k``."""
     return _ZEROS.sub(lambda match: f".{match[1]}" if match[1] else "", words)

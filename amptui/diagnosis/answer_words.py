@@ -10,12 +10,11 @@ from amptui.diagnosis.float16_verdicts import cosine_words, underflow_words
 from amptui.diagnosis.labels import family_label, layer_label, precision_label, short_label
 from amptui.diagnosis.speed import (
     NO_STEPS,
-    disturbed_words,
+    about_speed,
     interval_ends,
     less_memory,
     less_percent,
     speed_of,
-    times_speed,
 )
 from amptui.records.run import FP8_PRECISIONS, base_precision, reference_precision
 
@@ -66,14 +65,12 @@ def interval_words(finding: Finding) -> str:
 def _speed_words(speed: Finding, *, than: str) -> str:
     if speed.state in ("faster", "slower", "same", "open"):
         return speed_of(speed.value or 1.0, speed.low, speed.high, than).words
-    return _NO_SPEED.get(speed.state, NO_STEPS).format(
-        speed=times_speed(speed.value, than), disturbed=disturbed_words(speed.value, speed.low), than=than
-    )
+    return _NO_SPEED.get(speed.state, NO_STEPS).format(speed=about_speed(speed.value, than), than=than)
 
 
 _NO_SPEED = {
-    "disturbed": "{disturbed}",
-    "first impression": "~{speed}, provisional",
+    "disturbed": "step times too uneven",
+    "first impression": "{speed}, provisional",
     "never ran": "never tried here",
     "reference never ran": "never compared with {than}",
     "too few steps": "too few steps for a speed",
@@ -306,8 +303,8 @@ _OF_A_SCALE = ("survives", "outweighed", "kept", "underflows", "overflow")
 
 _SHORT: Mapping[tuple[Subject, str], str] = {
     **{("speed", state): "{ratio}" for state in ("faster", "slower", "same", "open")},
-    ("speed", "first impression"): "~{ratio} provisional",
-    ("speed", "disturbed"): "{ratio}, mean {mean}",
+    ("speed", "first impression"): "{ratio} provisional",
+    ("speed", "disturbed"): "uneven steps",
     ("speed", "observed"): "needs watch()",
     **{(subject, "emulated"): "emulated" for subject in ("speed", "memory", "limit")},
     **{("memory", state): "{less_percent}" for state in ("less", "more", "same")},
@@ -365,7 +362,7 @@ def _fields(finding: Finding) -> dict[str, str]:
         "count": units.count(value),
         "ranks": "1 rank" if value == 1 else f"{units.count(value)} ranks",
         "whole": units.count(finding.whole),
-        "ratio": units.ratio(value),
+        "ratio": units.ratio(value) if finding.high else f"~{units.about_ratio(value)}",
         "percent": units.percent(value),
         "tenths": units.percent(value, 1),
         "share": units.share(value, 1),
@@ -374,7 +371,6 @@ def _fields(finding: Finding) -> dict[str, str]:
         "less_percent": less_percent(saving),
         "short": units.short_count(value),
         "loss": units.loss(value),
-        "mean": units.ratio(finding.low),
         "other_loss": units.loss(finding.low),
         "cosine": cosine_words(value),
         "kind": "NaN" if value is not None and math.isnan(value) else "Inf",

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 
 from amptui.base import units
 from amptui.diagnosis.labels import family_label, precision_label
-from amptui.diagnosis.speed import times_speed
 from amptui.records.own_loop import OTHER_PRECISIONS
 from amptui.records.run import LOW_PRECISIONS, base_precision, is_emulated
 from amptui.records.samples import GpuSample
@@ -146,10 +145,10 @@ def limit_beside(
     baseline, low = by_precision.get(comparison.baseline or ""), by_precision.get(comparison.low or "")
     if baseline is None or low is None or timing not in (baseline, low) or is_emulated(low.precision):
         return limit(timing, ranks=ranks)
-    why = why_slower(baseline, low)
+    # The parts of a step explain a loss of speed; whether there is one is said by the comparison alone.
+    why = why_slower(baseline, low) if comparison.speedup and comparison.speedup < 1 else ""
     if why and timing is baseline:
-        speed = times_speed(_whole(baseline) / _whole(low), precision_label(baseline.precision))
-        why = f"{precision_label(low.precision)} gains nothing: {speed}"
+        why = f"{precision_label(low.precision)} gains nothing"
     return why or limit(timing, ranks=ranks)
 
 

@@ -29,7 +29,7 @@ def run_facts(run: RunStarted) -> Facts:
         ("ranks", size_words(run.world_size, run) if run.world_size > 1 else ""),
         ("batch", _samples(run.batch_size)),
         ("global batch", _samples(run.global_batch_size)),
-        ("epochs", _epochs(run)),
+        ("steps" if _ends_early(run) else "epochs", _epochs(run)),
         *((f"no {name}", reason) for name, reason in run.unsupported.items()),
     ]
     return Facts("run", [pair for pair in pairs if pair[1]])
@@ -53,7 +53,15 @@ def _samples(size: int | None) -> str:
     return "" if size is None else f"{units.count(size)} samples"
 
 
+def _ends_early(run: RunStarted) -> bool:
+    """Whether it was asked for fewer steps than its epochs have."""
+    steps = (run.steps_per_epoch or 0) * run.total_epochs
+    return run.total_steps is not None and run.total_steps < steps
+
+
 def _epochs(run: RunStarted) -> str:
+    if _ends_early(run):
+        return f"{units.count(run.total_steps)}, {units.count(run.steps_per_epoch)} an epoch"
     steps = "" if run.steps_per_epoch is None else f" of {units.count(run.steps_per_epoch)} steps"
     return f"{units.count(run.total_epochs or None)}{steps}"
 

@@ -34,6 +34,11 @@ def times_speed(ratio: float | None, than: str) -> str:
     return f"{units.ratio(ratio)} the speed of {than}"
 
 
+def about_speed(ratio: float | None, than: str) -> str:
+    """``about 1.7× the speed of FP32``: of steps that were not alternated, without an interval."""
+    return f"about {units.about_ratio(ratio)} the speed of {than}"
+
+
 def interval_ends(low: float | None, high: float | None) -> str:
     """``1.68 to 1.74``; empty without an interval."""
     return " to ".join(units.ratio(end).removesuffix("×") for end in (low, high)) if low and high else ""
@@ -74,14 +79,10 @@ class Speed(NamedTuple):
 def speed_of(speedup: float, low: float | None, high: float | None, than: str) -> Speed:
     """A speed-up above 0 with its interval, if there is one; below 1 it is slower."""
     state, interval = speed_state(speedup, low, high), interval_ends(low, high)
-    words = f"no clear difference from {than} yet" if state == "open" else times_speed(speedup, than)
+    words = (times_speed if interval else about_speed)(speedup, than)
+    words = f"no clear difference from {than} yet" if state == "open" else words
     gain = {"faster": 1, "slower": -1}.get(state, 0) if units.ratio(speedup) != "1.00×" else 0
     return Speed(words, f"({interval})" if interval else "", gain)
-
-
-def disturbed_words(by_median: float | None, by_mean: float | None) -> str:
-    """What two ratios that contradict each other are."""
-    return f"{units.ratio(by_median)} by the median, {units.ratio(by_mean)} by the mean"
 
 
 def less_memory(saving: float) -> str:
@@ -208,9 +209,8 @@ def why_no_ratio(comparison: Comparison, accepts: Collection[RequestKind] = ()) 
         case "low" | "baseline":
             return _other_side(comparison, accepts)
         case "steady steps":
-            ratios = disturbed_words(comparison.by_median, comparison.by_mean)
             hint = "; press c to alternate precisions" if "comparison" in accepts else ""
-            return f"uneven step times: {family_label(low)} {ratios}{hint}"
+            return f"step times too uneven for a speed-up{hint}"
         case "steps":
             return "neither FP32 nor AMP ran" if comparison.rows and not (baseline or low) else NO_STEPS
     return ""

@@ -23,7 +23,7 @@ from amptui.records.keeping import KeepingChanged, unsaved_status
 from amptui.records.run import Validated
 from amptui.telemetry.view import PrecisionStats, SessionView
 
-_COLUMNS = ("precision", "steps", "median step", "samples/s", "peak allocated", "last loss", "skipped")
+_COLUMNS = ("precision", "steps", "mean step", "samples/s", "peak allocated", "last loss", "skipped")
 
 
 def summary_lines(view: SessionView) -> list[str]:
@@ -75,7 +75,7 @@ def _row(stats: PrecisionStats) -> tuple[str, ...]:
     return (
         precision_label(stats.precision),
         units.count(stats.steps_made),
-        of_steps(stats, units.milliseconds(stats.median_step_seconds)),
+        of_steps(stats, units.milliseconds(stats.mean_step_seconds)),
         of_steps(stats, units.rate(stats.samples_per_second)),
         peak_words(stats),
         _measured_loss(stats.last_loss),

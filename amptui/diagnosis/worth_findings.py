@@ -33,9 +33,10 @@ def _in_turns(question: Question) -> tuple[PrecisionMeasured, PrecisionMeasured]
 def _speed(question: Question, tally: Comparison) -> Finding:
     """``faster``, ``same``, ``slower``; ``open`` if a wide interval contains 1, or why it is not known.
 
-    ``disturbed``: ``value`` is the ratio by the median steps, and ``low`` by the mean ones says the opposite.
+    ``disturbed``: the ratios of mean and median steps disagree, so there is none.
 
-    The A/B test's if there is one, else the ratio of the medians, which has no interval.
+    The A/B test's if there is one, else the ratio of the means: without an interval it speaks neither for
+    nor against AMP.
     """
     step = question.view.step
     rows, result = _in_turns(question), question.view.compared
@@ -48,8 +49,6 @@ def _speed(question: Question, tally: Comparison) -> Finding:
         return _compared(question, "speed", state, tally.speedup, step=step)
     if tally.provisional_speedup:
         return _compared(question, "speed", "first impression", tally.provisional_speedup, step=step)
-    if tally.by_median:
-        return _compared(question, "speed", "disturbed", tally.by_median, low=tally.by_mean, step=step)
     run = question.view.run
     if run is not None and question.precision in run.unsupported:
         return never("speed", question.precision, state="observed" if run.observed else "unsupported")
@@ -65,6 +64,7 @@ _MISSING: Mapping[str, tuple[str, Measurement]] = {
     "low": ("never ran", "precision"),
     "baseline": ("reference never ran", "precision"),
     "more steps": ("too few steps", "comparison"),
+    "steady steps": ("disturbed", "comparison"),
 }
 """The state of a speed that is not known, and what would measure it."""
 
@@ -83,7 +83,7 @@ def _compared(
     return Finding(
         subject=subject,
         state=state,
-        grade=_GRADES.get(state, "neutral"),
+        grade=_GRADES.get(state, "neutral") if high or subject != "speed" else "neutral",
         about=question.precision,
         value=value,
         low=low,
@@ -98,8 +98,6 @@ _GRADES: Mapping[str, Grade] = {
     "slower": "warning",
     "less": "good",
     "more": "warning",
-    "first impression": "unknown",
-    "disturbed": "unknown",
 }
 
 

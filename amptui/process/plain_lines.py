@@ -153,7 +153,8 @@ def status_line(view: SessionView) -> str:
     if view.smoothed_loss is not None:
         parts.append(f"smoothed {units.loss(view.smoothed_loss)}")
     if view.step_seconds is not None:
-        parts += [units.milliseconds(view.step_seconds), units.rate(view.samples_per_second, "samples")]
+        parts.append(f"{units.milliseconds(view.step_seconds)}/step")
+        parts.append(units.rate(view.samples_per_second, "samples"))
     if last is not None and last.loss_scale is not None:
         parts += [f"scale {units.count(last.loss_scale)}", f"skipped {view.scaler.skipped:,}"]
         if view.numerics.headroom is not None and not view.numerics.hypothetical:

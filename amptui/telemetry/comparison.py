@@ -35,8 +35,12 @@ MIN_PROVISIONAL_STEPS = 2
 WINDOW_STEPS = 2048
 """A precision's median and rate are over its newest counted steps, at most so many."""
 
+DISAGREEMENT = 1.2
+"""If the ratio of the medians and that of the means differ by more than this factor, other work disturbed the
+steps, and neither is a speed-up."""
+
 LITTLE_SPEED = 0.05
-"""A speed-up below this fraction is no gain: the medians of two stretches in the same precision may differ by
+"""A speed-up below this fraction is no gain: the times of two stretches in the same precision may differ by
 as much."""
 
 INPUT_BOUND_SHARE = 0.3
@@ -306,9 +310,9 @@ def low_precision_now(current: str | None, compared: PrecisionsCompared | None) 
 def compare(rows: Sequence[PrecisionStats], precision: str = "") -> Comparison:
     """The rows in order, and the gain of ``precision`` over the most used of its :func:`references`.
 
-    Without ``precision`` that of the most used AMP precision. The speed-up is the ratio of the medians. It
-    has no interval, because the two were measured at different times and it includes any drift between them.
-    If the ratio of the means says the opposite, other work disturbed the steps and there is none.
+    Without ``precision`` that of the most used AMP precision. The speed-up is the ratio of the mean step
+    times, as samples a second are. It has no interval, because the two were measured at different times and
+    it includes any drift between them. There is none if that of the medians differs by ``DISAGREEMENT``.
     Both sides need ``MIN_STEPS`` counted steps; before that something is missing, and from
     ``MIN_PROVISIONAL_STEPS`` on there is a provisional speed-up.
     """
@@ -329,21 +333,21 @@ def compare(rows: Sequence[PrecisionStats], precision: str = "") -> Comparison:
 
 
 def _with_gain(comparison: Comparison, baseline: PrecisionStats, low: PrecisionStats) -> Comparison:
-    speedup = _ratio(baseline.median_step_seconds, low.median_step_seconds)
+    speedup = _ratio(baseline.mean_step_seconds, low.mean_step_seconds)
+    by_median = _ratio(baseline.median_step_seconds, low.median_step_seconds)
     memory_left = _ratio(low.peak_allocated_bytes, baseline.peak_allocated_bytes)
     comparison = replace(comparison, memory_saving=None if memory_left is None else 1 - memory_left)
     if min(baseline.steps, low.steps) >= MIN_STEPS:
-        by_mean = _ratio(baseline.mean_step_seconds, low.mean_step_seconds)
-        if speedup is not None and by_mean is not None and _contradict(speedup, by_mean):
-            return replace(comparison, missing="steady steps", by_median=speedup, by_mean=by_mean)
+        if _disagree(speedup, by_median):
+            return replace(comparison, missing="steady steps")
         return replace(comparison, speedup=speedup, held_back_by=held_back_by(baseline, low, speedup))
     enough = min(baseline.measured_steps, low.measured_steps) >= MIN_PROVISIONAL_STEPS
+    enough = enough and not _disagree(speedup, by_median)
     return replace(comparison, missing="more steps", provisional_speedup=speedup if enough else None)
 
 
-def _contradict(one: float, other: float) -> bool:
-    """Whether one of two speed-ups is a gain and the other a loss, each more than a little."""
-    return min(one, other) < 1 / (1 + LITTLE_SPEED) and max(one, other) > 1 + LITTLE_SPEED
+def _disagree(one: float | None, other: float | None) -> bool:
+    return bool(one and other) and not 1 / DISAGREEMENT <= (one or 1) / (other or 1) <= DISAGREEMENT
 
 
 def held_back_by(

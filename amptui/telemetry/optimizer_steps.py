@@ -136,7 +136,7 @@ class OptimizerSteps:
     def in_front(self, view: SessionView) -> SessionView:
         """``view`` with these steps; its ``run``, ``precision``, ``compared`` and ``step`` are read."""
         low = low_precision_now(view.precision, view.compared)
-        comparison = self.ledger.comparison(low if low in records.FP8_PRECISIONS else "")
+        comparison = self.ledger.comparison(low)
         return replace(
             view,
             epoch=self.epoch.number,

@@ -7,7 +7,7 @@ from itertools import takewhile
 
 from amptui.records.run import PhaseChanged, Record, RunResumed, RunStarted
 from amptui.records.steps import Steps
-from amptui.telemetry.comparison import median, samples_per_second
+from amptui.telemetry.comparison import mean, samples_per_second
 from amptui.telemetry.stretch import Stretch
 
 WINDOW_STEPS = 50
@@ -28,7 +28,7 @@ class Pace:
     _skips_in_a_row: int = 0
 
     def add(self, stretch: Stretch) -> None:
-        """Add a stretch of steps; warm-up or another precision resets the estimate of the time left."""
+        """Add a stretch of steps; the forecast is of settled ones in one precision."""
         skips = sum(1 for _ in takewhile(bool, reversed(stretch.skips)))
         self._skips_in_a_row = skips + (self._skips_in_a_row if skips == len(stretch) else 0)
         if self._skips_in_a_row >= WINDOW_STEPS:
@@ -36,16 +36,16 @@ class Pace:
             self._samples.clear()
         self._seconds.extend(stretch.timed_seconds[-WINDOW_STEPS:])
         self._samples.extend(stretch.timed_samples[-WINDOW_STEPS:])
-        if stretch.settling or stretch.precision != self._precision:
-            self._settled_seconds.clear()
-        self._precision = stretch.precision
-        if not stretch.settling:
+        if not stretch.settling and stretch.timed_seconds:
+            if stretch.precision != self._precision:
+                self._settled_seconds.clear()
+            self._precision = stretch.precision
             self._settled_seconds.extend(stretch.timed_seconds[-WINDOW_STEPS:])
 
     @property
     def step_seconds(self) -> float | None:
         """The mean of the newest timed steps, hiccups included."""
-        return sum(self._seconds) / len(self._seconds) if self._seconds else None
+        return mean(self._seconds)
 
     @property
     def samples_per_second(self) -> float | None:
@@ -53,9 +53,13 @@ class Pace:
         return samples_per_second(self._samples, self._seconds)
 
     def eta_seconds(self, steps_left: int) -> float | None:
-        """The time for the remaining steps, without validation; None during warm-up."""
-        seconds = median(self._settled_seconds)
-        return None if seconds is None else seconds * max(0, steps_left)
+        """The time for the remaining steps at the mean pace of the newest settled ones, without validation.
+
+        A second at least while steps are left. None during the first warm-up: a later one, after a switch or
+        beside a trace, keeps the forecast.
+        """
+        seconds = mean(self._settled_seconds)
+        return None if seconds is None else max(1.0, seconds * steps_left) if steps_left > 0 else 0.0
 
 
 LATE_SECONDS = 60.0

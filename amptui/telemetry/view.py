@@ -225,16 +225,13 @@ class Comparison:
     missing: Literal["", "steps", "low", "baseline", "more steps", "steady steps", "emulated"] = ""
     """Why there is no speed-up to show: no steps at all, none on one side, too few, or such that were
     disturbed so much that median and mean disagree. Emulated FP8 has no speed and no memory."""
-    by_median: float | None = None
-    """Of disturbed steps, the ratio of the medians, which says the opposite of that of the means."""
-    by_mean: float | None = None
     speedup: float | None = None
-    """The baseline's median step time over that of ``low``: above 1, ``low`` is faster. Only A/B runs have
+    """The baseline's mean step time over that of ``low``: above 1, ``low`` is faster. Only A/B runs have
     intervals."""
     memory_saving: float | None = None
     """The fraction of the baseline's peak allocated memory that ``low`` saved; negative if it needed more."""
     provisional_speedup: float | None = None
-    """The same while there are too few counted steps, from medians of at least two steps: only a first
+    """The same while there are too few counted steps, from means of at least two steps: only a first
     impression."""
     held_back_by: Literal["", "input", "launch"] = ""
     """What kept ``low`` from gaining speed, if it gained little and something measured shows it."""

@@ -16,14 +16,13 @@ from amptui.diagnosis.speed import (
     provisional_lines,
     result_cards,
     speed_of,
-    times_speed,
     uncounted,
     unfair_losses,
     why_no_ratio,
 )
 from amptui.records.findings import PhaseSeconds, PrecisionsCompared
 from amptui.records.run import Record
-from amptui.telemetry.timing import MIN_STEPS, judged_timing
+from amptui.telemetry.timing import MIN_STEPS, judged_timing, seconds_of
 from amptui.telemetry.view import Comparison, PrecisionTiming, SessionView
 from tests.builders import make_started, make_steps, view_of
 from tests.diagnosis.wording import table
@@ -85,13 +84,15 @@ def limits(
         judged_timing("fp32", fp32, steps=steps),
         judged_timing("fp16", fp16, steps=MIN_STEPS),
     )
-    one, other = (limit_beside(item, timings, Comparison(baseline="fp32", low="fp16")) for item in timings)
+    whole, low = (sum(map(seconds_of, part)) for part in (fp32, fp16))
+    comparison = Comparison(baseline="fp32", low="fp16", speedup=whole / low)
+    one, other = (limit_beside(item, timings, comparison) for item in timings)
     return one, other
 
 
 def test_amp_that_is_slower_is_promised_nothing_and_its_parts_tell_where() -> None:
     fp32, fp16 = limits(phases(0.0, 0.1, 0.2, None, 0.01), phases(0.0, 3.7, 7.2, None, 0.01))
-    assert fp32 == f"AMP fp16 gains nothing: {times_speed(0.31 / 10.91, 'FP32')}"
+    assert fp32 == "AMP fp16 gains nothing"
     assert fp16 == (
         "AMP fp16 took longer than FP32: forward 3.70 s instead of 100 ms, backward 7.20 s instead of 200 ms"
     )
@@ -119,9 +120,11 @@ def test_each_low_precision_is_timed_beside_its_reference() -> None:
         for name, seconds in (("fp32", 0.1), ("bf16", 0.3), ("fp8", 0.5))
     )
     timings = (fp32, bf16, fp8)
-    beside_bf16 = Comparison(baseline="bf16", low="fp8")
+    beside_bf16 = Comparison(baseline="bf16", low="fp8", speedup=0.6)
     assert limit_beside(fp8, timings, beside_bf16).startswith("FP8 took longer than AMP bf16: ")
-    assert limit_beside(bf16, timings, beside_bf16).startswith("FP8 gains nothing: ")
+    assert limit_beside(bf16, timings, beside_bf16) == "FP8 gains nothing"
+    faster = replace(beside_bf16, speedup=1.5)  # what the whole steps say counts
+    assert limit_beside(fp8, timings, faster) == limit(fp8)
     assert limit_beside(fp32, timings, beside_bf16) == limit(fp32)
 
 
@@ -211,7 +214,10 @@ def test_what_is_said_of_little_gain_and_of_a_missing_ratio(goldens: Goldens) ->
         ((1.01, 0.98, 1.04), "1.01× the speed of FP32 (0.98 to 1.04)", 0),
         ((1.71, 0.27, 11.01), "no clear difference from FP32 yet (0.27 to 11.01)", 0),
         ((1.003, 1.001, 1.005), "1.00× the speed of FP32 (1.00 to 1.00)", 0),
-        ((1.94, None, None), "1.94× the speed of FP32 ", 1),
+        ((1.94, None, None), "about 1.9× the speed of FP32 ", 1),
+        ((0.204, None, None), "about 0.20× the speed of FP32 ", -1),
+        ((0.0123, None, None), "about 0.012× the speed of FP32 ", -1),
+        ((12.34, None, None), "about 12× the speed of FP32 ", 1),
     ],
 )
 def test_a_speed_is_said_with_its_interval(

@@ -258,7 +258,9 @@ def test_an_error_after_a_checkpoint_ends_with_the_command_that_resumes_the_run(
     assert train(run, asked) == 1
     last = list(read(run / "journal.jsonl"))[-1]
     assert isinstance(last, RunFailed)
-    assert capsys.readouterr().err == f"amptui: {last.error}\n"
+    printed = capsys.readouterr().err
+    assert printed.count("Traceback") == 1
+    assert printed.endswith(f"\namptui: {last.error}\n")
     what, _, way_on = last.error.partition("; to resume from ")
     assert what.startswith("ValueError: bad label in batch 5 (")
     newest = checkpoints(run / "checkpoints")[:1]

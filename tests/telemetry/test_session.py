@@ -226,15 +226,16 @@ def test_a_run_that_starts_again_does_its_steps_again_from_the_checkpoint_on() -
     assert view.loss.recent.tolist() == [9.0] * 30 + [1.0] * 10
 
 
-def test_the_time_left_comes_from_settled_steps_of_this_precision_alone() -> None:
+def test_the_time_left_comes_from_the_newest_settled_steps_of_one_precision() -> None:
     session = fold([make_started(total_steps=1000)])
     for records, eta_seconds in (
         (make_steps(1, 10, settling=True, step_seconds=5.0), None),
         (make_steps(11, 100, step_seconds=0.5), 900 * 0.5),
         ([PAUSED], None),
         ([GOING_ON], 900 * 0.5),
-        (in_fp16(101, 105, settling=True, step_seconds=3.0), None),
+        (in_fp16(101, 105, settling=True, step_seconds=3.0), 895 * 0.5),
         (in_fp16(106, 110, step_seconds=0.25), 890 * 0.25),
+        (in_fp16(111, 115, settling=True, step_seconds=3.0), 885 * 0.25),  # as beside a trace
         ([FINISHED], None),
     ):
         session.fold(records)

@@ -208,11 +208,12 @@ def pace_of(*batches: list[StepRecord]) -> Pace:
     return pace
 
 
-def test_the_pace_of_now_is_a_mean_and_the_forecast_a_median() -> None:
+def test_the_pace_and_the_forecast_are_one_mean() -> None:
     pace = pace_of(make_steps(1, 9, step_seconds=0.1), make_steps(10, 10, step_seconds=1.1))
     assert pace.step_seconds == pytest.approx(0.2)
     assert pace.samples_per_second == pytest.approx(256 / 0.2)
-    assert pace.eta_seconds(10) == pytest.approx(1.0)
+    assert pace.eta_seconds(10) == pytest.approx(2.0)
+    assert (pace.eta_seconds(1), pace.eta_seconds(0)) == (1.0, 0.0)
 
 
 def test_neither_skipped_steps_nor_nothing_make_a_pace() -> None:

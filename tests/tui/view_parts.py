@@ -77,6 +77,7 @@ def comparison_of(blocks: Sequence[tuple[str, int]], skips: set[int]) -> Compari
                 steps=steps - settling,
                 warm_up_steps=settling,
                 median_step_seconds=STEP_SECONDS[precision],
+                mean_step_seconds=STEP_SECONDS[precision],
                 samples_per_second=BATCH_SIZE / STEP_SECONDS[precision],
                 peak_allocated_bytes=int((1.9 if precision == "fp32" else 1.18) * GIB),
                 last_loss=0.0412 if precision == "fp32" else 0.0312,

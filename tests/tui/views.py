@@ -162,6 +162,7 @@ def first_impression() -> SessionView:
             warm_up_steps=steps,
             provisional_steps=steps,
             median_step_seconds=seconds,
+            mean_step_seconds=seconds,
             samples_per_second=32 / seconds,
             peak_allocated_bytes=None,
         )

@@ -17,7 +17,7 @@ _NO_BREAK = "\N{NO-BREAK SPACE}"
 _BAR_WIDTH = 61
 """As wide as the widest axis of an interval."""
 
-GAIN_STYLES = {1: Style.GOOD | BOLD, 0: int(Style.TEXT), -1: Style.WARNING | BOLD}
+_GAIN_STYLES = {1: Style.GOOD | BOLD, 0: int(Style.TEXT), -1: Style.WARNING | BOLD}
 """The style of a precision that is faster, as fast, or slower."""
 
 running = speed.running
@@ -62,7 +62,7 @@ def _speed_words(
     than = compared_label(comparison.baseline, comparison)
     gain = speed.speed_of(row.speedup or 0, row.speedup_low, row.speedup_high, than)
     words = f"{compared_label(row.precision, comparison)} {gain.words}" if named else gain.words
-    return Word(words, GAIN_STYLES[gain.gain]), gain.interval
+    return Word(words, _GAIN_STYLES[gain.gain] if gain.interval else Style.DIM), gain.interval
 
 
 def progress_height(comparison: PrecisionsCompared, width: int, most: int) -> int:

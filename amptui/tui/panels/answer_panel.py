@@ -92,7 +92,7 @@ def _phrases(answer: AmpAnswer, screen: ScreenState, room: int) -> list[Phrase]:
     widths = (name_width,) if answer.cause is not None else (name_width + worth_width, name_width)
     safe = next((form for width in widths for form in forms if text_width(form) + width <= room), forms[-1])
     safe = whole_words(safe, room)
-    style = _WORTH_STYLES.get(answer.worth, int(Style.TEXT if answer.worth != "unknown" else Style.DIM))
+    style = _WORTH_STYLES.get(answer.worth, int(Style.TEXT)) if interval else int(Style.DIM)
     left = room - text_width(name.text) - text_width(safe) - 2 * GAP
     worths = (f"{worth:<{_WORTH_WIDTH}}", worth, shortest_worth)
     worth = next((words for words in worths if text_width(words) <= left), worths[0])
@@ -155,7 +155,8 @@ def _draw_row(canvas: Canvas, y: int, finding: Finding, screen: ScreenState, wid
     start = _LABEL_WIDTH + 2
     words = finding_words(finding) if roomy else short_words(finding, end - start)
     trouble = finding.grade in ("warning", "error")
-    value_style = style if trouble else Style.DIM if finding.grade == "unknown" else int(Style.TEXT)
+    dim = finding.grade == "unknown" or (finding.subject == "speed" and not finding.high)
+    value_style = style if trouble else Style.DIM if dim else int(Style.TEXT)
     x = canvas.text(start, y, whole_words(words, end - start), value_style)
     interval = interval_words(finding)
     if interval and x + 2 + text_width(interval) <= end:

@@ -135,7 +135,10 @@ def _epoch(view: SessionView, run: RunStarted) -> list[Phrase]:
     epoch = labelled("epoch", f"{view.epoch:>{len(total)}}/{total}", 4)
     if not run.steps_per_epoch:
         return [epoch]
-    fraction = min(1.0, view.epoch_step / run.steps_per_epoch)
+    steps = run.steps_per_epoch
+    if run.total_steps is not None:  # which may end within the epoch
+        steps = max(1, min(steps, run.total_steps - view.step + view.epoch_step))
+    fraction = min(1.0, view.epoch_step / steps)
     return [epoch, Phrase((Gauge(_BAR_WIDTH, fraction, ab_comparison.steady_style(view)),), 8)]
 
 

@@ -59,7 +59,7 @@ def _steps_cell(stats: PrecisionStats) -> str:
 
 
 _ROWS: tuple[_Row, ...] = (
-    ("median", 0, lambda stats: _of_steps(stats, units.milliseconds(stats.median_step_seconds))),
+    ("mean", 0, lambda stats: _of_steps(stats, units.milliseconds(stats.mean_step_seconds))),
     ("samples", 2, lambda stats: _cost(stats, _of_steps(stats, units.rate(stats.samples_per_second)))),
     ("peak", 1, lambda stats: _cost(stats, units.number_of_bytes(stats.peak_allocated_bytes))),
     ("energy", 6, lambda stats: _cost(stats, units.joules(stats.joules_per_1000_samples, per="1k"))),
@@ -69,14 +69,14 @@ _ROWS: tuple[_Row, ...] = (
 )
 """The lines of the table; energy only if a GPU measures it."""
 
-_UNCERTAIN = ("median", "samples", "steps")
+_UNCERTAIN = ("mean", "samples", "steps")
 """The lines that are dim while provisional."""
 
-_COSTS = ("median", "samples", "peak", "energy")
+_COSTS = ("mean", "samples", "peak", "energy")
 """The lines that emulated steps have no figure in."""
 
 _BARS: tuple[tuple[str, Callable[[PrecisionStats], float | None]], ...] = (
-    ("median step", lambda stats: None if is_provisional(stats) else stats.median_step_seconds),
+    ("mean step", lambda stats: None if is_provisional(stats) else stats.mean_step_seconds),
     ("peak allocated memory", lambda stats: stats.peak_allocated_bytes),
 )
 """Not of emulated steps."""
@@ -127,7 +127,7 @@ def draw_line(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
 
 
 def _gain_phrases(view: SessionView, screen: ScreenState, room: int) -> list[Phrase]:
-    """The medians and the memory, or why there is no ratio; the speed is in the answer's line."""
+    """The mean steps and the memory, or why there is no ratio; the speed is in the answer's line."""
     comparison = view.comparison
     steps, memory = _step_words(comparison), memory_words(comparison)
     phrases = [Phrase(steps)] if steps else []
@@ -140,19 +140,15 @@ def _gain_phrases(view: SessionView, screen: ScreenState, room: int) -> list[Phr
 
 
 def speed_words(comparison: Comparison) -> Word | None:
-    """``AMP 1.94× the speed of FP32``; dim and marked ``~`` from warm-up steps; None while unknown.
-
-    Without an interval, a difference that may be chance is not coloured.
-    """
+    """``AMP about 1.9× the speed of FP32``, dim: it has no interval; None while unknown."""
     several = sum(row.precision in AMP_PRECISIONS for row in comparison.rows) > 1
     low = precision_label(comparison.low or "") if several else family_label(comparison.low)
     than = precision_label(comparison.baseline or reference_precision(comparison.low or ""))
     speedup, provisional = comparison.speedup, comparison.provisional_speedup
     if speedup is not None and speedup > 0:
-        gain = speed.speed_of(speedup, None, None, than)
-        return Word(f"{low} {gain.words}", ab_comparison.GAIN_STYLES[gain.gain])
+        return Word(f"{low} {speed.about_speed(speedup, than)}", Style.DIM)
     if provisional is not None and provisional > 0:
-        return Word(f"{low} {speed.PROVISIONAL}{speed.times_speed(provisional, than)}", Style.DIM)
+        return Word(f"{low} {speed.about_speed(provisional, than)}, provisional", Style.DIM)
     return None
 
 
@@ -168,14 +164,14 @@ def _step_words(comparison: Comparison) -> tuple[Word, ...]:
     before, after = by_name.get(comparison.baseline or ""), by_name.get(comparison.low or "")
     if before is None or after is None or comparison.missing == "emulated":
         return ()
-    if None in (before.median_step_seconds, after.median_step_seconds):
+    if None in (before.mean_step_seconds, after.mean_step_seconds):
         return ()
     return (_step_word(before), Word(" → ", Style.DIM), _step_word(after))
 
 
 def _step_word(stats: PrecisionStats) -> Word:
     style = Style.DIM if is_provisional(stats) else precision_style(stats.precision)
-    return Word(_of_steps(stats, units.milliseconds(stats.median_step_seconds)), style)
+    return Word(_of_steps(stats, units.milliseconds(stats.mean_step_seconds)), style)
 
 
 def memory_words(comparison: Comparison) -> Word | None:

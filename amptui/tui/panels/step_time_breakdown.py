@@ -1,12 +1,14 @@
 """Where a step's time goes in each precision: stacked bars, the bottleneck, and what AMP can gain."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from amptui.base import units
 from amptui.diagnosis.bottleneck import bound_words, evidence, limit_beside
 from amptui.diagnosis.labels import precision_glyph, precision_label, signed_label
+from amptui.diagnosis.speed import result_of_the_pair
 from amptui.diagnosis.tensor_cores import flops_hints, flops_line
 from amptui.telemetry.view import PrecisionTiming, SessionView
 from amptui.tui.canvas import Canvas
@@ -200,7 +202,10 @@ def _verdict(timing: PrecisionTiming, view: SessionView, width: int) -> Block:
     text = f" {bound}: {why}" if bound else f" {why}"
     width -= _INDENT
     first, *others = wrapped_phrases(text, Style.TEXT, width, lines=_MAX_LINES, head=head)
-    gain = limit_beside(timing, view.timings, view.comparison, ranks=view.world_size)
+    pair, comparison = result_of_the_pair(view), view.comparison
+    if pair is not None:  # the measured ratio in place of the running one
+        comparison = replace(comparison, speedup=pair.speedup)
+    gain = limit_beside(timing, view.timings, comparison, ranks=view.world_size)
     limit = wrapped_phrases(gain, Style.DIM, width, lines=_MAX_LINES)
     lines = [first, *([Phrase((Word(" " * _INDENT), *text.words))] for (text,) in [*others, *limit])]
     return Block(lines, 1 + _rank(timing.precision, view), len(lines))

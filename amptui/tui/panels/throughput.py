@@ -43,7 +43,7 @@ def _achieved(view: SessionView) -> list[Phrase]:
 
 
 def _step_time(view: SessionView) -> Phrase:
-    """``2.02 ms/step``; as wide, but without a unit, if there is no measurement."""
+    """``2.02 ms/step``, a mean; as wide, but without a unit, if there is no measurement."""
     if view.step_seconds is None:
         return phrase(f"{units.NOT_AVAILABLE:<12}", rank=1)
     return Phrase((Word(f"{units.milliseconds(view.step_seconds):>7}"), Word("/step", Style.DIM)), 1)

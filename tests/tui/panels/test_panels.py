@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.diagnosis.labels import precision_glyph
+from amptui.diagnosis.run_facts import run_facts
 from amptui.telemetry.view import NumericsView, SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels import (
@@ -91,6 +92,18 @@ def test_the_header_never_touches_the_edges(width: int) -> None:
     for build in (*views.ALL.values(), rank_views.unsampled):
         line = draw_alone(header.draw, build(), width).lines()[0]
         assert (line[0], line[-1]) == (" ", " ")
+
+
+@pytest.mark.parametrize(("total_steps", "is_full"), [(217, True), (None, False), (20_000, False)])
+def test_the_bar_of_a_run_that_ends_within_an_epoch_is_full_at_its_end(
+    total_steps: int | None, is_full: bool
+) -> None:
+    view, words = views.finished(), {True: "217, 2,000 an epoch", False: "10 of 2,000 steps"}
+    assert view.run is not None
+    run = replace(view.run, total_steps=total_steps, steps_per_epoch=2000, total_epochs=10)
+    canvas = draw_alone(header.draw, replace(view, run=run, step=217, epoch=1, epoch_step=217), 160)
+    assert (canvas.lines()[0].count("━") == 10) == is_full
+    assert words[is_full] in dict(run_facts(run).pairs).values()
 
 
 def test_a_run_that_ended_in_the_middle_of_a_comparison_compares_no_more() -> None:
