@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -153,8 +153,9 @@ class ModuleTrace:
         return "overflow" if self._is_called else "unknown"
 
     def _see_inputs(self, _model: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-        self._is_called = True
-        self._inputs += largest_inputs(args, kwargs)
+        with suppress(torch.OutOfMemoryError):  # the training goes on, and the cause is not known
+            self._inputs += largest_inputs(args, kwargs)
+            self._is_called = True
 
     def _see_output(self, name: str, module: nn.Module, _args: object, output: object) -> None:
         """The forward hook of the module called ``name``."""
