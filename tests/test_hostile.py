@@ -62,7 +62,7 @@ def test_a_hostile_model_on_the_screen(model: Path, warm: WarmSource, tmp_path: 
         terminal.press("e", until="╭ loss")
         assert terminal.leave("q") == 1
         assert_restored(terminal)
-        assert "/run of m?[5;41m?]0;t?????漢.py/journal.jsonl" in terminal.text.replace("\n", "")
+        assert "/run of m?[5;41m?]0;t?????漢.py/journal.jsonl" in bytes(terminal.written).decode()
         assert not poison.strange_on_terminal(bytes(terminal.written), SIZE)
 
 
@@ -75,8 +75,7 @@ def test_a_hostile_model_in_a_pipe(model: Path, warm: WarmSource, tmp_path: Path
     assert not poison.strange_in_lines(done.stdout)
     assert not poison.strange_in_lines(done.stderr)
     assert b"failed at step 30: " in done.stdout
-    (said,) = done.stderr.splitlines()
-    assert said.startswith(b"amptui: ")
+    assert done.stderr.splitlines()[-1].startswith(b"amptui: ")
 
 
 # ------------------------------------------------------------------------------------ journals

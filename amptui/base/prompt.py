@@ -39,8 +39,8 @@ def put(text: str, out: TextIO | None = None) -> None:
             raise OutputError(what, hint="free some space, or do not redirect the output there") from error
 
 
-def show_traceback(text: str, *, prefix: str = "") -> None:
-    """Write the lines of a traceback to standard error, each after ``prefix``."""
+def show_traceback(text: str, *, prefix: str = "  ") -> None:
+    """Write the lines of a traceback to standard error, each after ``prefix``: none looks like ours."""
     for line in text.splitlines():
         write_line(sys.stderr, f"{prefix}{line}")
 

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 
@@ -163,7 +164,7 @@ def test_a_failing_model_is_a_traceback_and_one_line_and_status_1_and_its_steps_
     records = list(read(tmp_path / "run" / "journal.jsonl"))
     (failed,) = [r for r in records if isinstance(r, RunFailed | RunFinished)]
     assert isinstance(failed, RunFailed)
-    assert failed.traceback.strip() == trace
+    assert indent(failed.traceback.strip(), "  ", lambda _line: True) == trace
     steps = 4 if trouble in ("loss", "exit", "shape", "memory") else 0
     assert len([r for r in records if isinstance(r, StepRecord)]) == steps
 
