@@ -107,7 +107,7 @@ TARGETS = (
     *product(("journal.jsonl", "run.json"), FORMS),
     *product(
         (
-            *("run.lock", "run.sock", "output.log", "optimizers", "run.before-1.json", "run.4711.tmp"),
+            *("run.lock", "run.sock", "output.log", "no-step", "run.before-1.json", "run.4711.tmp"),
             *("journal.2.jsonl", "journal.before-1.jsonl", "journal.before-2.jsonl"),
             *("journal.after-step-3-1.jsonl", "journal.jsonl.4711.tmp"),
             *("checkpoints/step-000000003.pt", "checkpoints/step-000000002.x-1.shards/__0_0.distcp"),

@@ -24,17 +24,19 @@ def net(seed, width=64):
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(16, width), nn.ReLU(), nn.Linear(width, 1))
 
-def train(model, seed, steps, scaled=False):
+def train(model, seed, steps, scaled=False, barrier=None):
     numbers = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     scaler = torch.amp.GradScaler("cpu", init_scale=256.0, enabled=scaled)
-    for _ in range(steps):
+    for number in range(steps):
         x = torch.randn(32, 16, generator=numbers)
         optimizer.zero_grad()
         loss = nn.functional.mse_loss(model(x), x[:, :1])
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
+        if barrier and not number:
+            barrier.wait()  # all train at once
 
 def in_threads(*works):
     threads = [threading.Thread(target=work) for work in works]
@@ -53,20 +55,20 @@ def work(model, seed, **options):
 
 IN_PARALLEL = {
     "two loops": """
-models = net(0), net(1)
-in_threads(*(work(model, seed) for seed, model in enumerate(models)))
+models, barrier = (net(0), net(1)), threading.Barrier(2)
+in_threads(*(work(model, seed, barrier=barrier) for seed, model in enumerate(models)))
 tell(*models)
 """,
     "a scaler each": """
-models = net(0), net(1)
-in_threads(*(work(model, seed, scaled=True) for seed, model in enumerate(models)))
+models, barrier = (net(0), net(1)), threading.Barrier(2)
+in_threads(*(work(model, seed, scaled=True, barrier=barrier) for seed, model in enumerate(models)))
 tell(*models)
 """,
     "federated": """
-server = net(0)
+server, barrier = net(0), threading.Barrier(4)
 def client(job):
     model = copy.deepcopy(server)
-    train(model, job, 5)
+    train(model, job, 5, barrier=barrier)
     return model.state_dict()
 with ThreadPoolExecutor(4) as pool:
     for turn in range(6):
@@ -80,7 +82,8 @@ first = torch.optim.SGD(models[0].parameters(), lr=0.01)
 if "bare" not in sys.argv:
     import amptui
     monitor = amptui.observe(models[0], first)
-in_threads(*(work(model, seed) for seed, model in enumerate(models)))
+barrier = threading.Barrier(2)
+in_threads(*(work(model, seed, barrier=barrier) for seed, model in enumerate(models)))
 tell(*models)
 """,
 }

@@ -57,6 +57,8 @@ class LearningRateReader:
         if first is self._last.first and len(groups) == 1:
             return self._last  # the usual case without a schedule
         lrs = _learning_rates(groups[:MAX_GROUPS])
+        if lrs.on_device:  # the step, or a schedule, may write them in place
+            lrs = LearningRates(None, (), [lr.clone() for lr in lrs.on_device])
         if type(first) is float and len(groups) == 1:
             self._last = lrs
         return lrs

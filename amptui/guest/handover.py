@@ -22,7 +22,7 @@ LAUNCHER_VARIABLE = "AMPTUI_LAUNCHER"
 PROCESS_VARIABLE = "AMPTUI_PROCESS"
 """Set if a script replaces itself by ``os.exec``: the process that shall be observed, and no child of it."""
 
-NO_STEP_FILE = "optimizers"
+NO_STEP_FILE = "no-step"
 """In the folder of a run that was never opened: why, as far as the script's process knows."""
 
 UNSAVED_FILE = "unsaved"

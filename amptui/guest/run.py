@@ -42,6 +42,11 @@ from amptui.runs.rundir import RunDir, create_run_dir, run_argument
 NO_LONGER_WATCHED = "amptui stopped watching this script"
 """Why requests are refused after a fault."""
 
+_AFTER_SWITCH = (
+    "this was the first step after the switch to {precision}: cast or reset what the loop carries "
+    "from step to step, such as a recurrent state"
+)
+
 _NO_NORMS = "the model is sharded: no gradient norms, no float16 window and no memory breakdown of its shards"
 
 
@@ -245,6 +250,8 @@ class GuestRun(ScriptRun):
         last = last_record(error, step=self.first.step, seconds=seconds, stopped=stopped, at_exit=at_exit)
         if self._unwatched and isinstance(last, RunFinished):
             last = replace(last, reason="ended", unwatched=self._unwatched)
+        if isinstance(last, RunFailed) and (precision := self.first.unproven_precision):
+            last = replace(last, error=f"{last.error}; {_AFTER_SWITCH.format(precision=precision)}")
         self._recording.end_output()
         if isinstance(last, RunFailed) and self.processes.starts_again:
             self._emit(last_before_restart(last, socket.gethostname()))

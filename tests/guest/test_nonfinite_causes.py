@@ -126,7 +126,7 @@ def test_the_cause_is_found_in_its_order_and_nothing_else_is_changed(name: str, 
     readback = open_readback(torch.device("cpu"), clock=float)
     random, before = torch.get_rng_state(), {k: v.clone() for k, v in net.state_dict().items()}
     origin = NonFiniteOrigin(torch.device("cpu"), readback, records.append)
-    origin.look(net, [*inputs.items()], 1, precision)
+    origin.measure(net, [*inputs.items()], 1, precision)
     readback.flush()
     assert [record.cause for record in records if isinstance(record, ModulesTraced)] == [situation.unhooked]
     assert torch.equal(random, torch.get_rng_state())

@@ -30,9 +30,10 @@ _MAX_NODES = 20_000
 _NEAR_NODES = 8
 
 _MAX_SHAPES = 64
-"""Graphs that are remembered. Of a loop whose graphs all differ few more are searched."""
+"""Graphs that are remembered."""
 
 _PASSES_BETWEEN_LOOKS = 64
+"""A loop with more graphs than that, each of another size, is searched so rarely."""
 
 _PASSES_AFTER_AUTOCAST = 8
 """After a context of autocast was entered, so many graphs are looked at whatever they show: one forward pass
@@ -88,7 +89,8 @@ class PrecisionReader:
         if len(self._dtypes) >= _MAX_SHAPES:
             self._passes += 1
             if self._passes % _PASSES_BETWEEN_LOOKS and not (self._looks or is_active):
-                return next(reversed(self._dtypes.values()))
+                dtypes = {*self._dtypes.values()}
+                return dtypes.pop() if len(dtypes) == 1 else None  # some of them differ: unknown
         self._looks = max(0, self._looks - 1)
         dtype, is_complete, is_opaque = self._search(backward.tensors)
         if dtype is None and is_complete:

@@ -231,6 +231,11 @@ class LoopHooks:
 
     # ----------------------------------------------------------------------------------- what is told
 
+    @property
+    def trains_elsewhere(self) -> bool:
+        """Whether another thread trains: what it works with may change at any time."""
+        return self._owner not in (0, get_ident()) and self._thread.is_alive()
+
     def _is_elsewhere(self, *, trains: bool) -> bool:
         """Whether another thread than the one that trains calls, and is to be left alone.
 
@@ -240,9 +245,9 @@ class LoopHooks:
         if get_ident() == self._owner or _current_graph_task_id() >= 0:  # autograd has threads of its own
             return False
         if not trains:
-            return self._owner != 0 and self._thread.is_alive()
+            return self.trains_elsewhere
         with self._lock:
-            if self._owner and self._thread.is_alive():
+            if self.trains_elsewhere:
                 for listener in self._listeners:
                     listener.give_up(SeveralThreadsError())
                 return True

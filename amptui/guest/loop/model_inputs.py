@@ -8,6 +8,7 @@ grow, or have no other dimension, layers that take time first.
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -39,10 +40,6 @@ class _OwnHooks(OrderedDict[int, Any]):
         return OrderedDict((key, hook) for key, hook in self.items() if key != self._own_key)
 
 
-_Input = tuple[weakref.ref[Tensor], int]
-"""A tensor that a model was called with, and its version."""
-
-
 class ModelInputs:
     """Counts the samples that ``model`` is called with, here and on the other ranks; begins at once.
 
@@ -52,10 +49,13 @@ class ModelInputs:
     def __init__(self, model: nn.Module, data_parallel: int = 1) -> None:
         self._data_parallel = data_parallel
         self._calls = self._size = self._usual_size = 0
-        self._input: _Input | None = None
-        self._counted: _Input | None = None
-        """That of the step's newest pass: several losses of one batch are passes of the same samples."""
-        self._newest: list[tuple[str, weakref.ref[Tensor]]] = []
+        self._newest: list[tuple[int | str, weakref.ref[Tensor]]] = []
+        """The tensors of the newest call."""
+        self._version = 0
+        """That of the first of them."""
+        self._counted: tuple[weakref.ref[Tensor], int] | None = None
+        """First tensor and version of the step's newest pass: losses of one batch are of the same samples."""
+        self._thread = get_ident()
         self._remove: Callable[[], object] | None = None
         has_hooks = any(vars(model).get(name) for name in _TABLES)
         may_hook = not (has_hooks or is_anything_compiled() or _takes_time_first(model))
@@ -64,13 +64,14 @@ class ModelInputs:
 
     def newest(self) -> list[tuple[str, Tensor]]:
         """What the newest call was given and is there still, by index or keyword."""
-        return [(name, tensor) for name, ref in self._newest if (tensor := ref()) is not None]
+        return [(str(name), tensor) for name, ref in self._newest if (tensor := ref()) is not None]
 
     def take(self) -> int | None:
         """The samples since the last call, which one backward pass used; None if that is not sure."""
         calls, size, self._calls, self._size = self._calls, self._size, 0, 0
-        is_counted = self._counted is not None and _is_same(self._counted, self._input)
-        self._counted = self._input
+        before, now = self._counted, (self._newest[0][1], self._version) if self._newest else None
+        is_counted = before and now and before[0]() is now[0]() and before[1] == now[1]
+        self._counted = now
         if calls != 1 or self._remove is None:
             return None
         self._usual_size = self._usual_size or size
@@ -90,18 +91,17 @@ class ModelInputs:
             remove()
 
     def _see(self, _model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        if not torch.is_grad_enabled() or torch.compiler.is_compiling() or get_ident() != self._thread:
             return
         self._calls += 1
         try:
-            named = [*zip(map(str, range(len(args))), args, strict=True), *kwargs.items()]
-            named = [(name, value) for name, value in named if _has_dimensions(value)]
-            self._newest = [(name, weakref.ref(value)) for name, value in named]
-            tensors = [value for _, value in named]
-            sizes = {tensor.shape[0] for tensor in tensors}
-            if all(tensor.dim() == 1 and tensor.is_floating_point() for tensor in tensors):
+            inputs: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
+            named = [(name, tensor) for name, tensor in inputs if _has_dimensions(tensor)]
+            self._newest = [(name, weakref.ref(tensor)) for name, tensor in named]
+            self._version = named[0][1]._version if named else 0
+            sizes = {tensor.shape[0] for _, tensor in named}
+            if all(tensor.dim() == 1 and tensor.is_floating_point() for _, tensor in named):
                 sizes.clear()  # one sample's features as well
-            self._input = (weakref.ref(tensors[0]), tensors[0]._version) if tensors else None
         except Exception as error:  # a class of the script's own may raise anything
             if is_from_signal_handler(error):
                 raise
@@ -150,10 +150,6 @@ class FreshSamples:
         inputs, self._inputs = self._inputs, None
         if inputs is not None:
             inputs.close()
-
-
-def _is_same(one: _Input, other: _Input | None) -> bool:
-    return other is not None and one[1] == other[1] and one[0]() is other[0]()
 
 
 def _has_dimensions(value: object) -> bool:

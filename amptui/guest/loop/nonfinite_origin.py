@@ -1,6 +1,6 @@
 """Where NaN or Inf came from in somebody else's loop: the newest inputs, the weights, the buffers.
 
-Nothing is hooked, and nothing is looked at before a step was not finite, but once at the end of the run.
+Nothing is hooked, and nothing is measured before a step was not finite, but once at the end of the run.
 """
 
 import math
@@ -25,14 +25,14 @@ _GAP_STEPS = 200
 
 
 class NonFiniteOrigin:
-    """Looks at what one optimizer's model has read, without waiting for the device."""
+    """Measures what one optimizer's model has read, without waiting for the device."""
 
     def __init__(self, device: torch.device, readback: Readback, emit: Callable[[Record], object]) -> None:
         self._device, self._readback, self._emit = device, readback, emit
         self._next_step = 0
         self._causes = set[NonFiniteCause]()
 
-    def look(
+    def measure(
         self,
         model: nn.Module | None,
         inputs: Sequence[tuple[str, Tensor]],
@@ -41,7 +41,7 @@ class NonFiniteOrigin:
         *,
         is_last: bool = False,
     ) -> None:
-        """Look after ``step``, which was not finite, unless that was done not long ago; or at the end."""
+        """Measure after ``step``, which was not finite, unless that was done not long ago; or at the end."""
         if model is None or (step < self._next_step and not is_last):
             return
         self._next_step = step + _GAP_STEPS
@@ -55,7 +55,7 @@ class NonFiniteOrigin:
             watch = BufferWatch(model, {name for name in buffers if ".running_" not in f".{name}"})
             values = together([*(value for _, value in largest), *weights.values()], self._device)
             values.append(watch.measure().to(self._device, non_blocking=True))
-            look = _Look(
+            measurement = _Measurement(
                 step=step,
                 precision=precision,
                 inputs=names,
@@ -64,31 +64,33 @@ class NonFiniteOrigin:
                 is_last=is_last,
                 read=frozenset(n for n in buffers if not model.get_submodule(n.rpartition(".")[0]).training),
             )
-            self._readback.push(values, partial(self._deliver, look), timed=False)
+            self._readback.push(values, partial(self._deliver, measurement), timed=False)
 
-    def _deliver(self, looked: "_Look", row: Sequence[float] | None, _seconds: float | None) -> None:
+    def _deliver(
+        self, measurement: "_Measurement", row: Sequence[float] | None, _seconds: float | None
+    ) -> None:
         if row is None:
             return
-        split, now = len(row) - len(looked.buffers.names), time.time()
-        inputs = () if looked.is_last else bad_inputs(looked.inputs, row)
-        measured = zip(looked.weights, row[len(looked.inputs) : split], strict=True)
+        split, now = len(row) - len(measurement.buffers.names), time.time()
+        inputs = () if measurement.is_last else bad_inputs(measurement.inputs, row)
+        measured = zip(measurement.weights, row[len(measurement.inputs) : split], strict=True)
         lost = [name for name, value in measured if not math.isfinite(value)]
         cause: NonFiniteCause = "input" if inputs else "weights" if lost else "unknown"
-        statistics = looked.buffers.record(row[split:], time=now, step=looked.step)
+        statistics = measurement.buffers.record(row[split:], time=now, step=measurement.step)
         if statistics is not None:
             self._emit(statistics)
             if cause == "unknown" and (
-                read := [n for n in statistics.names if looked.is_last or n in looked.read]
+                read := [n for n in statistics.names if measurement.is_last or n in measurement.read]
             ):
                 cause, lost = "buffer", read
-        if looked.is_last and (not lost or cause in self._causes):
+        if measurement.is_last and (not lost or cause in self._causes):
             return
         self._causes.add(cause)
         self._emit(
             ModulesTraced(
                 time=now,
-                step=looked.step,
-                precision=looked.precision,
+                step=measurement.step,
+                precision=measurement.precision,
                 loss_scale=None,
                 asked=False,
                 first=None,
@@ -104,7 +106,7 @@ class NonFiniteOrigin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Look:
+class _Measurement:
     """What was measured after a step, in the order of the row."""
 
     step: int

@@ -369,16 +369,16 @@ class ObservedLoop:
 
     def before_clip(self) -> None:
         for watcher in self.optimizers:
-            watcher.account.see_edit(is_over=False)
+            watcher.account.before_known_edit()
 
     def after_clip(self) -> None:
         for watcher in self.optimizers:
-            watcher.account.see_edit(is_over=True)
+            watcher.account.after_known_edit()
 
     def before_unscale(self, _scaler: GradScaler, optimizer: Optimizer) -> None:
         _, watcher = self._by_id.get(id(optimizer), _NOBODY)
         if watcher is not None:
-            watcher.account.see_edit(is_over=False)
+            watcher.account.before_known_edit()
 
     def after_unscale(self, scaler: GradScaler, optimizer: Optimizer) -> None:
         if (watcher := self._scaled_watcher_of(optimizer, scaler)) is not None:

@@ -31,6 +31,7 @@ from amptui.engine.warm_up import WarmUp
 from amptui.guest.loop.backward_pass import BackwardPass
 from amptui.guest.loop.computed_precision import WEIGHTS_WORDS
 from amptui.guest.loop.guard import harmless
+from amptui.guest.loop.loop_hooks import HOOKS
 from amptui.guest.loop.loop_step import DroppedBatches, LoopStep, RowSender
 from amptui.guest.loop.model_inputs import FreshSamples, ModelInputs
 from amptui.guest.loop.nonfinite_origin import NonFiniteOrigin
@@ -150,15 +151,17 @@ class ObservedOptimizer:
         self._look_at_layers()
         self._has_frozen_parts = not all(parameter.requires_grad for parameter in model.parameters())
         has_norms = self._optimizers <= _MAX_MEASURED_OPTIMIZERS
-        if has_norms and self._optimizers > 1:
-            self._sender.readback.flush()  # names of parameters are those of the newest optimizer
-        self._norms.follow(model if has_norms else nn.Module(), optimizer, is_sharded=self.is_sharded)
-        self._reporter.gradients = self._norms.probe
-        self._measured_groups = len(optimizer.param_groups)
+        self._follow_norms(model if has_norms else nn.Module(), optimizer)
         # Each rank would measure steps of its own, and the others would wait for it in each of them.
         has_updates = has_norms and self._state.leads and not self.is_sharded
         self.updates.follow(model, enabled=has_updates)
         self._lrs = LearningRateReader()
+
+    def _follow_norms(self, model: nn.Module, optimizer: Optimizer) -> None:
+        self._sender.readback.flush()  # names of parameters are those of the newest groups
+        self._norms.follow(model, optimizer, is_sharded=self.is_sharded)
+        self._reporter.gradients = self._norms.probe
+        self._measured_groups = len(optimizer.param_groups)
 
     @property
     def optimizer(self) -> Optimizer | None:
@@ -169,6 +172,11 @@ class ObservedOptimizer:
     def is_dropped(self) -> bool:
         """Whether the script has dropped the optimizer."""
         return self._optimizer() is None or (self.keeper is not None and self.keeper.is_dropped)
+
+    @property
+    def unproven_precision(self) -> str:
+        """The precision that a switch has chosen and no step has been made in; empty if there is none."""
+        return ""
 
     @property
     def batches(self) -> int:
@@ -197,6 +205,10 @@ class ObservedOptimizer:
         # Of several batches' gradients only the last look is at their sum.
         norms, is_scaled = self._norms, backward.scaler is not None
         if self.step < norms.until or (is_scaled and norms.are_due(self.step, is_scaled=True)):
+            optimizer, model = self._optimizer(), self._model()
+            groups = 0 if optimizer is None else len(optimizer.param_groups)
+            if optimizer is not None and model is not None and groups != self._measured_groups:
+                self._follow_norms(model, optimizer)
             loop_step.norms, loop_step.norms_scaled = norms.measure(), is_scaled
 
     def take_dropped(self, dropped_passes: DroppedPasses) -> None:
@@ -237,7 +249,7 @@ class ObservedOptimizer:
         """Clipping may follow, which makes NaN of Inf."""
         overflow = self._loop_step.unscaled_inf = self._overflow(scaler)
         self._loop_step.unscaled_by = scaler
-        self.account.see_edit(is_over=True)
+        self.account.after_known_edit()
         self._name_overflow(overflow)
 
     def after_scaled_step(self, scaler: GradScaler) -> None:
@@ -344,7 +356,8 @@ class ObservedOptimizer:
         self.updates.forget()
         if self.active:
             self._end_step()
-            self._look_for_origin(is_last=True)
+            if not HOOKS.trains_elsewhere:
+                self._measure_origin(is_last=True)
             for dropped_passes in self.account.abandoned():
                 self.take_dropped(dropped_passes)
             self._sender.readback.flush() if waits else self._sender.readback.drain()
@@ -457,17 +470,17 @@ class ObservedOptimizer:
         self._norms.look(self.step, self._reporter)
         if self._reporter.unexplained_step > self._origin_step:
             self._origin_step = self._reporter.unexplained_step
-            self._look_for_origin()
+            self._measure_origin()
         self.updates.look(self.step)
         self._look_at_memory()
         self._look_due = time.perf_counter() + LOOK_INTERVAL_SECONDS
         self._look_step = self.step + (1 if self._reporter.in_trouble else MAX_STEPS_BETWEEN_LOOKS)
 
-    def _look_for_origin(self, *, is_last: bool = False) -> None:
+    def _measure_origin(self, *, is_last: bool = False) -> None:
         """Once something is not finite, and at the end; a monitor with probes of its own traces instead."""
         if self.keeper is None and not self.name and not self.is_sharded:
             inputs, precision = self._fresh_samples.newest_inputs(), self._reported_precision
-            self._origin.look(self._model(), inputs, self.step, precision, is_last=is_last)
+            self._origin.measure(self._model(), inputs, self.step, precision, is_last=is_last)
 
     def _look_at_memory(self) -> None:
         if not self.name:

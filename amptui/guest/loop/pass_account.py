@@ -206,14 +206,15 @@ class PassAccount:
 
     # -------------------------------------------------------------------------- edits of gradients
 
-    def see_edit(self, *, is_over: bool) -> None:
-        """Gradients are about to be unscaled or clipped, or have been: that is a known change."""
-        tensors = self._held.get() or _GONE
-        if tensors.witness is None:
-            return
-        if not is_over:
-            self._check_edited(tensors.witness.grad)
-        self._look_at_witness(tensors.witness)
+    def before_known_edit(self) -> None:
+        """Gradients are about to be unscaled or clipped."""
+        if (witness := (self._held.get() or _GONE).witness) is not None:
+            self._check_edited(witness.grad)
+
+    def after_known_edit(self) -> None:
+        """They have been: what differs now is no edit of the loop's own."""
+        if (witness := (self._held.get() or _GONE).witness) is not None:
+            self._look_at_witness(witness)
 
     def _check_edited(self, gradient: Tensor | None) -> None:
         """The gradients are about to be used: the loop may have changed them since the last pass."""

@@ -101,6 +101,10 @@ class SwitchedOptimizer(ObservedOptimizer):
             self._boundary.follow_model()
             self.operation_counts = CountedSteps(self._script, self._boundary.probes, self._note)
 
+    @property
+    def unproven_precision(self) -> str:
+        return self._switch.precision.name if self._switch.on_trial else ""
+
     # --------------------------------------------------------------- what the boundary asks for
 
     def drain(self) -> None:
