@@ -107,10 +107,10 @@ def optimizer_followed(record: OptimizerFollowed) -> str:
 
 
 def gradients_dropped(record: GradientsDropped) -> str:
-    """``gradients cleared before a step, loss nan``."""
+    """``gradients never used in a step, loss nan``: cleared before it, or left at the end."""
     passes = "" if record.passes == 1 else f" of {units.count(record.passes)} backward passes"
     loss = "" if record.loss is None else f", loss {units.loss(record.loss)}"
-    return f"gradients{passes} cleared before a step{loss}"
+    return f"gradients{passes} never used in a step{loss}"
 
 
 def pause_changed(record: PauseChanged) -> str:
