@@ -199,7 +199,8 @@ def app_on_gpu(bench: Bench) -> Found:
         bench.wait_for(terminal, from_step(300))
         terminal.press("p")
         bench.wait_for(terminal, r"[\d.]+ m?s +[\d.]+ m?s +│")  # both columns have a step time
-        verdict = bench.wait_for(terminal, r"AMP (fp16|bf16) +(about [\d.]+× the speed|step times too uneven|no clear)")
+        first = r"AMP (fp16|bf16) +(about [\d.]+× the speed|step times too uneven|no clear)"
+        verdict = bench.wait_for(terminal, first)
         bench.wait_for(terminal, from_step(700))
         saved = _keep_screen(bench, terminal)
         terminal.press("q")
