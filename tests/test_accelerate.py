@@ -15,6 +15,7 @@ from torch import nn
 from tests.conformance.frameworks import Accelerate, as_on_a_gpu
 from tests.conformance.recorded import Asking, Request, only_run
 from tests.conformance.situations import STEPS, Situation, Training
+from tests.engine.compiled_runs import nothing_compiled
 
 pytestmark = [
     pytest.mark.ci,  # with the other frameworks
@@ -80,7 +81,8 @@ def test_it_begins_in_the_accelerators_own_precision(
 ) -> None:
     situation = Situation()
     accelerator = new(situation, mixed_precision=mixed_precision)
-    with accelerate.watch(accelerator) as monitor:
+    # Where anything is compiled, samples are not counted.
+    with nothing_compiled(), accelerate.watch(accelerator) as monitor:
         # On a CPU, Accelerate trains float32 when it is asked for fp16.
         assert monitor.precision == ("bf16" if mixed_precision == "bf16" else "fp32")
         Accelerate.loop(Training(situation), accelerator)  # without the monitor's steps()

@@ -11,7 +11,7 @@ _FOLDERS = r"checkpoints(\.before-\d+)?"
 
 _FILES = (
     r"journal(\.before-\d+|\.after-step-\d+-\d+|\.\d+)?\.jsonl(\.\d+\.tmp)?"
-    r"|run(\.before-\d+)?\.json|run\.\d+\.tmp|run\.(lock|sock)|output\.log|optimizers"
+    r"|run(\.before-\d+)?\.json|run\.\d+\.tmp|run\.(lock|sock)|output\.log|no-step"
 )
 
 _OWN_FOLDER = re.compile(_FOLDERS)
