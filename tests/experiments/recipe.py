@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -180,6 +181,9 @@ class Recipe(Experiment):
         kind, _, at = os.environ.get("END_AT", "").partition(" ")
         if at == str(self.calls.count):
             os.kill(os.getpid(), signal.SIGKILL if kind == "kill" else signal.SIGTERM)
+            # The main thread, which may be busy, starts one when it has asked the run to stop.
+            while not any(isinstance(thread, threading.Timer) for thread in threading.enumerate()):
+                time.sleep(0.001)
 
     def after_step(self, model: nn.Module) -> None:
         if self.average:
