@@ -50,7 +50,8 @@ def test_another_folder_is_left_as_it_is(
     before = content(other)
     (tmp_path / "run").mkdir()
     (tmp_path / "new").symlink_to(tmp_path / "run")
-    source = f"import ctypes, os, pathlib, shutil\nplace = pathlib.Path({str(tmp_path)!r})\n{Path(KNOBS).read_text()}"
+    place = f"place = pathlib.Path({str(tmp_path)!r})"
+    source = f"import ctypes, os, pathlib, shutil\n{place}\n{Path(KNOBS).read_text()}"
     at = "            self.calls += 1\n"
     (tmp_path / "m.py").write_text(
         source.replace(at, f"{at}            if self.calls == 25:\n                {change}\n")
