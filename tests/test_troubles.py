@@ -235,7 +235,7 @@ def test_poisoned_buffers_are_named_and_said_to_stay_in_every_precision() -> Non
 
 
 def test_gradients_that_would_vanish_in_float16_are_told_while_in_fp32() -> None:
-    answer = amp_answer(watch(unstable("underflow", precision="fp32", steps=30)))
+    answer = amp_answer(watch(unstable("underflow", precision="fp32", steps=30)), "fp16")
     small = answer.of("float16")
     assert (small.grade, small.happened) == ("warning", False)
     assert "use bf16" in finding_words(small)

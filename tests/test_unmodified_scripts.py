@@ -288,3 +288,39 @@ def test_a_script_that_calls_us_opens_its_own_run(tmp_path: Path, folder: Path) 
     result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, timeout=120)
     assert "amptui attach" not in result.stderr
     assert [record.samples for record in of(StepRecord, read(run / "journal.jsonl"))] == [7, 7, 7]
+
+
+# ------------------------------------------------------------------------------ the verdict at the end
+
+VERDICTS = {
+    # The loss is looked at after backward(), as detection libraries do.
+    "loss.backward()\nif number == 30: raise FloatingPointError\noptimizer.step()": (
+        "with torch.autocast('cpu', torch.bfloat16): ",
+        "AMP bf16: never compared with FP32; ⚠ the loss of a batch was nan: no step was made of it",
+    ),
+    "loss.backward(); model(x).square().mean().backward(); optimizer.step()": (
+        "with torch.autocast('cpu', torch.bfloat16): ",
+        "no verdict on AMP, because steps mix precisions",
+    ),
+    "loss.backward(); optimizer.step()": ("", "FP32: ✖ the loss is nan in FP32"),
+}
+"""By what a loop does with a loss, that of the last one NaN: in which precision, and the verdict."""
+
+
+@pytest.mark.parametrize("step", VERDICTS, ids=["raises", "mixes precisions", "fp32"])
+def test_the_verdict_is_on_the_steps_as_they_were(step: str, folder: Path) -> None:
+    autocast, verdict = VERDICTS[step]
+    body = f"""
+import torch
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for number in range(31):
+    optimizer.zero_grad()
+    x = torch.full((8, 4), 1.0)
+    {autocast or "if True: "}loss = model(x).square().mean()
+    loss = loss * (float("nan") if number == 30 else 1)
+{textwrap.indent(step, "    ")}
+"""
+    (folder / "train.py").write_text(body)
+    done, _ = same_outcome(folder, "train.py")
+    assert verdict in done.errors.splitlines()

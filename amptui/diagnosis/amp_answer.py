@@ -15,7 +15,7 @@ from amptui.diagnosis.safety_findings import safety_findings
 from amptui.diagnosis.worth_findings import worth_findings
 from amptui.records.codec import Codec
 from amptui.records.own_loop import OTHER_PRECISIONS
-from amptui.records.run import base_precision, reference_precision
+from amptui.records.run import LOW_PRECISIONS, base_precision, reference_precision
 from amptui.telemetry.comparison import MIN_STEPS, low_precision_now
 from amptui.telemetry.view import SessionView
 
@@ -38,7 +38,10 @@ class AmpAnswer:
     precision: str | None
     """The AMP precision or FP8 in question; None where the run's weights leave autocast no choice."""
     baseline: str
-    """What it is compared with: a precision without autocast, or bf16 if FP8 is in question."""
+    """What it is compared with: a precision without autocast, or bf16 if FP8 is in question.
+
+    Where no precision is in question it is what the steps run in.
+    """
     steps: int
     """How many ran in that precision."""
     findings: tuple[Finding, ...] = ()
@@ -58,11 +61,26 @@ class AmpAnswer:
         raise KeyError(subject)
 
     @property
+    def trouble(self) -> Finding | None:
+        """What the verdict is about: NaN or Inf that another precision left, else :attr:`cause`."""
+        others = (one for one in self._by_gravity if one.about not in ("", self.precision))
+        return next((one for one in others if one.grade in ("warning", "error")), self.cause)
+
+    @property
+    def headline_precision(self) -> str:
+        """The precision whose verdict it is: that of the trouble, else the one in question."""
+        trouble = self.trouble
+        return (trouble.about if trouble is not None else "") or self.precision or ""
+
+    @property
     def counted(self) -> tuple[Finding, ...]:
         """What makes its precision safe or not, the gravest subject first."""
-        by_subject = {finding.subject: finding for finding in self.findings}
-        findings = (by_subject[subject] for subject in SAFETY_SUBJECTS if subject in by_subject)
-        return tuple(finding for finding in findings if finding.about in ("", self.precision))
+        return tuple(finding for finding in self._by_gravity if finding.about in ("", self.precision))
+
+    @property
+    def _by_gravity(self) -> list[Finding]:
+        findings = [finding for finding in self.findings if finding.subject in SAFETY_SUBJECTS]
+        return sorted(findings, key=lambda finding: SAFETY_SUBJECTS.index(finding.subject))
 
     def grade(self, subject: Subject, step: int) -> Grade:
         """What the answer makes of a measurement of ``step``; ``neutral`` if it follows from another one."""
@@ -73,9 +91,9 @@ class AmpAnswer:
     @property
     def headline_key(self) -> tuple[object, ...]:
         """What a log repeats the answer for: it changed if this did."""
-        cause = self.cause or self.doubt
+        cause = self.trouble or self.doubt
         return (
-            self.precision,
+            self.headline_precision,
             self.worth,
             self.safety,
             None if cause is None else (cause.subject, cause.state),
@@ -86,6 +104,17 @@ def answer_json(answer: AmpAnswer) -> str:
     """The answer as one line of strict JSON, with its type, as records have it."""
     facts = _codec().dumps(answer)
     return f'{{"type":"AmpAnswer",{facts[1:]}'
+
+
+def _beside(precision: str, finding: Finding) -> Finding:
+    """A finding as it counts for ``precision``: what another AMP precision does or would do is only a fact.
+
+    But a loss and weights that are NaN or Inf are so for every precision.
+    """
+    is_others = finding.about in LOW_PRECISIONS and finding.about != precision
+    if not is_others or finding.subject in ("loss", "weights") or finding.grade == "unknown":
+        return finding
+    return replace(finding, grade="neutral")
 
 
 @cache
@@ -103,11 +132,12 @@ def amp_answer(
     """
     precision = precision or precision_in_question(view)
     if precision is None:
-        return AmpAnswer(step=view.step, precision=None, baseline="", steps=0)
+        return AmpAnswer(step=view.step, precision=None, baseline=view.precision or "", steps=0)
     question = Question(view, precision)
     others = {finding.subject: finding for finding in measured}
     findings = tuple(
-        others.get(finding.subject) or replace(finding, age_steps=question.age(finding.step))
+        others.get(finding.subject)
+        or _beside(precision, replace(finding, age_steps=question.age(finding.step)))
         for finding in (*worth_findings(question), *safety_findings(question))
     )
     answer = AmpAnswer(

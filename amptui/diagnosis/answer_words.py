@@ -21,6 +21,10 @@ from amptui.records.run import FP8_PRECISIONS, base_precision, reference_precisi
 SIGNS: Mapping[Grade, str] = {"good": "✔", "neutral": "·", "warning": "⚠", "error": "✖", "unknown": "?"}
 
 NO_AMP = "AMP changes nothing here: weights or layers are not float32"
+_NO_VERDICT = {
+    "mixed": "no verdict on AMP, because steps mix precisions",
+    "unknown": "no verdict on AMP, because the precision of the steps is unknown",
+}
 
 # ------------------------------------------------------------------------------ the answer in short
 
@@ -28,6 +32,11 @@ NO_AMP = "AMP changes nothing here: weights or layers are not float32"
 def question_words(precision: str | None) -> str:
     """``is AMP worth it, is it safe``: what is answered, with the precision in question."""
     return f"is {_short_family(precision)} worth it, is it safe"
+
+
+def no_amp_words(precision: str | None) -> str:
+    """Why AMP is not in question where steps run in ``precision``."""
+    return _NO_VERDICT.get(precision or "", NO_AMP)
 
 
 def _short_family(precision: str | None) -> str:
@@ -82,8 +91,8 @@ _NO_SPEED = {
 
 def safe_words(answer: AmpAnswer) -> str:
     """``safe: gradients agree, no overflow``, or the trouble."""
-    if answer.cause is not None:
-        return finding_words(answer.cause)
+    if answer.trouble is not None:
+        return finding_words(answer.trouble)
     if answer.doubt is not None:
         return _doubt_words(answer.doubt, _WAS)
     steps = units.count(answer.steps)
@@ -101,8 +110,8 @@ def safe_words(answer: AmpAnswer) -> str:
 
 def safe_forms(answer: AmpAnswer) -> Sequence[str]:
     """:func:`safe_words`, then what to say where these have no room, the longest first."""
-    if answer.cause is not None:
-        shorter: Sequence[str] = (f"{answer.cause.subject} {short_words(answer.cause)}",)
+    if answer.trouble is not None:
+        shorter: Sequence[str] = (f"{answer.trouble.subject} {short_words(answer.trouble)}",)
     elif answer.doubt is not None:
         shorter = (_doubt_words(answer.doubt, _WAS_IN_SHORT),)
     elif answer.safety == "would be safe":
@@ -160,8 +169,8 @@ def _foretold(answer: AmpAnswer) -> str:
 
 def safety_grade(answer: AmpAnswer) -> Grade:
     """The sign before :func:`safe_words`."""
-    if answer.cause is not None:
-        return answer.cause.grade
+    if answer.trouble is not None:
+        return answer.trouble.grade
     return "unknown" if answer.safety == "unknown" else "good"
 
 
@@ -170,10 +179,10 @@ def next_measurement(answer: AmpAnswer) -> tuple[Measurement, str]:
 
     A trouble's own measurement comes first; then the gradients, the interval, a try.
     """
-    if answer.doubt is not None:
+    if answer.trouble is None and answer.doubt is not None:
         return answer.doubt.measured_by, "measures again"
-    if answer.cause is not None:
-        measured_by = answer.cause.measured_by
+    if answer.trouble is not None:
+        measured_by = answer.trouble.measured_by
         return measured_by, {
             "trace": "names the module",
             "x-ray": "compares again",
@@ -221,6 +230,7 @@ _SKIPS = {
     "calibrating": "{count} skipped, calibrating",
     "skipped mostly": "{count} of {whole} fp16 steps skipped",
     "collapsing": "the loss scale collapses: {scale}",
+    "collapsed": "the loss scale collapsed in fp16: {scale}",
     "forward overflow": "the forward pass overflowed{in_place}",
     "forward overflow once": "the forward pass overflowed{in_place}",
     **dict.fromkeys(("loss not finite", "loss not finite once"), "the loss is NaN or Inf{in_place}"),
@@ -250,7 +260,7 @@ _WORDS: Mapping[Subject, Mapping[str, str]] = {
     },
     "forward": {
         "overflowed": "{kind}{in_place}",
-        "would overflow": "{place} exceeds float16",
+        "would overflow": "fp16 would overflow in {place}",
         "fits": "largest {short} of 65,504",
         "unknown": "nothing overflowed",
     },
@@ -279,7 +289,8 @@ _WORDS: Mapping[Subject, Mapping[str, str]] = {
         "nothing to compare": "no gradients to compare",
     },
     "loss": {
-        "not finite": "the loss is {loss} in {precision}",
+        "not finite": "the loss is {loss}{in_precision}",
+        "dropped": "the loss of a batch was {loss}: no step was made of it",
         "validation not finite": "the validation loss is {loss}",
         "mid-run": "{other_loss} {reference}, {loss} {family}",
         "finite": "finite: {loss}",
@@ -316,6 +327,7 @@ _SHORT: Mapping[tuple[Subject, str], str] = {
     ("overflow", "frequent"): "{count} of {whole} skipped",
     ("overflow", "skipped mostly"): "{count} of {whole} skipped",
     ("overflow", "collapsing"): "collapses: {scale}",
+    **{(subject, "collapsed"): "collapsed in fp16: {scale}" for subject in ("overflow", "float16")},
     ("overflow", "forward overflow"): "forward pass{in_place}",
     ("overflow", "forward overflow once"): "forward pass{in_place}",
     ("forward", "fits"): "{short} of 65.5 k",
@@ -329,7 +341,8 @@ _SHORT: Mapping[tuple[Subject, str], str] = {
         ("agreement", state): "{cosine}{in_place}"
         for state in ("agree", "differ", "disagree", "as in reference")
     },
-    ("loss", "not finite"): "{loss} in {precision}",
+    ("loss", "not finite"): "{loss}{in_precision}",
+    ("loss", "dropped"): "{loss}, in no step",
     ("loss", "validation not finite"): "validation {loss}",
     ("loss", "mid-run"): "{reference} {other_loss} {family} {loss}",
     ("loss", "same"): "same within noise",
@@ -384,6 +397,7 @@ def _fields(finding: Finding) -> dict[str, str]:
         "can_speed_up": f"{family} can speed up{least}",
         "reference": precision_label(reference_precision(finding.about)),
         "precision": precision_label(finding.precision),
+        "in_precision": f" in {precision_label(finding.precision)}" if finding.precision else "",
         "about": short_label(finding.about),
     }
 
@@ -394,8 +408,10 @@ def _fields(finding: Finding) -> dict[str, str]:
 def answer_line(answer: AmpAnswer) -> str:
     """``AMP fp16: 1.65× the speed of FP32 (1.61 to 1.69); ✔ safe: gradients agree, no overflow``."""
     if answer.precision is None:
-        return NO_AMP
+        return no_amp_words(answer.baseline)
     safe = f"{SIGNS[safety_grade(answer)]} {safe_words(answer)}"
+    if answer.headline_precision != answer.precision:
+        return f"{precision_label(answer.headline_precision)}: {safe}"
     return f"{precision_label(answer.precision)}: {worth_and_interval(answer)}; {safe}"
 
 
@@ -441,7 +457,9 @@ def short_evidence(finding: Finding) -> tuple[str, ...]:
 
     Empty of others: they are of many steps.
     """
-    if finding.subject not in ("float16", "float8", "agreement", "forward") or finding.step is None:
+    single = ("float16", "float8", "agreement", "forward")
+    lasting = finding.subject in ("loss", "weights") and finding.grade in ("warning", "error")
+    if not (finding.subject in single or lasting) or finding.step is None or not finding.precision:
         return ()
     step = f"step {units.count(finding.step)}"
     scale = "" if finding.loss_scale is None else f" at scale {units.count(finding.loss_scale)}"

@@ -201,7 +201,8 @@ def run_ended(outcome: RunFinished | RunFailed) -> str:
         return f"failed{where}: {' '.join(outcome.error.split())}"
     if outcome.unwatched:
         return f"not watched after step {units.count(outcome.steps)}: {outcome.unwatched}"
-    return f"{outcome.reason} after {units.count(outcome.steps)} steps in {units.duration(outcome.seconds)}"
+    steps = units.counted(outcome.steps, "step")
+    return f"{outcome.reason} after {steps} in {units.duration(outcome.seconds)}"
 
 
 def _xray_details(summary: XRaySummary) -> list[str]:

@@ -30,12 +30,15 @@ from amptui.telemetry.view import GrowthOutlook, SessionView
 
 def scaler_state(verdict: ScalerVerdict) -> str:
     """The state's name; without an overflow the scaler is no judge of anything else."""
-    return "no overflow" if verdict.state == "healthy" else verdict.state
+    state = "no overflow" if verdict.state == "healthy" else verdict.state
+    return f"{state.replace('collapsing', 'collapsed')} in fp16" if verdict.is_past else state
 
 
 def scaler_sentence(verdict: ScalerVerdict) -> str:
     """What the scaler's state means and what to do; empty while none is in use."""
     facts = verdict.facts
+    if verdict.is_past:
+        return ""
     if verdict.state == "forward overflow":
         return origin_words(verdict.trace)
     if verdict.state == "collapsing":

@@ -7,7 +7,7 @@ from dataclasses import replace
 from amptui.diagnosis.amp_finding import Finding, Grade, Measurement, Question, never
 from amptui.diagnosis.labels import operand_label
 from amptui.records.findings import Float16Window, XRayTaken
-from amptui.records.run import FP8_PRECISIONS, LOW_PRECISIONS, Severity, base_precision
+from amptui.records.run import FP8_PRECISIONS, Severity, base_precision
 from amptui.telemetry.comparison import losses_after
 from amptui.telemetry.health import judge_trace, judge_window, judge_xray
 from amptui.telemetry.scaling import RECENT_STEPS, ScalerVerdict
@@ -19,7 +19,7 @@ MAJORITY = 0.5
 
 _GRADES: dict[Severity, Grade] = {"info": "good", "warning": "warning", "error": "error"}
 
-FLOAT16_FAILED = ("skipped mostly", "collapsing", "forward overflow", "loss not finite")
+FLOAT16_FAILED = ("skipped mostly", "collapsing", "collapsed", "forward overflow", "loss not finite")
 """What happened to float16's steps so that no single step's measurement calls it safe."""
 
 
@@ -95,7 +95,7 @@ def _skip_state(verdict: ScalerVerdict, recent: int) -> tuple[str, Grade]:
         (loss, f"{name} once", "warning"),
         (verdict.state == "calibrating", "calibrating", "neutral"),
         (mostly, "skipped mostly", "error"),
-        (verdict.state == "collapsing", "collapsing", "error"),
+        (verdict.state == "collapsing", "collapsed" if verdict.is_past else "collapsing", "error"),
         (verdict.severity == "warning", "frequent", "warning"),
         (facts.recent_skips > 0, "occasional", "good"),
         (facts.skips > 0, "none recently", "good"),
@@ -155,8 +155,6 @@ def _forward(question: Question) -> Finding:
         return never("forward", question.precision, measured_by="trace")
     verdict = judge_trace(trace)
     about = base_precision(trace.precision) if trace.first is not None else "fp16"
-    if trace.first is not None and about not in LOW_PRECISIONS:
-        about = ""  # not AMP's doing, and it breaks the run
     nearest = trace.first or (trace.nearest[0] if trace.nearest else None)
     grade = _GRADES[verdict.severity]
     backward = trace.first is not None and trace.first.way == "backward" and trace.precision == "fp16"
@@ -304,32 +302,47 @@ def _agreement(question: Question) -> Finding:
 
 
 def _loss(question: Question) -> Finding:
-    """``not finite``, ``validation not finite``; else both precisions' loss, ``mid-run``, or the newest.
+    """``not finite``, ``dropped``, ``validation not finite``; else both losses, ``mid-run``, or the newest.
 
     ``value`` is the loss in question after as many steps since the switch as ``low``, the reference's: no
     fair race, since each began where the other left off.
     """
     view, last = question.view, question.view.last
-    if last is not None and last.loss is not None and not math.isfinite(last.loss) and not last.skipped:
-        about = base_precision(last.precision)
+    since = _loss_lost_since(view)
+    if since is not None and last is not None and not last.skipped:
+        about = precision_at(view, since)
         return Finding(
             subject="loss",
             state="not finite",
             grade="error",
+            about=about,
             value=last.loss,
-            step=last.step,
+            step=since,
             precision=about,
             measured_by="trace",
         )
+    if view.dropped is not None and question.freshness(view.dropped.step) == "fresh":
+        about = precision_at(view, view.dropped.step)
+        return Finding(
+            subject="loss",
+            state="dropped",
+            grade="warning",
+            about=about,
+            value=view.dropped.loss,
+            step=view.dropped.step,
+            precision=about,
+        )
     validated = view.validated.validation if view.validated is not None else None
     if view.validated is not None and validated is not None and not math.isfinite(validated.loss or 0.0):
+        about = precision_at(view, view.validated.step)
         return Finding(
             subject="loss",
             state="validation not finite",
             grade="error",
+            about=about,
             value=validated.loss,
             step=view.validated.step,
-            precision=precision_at(view, view.validated.step),
+            precision=about,
         )
     tally = question.comparison
     losses = losses_after(view, tally)
@@ -357,13 +370,20 @@ def _loss(question: Question) -> Finding:
 
 
 def _weights(question: Question) -> Finding:
-    """``lost`` if some hold NaN, ``ranks differ``; ``finite`` as far as the newest loss was."""
-    view, trace = question.view, question.view.numerics.trace
+    """``lost`` if some hold NaN, ``ranks differ``, ``buffers lost``; ``finite`` as far as the loss was.
+
+    Their trouble is of the precision in which the loss stopped to be finite, if that was before.
+    """
+    view, trace, since = question.view, question.view.numerics.trace, _loss_lost_since(question.view)
     if trace is not None and trace.lost_count > 0 and question.freshness(trace.step) == "fresh":
+        about = base_precision(trace.precision)
+        if since is not None and since < trace.step:
+            about = precision_at(view, since)
         return Finding(
             subject="weights",
             state={"buffer": "buffers lost", "input": "bad input"}.get(trace.cause, "lost"),
             grade="error",
+            about=about,
             value=trace.lost_count,
             place="" if trace.inputs else next(iter(trace.lost), ""),
             step=trace.step,
@@ -380,13 +400,31 @@ def _weights(question: Question) -> Finding:
                 value=disagreement.count,
                 step=disagreement.step,
             )
+    if view.bad_buffers is not None:
+        about = precision_at(view, view.bad_buffers.step)
+        return Finding(
+            subject="weights",
+            state="buffers lost",
+            grade="error",
+            about=about,
+            value=view.bad_buffers.count,
+            place=next(iter(view.bad_buffers.names), ""),
+            step=view.bad_buffers.step,
+            precision=about,
+        )
     last = view.last
-    if last is None or last.loss is None or not math.isfinite(last.loss):
+    if last is None or last.loss is None or since is not None:
         return never("weights", "")
     return Finding(subject="weights", state="finite", grade="good", step=last.step)
 
 
 # ------------------------------------------------------------------------------------ where it ran
+
+
+def _loss_lost_since(view: SessionView) -> int | None:
+    """The first of the newest steps whose loss is NaN or Inf; None while it is finite or unknown."""
+    lost = view.last is not None and view.last.loss is not None and not math.isfinite(view.last.loss)
+    return view.loss.nonfinite_since() if lost else None
 
 
 def precision_at(view: SessionView, step: int) -> str:

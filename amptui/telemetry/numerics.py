@@ -3,7 +3,7 @@
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeGuard
 
 from amptui.records.findings import Float8Window, Float16Window, ModulesTraced, XRayTaken
@@ -156,8 +156,11 @@ class NumericsWatch:
         """Add an X-ray."""
         self._xray = xray
 
-    def view(self, watch: ScalerWatch, series: Series, precision: str | None) -> NumericsView:
-        """Everything. ``series``: the run's headrooms; ``precision``: the confirmed one."""
+    def view(self, watch: ScalerWatch, series: Series, precision: str | None, low: str) -> NumericsView:
+        """Everything. ``series``: the run's headrooms; ``precision``: the confirmed one.
+
+        ``low``: the AMP precision that runs, or that an A/B test alternates with another.
+        """
         newest, facts = self._newest, watch.facts()
         has_room = base_precision(precision or "") not in OTHER_PRECISIONS
         return NumericsView(
@@ -171,7 +174,9 @@ class NumericsWatch:
             min_headroom=self._least(newest.scale) if newest and has_room else None,
             headrooms=series,
             outlook=self._outlook(watch.view()) if precision == "fp16" else None,
-            scaler=judge_scaler(facts, self._explaining(facts)),
+            scaler=replace(
+                judge_scaler(facts, self._explaining(facts)), is_past=facts.steps > 0 and low != "fp16"
+            ),
             window=self._window,
             trace=self._trace,
             xray=self._xray,

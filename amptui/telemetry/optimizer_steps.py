@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from amptui.records import findings, samples
 from amptui.records import run as records
-from amptui.records.own_loop import OptimizerFollowed
+from amptui.records.own_loop import GradientsDropped, OptimizerFollowed
 from amptui.records.steps import StepRecord, Steps
 from amptui.telemetry.comparison import PrecisionLedger, low_precision_now
 from amptui.telemetry.flops import FlopsWatch
@@ -50,6 +50,10 @@ class OptimizerSteps:
     memory: dict[str, findings.MemoryBreakdown] = field(default_factory=dict)
     """The newest of each precision."""
     switches: SwitchList = field(default_factory=SwitchList)
+    dropped: GradientsDropped | None = None
+    """The newest of which no step was made and whose loss was not finite."""
+    bad_buffers: records.NonFinite | None = None
+    """The newest record of buffers that hold NaN or Inf: nothing says that they recover."""
 
     def add(self, blocks: Sequence[Steps], steps_per_epoch: int | None) -> None:
         """Add steps of this optimizer, at least one, in the order in which they were emitted."""
@@ -125,6 +129,10 @@ class OptimizerSteps:
             self.last = None
         if self.newest is not None and self.newest.step > step:
             self.newest = self.last
+        if self.dropped is not None and self.dropped.step > step:
+            self.dropped = None
+        if self.bad_buffers is not None and self.bad_buffers.step > step:
+            self.bad_buffers = None
 
     def change_device(self) -> None:
         """Seconds, bytes and joules of two devices do not compare."""
@@ -159,8 +167,10 @@ class OptimizerSteps:
             timings=self.timing.timings(comparison),
             flops=self.flops.flops(self.ledger, view.run),
             scaler=self.scaler.view(),
-            numerics=self.numerics.view(self.scaler, self.tracks.headrooms, view.precision),
+            numerics=self.numerics.view(self.scaler, self.tracks.headrooms, view.precision, low),
             unmeasured_steps=self.losses.unmeasured_steps,
+            dropped=self.dropped,
+            bad_buffers=self.bad_buffers,
         )
 
     def beside(self, name: str, label: str, precision: str | None, *, is_front: bool) -> OptimizerView:

@@ -57,6 +57,8 @@ class ScalerVerdict:
     """The module that a trace found to overflow first."""
     trace: ModulesTraced | None = None
     """A trace that still explains the newest skip."""
+    is_past: bool = False
+    """Another precision runs: what the scaler did is over."""
 
 
 def judge_scaler(facts: ScalerFacts, trace: ModulesTraced | None = None) -> ScalerVerdict:

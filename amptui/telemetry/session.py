@@ -1,5 +1,6 @@
 """Everything known about a run: folds records into histories, statistics and events, and provides a view."""
 
+import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -297,7 +298,9 @@ class Session:
             self._log.first_optimizer = self._optimizers.label(FIRST, self._run)
 
     def _drop_gradients(self, record: GradientsDropped) -> None:
-        if self._steps_of(record) is not None:
+        if (steps := self._steps_of(record)) is not None:
+            if record.loss is not None and not math.isfinite(record.loss):
+                steps.dropped = record
             self._log.add(record)
 
     def _add_window(self, record: findings.Float16Window) -> None:
@@ -342,6 +345,8 @@ class Session:
     def _find_nonfinite(self, record: records.NonFinite) -> None:
         if (steps := self._steps_of(record)) is None:
             return
+        if record.what == "buffer":
+            steps.bad_buffers = record
         pending = (
             block.precision for block in reversed(self._pending) if block.optimizer == record.optimizer
         )

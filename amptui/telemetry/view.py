@@ -20,10 +20,11 @@ from amptui.records.findings import (
     XRayTaken,
 )
 from amptui.records.keeping import CheckpointWritten, KeepingChanged, WeightsSaved
-from amptui.records.own_loop import LossForm
+from amptui.records.own_loop import GradientsDropped, LossForm
 from amptui.records.run import (
     EpochFinished,
     LossScaleChanged,
+    NonFinite,
     PauseCause,
     PhaseChanged,
     RunFailed,
@@ -108,6 +109,12 @@ class Series:
         last = min(first + self.bucket_steps - 1, self.last_step)
         values = float(self.mean[bucket]), float(self.minimum[bucket]), float(self.maximum[bucket])
         return _reading(first, last, values, int(self.nonfinite[bucket]))
+
+    def nonfinite_since(self) -> int:
+        """The first of the newest values that are all NaN or Inf, as far as ``recent`` tells."""
+        finite, bad = np.flatnonzero(np.isfinite(self.recent)), np.flatnonzero(self.recent_nonfinite)
+        newest = bad[bad > finite[-1]] if len(finite) else bad
+        return self.first_recent + int(newest[0]) if len(newest) else self.last_step
 
     def measured_steps(self) -> Counts:
         """Steps with a value, finite or not: of the recent ones all, before them the first of each bucket."""
@@ -459,6 +466,10 @@ class SessionView(RunStatus):
     unmeasured_steps: int = 0
     """Steps whose numbers never reached the host because the readback ring was full. A step that has no loss
     for a reason is not one of them."""
+    dropped: GradientsDropped | None = None
+    """The newest gradients that no step used and whose loss was NaN or Inf."""
+    bad_buffers: NonFinite | None = None
+    """The newest buffers that were found to hold NaN or Inf."""
     checkpoint: CheckpointWritten | None = None
     """The newest complete one; checkpoints never contain lost weights."""
     weights: WeightsSaved | None = None

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from amptui.diagnosis.amp_answer import AmpAnswer, amp_answer
-from amptui.diagnosis.answer_words import safe_words
+from amptui.diagnosis.amp_finding import Subject
+from amptui.diagnosis.answer_words import answer_line, finding_words, safe_words
+from amptui.diagnosis.loss_scale import scaler_state
 from amptui.records.findings import OLD_STEPS
 from amptui.records.run import Record
 from tests.builders import fold, make_steps
@@ -73,6 +75,66 @@ def test_underflow_stays_an_alarm_where_the_scale_has_fallen(scale: float, safet
     assert answer.safety == safety
     assert (answer.cause or answer.doubt) == answer.of("float16")
     assert ("1 step ago" in safe_words(answer)) == (safety == "unknown")
+
+
+# ---------------------------------------------------------------------- whose precision's trouble it is
+
+IN_FP32 = [*runs.started(amp_precision="bf16"), *made(1, 50), *made(51, 60, loss=math.nan)]
+LOST = samples.traced(60, precision="fp32", loss_scale=None, lost=("head.weight",), lost_count=1)
+BUFFERS = samples.nonfinite(590, what="buffer", names=("bn.running_var",))
+BEYOND = samples.traced(590, precision="bf16", loss_scale=None, nearest=(samples.module(largest=1e6),))
+TRAINS = [*switched(83, "fp16", "bf16"), *made(83, 150, "bf16")]
+
+
+@pytest.mark.parametrize(
+    ("records", "line", "subject", "grade", "words"),
+    [
+        (IN_FP32, "FP32: ✖ the loss is nan in FP32", "loss", "error", "the loss is nan in FP32"),
+        (
+            [*IN_FP32, LOST, *switched(61, "fp32", "bf16"), *made(61, 90, "bf16", loss=math.nan)],
+            "FP32: ✖ weights hold NaN or Inf in head.weight",
+            *("loss", "error", "the loss is nan in FP32"),
+        ),
+        (
+            [*both("bf16"), samples.dropped(600)],
+            "the speed of FP32; ⚠ the loss of a batch was nan: no step was made of it",
+            *("loss", "warning", "the loss of a batch was nan: no step was made of it"),
+        ),
+        (
+            [*runs.never_tried(), samples.dropped(50)],
+            "FP32: ⚠ the loss of a batch was nan: no step was made of it",
+            *("weights", "good", "finite"),
+        ),
+        (
+            [*both("bf16"), BUFFERS, *made(601, 5000, "bf16")],
+            "the speed of FP32; ✖ buffers hold NaN or Inf in bn.running_var",
+            *("weights", "error", "buffers hold NaN or Inf in bn.running_var"),
+        ),
+        (
+            [*both("bf16"), BEYOND, samples.xray(591, precision="bf16", loss_scale=None)],
+            "the speed of FP32; ✔ safe: gradients agree, no NaN or Inf",
+            *("forward", "neutral", "fp16 would overflow in features.12.conv"),
+        ),
+        (
+            [*runs.started("fp16"), *runs.skipped(1, 20), *made(21, 82, "fp16", loss_scale=0.06), *TRAINS],
+            "AMP bf16: never compared with FP32; ✔ no trouble in 68 steps",
+            *("float16", "neutral", "the loss scale collapsed in fp16: 0.0600"),
+        ),
+    ],
+)
+def test_a_trouble_is_of_the_precision_in_which_it_began(
+    records: list[Record], line: str, subject: Subject, grade: str, words: str
+) -> None:
+    answer = answer_after(*records)
+    assert answer_line(answer).endswith(line)
+    assert line.startswith("the speed") or answer_line(answer) == line
+    finding = answer.of(subject)
+    assert (finding.grade, finding_words(finding)) == (grade, words)
+
+
+def test_after_a_switch_the_scaler_s_state_is_said_as_past() -> None:
+    said = [scaler_state(view_after(*runs.all_skipped(), *more).numerics.scaler) for more in ([], TRAINS)]
+    assert said == ["collapsing", "collapsed in fp16"]
 
 
 # ------------------------------------------------------------------- what is missing, and what gets it

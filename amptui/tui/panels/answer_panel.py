@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from amptui.diagnosis.amp_answer import AmpAnswer, amp_answer
 from amptui.diagnosis.amp_finding import Finding, Measurement
 from amptui.diagnosis.answer_words import (
-    NO_AMP,
     SIGNS,
     evidence_words,
     finding_words,
     interval_words,
     measured_rows,
     next_measurement,
+    no_amp_words,
     safe_forms,
     safety_grade,
     short_evidence,
@@ -65,23 +65,20 @@ _EVIDENCE_FROM = 70
 
 _VALUE_WIDTH = 44
 
-_WORTH_WIDTH = 23
-"""Of ``1.65× the speed of FP32``: what stands behind it keeps its place."""
-
 
 def draw_line(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     """Precision, speed and safety in one line, then the key that measures what is missing."""
     answer = amp_answer(view)
     if answer.precision is None:
         if view.run is not None:  # before, the precision is not known
-            words = whole_words(NO_AMP, canvas.width - 2)
+            words = whole_words(no_amp_words(view.precision), canvas.width - 2)
             canvas.text(1, 0, words, Style.DIM, width=canvas.width - 2)
         return
     write(canvas, 1, 0, fitting(_phrases(answer, screen, canvas.width - 2), canvas.width - 2))
 
 
 def _phrases(answer: AmpAnswer, screen: ScreenState, room: int) -> list[Phrase]:
-    name = precision_word(answer.precision or "")
+    name = precision_word(answer.headline_precision)
     grade = safety_grade(answer)
     trouble = grade in ("warning", "error")
     worth, shortest_worth = worth_words(answer), shortest_worth_words(answer)
@@ -89,26 +86,26 @@ def _phrases(answer: AmpAnswer, screen: ScreenState, room: int) -> list[Phrase]:
     forms = [f"{SIGNS[grade]} {words}" for words in safe_forms(answer)]
     # Words of trouble may push the speed off the line, all others leave it its room if they can.
     name_width, worth_width = text_width(name.text) + GAP, text_width(shortest_worth) + GAP
-    widths = (name_width,) if answer.cause is not None else (name_width + worth_width, name_width)
+    widths = (name_width,) if answer.trouble is not None else (name_width + worth_width, name_width)
     safe = next((form for width in widths for form in forms if text_width(form) + width <= room), forms[-1])
     safe = whole_words(safe, room)
     style = _WORTH_STYLES.get(answer.worth, int(Style.TEXT)) if interval else int(Style.DIM)
     left = room - text_width(name.text) - text_width(safe) - 2 * GAP
-    worths = (f"{worth:<{_WORTH_WIDTH}}", worth, shortest_worth)
-    worth = next((words for words in worths if text_width(words) <= left), worths[0])
-    phrases = [Phrase((name,), 1), phrase(worth, style, 2)]
-    if interval:
+    worth = worth if text_width(worth) <= left else shortest_worth
+    own = answer.headline_precision == answer.precision  # the speed is of the precision in question
+    phrases = [Phrase((name,), 1), *([phrase(worth, style, 2)] if own else [])]
+    if interval and own:
         phrases.append(phrase(interval, Style.DIM, 4))
     phrases.append(phrase(safe, GRADE_STYLES[grade] if trouble or grade == "good" else Style.DIM))
     measured_by, what = next_measurement(answer)
     key = key_of(measured_by, screen)
     if key and what:
         phrases.append(Phrase((Word(key, Style.KEY), Word(f" {what}", Style.DIM)), 5))
-    doubtful = answer.cause or answer.doubt
+    doubtful = answer.trouble or answer.doubt
     if doubtful is not None and (evidence := short_evidence(doubtful)):
         phrases.append(phrase(evidence[0], Style.DIM, 7))
     memory = answer.of("memory")
-    if memory.value is not None:
+    if memory.value is not None and own:
         phrases.append(phrase(f"memory {short_words(memory)}", Style.DIM, 6))
     return phrases
 
@@ -132,7 +129,7 @@ def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     """A row for each finding: value, verdict, whether it is old, and the key that measures it."""
     answer = amp_answer(view)
     if answer.precision is None:
-        quiet(canvas, NO_AMP if view.run is not None else NO_STEPS)
+        quiet(canvas, no_amp_words(view.precision) if view.run is not None else NO_STEPS)
         return
     rows = measured_rows(answer, canvas.height)
     widest = max((text_width(finding_words(finding)) for finding in rows), default=0)

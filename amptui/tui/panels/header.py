@@ -128,12 +128,12 @@ def _state(view: SessionView, screen: ScreenState) -> Phrase:
 
 
 def _epoch(view: SessionView, run: RunStarted) -> list[Phrase]:
-    """The epoch and its progress; no bar if its length is unknown."""
+    """The epoch and its progress; no bar if its length is unknown, or once the run has ended."""
     if not run.total_epochs:  # an observed script tells of its epochs, if at all, as they end
         return [] if view.epoch <= 1 else [labelled("epoch", f"{view.epoch}", 4)]
     total = str(run.total_epochs)
     epoch = labelled("epoch", f"{view.epoch:>{len(total)}}/{total}", 4)
-    if not run.steps_per_epoch:
+    if not run.steps_per_epoch or view.outcome is not None:
         return [epoch]
     steps = run.steps_per_epoch
     if run.total_steps is not None:  # which may end within the epoch

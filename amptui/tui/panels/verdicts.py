@@ -52,7 +52,7 @@ def state_words(verdict: ScalerVerdict) -> Word | None:
     if verdict.state == "unused":
         return None
     sign, style = VERDICT_SIGNS[verdict.severity]
-    if verdict.severity == "info" and verdict.state != "healthy":
+    if verdict.is_past or (verdict.severity == "info" and verdict.state != "healthy"):
         sign, style = NO_VERDICT
     return Word(f"{sign} {scaler_state(verdict)}", style if style == Style.TEXT else style | BOLD)
 

@@ -95,14 +95,16 @@ def test_the_header_never_touches_the_edges(width: int) -> None:
 
 
 @pytest.mark.parametrize(("total_steps", "is_full"), [(217, True), (None, False), (20_000, False)])
-def test_the_bar_of_a_run_that_ends_within_an_epoch_is_full_at_its_end(
+def test_the_bar_of_a_run_that_ends_within_an_epoch_is_full_at_its_end_and_then_gone(
     total_steps: int | None, is_full: bool
 ) -> None:
     view, words = views.finished(), {True: "217, 2,000 an epoch", False: "10 of 2,000 steps"}
     assert view.run is not None
     run = replace(view.run, total_steps=total_steps, steps_per_epoch=2000, total_epochs=10)
-    canvas = draw_alone(header.draw, replace(view, run=run, step=217, epoch=1, epoch_step=217), 160)
+    over = replace(view, run=run, step=217, epoch=1, epoch_step=217)
+    canvas = draw_alone(header.draw, replace(over, state="running", outcome=None), 160)
     assert (canvas.lines()[0].count("━") == 10) == is_full
+    assert "━" not in draw_alone(header.draw, over, 160).lines()[0]
     assert words[is_full] in dict(run_facts(run).pairs).values()
 
 
