@@ -94,7 +94,8 @@ def safe_words(answer: AmpAnswer) -> str:
     if answer.trouble is not None:
         return finding_words(answer.trouble)
     if answer.doubt is not None:
-        return _doubt_words(answer.doubt, _WAS)
+        ago = f"{units.counted(answer.doubt.age_steps or 0, 'step')} ago"
+        return f"{_WAS[answer.doubt.state].format(**_fields(answer.doubt))}, {ago}"
     steps = units.count(answer.steps)
     match answer.safety:
         case "safe":
@@ -104,42 +105,26 @@ def safe_words(answer: AmpAnswer) -> str:
         case "no trouble":
             return f"no trouble in {steps} steps"
         case "would be safe":
-            return f"{_foretold_safe(answer)}: {_foretold(answer)}"
+            agrees = answer.of("agreement").grade == "good"
+            foretold = "gradients agree" if agrees else finding_words(answer.of("float16"))
+            return f"{'safe so far' if answer.steps else 'would be safe'}: {foretold}"
     return "safety not measured yet"
 
 
 def safe_forms(answer: AmpAnswer) -> Sequence[str]:
     """:func:`safe_words`, then what to say where these have no room, the longest first."""
     if answer.trouble is not None:
-        shorter: Sequence[str] = (f"{answer.trouble.subject} {short_words(answer.trouble)}",)
-    elif answer.doubt is not None:
-        shorter = (_doubt_words(answer.doubt, _WAS_IN_SHORT),)
-    elif answer.safety == "would be safe":
-        foretold = "" if answer.of("agreement").grade == "good" else short_words(answer.of("float16"))
-        safe = _foretold_safe(answer)
-        shorter = (f"{safe}: {foretold}", safe) if foretold else (safe,)
-    else:
-        shorter = _SHORTER_SAFETY.get(answer.safety, ())
-    return safe_words(answer), *shorter
-
-
-_SHORTER_SAFETY: Mapping[str, Sequence[str]] = {
-    "safe": ("safe: gradients agree", "safe"),
-    "no trouble": ("no trouble",),
-}
-
-
-def _foretold_safe(answer: AmpAnswer) -> str:
-    return "safe so far" if answer.steps else "would be safe"
-
-
-def _doubt_words(doubt: Finding, was: Mapping[str, str]) -> str:
-    ago = f"{units.counted(doubt.age_steps or 0, 'step')} ago"
-    return f"{was[doubt.state].format(**_fields(doubt))}, {ago}"
+        return safe_words(answer), f"{answer.trouble.subject} {short_words(answer.trouble)}"
+    shorter: Mapping[str, Sequence[str]] = {
+        "safe": ("safe: gradients agree", "safe"),
+        "no trouble": ("no trouble",),
+        "would be safe": ("safe so far" if answer.steps else "would be safe",),
+    }
+    return safe_words(answer), *shorter.get(answer.safety, ())
 
 
 _WAS = {
-    "underflows": "{share} of the gradient norm underflowed",
+    "underflows": "{share} of the norm underflowed",
     "all zero": "all gradients were zero",
     "AMP loss not finite": "the loss was finite in FP32 only",
     "not finite": "gradients were NaN or Inf{in_place}",
@@ -148,23 +133,6 @@ _WAS = {
     "disagree": "gradients disagreed: {cosine}{in_place}",
 }
 """Troubles that are old."""
-
-_WAS_IN_SHORT = {
-    **_WAS,
-    "underflows": "{share} underflowed",
-    "AMP loss not finite": "loss finite in FP32 only",
-    "not finite": "gradients were NaN or Inf",
-    "differ": "gradients differed: {cosine}",
-    "disagree": "gradients disagreed: {cosine}",
-}
-"""The same on a narrow line."""
-
-
-def _foretold(answer: AmpAnswer) -> str:
-    agreement = answer.of("agreement")
-    if agreement.grade == "good":
-        return "gradients agree"
-    return finding_words(answer.of("float16"))
 
 
 def safety_grade(answer: AmpAnswer) -> Grade:
@@ -209,17 +177,10 @@ def finding_words(finding: Finding) -> str:
     return _WORDS[finding.subject].get(finding.state, "not measured").format(**_fields(finding))
 
 
-def short_words(finding: Finding, width: int | None = None) -> str:
-    """The same for a narrow table with labels: ``1.65×``, ``0.999 in features.12``.
-
-    ``width``: the cells beside the label; if the words have no room there, fewer are said.
-    """
+def short_words(finding: Finding) -> str:
+    """The same for a narrow table with labels: ``1.65×``, ``0.999 in features.12``."""
     words = _SHORT.get((finding.subject, finding.state))
-    text = finding_words(finding) if words is None else words.format(**_fields(finding))
-    fewest = _FEWEST.get((finding.subject, finding.state))
-    if fewest is None or width is None or len(text) <= width:
-        return text
-    return fewest.format(**_fields(finding))
+    return finding_words(finding) if words is None else words.format(**_fields(finding))
 
 
 _SKIPS = {
@@ -344,7 +305,7 @@ _SHORT: Mapping[tuple[Subject, str], str] = {
     ("loss", "not finite"): "{loss}{in_precision}",
     ("loss", "dropped"): "{loss}, in no step",
     ("loss", "validation not finite"): "validation {loss}",
-    ("loss", "mid-run"): "{reference} {other_loss} {family} {loss}",
+    ("loss", "mid-run"): "{other_loss} → {short_family} {loss}",
     ("loss", "same"): "same within noise",
     ("loss", "higher"): "{loss}, not {other_loss}",
     ("loss", "lower"): "{loss}, not {other_loss}",
@@ -352,17 +313,6 @@ _SHORT: Mapping[tuple[Subject, str], str] = {
     ("weights", "ranks differ"): "differ on {ranks}",
 }
 """Where the words of a row have to be shorter."""
-
-_FEWEST: Mapping[tuple[Subject, str], str] = {
-    **{("float16", state): "{share} lost" for state in ("survives", "outweighed", "kept", "underflows")},
-    ("speed", "reference never ran"): "never compared",
-    ("overflow", "never ran"): "no steps yet",
-    ("float8", "keeps"): "{tenths} off",
-    ("float8", "loses"): "{place}",
-    **{("agreement", state): "{cosine}" for state in ("agree", "differ", "disagree", "as in reference")},
-    ("loss", "mid-run"): "{other_loss} → {short_family} {loss}",
-}
-"""Where these do not fit either."""
 
 
 def _fields(finding: Finding) -> dict[str, str]:
@@ -483,15 +433,9 @@ def measured_rows(answer: AmpAnswer, lines: int) -> Sequence[Finding]:
         *("overflow", "loss", "forward", "weights"),
     )
     urgency = {"error": 0, "warning": 1, "good": 2, "neutral": 2, "unknown": 3}
+    matters = {"weights": False, "forward": answer.of("forward").value is not None}  # others always do
     ranked = sorted(
-        filter(_matters, answer.findings),
+        (one for one in answer.findings if urgency[one.grade] < 2 or matters.get(one.subject, True)),
         key=lambda finding: (urgency[finding.grade], order.index(finding.subject)),
     )
     return sorted(ranked[:lines], key=lambda finding: order.index(finding.subject))
-
-
-def _matters(finding: Finding) -> bool:
-    """Whether a finding is worth a line of a small table; some rarely are."""
-    if finding.subject not in ("forward", "weights") or finding.grade in ("warning", "error"):
-        return True
-    return finding.subject == "forward" and finding.value is not None

@@ -1,4 +1,4 @@
-"""The loss scaler in words: its state with the rule behind it, skipped steps, and its next growth."""
+"""The loss scaler in words: its state, skipped steps, and its next growth."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,15 +14,9 @@ from amptui.diagnosis.nonfinite import (
     span,
 )
 from amptui.records.findings import ModuleRange
-from amptui.records.run import COLLAPSE_SKIPS, MIN_SOUND_SCALE, LossScaleChanged, StepSkipped
+from amptui.records.run import COLLAPSE_SKIPS, LossScaleChanged, StepSkipped
 from amptui.telemetry.events import ScaleMove, SkipRow
-from amptui.telemetry.scaling import (
-    CALIBRATION_SKIPS,
-    FREQUENT_SKIPS,
-    RECENT_STEPS,
-    ScalerVerdict,
-    SkipMeaning,
-)
+from amptui.telemetry.scaling import ScalerVerdict, SkipMeaning
 from amptui.telemetry.view import GrowthOutlook, SessionView
 
 # -------------------------------------------------------------------------------------- the scaler
@@ -54,24 +48,6 @@ _SCALER_IS_WELL: Mapping[str, str] = {
     "healthy": "the scaler does not notice underflow",
     "backing off": "normal: the scaler finds its limit by occasional overflows",
 }
-
-
-def scaler_rule(verdict: ScalerVerdict) -> str:
-    """The rule behind the state, with the number that met it: ``5 skips in a row: 7 so far``."""
-    facts, recent = verdict.facts, f"in the last {RECENT_STEPS} steps"
-    since = facts.steps if facts.steps_since_skip is None else facts.steps_since_skip
-    many = f"{FREQUENT_SKIPS} skips" if facts.recent_skips >= FREQUENT_SKIPS else "a skip"
-    in_a_row = f"{COLLAPSE_SKIPS} skips in a row: {units.count(facts.skips_in_a_row)} so far"
-    below = f"scale below {units.count(MIN_SOUND_SCALE)}: {units.count(facts.scale)}"
-    overflow_step = units.count(facts.forward_overflow_step)
-    return {
-        "unused": "",
-        "forward overflow": f"a skip with a non-finite loss {recent}: step {overflow_step}",
-        "collapsing": in_a_row if facts.skips_in_a_row >= COLLAPSE_SKIPS else below,
-        "healthy": f"no skip {recent}: {units.count(since)} without one",
-        "calibrating": f"at most {CALIBRATION_SKIPS} skips before the first growth: {facts.skips} so far",
-        "backing off": f"{many} {recent}: {facts.recent_skips}",
-    }[verdict.state]
 
 
 NEVER_USED = "no loss scale: only AMP fp16 uses one"

@@ -307,42 +307,28 @@ def _loss(question: Question) -> Finding:
     ``value`` is the loss in question after as many steps since the switch as ``low``, the reference's: no
     fair race, since each began where the other left off.
     """
-    view, last = question.view, question.view.last
-    since = _loss_lost_since(view)
+    view, last, dropped, validated = question.view, question.view.last, question.view.dropped, None
+    if view.validated is not None and view.validated.validation is not None:
+        validated = view.validated.validation.loss
+    since, trouble = _loss_lost_since(view), None
     if since is not None and last is not None and not last.skipped:
-        about = precision_at(view, since)
+        trouble = "not finite", last.loss, since
+    elif dropped is not None and question.freshness(dropped.step) == "fresh":
+        trouble = "dropped", dropped.loss, dropped.step
+    elif view.validated is not None and not math.isfinite(validated or 0.0):
+        trouble = "validation not finite", validated, view.validated.step
+    if trouble is not None:
+        state, value, step = trouble
+        about = precision_at(view, step)
         return Finding(
             subject="loss",
-            state="not finite",
-            grade="error",
+            state=state,
+            grade="warning" if state == "dropped" else "error",
             about=about,
-            value=last.loss,
-            step=since,
+            value=value,
+            step=step,
             precision=about,
-            measured_by="trace",
-        )
-    if view.dropped is not None and question.freshness(view.dropped.step) == "fresh":
-        about = precision_at(view, view.dropped.step)
-        return Finding(
-            subject="loss",
-            state="dropped",
-            grade="warning",
-            about=about,
-            value=view.dropped.loss,
-            step=view.dropped.step,
-            precision=about,
-        )
-    validated = view.validated.validation if view.validated is not None else None
-    if view.validated is not None and validated is not None and not math.isfinite(validated.loss or 0.0):
-        about = precision_at(view, view.validated.step)
-        return Finding(
-            subject="loss",
-            state="validation not finite",
-            grade="error",
-            about=about,
-            value=validated.loss,
-            step=view.validated.step,
-            precision=about,
+            measured_by="trace" if state == "not finite" else "",
         )
     tally = question.comparison
     losses = losses_after(view, tally)
@@ -372,44 +358,33 @@ def _loss(question: Question) -> Finding:
 def _weights(question: Question) -> Finding:
     """``lost`` if some hold NaN, ``ranks differ``, ``buffers lost``; ``finite`` as far as the loss was.
 
-    Their trouble is of the precision in which the loss stopped to be finite, if that was before.
+    Their trouble is of the precision in which the loss stopped being finite, if that was before.
     """
-    view, trace, since = question.view, question.view.numerics.trace, _loss_lost_since(question.view)
+    view, trace, buffers = question.view, question.view.numerics.trace, question.view.bad_buffers
+    since = _loss_lost_since(view)
+    trouble: tuple[str, int | None, tuple[str, ...], int] | None = None
+    ranks = () if view.ranks is None else view.ranks.disagreements
+    differ = next((one for one in ranks if one.what == "weights"), None)
     if trace is not None and trace.lost_count > 0 and question.freshness(trace.step) == "fresh":
-        about = base_precision(trace.precision)
-        if since is not None and since < trace.step:
-            about = precision_at(view, since)
+        state = {"buffer": "buffers lost", "input": "bad input"}.get(trace.cause, "lost")
+        trouble = state, trace.lost_count, () if trace.inputs else trace.lost, trace.step
+    elif view.pause_cause == "weights":
+        trouble = "lost", None, (), view.step
+    elif differ is not None:
+        trouble = "ranks differ", differ.count, (), differ.step
+    elif buffers is not None:
+        trouble = "buffers lost", buffers.count, buffers.names, buffers.step
+    if trouble is not None:
+        state, count, names, step = trouble
+        about = precision_at(view, step if since is None else min(step, since))
         return Finding(
             subject="weights",
-            state={"buffer": "buffers lost", "input": "bad input"}.get(trace.cause, "lost"),
+            state=state,
             grade="error",
             about=about,
-            value=trace.lost_count,
-            place="" if trace.inputs else next(iter(trace.lost), ""),
-            step=trace.step,
-            precision=trace.precision,
-        )
-    if view.pause_cause == "weights":
-        return Finding(subject="weights", state="lost", grade="error", step=view.step)
-    for disagreement in view.ranks.disagreements if view.ranks is not None else ():
-        if disagreement.what == "weights":
-            return Finding(
-                subject="weights",
-                state="ranks differ",
-                grade="error",
-                value=disagreement.count,
-                step=disagreement.step,
-            )
-    if view.bad_buffers is not None:
-        about = precision_at(view, view.bad_buffers.step)
-        return Finding(
-            subject="weights",
-            state="buffers lost",
-            grade="error",
-            about=about,
-            value=view.bad_buffers.count,
-            place=next(iter(view.bad_buffers.names), ""),
-            step=view.bad_buffers.step,
+            value=count,
+            place=next(iter(names), ""),
+            step=step,
             precision=about,
         )
     last = view.last

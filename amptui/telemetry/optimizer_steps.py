@@ -129,10 +129,7 @@ class OptimizerSteps:
             self.last = None
         if self.newest is not None and self.newest.step > step:
             self.newest = self.last
-        if self.dropped is not None and self.dropped.step > step:
-            self.dropped = None
-        if self.bad_buffers is not None and self.bad_buffers.step > step:
-            self.bad_buffers = None
+        self.dropped = self.bad_buffers = None  # the next process finds buffers anew
 
     def change_device(self) -> None:
         """Seconds, bytes and joules of two devices do not compare."""

@@ -106,7 +106,6 @@ class ScalerWatch:
             skips=self._skipped,
             skips_in_a_row=self._skips_in_a_row,
             recent_skips=len(recent),
-            steps_since_skip=steps - self._recent[-1].place if self._recent else None,
             forward_overflow_step=overflows[-1] if overflows else None,
             scale=self.scale,
             scale_has_grown=self._has_grown,

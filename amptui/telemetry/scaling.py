@@ -36,8 +36,6 @@ class ScalerFacts:
     """Up to the newest step; 0 if it was applied."""
     recent_skips: int = 0
     """Among the last ``RECENT_STEPS`` steps."""
-    steps_since_skip: int | None = None
-    """Steps applied since the newest skip; None without one."""
     forward_overflow_step: int | None = None
     """The newest of the recent skips whose loss was not finite."""
     scale: float | None = None

@@ -118,19 +118,18 @@ def test_a_verdict_holds_the_newest_skip_and_the_module_that_a_trace_found() -> 
     assert judge_scaler(watch.facts(), traced(first=module("b"))).began == module("b")
 
 
-def naive_facts(outcomes: Sequence[str]) -> tuple[int, int, int, int, int | None]:
+def naive_facts(outcomes: Sequence[str]) -> tuple[int, int, int, int]:
     measured = [outcome for outcome in outcomes if outcome != "?"]
     skipped = [outcome in "sn" for outcome in measured]
-    since = next((i for i, is_skip in enumerate(reversed(skipped)) if is_skip), None)
     row = next((i for i, is_skip in enumerate(reversed(skipped)) if not is_skip), len(skipped))
-    return len(measured), sum(skipped), row, sum(skipped[-RECENT_STEPS:]), since
+    return len(measured), sum(skipped), row, sum(skipped[-RECENT_STEPS:])
 
 
 @given(runs=st.lists(st.tuples(st.sampled_from(".sn?"), st.sampled_from([1, 2, 5, 60, 150])), max_size=12))
 def test_the_facts_equal_a_naive_count_however_the_steps_are_batched(runs: list[tuple[str, int]]) -> None:
     outcomes = "".join(letter * count for letter, count in runs)
     facts = watched(outcomes).facts()
-    result = (facts.steps, facts.skips, facts.skips_in_a_row, facts.recent_skips, facts.steps_since_skip)
+    result = (facts.steps, facts.skips, facts.skips_in_a_row, facts.recent_skips)
     assert result == naive_facts(outcomes)
     one_by_one = ScalerWatch()
     for record in fp16_steps(outcomes):

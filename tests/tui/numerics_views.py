@@ -107,7 +107,7 @@ def xrayed() -> XRayTaken:
 
 def calibrating() -> SessionView:
     """The first steps in fp16: the scaler looks for its scale, and no window was measured yet."""
-    verdict = judge_scaler(ScalerFacts(steps=26, skips=2, recent_skips=2, steps_since_skip=24))
+    verdict = judge_scaler(ScalerFacts(steps=26, skips=2, recent_skips=2))
     return numerics(
         trained((("fp32", 40), ("fp16", 26)), skipped_steps=(41, 42)),
         scaler=verdict,

@@ -1,7 +1,5 @@
 """The page's cards on the answer on AMP, float16 histogram, module trace and X-ray."""
 
-from collections.abc import Mapping
-
 from amptui.base import units
 from amptui.diagnosis import float16_verdicts, loss_scale
 from amptui.diagnosis.amp_answer import amp_answer
@@ -42,19 +40,10 @@ def conclusions(view: SessionView) -> Markup | None:
 
 
 def _finding(sign: str, grade: Grade, label: str, words: str, evidence: str) -> Markup:
-    mark = element("span", sign, class_=f"sign {_SIGN_CLASSES[grade]}")
+    severity = {"good": "info", "warning": "warning", "error": "error"}.get(grade, "")
+    mark = element("span", sign, class_=f"sign {severity}")
     beside = element("span", f" {evidence}", class_="note") if evidence else None
     return element("p", mark, " ", element("b", label), " ", words, beside, class_="verdict")
-
-
-_SIGN_CLASSES: Mapping[Grade, str] = {
-    "good": "info",
-    "neutral": "",
-    "warning": "warning",
-    "error": "error",
-    "unknown": "",
-}
-"""The page's classes are of severities."""
 
 
 def _gradients(numerics: NumericsView) -> list[tuple[str, str]]:
@@ -79,7 +68,7 @@ def _scale(view: SessionView) -> list[tuple[str, str]]:
     if scaler.scale is None:
         return []
     return [
-        ("loss scaler", f"{loss_scale.scaler_state(judged)}: {loss_scale.scaler_rule(judged)}"),
+        ("loss scaler", loss_scale.scaler_state(judged)),
         ("loss scale", units.count(scaler.scale)),
         ("fp16 steps", f"{units.count(scaler.applied)} applied, {units.count(scaler.skipped)} skipped"),
         ("last change", loss_scale.last_change(scaler.last_change)),

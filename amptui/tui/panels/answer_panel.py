@@ -150,7 +150,7 @@ def _draw_row(canvas: Canvas, y: int, finding: Finding, screen: ScreenState, wid
     style = GRADE_STYLES[finding.grade]
     canvas.text(_LABEL_WIDTH, y, SIGNS[finding.grade], style)
     start = _LABEL_WIDTH + 2
-    words = finding_words(finding) if roomy else short_words(finding, end - start)
+    words = finding_words(finding) if roomy else short_words(finding)
     trouble = finding.grade in ("warning", "error")
     dim = finding.grade == "unknown" or (finding.subject == "speed" and not finding.high)
     value_style = style if trouble else Style.DIM if dim else int(Style.TEXT)

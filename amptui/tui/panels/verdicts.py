@@ -7,7 +7,7 @@ from amptui.base import units
 from amptui.diagnosis.amp_finding import Grade
 from amptui.diagnosis.answer_words import SIGNS
 from amptui.diagnosis.float16_verdicts import at_scale, least_headroom
-from amptui.diagnosis.loss_scale import outlook, scaler_rule, scaler_sentence, scaler_state
+from amptui.diagnosis.loss_scale import outlook, scaler_sentence, scaler_state
 from amptui.records.findings import Float16Window, ParameterWindow
 from amptui.telemetry.health import judge_window
 from amptui.telemetry.scaling import ScalerVerdict
@@ -122,14 +122,13 @@ def headroom(numerics: NumericsView, width: int, *, beside: Float16Window | None
 
 
 def scaler(verdict: ScalerVerdict, width: int) -> Block:
-    """State and sentence, then the rule behind them."""
+    """State and sentence."""
     state = state_words(verdict)
     if state is None:
-        sentence = _prose("not used", Style.DIM, width)
+        lines = _prose("not used", Style.DIM, width)
     else:
-        sentence = _prose(f"  {scaler_sentence(verdict)}", Style.TEXT, width, state)
-    lines = sentence + _prose(scaler_rule(verdict), Style.DIM, width)
-    return Block(_beside("scaler", lines), 1, min(2, len(sentence)))
+        lines = _prose(f"  {scaler_sentence(verdict)}", Style.TEXT, width, state)
+    return Block(_beside("scaler", lines), 1, min(2, len(lines)))
 
 
 def gradients(numerics: NumericsView, width: int) -> Block:
