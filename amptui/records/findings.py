@@ -128,8 +128,8 @@ class ModuleRange:
 
 
 NonFiniteCause = Literal["", "input", "weights", "buffer", "overflow", "output", "gradient", "unknown"]
-"""Where NaN or Inf began, in the order in which causes are looked for. ``overflow``: a float16 output, of
-inputs and weights that are finite; ``output``: any other; ``gradient``: all outputs were finite."""
+"""Where NaN or Inf began, in the order in which causes are looked for. ``overflow``: Inf in a float16 output,
+of inputs and weights that are finite; ``output``: any other; ``gradient``: all outputs were finite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,134 +1,175 @@
-"""Where NaN or Inf came from: one table of situations, traced with hooks and looked at without them."""
+"""Where NaN or Inf came from: one table of situations, trained through every door in every precision."""
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from amptui.engine.probes.module_trace import ModuleTrace
-from amptui.engine.readback import open_readback
-from amptui.guest.loop.nonfinite_origin import NonFiniteOrigin
+import amptui
+from amptui.cli import main
 from amptui.records.findings import ModulesTraced
-from tests.engine.traced import autocast, record_of
+from tests.builders import of, recorded
+from tests.observed import AUTOCAST
+from tests.tiny import Tiny
 
-BAD = float("nan")
-
-
-class Net(nn.Module):
-    """Two inputs, a BatchNorm, and a function at the end that may fail."""
-
-    def __init__(self, last: Callable[[Tensor], Tensor] = lambda x: x) -> None:
-        super().__init__()
-        self.first, self.norm, self.last = nn.Linear(4, 4), nn.BatchNorm1d(4), Last(last)
-
-    def forward(self, x: Tensor, other: Tensor, mask: Tensor | None = None) -> Tensor:
-        x = self.norm(self.first(x)) + other
-        result: Tensor = self.last(x if mask is None else x + mask.exp())
-        return result
+NAN, INF = float("nan"), float("inf")
+FULL_RANGE = "fp32", "bf16"
 
 
-class Last(nn.Module):
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
+def lowest(x: Tensor) -> Tensor:
+    return x.to(torch.get_autocast_dtype("cpu")) if torch.is_autocast_enabled("cpu") else x
 
 
-def poison(name: str, value: float, net: Net, _inputs: dict[str, Tensor]) -> None:
-    net.state_dict()[name].view(-1)[0] = value
-    net.train(name != "norm.running_var")
-
-
-def spoil(name: str, value: float, _net: Net, inputs: dict[str, Tensor]) -> None:
-    inputs[name].view(-1)[0] = value
-
-
-def spoil_both(net: Net, inputs: dict[str, Tensor]) -> None:
-    poison("first.bias", BAD, net, inputs)
-    spoil("x", BAD, net, inputs)
-
-
-def nothing(_net: Net, _inputs: dict[str, Tensor]) -> None:
-    pass
-
-
-def zero_x(net: Net, _inputs: dict[str, Tensor]) -> None:
-    nn.init.zeros_(net.norm.weight)
+def bad_backward(x: Tensor) -> Tensor:
+    x = x * 1
+    x.register_hook(lambda gradient: gradient * NAN)
+    return x
 
 
 class Situation(NamedTuple):
-    prepare: Callable[[Net, dict[str, Tensor]], None]
-    hooked: str
-    """What a trace finds, in every precision; ``overflow`` in float16 only, where there is one."""
-    unhooked: str
-    """What is found without hooks."""
-    last: Callable[[Tensor], Tensor] = lambda x: x
-    label: float = 0.0
+    traced: str
+    observed: str
+    """The first cause and its place that is found with hooks, and without; in float16 what follows a comma."""
+    at: str = ""
+    """What holds ``value`` from the start: an input, a label (``y``), or a part of the model's state."""
+    value: float = NAN
+    last: Callable[[Tensor], Tensor] = nn.Identity()
+    """The model's last operation."""
+    loss: Callable[[Tensor], Tensor] = nn.Identity()
+    gradient: Callable[[Tensor], Tensor] = nn.Identity()
 
+
+LOST = "weights first.weight"
+BIAS = f"{LOST}, weights first.bias"
+UNKNOWN = f"{LOST}, unknown"
 
 SITUATIONS = {
-    "NaN in the data": Situation(partial(spoil, "x", BAD), "input", "input"),
-    "Inf in the data": Situation(partial(spoil, "x", float("inf")), "input", "input"),
-    "NaN in the second input": Situation(partial(spoil, "other", BAD), "input", "input"),
-    "NaN in a keyword": Situation(partial(spoil, "mask", BAD), "input", "input"),
-    "-Inf in a mask": Situation(partial(spoil, "mask", -float("inf")), "", "unknown"),
-    "NaN in data and weights": Situation(
-        spoil_both,
-        "input",
-        "input",
-    ),
-    "NaN in a weight": Situation(partial(poison, "first.weight", BAD), "weights", "weights"),
-    "Inf in a weight": Situation(partial(poison, "first.bias", float("inf")), "weights", "weights"),
-    "NaN in a norm's weight": Situation(partial(poison, "norm.weight", BAD), "weights", "weights"),
-    "an exploded weight": Situation(partial(poison, "first.weight", -float("inf")), "weights", "weights"),
-    "NaN in read statistics": Situation(partial(poison, "norm.running_var", BAD), "buffer", "buffer"),
-    "float16 overflows": Situation(nothing, "overflow", "unknown", lambda x: x.to(lowest()) * 6e4 * 2),
-    "log of a negative number": Situation(nothing, "output", "unknown", lambda x: torch.log(-x.abs())),
-    "a NaN label": Situation(nothing, "gradient", "unknown", label=BAD),
-    "the gradient of sqrt at 0": Situation(zero_x, "gradient", "unknown", lambda x: (x * 0).float().sqrt()),
-    "nothing": Situation(nothing, "", "unknown"),
-}
-DTYPES: dict[str, Any] = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+    "NaN in the data": Situation("input 0", "input 0", "x"),
+    "Inf in the data": Situation("input 0", "input 0", "x", INF),
+    "NaN in the second input": Situation("input 1", "input 1", "other"),
+    "NaN in a keyword": Situation("input mask", "input mask", "mask"),
+    "-Inf in a mask": Situation("", "", "mask", -INF),
+    "a NaN label": Situation(f"{LOST}, gradient last", UNKNOWN, "y"),
+    "NaN in a weight": Situation(LOST, LOST, "first.weight"),
+    "Inf in a bias": Situation(BIAS, BIAS, "first.bias", INF),
+    "NaN in statistics": Situation("", "buffer norm.running_var", "norm.running_var"),
+    "NaN in an average": Situation("", "buffer average", "average"),
+    "float16 overflows": Situation(", overflow last", ", unknown", last=lambda x: lowest(x) * 6e4 * 2),
+    "log of a negative": Situation(f"{LOST}, output last", UNKNOWN, last=lambda x: (-x.abs()).log()),
+    "0 / 0": Situation(f"{LOST}, output last", UNKNOWN, last=lambda x: lowest(x) * 0 / lowest(x * 0)),
+    "the loss overflows": Situation(", gradient last", ", unknown", loss=lambda x: lowest(x + 1) * 6e4 * 2),
+    "a loss too large": Situation(", gradient norm", ", unknown", loss=lambda x: x * 1e6),
+    "a bad backward": Situation(f"{LOST}, gradient last", UNKNOWN, last=bad_backward),
+    "norm of a zero": Situation(f"{LOST}, ", UNKNOWN, gradient=lambda x: x * 0 / (x * 0).norm()),
+    "nothing": Situation("", ""),
+}  # fmt: skip
 
 
-def lowest() -> torch.dtype:
-    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
+class Net(nn.Module):
+    """Two inputs and a keyword, BatchNorm, and a last operation that may fail."""
+
+    def __init__(self, situation: Situation) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.norm, self.last = nn.Linear(16, 4), nn.BatchNorm1d(4), nn.Identity()
+        self.last.register_forward_hook(lambda _module, _inputs, output: situation.last(output))
+        self.register_buffer("average", torch.zeros(4))
+        if situation.at in self.state_dict():
+            self.state_dict()[situation.at].view(-1)[0] = situation.value
+        self.first.weight.register_hook(situation.gradient)
+
+    def forward(self, x: Tensor, other: Tensor, mask: Tensor) -> Tensor:
+        result: Tensor = self.last(self.norm(self.first(x)) + other + mask.exp())
+        return result
 
 
-def made(situation: Situation) -> tuple[Net, dict[str, Tensor]]:
-    torch.manual_seed(0)
-    net = Net(situation.last)
-    inputs = {"x": torch.randn(4, 4), "other": torch.ones(4, 4), "mask": torch.zeros(4, 4)}
-    situation.prepare(net, inputs)
-    return net, inputs
+def batch_of(situation: Situation, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    other = torch.ones(len(images), 4)
+    batch = {"x": images.flatten(1).clone(), "other": other, "mask": other - 1, "y": labels[:, None].float()}
+    if situation.at in batch:
+        batch[situation.at].view(-1)[0] = situation.value
+    return batch
 
 
-@pytest.mark.parametrize("precision", DTYPES)
-@pytest.mark.parametrize("name", SITUATIONS)
-def test_the_cause_is_found_in_its_order_and_nothing_else_is_changed(name: str, precision: str) -> None:
+def loss_of(situation: Situation, net: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    output = net(batch["x"], batch["other"], mask=batch["mask"])
+    return situation.loss((output.float() - batch["y"]).square().mean())
+
+
+class Case(Tiny):
+    situation: str = "nothing"
+
+    def build_model(self) -> nn.Module:
+        return Net(SITUATIONS[self.situation])
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        situation = SITUATIONS[self.situation]
+        return loss_of(situation, model, batch_of(situation, *batch))
+
+    def metrics(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
+        return {"loss": self.loss(model, batch)}
+
+
+def batches(situation: Situation, steps: int = 264) -> Iterator[dict[str, Tensor]]:
+    """At least every 256 steps a loop is looked at, if they take no time."""
+    numbers = torch.Generator().manual_seed(1)
+    for _ in range(steps):
+        yield batch_of(situation, torch.rand(8, 16, generator=numbers), torch.arange(8) % 4)
+
+
+def train(name: str, precision: str) -> None:
+    options = ["--device", "cpu", "--precision", precision, "--steps", "60", "--headless"]
+    main(["train", f"{__file__}:Case", *options, "--set", f"situation={name}"])
+
+
+def watch(name: str, precision: Any) -> None:
     situation = SITUATIONS[name]
-    net, inputs = made(situation)
-    trace = ModuleTrace(net)
-    with trace, autocast(DTYPES[precision]):
-        output = net(inputs["x"], inputs["other"], mask=inputs["mask"])
-        (output.float().sum() + situation.label).mul(situation.label or 1.0).backward()
-    expected = situation.hooked
-    if expected == "overflow" and precision != "fp16":
-        expected = ""
-    assert record_of(trace).cause == expected
+    net = Net(situation)
+    optimizer = torch.optim.Adam(net.parameters())
+    with amptui.watch(net, optimizer, precision=precision) as monitor:
+        for batch in batches(situation, 60):
+            optimizer.zero_grad()
+            with monitor.autocast():
+                loss = loss_of(situation, net, batch)
+            monitor.backward(loss)
+            monitor.step()
 
-    records: list[Any] = []
-    readback = open_readback(torch.device("cpu"), clock=float)
-    random, before = torch.get_rng_state(), {k: v.clone() for k, v in net.state_dict().items()}
-    origin = NonFiniteOrigin(torch.device("cpu"), readback, records.append)
-    origin.measure(net, [*inputs.items()], 1, precision)
-    readback.flush()
-    assert [record.cause for record in records if isinstance(record, ModulesTraced)] == [situation.unhooked]
-    assert torch.equal(random, torch.get_rng_state())
-    after = net.state_dict()
-    assert all(torch.equal(before[key].nan_to_num(), after[key].nan_to_num()) for key in before)
+
+def by_hand(name: str, precision: str, *, observed: bool) -> list[Tensor]:
+    situation = SITUATIONS[name]
+    net = Net(situation)
+    optimizer = torch.optim.Adam(net.parameters())
+    scaler = torch.amp.GradScaler("cpu", enabled=precision == "fp16")
+    dtype = AUTOCAST[precision]
+    with amptui.observe(net, optimizer) if observed else nullcontext():
+        for batch in batches(situation):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
+                loss = loss_of(situation, net, batch)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    return [*net.state_dict().values(), torch.get_rng_state()]
+
+
+def observe(name: str, precision: str) -> None:
+    """Observed or not, all bits are the same."""
+    pairs = zip(*(by_hand(name, precision, observed=observed) for observed in (False, True)), strict=True)
+    assert all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in pairs)
+
+
+@pytest.mark.parametrize("precision", ["fp16", *(pytest.param(p, marks=pytest.mark.ci) for p in FULL_RANGE)])
+@pytest.mark.parametrize("door", [train, watch, observe])
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_the_cause_is_found(name: str, door: Callable[..., None], precision: str, runs: Path) -> None:
+    door(name, precision)
+    situation = SITUATIONS[name]
+    full, comma, float16 = (situation.observed if door is observe else situation.traced).partition(", ")
+    traces = [trace for trace in of(ModulesTraced, recorded(runs)) if trace.cause]
+    places = [[*t.inputs, *t.lost, *([t.first.name] if t.first else [])][:1] for t in traces]
+    found = [" ".join([trace.cause, *place]) for trace, place in zip(traces, places, strict=True)]
+    assert (found or [""])[0] == (float16 if comma and precision == "fp16" else full)

@@ -148,7 +148,8 @@ class ModuleTrace:
             return self._lost_weights.cause(lost)
         if first.way == "backward":
             return "gradient"
-        if first.dtype != "float16":  # bfloat16 has FP32's range
+        # bfloat16 has FP32's range, and NaN is no number that is too large.
+        if first.dtype != "float16" or math.isnan(first.largest):
             return "output"
         return "overflow" if self._is_called else "unknown"
 
@@ -222,7 +223,7 @@ class LostWeights:
     Measures the largest absolute value of each; never waits for the device. Buffers are measured before the
     forward pass, which updates BatchNorm's statistics; parameters after the backward pass, when it is known
     which have a gradient. ``infinite_at_start`` names those that held Inf from the start, as an attention
-    mask does: their Inf is meant to be there. NaN never is.
+    mask does: without a gradient, their Inf is meant to be there. NaN never is.
     """
 
     def __init__(self, model: nn.Module, infinite_at_start: Collection[str] = ()) -> None:
@@ -257,10 +258,11 @@ class LostWeights:
         a non-finite output or gradient. Elsewhere a parameter without a gradient may never have been
         initialized, and BatchNorm in training does not read its statistics.
         """
+        meant = {*self._infinite_at_start} - self._with_gradient
         return [
             name
             for name, value in zip([*self._parameters, *self._buffers], largest, strict=True)
-            if not math.isfinite(value) and not (math.isinf(value) and name in self._infinite_at_start)
+            if not math.isfinite(value) and not (math.isinf(value) and name in meant)
             if name in self._with_gradient or name.rpartition(".")[0] == module
         ]
 
