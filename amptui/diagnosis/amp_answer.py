@@ -149,7 +149,7 @@ def amp_answer(
     )
     safety, cause = _safety(answer)
     doubt = _doubt(answer) if cause is None else None
-    if doubt is not None:
+    if doubt is not None or (cause is None and answer.trouble is not None):
         safety = "unknown"
     return replace(answer, worth=_worth(answer.of("speed")), safety=safety, cause=cause, doubt=doubt)
 

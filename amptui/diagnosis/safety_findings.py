@@ -131,12 +131,13 @@ def _nonfinite_gradients(question: Question) -> Finding:
     alternates = test is not None and not test.over and not bad
     if precision != question.precision and not alternates:
         return never("overflow", question.precision)
+    since = _loss_lost_since(view)  # since then gradients are NaN or Inf in every precision
     return question.aged(
         Finding(
             subject="overflow",
             state="not finite" if bad else "finite",
             grade="error" if bad else "good",
-            about=question.precision,
+            about=question.precision if since is None or not bad else precision_at(view, since),
             value=bad,
             step=step,
             precision=precision,
@@ -376,7 +377,8 @@ def _weights(question: Question) -> Finding:
         trouble = "buffers lost", buffers.count, buffers.names, buffers.step
     if trouble is not None:
         state, count, names, step = trouble
-        about = precision_at(view, step if since is None else min(step, since))
+        step = step if since is None else min(step, since)
+        about = precision_at(view, step)
         return Finding(
             subject="weights",
             state=state,

@@ -91,7 +91,10 @@ TRAINS = [*switched(83, "fp16", "bf16"), *made(83, 150, "bf16")]
     [
         (IN_FP32, "FP32: ✖ the loss is nan in FP32", "loss", "error", "the loss is nan in FP32"),
         (
-            [*IN_FP32, LOST, *switched(61, "fp32", "bf16"), *made(61, 90, "bf16", loss=math.nan)],
+            [
+                *(*IN_FP32, LOST, *switched(61, "fp32", "bf16")),
+                *made(61, 90, "bf16", loss=math.nan, nonfinite_gradients=2),
+            ],
             "FP32: ✖ weights hold NaN or Inf in head.weight",
             *("loss", "error", "the loss is nan in FP32"),
         ),
@@ -128,6 +131,8 @@ def test_a_trouble_is_of_the_precision_in_which_it_began(
     answer = answer_after(*records)
     assert answer_line(answer).endswith(line)
     assert line.startswith("the speed") or answer_line(answer) == line
+    began_elsewhere = line.startswith("FP32")
+    assert ((answer.safety, answer.cause) == ("unknown", None)) == began_elsewhere
     finding = answer.of(subject)
     assert (finding.grade, finding_words(finding)) == (grade, words)
 
