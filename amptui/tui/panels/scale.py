@@ -33,7 +33,9 @@ def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
     """Doublings to overflow if there is room, and the scale itself, dim while no step uses it."""
     if view.scaler.scale is None:
         return []
-    return [*_headroom(view), value(view)]
+    if view.numerics.headroom is None or view.numerics.hypothetical:
+        return [value(view)]
+    return [Phrase((Word("headroom ", Style.DIM), *headroom_words(view.numerics)), 1), value(view)]
 
 
 def value(view: SessionView) -> Phrase:
@@ -72,13 +74,6 @@ def _trouble(view: SessionView) -> list[Phrase]:
     return [] if state is None or view.numerics.scaler.state == "healthy" else [Phrase((state,))]
 
 
-def _headroom(view: SessionView) -> list[Phrase]:
-    """``headroom 3.2``, of a step in float16."""
-    if view.numerics.headroom is None or view.numerics.hypothetical:
-        return []
-    return [Phrase((Word("headroom ", Style.DIM), *headroom_words(view.numerics)), 1)]
-
-
 def _label(scale: float) -> str:
     """A scale that fits beside an axis: ``65.5 k``, ``1.2e-04``."""
     text = units.tick(units.short_count(scale))
@@ -114,9 +109,6 @@ def _lines(view: SessionView, width: int, height: int) -> list[Line]:
         bar_width = width - _growth(scaler, 0).width
         first = _growth(scaler, bar_width if bar_width >= _NARROWEST_BAR else 0)
     lines: list[Line] = [[first], [*_trouble(view), *_counts(scaler)]]
-    state = state_words(view.numerics.scaler)
-    if state is not None and height - len(lines) - 1 >= _MIN_CURVE:
-        lines = [[first], _counts(scaler), [Phrase((state,)), *_headroom(view)]]
     moves = wrapped_phrases(last_change(scaler.last_change), Style.DIM, width)
     return lines + moves if height - len(lines) - len(moves) >= _MIN_CURVE else lines
 
