@@ -90,7 +90,7 @@ def test_each_error_that_torch_raises_has_its_cause_and_fix(name: str) -> None:
 
 def test_each_row_is_provoked_above() -> None:
     causes = [cause for _, cause in PROVOKED.values()]
-    assert all(any(row.cause.startswith(cause) for cause in causes) for row in AMP_ERRORS)
+    assert all(any(hint.startswith(cause) for cause in causes) for hint in AMP_ERRORS.values())
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def bad_backward(x: Tensor) -> Tensor:
 class Situation(NamedTuple):
     traced: str
     observed: str
-    """The first cause and its place that is found with hooks, and without; in float16 what follows a comma."""
+    """The first cause and its place, found with hooks and without; in float16 what follows a comma."""
     at: str = ""
     """What holds ``value`` from the start: an input, a label (``y``), or a part of the model's state."""
     value: float = NAN

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from amptui.base.amp_errors import known_hint
 from amptui.base.script_signals import is_from_signal_handler
 from amptui.engine.failure import explain
 from amptui.engine.precision import Precision
@@ -42,10 +43,7 @@ _CAPACITY = 8
 
 _UNSAFE = "binary_cross_entropy"
 
-_UNSAFE_LOSS = (
-    "binary_cross_entropy (BCELoss) is unsafe under CUDA autocast: it raises an error there; "
-    "use binary_cross_entropy_with_logits (BCEWithLogitsLoss) and remove the sigmoid"
-)
+_UNSAFE_ADVICE = known_hint(f"{_UNSAFE} is unsafe to autocast")[1]
 
 
 def no_float8(step: int, *, called: bool) -> str:
@@ -73,7 +71,7 @@ def unsafe_loss_calls() -> Iterator[list[str]]:
     def watched_call(*args: Any, **options: Any) -> Tensor:
         first_tensor = next(value for value in (*args, *options.values()) if isinstance(value, Tensor))
         if not _is_autocast_disabled(first_tensor.device.type):
-            notes[:] = [_UNSAFE_LOSS]
+            notes[:] = [f"{_UNSAFE} (BCELoss) is unsafe under CUDA autocast: {_UNSAFE_ADVICE}"]
         result: Tensor = original(*args, **options)
         return result
 
