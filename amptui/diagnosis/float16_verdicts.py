@@ -107,14 +107,15 @@ def window_cost(window: Float16Window) -> str:
     return f"{often}, {units.share(window.seconds, window.seconds_since)} of the time"
 
 
-def least_headroom(numerics: NumericsView) -> tuple[str, str, str]:
-    """``least 2.4 of the last 256``: before the number, itself, after it; empty without measured steps."""
+def least_headroom(numerics: NumericsView) -> str:
+    """``least 2.4 of the last 256`` measured steps; empty if there are none."""
     least = numerics.min_headroom
     if least is None:
-        return "", "", ""
-    if not math.isfinite(least):
-        return "", "NaN/Inf", f" in the last {MIN_OF}"
-    return "least ", units.doublings(least), f" of the last {MIN_OF}"
+        return ""
+    finite = math.isfinite(least)
+    return (
+        f"least {units.doublings(least)} of the last {MIN_OF}" if finite else f"NaN/Inf in the last {MIN_OF}"
+    )
 
 
 # ----------------------------------------------------------------------------------- traced modules

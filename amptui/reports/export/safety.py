@@ -58,7 +58,7 @@ def _gradients(numerics: NumericsView) -> list[tuple[str, str]]:
         rows.append(("gradients with NaN or Inf", f"{units.count(numerics.nonfinite_gradients)} {at}"))
     if numerics.headroom is not None:
         how = float16_verdicts.at_scale(numerics.headroom_scale, hypothetical=numerics.hypothetical)
-        least = "".join(float16_verdicts.least_headroom(numerics))
+        least = float16_verdicts.least_headroom(numerics)
         rows.append(("headroom", f"{units.doublings(numerics.headroom)} doublings {how}; {least}"))
     return rows
 

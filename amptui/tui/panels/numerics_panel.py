@@ -180,7 +180,7 @@ def _draw_headroom(canvas: Canvas, numerics: NumericsView) -> int:
     else:
         write(canvas, 0, DIGIT_LINES, [Phrase(words)])
     gauge = verdicts.headroom_gauge(numerics, min(2, canvas.width // 16) * verdicts.DOUBLINGS)
-    lines: list[Line] = [[Phrase((gauge,))], [Phrase(verdicts.min_words(numerics))]]
+    lines: list[Line] = [[Phrase((gauge,))], [Phrase(verdicts.least_words(numerics))]]
     lines += wrapped_phrases(outlook(numerics.outlook), Style.TEXT, canvas.width)
     write_lines(canvas, 2 + DIGIT_LINES, lines)
     return 3 + DIGIT_LINES + len(lines)

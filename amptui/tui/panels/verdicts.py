@@ -100,13 +100,9 @@ def at_which_scale(numerics: NumericsView) -> Word:
     return Word(at_scale(numerics.headroom_scale, hypothetical=numerics.hypothetical), Style.DIM)
 
 
-def min_words(numerics: NumericsView) -> tuple[Word, ...]:
-    """The least headroom of the last measured steps; empty if there are none."""
-    before, least, after = least_headroom(numerics)
-    is_finite = numerics.min_headroom is not None and math.isfinite(numerics.min_headroom)
-    style = _style_of(numerics.min_headroom, numerics) if is_finite else int(Style.TEXT)
-    words = Word(before, Style.DIM), Word(least, style), Word(after, Style.DIM)
-    return tuple(word for word in words if word.text)
+def least_words(numerics: NumericsView) -> tuple[Word, ...]:
+    """:func:`least_headroom`, dim."""
+    return (Word(least_headroom(numerics), Style.DIM),) if numerics.min_headroom is not None else ()
 
 
 def headroom(numerics: NumericsView, width: int, *, beside: Float16Window | None = None) -> Block:
@@ -115,8 +111,8 @@ def headroom(numerics: NumericsView, width: int, *, beside: Float16Window | None
     With its own scale where the histogram ``beside`` it is at another one.
     """
     at = (at_which_scale(numerics),) if beside and beside.loss_scale != numerics.headroom_scale else ()
-    gauge = headroom_gauge(numerics, DOUBLINGS)
-    words = headroom_words(numerics), at if at and at[0].text else (), (gauge,), min_words(numerics)
+    gauge, least = headroom_gauge(numerics, DOUBLINGS), least_words(numerics)
+    words = headroom_words(numerics), at if at and at[0].text else (), (gauge,), least
     flow = flowed([Phrase(part) for part in words if part], width - _LABEL_WIDTH - GAP)
     return Block(_beside("headroom", flow + _prose(outlook(numerics.outlook), Style.TEXT, width)), 0)
 
