@@ -9,8 +9,6 @@ MASK = "***"
 _NAME = r"[\w.+-]*(?:token|key|secret|passw(?:or)?d|passphrase|pwd|credentials?|auth)"
 """How the name ends: ``--max-tokens`` and ``--tokenizer`` name no secret."""
 
-_SECRET = re.compile(_NAME, re.IGNORECASE)
-
 _WORD = re.compile(rf"((?:--?[\w-]+=)?{_NAME}=).+", re.IGNORECASE | re.DOTALL)
 
 _VALUE = re.compile(rf"(?<![\w.+-])({_NAME}[\"']?\s*[=:]\s*[\"']?)[^\s\"'&,;]+", re.IGNORECASE)
@@ -23,17 +21,14 @@ def masked(value: Any, name: str = "") -> Any:
     """``value``, called ``name``, of JSON's types, with ``***`` for what is secret in it."""
     if not value or isinstance(value, int | float):
         return value
-    if _SECRET.fullmatch(name):
+    if re.fullmatch(_NAME, name, re.IGNORECASE):
         return MASK
     if isinstance(value, Mapping):
         return {key: masked(part, str(key)) for key, part in value.items()}
     if isinstance(value, list | tuple):  # perhaps the words of a command line
         names = [str(word) if str(word).startswith("-") else "" for word in ("", *value)]
-        words = [
-            masked(word, "" if str(word).startswith("--") else before)
-            for before, word in zip(names, value, strict=False)
-        ]
-        return tuple(words) if isinstance(value, tuple) else words
+        pairs = zip(names, value, strict=False)
+        return type(value)(masked(word, "" if str(word).startswith("--") else name) for name, word in pairs)
     if isinstance(value, str):
         whole = _WORD.fullmatch(value)
         plain = whole[1] + MASK if whole else _VALUE.sub(rf"\1{MASK}", value)

@@ -38,22 +38,16 @@ class OwnFolder:
         self._path, self._identity = path, path.stat()
         self._lock = threading.Lock()
 
-    @property
-    def is_another(self) -> bool:
-        """Whether the path means another folder now."""
-        try:
-            return not os.path.samestat(self._path.stat(), self._identity)
-        except OSError:
-            return False
-
     def claim(self) -> None:
         """To be called before anything is written or removed there: raise OSError if it is another folder."""
         with self._lock:
-            if self.is_another:
-                raise OSError(errno.ESTALE, "another folder has taken its place", str(self._path))
-            with suppress(FileExistsError):
+            try:
+                found = self._path.stat()
+            except FileNotFoundError:
                 self._path.mkdir(FOLDER_MODE, parents=True)
-                self._identity = self._path.stat()
+                found = self._identity = self._path.stat()
+            if not os.path.samestat(found, self._identity):
+                raise OSError(errno.ESTALE, "another folder has taken its place", str(self._path))
 
 
 def open_file(path: Path | str, flags: int, *, folder: int | None = None) -> int:

@@ -4,10 +4,7 @@ import faulthandler
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
 
 
 def print_stacks_if_killed() -> None:
@@ -20,7 +17,7 @@ def print_stacks_if_killed() -> None:
 
 
 @contextmanager
-def stacks_if_killed(log: "Path") -> Iterator[None]:
+def stacks_if_killed(log: Path) -> Iterator[None]:
     """Within, those stacks go to the end of ``log``: what reads descriptor 2 here dies with this process.
 
     A ``log`` that is still empty afterwards is removed. PYTHONFAULTHANDLER set to nothing is a refusal.

@@ -83,9 +83,10 @@ class RunLock:
 
     def renew(self) -> None:
         """Lock the folder again if it was deleted and recreated, or if the lock was closed."""
-        if self._file is None or self.folder.is_another:
+        if self._file is None:
             return
         with suppress(OSError):
+            self.folder.claim()
             if not is_still(self._file, self._identity):
                 self._file = _NO_DESCRIPTOR  # the next file opened may get its number
             elif os.path.lexists(self._path) and os.path.samestat(self._identity, self._path.lstat()):

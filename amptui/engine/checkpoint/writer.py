@@ -52,19 +52,18 @@ class CheckpointWriter:
     """Writes checkpoints into ``folder``, one at a time; without a folder it writes none.
 
     If one comes due during a write, it waits and training goes on. Errors are reported, each kind once, and
-    training goes on. ``claim_folder`` raises OSError if the run's folder is another by now, where nothing may
-    be written or removed. ``journaled`` returns when the journal has everything that was emitted up to a
-    step; ``resumed_from`` is the place of the checkpoint that the run was resumed from.
+    training goes on. ``journaled`` returns when the journal has everything that was emitted up to a step; it
+    raises OSError if the run's folder is another by now, where nothing may be written or removed.
+    ``resumed_from`` is the place of the checkpoint that the run was resumed from.
     """
 
-    def __init__(  # noqa: PLR0913 - options by name
+    def __init__(
         self,
         folder: Path | None,
         *,
         control: Control,
         emit: Callable[[Record], object],
         every: int | None = None,
-        claim_folder: Callable[[], object] = lambda: None,
         journaled: Callable[[int], object] = lambda _step: None,
         resumed_from: Place | None = None,
         epoch_budget: float = EPOCH_BUDGET,
@@ -73,7 +72,6 @@ class CheckpointWriter:
         self._control = control
         self._emit = emit
         self._every = every
-        self._claim_folder = claim_folder
         self._journaled = journaled
         self._newest = resumed_from
         self._taken_step = resumed_from[0] if resumed_from else 0
@@ -101,7 +99,7 @@ class CheckpointWriter:
         """Kept until the next one: after the device has failed, pinned memory must not be freed."""
         if folder is not None:
             with suppress(OSError):
-                claim_folder()
+                journaled(self._taken_step)
                 clear(folder, after=self._taken_step)
 
     @property
@@ -251,14 +249,13 @@ class CheckpointWriter:
         assert self._folder is not None, "nothing is taken without a folder"
         checkpoint = self._complete(job.checkpoint)
         refuse_lost(checkpoint.model, self.finite_names)
-        write_file = partial(
-            write, checkpoint, self._folder, before_it_counts=partial(self._journaled, checkpoint.step)
-        )
-        self._claim_folder()
+        journaled = partial(self._journaled, checkpoint.step)
+        write_file = partial(write, checkpoint, self._folder, before_it_counts=journaled)
+        journaled()
         try:
             size_bytes = write_file()
         except FileNotFoundError:  # the folder was removed meanwhile
-            self._claim_folder()
+            journaled()
             size_bytes = write_file()
         self._newest = checkpoint.place
         self._emit(
@@ -274,7 +271,7 @@ class CheckpointWriter:
         )
         for request in job.requests:
             self._control.answer(request)
-        self._claim_folder()
+        journaled()
         prune(self._folder)
         self._missing = 0
         if self._troubles:
