@@ -125,7 +125,7 @@ class ModuleTrace:
         lost_names = list[str]()
         cause: NonFiniteCause = ""
         if first is not None:
-            inputs = bad_inputs([name for name, _ in self._inputs], rest)
+            inputs = bad_inputs(self._inputs, rest)
             lost_names = self._lost_weights.lost_names(rest[len(self._inputs) :], first.name)
             cause = self._cause(first, inputs, lost_names)
         is_earlier = bool(inputs or lost_names)
@@ -145,7 +145,7 @@ class ModuleTrace:
         if inputs:
             return "input"
         if lost:
-            return self._lost_weights.cause(lost)
+            return "weights" if lost[0] in self._lost_weights.parameters else "buffer"
         if first.way == "backward":
             return "gradient"
         # bfloat16 has FP32's range, and NaN is no number that is too large.
@@ -230,7 +230,7 @@ class LostWeights:
         self._model = model
         self._infinite_at_start = infinite_at_start
         self._buffers: dict[str, Tensor] = {}
-        self._parameters: dict[str, Tensor] = {}
+        self.parameters: dict[str, Tensor] = {}
         self._with_gradient: set[str] = set()
 
     def measure_buffers(self) -> None:
@@ -241,15 +241,11 @@ class LostWeights:
         """Call it after the backward pass, before the optimizer's step."""
         parameters = list(self._model.named_parameters())
         self._with_gradient = {name for name, parameter in parameters if parameter.grad is not None}
-        self._parameters = largest_of(parameters)
+        self.parameters = largest_of(parameters)
 
     def values(self, device: torch.device) -> list[Tensor]:
         """What :meth:`lost_names` needs, 0-d on ``device``."""
-        return together([*self._parameters.values(), *self._buffers.values()], device)
-
-    def cause(self, lost: Sequence[str]) -> NonFiniteCause:
-        """Of lost names, of which parameters come first."""
-        return "weights" if lost[0] in self._parameters else "buffer"
+        return together([*self.parameters.values(), *self._buffers.values()], device)
 
     def lost_names(self, largest: Sequence[float], module: str) -> list[str]:
         """What was not finite before the step, by the delivered ``values``: names, parameters first.
@@ -261,7 +257,7 @@ class LostWeights:
         meant = {*self._infinite_at_start} - self._with_gradient
         return [
             name
-            for name, value in zip([*self._parameters, *self._buffers], largest, strict=True)
+            for name, value in zip([*self.parameters, *self._buffers], largest, strict=True)
             if not math.isfinite(value) and not (math.isinf(value) and name in meant)
             if name in self._with_gradient or name.rpartition(".")[0] == module
         ]
@@ -282,11 +278,10 @@ def largest_inputs(args: Sequence[object], kwargs: Mapping[str, object]) -> list
         ]
 
 
-def bad_inputs(names: Sequence[str], largest: Sequence[float]) -> tuple[str, ...]:
-    """Those of :func:`largest_inputs` that hold NaN or Inf, by their delivered values."""
-    bad = [
-        name for name, value in zip(names, largest, strict=False) if math.isnan(value) or value == math.inf
-    ]
+def bad_inputs(inputs: Sequence[tuple[str, Tensor]], row: Sequence[float]) -> tuple[str, ...]:
+    """Those of :func:`largest_inputs` that hold NaN or Inf, by their delivered values, first in ``row``."""
+    measured = zip(inputs, row, strict=False)
+    bad = [name for (name, _), value in measured if math.isnan(value) or value == math.inf]
     return tuple(dict.fromkeys(bad))[:MAX_NAMES]
 
 

@@ -48,7 +48,7 @@ class NonFiniteOrigin:
             if row is None:
                 return
             split, now = len(row) - len(watch.names), time.time()
-            bad = () if is_last else bad_inputs([name for name, _ in largest], row)
+            bad = () if is_last else bad_inputs(largest, row)
             measured = zip(weights, row[len(largest) : split], strict=True)
             lost = [name for name, value in measured if not math.isfinite(value)]
             cause: NonFiniteCause = "input" if bad else "weights" if lost else "unknown"
