@@ -55,8 +55,9 @@ class ModuleTrace:
     mappings; code in TorchScript or under transforms of ``torch.func``; and the gradients of weights, which
     :class:`~amptui.engine.probes.gradients.GradientProbe` measures.
 
-    If weights were not finite before the step, no module is named: see :class:`LostWeights`, also on
-    ``infinite_at_start``.
+    If parameters or buffers were not finite before the step, no module is named. ``infinite_at_start`` names
+    those that held Inf from the start, as an attention mask does: without a gradient, their Inf is meant to
+    be there. NaN never is.
     """
 
     def __init__(self, model: nn.Module, infinite_at_start: Collection[str] = ()) -> None:
@@ -68,7 +69,10 @@ class ModuleTrace:
         self._device = next((p.device for p in model.parameters()), None)
         # Lists, because append is atomic: autograd runs CUDA's backward pass in other threads.
         self._measurements: list[_Measurement] = []
-        self._lost_weights = LostWeights(model, infinite_at_start)
+        self._infinite_at_start = infinite_at_start
+        self._buffers: dict[str, Tensor] = {}
+        self._parameters: dict[str, Tensor] = {}
+        self._with_gradient: set[str] = set()
         self._model = model
         self._inputs: list[tuple[str, Tensor]] = []
         self._is_called = False
@@ -88,7 +92,7 @@ class ModuleTrace:
             self._hooks.callback(handle.remove)
         for name, module in self._modules:
             self._hooks.callback(module.register_forward_hook(partial(self._see_output, name)).remove)
-        self._lost_weights.measure_buffers()
+        self._buffers = largest_of(self._model.named_buffers())  # the forward pass changes BatchNorm's
         self._spent_since(began)
         return self
 
@@ -105,12 +109,15 @@ class ModuleTrace:
         if not self._measurements:
             return torch.zeros(0, device=self._device)
         began = time.perf_counter()
-        self._lost_weights.measure_parameters()
+        parameters = list(self._model.named_parameters())
+        self._with_gradient = {name for name, parameter in parameters if parameter.grad is not None}
+        self._parameters = largest_of(parameters)
         largest = [measurement.largest for measurement in self._measurements]
         largest += [value for _, value in self._inputs]
+        largest += [*self._parameters.values(), *self._buffers.values()]
         device = self._device or largest[0].device
         # The replicas of nn.DataParallel have theirs on other GPUs.
-        row = torch.stack([*together(largest, device), *self._lost_weights.values(device)])
+        row = torch.stack(together(largest, device))
         self._spent_since(began)
         return row
 
@@ -126,7 +133,7 @@ class ModuleTrace:
         cause: NonFiniteCause = ""
         if first is not None:
             inputs = bad_inputs(self._inputs, rest)
-            lost_names = self._lost_weights.lost_names(rest[len(self._inputs) :], first.name)
+            lost_names = self._lost_names(rest[len(self._inputs) :], first.name)
             cause = self._cause(first, inputs, lost_names)
         is_earlier = bool(inputs or lost_names)
         return ModulesTraced(
@@ -145,13 +152,28 @@ class ModuleTrace:
         if inputs:
             return "input"
         if lost:
-            return "weights" if lost[0] in self._lost_weights.parameters else "buffer"
+            return "weights" if lost[0] in self._parameters else "buffer"
         if first.way == "backward":
             return "gradient"
         # bfloat16 has FP32's range, and NaN is no number that is too large.
         if first.dtype != "float16" or math.isnan(first.largest):
             return "output"
         return "overflow" if self._is_called else "unknown"
+
+    def _lost_names(self, largest: Sequence[float], module: str) -> list[str]:
+        """What was not finite before the step, by its delivered values: names, parameters first.
+
+        Only parameters with a gradient count, and everything that ``module`` itself owns, the first one with
+        a non-finite output or gradient. Elsewhere a parameter without a gradient may never have been
+        initialized, and BatchNorm in training does not read its statistics.
+        """
+        meant = {*self._infinite_at_start} - self._with_gradient
+        return [
+            name
+            for name, value in zip([*self._parameters, *self._buffers], largest, strict=True)
+            if not math.isfinite(value) and not (math.isinf(value) and name in meant)
+            if name in self._with_gradient or name.rpartition(".")[0] == module
+        ]
 
     def _see_inputs(self, _model: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
         with suppress(torch.OutOfMemoryError):  # the training goes on, and the cause is not known
@@ -215,52 +237,6 @@ def _nearest(ranges: Sequence[ModuleRange]) -> tuple[ModuleRange, ...]:
     for module_range in sorted(finite, key=lambda module_range: module_range.largest, reverse=True):
         best.setdefault((module_range.name, module_range.way), module_range)
     return tuple(best.values())[:MAX_NEAREST]
-
-
-class LostWeights:
-    """Which parameters and buffers held NaN or Inf before a traced step: then no module is to blame for it.
-
-    Measures the largest absolute value of each; never waits for the device. Buffers are measured before the
-    forward pass, which updates BatchNorm's statistics; parameters after the backward pass, when it is known
-    which have a gradient. ``infinite_at_start`` names those that held Inf from the start, as an attention
-    mask does: without a gradient, their Inf is meant to be there. NaN never is.
-    """
-
-    def __init__(self, model: nn.Module, infinite_at_start: Collection[str] = ()) -> None:
-        self._model = model
-        self._infinite_at_start = infinite_at_start
-        self._buffers: dict[str, Tensor] = {}
-        self.parameters: dict[str, Tensor] = {}
-        self._with_gradient: set[str] = set()
-
-    def measure_buffers(self) -> None:
-        """Call it before the forward pass."""
-        self._buffers = largest_of(self._model.named_buffers())
-
-    def measure_parameters(self) -> None:
-        """Call it after the backward pass, before the optimizer's step."""
-        parameters = list(self._model.named_parameters())
-        self._with_gradient = {name for name, parameter in parameters if parameter.grad is not None}
-        self.parameters = largest_of(parameters)
-
-    def values(self, device: torch.device) -> list[Tensor]:
-        """What :meth:`lost_names` needs, 0-d on ``device``."""
-        return together([*self.parameters.values(), *self._buffers.values()], device)
-
-    def lost_names(self, largest: Sequence[float], module: str) -> list[str]:
-        """What was not finite before the step, by the delivered ``values``: names, parameters first.
-
-        Only parameters with a gradient count, and everything that ``module`` itself owns, the first one with
-        a non-finite output or gradient. Elsewhere a parameter without a gradient may never have been
-        initialized, and BatchNorm in training does not read its statistics.
-        """
-        meant = {*self._infinite_at_start} - self._with_gradient
-        return [
-            name
-            for name, value in zip([*self.parameters, *self._buffers], largest, strict=True)
-            if not math.isfinite(value) and not (math.isinf(value) and name in meant)
-            if name in self._with_gradient or name.rpartition(".")[0] == module
-        ]
 
 
 def largest_inputs(args: Sequence[object], kwargs: Mapping[str, object]) -> list[tuple[str, Tensor]]:
