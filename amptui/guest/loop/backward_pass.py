@@ -1,14 +1,13 @@
-"""One call of ``backward()`` in somebody else's loop: the loss that it was called with, and from where.
+"""One call of ``backward()`` in somebody else's loop: the loss that it was called with.
 
 ``GradScaler.scale`` leaves a mark at the node of the graph that multiplies: whatever the loop does with the
 product before ``backward()`` (divides it, adds several), the graph still says which scaler's it is.
 """
 
-import sys
 import weakref
 from collections.abc import Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,9 +16,6 @@ from torch.amp.grad_scaler import GradScaler
 from amptui.base.script_signals import is_from_signal_handler
 from amptui.records.own_loop import LossForm
 
-if TYPE_CHECKING:
-    from types import FrameType
-
 LOW_DTYPES = (torch.float16, torch.bfloat16)
 
 _MARK: Any = "amptui_scaled"
@@ -27,14 +23,6 @@ _MARK: Any = "amptui_scaled"
 
 _MAX_SEARCHED_NODES = 32
 """Between a scaled loss and what is backpropagated there are few operations."""
-
-_SITE_FRAMES = 4
-"""Frames of the caller that tell one place in the loop from another."""
-
-_SITE_MASK = 2**62 - 1
-
-_TENSOR_BACKWARD = Tensor.backward.__code__
-
 
 _numbers = count(1)
 
@@ -68,18 +56,13 @@ class BackwardPass:
     may_be_lower = False
     """Whether autocast to a lower precision ran before it that its graph does not show."""
 
-    def __init__(self, tensors: Sequence[Tensor], absence: LossForm, site: int) -> None:
+    def __init__(self, tensors: Sequence[Tensor], absence: LossForm) -> None:
         self.tensors = tensors
         """What is backpropagated."""
         self.absence: LossForm = absence
         self.number = next(_numbers)
-        self.site = site
-        """A number that is the same for calls from the same place in the loop."""
-
-    @property
-    def root(self) -> Any:
+        self.root: Any = tensors[0].grad_fn if tensors else None
         """The graph's node of the first tensor; None without any."""
-        return self.tensors[0].grad_fn if self.tensors else None
 
     def add_inner(self, dtype: torch.dtype | None) -> None:
         """A pass within this one ran in ``dtype``: a recomputed part, or all of it if it shows nothing."""
@@ -97,10 +80,8 @@ def mark_scaled(scaler: GradScaler, losses: object, products: object) -> None:
             mark_scaled(scaler, loss, product)
 
 
-def read_pass(
-    args: tuple[Any, ...], kwargs: dict[str, Any], site: int, *, may_be_scaled: bool
-) -> BackwardPass:
-    """The pass that a call of ``torch.autograd.backward`` with these arguments makes, from this ``site``.
+def read_pass(args: tuple[Any, ...], kwargs: dict[str, Any], *, may_be_scaled: bool) -> BackwardPass:
+    """The pass that a call of ``torch.autograd.backward`` with these arguments makes.
 
     ``may_be_scaled``: whether any scaler has scaled anything since the last one.
     """
@@ -108,7 +89,7 @@ def read_pass(
     if isinstance(roots, Tensor) and len(args) > 1 and args[1] is None:  # as Tensor.backward calls it
         dimensions = roots.dim()
         if not dimensions or roots.numel() == 1:
-            result = BackwardPass((roots,), "", site)
+            result = BackwardPass((roots,), "")
             if not may_be_scaled or not _read_mark(roots, result):
                 result.loss = roots.detach().clone()
                 if dimensions:
@@ -118,9 +99,9 @@ def read_pass(
     gradients = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
     factors = [gradients] if isinstance(gradients, Tensor) else list(gradients or [None] * len(tensors))
     if not tensors or any(tensor.numel() != 1 for tensor in tensors):
-        result = BackwardPass(tensors, "several values", site)
+        result = BackwardPass(tensors, "several values")
     else:
-        result = BackwardPass(tensors, "", site)
+        result = BackwardPass(tensors, "")
     if may_be_scaled:
         _read_scaled(result, factors)
     elif not result.absence:
@@ -214,21 +195,3 @@ def _sum(values: Sequence[Tensor], factors: Sequence[Tensor | None]) -> Tensor |
         number = value.reshape(()) if factor is None else (value * factor.detach()).reshape(())
         total = number.clone() if total is None else total + number.to(total.device)
     return total
-
-
-def call_site() -> int:
-    """A number that is the same for calls from the same place in the loop.
-
-    To be called by what stands in the place of ``torch.autograd.backward``.
-    """
-    frame: FrameType | None = sys._getframe(2)
-    if frame is not None and frame.f_code is _TENSOR_BACKWARD:
-        frame = frame.f_back
-    site = 0
-    for _ in range(_SITE_FRAMES):
-        if frame is None:
-            break
-        # The hash of a code object is that of all its code: its place in memory tells as much.
-        site = (site * 31 + id(frame.f_code) + frame.f_lasti) & _SITE_MASK
-        frame = frame.f_back
-    return site

@@ -27,7 +27,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from amptui.engine.float8 import is_float8_layer
-from amptui.guest.loop.backward_pass import BackwardPass, call_site, mark_scaled, read_pass
+from amptui.guest.loop.backward_pass import BackwardPass, mark_scaled, read_pass
 from amptui.guest.loop.computed_precision import PrecisionReader
 from amptui.guest.loop.guard import Guarded, SeveralThreadsError, is_settled, leave_traceback, not_compiled
 
@@ -277,9 +277,9 @@ class LoopHooks:
                     if self._pass is not None:
                         self._read_inner(self._pass, args, kwargs)
                     return run(*args, **kwargs)
-                if self._is_elsewhere(trains=True):
+                if get_ident() != self._owner and self._is_elsewhere(trains=True):
                     return run(*args, **kwargs)
-                backward_pass = self._pass = self._begin_backward(args, kwargs, call_site())
+                backward_pass = self._pass = self._begin_backward(args, kwargs)
                 try:
                     result = run(*args, **kwargs)
                 finally:
@@ -293,14 +293,12 @@ class LoopHooks:
 
         return backward
 
-    def _begin_backward(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], site: int
-    ) -> BackwardPass | None:
+    def _begin_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BackwardPass | None:
         listener = self._listeners[0] if self._listeners else None
         if listener is None or (listener.may_capture and listener.must_not_look):
             return None
         try:
-            backward = read_pass(args, kwargs, site, may_be_scaled=self._may_be_scaled)
+            backward = read_pass(args, kwargs, may_be_scaled=self._may_be_scaled)
             backward.dtype = self._precisions.read(backward)
         except BaseException as error:
             if not is_settled(listener, error):
@@ -315,7 +313,7 @@ class LoopHooks:
         if listener is None or (listener.may_capture and listener.must_not_look):
             return
         try:
-            inner = read_pass(args, kwargs, 0, may_be_scaled=False)
+            inner = read_pass(args, kwargs, may_be_scaled=False)
             outer.add_inner(self._precisions.read(inner))
         except BaseException as error:
             if not is_settled(listener, error):
@@ -380,7 +378,8 @@ class LoopHooks:
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         # A fused optimizer is called even where its scaler skips the step.
-        if is_compiling() or self._is_elsewhere(trains=True) or "step" in self._in_call:
+        is_elsewhere = get_ident() != self._owner and self._is_elsewhere(trains=True)
+        if is_elsewhere or is_compiling() or "step" in self._in_call:
             return
         closure = args[1] if len(args) > 1 else kwargs.get("closure")  # the first is the optimizer
         try:
@@ -390,7 +389,7 @@ class LoopHooks:
             raise
 
     def _after_step(self, optimizer: Optimizer, *_: object) -> None:
-        if is_compiling() or self._is_elsewhere(trains=True) or "step" in self._in_call:
+        if is_compiling() or "step" in self._in_call:
             return
         try:
             self._tell("after_step", optimizer, sys._getframe(1))

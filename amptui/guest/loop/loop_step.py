@@ -153,8 +153,6 @@ class DroppedBatches:
         self._optimizer = optimizer
         self._readback = readback
         self._emit = emit
-        self.sites: set[int] = set()
-        """Where the passes of the newest step with any ran."""
         self._last_step = -1
         self._streak_step = 0
         """The first of the newest steps in a row after each of which gradients were dropped."""
@@ -174,9 +172,9 @@ class DroppedBatches:
         self._emit(GradientsDropped(time=now, step=step, loss=loss, passes=count, optimizer=self._optimizer))
 
     def _is_bad_batch(self, dropped_passes: DroppedPasses, step: int) -> bool:
-        """Whether they ran where those of steps run, and gradients are not dropped before every step."""
+        """Whether nobody used them, and gradients are not dropped before every step."""
         if step > self._last_step + 1:
             self._streak_step = step
         self._last_step = step
         is_rule = self._streak_step == 0 or step - self._streak_step >= _STEPS_OF_A_RULE
-        return not (dropped_passes.is_others or is_rule) and bool(dropped_passes.passes.sites & self.sites)
+        return not (dropped_passes.is_others or is_rule)

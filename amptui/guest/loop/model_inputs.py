@@ -7,7 +7,7 @@ grow, or have no other dimension, layers that take time first.
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import Any
 
@@ -40,52 +40,73 @@ class _OwnHooks(OrderedDict[int, Any]):
         return OrderedDict((key, hook) for key, hook in self.items() if key != self._own_key)
 
 
-class ModelInputs:
-    """Counts the samples that ``model`` is called with, here and on the other ranks; begins at once.
+class FreshSamples:
+    """Counts samples that no backward pass has used yet: as loaded, else as the model is called."""
 
-    ``data_parallel`` ranks take as many as this one does; 0 if that number is not known.
-    """
-
-    def __init__(self, model: nn.Module, data_parallel: int = 1) -> None:
-        self._data_parallel = data_parallel
+    def __init__(self) -> None:
+        self.may_be_known = False
+        """Whether there may be any; else there is nothing to take."""
+        self.counts_inputs = False
+        """Whether they are to be counted as the model is called."""
+        self._batch_samples = 0
+        self._data_parallel = 0
         self._calls = self._size = self._usual_size = 0
-        self._newest: list[tuple[int | str, weakref.ref[Tensor]]] = []
-        """The tensors of the newest call."""
+        self._newest: Sequence[tuple[int | str, weakref.ref[Tensor]]] = ()
+        """The tensors of the model's newest call."""
         self._version = 0
         """That of the first of them."""
-        self._counted: tuple[weakref.ref[Tensor], int] | None = None
-        """First tensor and version of the step's newest pass: losses of one batch are of the same samples."""
-        self._thread = get_ident()
+        self._counted: tuple[weakref.ref[Tensor] | None, int] = (None, 0)
+        """First tensor and version of the step's newest pass: losses of one batch are of the same samples.
+
+        While a tensor lives, it has one weak reference."""
+        self._thread = 0
         self._remove: Callable[[], object] | None = None
+        """Takes the hook off; None without one."""
+
+    def count_inputs(self, model: nn.Module, data_parallel: int) -> None:
+        """Count what ``model`` is called with from now on, here and on the other ranks.
+
+        ``data_parallel`` ranks take as many as this one does; 0 if that number is not known.
+        """
+        self.may_be_known = self.counts_inputs = True
+        self._data_parallel, self._thread = data_parallel, get_ident()
         has_hooks = any(vars(model).get(name) for name in _TABLES)
         may_hook = not (has_hooks or is_anything_compiled() or _takes_time_first(model))
         if may_hook and type(model).__call__ is nn.Module.__call__:
             self._remove = _hook(model, self._see)
 
-    def newest(self) -> list[tuple[str, Tensor]]:
+    def newest_inputs(self) -> list[tuple[str, Tensor]]:
         """What the newest call was given and is there still, by index or keyword."""
         return [(str(name), tensor) for name, ref in self._newest if (tensor := ref()) is not None]
 
+    def load(self, samples: int, *, adds: bool) -> None:
+        """The loop says that it has loaded a batch; ``adds``: the batches before it are not used up."""
+        self.close()  # it knows better
+        self.may_be_known, self.counts_inputs = True, False
+        self._batch_samples = samples + (self._batch_samples if adds else 0)
+
     def take(self) -> int | None:
-        """The samples since the last call, which one backward pass used; None if that is not sure."""
+        """A backward pass uses them; None if they are not known."""
+        if not self.counts_inputs:
+            samples, self._batch_samples = self._batch_samples, 0
+            return samples
         calls, size, self._calls, self._size = self._calls, self._size, 0, 0
-        before, now = self._counted, (self._newest[0][1], self._version) if self._newest else None
-        is_counted = before and now and before[0]() is now[0]() and before[1] == now[1]
-        self._counted = now
+        (before, version), now = self._counted, self._newest[0][1] if self._newest else None
+        self._counted = (now, self._version)
         if calls != 1 or self._remove is None:
             return None
         self._usual_size = self._usual_size or size
         if size > self._usual_size or not size:  # a last batch may be smaller
             self.close()
             return None
-        return 0 if is_counted else size * self._data_parallel or None
+        return 0 if now is before and version == self._version else size * self._data_parallel or None
 
     def end_step(self) -> None:
         """The next pass is another step's."""
-        self._counted = None
+        self._counted = (None, 0)
 
     def close(self) -> None:
-        """Count no more."""
+        """Look at no inputs any more."""
         remove, self._remove = self._remove, None
         if remove is not None:
             remove()
@@ -94,6 +115,10 @@ class ModelInputs:
         if not torch.is_grad_enabled() or torch.compiler.is_compiling() or get_ident() != self._thread:
             return
         self._calls += 1
+        if len(args) == 1 and not kwargs and type(only := args[0]) is Tensor and only.dim() > 1:
+            self._newest, self._version = ((0, weakref.ref(only)),), only._version  # the usual case
+            self._size = only.shape[0]
+            return
         try:
             inputs: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
             named = [(name, tensor) for name, tensor in inputs if _has_dimensions(tensor)]
@@ -109,49 +134,6 @@ class ModelInputs:
         self._size = sizes.pop() if len(sizes) == 1 else 0
 
 
-class FreshSamples:
-    """Samples of batches that no backward pass has used yet: as loaded, else as the model is called."""
-
-    def __init__(self, inputs: ModelInputs | None) -> None:
-        self._inputs = inputs
-        self._batch_samples = 0
-        self.may_be_known = inputs is not None
-        """Whether there may be any; else there is nothing to take."""
-
-    def newest_inputs(self) -> list[tuple[str, Tensor]]:
-        """The model's, as far as they are seen."""
-        return [] if self._inputs is None else self._inputs.newest()
-
-    @property
-    def counts_inputs(self) -> bool:
-        """Whether they are counted as the model is called."""
-        return self._inputs is not None
-
-    def load(self, samples: int, *, adds: bool) -> None:
-        """The loop says that it has loaded a batch; ``adds``: the batches before it are not used up."""
-        self.close()  # it knows better
-        self.may_be_known = True
-        self._batch_samples = samples + (self._batch_samples if adds else 0)
-
-    def take(self) -> int | None:
-        """A backward pass uses them; None if they are not known."""
-        if self._inputs is not None:
-            return self._inputs.take()
-        samples, self._batch_samples = self._batch_samples, 0
-        return samples
-
-    def end_step(self) -> None:
-        """The next pass is another step's."""
-        if self._inputs is not None:
-            self._inputs.end_step()
-
-    def close(self) -> None:
-        """Look at no inputs any more."""
-        inputs, self._inputs = self._inputs, None
-        if inputs is not None:
-            inputs.close()
-
-
 def _has_dimensions(value: object) -> bool:
     return isinstance(value, Tensor) and value.dim() > 0
 
@@ -164,7 +146,7 @@ def _takes_time_first(model: nn.Module) -> bool:
 
 
 def _hook(model: nn.Module, see: Callable[..., None]) -> Callable[[], object]:
-    not_compiled(ModelInputs._see, calls=True)
+    not_compiled(FreshSamples._see, calls=True)
     # A handle of somebody else's would look into the module's own tables: it has none yet. Not by assignment:
     # a wrapper, as Fabric's, would set it on what it wraps, too.
     tables = {name: _OwnHooks(-1) for name in _TABLES}

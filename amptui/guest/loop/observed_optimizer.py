@@ -33,7 +33,7 @@ from amptui.guest.loop.computed_precision import WEIGHTS_WORDS
 from amptui.guest.loop.guard import harmless
 from amptui.guest.loop.loop_hooks import HOOKS
 from amptui.guest.loop.loop_step import DroppedBatches, LoopStep, RowSender
-from amptui.guest.loop.model_inputs import FreshSamples, ModelInputs
+from amptui.guest.loop.model_inputs import FreshSamples
 from amptui.guest.loop.nonfinite_origin import NonFiniteOrigin
 from amptui.guest.loop.parameter_owner import LooseParameters, kind_of
 from amptui.guest.loop.pass_account import DroppedPasses, PassAccount
@@ -122,7 +122,7 @@ class ObservedOptimizer:
         self._validation: dict[str, Tensor] | None = None
         self._loop_step = LoopStep()
         """The step that is being made; until its numbers are sent, the one before."""
-        self._fresh_samples = FreshSamples(None)
+        self._fresh_samples = FreshSamples()
         self._data_parallel = 0 if samples_per_step else data_parallel
         self._bad_batches = DroppedBatches(name, self._sender.readback, self._emit)
         self._optimizers = 0
@@ -225,7 +225,8 @@ class ObservedOptimizer:
 
     def after_step(self) -> None:
         """A step that the loop made itself is complete, unless a scaler's update follows it."""
-        loop_step = self._read_step()
+        loop_step = self._loop_step
+        loop_step.passes = self.account.after_step()
         if self.updates.is_open:
             self.updates.measure(self.step + 1, None)
         scaler, overflow = loop_step.unscaled_by, loop_step.unscaled_inf
@@ -238,13 +239,6 @@ class ObservedOptimizer:
     def other_stepped(self) -> None:
         """Another optimizer of the run has made a step."""
 
-    def _read_step(self) -> LoopStep:
-        """The step is made: read what it was made with."""
-        loop_step = self._loop_step
-        loop_step.passes = passes = self.account.after_step()
-        self._bad_batches.sites = passes.sites or self._bad_batches.sites
-        return loop_step
-
     def after_unscale(self, scaler: GradScaler) -> None:
         """Clipping may follow, which makes NaN of Inf."""
         overflow = self._loop_step.unscaled_inf = self._overflow(scaler)
@@ -254,10 +248,10 @@ class ObservedOptimizer:
 
     def after_scaled_step(self, scaler: GradScaler) -> None:
         """The scaler has looked for overflows; its update follows."""
-        unscaled_inf, self._loop_step.unscaled_inf = self._loop_step.unscaled_inf, None
-        self._loop_step.unscaled_by = None
-        loop_step = self._read_step()
-        loop_step.scaler, passes = scaler, loop_step.passes
+        loop_step = self._loop_step
+        unscaled_inf, loop_step.unscaled_inf, loop_step.unscaled_by = loop_step.unscaled_inf, None, None
+        loop_step.scaler, loop_step.passes = scaler, self.account.after_step()
+        passes = loop_step.passes
         if passes.count and not passes.is_scaled and not passes.absence:
             passes.absence = "scaled"  # the scaler divides the gradients: something has multiplied them
             passes.is_edited = True
@@ -403,7 +397,7 @@ class ObservedOptimizer:
         model = self._model()
         if self._data_parallel and model is not None and not self._fresh_samples.may_be_known:
             # Not before: the script may have its model compiled until now.
-            self._fresh_samples = FreshSamples(ModelInputs(model, self._data_parallel))
+            self._fresh_samples.count_inputs(model, self._data_parallel)
             self._loop_step.add_samples(None)
         self._data_parallel = 0
         self._fresh_samples.end_step()

@@ -52,8 +52,6 @@ class StepPasses:
     def __init__(self) -> None:
         self.numbers: set[int] = set()
         """Those of the passes."""
-        self.sites: set[int] = set()
-        """Where in the loop they ran."""
         self.precisions: set[str] = set()
 
     @property
@@ -71,7 +69,6 @@ class StepPasses:
         """Another pass; its loss is added, as its gradients are."""
         self.count += 1
         self.numbers.add(backward.number)
-        self.sites.add(backward.site)
         if backward.absence and not self.absence:
             self.absence = backward.absence
         if backward.scaler is not None:
@@ -329,10 +326,14 @@ class PassAccount:
         if self._current is not None and (witness := self._changed()) is not None:
             backward, self._current = self._current, None  # a step in the middle of a backward pass
             self._count(backward, witness)
-        witness = (self._held.get() or _GONE).witness
-        if witness is not None:
-            self._check_edited(witness.grad)
-        dropped_passes = self._find_cleared(at_step=True)
+        tensors, dropped_passes = self._held.get() or _GONE, None
+        if (witness := tensors.witness) is not None:
+            gradient = witness.grad
+            if gradient is not tensors.witness_gradient or (
+                gradient is None or gradient._version != self._witness_version
+            ):
+                self._check_edited(gradient)
+                dropped_passes = self._find_cleared(at_step=True)
         self._in_step = has_closure
         return dropped_passes
 
