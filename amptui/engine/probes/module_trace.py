@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal
@@ -29,17 +28,6 @@ MAX_NEAREST = 8
 """How many modules one record names as closest to an overflow."""
 
 _Way = Literal["forward", "backward"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Measurement:
-    """One measured output, or the gradient of one."""
-
-    name: str
-    kind: str
-    way: _Way
-    dtype: str
-    largest: Tensor
 
 
 class ModuleTrace:
@@ -68,7 +56,8 @@ class ModuleTrace:
         ]
         self._device = next((p.device for p in model.parameters()), None)
         # Lists, because append is atomic: autograd runs CUDA's backward pass in other threads.
-        self._measurements: list[_Measurement] = []
+        self._measurements: list[tuple[partial[ModuleRange], Tensor]] = []
+        """Outputs and their gradients."""
         self._infinite_at_start = infinite_at_start
         self._buffers: dict[str, Tensor] = {}
         self._parameters: dict[str, Tensor] = {}
@@ -112,7 +101,7 @@ class ModuleTrace:
         parameters = list(self._model.named_parameters())
         self._with_gradient = {name for name, parameter in parameters if parameter.grad is not None}
         self._parameters = largest_of(parameters)
-        largest = [measurement.largest for measurement in self._measurements]
+        largest = [value for _, value in self._measurements]
         largest += [value for _, value in self._inputs]
         largest += [*self._parameters.values(), *self._buffers.values()]
         device = self._device or largest[0].device
@@ -124,8 +113,7 @@ class ModuleTrace:
     def record(self, row: Sequence[float], **fields: Any) -> ModulesTraced:
         """The record of a delivered ``row`` of :meth:`values`; ``fields`` are those that it does not hold."""
         ranges = [
-            ModuleRange(name=call.name, kind=call.kind, way=call.way, dtype=call.dtype, largest=largest)
-            for call, largest in zip(self._measurements, row[: len(self._measurements)], strict=True)
+            measured(largest=value) for (measured, _), value in zip(self._measurements, row, strict=False)
         ]
         first, rest = _first(ranges), row[len(ranges) :]
         inputs: tuple[str, ...] = ()
@@ -209,8 +197,8 @@ class ModuleTrace:
             if is_from_signal_handler(error):
                 raise
             return  # out of memory, or an unusual tensor: the step must not fail
-        dtype = dtype_name(tensor.dtype)
-        self._measurements.append(_Measurement(name=name, kind=kind, way=way, dtype=dtype, largest=largest))
+        measured = partial(ModuleRange, name=name, kind=kind, way=way, dtype=dtype_name(tensor.dtype))
+        self._measurements.append((measured, largest))
 
     def _has_seen(self, tensor: Tensor) -> bool:
         """Whether an inner module returned this tensor and nothing has modified it since."""

@@ -109,16 +109,6 @@ Answer = Callable[[str], object]
 """Answers a request once: takes "" when the result was emitted, else why there is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class _NewestWindow:
-    """What the newest float16 window was measured in."""
-
-    step: int
-    seconds: float
-    precision: str
-    scale: float
-
-
 @dataclass(slots=True)
 class _TraceSeries:
     """Up to ``TRACE_STEPS`` traced steps in a row, and the best of their traces."""
@@ -168,7 +158,8 @@ class Probes:
         self._together = gradients.together
         self._window = Float16WindowProbe(gradients)
         self._window_cadence = Cadence(WINDOW_BUDGET, free=1)
-        self._newest_window: _NewestWindow | None = None
+        self._newest_window: tuple[int, float, str, float] | None = None
+        """Its step, time, precision and loss scale."""
         self._window_answers: list[Answer] = []
         """For the requests of a window that was not measured yet."""
         self._window_is_old = False
@@ -203,10 +194,10 @@ class Probes:
 
     def check_age(self, step: int, precision: str, scale: float) -> None:
         """Note whether the newest window is out of date for the step after ``step``, by ``is_old``."""
-        newest = self._newest_window
-        self._window_is_old = newest is not None and (
-            newest.precision != precision or is_old(newest.step, newest.scale, now=step, scale_now=scale)
-        )
+        if self._newest_window is not None:
+            measured, _, measured_in, measured_scale = self._newest_window
+            is_outdated = is_old(measured, measured_scale, now=step, scale_now=scale)
+            self._window_is_old = is_outdated or measured_in != precision
 
     def arm_trace(self, answer: Answer | None = None) -> None:
         """Trace the modules in the next steps; ``answer`` gets "" when that is done, or why it failed."""
@@ -392,9 +383,9 @@ class Probes:
     ) -> tuple[int | None, float | None]:
         """Steps and seconds from the previous window to this one, which is remembered; None for the first."""
         before, now = self._newest_window, time.perf_counter()
-        self._newest_window = _NewestWindow(step, now, precision.name, scale)
+        self._newest_window = step, now, precision.name, scale
         self._window_is_old = False
-        return (None, None) if before is None else (step - before.step, now - before.seconds)
+        return (None, None) if before is None else (step - before[0], now - before[1])
 
     def _send_trace(self, trace: ModuleTrace, series: _TraceSeries, step: int, precision: Precision) -> None:
         series.steps_left -= 1
