@@ -42,11 +42,11 @@ class OwnFolder:
         """To be called before anything is written or removed there: raise OSError if it is another folder."""
         with self._lock:
             try:
-                found = self._path.stat()
+                status = self._path.stat()
             except FileNotFoundError:
                 self._path.mkdir(FOLDER_MODE, parents=True)
-                found = self._identity = self._path.stat()
-            if not os.path.samestat(found, self._identity):
+                status = self._identity = self._path.stat()
+            if not os.path.samestat(status, self._identity):
                 raise OSError(errno.ESTALE, "another folder has taken its place", str(self._path))
 
 

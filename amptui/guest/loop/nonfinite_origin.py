@@ -55,8 +55,8 @@ class NonFiniteOrigin:
             statistics = watch.record(row[split:], time=now, step=step)
             if statistics is not None:
                 self._emit(statistics)
-                if cause == "unknown" and (found := [n for n in statistics.names if is_last or n in read]):
-                    cause, lost = "buffer", found
+                if cause == "unknown" and (names := [n for n in statistics.names if is_last or n in read]):
+                    cause, lost = "buffer", names
             if is_last and (not lost or cause in self._causes):
                 return
             self._causes.add(cause)
