@@ -302,7 +302,7 @@ VERDICTS = {
         "with torch.autocast('cpu', torch.bfloat16): ",
         "no verdict on AMP, because steps mix precisions",
     ),
-    "loss.backward(); optimizer.step()": ("", "FP32: ✖ the loss is nan in FP32"),
+    "loss.backward(); optimizer.step()": ("", "FP32: ✖ weights hold NaN or Inf in weight"),
 }
 """By what a loop does with a loss, that of the last one NaN: in which precision, and the verdict."""
 

@@ -44,7 +44,7 @@ class OptimizerFollowed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientsDropped:
-    """A loop that skips bad batches cleared gradients of which no step was made: a guarded skip."""
+    """A loop cleared gradients of a loss that is not finite, or unknown, before any step: a guarded skip."""
 
     time: float
     step: int

@@ -13,6 +13,7 @@ import amptui
 from amptui.cli import main
 from amptui.records.findings import ModulesTraced
 from tests.builders import of, recorded
+from tests.engine.compiled_runs import nothing_compiled
 from tests.observed import AUTOCAST
 from tests.tiny import Tiny
 
@@ -160,6 +161,13 @@ def observe(name: str, precision: str) -> None:
     """Observed or not, all bits are the same."""
     pairs = zip(*(by_hand(name, precision, observed=observed) for observed in (False, True)), strict=True)
     assert all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in pairs)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_compiled() -> Iterator[None]:
+    """Where anything is compiled, inputs are not looked at."""
+    with nothing_compiled():
+        yield
 
 
 @pytest.mark.parametrize("precision", ["fp16", *(pytest.param(p, marks=pytest.mark.ci) for p in FULL_RANGE)])

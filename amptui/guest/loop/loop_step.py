@@ -3,6 +3,7 @@
 There they are reported in order; so are bad batches that the loop leaves out.
 """
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -145,7 +146,10 @@ class RowSender:
 
 
 class DroppedBatches:
-    """Bad batches of one optimizer: not the passes whose gradients the loop clears as a rule."""
+    """Bad batches of one optimizer: not passes with a finite loss, nor such as the loop clears as a rule.
+
+    Those of an adversarial example or a saliency map look like a bad batch, but for their loss.
+    """
 
     def __init__(
         self, optimizer: str, readback: Readback, emit: Callable[[GradientsDropped], object]
@@ -168,8 +172,11 @@ class DroppedBatches:
 
     def _report(self, step: int, count: int, row: Sequence[float] | None, _: float | None) -> None:
         loss = None if row is None or not len(row) else float(row[0])
-        now = time.time()
-        self._emit(GradientsDropped(time=now, step=step, loss=loss, passes=count, optimizer=self._optimizer))
+        if loss is None or not math.isfinite(loss):
+            record = GradientsDropped(
+                time=time.time(), step=step, loss=loss, passes=count, optimizer=self._optimizer
+            )
+            self._emit(record)
 
     def _is_bad_batch(self, dropped_passes: DroppedPasses, step: int) -> bool:
         """Whether nobody used them, and gradients are not dropped before every step."""
