@@ -309,12 +309,17 @@ class LoopHooks:
 
     def _read_inner(self, outer: BackwardPass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A pass within a pass: what it computed was computed for that one."""
+        self._look(
+            lambda: outer.add_inner(self._precisions.read(read_pass(args, kwargs, may_be_scaled=False)))
+        )
+
+    def _look(self, look: Callable[[], object]) -> None:
+        """Call it if anybody listens and may look now; a fault there ends the watching, nothing else."""
         listener = self._listeners[0] if self._listeners else None
         if listener is None or (listener.may_capture and listener.must_not_look):
             return
         try:
-            inner = read_pass(args, kwargs, may_be_scaled=False)
-            outer.add_inner(self._precisions.read(inner))
+            look()
         except BaseException as error:
             if not is_settled(listener, error):
                 raise
@@ -333,12 +338,7 @@ class LoopHooks:
         return enter_autocast
 
     def _see_autocast(self, context: torch.autocast) -> None:
-        for listener in self._listeners[:1]:
-            try:
-                self._precisions.see_autocast(context)
-            except BaseException as error:
-                if not is_settled(listener, error):
-                    raise
+        self._look(partial(self._precisions.see_autocast, context))
         self._tell("after_autocast", context)
 
     def _around_building(self, patch: Patch, build: Callable[..., Any]) -> Callable[..., Any]:
@@ -407,7 +407,8 @@ class LoopHooks:
                 skips = patch.is_removed or self._suspended or self._is_elsewhere(trains=False)
                 if scaler._enabled and not skips:
                     self._may_be_scaled = True
-                    self._mark(scaler, args[0] if args else kwargs.get("outputs"), result)
+                    losses = args[0] if args else kwargs.get("outputs")
+                    self._look(partial(mark_scaled, scaler, losses, result))
                     self._tell("after_scale")
                 return result
             except BaseException as error:
@@ -415,15 +416,6 @@ class LoopHooks:
                 raise
 
         return scale_losses
-
-    def _mark(self, scaler: GradScaler, losses: object, products: object) -> None:
-        listener = self._listeners[0] if self._listeners else None
-        if listener is not None and not (listener.may_capture and listener.must_not_look):
-            try:
-                mark_scaled(scaler, losses, products)
-            except BaseException as error:
-                if not is_settled(listener, error):
-                    raise
 
     def _around_scaler(self, name: str, patch: Patch, method: Callable[..., Any]) -> Callable[..., Any]:
         before, after = _SCALER_EVENTS[name]
@@ -468,7 +460,7 @@ _NEVER_COMPILED: tuple[Callable[..., Any], ...] = (
     LoopHooks._after_step,
     LoopHooks._see_autocast,
     LoopHooks._begin_backward,
-    LoopHooks._mark,
+    LoopHooks._look,
 )
 
 HOOKS = LoopHooks()

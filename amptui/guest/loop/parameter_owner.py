@@ -118,6 +118,7 @@ def _holders_of(values: Sequence[Any]) -> list[nn.Module]:
     ids = {id(table) for table in tables}
     modules = {id(holder): holder for holder in around if nn.Module in type(holder).__mro__}
     names = ("_parameters", "_modules")
+    around.clear()  # it is among what refers to its own items
     return [m for m in modules.values() if any(id(vars(m).get(name)) in ids for name in names)]
 
 

@@ -3,6 +3,7 @@
 import gc
 import signal
 import traceback
+import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -61,6 +62,19 @@ def close_monitors() -> None:
     for candidate in gc.get_objects():
         if type(candidate) is Monitor:
             candidate.close()
+
+
+def test_what_was_searched_is_held_by_nobody() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters())
+    assert owner_of(optimizer) is model
+    reference = weakref.ref(model)
+    gc.disable()
+    try:
+        del model, optimizer
+        assert reference() is None
+    finally:
+        gc.enable()
 
 
 def steps_in(runs: Path) -> list[StepRecord]:
