@@ -329,17 +329,14 @@ class LoopHooks:
             try:
                 result = enter(context)
                 if not (patch.is_removed or self._suspended or self._is_elsewhere(trains=False)):
-                    self._see_autocast(context)
+                    self._look(partial(self._precisions.see_autocast, context))
+                    self._tell("after_autocast", context)
                 return result
             except BaseException as error:
                 leave_traceback(error)
                 raise
 
         return enter_autocast
-
-    def _see_autocast(self, context: torch.autocast) -> None:
-        self._look(partial(self._precisions.see_autocast, context))
-        self._tell("after_autocast", context)
 
     def _around_building(self, patch: Patch, build: Callable[..., Any]) -> Callable[..., Any]:
         def build_optimizer(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
@@ -458,7 +455,6 @@ _NEVER_COMPILED: tuple[Callable[..., Any], ...] = (
     LoopHooks._read_inner,
     LoopHooks._before_step,
     LoopHooks._after_step,
-    LoopHooks._see_autocast,
     LoopHooks._begin_backward,
     LoopHooks._look,
 )

@@ -173,10 +173,8 @@ class DroppedBatches:
     def _report(self, step: int, count: int, row: Sequence[float] | None, _: float | None) -> None:
         loss = None if row is None or not len(row) else float(row[0])
         if loss is None or not math.isfinite(loss):
-            record = GradientsDropped(
-                time=time.time(), step=step, loss=loss, passes=count, optimizer=self._optimizer
-            )
-            self._emit(record)
+            now, name = time.time(), self._optimizer
+            self._emit(GradientsDropped(time=now, step=step, loss=loss, passes=count, optimizer=name))
 
     def _is_bad_batch(self, dropped_passes: DroppedPasses, step: int) -> bool:
         """Whether nobody used them, and gradients are not dropped before every step."""

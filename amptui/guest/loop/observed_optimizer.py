@@ -466,7 +466,8 @@ class ObservedOptimizer:
             self._origin_step = self._reporter.unexplained_step
             self._measure_origin()
         self.updates.look(self.step)
-        self._look_at_memory()
+        if not self.name:
+            self.allocator.look(self._reported_precision, settled=False)
         self._look_due = time.perf_counter() + LOOK_INTERVAL_SECONDS
         self._look_step = self.step + (1 if self._reporter.in_trouble else MAX_STEPS_BETWEEN_LOOKS)
 
@@ -475,10 +476,6 @@ class ObservedOptimizer:
         if self.keeper is None and not self.name and not self.is_sharded:
             inputs, precision = self._fresh_samples.newest_inputs(), self._reported_precision
             self._origin.measure(self._model(), inputs, self.step, precision, is_last=is_last)
-
-    def _look_at_memory(self) -> None:
-        if not self.name:
-            self.allocator.look(self._reported_precision, settled=False)
 
     def _take_reported(self, record: Record) -> None:
         if type(record) is Steps:

@@ -246,26 +246,24 @@ class PassAccount:
         backward, self._current = self._current, None
         if backward is None:
             return False  # a step within the pass has counted it
-        for parameter, before, version in tensors.before:  # as in _changed(), without a call
-            now = parameter.grad
-            if now is not before or (now is not None and now._version != version):
-                break
-        else:
-            tensors.before = ()
+        witness, tensors.before = self._changed(), ()
+        if witness is None:
             return self._take_unchanged(backward)
-        tensors.before = ()
         self._hits += 1
         if self._hits == _HITS_TO_TRUST:
             self._choose_looked_at()
-        self._count(backward, parameter)
+        self._count(backward, witness)
         return True
 
     def _take_unchanged(self, backward: BackwardPass) -> bool:
         """A pass changed none of the gradients that are looked at; returns whether it may be one for them."""
         is_exact, self._hits = self._is_exact, 0
         self._choose_looked_at()
-        if not is_exact:
-            self._account_for_unknown(backward)
+        if not is_exact and self.is_sharded and self.is_alone:
+            # Gradients are reduced at the end of several passes.
+            self.passes.add(backward, self._precision_of(backward))
+        elif not is_exact:  # it may have changed others
+            self.passes.absence = self.passes.absence or "unattributed"
         return not is_exact
 
     @property
@@ -282,13 +280,6 @@ class PassAccount:
             if now is not before or (now is not None and now._version != version):
                 return parameter
         return None
-
-    def _account_for_unknown(self, backward: BackwardPass) -> None:
-        """A pass that changed none of the watched gradients: it may have changed others."""
-        if self.is_sharded and self.is_alone:  # gradients are reduced at the end of several passes
-            self.passes.add(backward, self._precision_of(backward))
-        else:
-            self.passes.absence = self.passes.absence or "unattributed"
 
     def _count(self, backward: BackwardPass, witness: Tensor) -> None:
         self.passes.add(backward, self._precision_of(backward))
@@ -339,16 +330,12 @@ class PassAccount:
 
     def after_step(self) -> StepPasses:
         """The step is made: return its passes, and begin anew."""
-        tensors = self._held.get() or _GONE
         self._in_step = False
         passes, first = self.passes, self._first_closure
         if first is not None:
             first.closures, passes = passes.closures, first
             self._first_closure = None
-        self.passes = StepPasses()
-        tensors.witness = tensors.witness_gradient = None
-        if self._used_numbers:
-            self._used_numbers = set()
+        self._reset()
         return passes
 
     def abandoned(self) -> list[DroppedPasses]:
