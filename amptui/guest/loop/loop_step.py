@@ -146,10 +146,7 @@ class RowSender:
 
 
 class DroppedBatches:
-    """Bad batches of one optimizer: not passes with a finite loss, nor such as the loop clears as a rule.
-
-    Those of an adversarial example or a saliency map look like a bad batch, but for their loss.
-    """
+    """Bad batches of one optimizer: not passes with a finite loss, as an adversarial one's, nor a rule."""
 
     def __init__(
         self, optimizer: str, readback: Readback, emit: Callable[[GradientsDropped], object]

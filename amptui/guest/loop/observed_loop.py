@@ -363,17 +363,20 @@ class ObservedLoop:
 
     def _tell_others(self, watcher: ObservedOptimizer, numbers: set[int]) -> None:
         """A step was made of these passes: gradients that they left elsewhere are done with."""
-        others = (other.account for other in self.optimizers if other is not watcher)
-        for account in (*others, *self._idle.accounts):
-            account.use_elsewhere(numbers)
+        for account in self._accounts():
+            if account is not watcher.account:
+                account.use_elsewhere(numbers)
+
+    def _accounts(self) -> tuple[PassAccount, ...]:
+        return (*(watcher.account for watcher in self.optimizers), *self._idle.accounts)
 
     def before_clip(self) -> None:
-        for watcher in self.optimizers:
-            watcher.account.before_known_edit()
+        for account in self._accounts():
+            account.before_known_edit()
 
     def after_clip(self) -> None:
-        for watcher in self.optimizers:
-            watcher.account.after_known_edit()
+        for account in self._accounts():
+            account.after_known_edit()
 
     def before_unscale(self, _scaler: GradScaler, optimizer: Optimizer) -> None:
         _, watcher = self._by_id.get(id(optimizer), _NOBODY)

@@ -110,6 +110,23 @@ def test_the_loss_of_a_closure_is_that_of_its_first_call(times: int) -> None:
     assert forms(trained(model, optimizer, each)) == {"" if times == 1 else "first closure"}
 
 
+def test_a_second_optimizer_may_clip_before_its_first_step() -> None:
+    first, second = nn.Linear(4, 4), nn.Linear(4, 2)
+    optimizers = [torch.optim.SGD(part.parameters(), lr=0.01) for part in (first, second)]
+    truth = []
+    with watching(first, optimizers[0]) as records:
+        for inputs, _ in batches():
+            loss = second(first(inputs)).square().mean() * 50  # a product, which the clipping shortens
+            loss.backward()
+            truth.append(loss.item())
+            for part, optimizer in zip((first, second), optimizers, strict=True):
+                nn.utils.clip_grad_norm_(part.parameters(), 0.1)
+                optimizer.step()
+                optimizer.zero_grad()
+    (name,) = {record.optimizer for record in records if isinstance(record, OptimizerFollowed)} - {""}
+    assert losses(records) == losses(records, name) == pytest.approx(truth)
+
+
 @pytest.mark.parametrize("bad", [(3,), (3, 4), (2, 5)])
 def test_a_guarded_skip_leaves_the_next_loss_alone_and_is_told(bad: tuple[int, ...]) -> None:
     model = net()
