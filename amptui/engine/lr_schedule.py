@@ -110,11 +110,6 @@ class LrSchedule:
                 hint='set scheduler_interval = "epoch" in the experiment',
             )
 
-    @property
-    def follows_on_device(self) -> bool:
-        """Whether the device counts the applied steps."""
-        return self._table is not None
-
     def before_update(self, *, scaled: bool) -> None:
         """Set the learning rates of the next update; if ``scaled``, the scaler may skip it."""
         if self._table is None:

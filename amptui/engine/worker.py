@@ -47,19 +47,20 @@ class TrainingThread:
     The thread is joined before the process exits: exiting the interpreter while a thread is inside torch
     aborts the process. It is a daemon, so that a step that never ends does not keep the user from leaving.
 
-    ``journaled`` is what :class:`CheckpointWriter` needs. ``cut`` is called with the step after which a
-    resumed run continues, before any later record is emitted, and returns how many later steps are lost; None
-    if no record of the run is left.
+    ``claim_folder`` and ``journaled`` are what :class:`CheckpointWriter` needs. ``cut`` is called with the
+    step after which a resumed run continues, before any later record is emitted, and returns how many later
+    steps are lost; None if no record of the run is left.
     ``resume_command`` returns what the user types to resume the run.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - options by name
         self,
         request: TrainRequest,
         spec: ModelSpec,
         control: Control,
         emit: Callable[[Record], object],
         *,
+        claim_folder: Callable[[], object] = lambda: None,
         journaled: Callable[[int], object] = lambda _step: None,
         cut: Callable[[int], int | None] = lambda _step: 0,
         resume_command: Callable[[], str] = lambda: "amptui train --resume",
@@ -68,6 +69,7 @@ class TrainingThread:
         self._spec = spec
         self._control = control
         self._emit = emit
+        self._claim_folder = claim_folder
         self._journaled = journaled
         self._cut = cut
         self._resume_command = resume_command
@@ -283,6 +285,7 @@ class TrainingThread:
             control=self._control,
             emit=self._emit,
             every=request.checkpoint_every,
+            claim_folder=self._claim_folder,
             journaled=self._journaled,
             resumed_from=newest,
         )

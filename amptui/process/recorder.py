@@ -129,11 +129,7 @@ class Recorder:
         return self._session.status()
 
     def wait_until_kept(self, _step: int) -> None:
-        """Wait until the journal contains all that was emitted so far, within the time of a slow disk.
-
-        Raises OSError if the run's folder is another by now.
-        """
-        self._own.claim()
+        """Wait until the journal contains all that was emitted so far, within the time of a slow disk."""
         mark = threading.Event()
         self._outbox.append(mark)
         mark.wait(_KEEPING_SECONDS)

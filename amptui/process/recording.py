@@ -80,6 +80,7 @@ class Recording:
             self._notifier = Notifier(audience.webhook, look=recorder.status, say=recorder.emit)
         self._index: threading.Thread | None = None
         self._is_closed = False
+        self.claim_folder = own.claim
         self.emit = recorder.emit
         self.view = recorder.view
         self.cut_after = recorder.cut_after

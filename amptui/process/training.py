@@ -111,6 +111,7 @@ def _trainer(
     """The thread that trains, alone or as rank 0, and how it is asked for anything."""
     files: dict[str, Any] = {
         "cut": recording.cut_after,
+        "claim_folder": recording.claim_folder,
         "journaled": recording.wait_until_kept,
         "resume_command": partial(resume_command, recording.run_dir.path),
     }

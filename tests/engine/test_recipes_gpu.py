@@ -83,8 +83,7 @@ def test_no_step_waits_for_the_device() -> None:
         train(prepared, Log(strict))
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert prepared.lr_schedule is not None
-    assert prepared.lr_schedule.follows_on_device
+    assert isinstance(prepared.optimizer.param_groups[0]["lr"], torch.Tensor), "where the device counts"
     assert len(modes) == 44
 
 

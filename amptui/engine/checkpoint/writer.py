@@ -52,18 +52,19 @@ class CheckpointWriter:
     """Writes checkpoints into ``folder``, one at a time; without a folder it writes none.
 
     If one comes due during a write, it waits and training goes on. Errors are reported, each kind once, and
-    training goes on. ``journaled`` returns when the journal has everything that was emitted up to a step; it
-    raises OSError if the run's folder is another by now, where nothing may be written or removed.
-    ``resumed_from`` is the place of the checkpoint that the run was resumed from.
+    training goes on. ``claim_folder`` raises OSError if the run's folder is another by now, where nothing may
+    be written or removed. ``journaled`` returns when the journal has everything that was emitted up to a
+    step; ``resumed_from`` is the place of the checkpoint that the run was resumed from.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - options by name
         self,
         folder: Path | None,
         *,
         control: Control,
         emit: Callable[[Record], object],
         every: int | None = None,
+        claim_folder: Callable[[], object] = lambda: None,
         journaled: Callable[[int], object] = lambda _step: None,
         resumed_from: Place | None = None,
         epoch_budget: float = EPOCH_BUDGET,
@@ -72,6 +73,7 @@ class CheckpointWriter:
         self._control = control
         self._emit = emit
         self._every = every
+        self._claim_folder = claim_folder
         self._journaled = journaled
         self._newest = resumed_from
         self._taken_step = resumed_from[0] if resumed_from else 0
@@ -99,7 +101,7 @@ class CheckpointWriter:
         """Kept until the next one: after the device has failed, pinned memory must not be freed."""
         if folder is not None:
             with suppress(OSError):
-                journaled(self._taken_step)
+                claim_folder()
                 clear(folder, after=self._taken_step)
 
     @property
@@ -249,13 +251,14 @@ class CheckpointWriter:
         assert self._folder is not None, "nothing is taken without a folder"
         checkpoint = self._complete(job.checkpoint)
         refuse_lost(checkpoint.model, self.finite_names)
-        journaled = partial(self._journaled, checkpoint.step)
-        write_file = partial(write, checkpoint, self._folder, before_it_counts=journaled)
-        journaled()
+        write_file = partial(
+            write, checkpoint, self._folder, before_it_counts=partial(self._journaled, checkpoint.step)
+        )
+        self._claim_folder()
         try:
             size_bytes = write_file()
         except FileNotFoundError:  # the folder was removed meanwhile
-            journaled()
+            self._claim_folder()
             size_bytes = write_file()
         self._newest = checkpoint.place
         self._emit(
@@ -271,7 +274,7 @@ class CheckpointWriter:
         )
         for request in job.requests:
             self._control.answer(request)
-        journaled()
+        self._claim_folder()
         prune(self._folder)
         self._missing = 0
         if self._troubles:

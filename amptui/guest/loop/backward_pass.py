@@ -24,7 +24,8 @@ _MARK: Any = "amptui_scaled"
 _MAX_SEARCHED_NODES = 32
 """Between a scaled loss and what is backpropagated there are few operations."""
 
-_numbers = count(1)
+pass_numbers = count(1)
+"""The number of the next pass: a later one is greater."""
 
 
 class ScaledLoss:
@@ -60,7 +61,7 @@ class BackwardPass:
         self.tensors = tensors
         """What is backpropagated."""
         self.absence: LossForm = absence
-        self.number = next(_numbers)
+        self.number = next(pass_numbers)
         self.root: Any = tensors[0].grad_fn if tensors else None
         """The graph's node of the first tensor; None without any."""
 

@@ -1,7 +1,4 @@
-"""What keeps work of ours in somebody else's loop harmless: faults end the watching, not the loop.
-
-An error of the script's that passes through a hook has the traceback that it has without hooks.
-"""
+"""What keeps work of ours in somebody else's loop harmless: faults end the watching, not the loop."""
 
 import functools
 import sys
@@ -63,9 +60,6 @@ def is_settled(loop: Guarded, error: BaseException) -> bool:
 
 class SeveralThreadsError(Exception):
     """Two threads of the script train: no gradient may be read while another thread writes it."""
-
-    def __str__(self) -> str:
-        return "the script trains in several threads at once"
 
 
 def fault_words(error: Exception) -> str:

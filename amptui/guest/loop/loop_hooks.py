@@ -48,9 +48,8 @@ _CLIPPING = (
 Around = Callable[["Patch", Callable[..., Any]], Callable[..., Any]]
 """Makes what stands in the place of the original function, of the patch and the original.
 
-It calls the original alone once ``patch.is_removed``: somebody who replaced it may call it still. It is one
-function, since each call costs the loop time, and takes itself out of the traceback of an error that passes
-through (:func:`leave_traceback`).
+It calls the original alone once ``patch.is_removed``: somebody who replaced it may call it still. It takes
+itself out of the traceback of an error that passes through (:func:`leave_traceback`).
 """
 
 
@@ -249,7 +248,7 @@ class LoopHooks:
         with self._lock:
             if self.trains_elsewhere:
                 for listener in self._listeners:
-                    listener.give_up(SeveralThreadsError())
+                    listener.give_up(SeveralThreadsError("the script trains in several threads at once"))
                 return True
             self._thread, self._owner = current_thread(), get_ident()
         return False

@@ -20,7 +20,7 @@ from amptui.base.text import one_line
 from amptui.engine.precision import Precision, ScalerTensors
 from amptui.engine.readback import LOOK_INTERVAL_SECONDS
 from amptui.engine.step_boundary import StepBoundary
-from amptui.guest.loop.backward_pass import BackwardPass
+from amptui.guest.loop.backward_pass import BackwardPass, pass_numbers
 from amptui.guest.loop.computed_precision import WEIGHTS_WORDS
 from amptui.guest.loop.guard import harmless
 from amptui.guest.loop.loop_hooks import HOOKS
@@ -91,6 +91,8 @@ class SwitchedOptimizer(ObservedOptimizer):
         self._ended_step = self._traced_step = self.step
         self._in_attempt = self._in_probes = self._is_deferred = False
         self._noted_precision = ""
+        self._switch_number = 0
+        """That of a pass at the newest switch: those before have smaller ones."""
         self._follow_switch()
 
     def follow(self, optimizer: Optimizer, model: nn.Module) -> None:
@@ -274,8 +276,10 @@ class SwitchedOptimizer(ObservedOptimizer):
     def _precision(self) -> str:
         """What the step was computed in: the chosen precision, unless the loop did something else."""
         precision, computed_precision = self._switch.precision.name, super()._precision()
-        if computed_precision == "mixed" and self._loop_step.passes.precisions == {precision, "fp32"}:
-            return precision  # a part that the script computes in float32 beside it is a part of AMP
+        if computed_precision == "mixed":  # what the script computes in float32 beside it is part of AMP
+            passes = self._loop_step.passes
+            if passes.precisions == {precision, "fp32"} and min(passes.numbers) > self._switch_number:
+                return precision
         if computed_precision == "fp32" and precision in ("ieee", "tf32"):
             return precision
         if computed_precision != precision:
@@ -351,6 +355,7 @@ class SwitchedOptimizer(ObservedOptimizer):
         precision, state = self._switch.precision, self._state
         if self._script.amp.precision is not precision:
             self._script.amp.follow(precision)
+            self._switch_number = next(pass_numbers)
         linears = precision.linears
         if linears is not None:  # an alarm of the script's may have come while they changed
             linears.become(precision.float8)
