@@ -55,8 +55,8 @@ class FreshSamples:
         """The tensors of the model's newest call."""
         self._version = 0
         """That of the first of them."""
-        self._counted: tuple[weakref.ref[Tensor] | None, int] = (None, 0)
-        """First tensor and version of the step's newest pass: losses of one batch are of the same samples.
+        self._counted: tuple[weakref.ref[Tensor] | None, int, int] = (None, 0, -1)
+        """First tensor, its version and step of the newest pass: losses of one batch are of the same samples.
 
         While a tensor lives, it has one weak reference."""
         self._thread = 0
@@ -85,25 +85,24 @@ class FreshSamples:
         self.may_be_known, self.counts_inputs = True, False
         self._batch_samples = samples + (self._batch_samples if adds else 0)
 
-    def take(self) -> int | None:
-        """A backward pass uses them; None if they are not known."""
+    def take(self, step: int) -> int | None:
+        """A backward pass after ``step`` uses them; None if they are not known."""
         if not self.counts_inputs:
             samples, self._batch_samples = self._batch_samples, 0
             return samples
         calls, size, self._calls, self._size = self._calls, self._size, 0, 0
-        (before, version), now = self._counted, self._newest[0][1] if self._newest else None
-        self._counted = (now, self._version)
+        now = self._newest[0][1] if self._newest else None
+        before, version, counted_step = self._counted
+        self._counted = (now, self._version, step)
         if calls != 1 or self._remove is None:
             return None
         self._usual_size = self._usual_size or size
         if size > self._usual_size or not size:  # a last batch may be smaller
             self.close()
             return None
-        return 0 if now is before and version == self._version else size * self._data_parallel or None
-
-    def end_step(self) -> None:
-        """The next pass is another step's."""
-        self._counted = (None, 0)
+        if now is before and version == self._version and step == counted_step:
+            return 0
+        return size * self._data_parallel or None
 
     def close(self) -> None:
         """Look at no inputs any more."""

@@ -139,7 +139,7 @@ class ObservedOptimizer:
         if self._optimizers > 1:
             self.work_begins()
             self._sender.is_timed = False
-            self._loop_step.add_samples(self._fresh_samples.take())
+            self._loop_step.add_samples(self._fresh_samples.take(self.step))
             if self.keeper is not None:
                 self.keeper.model, self.keeper.optimizer = model, optimizer
         self._optimizer = weakref.ref(optimizer)
@@ -199,7 +199,7 @@ class ObservedOptimizer:
         if loop_step.found_inf is not None:
             return  # the step is made, and waits for its update
         if self._fresh_samples.may_be_known:
-            samples = self._fresh_samples.take()
+            samples = self._fresh_samples.take(self.step)
             if not self.account.is_in_later_closure:
                 loop_step.add_samples(samples)
         # Of several batches' gradients only the last look is at their sum.
@@ -394,13 +394,12 @@ class ObservedOptimizer:
         is_first = not self._state.has_begun
         if is_first:
             self._state.begin(precision)
-        model = self._model()
-        if self._data_parallel and model is not None and not self._fresh_samples.may_be_known:
-            # Not before: the script may have its model compiled until now.
-            self._fresh_samples.count_inputs(model, self._data_parallel)
-            self._loop_step.add_samples(None)
-        self._data_parallel = 0
-        self._fresh_samples.end_step()
+        if self._data_parallel:
+            if (model := self._model()) is not None and not self._fresh_samples.may_be_known:
+                # Not before: the script may have its model compiled until now.
+                self._fresh_samples.count_inputs(model, self._data_parallel)
+                self._loop_step.add_samples(None)
+            self._data_parallel = 0
         self._ended = time.perf_counter()
         if self._logs or (is_first and not self.name):
             self.pending = partial(self._push, scaler, precision, warming_up)
@@ -416,7 +415,7 @@ class ObservedOptimizer:
         loop_step, self._loop_step, sender = self._loop_step, LoopStep(), self._sender
         if not sender.is_timed and loop_step.trained_samples is not None:
             # It was begun before it was seen, and so were its batches.
-            loop_step.add_samples(self._fresh_samples.take())
+            loop_step.add_samples(self._fresh_samples.take(-1))
         sender.send(loop_step, scaler, self.step, self.epoch, precision, self._ended, warming_up=warming_up)
 
     def _precision(self) -> str:

@@ -243,7 +243,7 @@ class SwitchedOptimizer(ObservedOptimizer):
         self.work_begins()
         self._loop_step = self._loop_step.again()
         if self._fresh_samples.counts_inputs:
-            self._fresh_samples.take()
+            self._fresh_samples.take(self.step)
 
     def _take_xray(self, passes: Sequence[Pass]) -> None:
         """Compare the step's passes in FP32 and AMP if that was asked for."""
