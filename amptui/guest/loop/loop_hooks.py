@@ -328,14 +328,17 @@ class LoopHooks:
             try:
                 result = enter(context)
                 if not (patch.is_removed or self._suspended or self._is_elsewhere(trains=False)):
-                    self._look(partial(self._precisions.see_autocast, context))
-                    self._tell("after_autocast", context)
+                    self._see_autocast(context)
                 return result
             except BaseException as error:
                 leave_traceback(error)
                 raise
 
         return enter_autocast
+
+    def _see_autocast(self, context: torch.autocast) -> None:
+        self._look(partial(self._precisions.see_autocast, context))
+        self._tell("after_autocast", context)
 
     def _around_building(self, patch: Patch, build: Callable[..., Any]) -> Callable[..., Any]:
         def build_optimizer(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
@@ -374,8 +377,7 @@ class LoopHooks:
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         # A fused optimizer is called even where its scaler skips the step.
-        is_elsewhere = get_ident() != self._owner and self._is_elsewhere(trains=True)
-        if is_elsewhere or is_compiling() or "step" in self._in_call:
+        if is_compiling() or self._is_elsewhere(trains=True) or "step" in self._in_call:
             return
         closure = args[1] if len(args) > 1 else kwargs.get("closure")  # the first is the optimizer
         try:
@@ -454,6 +456,7 @@ _NEVER_COMPILED: tuple[Callable[..., Any], ...] = (
     LoopHooks._read_inner,
     LoopHooks._before_step,
     LoopHooks._after_step,
+    LoopHooks._see_autocast,
     LoopHooks._begin_backward,
     LoopHooks._look,
 )
