@@ -191,6 +191,19 @@ def casts_without_autocast(training: Training) -> Iterator[Row]:
         yield {"precision": "bf16" if number >= 30 else "fp32"}
 
 
+def as_many_operations_in_either_precision(training: Training) -> Iterator[Row]:
+    weight, bias, *_ = training.parameters
+    for number, (x, y) in enumerate(training.batches(40)):
+        is_low = number >= 30 and number % 2 == 1
+        if is_low:
+            hidden = linear(x.bfloat16(), weight.bfloat16(), bias.bfloat16()).float()
+        else:
+            hidden = linear(x, weight, bias).relu().sin().tanh()
+        mse_loss(hidden[:, :1], y).backward()
+        training.optimizer.step()
+        yield {"precision": "bf16" if is_low else "fp32"}
+
+
 class Hidden(torch.autograd.Function):
     """Multiplies in bfloat16 and shows float32 on both sides."""
 
@@ -241,6 +254,7 @@ LOOPS: dict[Callable[[Training], Iterator[Row]], Callable[..., torch.optim.Optim
     a_rate_that_the_step_changes: Halving,
     a_gradient_to_begin_with: torch.optim.SGD,
     casts_without_autocast: torch.optim.SGD,
+    as_many_operations_in_either_precision: torch.optim.SGD,
     a_function_that_hides_what_it_computes: torch.optim.SGD,
     passes_within_a_pass: torch.optim.SGD,
 }

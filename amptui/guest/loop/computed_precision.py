@@ -48,9 +48,9 @@ class PrecisionReader:
 
     def __init__(self) -> None:
         self._kinds: dict[type, int] = {}
-        self._dtypes: dict[tuple[type, int, torch.dtype], torch.dtype | None] = {}
-        """What the graphs ran in that have been searched, by first node, number of nodes and dtype
-        of the loss: casts are nodes, too. Emptied as autocast is entered."""
+        self._dtypes: dict[tuple[type, int, torch.dtype | None], torch.dtype | None] = {}
+        """What the graphs ran in that have been searched, by how each began, its number of nodes, and the
+        product nearest to the loss: casts are nodes, too. Emptied as autocast is entered."""
         self._newest_node = 0
         self._passes = 0
         """Of graphs that are not remembered."""
@@ -77,15 +77,15 @@ class PrecisionReader:
         root: Any = backward.root
         if root is None:
             return None
+        nearest = self._nearest_dtype(root)
         newest, self._newest_node = self._newest_node, root._sequence_nr()
-        first = backward.tensors[0]
-        shape = (type(root), self._newest_node - newest, first.dtype)
-        if shape in self._dtypes and not (self._looks or _is_any_autocast_enabled()):
-            return self._dtypes[shape]  # the usual case without autocast
-        if (nearest := self._nearest_dtype(root)) in LOW_DTYPES:
+        if nearest in LOW_DTYPES:
             self._entered.clear()
-            return nearest  # and with it
-        kind = first.device.type
+            return nearest  # the usual case with autocast
+        shape = (type(root), self._newest_node - newest, nearest)
+        if shape in self._dtypes and not (self._looks or _is_any_autocast_enabled()):
+            return self._dtypes[shape]  # and without it
+        kind = backward.tensors[0].device.type
         is_active = torch.is_autocast_enabled(kind)
         if len(self._dtypes) >= _MAX_SHAPES:
             self._passes += 1
