@@ -212,7 +212,7 @@ def _compare_dropped(
     events = [(record.step, record.passes) for record in records if isinstance(record, GradientsDropped)]
     last, dropped = max((step.step for step in truth.steps), default=0), truth.dropped
     rare = (drop for drop in dropped if 2 <= drop.step < last and _is_rare(drop, dropped))
-    certain = [(drop.step, drop.passes) for drop in rare]
+    certain = [(drop.step, drop.passes) for drop in rare if not drop.is_finite]
     possible = [(drop.step, drop.passes) for drop in dropped]
     if Counter(certain) - Counter(events) or (Counter(events) - Counter(possible) and not bad_batches):
         result.add("gradients dropped", certain, events)

@@ -1,5 +1,6 @@
 """What a loop's steps were, from the loop itself and torch: nothing of amptui's is asked."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -51,6 +52,8 @@ class Dropped:
     player: int
     step: int
     passes: int
+    is_finite: bool
+    """Whether their losses are: then nothing is told."""
 
 
 class Truth:
@@ -127,7 +130,9 @@ class Truth:
 
     def drop(self, player: int, optimizer: Optimizer) -> None:
         """A guard is about to clear the gradients."""
-        self.dropped.append(Dropped(player, self.count(player), len(self.passes(optimizer))))
+        passes = self.passes(optimizer)
+        is_finite = all(entry.loss is not None and math.isfinite(entry.loss) for entry in passes)
+        self.dropped.append(Dropped(player, self.count(player), len(passes), is_finite))
 
 
 def _trained(optimizer: Optimizer) -> Iterator[Tensor]:

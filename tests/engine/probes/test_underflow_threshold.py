@@ -16,7 +16,7 @@ CAUSES = {
     "calibration": "",
     "collapse": "overflow: skipped mostly",
     "forward": "overflow: forward overflow",
-    "buffers": "loss: validation not finite",
+    "buffers": "weights: buffers lost",
     "underflow": "float16: underflows",
 }
 """What the answer on AMP is about in each trouble of ``unstable``; empty without trouble."""
