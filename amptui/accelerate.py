@@ -180,9 +180,7 @@ class AcceleratorMonitor(FrameworkMonitor):
         accelerator = self._accelerator
         try:
             amp = SwitchedAmp(accelerator.device, accelerator.scaler, fp8_recipe=self._fp8_recipe)
-        except Exception as error:  # whatever fails here, the script goes on
-            if is_from_signal_handler(error):
-                raise
+        except Exception as error:  # noqa: BLE001 - whatever fails here, the script goes on
             self._reason = f"{type(error).__name__}: {error}"
             return None
         amp.begin(self._first_precision)

@@ -12,7 +12,6 @@ from transformers import Trainer, TrainerCallback
 
 from amptui.accelerate import AcceleratorMonitor
 from amptui.base.prompt import complain
-from amptui.base.script_signals import is_from_signal_handler
 from amptui.guest.amp_monitor import PrecisionName
 from amptui.guest.framework import harmless_event
 from amptui.guest.monitor import samples_of
@@ -98,9 +97,7 @@ class TrainerMonitor(AcceleratorMonitor):
         if run is not None:
             try:
                 run.loop.take_batch(start, seconds, sum(map(samples_of, result[0])))
-            except Exception as error:  # the training is worth more than its batch size
-                if is_from_signal_handler(error):
-                    raise
+            except Exception as error:  # noqa: BLE001 - the training is worth more than its batch size
                 self.give_up(error)
         return result
 

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from amptui.base.script_signals import is_from_signal_handler
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -101,7 +99,5 @@ def _number(text: str) -> int | None:
 def _read(file: Path) -> str:
     try:
         return file.read_text()
-    except OSError as error:
-        if is_from_signal_handler(error):
-            raise
+    except OSError:
         return ""

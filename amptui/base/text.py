@@ -6,10 +6,9 @@ in them could change the terminal's colours, its title or the clipboard.
 
 import errno
 import os
+from contextlib import suppress
 from typing import TextIO
 from unicodedata import category
-
-from amptui.base.script_signals import is_from_signal_handler, suppressed
 
 MAX_MARKS = 3
 """Combining marks that one character keeps: Thai needs two, Hindi three; more would cover other lines."""
@@ -80,8 +79,6 @@ def write_line(out: TextIO | None, text: str) -> bool:
         out.write(inert_line(out, text))
         out.flush()
     except OSError as error:
-        if is_from_signal_handler(error):
-            raise
         if error.errno in NO_ROOM:
             return True  # the rest stays in the stream's buffer and is written with the next line
         fall_silent(out)
@@ -104,7 +101,7 @@ def fall_silent(out: TextIO) -> None:
 
     Otherwise Python would write it again at exit, and print an error.
     """
-    with suppressed(OSError, ValueError):  # a stream in memory has no descriptor
+    with suppress(OSError, ValueError):  # a stream in memory has no descriptor
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, out.fileno())
         os.close(nothing)

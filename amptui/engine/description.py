@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from amptui.base.script_signals import is_from_signal_handler
 from amptui.base.version import __version__
 from amptui.device.accelerator import properties, runtime_versions
 from amptui.engine.checkpoint.data_position import Start
@@ -156,7 +155,5 @@ def _processor_name() -> str:
         with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
             names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
             return next(names, "")
-    except OSError as error:
-        if is_from_signal_handler(error):
-            raise
+    except OSError:
         return ""

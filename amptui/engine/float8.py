@@ -13,14 +13,13 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from typing import Literal
 
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from amptui.base.script_signals import aside, is_from_signal_handler
 from amptui.base.text import one_line
 from amptui.device.accelerator import capabilities, properties
 from amptui.engine.probes.gradients import is_sharded
@@ -69,8 +68,7 @@ _FLOAT8_ATTRIBUTES = frozenset(
 
 def why_no_float8(device: torch.device) -> dict[str, str]:
     """The float8 precisions that ``device`` does not support, each with a short reason; no model is asked."""
-    # Python's search takes an alarm's OSError for a file that is not there, and no alarm comes to a thread.
-    if aside(partial(importlib.util.find_spec, "torchao")) is None:
+    if importlib.util.find_spec("torchao") is None:
         return dict.fromkeys(FP8_PRECISIONS, NO_TORCHAO)
     kind = capabilities(device)
     if not kind.float8:
@@ -185,7 +183,7 @@ class Float8Linears:
                 _try_once(layer_class, next(iter(self.linears.values())).weight.device)
                 self._classes[form] = layer_class
         except Exception as error:  # noqa: BLE001 - a torchao of another torch may raise anything
-            return _why_unusable(error)
+            return one_line(f"torchao cannot be used: {type(error).__name__}: {error}")
         return ""
 
     def become(self, form: Float8Form | None) -> None:
@@ -325,17 +323,10 @@ def _why_no_torchao() -> str:
     """
     try:
         with _quiet_loggers():
-            aside(partial(importlib.import_module, "amptui.engine.float8_layers"))
+            importlib.import_module("amptui.engine.float8_layers")
     except Exception as error:  # noqa: BLE001 - a torchao of another torch may raise anything
-        return _why_unusable(error)
+        return one_line(f"torchao cannot be used: {type(error).__name__}: {error}")
     return ""
-
-
-def _why_unusable(error: Exception) -> str:
-    """The line that tells ``error``; raises it again if a script's signal handler did."""
-    if is_from_signal_handler(error):
-        raise error
-    return one_line(f"torchao cannot be used: {type(error).__name__}: {error}")
 
 
 def _make_layer_class(recipe: str, form: Float8Form) -> type[nn.Linear]:

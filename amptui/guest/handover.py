@@ -122,11 +122,9 @@ def note_why_no_step(why: str) -> None:
     """Leave a word for `amptui run` where no run has been opened."""
     if not is_run_dir_kept():
         return
-    from amptui.base.script_signals import suppressed  # not in a script's process that never needs it
-
     path = os.path.join(_run_dir, NO_STEP_FILE)  # noqa: PTH118
-    with suppressed(OSError):
-        with suppressed(FileNotFoundError):
+    with suppress(OSError):
+        with suppress(FileNotFoundError):
             os.unlink(path)  # noqa: PTH108 - perhaps a link that somebody else put there
         with open(path, "x") as file:  # noqa: PTH123
             file.write(why)

@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,7 @@ from pathlib import Path
 from amptui.base.masking import masked
 from amptui.base.notify_url import VARIABLE as NOTIFY_VARIABLE
 from amptui.base.prompt import complain
-from amptui.base.script_signals import aside, in_background, is_from_signal_handler, suppressed
+from amptui.base.script_signals import is_from_signal_handler
 from amptui.base.text import one_line, write_line
 from amptui.base.webhook import Webhook, parse_webhook
 from amptui.diagnosis.summary import tell_unsaved
@@ -132,24 +133,15 @@ class ScriptRun:
 
         ``at_exit``: the script has ended, for whatever reason if there is no ``error``.
         """
-        end = partial(self._end, error, stopped=self.stop_reason is not None, at_exit=at_exit)
+        stopped = self.stop_reason is not None
         try:
-            self._close_loop(error, at_exit=at_exit)
-        except BaseException:  # the script's alarm or Ctrl+C found us at work
+            self._close_loop(error)
+        finally:  # also if the script's alarm or Ctrl+C found us at work
             self.loop.leave()
-            in_background(end)
-            raise
-        if at_exit:
-            end()
-        else:
-            aside(end)
+            self._end(error, stopped=stopped, at_exit=at_exit)
 
-    def _close_loop(self, error: BaseException | None, *, at_exit: bool) -> None:
-        leave = partial(self.processes.leave, "has ended", failure_of(error))
-        if at_exit:
-            leave()
-        else:
-            aside(leave)
+    def _close_loop(self, error: BaseException | None) -> None:
+        self.processes.leave("has ended", failure_of(error))
         try:
             self.loop.close(waits=self.processes.waits_for_device(error))
         except Exception as fault:  # a device that failed has nothing left to deliver
@@ -188,24 +180,20 @@ class GuestRun(ScriptRun):
         self._stop_request: str | None = None
         """Why a screen asked the script to stop."""
         self._restarted: RestartedRun | None = None
-        # Files, sockets and threads are no work for the script's thread, whose alarms may find us there.
-        aside(
-            partial(self._open_recording, run_dir, goes_on=goes_on),
-            abandoned=lambda _: self._recording.close(),
-        )
+        self._open_recording(run_dir, goes_on=goes_on)
         try:
             with HOOKS.all_or_none():
                 self.open_loop(script, self._emit)
             self.processes.tell_if_not_stopped(self._cannot_stop)
             try:
-                aside(partial(self._serve, skip_output=goes_on))
+                self._serve(skip_output=goes_on)
                 if not run_dir:
                     write_line(sys.stderr, f"amptui attach {shlex.quote(run_argument(self.path))}")
             except BaseException:
                 self.loop.close()  # nobody takes its records
                 raise
         except BaseException:
-            in_background(self._recording.close)
+            self._recording.close()
             raise
 
     def _open_recording(self, path: str, *, goes_on: bool) -> None:
@@ -349,5 +337,5 @@ def _webhook() -> Webhook | None:
 
 def tell_fault(what: str, error: Exception) -> None:
     """One line on standard error, if there is one."""
-    with suppressed(Exception):
+    with suppress(Exception):
         complain(f"{what}: {fault_words(error)}")

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,35 @@ def test_what_is_no_number_is_left_out_with_one_warning(
             watched.log(wide=torch.zeros(2))
     assert capsys.readouterr().err.count("wide") == 1
     assert [record.losses for record in of(StepRecord, records(runs))] == [{}, {}, {}]
+
+
+class AlarmError(TimeoutError):
+    """What a script's handler raises."""
+
+
+class Bell:
+    """A number that is asked for as the alarm comes."""
+
+    def ring(self, *_: object) -> None:
+        raise AlarmError
+
+    def __float__(self) -> float:
+        signal.raise_signal(signal.SIGUSR1)
+        return 0.0
+
+
+def test_what_a_handler_of_the_script_raises_in_our_work_reaches_the_script(runs: Path) -> None:
+    loop, bell = Loop("fp32"), Bell()
+    before = signal.signal(signal.SIGUSR1, bell.ring)
+    try:
+        with amptui.observe(loop.model, loop.optimizer) as watched:
+            for step in range(1, 4):
+                loop.train_step(step)
+                with pytest.raises(AlarmError):
+                    watched.log(late=bell)  # type: ignore[arg-type]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert len(of(StepRecord, records(runs))) == 3
 
 
 @pytest.mark.parametrize(

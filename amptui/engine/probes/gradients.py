@@ -6,6 +6,7 @@ they are measured one by one only if that pass finds NaN or Inf.
 """
 
 import math
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,7 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from amptui.base.script_signals import HeldWith
 from amptui.records.run import NonFiniteKind
 
 MAX_NAMES = 8
@@ -65,12 +65,16 @@ class GradientProbe:
             ids = {id(p) for group in owner.param_groups for p in group["params"]}
             parameters = [(name, p) for name, p in parameters if id(p) in ids]
         self.names = tuple(name for name, _ in parameters)
-        self._held = HeldWith(self if owner is None else owner, tuple(p for _, p in parameters))
+        self._parameters = tuple(p for _, p in parameters)
+        self._owner = weakref.ref(self if owner is None else owner, self._forget)
 
     @property
     def parameters(self) -> tuple[nn.Parameter, ...]:
         """Those that are measured."""
-        return self._held.get() or ()
+        return self._parameters
+
+    def _forget(self, _owner: object) -> None:
+        self._parameters = ()
 
     @torch.no_grad()
     def measure(self) -> Tensor:

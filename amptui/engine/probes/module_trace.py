@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from amptui.base.script_signals import is_from_signal_handler
 from amptui.engine.probes.gradients import (
     MAX_NAMES,
     dense_elements,
@@ -193,9 +192,7 @@ class ModuleTrace:
     def _measure(self, name: str, kind: str, way: _Way, tensor: Tensor) -> None:
         try:
             largest = largest_absolute(tensor)
-        except RuntimeError as error:
-            if is_from_signal_handler(error):
-                raise
+        except RuntimeError:
             return  # out of memory, or an unusual tensor: the step must not fail
         measured = partial(ModuleRange, name=name, kind=kind, way=way, dtype=dtype_name(tensor.dtype))
         self._measurements.append((measured, largest))
@@ -275,7 +272,5 @@ def _largest(tensor: Tensor) -> Tensor | None:
         return None  # another process has all of it
     try:
         return largest_absolute(tensor)
-    except RuntimeError as error:
-        if is_from_signal_handler(error):
-            raise
+    except RuntimeError:
         return None  # an unusual tensor, or no memory: the step must not fail

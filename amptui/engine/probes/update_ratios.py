@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from amptui.base.script_signals import HeldWith, is_from_signal_handler
+from amptui.base.script_signals import is_from_signal_handler
 from amptui.engine.failure import explain
 from amptui.engine.probes.budget import UPDATES_BUDGET, Cadence
 from amptui.engine.probes.update_probe import Measured, UpdateProbe, WeightsBefore, record_of
@@ -40,7 +40,7 @@ class UpdateRatios:
         self._cadence = Cadence(UPDATES_BUDGET)
         self._probe: UpdateProbe | None = None
         self._newest_step = -GAP_STEPS
-        self._before: HeldWith[WeightsBefore] | None = None
+        self._before: WeightsBefore | None = None
         self._copy_seconds = 0.0
         self._readback = open_readback(device, clock=time.perf_counter, capacity=_CAPACITY)
         self._row_length = 0
@@ -77,15 +77,14 @@ class UpdateRatios:
             return
         began = time.perf_counter()
         with self._measuring():
-            self._before, self.is_open = HeldWith(optimizer, self._probe.copy(optimizer)), True
+            self._before, self.is_open = self._probe.copy(optimizer), True
         self._copy_seconds = time.perf_counter() - began
         if not self.is_open:
             self._cadence.charge_since(began)
 
     def measure(self, step: int, found_inf: Tensor | None) -> None:
         """Compare the weights after ``step``; ``found_inf`` is the scaler's, which skips it if not 0."""
-        held, self._before, self.is_open = self._before, None, False
-        before = None if held is None else held.get()
+        before, self._before, self.is_open = self._before, None, False
         if before is None:
             return
         began, self._newest_step = time.perf_counter(), step

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 
-from amptui.base.script_signals import is_from_signal_handler
 from amptui.records.own_loop import LossForm
 
 LOW_DTYPES = (torch.float16, torch.bfloat16)
@@ -128,9 +127,7 @@ def _tensors_of(roots: Any) -> tuple[Tensor, ...]:
     """The tensors among what is backpropagated; none if anything else is, such as an edge of the graph."""
     try:
         tensors = tuple(roots)
-    except TypeError as error:
-        if is_from_signal_handler(error):
-            raise
+    except TypeError:
         return ()
     return tensors if all(isinstance(tensor, Tensor) for tensor in tensors) else ()
 

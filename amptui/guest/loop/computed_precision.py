@@ -14,7 +14,6 @@ from torch import Tensor
 from torch._C import _is_any_autocast_enabled
 from torch.autograd.function import BackwardCFunction
 
-from amptui.base.script_signals import is_from_signal_handler
 from amptui.guest.loop.backward_pass import LOW_DTYPES, BackwardPass
 
 _PRODUCTS = (
@@ -171,9 +170,7 @@ def _dtype_of(node: Any, kind: int) -> torch.dtype | None:
     if "CompiledFunction" in type(node).__name__:
         try:
             operands = (*node.saved_tensors, *getattr(node, "_tensors_no_vc_check", ()))
-        except RuntimeError as error:  # freed: the script's own pass is about to fail of it
-            if is_from_signal_handler(error):
-                raise
+        except RuntimeError:  # freed: the script's own pass is about to fail of it
             return None
         low = next((tensor.dtype for tensor in operands if tensor.dtype in LOW_DTYPES), None)
         return low or torch.float32

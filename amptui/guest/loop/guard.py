@@ -3,10 +3,11 @@
 import functools
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from amptui.base.script_signals import is_from_signal_handler, suppressed
+from amptui.base.script_signals import is_from_signal_handler
 from amptui.base.text import one_line
 
 _OUR_FILES = str(Path(__file__).parents[2])
@@ -74,7 +75,7 @@ def not_compiled(function: Callable[..., Any], *, calls: bool) -> None:
     ``calls``: all that it calls belongs to us too, and is not compiled either.
     """
     # An optimizer imports torch._dynamo; nothing is compiled without it.
-    with suppressed(ImportError, AttributeError):
+    with suppress(ImportError, AttributeError):
         if "torch._dynamo" in sys.modules:
             from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
 

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from amptui.base.script_signals import is_from_signal_handler
 from amptui.engine.probes.flop_counter import is_anything_compiled
 from amptui.guest.loop.guard import not_compiled
 
@@ -126,9 +125,7 @@ class FreshSamples:
             sizes = {tensor.shape[0] for _, tensor in named}
             if all(tensor.dim() == 1 and tensor.is_floating_point() for _, tensor in named):
                 sizes.clear()  # one sample's features as well
-        except Exception as error:  # a class of the script's own may raise anything
-            if is_from_signal_handler(error):
-                raise
+        except Exception:  # noqa: BLE001 - a class of the script's own may raise anything
             sizes = set()
         self._size = sizes.pop() if len(sizes) == 1 else 0
 

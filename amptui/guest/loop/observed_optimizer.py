@@ -7,6 +7,7 @@ off, is told once, and leaves the loop alone.
 import time
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,7 +17,6 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from amptui.base.script_signals import suppressed
 from amptui.device.accelerator import capabilities, capture_check
 from amptui.engine.allocator import AllocatorWatch
 from amptui.engine.float8 import engine_format, has_float8_layers, transformer_engine_layers
@@ -362,7 +362,7 @@ class ObservedOptimizer:
         """Observe nothing more, after a fault."""
         self.active = False
         self.updates.forget()
-        with suppressed(Exception):
+        with suppress(Exception):
             self._sender.readback.drain()
 
     def give_up(self, error: Exception) -> None:

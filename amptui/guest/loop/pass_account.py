@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from amptui.base.script_signals import HeldWith
 from amptui.guest.loop.backward_pass import LOW_DTYPES, BackwardPass
 from amptui.guest.loop.computed_precision import COMPUTED_WORDS, WEIGHTS_WORDS
 from amptui.records.own_loop import LossForm
@@ -109,16 +108,12 @@ class _Tensors:
     witness_gradient: Tensor | None = None
 
 
-_GONE = _Tensors()
-"""Stays empty: what has no parameters finds nothing to hold."""
-
-
 class PassAccount:
     """The backward passes for one optimizer's next step. Holds nothing of the optimizer once that is gone."""
 
     def __init__(self, optimizer: Optimizer) -> None:
-        self._optimizer = weakref.ref(optimizer)
-        self._held = HeldWith(optimizer, _Tensors())
+        self._optimizer = weakref.ref(optimizer, self._forget)
+        self._tensors = _Tensors()
         self.is_sharded = False
         """Whether this process holds only a part of each parameter, and gradients may come later."""
         self.is_alone = True
@@ -142,6 +137,9 @@ class PassAccount:
         self._used_numbers: set[int] = set()
         """The numbers of those passes of which another optimizer has made a step."""
 
+    def _forget(self, _optimizer: object) -> None:
+        self._tensors = _Tensors()
+
     @property
     def optimizer(self) -> Optimizer | None:
         """Whose passes these are; None once the script has dropped it."""
@@ -150,7 +148,7 @@ class PassAccount:
     @property
     def parameters(self) -> tuple[Tensor, ...]:
         """What the optimizer changes."""
-        tensors = self._held.get() or _GONE
+        tensors = self._tensors
         optimizer = self._optimizer()
         if optimizer is not None and len(optimizer.param_groups) != self._groups:
             self.refresh()
@@ -163,7 +161,7 @@ class PassAccount:
 
     def refresh(self) -> None:
         """Read the optimizer's parameters again."""
-        tensors = self._held.get() or _GONE
+        tensors = self._tensors
         optimizer = self._optimizer()
         if optimizer is None:
             return
@@ -180,7 +178,7 @@ class PassAccount:
         self._dtype = tensors.witnesses[0].dtype if tensors.witnesses else None
 
     def _choose_looked_at(self) -> None:
-        tensors = self._held.get() or _GONE
+        tensors = self._tensors
         few = len(tensors.parameters) > _ALL_UP_TO and self._hits >= _HITS_TO_TRUST
         tensors.looked_at = tensors.witnesses if few else tensors.parameters
 
@@ -205,17 +203,17 @@ class PassAccount:
 
     def before_known_edit(self) -> None:
         """Gradients are about to be unscaled or clipped."""
-        if (witness := (self._held.get() or _GONE).witness) is not None:
+        if (witness := self._tensors.witness) is not None:
             self._check_edited(witness.grad)
 
     def after_known_edit(self) -> None:
         """They have been: what differs now is no edit of the loop's own."""
-        if (witness := (self._held.get() or _GONE).witness) is not None:
+        if (witness := self._tensors.witness) is not None:
             self._look_at_witness(witness)
 
     def _check_edited(self, gradient: Tensor | None) -> None:
         """The gradients are about to be used: the loop may have changed them since the last pass."""
-        tensors = self._held.get() or _GONE
+        tensors = self._tensors
         passes, is_same = self.passes, gradient is tensors.witness_gradient
         if gradient is None or self.is_sharded or (is_same and gradient._version == self._witness_version):
             return
@@ -229,7 +227,7 @@ class PassAccount:
 
     def before(self, backward: BackwardPass) -> DroppedPasses | None:
         """A pass begins. Returns those before it if their gradients were cleared meanwhile."""
-        tensors = self._held.get() or _GONE
+        tensors = self._tensors
         dropped_passes = None if tensors.witness is None else self._find_cleared()
         self._current = backward
         optimizer = self._optimizer()
@@ -242,7 +240,7 @@ class PassAccount:
 
     def after(self) -> bool:
         """The pass has ended: count it if it gave gradients to the parameters. Returns whether it did."""
-        tensors = self._held.get() or _GONE
+        tensors = self._tensors
         backward, self._current = self._current, None
         if backward is None:
             return False  # a step within the pass has counted it
@@ -269,12 +267,12 @@ class PassAccount:
     @property
     def _is_exact(self) -> bool:
         """Whether all parameters are looked at."""
-        tensors = self._held.get() or _GONE
+        tensors = self._tensors
         return not self.is_sharded and (len(tensors.parameters) <= _ALL_UP_TO or self._hits < _HITS_TO_TRUST)
 
     def _changed(self) -> Tensor | None:
         """A parameter whose gradient is another than before the pass."""
-        tensors = self._held.get() or _GONE
+        tensors = self._tensors
         for parameter, before, version in tensors.before:
             now = parameter.grad
             if now is not before or (now is not None and now._version != version):
@@ -286,7 +284,7 @@ class PassAccount:
         self._look_at_witness(witness)
 
     def _look_at_witness(self, witness: Tensor) -> None:
-        tensors = self._held.get() or _GONE
+        tensors = self._tensors
         # The gradient is held so that another tensor is not taken for it: one of the smallest.
         gradient = None
         for parameter in tensors.witnesses:
@@ -298,7 +296,7 @@ class PassAccount:
         self._witness_version = 0 if gradient is None else gradient._version
 
     def _precision_of(self, backward: BackwardPass) -> str:
-        tensors = self._held.get() or _GONE
+        tensors = self._tensors
         if tensors.witnesses and tensors.witnesses[0].dtype is not self._dtype:
             self.refresh()  # the model was cast
         if self.weights_word:
@@ -317,7 +315,7 @@ class PassAccount:
         if self._current is not None and (witness := self._changed()) is not None:
             backward, self._current = self._current, None  # a step in the middle of a backward pass
             self._count(backward, witness)
-        tensors, dropped_passes = self._held.get() or _GONE, None
+        tensors, dropped_passes = self._tensors, None
         if (witness := tensors.witness) is not None:
             gradient = witness.grad
             if gradient is not tensors.witness_gradient or (
@@ -345,7 +343,7 @@ class PassAccount:
         return [DroppedPasses(self.passes, self.used_by_others)]
 
     def _reset(self) -> None:
-        tensors = self._held.get() or _GONE
+        tensors = self._tensors
         self.passes = StepPasses()
         tensors.witness = tensors.witness_gradient = None
         if self._used_numbers:
@@ -356,7 +354,7 @@ class PassAccount:
 
         ``at_step``: a step is about to use the gradients, so they have not been.
         """
-        tensors = self._held.get() or _GONE
+        tensors = self._tensors
         witness = tensors.witness
         if witness is None:
             return None

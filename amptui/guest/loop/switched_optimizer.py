@@ -6,7 +6,7 @@ compares, traces and saves, in the thread that trains.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from amptui.base.script_signals import is_from_signal_handler, suppressed
+from amptui.base.script_signals import is_from_signal_handler
 from amptui.base.text import one_line
 from amptui.engine.precision import Precision, ScalerTensors
 from amptui.engine.readback import LOOK_INTERVAL_SECONDS
@@ -218,7 +218,7 @@ class SwitchedOptimizer(ObservedOptimizer):
         try:
             yield
         except BaseException as error:
-            with suppressed(BaseException):  # it passes the error on
+            with suppress(BaseException):  # it passes the error on
                 self._observation.__exit__(type(error), error, error.__traceback__)
             raise
         self._leave_probes()
@@ -396,6 +396,6 @@ class SwitchedOptimizer(ObservedOptimizer):
 
     def stop(self) -> None:
         self.operation_counts.inputs = None
-        with suppressed(Exception):
+        with suppress(Exception):
             self._observation.close()
         super().stop()

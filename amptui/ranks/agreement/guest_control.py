@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from amptui.base.script_signals import is_from_signal_handler
 from amptui.ranks.agreement.board import collectives_by_group, is_ahead, is_same_place
 from amptui.ranks.agreement.control import AgreedControl
 from amptui.ranks.agreement.orders import (
@@ -171,9 +170,7 @@ class GuestControl(AgreedControl):
         assert self._store is not None, "there is an agreement"
         try:
             why = self._wait_for_all(order, self._store)
-        except RuntimeError as error:  # the store's
-            if is_from_signal_handler(error):
-                raise
+        except RuntimeError:  # the store's
             self.end(_LOST)
             return
         if not why:
