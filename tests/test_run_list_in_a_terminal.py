@@ -29,9 +29,9 @@ def ended(runs: Path) -> Path:
 
 
 @pytest.fixture
-def live(lives: Lives, tmp_path: Path) -> Iterator[Path]:
-    """A run elsewhere that is being trained."""
-    with headless_run(lives, tmp_path / "live") as folder:
+def live(lives: Lives, runs: Path) -> Iterator[Path]:
+    """A run that is being trained."""
+    with headless_run(lives, runs / "live") as folder:
         yield folder
 
 

@@ -34,7 +34,7 @@ from amptui.guest.peer import NOT_WATCHED, Emit
 from amptui.guest.processes import OneProcess
 from amptui.guest.restarted_run import RestartedRun, last_before_restart
 from amptui.guest.run_records import RunLength, describe, failure_of, last_record, own_script_name
-from amptui.process.recording import Audience, Recording
+from amptui.process.recording import Recording
 from amptui.records.answers import RequestMade, RequestRefused
 from amptui.records.control import Control, Request, StopRequest, record_of, tell_nobody
 from amptui.records.run import Note, PhaseChanged, RunFailed, RunFinished, Severity
@@ -199,8 +199,7 @@ class GuestRun(ScriptRun):
     def _open_recording(self, path: str, *, goes_on: bool) -> None:
         run_dir = RunDir(Path(path)) if path else create_run_dir(None, self._name)
         request = {"script": masked(sys.argv), "max_restarts": self.processes.max_restarts}
-        audience = Audience(_webhook())
-        self._recording = recording = Recording(run_dir, request=request, goes_on=goes_on, audience=audience)
+        self._recording = recording = Recording(run_dir, request=request, goes_on=goes_on, webhook=_webhook())
         self._emit: Emit = recording.emit
         if goes_on:
             cut_after = partial(recording.cut_after, starts_at_one=False)

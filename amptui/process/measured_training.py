@@ -12,7 +12,6 @@ from typing import NoReturn
 
 from amptui.base.errors import AmptuiError
 from amptui.process.recorder import Listener
-from amptui.process.recording import Audience
 from amptui.process.training import LOOK_INTERVAL_SECONDS, Training, follow, wire
 from amptui.recipe.modelspec import ModelSpec
 from amptui.recipe.request import TrainRequest
@@ -50,7 +49,7 @@ def measure_training(  # noqa: PLR0913 - options by name
     from amptui.engine.precision import Tf32Flags
 
     run_dir, flags = create_run_dir(folder, spec.name), Tf32Flags.current()
-    with wire(request, spec, run_dir, listeners=listeners, audience=Audience(listed=False)) as training:
+    with wire(request, spec, run_dir, listeners=listeners) as training:
         begin(training)
         training.start()
         follow(training, partial(look, training), interval_seconds=look_interval_seconds)

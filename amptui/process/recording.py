@@ -2,11 +2,8 @@
 
 import os
 import socket
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from amptui.base.version import __version__
@@ -19,7 +16,6 @@ from amptui.records.control import Request
 from amptui.records.keeping import KeepingChanged
 from amptui.records.run import Note
 from amptui.records.samples import AllocatorSample
-from amptui.runs.elsewhere import note_elsewhere
 from amptui.runs.lock import RunLock
 from amptui.runs.rundir import RunDir
 from amptui.runs.server import Server
@@ -27,28 +23,13 @@ from amptui.telemetry.session import Session
 
 _CLOSING_SECONDS = 5.0
 
-_INDEX_SECONDS = 1.0
-"""How long the end of a run waits for its entry in the index, which a local disk writes in a millisecond."""
-
-
-@dataclass(frozen=True, slots=True)
-class Audience:
-    """Who hears of a run besides its screens."""
-
-    webhook: Webhook | None = None
-    """Gets the news."""
-    listed: bool = True
-    """Whether the index of runs has it."""
-
-
-EVERYBODY = Audience()
-
 
 class Recording:
     """Keeps a run in its folder and shows it to screens, whatever trains: a training, a script, rank 0.
 
     Holds the folder's lock until :meth:`close`. If the run ``goes_on`` there, nothing is written before
-    ``cut_after``. ``request`` goes into ``run.json``; ``listeners`` get every record. Raises RunFolderError.
+    ``cut_after``. ``request`` goes into ``run.json``; ``listeners`` get every record, ``webhook`` the
+    news. Raises RunFolderError.
     """
 
     def __init__(
@@ -58,10 +39,9 @@ class Recording:
         request: Mapping[str, Any],
         listeners: Sequence[Listener] = (),
         goes_on: bool = False,
-        audience: Audience = EVERYBODY,
+        webhook: Webhook | None = None,
     ) -> None:
         self.run_dir = run_dir
-        self._listed = audience.listed
         self._lock = RunLock.take(run_dir.path, new=not goes_on)
         listeners = [*listeners, lambda _batch: self._lock.renew()]  # once a second: the device is sampled
         try:
@@ -76,9 +56,8 @@ class Recording:
         self._sampler: Sampler | None = None
         self._output: LogTail | None = None
         self._notifier: Notifier | None = None
-        if audience.webhook is not None:
-            self._notifier = Notifier(audience.webhook, look=recorder.status, say=recorder.emit)
-        self._index: threading.Thread | None = None
+        if webhook is not None:
+            self._notifier = Notifier(webhook, look=recorder.status, say=recorder.emit)
         self._is_closed = False
         self.claim_folder = own.claim
         self.emit = recorder.emit
@@ -121,12 +100,6 @@ class Recording:
         self._recorder.start()
         if self._notifier is not None:
             self._notifier.start()
-        if self._listed:
-            # In a thread of its own: the user's home, where the index is, may be a network that hangs.
-            index = threading.Thread(target=note_elsewhere, args=(path,), name="amptui-index", daemon=True)
-            with suppress(RuntimeError):  # no more threads: the run is worth more than its entry
-                index.start()
-                self._index = index
         self._sampler = Sampler(self.emit, read_allocator=read_allocator)
         self._sampler.start()
 
@@ -160,5 +133,3 @@ class Recording:
             self._recorder.close(_CLOSING_SECONDS)
             if self._server is not None:
                 self._server.close(_CLOSING_SECONDS)
-            if self._index is not None:
-                self._index.join(_INDEX_SECONDS)

@@ -17,7 +17,7 @@ from amptui.base.fork import end_workers
 from amptui.base.notify_url import take_url
 from amptui.base.prompt import complain, show_traceback
 from amptui.base.runfiles import open_file
-from amptui.base.webhook import parse_webhook
+from amptui.base.webhook import Webhook, parse_webhook
 from amptui.device.sampler import watch_gpu
 from amptui.diagnosis.alerts import Alerts
 from amptui.diagnosis.summary import tell_unsaved
@@ -31,7 +31,7 @@ from amptui.process.plain_lines import (
     separate_stdout,
 )
 from amptui.process.recorder import Listener
-from amptui.process.recording import EVERYBODY, Audience, Recording
+from amptui.process.recording import Recording
 from amptui.process.stop_signals import StopSignals
 from amptui.process.stopping import Stopping, lost_words, signal_of
 from amptui.ranks.world import World
@@ -83,7 +83,7 @@ def wire(
     listeners: Sequence[Listener] = (),
     world: World | None = None,
     report: Callable[[str], object] | None = None,
-    audience: Audience = EVERYBODY,
+    webhook: Webhook | None = None,
 ) -> Iterator[Training]:
     """A training of ``request`` in ``run_dir`` that serves viewers, ready to start; its recording is closed.
 
@@ -91,7 +91,7 @@ def wire(
     Raises RunFolderError.
     """
     recording = Recording(
-        run_dir, request=request.as_json(), listeners=listeners, goes_on=request.resume, audience=audience
+        run_dir, request=request.as_json(), listeners=listeners, goes_on=request.resume, webhook=webhook
     )
 
     def tell(words: str) -> None:
@@ -138,7 +138,7 @@ def run_for_viewers(
     """
     with ExitStack() as stack:
         try:
-            training = stack.enter_context(wire(request, spec, run_dir, world=world, audience=_audience()))
+            training = stack.enter_context(wire(request, spec, run_dir, world=world, webhook=_webhook()))
             signals = stack.enter_context(_stop_signals(training))
             with OutputCapture(training.recording.emit, run_dir.output_path):
                 training.start(viewer)
@@ -178,7 +178,7 @@ def run_plainly(
             listeners=listeners,
             world=world,
             report=complain,
-            audience=_audience(),
+            webhook=_webhook(),
         )
         training = stack.enter_context(wired)
         signals = stack.enter_context(_stop_signals(training))
@@ -197,10 +197,10 @@ def run_plainly(
         return _finish(training, signals, front.finish)
 
 
-def _audience() -> Audience:
-    """Who hears of this run: the command line has checked the webhook."""
+def _webhook() -> Webhook | None:
+    """Who hears of this run: the command line has checked it."""
     url = take_url()
-    return Audience(parse_webhook(url) if url else None)
+    return parse_webhook(url) if url else None
 
 
 def _stop_signals(training: Training) -> StopSignals:

@@ -1,7 +1,6 @@
 """The runs of this machine for the list on the screen: their entries, their rows, and their removal."""
 
 import math
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -15,29 +14,21 @@ from amptui.base.text import one_line
 from amptui.diagnosis.rank_words import rank_lost
 from amptui.records.ranks import RankLost
 from amptui.runs import removal
-from amptui.runs.folder_probe import FolderProbe
+from amptui.runs.find import listed_runs
 from amptui.runs.kept_run import KeptRun, look_at
 from amptui.runs.newest_steps import NOTHING, NewestSteps, newest_steps, silent_seconds
-from amptui.runs.recent import listed_runs
 from amptui.runs.remote import Remote
 from amptui.runs.remote_runs import remote_argument, remote_runs
-from amptui.runs.rundir import RunDir, default_base, run_argument_here
+from amptui.runs.rundir import RunDir
 from amptui.tui.run_list.entry import RemovalPlan, RunEntry, RunRow, RunSource
 
 _REMOTE_SECONDS = 10.0
 """How often another machine is asked for its runs: each time is a connection of ssh's."""
 
 
-_ROW_SECONDS = 5.0
-"""A file system that takes longer for both ends of one journal does not answer."""
-
-_UNREACHABLE = RunRow(state="unreadable", detail="not reachable: its file system does not answer")
-
-
 def runs_here() -> RunSource:
-    """All runs of this user on this machine."""
-    entries = partial(_entries, FolderProbe())
-    return RunSource(entries=entries, plan_removal=_plan_removal, remove=_remove)
+    """All saved runs of this user on this machine."""
+    return RunSource(entries=_entries, plan_removal=_plan_removal, remove=_remove)
 
 
 def runs_on(remote: Remote) -> RunSource:
@@ -97,32 +88,18 @@ def _refuse_removal(host: str, _run: str | RemovalPlan) -> RemovalPlan:
     raise RemoteError(f"the run is on {host}", hint=f"remove it there: ssh {host}, then amptui")
 
 
-def _entries(probe: FolderProbe) -> Sequence[RunEntry]:
+def _entries() -> Sequence[RunEntry]:
     """Raises ``RunFolderError`` if the folder of all runs cannot be read."""
-    saved = f"{default_base()}{os.sep}"
     return [
         RunEntry(
             run=run.folder,
-            name=_name(run.folder, saved),
+            name=Path(run.folder).name,
             is_live=run.is_live,
             written=run.written,
-            read=partial(read_row, run.folder)
-            if run.folder.startswith(saved)
-            else partial(_read_row_elsewhere, probe, run.folder),
-            is_reachable=run.is_reachable,
+            read=partial(read_row, run.folder),
         )
-        for run in listed_runs(probe)
+        for run in listed_runs()
     ]
-
-
-def _read_row_elsewhere(probe: FolderProbe, folder: str) -> RunRow:
-    """The same as :func:`read_row` for a run whose file system may not answer."""
-    return probe.look([folder], read_row, patience_seconds=_ROW_SECONDS).get(folder, _UNREACHABLE)
-
-
-def _name(folder: str, saved: str) -> str:
-    """The name of a run that is ``saved``, else its path."""
-    return folder.removeprefix(saved) if folder.startswith(saved) else run_argument_here(Path(folder))
 
 
 def read_row(folder: str) -> RunRow:

@@ -15,10 +15,10 @@ from amptui.base import strictjson, units
 from amptui.base.prompt import complain, put
 from amptui.base.text import inert_line, printable
 from amptui.recipe.request import PAGE_RUNS
+from amptui.runs.find import kept_names
 from amptui.runs.kept_run import KeptRun, look_at
-from amptui.runs.recent import run_folders
 from amptui.runs.remote import Remote
-from amptui.runs.rundir import RunDir, run_argument_here
+from amptui.runs.rundir import RunDir, default_base, run_argument_here
 
 _GAP = "  "
 
@@ -53,17 +53,16 @@ def list_runs(*, json: bool, out: TextIO, limit: int | None = None, with_end: bo
 
     At most ``limit`` runs; if it is None, as many as a terminal has lines for, or `PAGE_RUNS` in JSON and
     where ``out`` is no terminal. Of older runs no file is opened; how many there are is told below the table,
-    or on standard error, which also names what is on a file system that does not answer. With ``json`` each
-    run is one object a line: ``type`` (Run) and the fields of `KeptRun`; ``with_end`` adds a line of the
-    type End. Raises ``RunFolderError`` if the folder of runs
+    or on standard error. With ``json`` each run is one object a line: ``type`` (Run) and the fields of
+    `KeptRun`; ``with_end`` adds a line of the type End. Raises ``RunFolderError`` if the folder of runs
     cannot be read, ``OutputError`` if the list cannot be written.
     """
-    folders, unreachable = run_folders()
+    names = kept_names()
     size = shutil.get_terminal_size() if out.isatty() and not json else None
     width = size.columns if size is not None else None
-    page = _page(len(folders), size) if limit is None else limit
-    runs = [look_at(RunDir(Path(folder))) for folder in folders[:page]]
-    older = len(folders) - len(runs)
+    page = _page(len(names), size) if limit is None else limit
+    runs = [look_at(RunDir(default_base() / name)) for name in names[:page]]
+    older = len(names) - len(runs)
     if json:
         put("".join((*(f"{_json_line(run)}\n" for run in runs), *([_END_LINE] if with_end else []))), out)
     elif runs:
@@ -73,8 +72,6 @@ def list_runs(*, json: bool, out: TextIO, limit: int | None = None, with_end: bo
         put(inert_line(out, "no runs yet; `amptui train mnist-deep` starts one"), out)
     if older and width is None and limit is None:
         complain(_older(older, None))
-    if unreachable:
-        complain(_unreachable(unreachable))
     return 0
 
 
@@ -116,11 +113,6 @@ def _older(runs: int, width: int | None) -> str:
     plural = "s" if runs > 1 else ""
     line = f"{units.count(runs)} older run{plural} not listed: use `amptui runs --all` or `--limit N`"
     return line if width is None or len(line) <= width else _cut(f"{units.count(runs)} older: --all", width)
-
-
-def _unreachable(folders: Sequence[str]) -> str:
-    plural = "" if len(folders) == 1 else f" and {units.count(len(folders) - 1)} more"
-    return f"not listed: {printable(min(folders))}{plural}: the file system does not answer"
 
 
 def _json_line(run: KeptRun) -> str:

@@ -1,4 +1,4 @@
-"""Finds the run that a user names: by its folder, its journal, or its name among the saved runs."""
+"""Finds the user's runs: the saved ones, newest first, and the one that a folder, journal or name means."""
 
 import os
 import re
@@ -6,14 +6,16 @@ import stat
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from amptui.base.errors import RunFolderError, UsageError
 from amptui.base.runfiles import LINK
 from amptui.runs.kept_run import KeptRun, look_at
 from amptui.runs.liveness import may_start_again, writer_elsewhere
 from amptui.runs.lock import holder
-from amptui.runs.recent import kept_names, lock_files
 from amptui.runs.rundir import (
+    JOURNAL_NAME,
+    LOCK_NAME,
     RunDir,
     default_base,
     expanded,
@@ -29,9 +31,6 @@ _TIME_OF_A_NAME = re.compile(r"(-\d{8}-\d{6}(-\d+)?)?")
 
 _MAX_NAMED = 3
 """Matching runs that a message lists at most."""
-
-_TICK_SECONDS = 2.0
-"""The coarsest times of files that are in use: locks this close may have been taken in either order."""
 
 _GIVE = "give a run's folder, its journal.jsonl or its name"
 
@@ -138,6 +137,95 @@ def name_of(journal: Path) -> str:
     return journal.resolve().parent.name or journal.stem
 
 
+class ListedRun(NamedTuple):
+    """A run of the list."""
+
+    folder: str
+    is_live: bool
+    """Whether a process trains it now. One that could not sign its lock, as the disk was full, does not
+    count."""
+    written: float
+    """When its journal was last written, in Unix seconds; of one without a journal its folder."""
+
+
+# Paths are text here: with 20,000 runs, Path and RunDir would take as long as the file system.
+
+
+def listed_runs() -> list[ListedRun]:
+    """All saved runs: live ones first, the last started one at the top, then the others by age.
+
+    The order of live ones stays as they are written. Raises ``RunFolderError`` if the folder of all runs
+    cannot be read.
+    """
+    runs = []
+    for folder in _saved_folders():
+        written = _last_change(folder)
+        if written is None:
+            continue
+        signed = _signed(folder)
+        # Only a lock that names a process is opened: that would take longer than all else.
+        is_live = signed is not None and holder(folder) is not None
+        runs.append((is_live, signed if is_live else written, ListedRun(folder, is_live, written)))
+    return [run for *_, run in sorted(runs, reverse=True)]
+
+
+def kept_names(matches: Callable[[str], object] | None = None) -> list[str]:
+    """The names of all saved runs, or those for which ``matches`` is true; the one written last first.
+
+    A run that has no journal, or whose folder cannot be read, counts as written when its folder last changed:
+    it may be starting. Raises ``RunFolderError`` if the folder of all runs cannot be read.
+    """
+    folders = _saved_folders(matches)
+    dated = [(when, folder) for folder in folders if (when := _last_change(folder)) is not None]
+    return [os.path.basename(folder) for _, folder in sorted(dated, reverse=True)]  # noqa: PTH119
+
+
+def _saved_folders(matches: Callable[[str], object] | None = None) -> list[str]:
+    base = default_base()
+    try:
+        with os.scandir(base) as entries:
+            return [
+                entry.path
+                for entry in entries
+                if (matches is None or matches(entry.name)) and _is_folder(entry)
+            ]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise RunFolderError(f"cannot read {base}: {reason(error)}") from error
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return True  # a link to a folder that cannot be reached
+
+
+def _last_change(folder: str) -> float | None:
+    """When the run in ``folder`` was last written, in Unix seconds; None if there is none."""
+    try:
+        return os.lstat(f"{folder}{os.sep}{JOURNAL_NAME}").st_mtime
+    except FileNotFoundError:
+        if not RunDir(Path(folder)).holds_a_run:
+            return None
+    except OSError:
+        pass  # whether it is a run cannot be known, so the list says that it cannot be read
+    try:
+        return os.lstat(folder).st_mtime
+    except OSError:
+        return None  # deleted meanwhile
+
+
+def _signed(folder: str) -> float | None:
+    """When a process signed the lock, in Unix seconds; None if none did, or released it since."""
+    try:
+        status = os.lstat(f"{folder}{os.sep}{LOCK_NAME}")
+    except OSError:
+        return None
+    return status.st_mtime if status.st_size else None
+
+
 def _existing(text: str) -> Path | None:
     """``text`` as a path, if it exists."""
     path = expanded(Path(text))
@@ -188,18 +276,16 @@ def _why_passed_over(run_dir: RunDir) -> str:
 
 
 def _last_live() -> list[KeptRun]:
-    """Live runs, among them the one of this machine that was started last; those before it may be missing."""
-    live: list[KeptRun] = []
-    started: float | None = None
-    for lock in lock_files():
-        # Opening every lock would take longer than all else. An unsigned one does not name this machine.
-        if started is not None and (not lock.is_signed or lock.written < started - _TICK_SECONDS):
-            break
-        run = _if_live(lock.folder)
-        if run is not None:
-            live.append(run)
-            started = lock.written if run.is_here and started is None else started
-    return live
+    """The live run that was started last, if there is one; one of this machine, if there is one."""
+    elsewhere: list[KeptRun] = []
+    signed = ((_signed(folder), folder) for folder in _saved_folders())
+    for _, folder in sorted(((when, folder) for when, folder in signed if when is not None), reverse=True):
+        if (run := _if_live(folder)) is None:
+            continue
+        if run.is_here:
+            return [run]
+        elsewhere.append(run)
+    return elsewhere[:1]
 
 
 def _if_live(folder: str) -> KeptRun | None:

@@ -1,13 +1,11 @@
 """The runs of this machine as the list has them: live ones first, a row from both ends of a journal."""
 
 import os
-import threading
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,7 +16,6 @@ from amptui.records import codec
 from amptui.records.ranks import RankLost
 from amptui.records.run import Note, Record, RunFailed, RunFinished
 from amptui.reports.run_list import read_row, runs_here
-from amptui.runs.elsewhere import note_elsewhere
 from amptui.runs.lock import RunLock
 from amptui.runs.newest_steps import STALLED_SECONDS
 from amptui.runs.rundir import RunDir, default_base
@@ -46,13 +43,11 @@ def trained(until: float) -> list[Record]:
     return [run(time=until - 6), *newest]
 
 
-def test_live_runs_come_first_and_keep_their_places(tmp_path: Path) -> None:
+def test_live_runs_come_first_and_keep_their_places() -> None:
     base = default_base()
-    first, second = kept(base / "first", written=5.0), kept(tmp_path / "second", written=4.0)
+    first, second = kept(base / "first", written=5.0), kept(base / "second", written=4.0)
     kept(base / "old", written=10.0)
-    newest = kept(tmp_path / "newest", written=20.0)
-    for folder in (second, newest):
-        note_elsewhere(folder)
+    kept(base / "newest", written=20.0)
     with RunLock.take(first), RunLock.take(second):
         os.utime(RunDir(first).lock_path, (100.0, 100.0))
         os.utime(RunDir(second).lock_path, (200.0, 200.0))
@@ -137,37 +132,8 @@ def test_any_journal_has_a_row_that_can_be_drawn(
     assert row.state in canvas.lines()[2]
 
 
-@pytest.mark.ci
-def test_a_run_on_a_file_system_that_does_not_answer_hangs_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As a dead NFS does: calls into it hang until it answers again."""
-    lost, saved = kept(tmp_path / "lost" / "a", trained(20.0)), kept(default_base() / "m-1", trained(5.0))
-    note_elsewhere(lost)
-    answers, real = threading.Event(), os.lstat
-
-    def lstat(path: str, **options: Any) -> os.stat_result:
-        if str(path).startswith(str(lost)):
-            answers.wait()
-        return real(path, **options)
-
-    monkeypatch.setattr(os, "lstat", lstat)
-    source = runs_here()
-    try:
-        entries = source.entries()
-        assert [(Path(entry.run), entry.is_reachable) for entry in entries] == [(saved, True), (lost, False)]
-        row = entries[-1].read()
-        assert (row.state, row.detail) == ("unreadable", "not reachable: its file system does not answer")
-        (waits,) = [thread for thread in threading.enumerate() if thread.name == "amptui-folders"]
-    finally:
-        answers.set()
-    waits.join()
-    assert {(entry.is_reachable, entry.read().state) for entry in source.entries()} == {(True, "died")}
-
-
-def test_a_run_is_removed_and_no_longer_listed(tmp_path: Path) -> None:
-    folder = kept(tmp_path / "mine", trained(100.0))
-    note_elsewhere(folder)
+def test_a_run_is_removed_and_no_longer_listed() -> None:
+    folder = kept(default_base() / "mine", trained(100.0))
     source = runs_here()
     (entry,) = source.entries()
     with RunLock.take(folder), pytest.raises(RunFolderError, match="is live"):

@@ -15,10 +15,8 @@ from amptui.process.launch import can_go_on
 from amptui.records import codec
 from amptui.records.run import RunFinished
 from amptui.runs import liveness
-from amptui.runs.elsewhere import index_folder, note_elsewhere, runs_elsewhere
 from amptui.runs.find import find_run, journal_of, live_run, name_of, resumable
 from amptui.runs.lock import RunLock
-from amptui.runs.recent import kept_names, lock_files, run_folders
 from amptui.runs.rundir import RunDir, default_base
 
 
@@ -247,7 +245,7 @@ def test_the_live_run_is_found_by_nothing_by_name_and_by_folder() -> None:
         for text in ("", "mnist", "mnist-2026", run_dir.path.name, *map(str, paths)):
             assert live_run(text) == run_dir
         run_dir.lock_path.write_text("")  # it has not signed yet
-        assert live_run("") == live_run(run_dir.path.name) == run_dir
+        assert live_run(run_dir.path.name) == run_dir
 
 
 def test_of_several_live_runs_the_one_started_last_is_shown_unless_a_name_may_mean_both() -> None:
@@ -293,33 +291,3 @@ def test_a_live_run_of_another_machine_is_told() -> None:
             assert told(live_run, text) == "b is running on elsewhere; log in there to watch it"
         with RunLock.take(here.path):
             assert live_run("") == here
-
-
-# ------------------------------------------------------------------- runs outside of the saved ones
-
-
-def run_in(folder: Path) -> Path:
-    folder.mkdir(parents=True)
-    RunDir(folder).journal_path.write_text("")
-    return folder
-
-
-def test_a_run_elsewhere_is_listed_once_however_it_is_named_and_among_the_others_by_age(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folders = [run_in(default_base() / "a"), run_in(tmp_path / "b"), run_in(default_base() / "c")]
-    (tmp_path / "link").symlink_to(folders[1])
-    monkeypatch.chdir(tmp_path)
-    note_elsewhere(folders[0])
-    assert not index_folder().exists(), "a saved run needs no entry"
-    for name in (folders[1], Path("b"), tmp_path / "link", tmp_path / "b" / ".." / "b"):
-        note_elsewhere(name)
-    assert runs_elsewhere().runs == [str(folders[1])]
-    for written, folder in enumerate(folders):
-        os.utime(RunDir(folder).journal_path, (written, written))
-    assert run_folders().newest_first == [*map(str, reversed(folders))]
-    assert kept_names() == ["c", "a"], "a name means a saved run"
-    with RunLock.take(folders[1]):
-        assert live_run("").path == folders[1]
-        assert [lock.folder for lock in lock_files()] == [str(folders[1])]
-        assert find_run("") == RunDir(folders[2]).journal_path, "replayed is the newest saved one"

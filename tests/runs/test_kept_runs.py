@@ -14,6 +14,7 @@ from amptui.records.answers import RequestMade
 from amptui.records.run import Note, PauseChanged, PhaseChanged, Record, RunFailed, RunFinished
 from amptui.records.samples import DeviceSample, HostSample
 from amptui.runs import kept_run
+from amptui.runs.find import kept_names
 from amptui.runs.kept_run import KeptRun, look_at
 from amptui.runs.lock import RunLock
 from amptui.runs.newest_steps import (
@@ -24,7 +25,6 @@ from amptui.runs.newest_steps import (
     newest_steps,
     silent_seconds,
 )
-from amptui.runs.recent import kept_names
 from amptui.runs.rundir import RunDir, default_base
 from tests.builders import joined, make_resumed, make_started, make_step, make_steps, make_switch
 

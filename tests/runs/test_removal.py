@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from amptui.base.errors import RunFolderError
 from amptui.records import codec
 from amptui.records.run import RunFailed
-from amptui.runs.elsewhere import note_elsewhere, runs_elsewhere
 from amptui.runs.liveness import RESTART_SECONDS
 from amptui.runs.lock import RunLock
 from amptui.runs.own_files import is_own_name
@@ -54,14 +53,12 @@ def everything(folder: Path) -> set[str]:
 
 def test_a_run_is_removed_with_its_folder(tmp_path: Path) -> None:
     folder = whole_run(tmp_path / "run")
-    note_elsewhere(folder)
     plan = plan_removal(folder)
     assert (plan.journals, plan.checkpoints, plan.other_files) == (2, 2, 7)
     assert (plan.size_bytes, plan.left) == (4 * 1000 + 3 * 100 + 4 * 10, ())
     assert len(everything(folder)) == 14, "a plan deletes nothing"
     assert remove(plan) == plan
     assert not folder.exists()
-    assert runs_elsewhere().runs == []
 
 
 def test_what_is_not_the_run_s_is_left_and_named(tmp_path: Path) -> None:

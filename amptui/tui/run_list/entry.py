@@ -58,8 +58,6 @@ class RunEntry:
     """Unix seconds; while they and ``is_live`` stay the same, so does the row of a run that has ended."""
     read: Callable[[], RunRow]
     """Reads its row. Called in the thread of a reader; never raises."""
-    is_reachable: bool = True
-    """Whether its file system answers: else nothing can be done with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

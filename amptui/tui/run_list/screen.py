@@ -196,9 +196,6 @@ class RunListApp(CanvasApp):
         if entry is not None and entry.run in self._removals.running:
             self._say("this run is being removed")
             return None
-        if entry is not None and not entry.is_reachable:
-            self._say("this run is not reachable: its file system does not answer", "warning")
-            return None
         return entry
 
     def _say(self, message: str, severity: Severity = "info") -> None:

@@ -127,7 +127,6 @@ class Script(NamedTuple):
 
 
 ASKED = "x -> remove this run?"
-NOT_REACHABLE = [replace(ENTRIES[3], is_reachable=False), ENTRIES[4]]
 BEFORE = Place(run=ENTRIES[4].run, selected=(ENTRIES[0].run, "gone"), pattern="m")
 
 SCRIPTS = {
@@ -153,9 +152,6 @@ SCRIPTS = {
         ],
     ),
     "a live run is not removed": Script(FakeSource(), ["x"]),
-    "a run that is not reachable is not touched": Script(
-        FakeSource(NOT_REACHABLE), [*("enter", "down up", "space", "down up", "x")]
-    ),
     "a removal that is refused is told": Script(RefusingSource(), ["end x -> has begun again"]),
     "help is closed by any key": Script(FakeSource(), ["question_mark", "q"]),
     **{f"{keys} leaves": Script(FakeSource(), [keys]) for keys in ("q", "ctrl+q", "end x ctrl+c")},
