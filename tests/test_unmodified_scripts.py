@@ -224,51 +224,6 @@ def test_children_of_every_kind_have_no_hooks_and_no_variables(when: str, folder
     assert result.output.count("[False, False] 0 [] []") == 2
 
 
-_ANEW = """
-import os, subprocess, sys, traceback
-again = [sys.executable, *sys.argv]
-if os.environ.get("AGAIN") is None:
-    os.environ["AGAIN"] = "1"
-    for start, *env in ((os.execv,), (os.execve, os.environ)):
-        try:
-            start("/no/such/program", again, *env)
-        except FileNotFoundError:
-            traceback.print_exc()
-    {call}
-print(sorted(os.environ), sys.path, sys.argv)
-from loop import train
-train(3)
-print(os.execv, os.execve)
-"""
-
-
-@pytest.mark.parametrize(
-    ("call", "is_observed"),
-    [
-        pytest.param("os.execlp('env', 'env', *again)", True, marks=pytest.mark.ci),
-        *(
-            pytest.param(call, is_observed, marks=pytest.mark.nightly)
-            for call, is_observed in (
-                ("sys.exit(subprocess.call(again))", False),
-                ("os.execv('/bin/sh', ['sh', '-c', 'exec \"$@\"', 'sh', *again])", True),
-                ("if os.fork() == 0: os.execv(sys.executable, again)\n    sys.exit(os.wait()[1])", False),
-            )
-        ),
-    ],
-)
-def test_a_script_that_starts_itself_anew_in_its_process_is_observed_and_no_child_of_it(
-    call: str, folder: Path, *, is_observed: bool
-) -> None:
-    (folder / "train.py").write_text(_ANEW.format(call=call))
-    result, journal = same_outcome(folder, "train.py", "--lr", "1")
-    assert result.status == 0, result.errors
-    assert "AMPTUI" not in result.output
-    *steps, functions = result.output.splitlines()[-4:]
-    assert functions == "<built-in function execv> <built-in function execve>"
-    losses = [line.split()[0] for line in steps] if is_observed else []
-    assert [str(record.loss) for record in of(StepRecord, journal)] == losses
-
-
 # ------------------------------------------------------------------------------ which loop it is
 
 

@@ -6,8 +6,8 @@ entry and amptui's own variables out again, and leaves one finder in ``sys.meta_
 wraps no loader: whenever any module is imported, it looks whether ``torch.optim`` has been loaded meanwhile,
 and then waits for the first optimizer. The optimizers that make steps are observed, each with the module that
 has its parameters, and with the scalers that they are used with. A script that never imports torch keeps a
-finder that finds nothing. Child processes, however they are started, are not observed; a script that starts
-itself anew in the same process, by ``os.exec*``, is.
+finder that finds nothing. Neither child processes, however they are started, nor a program that takes the
+script's place by ``os.exec*`` are observed.
 
 Other ways in, and why not:
 

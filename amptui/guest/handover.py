@@ -1,12 +1,9 @@
 """What `amptui run` hands to the script's process, and how that process takes it."""
 
-import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
 
-from amptui.base.notify_url import VARIABLE as NOTIFY_VARIABLE
 from amptui.base.notify_url import take_url
 from amptui.base.stacks import print_stacks_if_killed
 
@@ -19,9 +16,6 @@ OBSERVE_VARIABLE = "AMPTUI_OBSERVE"
 LAUNCHER_VARIABLE = "AMPTUI_LAUNCHER"
 """Set if `amptui run --observe` starts a launcher, such as torchrun, whose ranks shall be observed."""
 
-PROCESS_VARIABLE = "AMPTUI_PROCESS"
-"""Set if a script replaces itself by ``os.exec``: the process that shall be observed, and no child of it."""
-
 NO_STEP_FILE = "no-step"
 """In the folder of a run that was never opened: why, as far as the script's process knows."""
 
@@ -31,9 +25,6 @@ UNSAVED_FILE = "unsaved"
 _STARTUP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "startup")  # noqa: PTH100, PTH118, PTH120
 
 _run_dir = _notify_url = ""
-
-_replaced: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
-"""Functions of :mod:`os` by name, each with ours that stands in its place."""
 
 
 def environment(
@@ -62,55 +53,7 @@ def keep_run_dir() -> bool:
     _run_dir, _notify_url = os.environ.pop(RUN_DIR_VARIABLE, ""), take_url()
     if _run_dir:
         print_stacks_if_killed()
-        _follow_exec()
     return is_run_dir_kept()
-
-
-def _follow_exec() -> None:
-    """Let a program that takes this process's place know of the run, until somebody takes its folder.
-
-    Scripts do that to set environment variables that Python or a library reads at its start. All functions
-    ``os.exec*`` lead to these two, and :mod:`subprocess` and :mod:`multiprocessing` to neither. A process
-    that was forked from this one executes as ever.
-    """
-    pid, execv, execve = os.getpid(), os.execv, os.execve
-
-    def is_observed() -> bool:
-        return os.getpid() == pid and is_run_dir_kept()
-
-    def observed_environment(env: Mapping[Any, Any]) -> dict[str, str]:
-        before = {os.fsdecode(name): os.fsdecode(value) for name, value in env.items()}
-        notify = {NOTIFY_VARIABLE: _notify_url} if _notify_url else {}
-        return {**environment(before, _run_dir, observe=True), PROCESS_VARIABLE: str(pid), **notify}
-
-    @functools.wraps(execv)
-    def execv_observed(path: Any, argv: Any, /) -> None:
-        try:
-            if is_observed():
-                with suppress(OSError):
-                    execve(path, argv, observed_environment(os.environ))
-            execv(path, argv)  # or its own error
-        except BaseException as error:
-            error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
-            raise  # which, bare, does not put this frame back
-
-    @functools.wraps(execve)
-    def execve_observed(path: Any, argv: Any, env: Any) -> None:
-        try:
-            execve(path, argv, observed_environment(env) if is_observed() else env)
-        except BaseException as error:
-            error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
-            raise
-
-    _replaced.update(execv=(execv, execv_observed), execve=(execve, execve_observed))
-    os.execv, os.execve = execv_observed, execve_observed  # type: ignore[assignment]
-
-
-def _follow_exec_no_more() -> None:
-    for name, (function, ours) in _replaced.items():
-        if getattr(os, name) is ours:
-            setattr(os, name, function)
-    _replaced.clear()
 
 
 def is_run_dir_kept() -> bool:
@@ -164,5 +107,4 @@ def take_run_dir() -> str:
     """The folder that `amptui run` chose for this process's run, to whoever asks first; else ``""``."""
     global _run_dir
     path, _run_dir = os.environ.pop(RUN_DIR_VARIABLE, "") or _run_dir, ""
-    _follow_exec_no_more()
     return path

@@ -19,10 +19,8 @@ _MAX_MISSES = 256
 
 
 class _IdleOptimizer:
-    def __init__(self, optimizer: Optimizer, *, is_new: bool) -> None:
+    def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer = weakref.ref(optimizer)
-        self.is_new = is_new
-        """Whether it was built while the loop was watched."""
         self.account = PassAccount(optimizer)
         self.misses = 0
         """Backward passes in a row that gave it no gradients."""
@@ -37,23 +35,18 @@ class IdleOptimizers:
         self.by_id: dict[int, _IdleOptimizer] = {}
         """They, by their ids."""
         for optimizer in optimizers_alive():
-            self.add(optimizer, is_new=False)
+            self.add(optimizer)
 
     @property
     def accounts(self) -> Iterator[PassAccount]:
         """The backward passes of each."""
         return (idle.account for idle in self.by_id.values())
 
-    @property
-    def new_accounts(self) -> list[PassAccount]:
-        """Those of optimizers that were built while the loop was watched, the oldest first."""
-        return [idle.account for idle in self.by_id.values() if idle.is_new]
-
-    def add(self, optimizer: Optimizer, *, is_new: bool) -> PassAccount:
+    def add(self, optimizer: Optimizer) -> PassAccount:
         """Look for the passes of another one."""
         if len(self.by_id) >= _MAX_OPTIMIZERS:
             del self.by_id[next(iter(self.by_id))]
-        idle = self.by_id[id(optimizer)] = _IdleOptimizer(optimizer, is_new=is_new)
+        idle = self.by_id[id(optimizer)] = _IdleOptimizer(optimizer)
         return idle.account
 
     @property
@@ -67,7 +60,7 @@ class IdleOptimizers:
         idle = self.by_id.get(id(optimizer))
         if idle is not None and idle.optimizer() is optimizer:
             return idle.account
-        account = self.add(optimizer, is_new=True)
+        account = self.add(optimizer)
         account.passes.absence = "unattributed"
         return account
 

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial, wraps
 from threading import RLock, current_thread, get_ident
-from types import FrameType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -29,7 +28,10 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from amptui.engine.float8 import is_float8_layer
 from amptui.guest.loop.backward_pass import BackwardPass, mark_scaled, read_pass
 from amptui.guest.loop.computed_precision import PrecisionReader
-from amptui.guest.loop.guard import Guarded, SeveralThreadsError, is_settled, leave_traceback, not_compiled
+from amptui.guest.loop.guard import SeveralThreadsError, is_settled, leave_traceback, not_compiled
+
+if TYPE_CHECKING:
+    from amptui.guest.loop.observed_loop import ObservedLoop
 
 _SCALER_EVENTS = {
     "unscale_": ("before_unscale", "after_unscale"),
@@ -77,67 +79,11 @@ class Patch:
             delattr(self._owner, self._name)
 
 
-class Listener(Guarded, Protocol):
-    """Whom the hooks tell. No method may change a tensor that it gets."""
-
-    @property
-    def may_capture(self) -> bool:
-        """Whether a model is on a GPU; elsewhere it is never the wrong moment to look."""
-
-    def optimizer_built(self, optimizer: Optimizer) -> None:
-        """An optimizer has been built: its steps may come."""
-
-    def float8_layer_came(self) -> None:
-        """A float8 layer has become a part of some model."""
-
-    def after_autocast(self, context: torch.autocast) -> None:
-        """A context of autocast was entered."""
-
-    def after_scale(self) -> None:
-        """A scaler has multiplied a loss."""
-
-    def before_backward(self, backward: BackwardPass) -> None:
-        """A backward pass begins."""
-
-    def after_backward(self, backward: BackwardPass) -> None:
-        """It has ended: gradients are there, perhaps scaled, and not clipped."""
-
-    def before_step(self, optimizer: Optimizer, has_closure: bool, frame: FrameType) -> None:
-        """``optimizer.step()`` was called, perhaps with a closure; ``frame`` is the call's."""
-
-    def after_step(self, optimizer: Optimizer, frame: FrameType) -> None:
-        """The call has returned."""
-
-    def before_clip(self) -> None:
-        """PyTorch is about to clip gradients."""
-
-    def after_clip(self) -> None:
-        """It has clipped them."""
-
-    def before_unscale(self, scaler: GradScaler, optimizer: Optimizer) -> None:
-        """``scaler.unscale_(optimizer)`` was called."""
-
-    def after_unscale(self, scaler: GradScaler, optimizer: Optimizer) -> None:
-        """The scaler has divided the optimizer's gradients by the scale, and looked for overflows."""
-
-    def before_scaled_step(self, scaler: GradScaler, optimizer: Optimizer) -> None:
-        """``scaler.step(optimizer)`` was called."""
-
-    def after_scaled_step(self, scaler: GradScaler, optimizer: Optimizer) -> None:
-        """It has returned: the weights changed, or the step was skipped."""
-
-    def before_update(self, scaler: GradScaler) -> None:
-        """``scaler.update()`` is about to write the scale in place."""
-
-    def after_update(self, scaler: GradScaler) -> None:
-        """It has."""
-
-
 class LoopHooks:
     """All hooks of this process. They are in place while anybody listens."""
 
     def __init__(self) -> None:
-        self._listeners: tuple[Listener, ...] = ()
+        self._listeners: tuple[ObservedLoop, ...] = ()
         self._removals: list[Callable[[], object]] = []
         self._may_be_scaled = False
         self._thread = current_thread()
@@ -153,13 +99,13 @@ class LoopHooks:
         self._precisions = PrecisionReader()
         self._patched_scalers: set[type] = {GradScaler}
 
-    def add(self, listener: Listener) -> None:
+    def add(self, listener: "ObservedLoop") -> None:
         """Tell ``listener`` from now on. Hooks that cannot be put in place raise, and none is left."""
         if not self._listeners:
             self._install()
         self._listeners = (*self._listeners, listener)
 
-    def remove(self, listener: Listener) -> None:
+    def remove(self, listener: "ObservedLoop") -> None:
         """Tell it nothing more; nothing happens the second time."""
         self._listeners = tuple(other for other in self._listeners if other is not listener)
         if not self._listeners:

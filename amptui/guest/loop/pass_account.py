@@ -7,7 +7,7 @@ loop clears before the step (an adversarial example, the first pass of SAM, a ba
 
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
+from itertools import count
 from typing import NamedTuple
 
 import torch
@@ -20,6 +20,8 @@ from amptui.records.own_loop import LossForm
 
 _WATCHED_PARAMETERS = 3
 """Those with the fewest elements, of as many parts of the model: their gradients are held between passes."""
+
+_numbers = count(1)
 
 _ALL_UP_TO = 6
 """So many parameters are all looked at, always."""
@@ -93,34 +95,20 @@ class DroppedPasses(NamedTuple):
     """Whether another optimizer has made a step with these gradients, which are what was left over."""
 
 
-@dataclass(slots=True, eq=False)
-class _Tensors:
-    """What an account holds of its optimizer's."""
-
-    parameters: tuple[Tensor, ...] = ()
-    witnesses: tuple[Tensor, ...] = ()
-    looked_at: tuple[Tensor, ...] = ()
-    """Those of the parameters whose gradients tell whether a pass is for them."""
-    before: Sequence[tuple[Tensor, Tensor | None, int]] = ()
-    """Parameter, gradient and its version as a pass begins."""
-    witness: Tensor | None = None
-    """A parameter that has gradients of the passes so far, and these as they were last seen."""
-    witness_gradient: Tensor | None = None
-
-
 class PassAccount:
     """The backward passes for one optimizer's next step. Holds nothing of the optimizer once that is gone."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer = weakref.ref(optimizer, self._forget)
-        self._tensors = _Tensors()
+        self._forget()
         self.is_sharded = False
         """Whether this process holds only a part of each parameter, and gradients may come later."""
         self.is_alone = True
         """Whether no other optimizer is known whose passes these could be."""
         self._references: tuple[weakref.ref[Tensor], ...] = ()
         """To the parameters: they tell what the optimizer trained, once it is gone."""
-        self.shapes: tuple[torch.Size, ...] = ()
+        self.number = next(_numbers)
+        """That of a later optimizer is greater."""
         self._groups = -1
         self.weights_word = ""
         """The precision that the weights' own dtype stands for; empty for float32."""
@@ -137,8 +125,17 @@ class PassAccount:
         self._used_numbers: set[int] = set()
         """The numbers of those passes of which another optimizer has made a step."""
 
-    def _forget(self, _optimizer: object) -> None:
-        self._tensors = _Tensors()
+    def _forget(self, _optimizer: object = None) -> None:
+        """Hold nothing of the optimizer's."""
+        self._parameters: tuple[Tensor, ...] = ()
+        self._witnesses: tuple[Tensor, ...] = ()
+        self._looked_at: tuple[Tensor, ...] = ()
+        """Those of the parameters whose gradients tell whether a pass is for them."""
+        self._before: Sequence[tuple[Tensor, Tensor | None, int]] = ()
+        """Parameter, gradient and its version as a pass begins."""
+        self._witness: Tensor | None = None
+        """A parameter that has gradients of the passes so far, and these as they were last seen."""
+        self._witness_gradient: Tensor | None = None
 
     @property
     def optimizer(self) -> Optimizer | None:
@@ -148,11 +145,10 @@ class PassAccount:
     @property
     def parameters(self) -> tuple[Tensor, ...]:
         """What the optimizer changes."""
-        tensors = self._tensors
         optimizer = self._optimizer()
         if optimizer is not None and len(optimizer.param_groups) != self._groups:
             self.refresh()
-        return tensors.parameters
+        return self._parameters
 
     @property
     def ids(self) -> frozenset[int]:
@@ -161,26 +157,23 @@ class PassAccount:
 
     def refresh(self) -> None:
         """Read the optimizer's parameters again."""
-        tensors = self._tensors
         optimizer = self._optimizer()
         if optimizer is None:
             return
         groups = optimizer.param_groups
         self._groups = len(groups)
-        tensors.parameters = tuple(p for group in groups for p in group["params"] if isinstance(p, Tensor))
-        self._references = tuple(map(weakref.ref, tensors.parameters))
-        self.shapes = tuple(p.shape for p in tensors.parameters)
-        trainable = [p for p in tensors.parameters if p.requires_grad]
+        self._parameters = tuple(p for group in groups for p in group["params"] if isinstance(p, Tensor))
+        self._references = tuple(map(weakref.ref, self._parameters))
+        trainable = [p for p in self._parameters if p.requires_grad]
         witnesses = trainable if len(trainable) <= _ALL_UP_TO else _smallest(trainable)
-        tensors.witnesses = tuple(sorted(witnesses, key=Tensor.numel))
+        self._witnesses = tuple(sorted(witnesses, key=Tensor.numel))
         self._choose_looked_at()
         self.weights_word = _word_of_weights(trainable)
-        self._dtype = tensors.witnesses[0].dtype if tensors.witnesses else None
+        self._dtype = self._witnesses[0].dtype if self._witnesses else None
 
     def _choose_looked_at(self) -> None:
-        tensors = self._tensors
-        few = len(tensors.parameters) > _ALL_UP_TO and self._hits >= _HITS_TO_TRUST
-        tensors.looked_at = tensors.witnesses if few else tensors.parameters
+        few = len(self._parameters) > _ALL_UP_TO and self._hits >= _HITS_TO_TRUST
+        self._looked_at = self._witnesses if few else self._parameters
 
     @property
     def used_by_others(self) -> bool:
@@ -203,18 +196,17 @@ class PassAccount:
 
     def before_known_edit(self) -> None:
         """Gradients are about to be unscaled or clipped."""
-        if (witness := self._tensors.witness) is not None:
+        if (witness := self._witness) is not None:
             self._check_edited(witness.grad)
 
     def after_known_edit(self) -> None:
         """They have been: what differs now is no edit of the loop's own."""
-        if (witness := self._tensors.witness) is not None:
+        if (witness := self._witness) is not None:
             self._look_at_witness(witness)
 
     def _check_edited(self, gradient: Tensor | None) -> None:
         """The gradients are about to be used: the loop may have changed them since the last pass."""
-        tensors = self._tensors
-        passes, is_same = self.passes, gradient is tensors.witness_gradient
+        passes, is_same = self.passes, gradient is self._witness_gradient
         if gradient is None or self.is_sharded or (is_same and gradient._version == self._witness_version):
             return
         passes.is_edited = True
@@ -227,24 +219,22 @@ class PassAccount:
 
     def before(self, backward: BackwardPass) -> DroppedPasses | None:
         """A pass begins. Returns those before it if their gradients were cleared meanwhile."""
-        tensors = self._tensors
-        dropped_passes = None if tensors.witness is None else self._find_cleared()
+        dropped_passes = None if self._witness is None else self._find_cleared()
         self._current = backward
         optimizer = self._optimizer()
         if optimizer is not None and len(optimizer.param_groups) != self._groups:
             self.refresh()
-        tensors.before = [
-            (p, gradient := p.grad, -1 if gradient is None else gradient._version) for p in tensors.looked_at
+        self._before = [
+            (p, gradient := p.grad, -1 if gradient is None else gradient._version) for p in self._looked_at
         ]
         return dropped_passes
 
     def after(self) -> bool:
         """The pass has ended: count it if it gave gradients to the parameters. Returns whether it did."""
-        tensors = self._tensors
         backward, self._current = self._current, None
         if backward is None:
             return False  # a step within the pass has counted it
-        witness, tensors.before = self._changed(), ()
+        witness, self._before = self._changed(), ()
         if witness is None:
             return self._take_unchanged(backward)
         self._hits += 1
@@ -267,13 +257,11 @@ class PassAccount:
     @property
     def _is_exact(self) -> bool:
         """Whether all parameters are looked at."""
-        tensors = self._tensors
-        return not self.is_sharded and (len(tensors.parameters) <= _ALL_UP_TO or self._hits < _HITS_TO_TRUST)
+        return not self.is_sharded and (len(self._parameters) <= _ALL_UP_TO or self._hits < _HITS_TO_TRUST)
 
     def _changed(self) -> Tensor | None:
         """A parameter whose gradient is another than before the pass."""
-        tensors = self._tensors
-        for parameter, before, version in tensors.before:
+        for parameter, before, version in self._before:
             now = parameter.grad
             if now is not before or (now is not None and now._version != version):
                 return parameter
@@ -284,20 +272,18 @@ class PassAccount:
         self._look_at_witness(witness)
 
     def _look_at_witness(self, witness: Tensor) -> None:
-        tensors = self._tensors
         # The gradient is held so that another tensor is not taken for it: one of the smallest.
         gradient = None
-        for parameter in tensors.witnesses:
+        for parameter in self._witnesses:
             if (gradient := parameter.grad) is not None:
                 witness = parameter
                 break
-        tensors.witness = witness
-        tensors.witness_gradient = gradient = witness.grad if gradient is None else gradient
+        self._witness = witness
+        self._witness_gradient = gradient = witness.grad if gradient is None else gradient
         self._witness_version = 0 if gradient is None else gradient._version
 
     def _precision_of(self, backward: BackwardPass) -> str:
-        tensors = self._tensors
-        if tensors.witnesses and tensors.witnesses[0].dtype is not self._dtype:
+        if self._witnesses and self._witnesses[0].dtype is not self._dtype:
             self.refresh()  # the model was cast
         if self.weights_word:
             return self.weights_word
@@ -315,10 +301,10 @@ class PassAccount:
         if self._current is not None and (witness := self._changed()) is not None:
             backward, self._current = self._current, None  # a step in the middle of a backward pass
             self._count(backward, witness)
-        tensors, dropped_passes = self._tensors, None
-        if (witness := tensors.witness) is not None:
+        dropped_passes = None
+        if (witness := self._witness) is not None:
             gradient = witness.grad
-            if gradient is not tensors.witness_gradient or (
+            if gradient is not self._witness_gradient or (
                 gradient is None or gradient._version != self._witness_version
             ):
                 self._check_edited(gradient)
@@ -343,9 +329,8 @@ class PassAccount:
         return [DroppedPasses(self.passes, self.used_by_others)]
 
     def _reset(self) -> None:
-        tensors = self._tensors
         self.passes = StepPasses()
-        tensors.witness = tensors.witness_gradient = None
+        self._witness = self._witness_gradient = None
         if self._used_numbers:
             self._used_numbers = set()
 
@@ -354,13 +339,12 @@ class PassAccount:
 
         ``at_step``: a step is about to use the gradients, so they have not been.
         """
-        tensors = self._tensors
-        witness = tensors.witness
+        witness = self._witness
         if witness is None:
             return None
         gradient = witness.grad
         version = -1 if gradient is None else gradient._version
-        if gradient is tensors.witness_gradient and version == self._witness_version:
+        if gradient is self._witness_gradient and version == self._witness_version:
             return None  # the usual case
         if not self._is_cleared(witness, gradient, at_step=at_step):
             return None

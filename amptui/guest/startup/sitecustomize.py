@@ -20,8 +20,6 @@ def _prepare() -> None:
     else:
         os.environ.pop("PYTHONPATH", None)
     sys.path_importer_cache.pop(here, None)
-    if os.environ.pop("AMPTUI_PROCESS", str(os.getpid())) != str(os.getpid()):
-        os.environ.pop("AMPTUI_RUN_DIR", None)  # the child of what an observed process has become
     # This amptui, wherever it lies: the script's interpreter may know another or none.
     sys.path[:] = [root, *(path for path in sys.path if os.path.abspath(path) != here)]  # noqa: PTH100
     try:
