@@ -5,21 +5,19 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from amptui.base.errors import AmptuiError, DeviceError, ExperimentError
+from amptui.base.errors import AmptuiError, DeviceError
 from amptui.base.fork import in_forks
 from amptui.base.prompt import complain
 from amptui.base.text import one_line
 from amptui.engine.phase_progress import PhaseProgress
 from amptui.recipe.modelspec import ModelSpec
 from amptui.recipe.request import TrainRequest
-from amptui.records.control import Control, StopRequest
+from amptui.records.control import Control
 from amptui.records.keeping import WeightsSaved
 from amptui.records.run import Note, Phase, PhaseChanged, Record, RunFailed, RunFinished, RunStarted
 from amptui.records.samples import AllocatorSample
@@ -33,12 +31,6 @@ if TYPE_CHECKING:
     from amptui.engine.setup import Choices
     from amptui.engine.strategy import Ranks
     from amptui.engine.trainer import Trainer
-
-
-_LEAVING = ("_exit", "execv", "execve")
-"""Functions of ``os`` that end or replace this process; its other ``exec`` functions call these."""
-
-_CLOSING = "closerange"
 
 
 class TrainingThread:
@@ -153,8 +145,7 @@ class TrainingThread:
 
     def _run(self) -> None:
         try:
-            with guarded(self._exit_called, self._warn):
-                self._train()
+            self._train()
         except BaseException as error:  # noqa: BLE001 - a model file may raise anything, SystemExit too
             self._fail(error)
         finally:
@@ -358,13 +349,6 @@ class TrainingThread:
         self._control.close()
         self._emit(record)
 
-    def _exit_called(self, what: str) -> None:
-        """Stop the run after ``os._exit()`` in another thread; in this one an exception follows."""
-        thread = threading.current_thread()
-        if thread is not self._thread:
-            self._fault = ExperimentError(f"{what} was called in thread {thread.name} ({self.doing})")
-            self._control.ask(StopRequest(what))
-
     def _fail(self, error: BaseException) -> None:
         if self._fault is not None:
             error = self._fault
@@ -417,35 +401,3 @@ def torch_failed(error: BaseException) -> DeviceError:
         f"{what} (while importing torch)",
         hint="check that `python -c 'import torch'` works, and `ulimit -v`",
     )
-
-
-@contextmanager
-def guarded(leave: Callable[[str], object], warn: Callable[[str], object]) -> Iterator[None]:
-    """Within it, only the main thread can end this process at once or close all of its files.
-
-    In other threads such a call is passed to ``leave``, as ``"os._exit(0)"`` for example, and raises
-    SystemExit instead; an attempt to close all files is ignored, and ``warn`` gets one line. Forked processes
-    are not guarded.
-    """
-    pid, main = os.getpid(), threading.main_thread()
-
-    def instead(name: str, original: Callable[..., Any], *args: Any) -> Any:
-        if os.getpid() != pid or threading.current_thread() is main:
-            return original(*args)
-        what = f"os.{name}({', '.join(map(repr, args))})"[:200]
-        if name == _CLOSING:
-            warn(f"{what} was ignored: it would close the run's own files")
-            return None
-        leave(what)
-        raise SystemExit(what)
-
-    functions = {name: getattr(os, name) for name in (*_LEAVING, _CLOSING)}
-    ours = {name: partial(instead, name, original) for name, original in functions.items()}
-    for name, guard in ours.items():
-        setattr(os, name, guard)
-    try:
-        yield
-    finally:
-        for name, original in functions.items():
-            if getattr(os, name) is ours[name]:  # unless other code has replaced it since
-                setattr(os, name, original)

@@ -26,7 +26,7 @@ class Troublesome(Experiment):
     batch_size: int = 8
     folder: Path = Path()
     at: int = 20
-    what: str = "_exit"
+    what: str = "fork"
     """One of ``TROUBLES``."""
 
     def load_data(self, request: DataRequest) -> Data:
@@ -47,7 +47,7 @@ class Troublesome(Experiment):
 
     def metrics(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
         if self.what == "fork in the validation" and self.calls >= self.at:
-            self.what = "_exit"
+            self.what = "fork"
             self.fork()
         return super().metrics(model, batch)
 
@@ -92,11 +92,7 @@ def in_a_thread(leave: Callable[[int], object]) -> None:
 
 
 TROUBLES: dict[str, Callable[[Troublesome], object]] = {
-    "_exit": lambda _: os._exit(0),
-    "_exit in a thread": lambda _: in_a_thread(os._exit),
     "sys.exit in a thread": lambda _: in_a_thread(sys.exit),
-    "execv": lambda _: os.execv("/bin/true", ["true"]),  # noqa: S606
-    "closerange and open": lambda each: each.open_files(lambda: os.closerange(3, 4096)),
     "close and open in C": lambda each: each.open_files(close_in_c),
     "close the streams": lambda _: close_streams(),
     "fork": Troublesome.fork,
