@@ -21,9 +21,6 @@ from amptui.engine.checkpoint.shards import Part
 from amptui.engine.description import plain_fields
 from amptui.engine.prepared import Prepared
 
-_OLD_DEFAULTS = {"weight_decay": 0.0, "label_smoothing": 0.0, "accumulate": 1}
-"""Settings that checkpoints of version 0.1.0 do not contain, and their values in it."""
-
 _LR_SCHEDULE = "learning-rate schedule"
 """Its key in a checkpoint, which cannot be the name of an attribute."""
 
@@ -200,7 +197,6 @@ def _filled(checkpoint: Checkpoint, prepared: Prepared) -> tuple[dict[str, Any],
 def _check_same(checkpoint: Checkpoint, prepared: Prepared) -> None:
     name = checkpoint_name(checkpoint.step)
     then, now = checkpoint.identity, identify(prepared)
-    then = {**{name: value for name, value in _OLD_DEFAULTS.items() if name in now}, **then}
     different = next((setting for setting in {**then, **now} if then.get(setting) != now.get(setting)), None)
     if different is not None:
         was, is_now = (_value_of(values, different) for values in (then, now))
