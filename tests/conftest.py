@@ -19,7 +19,6 @@ from amptui.data import vision
 from amptui.data.synthetic import synthetic_images
 from amptui.engine.float8 import torchao_trouble
 from tests import deprecations
-from tests.engine.compiled_runs import nothing_compiled
 from tests.faults.watched import Lives
 from tests.golden import Goldens
 from tests.warm import WarmSource
@@ -128,13 +127,6 @@ def usable_torchao() -> None:
     """Skips what needs torchao where it is missing or was made for another torch."""
     if trouble := torchao_trouble():
         pytest.skip(trouble)
-
-
-@pytest.fixture
-def windows_unasked() -> Iterator[None]:
-    """Lets float8 windows be measured without a key: what another test compiled would keep them from it."""
-    with nothing_compiled():
-        yield
 
 
 @pytest.fixture

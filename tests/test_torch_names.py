@@ -45,13 +45,6 @@ def test_no_name_is_deprecated() -> None:
     assert {file: names for file, names in files.items() if names} == {}
 
 
-@pytest.mark.torch
-def test_a_private_name_that_float8_windows_need_is_there() -> None:
-    """Without it they would change the gradients of selective checkpointing."""
-    with torch.utils._python_dispatch._disable_current_modes() as modes:
-        assert modes == []
-
-
 def test_rows_are_gathered_under_the_newest_name(monkeypatch: pytest.MonkeyPatch) -> None:
     if not hasattr(dist, "all_gather_single"):
         pytest.skip(f"torch {torch.__version__} has one name for it")

@@ -19,9 +19,7 @@ from amptui.records.run import LOW_PRECISIONS, base_precision, reference_precisi
 from amptui.telemetry.comparison import MIN_STEPS, low_precision_now
 from amptui.telemetry.view import SessionView
 
-SAFETY_SUBJECTS: tuple[Subject, ...] = (
-    *("weights", "loss", "forward", "overflow", "float16", "float8", "agreement"),
-)
+SAFETY_SUBJECTS: tuple[Subject, ...] = (*("weights", "loss", "forward", "overflow", "float16", "agreement"),)
 """What makes AMP safe or not, the gravest first."""
 
 Worth = Literal["faster", "same", "slower", "open", "unknown"]
@@ -175,7 +173,7 @@ def _worth(speed: Finding) -> Worth:
 
 def _doubt(answer: AmpAnswer) -> Finding | None:
     """The newest old trouble that a histogram or an X-ray found; its age makes nothing safe."""
-    findings = [one for one in answer.counted if one.subject in ("float16", "float8", "agreement")]
+    findings = [one for one in answer.counted if one.subject in ("float16", "agreement")]
     old = [finding for finding in findings if finding.was_trouble and finding.about == answer.precision]
     return max(old, key=lambda finding: finding.step or 0, default=None)
 

@@ -8,10 +8,9 @@ from amptui.telemetry.comparison import compare
 from amptui.telemetry.view import Comparison, SessionView
 
 Subject = Literal[
-    "speed", "memory", "limit", "overflow", "forward", "float16", "float8", "agreement", "loss", "weights"
+    "speed", "memory", "limit", "overflow", "forward", "float16", "agreement", "loss", "weights"
 ]
-"""``overflow`` is of gradients, ``forward`` of what modules put out, ``float16`` of what its range loses;
-``float8`` takes its place where FP8 is in question."""
+"""``overflow`` is of gradients, ``forward`` of what modules put out, ``float16`` of what its range loses."""
 
 Grade = Literal["good", "neutral", "warning", "error", "unknown"]
 """``neutral``: a fact that speaks neither for nor against AMP; ``unknown``: it was not measured."""
@@ -44,8 +43,6 @@ class Finding:
     """What a count is of."""
     place: str = ""
     """The module, layer or parameter."""
-    channel: int | None = None
-    """The one of ``place`` that stands far above the others."""
     step: int | None = None
     """The step of the evidence, the newest of several."""
     age_steps: int | None = None

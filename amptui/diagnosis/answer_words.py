@@ -234,10 +234,6 @@ _WORDS: Mapping[Subject, Mapping[str, str]] = {
         "overflow": "overflow at {scale}",
         "empty": "no gradients",
     },
-    "float8": {
-        "keeps": "worst for its format: {tenths} off in the {place}",
-        "loses": "FP8 loses most of the {place}{by_channel}",
-    },
     "agreement": {
         "agree": "worst {cosine}{in_place}",
         "differ": "gradients differ: {cosine}{in_place}",
@@ -296,8 +292,6 @@ _SHORT: Mapping[tuple[Subject, str], str] = {
         ("float16", state): "{share} underflows" for state in ("survives", "outweighed", "kept", "underflows")
     },
     ("float16", "skipped mostly"): "{count} of {whole} skipped",
-    ("float8", "keeps"): "{tenths} off in {place}",
-    ("float8", "loses"): "loses {place}{in_channel}",
     **{
         ("agreement", state): "{cosine}{in_place}"
         for state in ("agree", "differ", "disagree", "as in reference")
@@ -317,7 +311,7 @@ _SHORT: Mapping[tuple[Subject, str], str] = {
 
 def _fields(finding: Finding) -> dict[str, str]:
     """What the words may name."""
-    value, place, channel = finding.value, finding.place, finding.channel
+    value, place = finding.value, finding.place
     family = family_label(finding.about)
     least = " at most" if finding.about in FP8_PRECISIONS else ""  # only Linear layers are in float8
     saving = 1 - (1.0 if value is None else value)
@@ -340,8 +334,6 @@ def _fields(finding: Finding) -> dict[str, str]:
         "scale": units.count(finding.loss_scale),
         "place": place,
         "in_place": f" in {layer_label(place)}" if place else "",
-        "by_channel": "" if channel is None else f": channel {channel} sets the scale",
-        "in_channel": "" if channel is None else f", channel {channel}",
         "family": family,
         "short_family": _short_family(finding.about),
         "can_speed_up": f"{family} can speed up{least}",
@@ -407,7 +399,7 @@ def short_evidence(finding: Finding) -> tuple[str, ...]:
 
     Empty of others: they are of many steps.
     """
-    single = ("float16", "float8", "agreement", "forward")
+    single = ("float16", "agreement", "forward")
     lasting = finding.subject in ("loss", "weights") and finding.grade in ("warning", "error")
     if not (finding.subject in single or lasting) or finding.step is None or not finding.precision:
         return ()
@@ -429,7 +421,7 @@ def answer_lines(answer: AmpAnswer) -> list[str]:
 def measured_rows(answer: AmpAnswer, lines: int) -> Sequence[Finding]:
     """The findings for a table of so many ``lines``: what is measured or worrying first, in their order."""
     order: tuple[Subject, ...] = (
-        *("speed", "memory", "limit", "float16", "float8", "agreement"),
+        *("speed", "memory", "limit", "float16", "agreement"),
         *("overflow", "loss", "forward", "weights"),
     )
     urgency = {"error": 0, "warning": 1, "good": 2, "neutral": 2, "unknown": 3}

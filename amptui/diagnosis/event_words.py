@@ -5,7 +5,6 @@ from typing import Any
 
 from amptui.base import units
 from amptui.diagnosis import (
-    float8_words,
     float16_verdicts,
     loss_scale,
     memory_use,
@@ -14,7 +13,7 @@ from amptui.diagnosis import (
     speed,
 )
 from amptui.diagnosis.labels import data_label, precision_label
-from amptui.records.findings import Float8Layers, ModelCompiled, ModulesTraced
+from amptui.records.findings import Float8Layers, FloatHindrance, LayerLeftOut, ModelCompiled, ModulesTraced
 from amptui.records.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
 from amptui.records.own_loop import GradientsDropped, OptimizerFollowed
 from amptui.records.ranks import RankLost, RanksAwaited, RanksDisagree, StacksTaken
@@ -39,12 +38,20 @@ from amptui.telemetry.events import (
     Storm,
     XRaySummary,
 )
-from amptui.telemetry.float8 import Float8Seen
 from amptui.telemetry.health import least_agreeing
 from amptui.telemetry.stragglers import SlowRankNews
 from amptui.telemetry.underflow import UnderflowFound
 
 _MAX_RANGES = 5
+
+_HINDRANCES: Mapping[FloatHindrance, str] = {
+    "size": "not divisible by 16",
+    "kind": "not an nn.Linear",
+    "subclass": "a subclass of nn.Linear",
+    "forward": "its forward() was replaced",
+    "attribute": "an attribute has the name of one that torchao's layers have",
+    "weight": "its weight is not a plain parameter in float32, bfloat16 or float16",
+}
 
 
 def event_text(event: Event) -> str:
@@ -221,6 +228,32 @@ def _other_lines(text: str) -> list[str]:
     return text.strip().split("\n")[1:]
 
 
+def float8_layers(record: Float8Layers) -> str:
+    """``FP8 emulated, tensorwise: 16 of 17 layers in float8, computed in float32``."""
+    layers = units.counted(record.layers + record.left_out_count, "layer")
+    what = f"{units.count(record.layers)} of {layers} in float8"
+    emulated = ", computed in float32" if record.emulated else ""
+    return f"{precision_label(record.precision)}, {record.recipe}: {what}{emulated}"
+
+
+def float8_details(record: Float8Layers) -> list[str]:
+    """One line for each layer that does not multiply in float8, then the names of those that do."""
+    names = ", ".join(name or "the model" for name in record.names)
+    more = record.layers - len(record.names)
+    other_left_out = record.left_out_count - len(record.left_out)
+    return [
+        *(_layer_left_out(layer) for layer in record.left_out),
+        *([f"and {units.count(other_left_out)} more in bfloat16"] if other_left_out else []),
+        f"in float8: {names}" + (f" and {units.count(more)} more" if more else ""),
+    ]
+
+
+def _layer_left_out(layer: LayerLeftOut) -> str:
+    """``head in bfloat16: Linear 104×256, not divisible by 16``."""
+    shape = "×".join(map(str, layer.shape))
+    return f"{layer.name or 'the model'} in bfloat16: {layer.kind} {shape}, {_HINDRANCES[layer.why]}"
+
+
 _TEXTS: Mapping[type[Any], Callable[[Any], str]] = {
     RunStarted: run_started,
     PrecisionChanged: lambda it: f"{precision_label(it.previous)} → {precision_label(it.current)}",
@@ -234,8 +267,7 @@ _TEXTS: Mapping[type[Any], Callable[[Any], str]] = {
     EpochFinished: epoch_finished,
     Validated: lambda it: f"validation {validation_words(it.validation)}",
     ModelCompiled: model_compiled,
-    Float8Layers: float8_words.layers_event,
-    Float8Seen: float8_words.window_event,
+    Float8Layers: float8_layers,
     PauseChanged: pause_changed,
     Note: lambda it: _first_line(it.text),
     Printed: lambda it: it.text.rstrip(),
@@ -261,8 +293,7 @@ _DETAILS: Mapping[type[Any], Callable[[Any], list[str]]] = {
     ModulesTraced: float16_verdicts.trace_details,
     XRaySummary: _xray_details,
     ComparisonOver: lambda it: speed.result_cards(it.record, it.run)[1:],
-    Float8Layers: float8_words.layer_details,
-    Float8Seen: float8_words.window_details,
+    Float8Layers: float8_details,
     PauseChanged: lambda it: _other_lines(it.reason),
     StacksTaken: rank_words.stack_lines,
     Note: lambda it: _other_lines(it.text),

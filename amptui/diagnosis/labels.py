@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from amptui.base import units
-from amptui.records.findings import Float8Role, PrecisionsCompared
+from amptui.records.findings import PrecisionsCompared
 from amptui.records.own_loop import LossForm
 from amptui.records.run import AMP_PRECISIONS, EAGER_SUFFIX, LOW_PRECISIONS, DataInfo, base_precision
 from amptui.records.steps import StepRecord
@@ -73,11 +73,6 @@ def family_label(name: str | None) -> str:
 def layer_label(name: str) -> str:
     """``mlp.fc``; ``layer 0`` for ``0``, as an ``nn.Sequential`` names it; ``the model`` without a name."""
     return f"layer {name}" if name.isdecimal() else name or "the model"
-
-
-def operand_label(role: Float8Role, layer: str) -> str:
-    """``output gradient of mlp.fc``, ``weight of layer 0``: an operand of a float8 layer's products."""
-    return f"{'output gradient' if role == 'gradient' else role} of {layer_label(layer)}"
 
 
 def compared_label(name: str, result: PrecisionsCompared) -> str:

@@ -5,7 +5,6 @@ from bisect import bisect_right
 from dataclasses import replace
 
 from amptui.diagnosis.amp_finding import Finding, Grade, Measurement, Question, never
-from amptui.diagnosis.labels import operand_label
 from amptui.records.findings import Float16Window, XRayTaken
 from amptui.records.run import FP8_PRECISIONS, Severity, base_precision
 from amptui.telemetry.comparison import losses_after
@@ -28,7 +27,10 @@ _BEFORE_AMP = {"input": "bad input", "weights": "bad weights", "buffer": "bad we
 
 
 def safety_findings(question: Question) -> tuple[Finding, ...]:
-    """One finding each on overflow, forward pass, float16's small numbers, agreement, loss and weights."""
+    """One finding each on overflow, forward pass, float16's small numbers, agreement, loss and weights.
+
+    float16's small numbers are no question in FP8.
+    """
     skips = _float16_skips(question)
     failed = skips.state in FLOAT16_FAILED
     overflow = skips if question.precision == "fp16" else _nonfinite_gradients(question)
@@ -37,15 +39,14 @@ def safety_findings(question: Question) -> tuple[Finding, ...]:
         small = replace(skips, subject="float16")
     elif failed and small.grade in ("good", "neutral"):
         small = replace(small, grade="neutral", state="outweighed")
-    if question.precision in FP8_PRECISIONS:
-        small = _float8(question)
     agreement = _agreement(question)
     if failed and agreement.grade == "good" and agreement.about == "fp16":
         agreement = replace(agreement, grade="neutral")
     underflows = small.state == "underflows" and small.grade == "warning"
     if underflows and agreement.grade == "error" and agreement.about == "fp16":
         small = replace(small, grade="error")  # it explains why gradients disagree, and comes before that
-    return overflow, _forward(question), small, agreement, _loss(question), _weights(question)
+    of_float16 = () if question.precision in FP8_PRECISIONS else (small,)
+    return overflow, _forward(question), *of_float16, agreement, _loss(question), _weights(question)
 
 
 # -------------------------------------------------------------------------------------- overflow
@@ -237,34 +238,6 @@ def _of_xray(question: Question, xray: XRayTaken, share: float) -> Finding:
         precision=xray.precision,
         loss_scale=xray.loss_scale,
         measured_by="x-ray",
-    )
-    return question.aged(finding)
-
-
-def _float8(question: Question) -> Finding:
-    """Whether the newest step that was measured in this precision ``keeps`` or ``loses`` its operands.
-
-    ``value`` is the error of the median channel or row of the worst one; ``channel`` is the one that sets its
-    scale, None where rows do.
-    """
-    seen = question.view.numerics.float8
-    if seen is None or base_precision(seen.precision) != question.precision:
-        return never("float8", question.precision, measured_by="histogram")
-    worst = seen.worst[0]
-    is_outlier = bool(seen.lossy) and not worst.is_lossy_by_rows
-    is_outlier = is_outlier and math.isfinite(worst.operand.channel_excess)
-    finding = Finding(
-        subject="float8",
-        state="loses" if seen.lossy else "keeps",
-        grade="warning" if seen.lossy else "good",
-        about=question.precision,
-        value=worst.operand.judged_error,
-        whole=seen.operands,
-        place=operand_label(worst.operand.role, worst.layer),
-        channel=worst.operand.channel if is_outlier else None,
-        step=seen.step,
-        precision=question.precision,
-        measured_by="histogram",
     )
     return question.aged(finding)
 

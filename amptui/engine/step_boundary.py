@@ -103,9 +103,7 @@ class StepBoundary:
 
     def _probe_model(self) -> None:
         self._is_sharded = is_sharded(self._trained.model)
-        self.probes = Probes(
-            self._trained, self._norms.probe, self._emit, memory_left_out=self._loop.allocator.left_out
-        )
+        self.probes = Probes(self._trained, self._norms.probe, self._emit)
         self._norms.suppress_errors = self.probes.suppress_errors
 
     def _report(self, record: Record) -> None:

@@ -3,7 +3,6 @@
 As in all records ``None`` is a number that was not measured and ``time`` is Unix seconds.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -380,91 +379,6 @@ class Float8Layers:
     left_out: tuple[LayerLeftOut, ...]
     """The first of those, bounded in number."""
     left_out_count: int
-
-
-Float8Format = Literal["e4m3", "e5m2"]
-"""By the bits of exponent and mantissa."""
-
-Float8Role = Literal["input", "weight", "gradient"]
-"""What an operand of a layer's products is; ``gradient``: of the layer's output."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Float8Operand:
-    """What float8 makes of one operand of a layer's products, multiplied by its scale and rounded.
-
-    Zeros, flushed (to zero), subnormal and saturated elements are fractions of all. Errors are those of the
-    rounded operand, by L2 norms and relative to the exact one. Some recipes cast an operand twice, with
-    scales of each row and of each channel: then all numbers are those of the cast that loses more.
-    """
-
-    role: Float8Role
-    format: Float8Format
-    elements: int
-    zeros: float
-    flushed: float
-    subnormal: float
-    saturated: float
-    error: float
-    channel_error: float
-    """Of the median channel that is not all zero: an input's features are channels, and those that a weight
-    puts out."""
-    scale_low: float
-    scale_high: float
-    """The ends of the scales; both the same if there is a single one."""
-    channel: int
-    """The one with the largest absolute value."""
-    channel_excess: float
-    """That value by the median channel's largest."""
-    row_error: float | None = None
-    """Of the median row that is not all zero: of an input or a gradient a token or sample, of a weight a
-    feature that it takes in. None in older journals."""
-    first_exponent: int | None = None
-    """Of ``counts``; None, as in older journals, where elements were not counted by exponent."""
-    counts: tuple[int, ...] = ()
-    """Elements by exponent, multiplied by their scale: those of [2^e, 2^(e+1)) for each e from the first to
-    the last that has any. Without zeros, NaN and Inf. At most 59: both ends hold what lies beyond."""
-
-    @property
-    def judged_error(self) -> float:
-        """The error that says whether it loses: of the median channel or row, whichever is larger.
-
-        One token far above the others dominates the norm of every channel: only rows show what is lost. A
-        gradient is judged by its channels alone: products add up its rows, and one that is small beside the
-        others counts as little in exact arithmetic. NaN if one of the two is.
-        """
-        if self.role == "gradient" or self.row_error is None:
-            return self.channel_error
-        errors = self.channel_error, self.row_error
-        return math.nan if any(map(math.isnan, errors)) else max(errors)
-
-    @property
-    def is_judged_by_rows(self) -> bool:
-        """Whether :attr:`judged_error` is that of the median row."""
-        return self.judged_error > self.channel_error
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Float8LayerWindow:
-    """The operands of one layer's products; the gradient is missing if the backward pass did not reach it."""
-
-    name: str
-    operands: tuple[Float8Operand, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Float8Window:
-    """The operands of all float8 products of one step, against float8's range."""
-
-    time: float
-    step: int
-    precision: str
-    recipe: str
-    layers: tuple[Float8LayerWindow, ...]
-    requested: bool
-    """Somebody asked for it."""
-    seconds: float
-    """The host's, spent on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,6 @@ from amptui.base.masking import masked
 from amptui.records.answers import Answer, RequestMade
 from amptui.records.findings import (
     Float8Layers,
-    Float8Window,
     Float16Window,
     FlopsCounted,
     MemoryBreakdown,
@@ -374,7 +373,6 @@ Record = (
     | StepTimed
     | ModelCompiled
     | Float8Layers
-    | Float8Window
     | MemoryBreakdown
     | FlopsCounted
     | EpochFinished

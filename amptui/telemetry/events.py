@@ -31,7 +31,6 @@ from amptui.records.run import (
     StepSkipped,
     Validated,
 )
-from amptui.telemetry.float8 import Float8Seen
 from amptui.telemetry.health import XRayVerdict, judge_trace, judge_xray, least_agreeing
 from amptui.telemetry.scaling import SkipMeaning
 from amptui.telemetry.stragglers import SlowRankNews
@@ -134,7 +133,6 @@ Happening = (
     | Validated
     | ModelCompiled
     | Float8Layers
-    | Float8Seen
     | PauseChanged
     | Note
     | Printed
@@ -253,8 +251,6 @@ def severity_of(about: Happening) -> Severity:
 def _is_warning(about: Happening) -> bool:
     if isinstance(about, RanksAwaited):
         return not about.over
-    if isinstance(about, Float8Seen):
-        return about.lossy > 0
     return isinstance(about, (GradientsDropped, UnderflowFound)) or (
         isinstance(about, Resumption) and about.record.restarts > 0
     )

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeGuard
 
-from amptui.records.findings import Float8Window, Float16Window, ModulesTraced, XRayTaken
+from amptui.records.findings import Float16Window, ModulesTraced, XRayTaken
 from amptui.records.own_loop import OTHER_PRECISIONS
 from amptui.records.run import base_precision
 from amptui.records.steps import Column
-from amptui.telemetry.float8 import Float8Seen
 from amptui.telemetry.health import LARGEST_FLOAT16
 from amptui.telemetry.scaler import ScalerWatch
 from amptui.telemetry.scaling import ScalerFacts, judge_scaler
@@ -99,8 +98,6 @@ class NumericsWatch:
     _window: Float16Window | None = None
     _trace: ModulesTraced | None = None
     _xray: XRayTaken | None = None
-    _float8: Float8Seen | None = None
-    _float8_window: Float8Window | None = None
 
     def add(self, stretch: Stretch, rooms: Column | None, float16_scale: float) -> None:
         """Add a stretch and its :func:`headrooms`; it replaces everything from its first step on."""
@@ -144,10 +141,6 @@ class NumericsWatch:
         """Add a float16 histogram."""
         self._window = window
 
-    def add_float8(self, window: Float8Window, seen: Float8Seen) -> None:
-        """Add what float8 makes of its products' operands, and that in short."""
-        self._float8_window, self._float8 = window, seen
-
     def add_trace(self, trace: ModulesTraced) -> None:
         """Add a module trace."""
         self._trace = trace
@@ -180,8 +173,6 @@ class NumericsWatch:
             window=self._window,
             trace=self._trace,
             xray=self._xray,
-            float8=self._float8,
-            float8_window=self._float8_window,
         )
 
     def _least(self, scale: float) -> float | None:

@@ -17,7 +17,6 @@ from amptui.records.own_loop import GradientsDropped, OptimizerFollowed
 from amptui.records.steps import StepRecord, Steps, in_batches
 from amptui.telemetry.eventlog import EventLog
 from amptui.telemetry.events import ComparisonOver, Resumption, summary_of_xray
-from amptui.telemetry.float8 import Float8Watch, summary_of_float8
 from amptui.telemetry.gpu_use import INTERRUPTIONS
 from amptui.telemetry.optimizer_steps import OptimizerSteps
 from amptui.telemetry.optimizers import FIRST, Optimizers
@@ -133,7 +132,6 @@ class Session:
     _ranks: RankWatch = field(default_factory=RankWatch)
     _requests: RequestWatch = field(default_factory=RequestWatch)
     _underflow: UnderflowWatch = field(default_factory=UnderflowWatch)
-    _float8: Float8Watch = field(default_factory=Float8Watch)
     _log: EventLog = field(default_factory=EventLog)
     _views: dict[str, SessionView] = field(default_factory=dict, init=False)
     """By the optimizer in front."""
@@ -306,13 +304,6 @@ class Session:
     def _add_window(self, record: findings.Float16Window) -> None:
         self._optimizers.first.numerics.add_window(record)
         self._tell_underflow(self._underflow.see_window(record))
-
-    def _add_float8_window(self, record: findings.Float8Window) -> None:
-        seen, is_news = summary_of_float8(record), self._float8.is_news(record)
-        if seen is not None:
-            self._optimizers.first.numerics.add_float8(record, seen)
-            if is_news:
-                self._log.add(seen)
 
     def _add_updates(self, record: findings.UpdatesMeasured) -> None:
         if (steps := self._steps_of(record)) is not None:
@@ -501,7 +492,6 @@ _FOLDS: Mapping[type[Any], Callable[[Session, Any], None]] = {
     findings.PrecisionsCompared: Session._compare,
     findings.StepTimed: lambda session, record: session._optimizers.first.timing.add(record),
     findings.ModelCompiled: lambda session, record: session._log.add(record),
-    findings.Float8Window: Session._add_float8_window,
     findings.Float8Layers: lambda session, record: session._log.add(record),
     findings.MemoryBreakdown: lambda session, record: session._optimizers.first.memory.update(
         {record.precision: record}

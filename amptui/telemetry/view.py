@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from amptui.records.answers import REQUEST_KINDS, Answer, RequestKind, RequestMade
 from amptui.records.findings import (
-    Float8Window,
     Float16Window,
     FlopsCounted,
     MemoryBreakdown,
@@ -35,7 +34,6 @@ from amptui.records.run import (
 from amptui.records.samples import AllocatorSample, DeviceSample, GpuSample
 from amptui.records.steps import StepRecord
 from amptui.telemetry.events import Event
-from amptui.telemetry.float8 import Float8Seen
 from amptui.telemetry.rank_watch import RanksView
 from amptui.telemetry.scaling import ScalerVerdict
 
@@ -340,10 +338,6 @@ class NumericsView:
     window: Float16Window | None = None
     trace: ModulesTraced | None = None
     xray: XRayTaken | None = None
-    float8: Float8Seen | None = None
-    """What float8 made of its products' operands in the newest step that was measured, in short."""
-    float8_window: Float8Window | None = None
-    """The same, with all operands."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

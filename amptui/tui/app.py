@@ -20,7 +20,6 @@ from amptui.records.control import (
     TraceRequest,
     XRayRequest,
 )
-from amptui.records.run import FP8_PRECISIONS, base_precision
 from amptui.telemetry.events import ComparisonOver
 from amptui.telemetry.optimizers import FIRST
 from amptui.tui.keys import ACTIONS, KEYS, pages_of
@@ -240,9 +239,6 @@ class WatchApp(RunScreen):
     def _ask_early(self) -> None:
         """The run has begun: ask for what was kept. One that ended before that is asked for nothing."""
         early, self._early = self._early, ()
-        if self._runs_in_float8 and self._shows_float16:  # what the key opened before that was known
-            self._state = replace(self._state, focus=None)
-            self._open_float8()
         for kind in () if self._over else early:
             self._send(kind)
 
@@ -385,37 +381,14 @@ class WatchApp(RunScreen):
         self._state = replace(self._state, focus=order[(place + 1) % len(order)])
 
     def action_focus_numerics(self) -> None:
-        """Enlarge the float16 panel to the whole screen and measure it now, or show all again.
-
-        In FP8 a page of float8's operands opens instead, which leads on to that panel.
-        """
-        if self._runs_in_float8 and not self._shows_float16:
-            self._open_float8()
-            self._measure_numerics()
-            return
-        focus = None if self._shows_float16 else "numerics"
+        """Enlarge the float16 panel to the whole screen and measure it now, or show all again."""
+        is_shown = self._state.focus == "numerics" and self._overlay is None
+        focus = None if is_shown else "numerics"
         self._overlay, self._state = None, replace(self._state, focus=focus)
         if focus is None:
             self._early = tuple(kind for kind in self._early if kind != "histogram")
             return
         self._measure_numerics()
-
-    @property
-    def _runs_in_float8(self) -> bool:
-        return base_precision(self._view.precision or "") in FP8_PRECISIONS
-
-    @property
-    def _shows_float16(self) -> bool:
-        return self._state.focus == "numerics" and self._overlay is None
-
-    def _open_float8(self) -> None:
-        from amptui.tui.overlays.float8_overlay import Float8Operands
-
-        self._overlay = Float8Operands()
-
-    def action_show_float16(self) -> None:
-        """Enlarge the float16 panel."""
-        self._overlay, self._state = None, replace(self._state, focus="numerics")
 
     def _measure_numerics(self) -> None:
         """Ask for a histogram of the next step, if the run takes that and nobody waits for one."""

@@ -58,7 +58,7 @@ VIEW_KEYS = (
         ("f",),
         "focus_numerics",
         "float16",
-        "measure how gradients fit into float16, or in FP8 into float8",
+        "measure how gradients fit into float16",
         is_page=True,
     ),
     Key("o", ("o",), "next_optimizer", "optimizer", "show the next of several optimizers in all panels"),
@@ -118,17 +118,15 @@ def footer_hints(
     *,
     paused: bool = False,
     switches_to: str = "",
-    in_float8: bool = False,
     several_optimizers: bool = False,
     has_traceback: bool = False,
 ) -> tuple[tuple[str, str], ...]:
     """The footer's hints: each key with its word; ``switches_to`` is the precision that ``p`` asks for.
 
-    ``in_float8``: ``f`` opens the page of float8. If the run ended with a traceback, its key is the first,
-    which has a place on every screen.
+    If the run ended with a traceback, its key is the first, which has a place on every screen.
     """
     target = precision_label(switches_to).removesuffix(" emulated").split()[-1] if switches_to else ""
-    words = {"toggle_precision": target, "focus_numerics": "float8" if in_float8 else ""}
+    words = {"toggle_precision": target}
     traceback = [key for key in keys if has_traceback and key.action == "show_output"]
     return (
         *((key.label, "traceback") for key in traceback),

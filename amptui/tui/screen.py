@@ -15,7 +15,7 @@ from amptui.diagnosis.activity import LOST
 from amptui.diagnosis.alerts import Alerts
 from amptui.records.answers import RequestKind
 from amptui.records.control import Asker
-from amptui.records.run import FP8_PRECISIONS, RunFailed, Severity, base_precision
+from amptui.records.run import RunFailed, Severity
 from amptui.telemetry.view import EMPTY_VIEW, SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.canvas_app import CanvasApp, Left
@@ -202,7 +202,6 @@ class RunScreen(CanvasApp):
                 self._keys(),
                 paused=self._view.state == "paused",
                 switches_to=activity.switch_target(self._view),
-                in_float8=base_precision(self._view.precision or "") in FP8_PRECISIONS,
                 several_optimizers=bool(self._view.optimizers),
                 has_traceback=isinstance(self._view.outcome, RunFailed)
                 and bool(self._view.outcome.traceback),

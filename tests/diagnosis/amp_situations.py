@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from amptui.records.findings import Float8LayerWindow, PhaseSeconds, ReferenceAgreement, StepTimed
+from amptui.records.findings import PhaseSeconds, ReferenceAgreement, StepTimed
 from amptui.records.ranks import RanksDisagree, RankValue
 from amptui.records.run import PauseChanged, PrecisionChanged, Record, Validated, Validation
 from amptui.telemetry.view import SessionView
@@ -96,20 +96,8 @@ def fp8_and_bf16_in_turns() -> Records:
     return [*in_float8("fp8"), comparison, *switched(901, "fp8", "bf16"), *made(901, 910, "bf16")]
 
 
-def emulated_fp8_with_an_outlier() -> Records:
-    """One channel of an input stands a million times above the others."""
-    operand = samples.float8_operand("input", 0.99, channel=3, channel_excess=1e6)
-    layer = Float8LayerWindow(name="mlp.fc", operands=(operand,))
-    window = replace(samples.float8_window(890, layer), precision="fp8-emulated")
-    return [*emulated_fp8_after_bf16(), window]
-
-
 def emulated_fp8_after_bf16() -> Records:
     return in_float8("fp8-emulated")
-
-
-def fp8_that_loses() -> Records:
-    return [*in_float8("fp8"), samples.float8_window(890, channel_error=0.9)]
 
 
 def xray_in_fp8(cosine: float, in_bf16: float) -> Records:
@@ -260,14 +248,10 @@ SITUATIONS: Mapping[str, Callable[[], Records]] = {
     "fp8_beside_fp16_alone": lambda: in_float8("fp8", before="fp16"),
     "fp8_and_bf16_in_turns": fp8_and_bf16_in_turns,
     "bf16_after_fp8": lambda: [*in_float8("fp8"), *switched(901, "fp8", "bf16"), *made(901, 1000, "bf16")],
-    "emulated_fp8_with_an_outlier": emulated_fp8_with_an_outlier,
     "emulated_fp8_after_bf16": emulated_fp8_after_bf16,
-    "fp8_that_loses": fp8_that_loses,
-    "fp8_that_lost_long_ago": lambda: [*fp8_that_loses(), *made(901, 2000, "fp8", step_seconds=0.8 * FAST)],
     "fp8_that_agrees": lambda: [
         *in_float8("fp8"),
         samples.xray(890, precision="fp8", loss_scale=None),
-        samples.float8_window(890),
     ],
     "fp8_that_differs": lambda: xray_in_fp8(0.7, 0.999),
     "fp8_that_differs_as_bf16_does": lambda: xray_in_fp8(0.7, 0.71),

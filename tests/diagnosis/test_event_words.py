@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from amptui.diagnosis.event_words import event_details, not_saved, run_ended
-from amptui.records.findings import Float8Layers, Float8LayerWindow, Float8Operand, LayerLeftOut
+from amptui.records.findings import Float8Layers, LayerLeftOut
 from amptui.records.keeping import KeepingChanged
 from amptui.records.ranks import (
     RankLost,
@@ -38,8 +38,6 @@ from tests.telemetry.record_samples import (
     backoff,
     compared,
     dropped,
-    float8_operand,
-    float8_window,
     followed,
     growth,
     module,
@@ -106,11 +104,6 @@ def layers(**changes: Any) -> Float8Layers:
     return replace(record, **changes)
 
 
-def operands(*of_layer: Float8Operand, name: str = "a") -> Float8LayerWindow:
-    return Float8LayerWindow(name=name, operands=of_layer)
-
-
-GRADIENT = float8_operand("gradient", 0.3, format="e5m2", scale_high=4096.0)
 OVERFLOWED = traced(615, first=module(largest=math.inf))
 RANK_3 = RanksOverflowed(time=2.0, step=612, ranks=(3,), count=1)
 STACKS = StacksTaken(
@@ -176,17 +169,6 @@ EVENTS: dict[str, Sequence[Record]] = {
     "layers in float8": [layers()],
     "layers in emulated float8": [
         layers(precision="fp8-emulated", emulated=True, layers=1, names=("a",), left_out=(), left_out_count=0)
-    ],
-    "float8 keeps all": [float8_window(4, operands(float8_operand("weight", 0.03), GRADIENT))],
-    "float8 loses operands": [
-        float8_window(
-            4,
-            operands(float8_operand("weight", 0.03), GRADIENT),
-            operands(float8_operand("input", 0.9), float8_operand("weight", 0.5), name=""),
-        )
-    ],
-    "float8 loses rows of an input": [
-        float8_window(4, operands(float8_operand("input", 0.03, row_error=0.95)))
     ],
     # ------------------------------------------------------------------------------------------ ranks
     "another loss scale on a rank": [disagreement("loss scale", 65536.0, 32768.0)],

@@ -23,7 +23,6 @@ from amptui.diagnosis.labels import (
     has_no_loss,
     layer_label,
     loss_form_words,
-    operand_label,
     optimizers_left_out,
     precision_glyph,
     precision_label,
@@ -104,11 +103,6 @@ def test_what_everything_is_called(goldens: Goldens) -> None:
             for name in NAMES
         ],
         "layers": [layer_label(name) for name in ("mlp.fc", "0", "")],
-        "operands": [
-            operand_label("gradient", "mlp.fc"),
-            operand_label("weight", "0"),
-            operand_label("input", ""),
-        ],
         "losses": [f"{form}: {loss_form_words(form, 4)}" for form in get_args(LossForm)],
         "short losses": [f"{form}: {loss_form_words(form, 4, brief=True)}" for form in get_args(LossForm)],
         "phases": [f"{name}: {waiting_words(view)}" for name, view in PHASES.items()],

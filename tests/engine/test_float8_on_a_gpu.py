@@ -15,7 +15,7 @@ from tests.tiny import Tiny, log_of, losses, prepare
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU"),
-    pytest.mark.usefixtures("usable_torchao", "windows_unasked"),
+    pytest.mark.usefixtures("usable_torchao"),
     pytest.mark.skipif(
         torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 9),
         reason="float8 products need compute capability 8.9",

@@ -5,7 +5,7 @@ from statistics import mean, median
 import torch
 
 from amptui.engine.float8 import torchao_trouble
-from amptui.records.findings import Float8Layers, Float8Window, FlopsCounted
+from amptui.records.findings import Float8Layers, FlopsCounted
 from amptui.records.run import Note
 from tests.benchmarks.lab import last_line
 from tests.benchmarks.watched import finished_run
@@ -68,7 +68,6 @@ def _train(bench: Bench, precision: str, *, compiles: bool) -> Found:
     records = finished_run(run_dir / "journal.jsonl")
     trained = steps_of(records)[steps // 2 :]
     layers = [record for record in records if isinstance(record, Float8Layers)]
-    windows = [record for record in records if isinstance(record, Float8Window)]
     flops = [record for record in records if isinstance(record, FlopsCounted)]
     return {
         "layers": layers[-1].layers if layers else 0,
@@ -76,8 +75,6 @@ def _train(bench: Bench, precision: str, *, compiles: bool) -> Found:
         "median_step_seconds": median(step.step_seconds or 0.0 for step in trained),
         "last_loss": mean(step.loss for step in trained if step.loss is not None),
         "flops_by_type": flops[-1].flops_by_type if flops else None,
-        "windows": len(windows),
-        "window_seconds": [window.seconds for window in windows],
         "unmeasured_steps": unmeasured(records),
         "errors": [r.text for r in records if isinstance(r, Note) and r.severity == "error"],
     }

@@ -16,15 +16,15 @@ import amptui
 from amptui import AmpMonitor
 from amptui.engine.float8 import NO_LAYER, NO_SHARDS, OWN_FLOAT8
 from amptui.records.answers import RequestRefused, RequestTaken
-from amptui.records.control import CheckpointRequest, HistogramRequest, PrecisionRequest
-from amptui.records.findings import Float8Layers, Float8Window
+from amptui.records.control import CheckpointRequest, PrecisionRequest
+from amptui.records.findings import Float8Layers
 from amptui.records.run import Note, RunStarted
 from amptui.records.steps import StepRecord
 from tests.builders import of
 from tests.builders import recorded as records
 from tests.own_loops import Form, Own, ask, switches, watched_run
 
-pytestmark = pytest.mark.usefixtures("usable_torchao", "windows_unasked")
+pytestmark = pytest.mark.usefixtures("usable_torchao")
 
 SWITCHES = {1: "fp32", 3: "fp8-emulated", 6: "bf16", 8: "fp8-emulated", 10: "fp16", 13: "fp32"}
 
@@ -228,25 +228,6 @@ def test_models_that_cannot_are_refused_with_the_reason(
     (refused,) = of(RequestRefused, records(runs))
     assert (refused.reason, refused.detail) == ("unavailable", why)
     assert of(RunStarted, records(runs))[0].unsupported["fp8-emulated"] == why
-
-
-# --------------------------------------------------------------------------------------- the keys
-
-
-@pytest.mark.parametrize("form", ["scaler", "closure"])
-def test_f_measures_the_operands_of_the_next_step_and_leaves_no_hook(form: Form, runs: Path) -> None:
-    own = Own()
-    hooked: list[bool] = []
-    with own.watch(precision="fp8") as monitor:
-
-        def before(_step: int) -> None:
-            hooked.append(any(module._forward_hooks for module in own.model.modules()))
-
-        own.watched(monitor, form, 10, before, {5: HistogramRequest()})
-    windows = of(Float8Window, records(runs))
-    assert [window.step for window in windows if window.requested] == [6]
-    assert {layer.name: len(layer.operands) for layer in windows[0].layers} == {"0": 3}
-    assert not any(hooked)
 
 
 @pytest.mark.ci  # it compiles

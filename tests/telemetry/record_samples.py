@@ -6,10 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 from amptui.records.findings import (
-    Float8LayerWindow,
-    Float8Operand,
-    Float8Role,
-    Float8Window,
     Float16Window,
     FlopsCounted,
     LayerAgreement,
@@ -270,40 +266,4 @@ def flops(precision: str = "fp32", **changes: Any) -> FlopsCounted:
 def product(name: str = "head", **changes: Any) -> UnalignedProduct:
     return replace(
         UnalignedProduct(name=name, sizes=(256, 10, 512), flops=1_000_000_000, padded=(10,)), **changes
-    )
-
-
-def float8_operand(role: Float8Role, error: float, **changes: Any) -> Float8Operand:
-    """An operand whose median channel is so far off; channel 17 sets the scale."""
-    facts = Float8Operand(
-        role=role,
-        format="e4m3",
-        elements=1000,
-        zeros=0.0,
-        flushed=0.004,
-        subnormal=0.25,
-        saturated=0.0,
-        error=0.026,
-        channel_error=error,
-        scale_low=2.0,
-        scale_high=2.0,
-        channel=17,
-        channel_excess=12_345.6,
-    )
-    return replace(facts, **changes)
-
-
-def float8_window(
-    step: int, *layers: Float8LayerWindow, requested: bool = False, channel_error: float = 0.03
-) -> Float8Window:
-    """The given layers, or one whose input is ``channel_error`` off."""
-    layer = Float8LayerWindow(name="mlp.fc", operands=(float8_operand("input", channel_error),))
-    return Float8Window(
-        time=100 + step / 1000,
-        step=step,
-        precision="fp8",
-        recipe="rowwise",
-        layers=layers or (layer,),
-        requested=requested,
-        seconds=0.1,
     )

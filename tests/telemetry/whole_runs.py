@@ -32,7 +32,6 @@ from tests.telemetry.record_samples import (
     compared,
     device,
     dropped,
-    float8_window,
     flops,
     followed,
     growth,
@@ -119,7 +118,6 @@ EVERYTHING: tuple[Record, ...] = (
     memory("fp16", copies=10**6, peak=10**9),
     compared(106, pairs=(pair(),)),
     *(Note(time=101.0 + number, severity="info", text="again") for number in range(3)),
-    float8_window(101, channel_error=0.9),
     xray(
         106,
         precision="fp8",

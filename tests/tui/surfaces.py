@@ -18,7 +18,6 @@ from amptui.tui.frame import Frame
 from amptui.tui.keys import ENDED_KEYS, KEYS, Key, footer_hints, keys_of
 from amptui.tui.layout import PANELS, RANKED_PANELS
 from amptui.tui.overlays.event_browser import EventBrowser
-from amptui.tui.overlays.float8_overlay import Float8Operands
 from amptui.tui.overlays.menus import Help, PrecisionMenu
 from amptui.tui.overlays.metrics_browser import MetricsBrowser
 from amptui.tui.overlays.overlay import Overlay
@@ -33,7 +32,7 @@ from amptui.tui.run_list import frame as run_list
 from tests.diagnosis import amp_situations
 from tests.reports.compare.compared_runs import BF16, FP32
 from tests.tui import numerics_views, rank_views, timing_views, views
-from tests.tui.overlays.opened import OPERANDS, printed, with_float8_xray, with_xray
+from tests.tui.overlays.opened import printed, with_float8_xray, with_xray
 from tests.tui.run_list.listed import STATE, plan
 from tests.tui.special_views import (
     DISCRIMINATOR,
@@ -173,8 +172,6 @@ def _overlays() -> Iterator[tuple[str, Draw]]:
         ("X-ray, operators", lambda _view: XRay(), xray, ("o",)),
         ("X-ray, sorted", lambda _view: XRay(), xray, ("s",)),
         ("X-ray in FP8", lambda _view: XRay(), with_float8_xray(), ()),
-        ("float8 operands", lambda _view: Float8Operands(), OPERANDS, ()),
-        ("float8 operands, one", lambda _view: Float8Operands(), OPERANDS, ("enter",)),
         ("floor", lambda _view: LossScaleQuestion(), at_the_floor(bf16="needs a newer GPU"), ()),
         ("NaN weights", lambda _view: LossScaleQuestion(), nan_weights(), ()),
         ("NaN weights, checkpoint", lambda _view: LossScaleQuestion(), nan_weights("step-000000008.pt"), ()),

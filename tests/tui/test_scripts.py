@@ -229,18 +229,6 @@ MEASURED = {
         run(refuses={"histogram": "amptui only observes this script"}, observed=True), ["f"]
     ),
     "a paused run measures nothing": Script(run(paused()), ["f"]),
-    "in FP8, f shows the operands of float8, which lead on to float16": Script(
-        run(precision="fp8-emulated"),
-        [
-            "f",
-            feed(
-                "a window",
-                step(6, "fp8-emulated"),
-                replace(samples.float8_window(6, channel_error=0.9), time=0.0),
-            ),
-            *(answer(HistogramRequest), "f", "e f h", "f"),
-        ],
-    ),
 }
 
 COLLAPSED = {

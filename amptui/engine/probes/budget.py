@@ -9,10 +9,9 @@ WINDOW_BUDGET = 0.001
 TIMELINE_BUDGET = 0.0006
 BUFFERS_BUDGET = 0.0002
 UPDATES_BUDGET = 0.0003
-FLOAT8_BUDGET = 0.001
 """The fraction of the training's time that each measurement may take: gradient norms, float16 histograms,
-timed steps, buffer checks, update ratios, and in FP8 the factors of its products. Together 0.33%, or 0.43% in
-FP8, so that watching a training does not slow it down noticeably."""
+timed steps, buffer checks and update ratios. Together 0.33%, so that watching a training does not slow it
+down noticeably."""
 
 
 class Cadence:

@@ -5,7 +5,7 @@ No measurement waits for the device: its numbers arrive a few steps later, throu
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,11 +18,10 @@ from amptui.base.script_signals import is_from_signal_handler
 from amptui.engine.failure import explain
 from amptui.engine.precision import Precision
 from amptui.engine.prepared import Trained
-from amptui.engine.probes.budget import BUFFERS_BUDGET, FLOAT8_BUDGET, WINDOW_BUDGET, Cadence
+from amptui.engine.probes.budget import BUFFERS_BUDGET, WINDOW_BUDGET, Cadence
 from amptui.engine.probes.buffers import BufferWatch
-from amptui.engine.probes.float8_window import Float8WindowProbe
 from amptui.engine.probes.float16_window import Float16WindowProbe
-from amptui.engine.probes.flop_counter import FlopCounter, is_anything_compiled, is_compiled
+from amptui.engine.probes.flop_counter import FlopCounter
 from amptui.engine.probes.flop_schedule import FlopSchedule, StepInputs
 from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.probes.module_trace import ModuleTrace, infinite_names
@@ -44,14 +43,6 @@ _CAPACITY = 8
 _UNSAFE = "binary_cross_entropy"
 
 _UNSAFE_ADVICE = known_hint(f"{_UNSAFE} is unsafe to autocast")[1]
-
-
-def no_float8(step: int, *, called: bool) -> str:
-    """What is said of ``step`` in FP8 without a float8 product; ``called``: its layers were called."""
-    what = f"no float8 layer ran in step {step:,}"
-    if called:
-        return f"{what}: Linear layers were called outside autocast, in torch.func, or with empty batches"
-    return f"{what}, which was computed in bf16: the model called none of its Linear layers"
 
 
 @contextmanager
@@ -144,12 +135,8 @@ class Probes:
         trained: Trained,
         gradients: GradientProbe,
         emit: Callable[[Record], object],
-        *,
-        memory_left_out: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._model = trained.model
-        self._memory_left_out = memory_left_out
-        """Within it the allocator's peak is not the training's."""
         self._device = trained.device
         self._enabled = trained.probes
         self.flops = FlopSchedule(trained.model, emit)
@@ -163,11 +150,8 @@ class Probes:
         self._window_answers: list[Answer] = []
         """For the requests of a window that was not measured yet."""
         self._window_is_old = False
-        self._linears = trained.precisions["fp32"].linears
-        self._is_compiled = False
-        """Whether something was found compiled: a float8 window would run it eagerly, with more memory."""
-        self._float8_cadence = Cadence(FLOAT8_BUDGET, free=1)
         self._no_float8_reported = False
+        """Whether it was said that a step was recorded as FP8 though no product was float8's."""
         self._infinite_at_start = infinite_names(trained.model)
         self._buffers = BufferWatch(trained.model, self._infinite_at_start)
         self._buffers_cadence = Cadence(BUFFERS_BUDGET)
@@ -220,8 +204,7 @@ class Probes:
         """
         series = self._series if self.traces else None
         counted_inputs = inputs if inputs is not None and self.flops.is_due(precision, inputs) else None
-        measures_float8 = self.float8_is_due
-        if step > 1 and series is None and counted_inputs is None and not measures_float8:
+        if step > 1 and series is None and counted_inputs is None:
             yield
             return
         with ExitStack() as stack:
@@ -229,22 +212,19 @@ class Probes:
             trace = None
             if series is not None:
                 trace = stack.enter_context(ModuleTrace(self._model, self._infinite_at_start))
-            float8, is_answer, sees_all = None, bool(self._window_answers), False
-            if measures_float8 and self._linears is not None:
-                stack.enter_context(self._memory_left_out())
-                sees_all = _is_before_forward(self._device.type)
-                float8 = stack.enter_context(Float8WindowProbe(self._linears))
+            sees_all = _is_before_forward(self._device.type)
             flops = None if counted_inputs is None else stack.enter_context(FlopCounter(self._model))
             yield
         for text in unsafe:
             self._emit(Note(time=time.time(), severity="warning", text=text))
         if flops is not None and counted_inputs is not None:
-            self.flops.add(flops.record(step=step, precision=precision.name), counted_inputs)
-        if float8 is not None:
-            with self.suppress_errors("float8 window"):
-                self._send_float8(float8, step, precision, is_answer=is_answer)
-                if sees_all and not float8.layers_multiplied:
-                    self._report_no_float8(step, called=float8.layers_called)
+            count = flops.record(step=step, precision=precision.name)
+            self.flops.add(count, counted_inputs)
+            is_float8 = precision.float8 is None or "float8" in count.flops_by_type
+            if sees_all and not is_float8 and not self._no_float8_reported:
+                self._no_float8_reported = True
+                text = f"no float8 layer ran in step {step:,}: are Linear layers called, and within autocast?"
+                self._emit(Note(time=time.time(), severity="warning", text=text))
         if trace is not None and series is not None:
             with self.suppress_errors("trace", failed=series.end):
                 self._send_trace(trace, series, step, precision)
@@ -255,7 +235,7 @@ class Probes:
         if self._series is not None and self._series.active:
             return self._series.steps_left
         window = self.window_is_due and not self._together
-        return int(window or self.float8_is_due or (self._enabled and self._buffers_cadence.due()))
+        return int(window or (self._enabled and self._buffers_cadence.due()))
 
     @property
     def window_is_due(self) -> bool:
@@ -266,23 +246,6 @@ class Probes:
         cadence = self._window_cadence
         is_urgent = self._window_is_old and cadence.may_borrow
         return bool(self._window_answers) or (self._enabled and (is_urgent or cadence.due()))
-
-    @property
-    def float8_is_due(self) -> bool:
-        """Whether to measure the operands of float8 products: ``f`` was pressed, or the budget allows it.
-
-        Only when asked for in a compiled model: run eagerly, it may need more memory than there is.
-        """
-        if self._linears is None or self._linears.form is None:
-            return False
-        return bool(self._window_answers) or (
-            self._enabled and not self._is_compiled and self._float8_cadence.due() and not self._compiles()
-        )
-
-    def _compiles(self) -> bool:
-        """Whether anything is compiled; looked for only where a window is due, and remembered."""
-        self._is_compiled = is_anything_compiled() or is_compiled(self._model)
-        return self._is_compiled
 
     def after_backward(
         self, step: int, precision: Precision, *, assumed_scale: float, window: bool | None = None
@@ -409,32 +372,6 @@ class Probes:
                 series.end("" if result is not None else "its results were lost")
 
         self._push(trace.values(), precision.scale, deliver)
-
-    def _send_float8(
-        self, probe: Float8WindowProbe, step: int, precision: Precision, *, is_answer: bool
-    ) -> None:
-        def deliver(values: Sequence[float] | None, _scale: float | None, _seconds: float | None) -> None:
-            device_seconds = 0.0
-            if values is not None:
-                device_seconds = probe.device_seconds
-                self._emit(probe.record(values, step=step, precision=precision.name, requested=is_answer))
-            self._float8_cadence.charge(max(probe.seconds, device_seconds))
-
-        row = probe.values()
-        self._float8_cadence.begin()
-        if row.numel():
-            self._push(row, None, deliver)
-        else:
-            self._float8_cadence.charge(probe.seconds)
-        if probe.trouble is not None:
-            raise probe.trouble
-
-    def _report_no_float8(self, step: int, *, called: bool) -> None:
-        """Say once that ``step`` was recorded as FP8 though no product was float8's."""
-        if self._no_float8_reported:
-            return
-        self._no_float8_reported = True
-        self._emit(Note(time=time.time(), severity="warning", text=no_float8(step, called=called)))
 
     def _send_buffers(self, step: int) -> None:
         began = time.perf_counter()

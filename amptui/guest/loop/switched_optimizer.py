@@ -128,10 +128,8 @@ class SwitchedOptimizer(ObservedOptimizer):
         self.work_begins()
         # The script may copy or save its model between two steps: there are no hooks in it then.
         is_observed = self.step < self._probes_until and not self._in_attempt
-        if is_observed and self._traced_step != self.step + 1:
-            probes = self._boundary.probes
-            if probes.traces or probes.float8_is_due:
-                self._enter_probes()
+        if is_observed and self._traced_step != self.step + 1 and self._boundary.probes.traces:
+            self._enter_probes()
 
     def after_pass(self, backward: BackwardPass) -> None:
         """See :meth:`ObservedOptimizer.after_pass`; measures the float16 window where it is due."""

@@ -151,8 +151,7 @@ def _speak_against(candidates: Sequence[Candidate]) -> Advice | None:
 def is_safe(candidate: Candidate) -> bool:
     """Whether it may be recommended: nothing found speaks against it.
 
-    Gradients that only differ, and factors that float8 loses, are no obstacle if the losses are the same
-    nevertheless.
+    Gradients that only differ are no obstacle if the losses are the same nevertheless.
     """
     if candidate.exclusion is not None:
         return False
@@ -162,7 +161,7 @@ def is_safe(candidate: Candidate) -> bool:
     findings = troubles(answer)
     trains_alike = answer is not None and answer.of("loss").state == "same"
     return all(
-        trains_alike and finding.subject in ("agreement", "float8") and finding.grade == "warning"
+        trains_alike and finding.subject == "agreement" and finding.grade == "warning"
         for finding in findings
     )
 

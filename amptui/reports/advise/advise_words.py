@@ -26,14 +26,13 @@ from amptui.reports.compare.trace import MEAN_STEPS
 from amptui.reports.compare.welch import MIN_SEEDS
 from amptui.telemetry.view import SessionView
 
-SUBJECTS: tuple[Subject, ...] = ("overflow", "forward", "float16", "float8", "agreement", "loss", "limit")
+SUBJECTS: tuple[Subject, ...] = ("overflow", "forward", "float16", "agreement", "loss", "limit")
 """The rows of the table below speed and memory."""
 
 ROW_LABELS: Mapping[Subject, str] = {
     "overflow": "overflow",
     "forward": "forward",
     "float16": "float16",
-    "float8": "float8",
     "agreement": "gradients",
     "loss": "loss",
     "limit": "limit",
@@ -290,7 +289,7 @@ def _memory_cell(candidate: Candidate) -> str:
 
 def _cell(answer: AmpAnswer | None, subject: Subject) -> str:
     findings = () if answer is None else answer.findings
-    # Small numbers are a subject of their own in float16 and in float8.
+    # float16's small numbers are no subject of FP8.
     finding = next((one for one in findings if one.subject == subject), None)
     if finding is None or answer is None or not _speaks(finding, answer):
         return ""

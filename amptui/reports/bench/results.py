@@ -18,7 +18,7 @@ from amptui.diagnosis.bottleneck import (
     phase_changes,
     why_slower,
 )
-from amptui.diagnosis.float8_words import layer_details, layers_event
+from amptui.diagnosis.event_words import float8_details, float8_layers
 from amptui.diagnosis.labels import compared_label, data_label, precision_label
 from amptui.diagnosis.speed import explanations, launch_bound_gain, ratio_words, result_cards
 from amptui.diagnosis.summary import table
@@ -304,11 +304,11 @@ def _size_lines(size: Measured, request: BenchRequest) -> list[str]:
 
 def _float8_lines(record: Float8Layers) -> list[str]:
     """Which layers multiply in float8, and of the others the first few with the reason."""
-    *left_out, named = layer_details(record)
+    *left_out, named = float8_details(record)
     more = record.left_out_count - _MAX_LEFT_OUT
     if len(left_out) > _MAX_LEFT_OUT:
         left_out = [*left_out[:_MAX_LEFT_OUT], f"and {units.count(more)} more in bfloat16"]
-    return [layers_event(record), *(f"  {line}" for line in (*left_out, named))]
+    return [float8_layers(record), *(f"  {line}" for line in (*left_out, named))]
 
 
 def float8_hints(size: Measured, request: BenchRequest) -> list[str]:

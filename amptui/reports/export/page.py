@@ -4,7 +4,6 @@ from amptui.base.version import __version__
 from amptui.reports.export import run_details, safety, sections
 from amptui.reports.export.chart import draw
 from amptui.reports.export.curves import charts
-from amptui.reports.export.float8_card import float8_operands
 from amptui.reports.export.markup import Markup, card, chip, document, element
 from amptui.reports.export.optimizers_card import axis_attributes, optimizers_card, other_cards
 from amptui.reports.export.ranks_card import ranks_card
@@ -36,7 +35,6 @@ def _main(recording: RecordedRun) -> Markup:
         card("curves", element("div", *others, class_="charts") if any(others) else None),
         *other_cards(recording),
         safety.window(view.numerics.window),
-        float8_operands(view.numerics.float8_window),
         safety.trace(view.numerics.trace),
         safety.xray(view.numerics.xray),
         run_details.events(view),

@@ -14,7 +14,7 @@ from amptui.base.errors import AmptuiError
 from amptui.base.text import printable
 from amptui.diagnosis.event_words import event_details, event_text
 from amptui.diagnosis.labels import data_label
-from amptui.records.findings import Float8Window, StepTimed, UpdatesMeasured
+from amptui.records.findings import StepTimed, UpdatesMeasured
 from amptui.records.own_loop import OTHER_PRECISIONS
 from amptui.records.run import (
     LOW_PRECISIONS,
@@ -30,7 +30,6 @@ from amptui.records.samples import DeviceSample
 from amptui.records.steps import StepRecord, Steps
 from amptui.reports.export.recorded_run import RecordedRun
 from amptui.telemetry.events import Event
-from amptui.telemetry.float8 import is_zero, operands_of
 from amptui.telemetry.numerics import FIRST_SCALE, headroom
 from amptui.telemetry.optimizers import FIRST, MAX_OPTIMIZERS
 
@@ -49,7 +48,7 @@ _FILE_VERSION = "brain.Event:2"
 
 Scalars = Mapping[str, float | None]
 
-_OfAStep = EpochFinished | Validated | StepTimed | UpdatesMeasured | Float8Window
+_OfAStep = EpochFinished | Validated | StepTimed | UpdatesMeasured
 """Records of scalars that few steps have."""
 
 
@@ -117,8 +116,6 @@ class EventFile:
         if isinstance(record, UpdatesMeasured):
             optimizer = self._of(record.optimizer)
             return {} if optimizer is None else optimizer.updates(record)
-        if isinstance(record, Float8Window):
-            return dict(_operands(record))
         return _validation(record)
 
     def _device(self, sample: DeviceSample) -> Iterator[tuple[str, float | None]]:
@@ -244,17 +241,6 @@ def _phases(record: StepTimed) -> Scalars:
         scalars[f"phases/{phase.name}_host_seconds{of_emulated}"] = phase.host_seconds
         scalars[f"phases/{phase.name}_device_seconds{of_emulated}"] = phase.device_seconds
     return scalars
-
-
-def _operands(window: Float8Window) -> Iterator[tuple[str, float | None]]:
-    """What float8 loses of each operand; an operand of zeros has no error."""
-    for one in operands_of(window):
-        operand, tag = one.operand, f"float8/{one.layer or 'model'}/{one.operand.role}"
-        yield f"{tag}_channel_error", None if is_zero(operand) else operand.channel_error
-        yield f"{tag}_row_error", None if is_zero(operand) else operand.row_error
-        yield f"{tag}_flushed", operand.flushed
-        yield f"{tag}_subnormal", operand.subnormal
-        yield f"{tag}_saturated", operand.saturated
 
 
 def _run_lines(run: RunStarted) -> Iterator[str]:

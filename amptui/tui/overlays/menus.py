@@ -39,7 +39,6 @@ TERMS = (
     ("headroom", "how often the loss scale can double before an overflow"),
     ("underflow", "gradients too small for float16: zero, or with few bits"),
     ("cosine", "1 if the gradients of AMP or FP8 point where FP32's do"),
-    ("operand", "input, weight or output gradient of a float8 layer"),
 )
 """Words that the screen uses, for those who have not met them."""
 

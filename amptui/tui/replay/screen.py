@@ -43,7 +43,7 @@ MOVING = (
 
 _QUIT = Key("q", ("q", "ctrl+q", "ctrl+c"), "ask_quit", "quit", "quit the replay")
 
-_MEANINGS = {"focus_numerics": "show the latest float16 histogram, or float8 operands in FP8"}
+_MEANINGS = {"focus_numerics": "show the latest float16 histogram"}
 """What a key of every screen does here, where nothing can be measured."""
 
 REPLAY_KEYS = (

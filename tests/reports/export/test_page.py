@@ -18,7 +18,6 @@ from amptui.records.own_loop import OTHER_PRECISIONS
 from amptui.records.run import Record
 from amptui.records.steps import StepRecord
 from amptui.reports.export import export, run_details, safety, sections
-from amptui.reports.export.float8_card import float8_operands
 from amptui.reports.export.markup import Markup, element, joined
 from amptui.reports.export.page import page
 from amptui.reports.export.ranks_card import ranks_card
@@ -35,7 +34,7 @@ from tests.reports.texts import Reading, page_words, without_style
 from tests.telemetry import record_samples
 from tests.telemetry.record_strategies import RECORDS
 from tests.tui import numerics_views, rank_views, timing_views, views
-from tests.tui.overlays.opened import OPERANDS, float8_xray
+from tests.tui.overlays.opened import float8_xray
 from tests.tui.special_views import MEMORY, WITHOUT_PEAKS, with_memory
 from tests.tui.view_parts import note
 
@@ -191,7 +190,6 @@ CARDS: dict[str, Callable[[], Markup | None]] = {
     "trace": lambda: safety.trace(numerics_views.traced()),
     "X-ray": lambda: safety.xray(numerics_views.xrayed()),
     "X-ray in FP8": lambda: safety.xray(float8_xray()),
-    "float8": lambda: float8_operands(OPERANDS.numerics.float8_window),
     "time": lambda: sections.time_spent(timing_views.launch_bound()),
     "time, on the CPU and on the GPU": lambda: sections.time_spent(timed_unlike()),
     "memory": lambda: sections.memory_spent(with_memory(*MEMORY)),

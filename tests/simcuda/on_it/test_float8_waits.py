@@ -8,12 +8,11 @@ from torch import nn
 
 from amptui.records.control import (
     ComparisonRequest,
-    HistogramRequest,
     PrecisionRequest,
     TraceRequest,
     XRayRequest,
 )
-from amptui.records.findings import Float8Layers, Float8Window, ModulesTraced, PrecisionsCompared, XRayTaken
+from amptui.records.findings import Float8Layers, ModulesTraced, PrecisionsCompared, XRayTaken
 from amptui.records.run import PrecisionChanged
 from amptui.records.steps import StepRecord
 from tests.simcuda.training import Asks, run
@@ -39,7 +38,6 @@ def test_no_float8_step_waits(recipe: str, probes: bool) -> None:
     assert {step.precision for step in trained.log.of(StepRecord)} == {"fp8"}
     (layers,) = trained.log.of(Float8Layers)
     assert (layers.layers, layers.emulated) == (1, False)
-    assert bool(trained.log.of(Float8Window)) == probes
 
 
 def test_no_toggle_waits_and_what_follows_is_the_other_precisions() -> None:
@@ -53,10 +51,9 @@ def test_no_toggle_waits_and_what_follows_is_the_other_precisions() -> None:
     assert [type(module) for module in linears] == [nn.Linear] * 2
 
 
-def test_no_comparison_no_window_and_no_trace_of_float8_waits() -> None:
-    asks: Asks = {15: HistogramRequest(), 20: TraceRequest(), 30: ComparisonRequest(("bf16", "fp8"))}
+def test_no_comparison_and_no_trace_of_float8_waits() -> None:
+    asks: Asks = {20: TraceRequest(), 30: ComparisonRequest(("bf16", "fp8"))}
     trained = run(asks=asks, steps=145, precision="fp8")
-    assert [window.step for window in trained.log.of(Float8Window) if window.requested] == [16]
     assert len(trained.log.of(ModulesTraced)) == 1
     assert [row.precision for row in trained.log.of(PrecisionsCompared)[-1].rows] == ["bf16", "fp8"]
     assert trained.marks.places() == NOWHERE

@@ -1,21 +1,14 @@
 """An overlay on a canvas of its own, and X-rays to show."""
 
-import math
 from dataclasses import replace
-from typing import Any
 
 from amptui.records.findings import (
-    Float8LayerWindow,
-    Float8Operand,
-    Float8Role,
-    Float8Window,
     LayerAgreement,
     OperatorCount,
     ReferenceAgreement,
     XRayTaken,
 )
 from amptui.records.run import Printed, Record, RunFailed
-from amptui.telemetry.float8 import summary_of_float8
 from amptui.telemetry.view import NumericsView, SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.overlays.overlay import Overlay
@@ -147,47 +140,3 @@ def float8_xray(**changes: object) -> XRayTaken:
 def with_float8_xray(**changes: object) -> SessionView:
     """A session whose newest X-ray is FP8's."""
     return replace(views.compared(), numerics=NumericsView(xray=float8_xray(**changes)))
-
-
-LOST_OPERAND = replace(
-    samples.float8_operand("weight", 0.968),
-    elements=4096,
-    zeros=0.002,
-    flushed=0.9375,
-    subnormal=0.0123,
-    error=0.0213,
-    channel=3,
-    channel_excess=997_000.0,
-    first_exponent=-14,
-    counts=(100, 900, 1500, 1340, 150, 50, *(0,) * 15, 10, 38),
-)
-
-
-def float8_operand(role: Float8Role, channel_error: float, **changes: Any) -> Float8Operand:
-    counted = {"first_exponent": -12, "counts": (4, *(52,) * 18, 60), **changes}
-    return samples.float8_operand(role, channel_error, **counted)
-
-
-def float8_window(**changes: Any) -> Float8Window:
-    qkv = (
-        float8_operand("input", 0.026),
-        float8_operand("weight", 0.025),
-        float8_operand("gradient", 0.05, format="e5m2"),
-    )
-    fc = float8_operand("input", 0.031, flushed=0.2), LOST_OPERAND, float8_operand("gradient", 0.3)
-    layers = (
-        Float8LayerWindow(name="blocks.0.attn.qkv", operands=qkv),
-        Float8LayerWindow(name="blocks.0.mlp.fc", operands=fc),
-        Float8LayerWindow(name="head", operands=(float8_operand("input", math.nan, zeros=1.0, counts=()),)),
-    )
-    facts: dict[str, Any] = {"precision": "fp8-emulated", "layers": layers, **changes}
-    return replace(samples.float8_window(1200), **facts)
-
-
-def with_float8_window(shown: Float8Window) -> SessionView:
-    numerics = NumericsView(float8=summary_of_float8(shown), float8_window=shown)
-    return replace(views.compared(), numerics=numerics)
-
-
-OPERANDS = with_float8_window(float8_window())
-"""A session whose newest window of float8 is FP8's."""

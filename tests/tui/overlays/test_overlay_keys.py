@@ -13,7 +13,6 @@ from amptui.telemetry.view import EMPTY_VIEW, SessionView
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.keys import KEYS, pages_of
 from amptui.tui.overlays.event_browser import EventBrowser
-from amptui.tui.overlays.float8_overlay import Float8Operands
 from amptui.tui.overlays.menus import Help, PrecisionMenu
 from amptui.tui.overlays.metrics_browser import MetricsBrowser
 from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Overlay
@@ -23,7 +22,7 @@ from amptui.tui.overlays.xray_overlay import XRay
 from tests.builders import fold, view_of
 from tests.golden import Goldens
 from tests.tui import views
-from tests.tui.overlays.opened import OPERANDS, SCREEN, drawn, layer, lines, with_xray
+from tests.tui.overlays.opened import SCREEN, drawn, layer, lines, with_xray
 from tests.tui.special_views import at_the_floor, nan_weights
 
 OVERLAYS: dict[str, Callable[[], Overlay]] = {
@@ -36,7 +35,6 @@ OVERLAYS: dict[str, Callable[[], Overlay]] = {
     "configuration": ConfigurationBrowser,
     "floor": LossScaleQuestion,
     "x-ray": XRay,
-    "float8": Float8Operands,
     "metrics": MetricsBrowser,
 }
 
@@ -48,7 +46,6 @@ ALL_PRESSES = [
 ]
 VIEWS = {name: build() for name, build in views.ALL.items()} | {
     "x-ray": with_xray(),
-    "float8": OPERANDS,
     "floor": at_the_floor(),
     "NaN weights": nan_weights("step-000000008.pt"),
 }
@@ -84,7 +81,7 @@ def test_an_overlay_that_covers_all_hides_everything(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(OVERLAYS))
 def test_an_ascii_terminal_has_a_replacement_for_every_character(name: str, keys: tuple[str, ...]) -> None:
     overlay = OVERLAYS[name]()
-    view = at_the_floor() if name == "floor" else OPERANDS if name == "float8" else with_xray()
+    view = at_the_floor() if name == "floor" else with_xray()
     for key in keys:
         overlay.press(key, view)
     shown = "".join(drawn(overlay, view, ascii_only=True).lines())

@@ -11,7 +11,6 @@ from amptui.base import units
 from amptui.records.findings import Float16Window
 from amptui.telemetry.view import EMPTY_SERIES, PrecisionSwitch, Series
 from amptui.tui.canvas import Canvas
-from amptui.tui.renderables.float8_histogram import draw_operand
 from amptui.tui.renderables.float16_histogram import draw_exponents
 from amptui.tui.renderables.gauges import DIGIT_LINES, draw_bar, draw_digits, draw_interval, draw_progress
 from amptui.tui.renderables.plot import CurvePlot
@@ -20,7 +19,6 @@ from amptui.tui.renderables.sparkline import draw_sparkline
 from amptui.tui.renderables.step_window import GUTTER, Window
 from amptui.tui.style import Style
 from tests.telemetry import record_samples
-from tests.tui.overlays.opened import float8_operand
 from tests.tui.renderables.tracks import series_of
 
 if TYPE_CHECKING:
@@ -146,11 +144,6 @@ def _histograms() -> Iterator[Drawn]:
             canvas = Canvas(width, 14)
             draw_exponents(canvas, shown)
             yield title, canvas
-    for format_, first in (("e4m3", -43), ("e4m3", -42), ("e4m3", -12), ("e5m2", -18)):
-        for width in (60, 76):
-            canvas = Canvas(width, 9)
-            draw_operand(canvas, float8_operand("input", 0.1, format=format_, first_exponent=first))
-            yield f"float8 {format_} from 2^{first}", canvas
 
 
 def _plots() -> Iterator[Drawn]:
