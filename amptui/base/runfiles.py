@@ -8,7 +8,6 @@ import errno
 import fcntl
 import os
 import stat
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -31,23 +30,16 @@ LINK = "a symbolic link, and none is followed here"
 class OwnFolder:
     """The folder of a live run, known by its identity: its path may come to mean another folder.
 
-    A folder that is gone is created again and is then the run's. Raises OSError. Used by any thread.
+    Raises OSError. Used by any thread.
     """
 
     def __init__(self, path: Path) -> None:
         self._path, self._identity = path, path.stat()
-        self._lock = threading.Lock()
 
     def claim(self) -> None:
         """To be called before anything is written or removed there: raise OSError if it is another folder."""
-        with self._lock:
-            try:
-                status = self._path.stat()
-            except FileNotFoundError:
-                self._path.mkdir(FOLDER_MODE, parents=True)
-                status = self._identity = self._path.stat()
-            if not os.path.samestat(status, self._identity):
-                raise OSError(errno.ESTALE, "another folder has taken its place", str(self._path))
+        if not os.path.samestat(self._path.stat(), self._identity):
+            raise OSError(errno.ESTALE, "another folder has taken its place", str(self._path))
 
 
 def open_file(path: Path | str, flags: int, *, folder: int | None = None) -> int:

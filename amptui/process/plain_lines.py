@@ -4,13 +4,12 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, TextIO
 
 from amptui.base import units
 from amptui.base.notification import notify
 from amptui.base.prompt import complain
-from amptui.base.runfiles import is_still
 from amptui.base.text import NO_ROOM, fall_silent, write_line
 from amptui.diagnosis.activity import phase_words
 from amptui.diagnosis.alerts import Alerts
@@ -251,38 +250,29 @@ def lasting_streams() -> Iterator[None]:
 
 
 class LastingStream:
-    """A text stream that drops what it cannot write, reports it once, and keeps trying.
+    """A text stream that drops what a full disk does not take, says so once, and keeps trying.
 
-    A model that closes it closes nothing; once the model has closed its descriptor, all is dropped.
+    Once its reader is gone it drops everything. A model that closes it closes nothing.
     """
 
     def __init__(self, stream: TextIO, name: str) -> None:
         self._stream = stream
         self._name = name
         self._complained = False
-        self._opened: os.stat_result | None = None
-        """What the descriptor is; None of a stream in memory."""
-        self.renew()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
-    def renew(self) -> None:
-        """Its descriptor leads elsewhere from now on."""
-        with suppress(OSError, ValueError):
-            self._opened = os.fstat(self._stream.fileno())
-
     def write(self, text: str) -> int:
         try:
-            return self._stream.write(text) if self._is_there() else len(text)
+            return self._stream.write(text)
         except OSError as error:
             self._bear(error)
             return len(text)
 
     def flush(self) -> None:
         try:
-            if self._is_there():
-                self._stream.flush()
+            self._stream.flush()
         except OSError as error:
             self._bear(error)
 
@@ -293,15 +283,10 @@ class LastingStream:
     def finish(self) -> None:
         """Flush, so that nothing left over can fail when the process exits."""
         try:
-            if self._is_there():
-                self._stream.flush()
+            self._stream.flush()
         except OSError as error:
             self._bear(error)
             fall_silent(self._stream)
-
-    def _is_there(self) -> bool:
-        """Whether nobody has closed it; its number may be another file's by now."""
-        return self._opened is None or is_still(self._stream.fileno(), self._opened)
 
     def _bear(self, error: OSError) -> None:
         if error.errno not in NO_ROOM:
@@ -316,12 +301,4 @@ def separate_stdout() -> TextIO:
     sys.stdout.flush()
     own = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    renew_streams()
     return own
-
-
-def renew_streams() -> None:
-    """Tell the standard streams that their descriptors lead elsewhere."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, LastingStream):
-            stream.renew()

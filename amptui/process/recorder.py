@@ -75,7 +75,7 @@ class Recorder:
         self._run_dir = run_dir
         self._own = own or OwnFolder(run_dir.path)
         self._request = request
-        self._journal = Journal(run_dir.journal_path, folder=self._own)
+        self._journal = Journal(run_dir.journal_path)
         self._listeners = listeners
         self._failed: list[Callable[..., None]] = []
         self._outbox: deque[Record | threading.Event] = deque()  # an event: set once all before it is written
@@ -304,9 +304,8 @@ class Recorder:
         trouble = f"journal: {journal.trouble}" if journal.cause else ""
         change = KeepingChanged(time=time.time(), what="journal", trouble=trouble, unsaved=journal.unsaved)
         self._outbox.append(change)
-        is_missing = self._lacks_run_json or not self._run_dir.run_json_path.exists()
-        if not journal.cause and self._run_json and is_missing:
-            self._write_run_json()  # the folder was gone, or the disk full, and no longer is
+        if not journal.cause and self._lacks_run_json:
+            self._write_run_json()  # the disk was full, and no longer is
 
 
 def _line(record: Record) -> bytes:

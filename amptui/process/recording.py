@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from amptui.base.runfiles import OwnFolder
 from amptui.base.version import __version__
 from amptui.base.webhook import Webhook
 from amptui.device.sampler import Sampler
@@ -43,10 +44,9 @@ class Recording:
     ) -> None:
         self.run_dir = run_dir
         self._lock = RunLock.take(run_dir.path, new=not goes_on)
-        listeners = [*listeners, lambda _batch: self._lock.renew()]  # once a second: the device is sampled
         try:
             session = Session(str(run_dir.path))
-            own = self._lock.folder
+            own = OwnFolder(run_dir.path)
             recorder = Recorder(session, run_dir, own, request=request, listeners=listeners, goes_on=goes_on)
         except BaseException:
             self._lock.release()

@@ -27,7 +27,6 @@ from amptui.process.plain_lines import (
     JsonLines,
     PlainFront,
     lasting_streams,
-    renew_streams,
     separate_stdout,
 )
 from amptui.process.recorder import Listener
@@ -224,7 +223,6 @@ def _redirect_output(path: Path, descriptors: Sequence[int]) -> None:
     for descriptor in descriptors:
         os.dup2(file, descriptor)
     os.close(file)
-    renew_streams()
 
 
 def follow(

@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from amptui.base.errors import RunFolderError
-from amptui.base.runfiles import FILE_MODE, OwnFolder, is_still, open_file
+from amptui.base.runfiles import FILE_MODE, open_file
 from amptui.runs.rundir import LOCK_NAME, RunDir, reason, refuse_a_run
 
 _PATIENCE_SECONDS = 0.5
 """Checking whether the lock is held takes it for microseconds; a new run waits that out."""
 
 _RETRY_SECONDS = 0.01
-
-_NO_DESCRIPTOR = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +45,8 @@ class RunLock:
     Children of this process do not hold it, so that a child that lives on does not block a dead run's folder.
     """
 
-    def __init__(self, path: Path, file: int) -> None:
-        self._path = path
-        self.folder = OwnFolder(path.parent)
-        """The run's, which keeps its identity while it is locked."""
+    def __init__(self, file: int) -> None:
         self._file: int | None = file
-        self._identity = os.fstat(file)
         # Forked children share a lock: it would last until the last of them exits.
         os.register_at_fork(after_in_child=self._close)
 
@@ -72,7 +66,7 @@ class RunLock:
                 f"another run is training in {folder} ({holder(folder) or 'just started'})",
                 hint=f"watch it with `amptui attach {folder}`",
             )
-        lock = cls(run_dir.lock_path, file)
+        lock = cls(file)
         try:
             if new:
                 refuse_a_run(run_dir)
@@ -81,31 +75,16 @@ class RunLock:
             raise
         return lock
 
-    def renew(self) -> None:
-        """Lock the folder again if it was deleted and recreated, or if the lock was closed."""
-        if self._file is None:
-            return
-        with suppress(OSError):
-            self.folder.claim()
-            if not is_still(self._file, self._identity):
-                self._file = _NO_DESCRIPTOR  # the next file opened may get its number
-            elif os.path.lexists(self._path) and os.path.samestat(self._identity, self._path.lstat()):
-                return
-            file = _locked(self._path, 0.0)
-            if file is not None:
-                self._close()
-                self._file, self._identity = file, os.fstat(file)
-
     def release(self) -> None:
         """Release the folder; does nothing if it was released before."""
-        if self._file is not None and is_still(self._file, self._identity):
+        if self._file is not None:
             with suppress(OSError):
                 os.ftruncate(self._file, 0)  # on file systems without locks, the content is the lock
         self._close()
 
     def _close(self) -> None:
         file, self._file = self._file, None
-        if file is not None and is_still(file, self._identity):
+        if file is not None:
             with suppress(OSError):
                 os.close(file)
 

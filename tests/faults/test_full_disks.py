@@ -19,7 +19,7 @@ from amptui.records.run import RunFinished
 from amptui.records.steps import Steps
 from amptui.runs.reader import JournalReader
 from tests.checkout import ROOT
-from tests.faults.watched import Lives, headless_run, lost, shown_step, stop
+from tests.faults.watched import Lives, headless_run, lost, shown_step, stop, train_arguments
 from tests.living import ended_afterwards, last_step, outcome, run_pid, steps_of, wait_until
 from tests.terminal import FRAMES, KNOBS, Terminal, amptui_command
 from tests.warm import PATIENCE_SECONDS, PipedProcess, WarmSource, start_piped
@@ -227,17 +227,20 @@ def test_a_disk_that_fills_stops_the_keeping_and_not_the_training(
 
 
 @pytest.mark.ci
-def test_a_journal_that_is_taken_away_is_written_again_whole(lives: Lives, tmp_path: Path) -> None:
-    with headless_run(lives, tmp_path / "run") as run:
-        before = last_step(run)
-        (run / "journal.jsonl").unlink()
-        wait_until(
-            lambda: (run / "journal.jsonl").exists() and last_step(run) > before + 100,
-            "the journal was not written again",
-        )
-        stop(run)
-        assert outcome(run) is RunFinished
-        assert lost(run) == (0, 0)
+@pytest.mark.parametrize("what", ["journal.jsonl", "."])
+def test_a_journal_or_a_folder_that_is_taken_away_is_told_and_the_training_goes_on(
+    what: str, lives: Lives, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    pid = lives.start(*train_arguments(folder), "--headless", "--steps", "3000")
+    wait_until(lambda: folder.exists() and steps_of(folder), "no step was made")
+    (folder / what).rename(tmp_path / "aside")
+    assert lives.end_of(pid) == UNSAVED_STATUS
+    said = unsaved(lives.log.read_text())
+    assert set(said) == ({"journal"} if what != "." else {"journal", "checkpoints"})
+    left = tmp_path / "aside" if what != "." else tmp_path / "aside" / "journal.jsonl"
+    *_, last = JournalReader(left)
+    assert isinstance(last, RunFinished)
 
 
 # ---------------------------------------------------------------------------------------------- output

@@ -1,6 +1,5 @@
 """A model file that does to its process, at one step, what no part of a program should do to the others."""
 
-import ctypes
 import os
 import sys
 import threading
@@ -14,9 +13,6 @@ from torch.nn import functional
 
 from amptui import Data, DataRequest, Experiment
 from amptui.data.sources import Arrays
-
-FILES = 40
-"""Opened after all are closed: some get the numbers of the run's own."""
 
 
 class Troublesome(Experiment):
@@ -57,17 +53,6 @@ class Troublesome(Experiment):
         (self.folder / ("copy" if is_copy else "original")).write_text(str(os.getpid()))
         return is_copy
 
-    def open_files(self, close: Callable[[], object]) -> None:
-        """Of its own, after others were closed."""
-        close()
-        self.files = [(self.folder / f"file {number}").open("w+") for number in range(FILES)]
-
-
-def close_in_c() -> None:
-    libc = ctypes.CDLL(None)
-    for descriptor in range(3, 4096):
-        libc.close(descriptor)
-
 
 def close_streams() -> None:
     for stream in (sys.stdin, sys.stdout, sys.stderr):
@@ -93,7 +78,6 @@ def in_a_thread(leave: Callable[[int], object]) -> None:
 
 TROUBLES: dict[str, Callable[[Troublesome], object]] = {
     "sys.exit in a thread": lambda _: in_a_thread(sys.exit),
-    "close and open in C": lambda each: each.open_files(close_in_c),
     "close the streams": lambda _: close_streams(),
     "fork": Troublesome.fork,
     "fork in the validation": lambda _: None,

@@ -1,4 +1,4 @@
-"""The journal on sound and full disks and after a move: nothing lost that memory holds."""
+"""The journal on sound and full disks and under other hands: nothing lost in silence."""
 
 import errno
 import os
@@ -153,14 +153,50 @@ def test_what_waits_is_bounded_and_what_is_lost_is_counted(path: Path) -> None:
     assert (journal.trouble, journal.unsaved) == ("file too large: 9 records are lost", 9)
 
 
-def test_a_descriptor_that_somebody_closed_is_opened_again(path: Path) -> None:
+@pytest.mark.parametrize(
+    ("act", "told", "unsaved", "kept"),
+    [
+        (Path.unlink, "journal.jsonl was deleted or moved", None, None),
+        (lambda path: path.rename(path.with_name("aside")), "journal.jsonl was deleted or moved", None, 6),
+        (lambda path: path.parent.rename(path.parents[1] / "other"), "journal.jsonl was deleted", None, 6),
+        (lambda path: os.truncate(path, 150), "journal.jsonl was truncated: records are lost", None, 1),
+    ],
+    ids=["deleted", "moved", "moved folder", "truncated"],
+)
+def test_what_others_do_to_the_file_is_told_and_records_go_into_what_is_left(
+    path: Path, act: Callable[[Path], object], told: str, unsaved: int | None, kept: int | None
+) -> None:
     journal = Journal(path)
     journal.append(notes(1, 3))
+    act(path)
+    for first in (4, 5):
+        journal.append(notes(first, first))
+        assert journal.trouble.startswith(told)
+        assert (journal.cause, journal.unsaved, journal.is_behind) == (journal.trouble, unsaved, False)
+    journal.append(notes(6, 6))
+    journal.close()
+    assert (journal.trouble.startswith(told), journal.unsaved) == (True, unsaved)
+    left = next((file for file in path.parents[1].rglob("*") if file.is_file()), None)
+    if kept is None:
+        assert left is None
+    else:
+        assert left is not None
+        reader = JournalReader(left)
+        assert list(reader) == (notes(1, 6) if kept == 6 else [*notes(1, 1), *notes(4, 6)])
+        assert reader.damaged_lines == (kept == 1)
+
+
+def test_a_number_that_is_another_file_s_by_now_is_not_written_to(path: Path) -> None:
+    journal = Journal(path)
+    journal.append(notes(1, 3))
+    other = os.open(path.with_name("other"), os.O_RDWR | os.O_CREAT)
     assert journal._file is not None
-    os.close(journal._file.descriptor)
+    os.dup2(other, journal._file)
+    os.close(other)
     journal.append(notes(4, 5))
     journal.close()
-    assert list(JournalReader(path)) == notes(1, 5)
+    assert journal.trouble == "bad file descriptor: 2 records are lost"
+    assert (path.with_name("other").read_bytes(), path.read_bytes()) == (b"", lines(1, 3))
 
 
 # Reading, once or while it grows.

@@ -7,7 +7,6 @@ import math
 import os
 import re
 import shlex
-import shutil
 import signal
 import socket
 import subprocess
@@ -311,19 +310,6 @@ def test_those_who_look_stand_in_nobody_s_way(tmp_path: Path) -> None:
     finally:
         done.set()
         looker.join()
-
-
-def test_a_folder_that_was_deleted_and_made_again_is_held_again(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    folder.mkdir()
-    with RunLock.take(folder) as lock:
-        lock.renew()
-        shutil.rmtree(folder)
-        lock.renew()
-        lock.folder.claim()
-        lock.renew()
-        found: Any = holder(folder)
-        assert found.pid == os.getpid()
 
 
 def test_without_locks_the_living_hold_by_their_word_and_the_dead_and_what_has_ended_do_not(
