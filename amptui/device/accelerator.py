@@ -82,7 +82,7 @@ _NVIDIA = Capabilities(
 
 _ROCM = Capabilities(title="ROCm", **_ASYNCHRONOUS, graph_capture=True)
 """An MI300 multiplies float8, but in formats of its own (``float8_e4m3fnuz``), and amptui was never run on
-one: FP8 is emulated, in the formats of all other hardware."""
+one: FP8 is emulated."""
 
 _XPU = Capabilities(title="XPU", **_ASYNCHRONOUS | {"float64": False}, amp="bf16")
 """Some of Intel's GPUs have no float64 (Arc A), and there torch's GradScaler fails (pytorch issue 147731).

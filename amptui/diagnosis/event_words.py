@@ -49,7 +49,6 @@ _HINDRANCES: Mapping[FloatHindrance, str] = {
     "kind": "not an nn.Linear",
     "subclass": "a subclass of nn.Linear",
     "forward": "its forward() was replaced",
-    "attribute": "an attribute has the name of one that torchao's layers have",
     "weight": "its weight is not a plain parameter in float32, bfloat16 or float16",
 }
 

@@ -5,7 +5,6 @@ to torchao's subclass of ``nn.Linear``. So whatever holds on to a module or a pa
 compiled code, a list of the model's own) notices nothing, and leaving float8 leaves no trace.
 """
 
-import importlib
 import importlib.util
 import logging
 import sys
@@ -13,11 +12,10 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from amptui.base.text import one_line
@@ -37,9 +35,7 @@ Dynamo looks at the attributes of a layer, and in torch 2.9 not at its class."""
 MAX_NAMES = 64
 """Layers that a record names."""
 
-NO_LAYER = "the model has no nn.Linear whose sizes are both divisible by 16"
-
-NO_WEIGHT = "no nn.Linear of the model has a plain weight in float32, bfloat16 or float16"
+NO_LAYER = "the model has no plain nn.Linear whose sizes are both divisible by 16"
 
 NO_FSDP = "FSDP divides the weights, which float8 layers need whole"
 
@@ -59,11 +55,6 @@ _ALIGNMENT = 16
 
 _WEIGHT_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 """Those that autocast makes bfloat16: it leaves float64 alone."""
-
-_FLOAT8_ATTRIBUTES = frozenset(
-    ("config", "linear_mm_config", "scaling_type_input", "scaling_type_weight", "scaling_type_grad_output")
-)
-"""What torchao's layers have beside those of ``nn.Linear``."""
 
 
 def why_no_float8(device: torch.device) -> dict[str, str]:
@@ -119,25 +110,6 @@ def has_float8_layers(model: nn.Module) -> bool:
     return any(map(is_float8_layer, model.modules()))
 
 
-def transformer_engine_layers(model: nn.Module) -> list[nn.Module]:
-    """The layers of NVIDIA's Transformer Engine in ``model``."""
-    return [module for module in model.modules() if type(module).__module__.startswith("transformer_engine.")]
-
-
-def engine_format(layer: nn.Module) -> Literal["", "float8", "float4"]:
-    """What a layer of Transformer Engine's multiplied in its last forward pass; empty: what it was given.
-
-    Its modules note whether that was within the library's own autocast, and its recipe
-    (``init_fp8_metadata()`` of Transformer Engine 1.0 to 2.x). Calls no code of theirs.
-    """
-    attributes = vars(layer)
-    if attributes.get("fp8") is not True:
-        return ""
-    noted = attributes.get("fp8_meta")
-    recipe = noted.get("recipe") if type(noted) is dict else None
-    return "float4" if "FP4" in type(recipe).__name__ else "float8"
-
-
 class Float8Linears:
     """The Linear layers of ``model`` that can multiply in float8, and what the others lack.
 
@@ -175,13 +147,11 @@ class Float8Linears:
             self._look_for_layers()
         if self.hindrance or form in self._classes:
             return self.hindrance
-        if why := _why_no_torchao():
-            return why
         try:
             with _quiet_loggers():
-                layer_class = _make_layer_class(self.recipe, form)
-                _try_once(layer_class, next(iter(self.linears.values())).weight.device)
-                self._classes[form] = layer_class
+                layer_class = _float8_class(self.recipe, form)
+            _try_once(layer_class, next(iter(self.linears.values())).weight.device)
+            self._classes[form] = layer_class
         except Exception as error:  # noqa: BLE001 - a torchao of another torch may raise anything
             return one_line(f"torchao cannot be used: {type(error).__name__}: {error}")
         return ""
@@ -257,9 +227,7 @@ class Float8Linears:
         elif any(map(is_sharded, models)):
             self.hindrance = NO_SHARDS
         else:
-            reasons = {layer.why for layer in self.left_out} - {"kind"}
-            no_layer = NO_WEIGHT if reasons == {"weight"} else NO_LAYER
-            self.hindrance = "" if self.linears else no_layer
+            self.hindrance = "" if self.linears else NO_LAYER
 
     def _sort(self, name: str, module: nn.Module) -> None:
         """Take the module, or note what hinders it; one without a matrix of its own multiplies nothing."""
@@ -288,8 +256,6 @@ def _hindrance(module: nn.Module) -> FloatHindrance | None:
         return "subclass"
     if "forward" in vars(module):
         return "forward"
-    if not _FLOAT8_ATTRIBUTES.isdisjoint(vars(module)):
-        return "attribute"
     weight = getattr(module, "weight", None)
     if type(weight) is not nn.Parameter or weight.dtype not in _WEIGHT_DTYPES:
         return "weight"
@@ -315,43 +281,56 @@ def _quiet_loggers() -> Iterator[None]:
             logger.setLevel(level)
 
 
-@cache
-def _why_no_torchao() -> str:
-    """Import torchao; return why that fails, in a line, and the same ever after.
+def _float8_class(recipe: str, form: Float8Form) -> type[nn.Linear]:
+    """Torchao's layer, for as long as the run is in FP8, in every call that autocast would make bfloat16."""
+    from torchao.float8 import Float8LinearConfig
+    from torchao.float8.float8_linear import Float8Linear as Layer
 
-    Python keeps the parts of a package whose import failed: a second import of it may pass.
-    """
-    try:
-        with _quiet_loggers():
-            importlib.import_module("amptui.engine.float8_layers")
-    except Exception as error:  # noqa: BLE001 - a torchao of another torch may raise anything
-        return one_line(f"torchao cannot be used: {type(error).__name__}: {error}")
-    return ""
-
-
-def _make_layer_class(recipe: str, form: Float8Form) -> type[nn.Linear]:
-    """The class of a Linear layer in float8.
-
-    What torchao adds to its layers is the same for all of them: attributes of this class, so that a layer
-    keeps those that a script gave it.
-    """
-    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
-    from torchao.float8.config import ScalingGranularity
-
-    from amptui.engine.float8_layers import EmulatedFloat8Linear, Float8Linear, with_ocp_formats
-
-    config = with_ocp_formats(Float8LinearConfig.from_recipe_name(recipe))
+    config = Float8LinearConfig.from_recipe_name(recipe)
     # A step's last batch may have any number of rows, which are the inner size of the weight's gradient.
     config = replace(config, emulate=form == "emulated", pad_inner_dim=form == "hardware")
-    linear = nn.Linear(_ALIGNMENT, _ALIGNMENT, device="meta")  # which draws no random numbers
-    (converted,) = convert_to_float8_training(nn.ModuleList([linear]), config=config)
-    ours = EmulatedFloat8Linear if form == "emulated" else Float8Linear
-    assert issubclass(ours, type(converted)), "torchao makes another kind of layer"
-    added = {name: value for name, value in vars(converted).items() if name not in vars(linear)}
-    added["is_rowwise"] = config.cast_config_input.scaling_granularity is ScalingGranularity.AXISWISE
-    layer_class: type[Float8Linear] = type("Float8Linear", (ours,), added)
-    layer_class.own_class = layer_class
-    return layer_class
+
+    class Float8Linear(Layer):  # type: ignore[misc]  # torchao has no types
+        def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - as nn.Linear calls it
+            kind = input.device.type
+            # After FP8 a subclass that the script derived, or a method that it kept, is still called. An
+            # expert may get no token: there is no largest value to scale by.
+            if (
+                type(self) is not Float8Linear
+                or not torch.is_autocast_enabled(kind)
+                or not input.numel()
+                or not (torch.compiler.is_compiling() or _is_ordinary(input))
+            ):
+                return nn.Linear.forward(self, input)
+            if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
+                # There torchao's casts are taken apart.
+                with torch.inference_mode(mode=False), torch.no_grad():
+                    return self.forward(input)
+            # torchao scales no transposed rows, and knows CUDA's autocast alone: any would round the factors
+            # of emulated products, already in float8's numbers, to bfloat16.
+            rounded = input.to(torch.get_autocast_dtype(kind)).contiguous()
+            with torch.autocast(kind, enabled=False):
+                output: Tensor = Layer.forward(self, rounded)
+            # The output of an autograd.Function that is a view cannot be changed in place.
+            unshared: Tensor = torch.ops.aten._unsafe_view(output, output.shape)
+            return unshared
+
+        def __reduce_ex__(self, _protocol: object) -> tuple[Any, ...]:
+            """What is copied or saved is a plain Linear layer: nothing would lead it out of FP8 again."""
+            plain = {name: value for name, value in vars(self).items() if name != FORM_MARK}
+            return nn.Linear, (1, 1, False, "meta"), plain  # on "meta" no random numbers are drawn
+
+    # What torchao adds to its layers becomes the class's, so that a layer keeps its own attributes.
+    plain = nn.Linear(_ALIGNMENT, _ALIGNMENT, device="meta")  # which draws no random numbers
+    converted = Layer(_ALIGNMENT, _ALIGNMENT, device="meta", config=config)
+    for name in vars(converted).keys() - vars(plain).keys():
+        setattr(Float8Linear, name, vars(converted)[name])
+    return Float8Linear
+
+
+def _is_ordinary(tensor: Tensor) -> bool:
+    """Whether it is no nested tensor and none of ``torch.func``'s, which torchao does not multiply."""
+    return not (tensor.is_nested or torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
 def _try_once(layer_class: type[nn.Linear], device: torch.device) -> None:

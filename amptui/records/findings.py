@@ -341,10 +341,10 @@ class StepTimed:
     """In the order in which they ran; those that did not are left out."""
 
 
-FloatHindrance = Literal["size", "kind", "subclass", "forward", "attribute", "weight"]
+FloatHindrance = Literal["size", "kind", "subclass", "forward", "weight"]
 """Why a layer does not multiply in float8: a size is not divisible by 16; it is no ``nn.Linear``; it is of a
-subclass, or its ``forward`` was replaced, which may compute something else; an attribute has the name of one
-of torchao's layers; its weight is no parameter of float32, bfloat16 or float16."""
+subclass, or its ``forward`` was replaced, which may compute something else; its weight is no parameter of
+float32, bfloat16 or float16."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

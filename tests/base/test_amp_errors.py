@@ -36,6 +36,16 @@ def refused_by_cuda_s_autocast() -> object:
         torch.set_autocast_enabled("cuda", False)
 
 
+def float8_twice_differentiated() -> None:
+    """As torchao's layers are in a gradient penalty."""
+    float8 = pytest.importorskip("torchao.float8")
+    config = float8.Float8LinearConfig(emulate=True)
+    layer = float8.convert_to_float8_training(nn.Sequential(nn.Linear(16, 16)), config=config)
+    inputs = torch.ones(2, 16, requires_grad=True)
+    (slope,) = torch.autograd.grad(layer(inputs).sum(), inputs, create_graph=True)
+    slope.sum().backward()
+
+
 SOME, ALL = torch.tensor([0, 1]), torch.tensor([True, True])
 
 MIXED, ABSENT, WRITTEN = "a float32 and a 16-bit", "this operation does not exist", "values are written into"
@@ -55,6 +65,7 @@ PROVOKED: dict[str, tuple[Callable[[], object], str]] = {
     "no kernel": (lambda: torch.linalg.qr(half(2, 2)), ABSENT),
     "no bfloat16 kernel": (lambda: torch.linalg.svd(half(2, 2).bfloat16()), ABSENT),
     "no 16-bit inverse": (lambda: torch.linalg.inv(half(2, 2)), ABSENT),
+    "float8 penalty": (float8_twice_differentiated, "a float8 layer has no second derivative"),
     "numpy": (lambda: half(2).bfloat16().numpy(), "NumPy has no bfloat16"),
     "mask": (lambda: half(2).masked_fill(ALL, -1e9), "the constant is out of the range"),
     "bfloat16 mask": (lambda: half(2).bfloat16().masked_fill(ALL, 1e39), "the constant is out of the range"),

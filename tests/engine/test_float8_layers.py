@@ -103,24 +103,6 @@ def test_emulated_products_are_those_of_torchs_float8_operator(recipe: str) -> N
     assert torch.allclose(emulated_gradient, real_gradient, rtol=2**-7, atol=1e-3)
 
 
-@pytest.mark.parametrize("recipe", FP8_RECIPES)
-def test_a_batch_has_any_number_of_rows(recipe: str) -> None:
-    """An expert's without a token has none: there is no largest value by which it could be scaled."""
-    model = nn.Sequential(nn.Linear(32, 48), nn.ReLU(), nn.Linear(48, 16))
-    for rows in (1, 17):
-        inputs = torch.randn(rows, 32)
-        exact = gradients(model, inputs)
-        linears = in_float8(model, "emulated", recipe)
-        assert_alike(gradients(model, inputs), exact, 0.8)  # of 200 batches with one row the worst had 0.87
-        linears.become(None)
-    for form in ("emulated", "hardware"):
-        linears = in_float8(model, form, recipe)
-        outputs, *grads = gradients(model, torch.randn(0, 32))
-        assert (outputs.shape, outputs.dtype) == ((0, 16), torch.bfloat16)
-        assert [gradient.abs().sum().item() for gradient in grads] == [0.0] * 4
-        linears.become(None)
-
-
 class Tied(nn.Module):
     """Its head has the embedding's weight, and its inner layer is called twice."""
 
@@ -150,7 +132,10 @@ class Changing(nn.Module):
 
 @BOTH_FORMS
 def test_layers_are_used_as_models_use_them(form: Float8Form, recipe: str) -> None:
-    """Twice, with a shared weight, frozen, changed in place, computed again, in inference mode."""
+    """Twice, with a shared weight, frozen, changed in place, computed again, in inference mode.
+
+    With one row, and with none, as an expert may get: there is no maximum to scale by.
+    """
     words, inputs = torch.randint(0, 32, (4, 5)), torch.randn(4, 32)
     frozen = nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 32))
     frozen[0].requires_grad_(requires_grad=False)
@@ -170,39 +155,10 @@ def test_layers_are_used_as_models_use_them(form: Float8Form, recipe: str) -> No
     transposed = torch.randn(2, 32, 3, 4).permute(0, 3, 2, 1)  # multiplied as its copy
     expected = gradients(frozen, transposed.contiguous())
     assert all(map(torch.equal, gradients(frozen, transposed), expected))
-
-
-@pytest.mark.parametrize("recipe", FP8_RECIPES)
-def test_the_formats_are_those_of_all_hardware_where_torchao_would_choose_amds_own(
-    recipe: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On an MI300 its defaults are ``float8_e4m3fnuz``, with other ranges."""
-    monkeypatch.setattr("torchao.float8.config.e4m3_dtype", torch.float8_e4m3fnuz)
-    monkeypatch.setattr("torchao.float8.config.e5m2_dtype", torch.float8_e5m2fnuz)
-    linear: Any = nn.Linear(32, 16)
-    in_float8(linear, "emulated", recipe)
-    casts = [value for name, value in vars(linear.config).items() if name.startswith("cast_config_")]
-    assert len(casts) == 6
-    assert {cast.target_dtype for cast in casts} <= {torch.float8_e4m3fn, torch.float8_e5m2}
-
-
-@pytest.mark.parametrize(("form", "recipe"), [("emulated", "tensorwise"), ("hardware", "rowwise")])
-def test_a_gradient_penalty_has_the_gradients_of_bfloat16(form: Float8Form, recipe: str) -> None:
-    """Of all the layers: what is differentiated twice is multiplied in bfloat16 in its backward passes."""
-    model = nn.Sequential(nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 16))
-    inputs = torch.randn(4, 32, requires_grad=True)
-
-    def penalized() -> list[Tensor]:
-        model.zero_grad()
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            outputs = model(inputs)
-        (slope,) = torch.autograd.grad(outputs.float().sum(), inputs, create_graph=True)
-        slope.square().sum().backward(inputs=list(model.parameters()), create_graph=False)
-        return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
-
-    exact = penalized()
-    in_float8(model, form, recipe)
-    assert_alike(penalized(), exact, 0.98)
+    assert gradients(frozen, inputs[:1])[0].isfinite().all()
+    outputs, *grads = gradients(frozen, inputs[:0])
+    assert (outputs.shape, outputs.dtype) == ((0, 32), torch.bfloat16)
+    assert not any(gradient.any() for gradient in grads)
 
 
 @pytest.mark.torch
@@ -279,9 +235,8 @@ class Rectified(nn.Module):
 
 @pytest.mark.ci
 @pytest.mark.torch
-@BOTH_FORMS
+@pytest.mark.parametrize(("form", "recipe"), [("emulated", "rowwise"), ("hardware", "tensorwise")])
 def test_a_compiled_backward_pass_is_float8_s_to_the_bit(form: Float8Form, recipe: str) -> None:
-    """It is traced without a second derivative, for which its products would be bfloat16's."""
     torch._dynamo.reset()
     model, inputs = Rectified(), torch.randn(16, 32)
     plain = gradients(model, inputs)

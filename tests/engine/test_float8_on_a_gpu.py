@@ -39,11 +39,10 @@ def products(linears: Float8Linears, form: Float8Form, inputs: Tensor) -> tuple[
 
 
 @RECIPES
-@pytest.mark.parametrize("rows", [1, 37, 64])
-def test_the_gpus_products_are_those_that_are_emulated(recipe: str, rows: int) -> None:
+def test_the_gpus_products_are_those_that_are_emulated(recipe: str) -> None:
     torch.manual_seed(0)
     linears = Float8Linears(nn.Linear(64, 48).cuda(), recipe)
-    inputs = torch.randn(rows, 64, device="cuda")
+    inputs = torch.randn(37, 64, device="cuda")
     hardware, emulated = (products(linears, form, inputs) for form in ("hardware", "emulated"))
     for real, expected in zip(hardware, emulated, strict=True):
         # A Tensor Core adds with fewer bits than float32 has, and the output gradient inherits the

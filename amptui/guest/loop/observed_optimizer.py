@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from amptui.device.accelerator import capabilities, capture_check
 from amptui.engine.allocator import AllocatorWatch
-from amptui.engine.float8 import engine_format, has_float8_layers, transformer_engine_layers
+from amptui.engine.float8 import has_float8_layers
 from amptui.engine.lr_schedule import LearningRateReader
 from amptui.engine.precision import ScalerTensors, current_scale, found_inf, growth_tracker
 from amptui.engine.probes.gradient_norms import GradientNorms
@@ -147,7 +147,6 @@ class ObservedOptimizer:
         self.is_sharded = is_sharded(model)
         self._model = weakref.ref(model)
         self._has_float8 = isinstance(model, LooseParameters) and model.has_float8_layers
-        self._engine_layers = model.engine_layers if isinstance(model, LooseParameters) else ()
         self._look_at_layers()
         self._has_frozen_parts = not all(parameter.requires_grad for parameter in model.parameters())
         has_norms = self._optimizers <= _MAX_MEASURED_OPTIMIZERS
@@ -423,15 +422,7 @@ class ObservedOptimizer:
         precision = passes.precision or self.account.weights_word or "unknown"
         if passes.may_be_lower and precision == "fp32" and self._has_frozen_parts:
             precision = "unknown"  # what needs no gradients leaves no graph
-        if self._engine_layers and (formats := self._engine_formats()):
-            return FLOAT8_LAYERS if formats == {"float8"} else "unknown"
         return self._with_float8(precision) if self._has_float8 else precision
-
-    def _engine_formats(self) -> set[str]:
-        """What layers of Transformer Engine's multiplied in this step, beside what they were given."""
-        layers = (reference() for reference in self._engine_layers)
-        formats: set[str] = {engine_format(layer) for layer in layers if layer is not None}
-        return formats - {""}
 
     def _with_float8(self, precision: str) -> str:
         """What a step ran in whose graph shows ``precision`` around float8 layers."""
@@ -449,7 +440,6 @@ class ObservedOptimizer:
         model = self._model()
         if model is not None and not isinstance(model, LooseParameters):
             self._has_float8 = has_float8_layers(model)
-            self._engine_layers = tuple(map(weakref.ref, transformer_engine_layers(model)))
 
     def _begin_step(self) -> bool:
         """Count a step; return whether it is a warm-up step, which none is after the first that is not."""

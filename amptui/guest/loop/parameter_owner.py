@@ -1,7 +1,6 @@
 """Finds the module whose parameters an optimizer changes, where nobody says which one it is."""
 
 import gc
-import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import Parameter
 from torch.optim import Optimizer
 
-from amptui.engine.float8 import has_float8_layers, transformer_engine_layers
+from amptui.engine.float8 import has_float8_layers
 
 _WRAPPERS = (
     "torch.nn.parallel",
@@ -25,8 +24,7 @@ _WRAPPERS = (
 class LooseParameters(nn.Module):
     """The parameters of an optimizer that no one module holds; none is registered here.
 
-    ``has_float8_layers``: whether one of the modules that hold them is a float8 layer of torchao's;
-    ``engine_layers``: those among them that are Transformer Engine's.
+    ``has_float8_layers``: whether one of the modules that hold them is a float8 layer of torchao's.
     """
 
     def __init__(
@@ -34,12 +32,10 @@ class LooseParameters(nn.Module):
         parameters: Iterable[tuple[str, Tensor]],
         *,
         has_float8_layers: bool = False,
-        engine_layers: Iterable[nn.Module] = (),
     ) -> None:
         super().__init__()
         self._named_tensors = tuple(parameters)
         self.has_float8_layers = has_float8_layers
-        self.engine_layers = tuple(map(weakref.ref, engine_layers))
 
     def named_parameters(self, *_: object, **__: object) -> Iterator[tuple[str, Parameter]]:
         yield from self._named_tensors  # type: ignore[misc]  # an optimizer takes any leaf tensor
@@ -81,8 +77,7 @@ def owner_of(optimizer: Optimizer) -> nn.Module:
         names |= {id(p): f"{kind}.{name}" for name, p in holder.tensors.items() if id(p) in parameter_ids}
     has_float8 = any(has_float8_layers(holder.module) for holder in holders)
     parameters = ((names[id(p)], p) for params in groups for p in params)
-    layers = (layer for holder in holders for layer in transformer_engine_layers(holder.module))
-    return LooseParameters(parameters, has_float8_layers=has_float8, engine_layers=layers)
+    return LooseParameters(parameters, has_float8_layers=has_float8)
 
 
 def modules_around(parameters: Iterable[Tensor]) -> list[nn.Module]:

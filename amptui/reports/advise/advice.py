@@ -161,8 +161,7 @@ def is_safe(candidate: Candidate) -> bool:
     findings = troubles(answer)
     trains_alike = answer is not None and answer.of("loss").state == "same"
     return all(
-        trains_alike and finding.subject == "agreement" and finding.grade == "warning"
-        for finding in findings
+        trains_alike and finding.subject == "agreement" and finding.grade == "warning" for finding in findings
     )
 
 

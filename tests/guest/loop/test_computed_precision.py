@@ -215,29 +215,3 @@ def test_watch_tells_them_and_says_whose_they_are(runs: Path) -> None:
     assert [step.precision for step in of(StepRecord, journal)] == [FLOAT8_LAYERS] * 3
     warnings = [note.text for note in of(Note, journal) if note.severity == "warning"]
     assert warnings == ["steps in bf16 were computed in float8 layers: the script has made them itself"]
-
-
-class EngineLinear(nn.Linear):
-    """Notes in each forward pass whether that was in float8, as the layers of Transformer Engine do.
-
-    The library itself needs a GPU: a layer of the same module and with the same attribute stands for it.
-    """
-
-    fp8 = in_float8 = False
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        self.fp8 = self.in_float8
-        return super().forward(inputs)
-
-
-EngineLinear.__module__ = "transformer_engine.pytorch.module.linear"
-
-
-def test_its_steps_are_told_apart_from_those_of_the_autocast_around_it() -> None:
-    layer = EngineLinear(16, 16)
-    model = nn.Sequential(nn.Linear(16, 16), layer)
-    optimizer = sgd(model)
-    with watching(model, optimizer) as journal:
-        for layer.in_float8 in (False, True, False):
-            train_rows(model, optimizer, 2, autocast)
-    assert precisions(journal) == ["bf16", "bf16", FLOAT8_LAYERS, FLOAT8_LAYERS, "bf16", "bf16"]
