@@ -86,10 +86,6 @@ def test_of_several_at_once_the_most_urgent_is_told_and_the_others_are_not_told_
     assert listening.hears() == ""
 
 
-def test_a_question_that_has_its_answer_already_is_not_told() -> None:
-    assert Listening().hears(paused(), PauseChanged(time=151.0, step=9, paused=False)) == ""
-
-
 def test_a_trouble_that_comes_and_goes_is_told_once_a_minute() -> None:
     listening = Listening()
     heard = [bool(listening.hears(alarm(150.0 + 10 * i, 7 + 1000 * i))) for i in range(13)]

@@ -9,10 +9,9 @@ import pytest
 from amptui.diagnosis.amp_answer import AmpAnswer, amp_answer
 from amptui.diagnosis.amp_finding import Subject
 from amptui.diagnosis.answer_words import answer_line, finding_words, safe_words
-from amptui.diagnosis.loss_scale import scaler_state
 from amptui.records.findings import OLD_STEPS
 from amptui.records.run import Record
-from tests.builders import fold, make_steps
+from tests.builders import fold
 from tests.builders import view_of as view_after
 from tests.diagnosis import amp_situations as runs
 from tests.diagnosis.amp_situations import both, in_float8, in_float16, made, switched, view_of
@@ -61,12 +60,6 @@ def test_age_makes_no_trouble_safe(precision: str, changes: dict[str, Any]) -> N
     assert answer.doubt == answer.of("agreement")
     assert safe_words(answer).endswith(", 580 steps ago")
     assert amp_answer(replace(view, step=30)).safety == "error"
-
-
-def test_a_fact_that_was_no_trouble_is_none_when_it_is_old() -> None:
-    zeros = samples.window(1, zeros=10_000, counts=(0,) * 48, hypothetical=True)
-    answer = answer_after(*both(), samples.xray(590), zeros)
-    assert (answer.safety, answer.doubt) == ("safe", None)
 
 
 @pytest.mark.parametrize(("scale", "safety"), [(8192.0, "warning"), (2.0**20, "unknown")])
@@ -137,19 +130,7 @@ def test_a_trouble_is_of_the_precision_in_which_it_began(
     assert (finding.grade, finding_words(finding)) == (grade, words)
 
 
-def test_after_a_switch_the_scaler_s_state_is_said_as_past() -> None:
-    said = [scaler_state(view_after(*runs.all_skipped(), *more).numerics.scaler) for more in ([], TRAINS)]
-    assert said == ["collapsing", "collapsed in fp16"]
-
-
 # ------------------------------------------------------------------- what is missing, and what gets it
-
-
-def test_what_is_not_measured_says_what_would_measure_it() -> None:
-    answer = amp_answer(view_of("never_tried"))
-    missing = {finding.subject: finding.measured_by for finding in answer.findings if finding.value is None}
-    assert missing["speed"] == missing["overflow"] == "precision"
-    assert (missing["agreement"], missing["forward"], missing["float16"]) == ("x-ray", "trace", "histogram")
 
 
 def test_a_precision_in_its_first_step_has_no_speed_yet_and_no_key_that_tries_it() -> None:
@@ -158,12 +139,6 @@ def test_a_precision_in_its_first_step_has_no_speed_yet_and_no_key_that_tries_it
     assert (speed.state, speed.measured_by) == ("never ran", "precision")
     speed = amp_answer(view_after(*before, *switched(301, "fp32", "bf16")), "bf16").of("speed")
     assert (speed.state, speed.measured_by) == ("no steps", "comparison")
-
-
-def test_of_several_amp_precisions_the_speed_is_that_of_the_one_in_question() -> None:
-    answer = answer_after(*both("fp16", 300), *make_steps(601, 640, precision="bf16", step_seconds=0.003))
-    assert answer.precision == "bf16"
-    assert answer.of("speed").value == pytest.approx(4 / 3)
 
 
 def test_what_runs_is_safe_so_far_and_only_what_does_not_would_be() -> None:

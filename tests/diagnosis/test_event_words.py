@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from amptui.diagnosis.event_words import event_details, not_saved, run_ended
+from amptui.diagnosis.event_words import event_details
 from amptui.records.findings import Float8Layers, LayerLeftOut
-from amptui.records.keeping import KeepingChanged
 from amptui.records.ranks import (
     RankLost,
     RanksAwaited,
@@ -29,7 +28,7 @@ from amptui.records.run import (
     RunFailed,
     Validation,
 )
-from amptui.telemetry.eventlog import KEPT_SKIPS, TRACE_WITHIN_STEPS
+from amptui.telemetry.eventlog import KEPT_SKIPS
 from amptui.telemetry.events import Event
 from tests.builders import make_finished, make_started, make_switch, view_of
 from tests.diagnosis.wording import event_lines, table
@@ -190,18 +189,6 @@ def test_each_event_has_its_line_and_its_details(goldens: Goldens) -> None:
     goldens.check("words/events", table(said))
 
 
-def test_a_failure_says_at_which_step_if_there_was_one() -> None:
-    failed = RunFailed(time=1.0, step=1204, error="out of\nmemory", traceback="")
-    assert run_ended(failed) == "failed at step 1,204: out of memory"
-    assert run_ended(replace(failed, step=0)) == "failed: out of memory"
-
-
-def test_what_is_not_saved_is_named() -> None:
-    change = KeepingChanged(time=1.0, what="journal", trouble="the disk is full")
-    assert not_saved([change]) == "journal not saved"
-    assert not_saved([change, replace(change, what="checkpoints")]) == "journal and checkpoints not saved"
-
-
 # --------------------------------------------------------------------------- the skips under one line
 
 
@@ -213,29 +200,3 @@ def test_of_a_row_the_first_and_the_last_skips_are_told_once(count: int) -> None
     assert [line.split(",")[0] for line in lines if "more" not in line] == [f"step {n}" for n in told]
     left_out = count - len(told)
     assert [line for line in lines if "more" in line] == ([f"{left_out} more"] if left_out else [])
-
-
-@pytest.mark.parametrize(
-    ("records", "told"),
-    [
-        ([traced(615, first=module("a", largest=math.inf)), skip(615)], 615),
-        ([traced(615, first=module("a", largest=math.inf)), skip(616)], None),
-        ([skip(612), traced(612)], 612),
-        ([skip(612), traced(612 + TRACE_WITHIN_STEPS)], 612 + TRACE_WITHIN_STEPS),
-        ([skip(612), traced(612 + TRACE_WITHIN_STEPS + 1)], None),
-        # The first trace that names a module stays.
-        (
-            [
-                skip(612),
-                traced(613),
-                traced(614, first=module("a", largest=math.inf)),
-                traced(615, first=module("b", largest=math.inf)),
-            ],
-            614,
-        ),
-    ],
-)
-def test_a_skip_tells_of_the_trace_of_its_step_or_soon_after(records: list[Record], told: int | None) -> None:
-    lines = event_details(event_of(*records, kind="skip"))
-    traces = [line.partition(":")[0] for line in lines if line.startswith("trace")]
-    assert traces == ([] if told is None else [f"trace of step {told}"])

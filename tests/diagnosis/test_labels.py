@@ -9,18 +9,15 @@ import pytest
 
 from amptui.diagnosis.activity import (
     compared_precisions,
-    is_stopping,
     pending_words,
     phase_words,
     refusal_words,
     state_words,
     switch_target,
     unsupported_requests,
-    waiting_fraction,
     waiting_words,
 )
 from amptui.diagnosis.labels import (
-    has_no_loss,
     layer_label,
     loss_form_words,
     optimizers_left_out,
@@ -29,17 +26,14 @@ from amptui.diagnosis.labels import (
     precision_letter,
     short_label,
     signed_label,
-    step_loss_words,
 )
 from amptui.diagnosis.rank_words import run_words, samples_each, size_words
 from amptui.records.answers import RequestKind, RequestMade, RequestRefused
 from amptui.records.own_loop import LossForm
-from amptui.records.run import PRECISION_ORDER, PRECISIONS, PhaseChanged
-from amptui.reports.export.markup import css_class
+from amptui.records.run import PRECISION_ORDER, PhaseChanged
 from amptui.telemetry.view import OptimizerView, SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.style import precision_style
-from tests.builders import make_started, make_step, make_switch, view_of
+from tests.builders import make_started, make_switch, view_of
 from tests.diagnosis.wording import table
 from tests.golden import Goldens
 from tests.telemetry.record_samples import compared
@@ -149,45 +143,7 @@ def test_glyphs_have_one_character_each_on_ascii_terminals() -> None:
     assert len(set(line)) == len(PRECISION_ORDER)
 
 
-def test_only_precisions_of_one_number_type_share_a_colour() -> None:
-    assert precision_style("fp16 weights") == precision_style("fp16")
-    assert css_class("fp16 weights") == "fp16"
-    assert precision_style("float8 layers") == precision_style("fp8")
-    assert css_class("float8 layers") == "fp8"
-    for name in ("float64", "mixed", "unknown"):
-        assert css_class(name) == "other"
-        assert precision_style(name) not in {precision_style(precision) for precision in PRECISIONS}
-
-
 # -------------------------------------------------------------------------------- what runs, what waits
-
-
-def test_a_run_is_stopping_when_it_says_so_until_it_has_ended() -> None:
-    assert is_stopping(in_phase("stopping"))
-    assert not is_stopping(in_phase("validating"))
-    assert not is_stopping(SessionView())
-    assert not is_stopping(replace(in_phase("stopping"), state="finished"))
-
-
-def test_progress_is_a_fraction_only_where_the_whole_is_known() -> None:
-    assert waiting_fraction(in_phase("data", done=1, total=4)) == 0.25
-    assert waiting_fraction(in_phase("data", done=5, total=4)) == 1.0
-    assert waiting_fraction(in_phase("data", done=1)) is None
-    assert waiting_fraction(in_phase("data", total=4)) is None
-    assert waiting_fraction(SessionView()) is None
-
-
-@pytest.mark.parametrize(
-    ("loss", "form", "has_none"),
-    [(0.5, "", False), (0.5, "sum", False), (None, "", False), (None, "scaled", True)],
-)
-def test_a_step_that_was_not_measured_is_not_one_without_a_loss(
-    loss: float | None, form: LossForm, *, has_none: bool
-) -> None:
-    step = make_step(1, loss=loss, loss_form=form, micro_batches=4)
-    assert has_no_loss(step) is has_none
-    assert not has_no_loss(None)
-    assert step_loss_words(step) == loss_form_words(form, 4)
 
 
 def test_optimizers_beyond_those_that_are_kept_are_pointed_out() -> None:

@@ -14,7 +14,6 @@ from amptui.diagnosis.float16_verdicts import (
     losses_apart,
     trace_verdict,
     what_overflowed_first,
-    window_cost,
     window_facts,
     window_missing,
     xray_losses,
@@ -22,11 +21,11 @@ from amptui.diagnosis.float16_verdicts import (
 )
 from amptui.diagnosis.loss_scale import last_change, outlook, scaler_sentence
 from amptui.diagnosis.memory_use import saved_for_backward
-from amptui.diagnosis.nonfinite import by_module, first_and_more, place_line
+from amptui.diagnosis.nonfinite import by_module, first_and_more
 from amptui.records.answers import RequestMade
 from amptui.records.findings import Float16Window, ModulesTraced, ReferenceAgreement, XRayTaken
 from amptui.records.run import NonFiniteKind
-from amptui.telemetry.events import event_of, summary_of_xray
+from amptui.telemetry.events import event_of
 from amptui.telemetry.health import judge_trace, judge_window, judge_xray
 from amptui.telemetry.scaling import ScalerFacts, judge_scaler
 from amptui.telemetry.underflow import UnderflowFound
@@ -39,7 +38,6 @@ from tests.telemetry.record_samples import (
     backoff,
     layer,
     module,
-    nonfinite,
     parameter,
     skip,
     traced,
@@ -83,19 +81,6 @@ def test_what_is_said_of_windows(goldens: Goldens) -> None:
     foretold = replace(UNDERFLOW, precision="fp32", hypothetical=True, place="")
     alarms = list(event_lines([event_of(UNDERFLOW), event_of(foretold)]))
     goldens.check("words/float16 windows", table({**rows, "alarms": alarms}))
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"steps_since": 1, "seconds": 0.000202, "seconds_since": 0.00202}, "every step, 10.0% of the time"),
-        ({"steps_since": 32, "seconds": None}, "every 32 steps"),
-        ({"steps_since": None, "seconds": 0.0031}, "took 3.10 ms"),
-        ({"steps_since": None, "seconds": None}, ""),
-    ],
-)
-def test_the_cost_of_a_window_is_told_as_far_as_it_was_measured(changes: dict[str, Any], words: str) -> None:
-    assert window_cost(window(**changes)) == words
 
 
 def test_a_missing_window_has_its_reason() -> None:
@@ -209,14 +194,6 @@ def test_what_is_said_of_x_rays(goldens: Goldens) -> None:
     goldens.check("words/x-rays", table(rows))
 
 
-def test_the_details_list_what_cannot_be_compared_and_then_the_layers_that_agree_least() -> None:
-    layers = [layer(f"l{i}", 1 - i / 1000) for i in range(10)]
-    odd = (layer("bad", math.nan, lost=None), layer("none", None))
-    (_, *lines) = event_lines([event_of(summary_of_xray(xray(layers=(*layers, *odd))))])
-    named = [line.split()[2] for line in lines if "relative error" in line]
-    assert named == ["bad", *(f"l{i}" for i in range(9, 2, -1))]
-
-
 @pytest.mark.parametrize(
     ("cosine", "digits", "words"),
     [
@@ -299,10 +276,3 @@ def test_parameters_are_told_by_what_they_hold_and_by_their_module(
 ) -> None:
     assert by_module(names, kinds, count) == text
     assert first_and_more((), 1200) == "1,200 tensors"
-
-
-def test_a_step_is_told_with_what_was_found_in_it() -> None:
-    buffers = nonfinite(612, what="buffer", names=("bn.running_mean",), kinds=("nan",))
-    assert place_line(buffers) == "step 612: NaN in bn (running_mean)"
-    assert place_line(nonfinite(612, what="activation", names=("a.conv", "b"))) == "step 612: a.conv, b"
-    assert place_line(nonfinite(612)) == ""

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.engine.ab_test import MAX_ROUNDS, MIN_ROUNDS, ABTest
@@ -140,18 +139,6 @@ def test_eager_and_compiled_blocks_of_a_precision_make_pairs_of_their_own() -> N
     assert [row.speedup for row in result.rows][1:] == pytest.approx([2.0, 2.4, 3.0], rel=0.02)
 
 
-def test_a_pair_that_is_not_narrow_takes_more_rounds() -> None:
-    """Both are as far from the baseline in each round, but not from each other."""
-    ab_test = ABTest(("fp32", "bf16 eager", "bf16"), chosen="fp32", block_steps=1, max_rounds=10)
-    for number in range(30):
-        name, round_number = ab_test.precision, number // 3
-        sign = 1 if name == "bf16" else -1 if name == "bf16 eager" else 0
-        seconds = 0.003 * math.exp(0.01 * sign * (-1) ** round_number)
-        ab_test.add(replace(STEP, precision=name, step_seconds=seconds))
-    result = ab_test.record(1)
-    assert (result.reason, result.rounds) == ("limit", 10)
-
-
 def test_settling_steps_and_those_on_their_way_do_not_count() -> None:
     ab_test = ABTest(("fp32", "bf16"), chosen="fp32", block_steps=2)
     assert not ab_test.add(replace(STEP, settling=True))
@@ -220,23 +207,6 @@ times = st.floats(1e-5, 10.0)
 def ratio_of(a: list[float], b: list[float]) -> Any:
     """A ratio that is there."""
     return paired_ratio(a, b)
-
-
-def test_more_blocks_narrow_the_interval() -> None:
-    rng = np.random.default_rng(3)
-    widths = []
-    for pairs in (4, 16, 64):
-        noise = rng.normal(0, 0.05, (2, pairs))
-        ratio = ratio_of((3 * np.exp(noise[0])).tolist(), (2 * np.exp(noise[1])).tolist())
-        widths.append(ratio.relative_width)
-    assert widths[0] > widths[1] > widths[2]
-
-
-@given(st.lists(st.tuples(times, times), min_size=MIN_PAIRS, max_size=8))
-def test_the_other_way_round_it_is_the_inverse(pairs: list[tuple[float, float]]) -> None:
-    a, b = [one for one, _ in pairs], [other for _, other in pairs]
-    forth, back = ratio_of(a, b), ratio_of(b, a)
-    assert (forth.value, forth.low) == pytest.approx((1 / back.value, 1 / back.high))
 
 
 def test_too_few_pairs_give_a_ratio_and_no_interval_and_steps_that_never_vary_are_known_exactly() -> None:

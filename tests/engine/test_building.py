@@ -1,11 +1,9 @@
 """A model with lazy layers trains as one whose sizes are written down, and its optimizer may be any."""
 
-import random
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -14,7 +12,6 @@ from torch.utils.data import DataLoader
 from amptui import Data, DataRequest
 from amptui.base.errors import ExperimentError
 from amptui.data.sources import Arrays, Source
-from amptui.engine.description import describe_run
 from amptui.records.steps import StepRecord
 from tests.tiny import Drawing, Jittered, Log, Tiny, losses, prepare, train
 
@@ -72,21 +69,6 @@ def test_a_lazy_model_trains_like_one_with_explicit_sizes(source: str) -> None:
         logs.append(log)
     assert len(losses(logs[0])) == 24
     assert losses(logs[1]) == losses(logs[0])
-
-
-def test_nothing_is_drawn_and_every_layer_is_sized_before_the_optimizer_is_built() -> None:
-    sizes, states = [], []
-    for model in (written, lazy):
-        prepared = prepare(experiment := Shaped(model, SOURCES["dataset"]))
-        sizes.append(experiment.sizes)
-        states.append((random.getstate(), np.random.random(), torch.get_rng_state().tolist()))
-        buffers = dict(prepared.model.named_buffers())
-        assert buffers["1.num_batches_tracked"] == 0
-        assert torch.equal(buffers["1.running_var"], torch.ones(3))
-    assert states[0] == states[1]
-    assert sizes[0] == sizes[1]
-    started = describe_run("lazy", prepared)
-    assert started.parameters == sum(sizes[0])
 
 
 def test_a_lazy_layer_that_no_batch_reaches_is_named() -> None:

@@ -14,10 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from amptui.cli import main
-from amptui.engine import setup
 from amptui.engine.checkpoint.resume import newest_checkpoint
 from amptui.engine.compilation import MAX_VARIANTS, compile_in_place, missing_for_compile, uses_cuda_graphs
-from amptui.engine.description import describe_run
 from amptui.engine.failure import explain
 from amptui.engine.prepared import Prepared
 from amptui.records.control import ComparisonRequest, Control, StopRequest, TraceRequest, XRayRequest
@@ -179,14 +177,6 @@ def test_probes_see_the_same_in_a_compiled_model() -> None:
         assert {record.what for record in log.of(ModelCompiled)} <= {"first"}, "nothing was compiled for them"
         reasons.append((xray.layers, xray.operators, xray.loss_fp32, xray.loss_amp, trace.nearest))
     assert reasons[0] == reasons[1]
-
-
-@pytest.mark.parametrize("mode", [None, "default", "reduce-overhead"])
-def test_the_first_record_says_how_the_model_is_compiled(
-    mode: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(setup, "check_compiler", lambda _device: None)  # nothing is called, nor compiled
-    assert describe_run("tiny", prepare(Tiny(), compile_mode=mode)).config["compile"] == mode
 
 
 def test_without_a_compiler_one_line_says_so_before_anything_is_loaded(

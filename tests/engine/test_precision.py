@@ -9,7 +9,7 @@ from torch import nn
 
 from amptui.base.errors import UsageError
 from amptui.engine.float8 import why_no_float8
-from amptui.engine.precision import Tf32Flags, build_precisions, check_supported, unsupported_precisions
+from amptui.engine.precision import Tf32Flags, check_supported, unsupported_precisions
 from amptui.engine.setup import prepare_precisions
 from amptui.records.control import Control, XRayRequest
 from amptui.records.findings import XRayTaken
@@ -84,17 +84,6 @@ def test_a_model_file_may_choose_tf32_either_way(choose: str) -> None:
     assert train(prepare(Choosing()), log, control) == "done"
     assert [record.current for record in log.of(PrecisionChanged)] == ["ieee", "bf16", "fp32"]
     assert len(log.of(XRayTaken)) == 1
-
-
-def test_modes_share_the_flags_that_were_set_before_any_was_entered() -> None:
-    scaler, _ = prepare_precisions(CPU)
-    MATMUL.fp32_precision = "tf32"
-    CONVOLUTION.fp32_precision = "ieee"
-    set_before = Tf32Flags.current()
-    precisions = build_precisions(CPU, scaler)
-    precisions["ieee"].enter()
-    precisions["bf16"].enter()
-    assert Tf32Flags.current() == set_before
 
 
 def test_a_cpu_runs_everything_but_tf32_and_what_needs_torchao() -> None:

@@ -46,17 +46,6 @@ def scaled_row(
     return [loss, scale, float(skipped), scale if after is None else after, 5.0, *gradients]
 
 
-def test_gradients_that_were_not_measured_are_not_told() -> None:
-    report, log = reporter()
-    report.steps([(FACTS, [0.5], 0.25)])
-    report.steps([(FACTS, [0.5, -1.0, -1.0, -1.0], 0.25)])  # of a rank that could not measure them
-    report.steps([(SCALED, [0.5, 65536.0, 1.0, 32768.0, 0.0], 0.25)])
-    steps = log.of(StepRecord)
-    assert [(record.grad_norm, record.nonfinite_gradients) for record in steps] == [(None, None)] * 3
-    (skip,) = log.of(StepSkipped)
-    assert (skip.names, skip.count) == ((), None)
-
-
 def test_a_skip_names_who_overflowed_and_what_became_of_the_scale() -> None:
     report, log = reporter()
     for step in (1, 2):
@@ -178,28 +167,6 @@ rows = st.lists(
 )
 
 
-@given(rows)
-def test_a_row_concatenates_its_values(values: list[list[float]]) -> None:
-    delivered: Delivered = []
-    readback = HostReadback(Clock())
-    readback.push([torch.tensor(value) for value in values], into(delivered), timed=False)
-    assert delivered == []
-    readback.drain()
-    assert delivered == [([x for value in values for x in value], None)]
-
-
-def test_scalars_half_precision_and_tensors_with_gradients_are_accepted() -> None:
-    delivered: Delivered = []
-    loss = torch.tensor(2.0, requires_grad=True) * 2
-    readback = HostReadback(Clock())
-    readback.push(
-        [loss, torch.tensor([0.5], dtype=torch.bfloat16), torch.tensor(3)], into(delivered), timed=True
-    )
-    readback.push([], into(delivered), timed=False)
-    readback.drain()
-    assert delivered == [([4.0, 0.5, 3.0], 0.0), ([], None)]
-
-
 @given(st.lists(st.tuples(st.sampled_from(["step", "untimed", "gap"]), st.integers(0, 5)), max_size=12))
 def test_a_step_is_timed_from_the_previous_step_or_interval(course: list[tuple[str, int]]) -> None:
     clock, delivered = Clock(), Delivered()
@@ -243,34 +210,6 @@ def value(number: float, length: int = 3) -> torch.Tensor:
 
 
 @on_gpu
-def test_rows_arrive_in_order_with_their_values_and_the_device_s_seconds(ring: DeviceReadback) -> None:
-    delivered = Delivered()
-    ring.begin_interval()
-    for number in range(100):
-        torch.cuda._sleep(A_SECOND_IN_CYCLES // 1000)
-        ring.push([value(number), value(-number, 1)], into(delivered), timed=True)
-        ring.drain()
-        if number % 4 == 3:
-            ring.flush()
-    ring.flush()
-    assert [row for row, _ in delivered] == [[float(i)] * 3 + [float(-i)] for i in range(100)]
-    assert all(seconds is not None and 1e-4 < seconds < 10 for _, seconds in delivered)
-
-
-@on_gpu
-def test_the_first_row_has_no_seconds_unless_an_interval_began(ring: DeviceReadback) -> None:
-    delivered = Delivered()
-    ring.push([value(1)], into(delivered), timed=True)
-    ring.push([value(2)], into(delivered), timed=False)
-    ring.push([value(3)], into(delivered), timed=True)
-    ring.begin_interval()
-    ring.push([value(4)], into(delivered), timed=True)
-    ring.flush()
-    # The row before the third is untimed: what it counts from may be recorded anew before it is read.
-    assert [seconds is None for _, seconds in delivered] == [True, True, True, False]
-
-
-@on_gpu
 def test_a_full_ring_drops_rows_instead_of_waiting(ring: DeviceReadback) -> None:
     delivered = Delivered()
     ring.push([value(0)], into(delivered), timed=True)
@@ -305,12 +244,3 @@ def test_pushing_and_draining_never_synchronise(ring: DeviceReadback) -> None:
         ring.begin_interval()
     ring.flush()
     assert len(delivered) == 51
-
-
-@on_gpu
-def test_a_longer_row_keeps_rows_in_flight(ring: DeviceReadback) -> None:
-    delivered = Delivered()
-    for length in (1, 2, 30, 3):
-        ring.push([value(length, length)], into(delivered), timed=False)
-    ring.flush()
-    assert [row for row, _ in delivered] == [[float(n)] * n for n in (1, 2, 30, 3)]

@@ -9,12 +9,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
 from amptui import Data, DataRequest
 from amptui.base.errors import DeviceError, ExperimentError, UsageError
-from amptui.engine import building, description, setup
+from amptui.engine import description, setup
 from amptui.recipe.request import TrainRequest
 from amptui.records import codec
 from amptui.records.run import FP8_PRECISIONS
@@ -129,15 +128,6 @@ def test_what_a_method_should_not_return_is_told_and_the_method_was_announced(
     assert places[-1] == f"in {method}() of Bad"
 
 
-def test_a_model_is_in_training_mode_whatever_its_code_left_it_in() -> None:
-    class Evaluating(Tiny):
-        def build_model(self) -> nn.Module:
-            return super().build_model().eval()
-
-    model = building.build_model(Evaluating(), CPU, first_batch=tuple)
-    assert all(module.training for module in model.modules())
-
-
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -176,15 +166,6 @@ def test_the_first_record_describes_the_run_and_survives_the_wire() -> None:
     assert {"amptui", "python", "torch"} <= set(started.versions)
     assert started.hardware["cores"] >= 1
     assert codec.loads(codec.dumps(started)) == started
-
-
-def test_a_loader_of_ones_own_keeps_its_batch_size_in_the_record() -> None:
-    class Loader(Tiny):
-        def load_data(self, request: DataRequest) -> Data:
-            pairs = TensorDataset(torch.rand(20, 1, 4, 4), torch.randint(0, 4, (20,)))
-            return Data(name="pairs", real=True, train=DataLoader(pairs, batch_size=5))
-
-    assert description.describe_run("tiny", prepare(Loader())).batch_size == 5
 
 
 def test_the_environment_holds_what_changes_the_numbers_and_no_secrets(

@@ -3,7 +3,6 @@
 import math
 from itertools import pairwise
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -191,19 +190,6 @@ def test_steps_warm_up_until_their_times_stand_still(
     assert least <= left_out(seconds) <= most
 
 
-@pytest.mark.parametrize("spread", [0.01, 0.1, 0.3])
-def test_noise_is_distinguished_from_a_trend(spread: float) -> None:
-    rng = np.random.default_rng(5)
-    counts = [left_out((0.002 * np.exp(rng.normal(0, spread, 100))).tolist()) for _ in range(50)]
-    assert np.mean(counts) < MIN_STEPS + 3
-
-
-@given(st.lists(st.none() | st.floats(1e-6, 10), max_size=120))
-def test_never_fewer_nor_more(seconds: list[float | None]) -> None:
-    count = left_out(seconds)
-    assert min(len(seconds), MIN_STEPS) <= count <= MAX_STEPS
-
-
 # --------------------------------------------------------------------------------------- validation
 
 
@@ -225,13 +211,6 @@ def test_batches_of_any_size_weigh_by_their_samples(drawn_batches: list[tuple[fl
     assert validation.loss == pytest.approx(expected, rel=1e-4, abs=1e-4)
     assert validation.accuracy == pytest.approx(0.5)
     assert validation.metrics == {"f1": pytest.approx(expected, rel=1e-4, abs=1e-4)}
-
-
-def test_without_samples_or_without_numbers_there_is_no_validation() -> None:
-    sums = MetricSums()
-    assert sums.means([]) is None
-    sums.add({"loss": torch.tensor(1.0)}, 4)
-    assert sums.means(None) is None
 
 
 @given(st.lists(st.booleans(), min_size=3, max_size=3))

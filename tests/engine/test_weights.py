@@ -1,7 +1,6 @@
 """Plain weights in files: what is written is read by torch itself, what does not fit is told in one line."""
 
 import importlib.util
-import os
 import re
 import sys
 from pathlib import Path
@@ -179,12 +178,3 @@ def test_a_resumed_run_goes_on_from_its_checkpoint_not_from_the_first_weights(tm
     file.unlink()
     assert run(folder, "--resume", "--steps", "5", "--init-weights", str(file)) == 0
     assert run(folder, "--resume", "--steps", "6", "--init-weights", str(tmp_path / "other.pt")) == 2
-
-
-def test_a_saved_file_may_be_read_by_whom_the_umask_lets(tmp_path: Path) -> None:
-    path, before = tmp_path / "weights.pt", os.umask(0o022)
-    try:
-        save_weights(nn.Linear(2, 2), Tiny(), path)
-    finally:
-        os.umask(before)
-    assert path.stat().st_mode & 0o777 == 0o644

@@ -41,19 +41,6 @@ def about(event: Event) -> Any:
     return event.about
 
 
-@pytest.mark.parametrize(
-    ("record", "kind", "severity"),
-    [
-        (backoff(7, 1.0), "skip", "error"),
-        (WARNING, "note", "warning"),
-    ],
-)
-def test_a_record_has_its_kind_and_its_severity(record: Record, kind: str, severity: str) -> None:
-    """Of the others ``words/events`` tells."""
-    (event,) = view_of(record).events
-    assert (event.kind, event.severity, event.times) == (kind, severity, 1)
-
-
 def test_a_wait_is_told_when_it_begins_and_when_it_is_over() -> None:
     events = view_of(awaited(10.0), awaited(15.0), awaited(34.0)).events
     assert [event.about for event in events] == [awaited(10.0)]
@@ -132,11 +119,6 @@ def test_storms_of_several_kinds_at_once_are_a_line_each_with_count_and_steps() 
         else:
             storm = about(event)
             assert (storm.first.step, storm.last.step, storm.times) == (1, steps, steps)
-
-
-def test_nan_that_comes_back_much_later_is_a_new_line() -> None:
-    view = view_of(nonfinite(1), nonfinite(101), nonfinite(202))
-    assert [event.step for event in view.events] == [202, 101]
 
 
 def test_trouble_that_goes_on_stays_on_top_of_what_happens_meanwhile() -> None:

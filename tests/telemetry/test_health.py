@@ -1,7 +1,6 @@
 """How bad a histogram, a trace or an X-ray is, and when an alarm of underflow begins and ends."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,16 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.records.findings import LayerAgreement, ParameterWindow, ReferenceAgreement
-from amptui.telemetry.health import XRAY_CAREFUL_COSINE, XRAY_SAFE_COSINE, judge_window, judge_xray
+from amptui.records.findings import ParameterWindow
+from amptui.telemetry.health import judge_window
 from amptui.telemetry.underflow import (
     RECOVERED_SHARE,
     UNDERFLOW_SHARE,
     WORST_SHARE,
     UnderflowFound,
     UnderflowWatch,
-    underflowing_share,
-    xray_share,
 )
 from tests.builders import fold
 from tests.telemetry import record_samples as samples
@@ -80,90 +77,7 @@ def test_the_parameter_that_loses_most_counts_from_a_tenth_of_its_norm_on() -> N
     assert judge_window(window(worst=(much,), **everywhere)).worst is None
 
 
-# ------------------------------------------------------------------------------------------- X-ray
-
-
-@pytest.mark.parametrize(
-    ("pairs", "state", "severity", "count"),
-    [
-        (((0.997, 0.9999), (0.9, 0.5)), "agree", "info", 2),
-        (((0.85, 0.9999), (0.997, 0.9999)), "differ", "warning", 1),
-        (((0.49, 0.9999), (0.85, 0.9999)), "disagree", "error", 1),
-        (((0.85, 0.86), (0.997, 0.9999)), "as in reference", "warning", 1),
-        (((0.85, 0.9), (0.3, 0.3), (0.997, 1.0)), "as in reference", "warning", 2),
-        (((-0.2, 0.3),), "disagree", "error", 1),
-        (((0.6, None),), "differ", "warning", 1),
-        (((0.6, math.nan),), "as in reference", "warning", 1),
-    ],
-)
-def test_fp8_is_judged_by_what_it_adds_to_bf16(
-    pairs: Sequence[tuple[float, float | None]], state: str, severity: str, count: int
-) -> None:
-    layers = tuple(
-        layer(
-            f"{number}",
-            cosine,
-            reference=ReferenceAgreement(
-                cosine=in_bf16, relative_error=0.1, added_cosine=0.9, added_error=0.1
-            ),
-        )
-        for number, (cosine, in_bf16) in enumerate(pairs)
-    )
-    result = judge_xray(xray(precision="fp8", reference="bf16", layers=layers))
-    assert (result.state, result.severity, result.count, result.layers) == (
-        state,
-        severity,
-        count,
-        len(layers),
-    )
-
-
-LAYERS = st.lists(
-    st.builds(layer, st.sampled_from(["", "a", "b.c"]), st.none() | st.just(math.nan) | st.floats(-1, 1)),
-    max_size=6,
-)
-
-
-@given(layers=LAYERS, loss=st.floats())
-def test_severity_follows_the_least_cosine(layers: list[LayerAgreement], loss: float) -> None:
-    verdict = judge_xray(xray(layers=tuple(layers), loss_amp=loss))
-    cosines = [result.cosine for result in layers if result.cosine is not None]
-    if not math.isfinite(loss):
-        assert verdict.severity == "error"
-    elif any(math.isnan(cosine) for cosine in cosines):
-        assert verdict.severity == "warning"
-    else:
-        least = min(cosines, default=1.0)
-        bounds = (least < XRAY_SAFE_COSINE) + (least < XRAY_CAREFUL_COSINE)
-        assert verdict.severity == ("info", "warning", "error")[bounds]
-
-
 # ---------------------------------------------------------------------------------------- underflow
-
-
-def test_the_share_is_of_the_norm_of_flushed_and_subnormal_elements() -> None:
-    assert underflowing_share(losing(0.31)) == pytest.approx(0.31)
-    assert underflowing_share(window(**squares_of())) == 0
-    assert underflowing_share(samples.parameter("a", **squares_of(flushed=0.09, subnormal=0.16))) == 0.5
-
-
-def test_without_elements_or_with_nan_there_is_no_share() -> None:
-    assert underflowing_share(window(nonfinite=1)) is None
-    assert underflowing_share(window(elements=0, zeros=0, counts=())) is None
-
-
-def test_squares_too_small_for_float32_have_all_underflowed() -> None:
-    assert underflowing_share(window(**squares_of(whole=0.0))) == 1
-    assert underflowing_share(window(zeros=10_000, **squares_of(whole=0.0))) is None
-
-
-def test_an_xray_s_share_is_that_of_all_layers_together() -> None:
-    layers = (
-        layer("small", 1.0, norm=3.0, underflowing=1.0),
-        layer("large", 1.0, norm=4.0, underflowing=0.0),
-    )
-    assert xray_share(xray(layers=layers)) == pytest.approx(0.6)
-    assert xray_share(xray(layers=(*layers, layer("bad", math.nan)))) is None
 
 
 @pytest.mark.parametrize("hypothetical", [True, False])

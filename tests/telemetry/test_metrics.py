@@ -78,11 +78,6 @@ def test_a_validation_is_kept_at_its_step() -> None:
     assert values(view, "own validation", "f1") == {3: 0.25, 6: 0.5}
 
 
-def test_a_validation_of_a_step_whose_record_comes_later_is_kept() -> None:
-    view = view_of(run(), *steps(1, 3), validated(9, 0.5), *steps(4, 9), *steps(10, 12))
-    assert values(view, "validation", "loss") == {9: 0.5}
-
-
 def test_the_gpu_that_trains_is_sampled_at_the_newest_step() -> None:
     view = view_of(
         run(), sampled(50.0), *steps(1, 4), sampled(300.0), *steps(5, 6), sampled(310.0), sampled(320.0)
@@ -139,10 +134,3 @@ def test_memory_is_bounded_and_what_is_left_out_is_said(extra: int) -> None:
     )
     assert len(session.state()) < 7_000_000
     assert names(restored_from(session.state()).view()) == names(view)
-
-
-def test_a_view_keeps_its_values_when_the_run_goes_on() -> None:
-    session = fold([run(), *steps(1, 3, losses={"ce": 1.0})])
-    view = session.view()
-    session.fold(steps(4, 5000, losses={"ce": 2.0}))
-    assert values(view, "part", "ce") == {1: 1.0, 2: 1.0, 3: 1.0}

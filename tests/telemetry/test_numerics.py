@@ -39,24 +39,6 @@ def test_the_headroom_is_the_formula(grad_max: float, scale: float) -> None:
     assert headroom(grad_max, scale) == pytest.approx(math.log2(65504 / (grad_max * scale)), abs=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("grad_max", "scale", "expected"),
-    [
-        (math.nan, 65536.0, -math.inf),
-        (math.inf, 65536.0, -math.inf),
-        (0.0, 65536.0, None),
-        (1.0, 0.0, None),
-        (1.0, math.nan, None),
-        (1.0, math.inf, None),
-        (math.nan, 0.0, None),
-    ],
-)
-def test_what_is_not_finite_has_no_room_and_without_gradients_or_a_scale_there_is_none(
-    grad_max: float, scale: float, expected: float | None
-) -> None:
-    assert headroom(grad_max, scale) == expected
-
-
 LOW = scaled(1, 0.5)
 WITHIN = [scaled(number, 5.0) for number in range(2, MIN_OF + 1)]
 

@@ -50,11 +50,6 @@ def by_label(view: SessionView) -> dict[str, OptimizerView]:
     return {optimizer.label: optimizer for optimizer in view.optimizers}
 
 
-def test_one_optimizer_is_no_list() -> None:
-    view = session_of([run(), followed(GENERATOR, replaces="SGD"), *steps(1, 5)]).view()
-    assert (view.optimizers, view.front, view.step) == ((), "", 5)
-
-
 def test_each_optimizer_has_its_own_numbers() -> None:
     view = session_of([*STARTED, *gan(1, 60, critic_steps=2), step(121, optimizer=DISCRIMINATOR)]).view()
     result = by_label(view)
@@ -77,23 +72,6 @@ def test_a_viewer_may_look_at_the_other_one() -> None:
     assert session.view(DISCRIMINATOR) is view, "the same until something new is folded"
     assert session.view().step == 60
     assert session.view("no such optimizer") is session.view()
-
-
-@pytest.mark.parametrize(
-    ("started", "model", "kind", "label"),
-    [
-        ("generator", "G", "Adam", "generator"),
-        ("", "G", "Adam", "G"),
-        ("", "D", "Adam", "Adam"),
-        ("", "D", "D", "first"),
-        ("D", "", "", "first"),
-    ],
-)
-def test_the_first_is_called_by_what_tells_it_from_the_others(
-    started: str, model: str, kind: str, label: str
-) -> None:
-    view = session_of([run(optimizer=started), followed("", model=model, kind=kind), followed("D")]).view()
-    assert [item.label for item in view.optimizers] == [label, "D"]
 
 
 # ----------------------------------------------------------------------------- as if alone
@@ -159,10 +137,6 @@ def named_alike(value: Any) -> Any:
 # --------------------------------------------------------------------------------- the front
 
 
-def test_the_front_stays_with_the_first_of_a_gan() -> None:
-    assert session_of([*STARTED, *gan(1, 20, critic_steps=100)]).view().front == GENERATOR
-
-
 def phase(name: str, count: int) -> Sequence[Record]:
     return steps(1, count, optimizer=name)
 
@@ -180,14 +154,6 @@ def test_the_front_follows_the_phase_that_makes_steps(batch: int, count: int, fr
     assert session.view(GENERATOR).front == GENERATOR, "unless the person chose"
 
 
-def test_the_front_is_left_only_after_twice_its_longest_gap() -> None:
-    gap = 150
-    session = session_of([run(), step(1), *phase("D", gap), step(2), *phase("D", 2 * gap)])
-    assert session.view().front == GENERATOR
-    session.fold([step(2 * gap + 1, optimizer="D")])
-    assert session.view().front == "D"
-
-
 # ------------------------------------------------------------------------------------- journals
 
 
@@ -201,12 +167,6 @@ def test_further_optimizers_are_left_out_and_it_is_told() -> None:
     assert len(view.optimizers) == MAX_OPTIMIZERS
     assert view.optimizers_left_out
     assert (len(view.events), view.warnings, view.errors) == (1, 0, 0), "the run's start"
-
-
-def test_a_resumed_run_goes_back_with_all_of_its_optimizers() -> None:
-    session = session_of([*STARTED, *gan(1, 50), run(time=900.0, optimizer="generator")])
-    session.fold(gan(31, 40))
-    assert [item.step for item in session.view().optimizers] == [40, 40]
 
 
 # --------------------------------------------------------------------------------------- events
@@ -251,15 +211,6 @@ def test_a_step_without_a_loss_for_a_reason_was_measured() -> None:
     assert view.skips.recent[:3].tolist() == [0.0, 0.0, 0.0]
 
 
-def test_a_stale_loss_is_not_the_newest_of_an_optimizer() -> None:
-    unknown = step(2, optimizer=DISCRIMINATOR, loss=None, loss_form="edited")
-    session = session_of([*STARTED, step(1), step(1, optimizer=DISCRIMINATOR), unknown])
-    result = by_label(session.view())[DISCRIMINATOR]
-    assert (result.loss, result.loss_form, result.smoothed_loss) == (None, "edited", 0.5)
-    session.fold([step(3, optimizer=DISCRIMINATOR, loss=0.25)])
-    assert by_label(session.view())[DISCRIMINATOR].loss == 0.25
-
-
 # ------------------------------------------------------------------------------------ the device
 
 
@@ -272,11 +223,3 @@ def test_energy_is_of_those_that_made_steps_in_one_precision() -> None:
         (row,) = session.view(name).comparison.rows
         assert row.joules_per_1000_samples == pytest.approx(1000 * 1000 / 2560)
         assert (row.peak_allocated_bytes, row.utilization_percent) == (5, 50.0)
-
-
-def test_a_mixture_of_precisions_is_attributed_to_none() -> None:
-    session = session_of([*STARTED, *gan(1, 10), switch(11, "fp32", "bf16", optimizer=DISCRIMINATOR)])
-    mixed = [*steps(11, 20), *steps(11, 20, precision="bf16", optimizer=DISCRIMINATOR)]
-    session.fold([*mixed, device(110.0, "fp32", 5, 50.0, 1000.0)])
-    rows = [row for name in (GENERATOR, DISCRIMINATOR) for row in session.view(name).comparison.rows]
-    assert [row.peak_allocated_bytes for row in rows] == [None] * 3

@@ -16,7 +16,6 @@ from amptui.records.run import PRECISION_ORDER, PauseChanged, PhaseChanged, Prec
 from amptui.records.steps import StepRecord
 from amptui.telemetry.comparison import (
     DISAGREEMENT,
-    MIN_STEPS_AFTER,
     WINDOW_STEPS,
     LossesAfter,
     PrecisionLedger,
@@ -288,19 +287,6 @@ def test_both_losses_are_of_the_same_number_of_steps_of_the_longest_stretch_of_e
         assert_holds(after_switches(*longest, *others), expected)
 
 
-@pytest.mark.parametrize(
-    "batches",
-    [
-        [],
-        [steps(1, 300)],
-        [steps(1, 300), steps(301, 300 + MIN_STEPS_AFTER - 1, precision="fp16")],
-    ],
-    ids=["nothing", "one side", "too few"],
-)
-def test_too_little_is_not_compared(batches: list[list[StepRecord]]) -> None:
-    assert after_switches(*batches) is None
-
-
 @pytest.mark.parametrize(("loss", "told"), [(math.nan, math.nan), (math.inf, math.nan), (None, None)])
 @pytest.mark.parametrize("later_steps", [0, 6000])
 def test_what_was_not_finite_and_what_was_not_measured_are_told_apart(
@@ -381,11 +367,6 @@ def test_the_data_s_part_is_of_the_counted_steps_alone() -> None:
     assert row.data_fraction == pytest.approx(0.25)
 
 
-def test_a_wait_that_was_never_measured_has_no_part() -> None:
-    (row,) = comparison_of(*steps(1, 30, data_seconds=None)).rows
-    assert row.data_fraction is None
-
-
 # ------------------------------------------------------------------------------------- utilization
 
 
@@ -412,14 +393,3 @@ def test_the_utilization_is_the_mean_of_looks_without_a_switch_a_pause_or_a_vali
     fp32, fp16 = comparison_of(*records).rows
     assert fp32.utilization_percent == pytest.approx(50.0)
     assert fp16.utilization_percent == pytest.approx(91.0)
-
-
-# --------------------------------------------------------------------------------- in a whole run
-
-
-def test_before_there_is_a_speed_up_nothing_holds_it_back() -> None:
-    slow = {"step_seconds": 0.01, "data_seconds": 0.006}
-    fp32 = steps(1, 30, **slow)
-    assert comparison_of(*fp32, *steps(31, 60, precision="fp16", **slow)).held_back_by == "input"
-    assert comparison_of(*fp32, *steps(31, 49, precision="fp16", **slow)).held_back_by == ""
-    assert comparison_of(*fp32).held_back_by == ""

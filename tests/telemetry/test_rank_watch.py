@@ -12,7 +12,6 @@ from amptui.records.run import Record
 from amptui.telemetry.rank_watch import RanksView
 from amptui.telemetry.session import Session
 from amptui.telemetry.stragglers import (
-    MIN_SAMPLES,
     WINDOW_SAMPLES,
     RankVerdict,
     SlowRankNews,
@@ -34,11 +33,6 @@ def ranks_of(*records: Record) -> RanksView:
     return ranks
 
 
-def test_ranks_are_known_before_their_first_sample() -> None:
-    ranks = ranks_of(*STARTED)
-    assert (ranks.world_size, ranks.rows, ranks.step, ranks.straggler) == (4, (), None, None)
-
-
 def test_a_row_has_medians_and_the_newest_numbers() -> None:
     ranks = ranks_of(*STARTED, *SAMPLES)
     assert [row.rank for row in ranks.rows] == [0, 1, 2, 3]
@@ -50,13 +44,6 @@ def test_a_row_has_medians_and_the_newest_numbers() -> None:
     assert ranks.percentiles["compute"][-1] == pytest.approx(seconds, rel=1e-3)
     beside_it = {"straggler.rank": 2, "straggler.seconds": seconds}  # on the screen
     assert_holds(ranks, {"step": newest.step, **beside_it})
-
-
-def test_the_percentiles_of_many_ranks_are_those_told() -> None:
-    percentiles = (0.1, 0.2, 0.3, 0.4, 0.5)
-    sample = replace(SAMPLES[0], world_size=1000, compute_percentiles=percentiles)
-    assert ranks_of(*STARTED, sample).percentiles == {"compute": percentiles}
-    assert ranks_of(*STARTED, sample).world_size == 1000
 
 
 def test_a_disagreement_lasts_until_the_ranks_agree_again() -> None:
@@ -120,13 +107,6 @@ def test_a_rank_that_is_slow_now_and_then_is_told_once() -> None:
     assert news.judge(slow)
 
 
-def test_equal_ranks_and_a_new_process_are_no_event() -> None:
-    session = fold([*STARTED, *SimulatedRanks(4, 5).samples(60)])
-    assert told_of_slow_ranks(session) == []
-    session.fold([*SAMPLES, SIMULATED.started(), *SimulatedRanks(4, 5).samples(60)])
-    assert told_of_slow_ranks(session) == [(2, "compute")]
-
-
 # ------------------------------------------------------------------- the slow rank among noisy ones
 
 
@@ -177,29 +157,6 @@ def test_a_clock_that_is_held_down_is_told_with_its_reason(fsdp: bool) -> None:
     assert (verdict.seconds is None) == fsdp
 
 
-def test_without_local_compute_only_data_and_clocks_tell() -> None:
-    waits: Any = find_straggler(window(8, 1, slow="input", slow_rank=3, fsdp=True))
-    assert (waits.rank, waits.cause) == (3, "input")
-    assert find_straggler(window(8, 1, slow="compute", slow_rank=3, fsdp=True)) is None
-
-
-def test_clocks_that_are_held_down_on_all_ranks_make_none_slow() -> None:
-    samples = window(8, 1, fsdp=True)
-    held = [replace(sample, throttled={"power cap": sample.ranks}) for sample in samples]
-    assert find_straggler(held) is None
-
-
-def test_a_lower_clock_without_a_reason_is_no_verdict() -> None:
-    samples = window(8, 1, slow="clocks", slow_rank=3, fsdp=True)
-    assert find_straggler([replace(sample, throttled={}) for sample in samples]) is None
-
-
-def test_a_few_samples_are_not_enough() -> None:
-    samples = window(8, 1, slow="compute", slow_rank=3)
-    assert find_straggler(samples[: MIN_SAMPLES - 1]) is None
-    assert find_straggler(samples[:MIN_SAMPLES]) is not None
-
-
 def test_ranks_that_all_differ_have_no_straggler() -> None:
     """Every rank is 3% slower than the one before: the last is no exception."""
     samples = [
@@ -216,11 +173,3 @@ def test_what_costs_less_than_a_twentieth_of_a_step_is_no_verdict_unless_it_was_
     stays: Any = find_straggler(little, much)
     assert stays.rank == 3
     assert find_straggler(window(8, 1, spread=0.0), stays) is None
-
-
-def test_ranks_without_numbers_are_not_judged() -> None:
-    samples = window(4, 1, slow="compute", slow_rank=3)
-    silent = [replace(sample, compute_seconds=(*sample.compute_seconds[:3], None)) for sample in samples]
-    assert find_straggler(silent) is None
-    empty = [replace(sample, compute_seconds=(), data_seconds=()) for sample in samples]
-    assert find_straggler(empty) is None

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.records.run import EAGER_SUFFIX, PRECISION_ORDER, PRECISIONS
-from amptui.telemetry.comparison import MIN_STEPS, PrecisionLedger, compare, low_precision_now, references
+from amptui.telemetry.comparison import MIN_STEPS, compare, low_precision_now, references
 from amptui.telemetry.view import PrecisionStats
-from tests.telemetry.record_samples import compared, measured, steps, stretches
+from tests.telemetry.record_samples import compared, measured
 
 WITHOUT_AUTOCAST = {"fp32", "ieee", "tf32"}
 JUDGED_AGAINST = {
@@ -83,33 +83,6 @@ def test_each_question_has_its_own_pair_and_gain(rows: list[PrecisionStats], que
     saving = None if None in peaks else 1 - (peaks[1] or 0) / (peaks[0] or 1)
     assert comparison.memory_saving == (None if saving is None else pytest.approx(saving))
     assert (comparison.missing == "more steps") == (not enough)
-
-
-@given(ROWS, st.sampled_from(tuple(JUDGED_AGAINST)))
-def test_other_precisions_change_no_gain(rows: list[PrecisionStats], question: str) -> None:
-    whole = compare(rows, question)
-    pair = [row for row in rows if row.precision in (whole.low, whole.baseline)]
-    alone = compare(pair, question)
-    assert (whole.baseline, whole.speedup, whole.memory_saving, whole.missing, whole.held_back_by) == (
-        *(alone.baseline, alone.speedup, alone.memory_saving, alone.missing, alone.held_back_by),
-    )
-
-
-@given(st.permutations(["fp32", "bf16", "fp8"]), st.lists(st.integers(MIN_STEPS, 40), min_size=3, max_size=3))
-def test_a_ledger_answers_both_questions_of_the_same_steps(order: list[str], counts: list[int]) -> None:
-    seconds = {"fp32": 0.004, "bf16": 0.0025, "fp8": 0.002}
-    ledger, first = PrecisionLedger(), 1
-    for name, count in zip(order, counts, strict=True):
-        batch = steps(first, first + count - 1, precision=name, step_seconds=seconds[name])
-        for stretch in stretches(batch):
-            ledger.add(stretch)
-        first += count
-        ledger.comparison("fp8")  # which answers nothing in advance
-    amp, fp8 = ledger.comparison(), ledger.comparison("fp8")
-    assert (amp.low, amp.baseline, fp8.low, fp8.baseline) == ("bf16", "fp32", "fp8", "bf16")
-    assert amp.speedup == pytest.approx(1.6)
-    assert fp8.speedup == pytest.approx(1.25)
-    assert amp.rows == fp8.rows
 
 
 @pytest.mark.parametrize(

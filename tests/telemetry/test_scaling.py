@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from amptui.records.steps import StepRecord
 from amptui.telemetry.scaler import ScalerWatch
 from amptui.telemetry.scaling import RECENT_STEPS, ScalerVerdict, judge_scaler, judge_skip
-from tests.telemetry.record_samples import backoff, growth, module, skip, step, stretches, traced
+from tests.telemetry.record_samples import backoff, growth, skip, step, stretches
 
 FIRST: dict[str, Any] = {"skips_before": 0, "scale_has_grown": False}
 
@@ -61,15 +61,6 @@ def verdict_of(outcomes: str) -> ScalerVerdict:
     return judge_scaler(watched(outcomes).facts())
 
 
-def test_without_a_float16_step_nothing_is_said_of_the_scaler() -> None:
-    assert verdict_of("") == ScalerVerdict()
-    assert verdict_of("??").state == "unused"
-    watch = ScalerWatch()
-    for stretch in stretches([step(1), step(2, precision="bf16")]):
-        watch.add(stretch)
-    assert judge_scaler(watch.facts()).state == "unused"
-
-
 @pytest.mark.parametrize(
     ("outcomes", "state", "severity"),
     [
@@ -91,11 +82,6 @@ def test_each_state_follows_its_rule(outcomes: str, state: str, severity: str) -
     assert (verdict.state, verdict.severity) == (state, severity)
 
 
-def test_steps_that_were_not_measured_neither_break_a_row_nor_count() -> None:
-    assert verdict_of("ss?s?ss").facts.skips_in_a_row == 5
-    assert verdict_of("s" + "?" * 200).state == "calibrating"
-
-
 def test_a_scale_that_has_grown_ends_the_calibration() -> None:
     watch = watched("...s")
     assert judge_scaler(watch.facts()).state == "calibrating"
@@ -109,13 +95,6 @@ def test_a_scale_below_one_is_collapsing_whatever_the_steps_do() -> None:
     verdict = judge_scaler(watch.facts())
     assert (verdict.state, verdict.severity) == ("collapsing", "error")
     assert verdict.facts.scale == 0.5
-
-
-def test_a_verdict_holds_the_newest_skip_and_the_module_that_a_trace_found() -> None:
-    watch = watched("sssss")
-    watch.add_skip(skip(5))
-    assert judge_scaler(watch.facts()).facts.newest_skip == skip(5)
-    assert judge_scaler(watch.facts(), traced(first=module("b"))).began == module("b")
 
 
 def naive_facts(outcomes: Sequence[str]) -> tuple[int, int, int, int]:

@@ -15,7 +15,7 @@ from amptui.records.answers import RequestMade, RequestRefused, RequestTaken
 from amptui.records.run import BlockFinished, Note, PauseChanged, PhaseChanged, Record, RunFailed, RunFinished
 from amptui.records.steps import Steps
 from amptui.telemetry.session import Session
-from amptui.telemetry.view import EMPTY_VIEW, PrecisionSwitch, RunStatus, SessionView
+from amptui.telemetry.view import PrecisionSwitch, RunStatus, SessionView
 from tests.builders import (
     assert_holds,
     fold,
@@ -39,12 +39,6 @@ FAILED = RunFailed(time=105.0, step=50, error="out of memory", traceback="...")
 
 def in_fp16(first: int, last: int, **changes: Any) -> list[Any]:
     return make_steps(first, last, precision="fp16", **changes)
-
-
-def test_a_session_without_records_is_the_empty_view() -> None:
-    view = fold([], "runs/a").view()
-    assert view.run_dir == "runs/a"
-    assert replace(view, run_dir="", comparison=EMPTY_VIEW.comparison) == EMPTY_VIEW
 
 
 @pytest.mark.parametrize(
@@ -183,12 +177,6 @@ KNOWN: dict[str, tuple[Sequence[Record], dict[str, Any]]] = {
 @pytest.mark.parametrize(("records", "expected"), KNOWN.values(), ids=KNOWN)
 def test_what_records_tell_is_known(records: Sequence[Record], expected: dict[str, Any]) -> None:
     assert_holds(view_of(*records), expected)
-
-
-def test_the_loss_is_smoothed_without_lag() -> None:
-    falling = view_of(*(make_step(number, loss=1 / number) for number in range(1, 500)))
-    assert falling.smoothed_loss is not None
-    assert 1 / 499 < falling.smoothed_loss < 1 / 300
 
 
 def test_all_curves_share_one_axis_of_steps() -> None:
@@ -347,14 +335,6 @@ def test_a_request_is_pending_until_its_answer_comes() -> None:
     session.fold([refused(2), taken(1)])
     assert session.view().pending == (made(3),)
     assert session.view().answers == (refused(2), taken(1))
-
-
-@pytest.mark.parametrize(
-    "order", [(made(1), made(1), taken(1)), (made(1), taken(1), made(1)), (taken(1), made(1))]
-)
-def test_a_screen_s_own_word_of_its_request_may_come_at_any_time(order: tuple[Record, ...]) -> None:
-    view = session_of(*order).view()
-    assert (view.pending, view.answers) == ((), (taken(1),))
 
 
 @pytest.mark.parametrize(

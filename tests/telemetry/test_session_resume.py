@@ -147,19 +147,6 @@ def test_what_a_run_that_goes_on_knows(records: Sequence[Record], expected: dict
     assert_holds(view_of(*records), expected)
 
 
-def test_another_number_of_ranks_is_known_after_a_resume() -> None:
-    first = make_started(world_size=4, parallel="ddp", batch_size=8, global_batch_size=32)
-    alone = make_resumed(12, world_size=1, parallel="", batch_size=32)
-    two = make_resumed(14, world_size=2, parallel="ddp", batch_size=16, global_batch_size=32)
-    for records, expected in (
-        ((first, make_resumed(12)), (4, "ddp", 8, 32)),
-        ((first, alone), (1, "", 32, None)),
-        ((first, alone, two), (2, "ddp", 16, 32)),
-    ):
-        run: Any = view_of(*records).run
-        assert (run.world_size, run.parallel, run.batch_size, run.global_batch_size) == expected
-
-
 SWITCHED: list[Record] = [
     START,
     *make_steps(1, 40),

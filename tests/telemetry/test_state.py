@@ -75,21 +75,6 @@ def test_a_state_is_one_line_of_strict_ascii_json() -> None:
     assert_same_view(restored_from(text).view(), session.view())
 
 
-def test_the_folder_is_the_run_s_word_where_it_has_one() -> None:
-    viewer = Session("/here")
-    viewer.restore(json.loads(session_of([], run_dir="").state()))
-    assert viewer.view().run_dir == "/here"
-    viewer.restore(json.loads(session_of([], run_dir="/there").state()))
-    assert viewer.view().run_dir == "/there"
-
-
-def test_what_was_known_before_is_forgotten() -> None:
-    session = session_of([*EVERYTHING, ENDS[1]])
-    session.view()
-    session.restore(json.loads(Session("runs/b").state()))
-    assert_same_view(session.view(), Session("runs/b").view())
-
-
 def test_what_is_seen_while_another_thread_folds_is_of_one_moment() -> None:
     session, process = Session(), threading.Event()
 
@@ -175,19 +160,6 @@ def test_the_run_above_fills_every_class_that_a_state_can_hold() -> None:
     assert CLASSES - met == set()
     modules = {cls.__module__ for cls in CLASSES}
     assert all(name.startswith(("amptui.records.", "amptui.telemetry.")) for name in modules)
-
-
-def test_an_object_has_no_attribute_but_its_fields() -> None:
-    """What is not declared could not survive."""
-    assert [cls for cls in CLASSES if cls.__dictoffset__] == []
-
-
-def test_caches_are_left_out_and_begin_anew() -> None:
-    session = session_of(EVERYTHING)
-    fresh = session.state()
-    session.view()
-    assert session.state() == fresh
-    assert restored_from(fresh).view() is not session.view()
 
 
 def test_a_session_takes_over_what_another_knows() -> None:

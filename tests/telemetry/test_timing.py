@@ -12,10 +12,10 @@ from amptui.records.findings import PhaseSeconds, StepTimed
 from amptui.records.run import PhaseChanged, RunFinished
 from amptui.records.steps import StepRecord
 from amptui.telemetry.pace import LATE_SECONDS, SILENT_SECONDS, Pace, RunningTime
-from amptui.telemetry.timing import MIN_STEPS, WINDOW_STEPS, TimingWatch, judged_timing, shares_of
+from amptui.telemetry.timing import MIN_STEPS, TimingWatch, judged_timing
 from amptui.telemetry.view import Comparison
-from tests.builders import fold, make_steps, view_of
-from tests.telemetry.record_samples import device, resumed, run, step, steps, stretches
+from tests.builders import fold, make_steps
+from tests.telemetry.record_samples import device, resumed, run, step, stretches
 from tests.telemetry.timed_steps import ALIKE, BUSY, HOST, judged, phases
 
 
@@ -41,19 +41,6 @@ def test_each_part_has_its_median() -> None:
     assert timing.phases == phases(0.1, 2.0, 3.0, None, 0.5)
 
 
-def test_settling_steps_are_left_out() -> None:
-    settling = timed(phases(1.0, 1.0, 1.0, 1.0, 1.0), settling=True)
-    assert watch(settling).timings(Comparison()) == ()
-
-
-def test_only_the_newest_steps_count() -> None:
-    old = [timed(phases(5.0, 5.0, 5.0, 5.0, 5.0))] * 300
-    new = [timed(phases(1.0, 1.0, 1.0, 1.0, 1.0))] * (WINDOW_STEPS // 2 + 1)
-    (timing,) = watch(*old, *new).timings(Comparison())
-    assert timing.steps == WINDOW_STEPS
-    assert {phase.host_seconds for phase in timing.phases} == {1.0}
-
-
 def test_the_devices_clock_is_told_only_where_every_step_has_it() -> None:
     parts = phases(0.1, 0.2, 0.3, 0.4, 0.5, device=(1.0, 2.0, 3.0, 4.0, 5.0))
     (timing,) = watch(timed(parts)).timings(Comparison())
@@ -61,12 +48,6 @@ def test_the_devices_clock_is_told_only_where_every_step_has_it() -> None:
     partly = phases(0.1, 0.2, 0.3, 0.4, 0.5, device=(1.0, 2.0, 3.0, 4.0, None))
     (timing,) = watch(timed(parts), timed(partly)).timings(Comparison())
     assert all(phase.device_seconds is None for phase in timing.phases)
-
-
-def test_what_is_no_duration_counts_for_nothing() -> None:
-    for bad in (math.nan, math.inf, -1.0):
-        assert watch(timed(phases(0.0, bad, 1.0, None, 1.0))).timings(Comparison()) == ()
-    assert watch(timed(())).timings(Comparison()) == ()
 
 
 # ----------------------------------------------------------------------------------------- verdicts
@@ -100,21 +81,6 @@ def test_a_few_steps_are_no_verdict() -> None:
     assert judged_timing("fp32", parts, steps=MIN_STEPS).bound == "input"
 
 
-def test_shares_are_of_the_device_s_clock_where_there_is_one() -> None:
-    parts = phases(0.1, 0.2, 0.3, None, 0.4, device=(1.0, 1.0, 2.0, None, 4.0))
-    assert shares_of(parts) == {"input": 0.125, "forward": 0.125, "backward": 0.25, "optimizer": 0.5}
-
-
-# ---------------------------------------------------------------------------------------- a session
-
-
-def test_a_session_shows_how_busy_the_gpu_was_beside_it() -> None:
-    looks = [device(second, "fp32", None, 50.0) for second in (101.0, 102.0)]
-    timings = [timed(phases(*HOST, device=HOST))] * MIN_STEPS
-    (timing,) = view_of(run(), *steps(1, 40), *looks, *timings).timings
-    assert (timing.bound, timing.utilization_percent) == ("launch", 50.0)
-
-
 # --------------------------------------------------------------------------------- the running time
 
 
@@ -127,10 +93,6 @@ def elapsed(*times: float) -> float:
     for time in times[1:]:
         watch.see(time)
     return watch.seconds
-
-
-def test_a_record_that_comes_late_changes_nothing() -> None:
-    assert elapsed(100.0, 110.0, 109.0, 50.5, 111.0) == 11.0
 
 
 @pytest.mark.parametrize("jump", [DAY, 365 * DAY, SILENT_SECONDS + 1, -LATE_SECONDS - 2, -DAY, -1e9])
@@ -189,12 +151,6 @@ def test_a_process_that_resumes_counts_from_its_first_record_on() -> None:
     )
     session.fold([resumed(1, time=194.0), step(2, time=199.0)])
     assert session.view().elapsed_seconds == 16.0
-
-
-def test_steps_that_are_folded_at_once_count_one_by_one() -> None:
-    """Slow steps of a journal without a sampler: 4,000 s a batch are no silence."""
-    session = fold([run(time=0.0), *(step(number, time=10.0 * number) for number in range(1, 401))])
-    assert session.view().elapsed_seconds == 4000.0
 
 
 # ---------------------------------------------------------------------------------------------- pace

@@ -54,21 +54,6 @@ def test_a_copy_is_equal_and_separate_and_survives_a_file(parts: list[Tensor]) -
     assert all(map(torch.equal, copies["list"], before))
 
 
-def test_copies_keep_memory_format_and_alignment() -> None:
-    image = torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last)
-    copies = copied([torch.rand(3), image, torch.tensor(1.0)])
-    assert copies[1].is_contiguous(memory_format=torch.channels_last)
-    assert [tensor.storage_offset() * tensor.itemsize % 64 for tensor in copies] == [0, 0, 0]
-
-
-def test_a_full_block_is_followed_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amptui.engine.checkpoint.host_copy._BLOCK_BYTES", 256)
-    state = [torch.full((size,), float(size)) for size in (10, 30, 100, 5, 64)]
-    copies = copied(state)
-    assert all(map(torch.equal, copies, state))
-    assert len({tensor.untyped_storage().data_ptr() for tensor in copies}) == 4
-
-
 def test_tied_weights_stay_tied_and_others_separate() -> None:
     model = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False))
     model[1].weight = model[0].weight

@@ -18,7 +18,7 @@ from amptui.engine.checkpoint.rank_share import (
     restore_rank,
     with_rank_batch,
 )
-from amptui.engine.checkpoint.resume import newest_checkpoint, restore
+from amptui.engine.checkpoint.resume import newest_checkpoint
 from amptui.recipe.request import TrainRequest
 from amptui.records.control import StopRequest
 from amptui.records.run import Note
@@ -119,14 +119,6 @@ def test_how_long_it_is_and_how_its_weights_lie_may_change(tmp_path: Path) -> No
     assert log.of(StepRecord)[-1].step == 20
 
 
-def test_the_optimizer_does_not_hold_on_to_what_was_read(tmp_path: Path) -> None:
-    trained(tmp_path)
-    prepared = prepare(Tiny())
-    restore(newest_checkpoint(tmp_path, print), prepared, print)
-    (state, *_) = prepared.optimizer.state.values()
-    assert state["exp_avg"].untyped_storage().nbytes() == state["exp_avg"].nbytes
-
-
 class Foreign(Tiny):
     """After five steps its optimizer gets a parameter that is not the model's."""
 
@@ -147,19 +139,6 @@ def test_a_checkpoint_that_cannot_be_resumed_says_so_when_it_is_written(tmp_path
         UsageError, match="cannot be resumed: while training, the optimizer got a parameter group"
     ):
         resume(prepare(Foreign()), tmp_path, Log())
-
-
-def test_another_number_of_groups_is_told_in_one_line(tmp_path: Path) -> None:
-    sizes = [2, 4]
-
-    class Grouped(Tiny):
-        def build_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-            parameters, count = list(model.parameters()), sizes.pop()
-            return torch.optim.SGD([{"params": parameters[n::count]} for n in range(count)], lr=0.01)
-
-    log_of(prepare(Grouped()), at={3: STOP}, checkpoints=tmp_path)
-    with pytest.raises(UsageError, match="its optimizer has 4 parameter groups, but now there are 2"):
-        resume(prepare(Grouped()), tmp_path, Log())
 
 
 # -------------------------------------------------------------------------- another number of ranks

@@ -96,13 +96,6 @@ def test_checkpoints_are_written_when_they_are_due(
         assert (last.phase, last.detail) == ("stopping", "writing the checkpoint")
 
 
-def test_a_run_that_is_stopped_before_its_first_step_writes_none(tmp_path: Path) -> None:
-    control, log = Control(), Log()
-    control.ask(StopRequest("at once"))
-    train(prepare(Tiny()), log, control, checkpoints=tmp_path)
-    assert (written(log), log.of(PhaseChanged)[-1].phase) == ([], "first step")
-
-
 def test_each_epoch_ends_with_a_checkpoint_after_its_validation(tmp_path: Path) -> None:
     log = Log()
     train(prepare(Unhurried(epochs=5)), log, checkpoints=tmp_path)
@@ -127,22 +120,6 @@ def test_steps_go_on_while_a_checkpoint_waits_for_the_journal(tmp_path: Path) ->
     assert [r.step for r in log.of(StepRecord)] == list(range(1, 41))
 
 
-def test_several_that_come_due_during_a_write_become_one(tmp_path: Path) -> None:
-    control, journal = Control(), Journal(opens_at=20)
-
-    def ask(record: Record) -> None:
-        if isinstance(record, StepRecord) and record.step in (10, 11, 19):
-            control.ask(CheckpointRequest())
-        journal.watch(record)
-
-    log = Log(ask)
-    train(prepare(Tiny(epochs=5)), log, control, checkpoints=tmp_path, every=3, journaled=journal.wait)
-    reasons = [reason for _step, reason in written(log)]
-    assert reasons[:2] == ["interval", "asked"]
-    assert reasons.count("asked") == 1
-    assert written(log)[1][0] >= 20
-
-
 def test_one_requested_in_a_pause_is_written_in_it(tmp_path: Path) -> None:
     control = Control()
 
@@ -157,16 +134,6 @@ def test_one_requested_in_a_pause_is_written_in_it(tmp_path: Path) -> None:
     log = Log(ask)
     train(prepare(Tiny()), log, control, checkpoints=tmp_path)
     assert written(log) == [(4, "asked")]
-
-
-def test_records_up_to_its_step_are_emitted_before_waiting_for_the_journal(tmp_path: Path) -> None:
-    log, steps = Log(), list[tuple[int, int]]()
-
-    def journaled(step: int) -> None:
-        steps.append((step, log.of(EpochFinished)[-1].step))
-
-    train(prepare(Unhurried()), log, checkpoints=tmp_path, journaled=journaled)
-    assert steps == [(8, 8), (16, 16)]
 
 
 # ----------------------------------------------------------------------------------- trouble
@@ -197,15 +164,6 @@ def test_a_full_disk_and_its_end_are_reported_once(tmp_path: Path, monkeypatch: 
         "",
     ]
     assert len(log.of(StepRecord)) == 48
-
-
-def test_one_that_failed_is_retried_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fail_to_write(monkeypatch, OSError(28, "No space left on device"))
-    control = Control()
-    log = Waiting(stopping(control, 6))
-    train(prepare(Tiny()), log, control, checkpoints=tmp_path, every=6)
-    assert written(log) == [(6, "end")]
-    assert [change.unsaved for change in log.of(KeepingChanged)] == [1, 0]
 
 
 def test_what_cannot_be_written_costs_the_checkpoint_but_not_the_run(tmp_path: Path) -> None:

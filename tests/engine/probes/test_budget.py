@@ -58,56 +58,6 @@ def test_what_cannot_wait_is_lent_and_paid_back(
     assert spent - 2 * cost_seconds <= budget * (clock.now - began) + 1e-9
 
 
-def test_nothing_is_lent_before_the_cost_of_the_last_one_is_known() -> None:
-    cadence = Cadence(0.1, clock=Clock())
-    assert cadence.may_borrow
-    cadence.begin()
-    assert not cadence.may_borrow
-    cadence.charge(0.1)
-    assert cadence.may_borrow
-
-
-def test_a_cheap_measurement_is_taken_at_every_step_whatever_the_first_one_took() -> None:
-    clock = Clock()
-    cadence = Cadence(0.005, clock=clock)
-    for cost_seconds in (1.0, *[0.001] * 99):
-        clock.now += 0.4
-        assert cadence.due()
-        start = clock.now
-        clock.now += cost_seconds
-        cadence.charge_since(start)
-
-
-def test_credit_does_not_accumulate_over_a_pause() -> None:
-    clock = Clock()
-    cadence = Cadence(0.01, free=1, clock=clock)
-    cadence.charge_since(clock.now)
-    for cost in (0.5, 0.5):
-        clock.now += 10_000.0
-        assert cadence.due()
-        began = clock.now
-        clock.now += cost
-        cadence.charge_since(began)
-        assert not cadence.due()
-
-
-def test_nothing_is_due_until_the_last_measurement_is_charged() -> None:
-    clock = Clock()
-    cadence = Cadence(0.01, clock=clock)
-    for _ in range(2):
-        cadence.begin()
-        clock.now += 1000.0
-        assert not cadence.due()
-        cadence.charge(0.5)
-    clock.now += 50.0
-    cadence.begin()
-    cadence.charge(None)  # its cost is not known: that of those before is taken for it
-    clock.now += 49.0
-    assert not cadence.due()
-    clock.now += 2.0
-    assert cadence.due()
-
-
 # -------------------------------------------------------------------- the seconds of a step's parts
 
 

@@ -77,39 +77,6 @@ def test_every_gradient_with_nan_or_inf_is_counted_and_nan_comes_first(
         assert math.isnan(worst) if nans else worst == math.inf
 
 
-@both
-def test_a_gradient_with_both_nan_and_inf_is_nan(measure: Measure) -> None:
-    for values in ([math.inf, math.nan], [math.nan, -math.inf]):
-        assert health_of(torch.tensor(values), measure=measure).nonfinite_kinds == ("nan",)
-
-
-@given(st.integers(0, 3), st.integers(0, 3), odd)
-def test_large_gradients_are_named_like_small_ones(large: int, bad: int, value: float) -> None:
-    sizes = [SMALL_ELEMENTS + 7 if i == large else 5 for i in range(4)]
-    gradients = [torch.full((size,), -0.5) for size in sizes]
-    health = health_of(*gradients)
-    assert health.norm == pytest.approx(0.5 * math.sqrt(sum(sizes)), rel=1e-5)
-    assert health.largest == 0.5
-    gradients[bad][-1] = value
-    assert health_of(*gradients).nonfinite_names == (f"p{bad}",)
-
-
-@both
-def test_values_whose_squares_overflow_float32_are_not_inf(measure: Measure) -> None:
-    health = health_of(torch.tensor([3e25]), torch.tensor([4e25, 0.0]), measure=measure)
-    assert health.nonfinite_count == 0
-    assert health.largest == pytest.approx(4e25)
-    assert health.norm == (math.inf if measure is fused else pytest.approx(5e25))
-
-
-@both
-def test_parameters_without_a_gradient_count_as_zero(measure: Measure) -> None:
-    health = health_of(torch.tensor([3.0]), None, torch.tensor([-4.0]), measure=measure)
-    assert (health.norm, health.largest) == (5.0, 4.0)
-    health = health_of(torch.tensor([3.0]), None, torch.tensor([math.inf]), measure=measure)
-    assert health.nonfinite_names == ("p2",)
-
-
 def test_no_gradient_at_all_is_a_norm_of_zero_and_frozen_parameters_have_none() -> None:
     frozen = nn.Linear(2, 2)
     frozen.bias.requires_grad_(False)
@@ -117,17 +84,6 @@ def test_no_gradient_at_all_is_a_norm_of_zero_and_frozen_parameters_have_none() 
         probe = GradientProbe(model)
         assert probe.names == names
         assert probe.health(probe.measure().tolist(), 1.0) == GradientHealth(0.0, 0.0, 0, (), ())
-
-
-@both
-def test_a_sparse_gradient_is_coalesced_first(measure: Measure) -> None:
-    model = nn.Embedding(10, 2, sparse=True)
-    model(torch.tensor([1, 1, 3])).sum().backward()
-    probe = GradientProbe(model)
-    # Row 1 was looked up twice and holds 2s, row 3 holds 1s.
-    health = probe.health(measure(probe).tolist(), 1.0)
-    assert health.norm == pytest.approx(math.sqrt(4 + 4 + 1 + 1))
-    assert health.largest == 2
 
 
 @both
@@ -146,23 +102,6 @@ def test_gradients_of_any_precision_are_measured_in_a_wider_range(
     # A float64 beyond float32 counts as Inf.
     health = health_of(torch.ones(1), torch.tensor([1e60], dtype=torch.float64), measure=measure)
     assert (health.nonfinite_names, health.norm) == (("p1",), math.inf)
-
-
-@both
-def test_scalars_empty_and_complex_gradients_are_measured(measure: Measure) -> None:
-    health = health_of(
-        torch.tensor(2.0), torch.empty(0), torch.empty(3, 0), torch.tensor([4 - 4j]).conj(), measure=measure
-    )
-    assert (health.norm, health.largest) == (6.0, 4.0)
-
-
-@both
-def test_gradients_in_any_memory_order_are_measured(measure: Measure) -> None:
-    images = torch.arange(-1.0, 23.0).reshape(2, 3, 2, 2)
-    for gradient in (images.to(memory_format=torch.channels_last), images[:, ::2], images[0, 0].t()):
-        health = health_of(gradient, measure=measure)
-        assert health.norm == pytest.approx(gradient.norm().item())
-        assert health.largest == gradient.abs().max()
 
 
 # ----------------------------------------------------------------------------------- in which steps

@@ -21,11 +21,6 @@ def sizes_of(breakdown: MemoryBreakdown) -> Sizes:
     return {(kind.kind, kind.dtype): kind.size_bytes for kind in breakdown.kinds}
 
 
-def unmeasured(model: nn.Module, optimizer: Optimizer, *, precision: str = "fp32") -> MemoryBreakdown:
-    """Without a step."""
-    return break_down(model, optimizer, step=1, precision=precision, peak_allocated_bytes=None)
-
-
 def stepped(
     model: nn.Module,
     optimizer: Optimizer | None = None,
@@ -120,13 +115,6 @@ def test_adam_keeps_two_moments_and_a_step_beside_each_parameter() -> None:
     }
 
 
-def test_each_dtype_has_an_entry_and_the_largest_comes_first() -> None:
-    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 64, bias=False))
-    model[1].to(torch.bfloat16)
-    breakdown = unmeasured(model, SGD(model.parameters(), 0.1))
-    assert [(kind.dtype, kind.size_bytes) for kind in breakdown.kinds] == [("bfloat16", 512), ("float32", 64)]
-
-
 # ----------------------------------------------------------------------------------- cast copies
 
 
@@ -165,12 +153,6 @@ def test_autocast_copies_the_parameters_of_convolutions_and_linear_layers(
     sizes = stepped(model, SGD(trained, 0.1), IMAGES if build is convolutional else None, precision=precision)
     assert {dtype: size for (kind, dtype), size in sizes.items() if kind == "cast copies"} == copies
     assert not any(kind == "optimizer" for kind, _ in sizes), "it has no state"
-
-
-def test_without_a_loss_the_cast_copies_are_left_out() -> None:
-    model = linear()
-    breakdown = unmeasured(model, SGD(model.parameters(), 0.1), precision="bf16")
-    assert {kind.kind for kind in breakdown.kinds} == {"weights"}
 
 
 # ----------------------------------------------------------------------------------- activations

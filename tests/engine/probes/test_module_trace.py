@@ -1,20 +1,16 @@
 """Which module overflowed first, or came nearest to it, in steps that compute what any step does."""
 
 import math
-import weakref
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from amptui.base.errors import ExperimentError
-from amptui.engine.probes.gradients import is_measurable, largest_absolute
 from amptui.engine.probes.module_trace import MAX_NEAREST, ModuleTrace
 from amptui.records.findings import ModuleRange, ModulesTraced
 from amptui.telemetry.health import judge_trace
@@ -101,81 +97,6 @@ def test_a_healthy_step_lists_the_largest_values_first() -> None:
     asked = {"time": 1.5, "step": 7, "precision": "fp16", "loss_scale": 8.0, "asked": True}
     assert_holds(record, {**asked, "modules": 17})
     assert (record.seconds or 0) > 0
-
-
-class Nested(nn.Module):
-    """Puts out what other modules put out, in a nest, beside tensors of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = Scale(2.0)
-
-    def forward(self, inputs: Tensor) -> dict[str, Any]:
-        return {
-            "same": self.inner(inputs),
-            "own": (inputs * 8, [inputs.long() * 1000, torch.zeros(0), "text", None]),
-        }
-
-
-def test_nested_outputs_are_measured_once_for_the_inner_module() -> None:
-    with ModuleTrace(Nested()) as trace:
-        trace._modules[0][1](torch.ones(3))
-    assert trace.values()[:2].tolist() == [2.0, 8.0]
-    assert [(near.name, near.kind) for near in record_of(trace).nearest] == [
-        ("", "Nested"),
-        ("inner", "Scale"),
-    ]
-
-
-def test_what_was_not_called_returns_its_input_or_cannot_be_measured_is_left_out() -> None:
-    with ModuleTrace(nn.Linear(2, 2)) as trace:
-        pass
-    record = record_of(trace)
-    assert trace.values().shape == (0,)
-    assert (record.first, record.nearest, record.modules) == (None, (), 1)
-    model = nn.Sequential(Scale(3.0), nn.Identity(), nn.Dropout(0.5).eval())
-    assert list(by_name(traced_step(model, torch.ones(2), dtype=None), "forward")) == ["0"]
-
-
-def elementwise(tensor: Tensor) -> float:
-    return max(float(value) for value in tensor.double().abs().flatten())
-
-
-@given(
-    st.lists(st.floats(-60000, 60000, width=16), min_size=1, max_size=40),
-    st.sampled_from([torch.float16, torch.bfloat16, torch.float32, torch.float64]),
-)
-def test_the_largest_absolute_value_is_exact_in_every_type(values: list[float], dtype: torch.dtype) -> None:
-    tensor = torch.tensor(values, dtype=dtype)
-    record = largest_absolute(tensor)
-    assert (record.dtype, record.shape) == (torch.float32, ())
-    assert record.item() == elementwise(tensor)
-
-
-def test_the_layout_of_a_tensor_makes_no_difference_and_both_parts_of_complex_numbers_count() -> None:
-    for tensor in (
-        torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
-        torch.randn(4, 6)[:, ::2],
-        torch.randn(3, 1).expand(3, 7),
-        torch.tensor(-3.0),
-        torch.randn(5).to(torch.float8_e4m3fn),
-    ):
-        assert is_measurable(tensor)
-        assert largest_absolute(tensor).item() == elementwise(tensor)
-    assert largest_absolute(torch.tensor([1 + 2j, 3 - 4j])).item() == 4.0
-    assert largest_absolute(torch.tensor([1 + 9j]).conj()).item() == 9.0
-    integers, sparse = torch.ones(3, dtype=torch.int64), torch.eye(2).to_sparse()
-    assert not any(map(is_measurable, (integers, torch.ones(0), sparse, torch.ones(2) > 0)))
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-@pytest.mark.parametrize("size", [3, 50_000])
-def test_nan_wins_over_inf_in_any_position(dtype: torch.dtype, size: int) -> None:
-    tensor = torch.ones(size, dtype=dtype)
-    tensor[size // 2] = -math.inf
-    assert largest_absolute(tensor).item() == math.inf
-    tensor[-1] = math.nan
-    assert math.isnan(largest_absolute(tensor).item())
 
 
 # ------------------------------------------------------------------------------ weights lost before
@@ -340,11 +261,3 @@ def test_a_step_that_raises_leaves_no_hooks() -> None:
     with pytest.raises(ValueError, match="no "), ModuleTrace(model):
         model(torch.ones(2))
     assert not any(module._forward_hooks for module in model.modules())
-
-
-def test_a_trace_keeps_no_output_alive() -> None:
-    model = nn.Sequential(Scale(2.0), Scale(3.0))
-    with ModuleTrace(model) as trace:
-        output = weakref.ref(model(torch.ones(2)))
-        assert output() is None
-    assert trace.values()[:2].tolist() == [2.0, 6.0]

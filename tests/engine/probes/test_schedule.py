@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from amptui.engine.divergence_guard import MIN_LOSS_SCALE
 from amptui.engine.probes.float16_window import Float16WindowProbe
-from amptui.engine.probes.gradients import GradientProbe
-from amptui.engine.probes.schedule import BUFFERS_GAP_STEPS, TRACE_GAP_STEPS, TRACE_STEPS, Probes
+from amptui.engine.probes.schedule import BUFFERS_GAP_STEPS, TRACE_GAP_STEPS, TRACE_STEPS
 from amptui.engine.snapshot import Snapshot
 from amptui.records.control import (
     Control,
@@ -83,27 +82,6 @@ def test_the_float16_window_is_measured_from_the_first_step_on() -> None:
     assert second.steps_since == second.step - first.step
     assert (second.seconds_since or 0) > (first.seconds or 0)
     assert all((window.seconds or 0) > 0 for window in log.of(Float16Window))
-
-
-def test_what_was_asked_of_a_model_that_is_replaced_is_answered() -> None:
-    prepared, log = prepare(Tiny()), Log()
-    precision, answers = prepared.precisions["fp32"], list[str]()
-    before, after = (Probes(prepared, GradientProbe(prepared.model), log.emit) for _ in range(2))
-    for parameter in prepared.model.parameters():
-        parameter.grad = torch.ones_like(parameter)
-    before.arm_window(answers.append)
-    before.arm_trace(answers.append)
-    before.after_backward(1, precision, assumed_scale=65536.0)
-    assert answers == []
-    after.take_over(before)
-    after.after_backward(2, precision, assumed_scale=65536.0)
-    for step in range(3, 3 + TRACE_STEPS):
-        with after.around_step(step, precision, None):
-            prepared.model(torch.ones(2, 1, 4, 4)).sum().backward()
-    after.flush()
-    assert answers == ["", ""]
-    assert [window.step for window in log.of(Float16Window)] == [1, 2]
-    assert len(log.of(ModulesTraced)) == 1
 
 
 @pytest.mark.parametrize("clip_norm", [None, 0.5])

@@ -16,7 +16,6 @@ from torch.optim import Optimizer
 from amptui.base.errors import ExperimentError
 from amptui.engine.probes import update_probe, update_ratios
 from amptui.engine.probes.update_probe import (
-    MAX_LAYERS,
     RUN_ELEMENTS,
     SAMPLE_ELEMENTS,
     UpdateProbe,
@@ -116,40 +115,6 @@ def test_a_sample_is_within_five_standard_errors(seed: int, shape: tuple[int, in
     assert record.ratios["weight"] == pytest.approx(exact, rel=5 * 2 / math.sqrt(2 * compared))
 
 
-def test_a_sample_takes_elements_of_all_rows_and_columns_alike() -> None:
-    """A fixed interval of a power of two would see one column in 32, and miss what the others do."""
-    model = nn.Linear(4096, 64, bias=False)
-    nn.init.constant_(model.weight, 1.0)
-    filled(model)
-
-    def shift_some() -> None:
-        with torch.no_grad():
-            model.weight[:, 1::2] += 0.1
-            model.weight[:32] += 0.2
-
-    before = copy.deepcopy(model)
-    record = measured(model, torch.optim.SGD(model.parameters(), lr=0.0), shift_some)
-    exact = moved(model.weight, before.weight)
-    assert record.ratios["weight"] == pytest.approx(exact, rel=0.01)
-
-
-def test_a_sampled_and_a_whole_parameter_of_a_layer_weigh_as_many_as_they_have_elements() -> None:
-    model: Any = nn.Linear(400, 500)
-    nn.init.constant_(model.weight, 1.0)
-    nn.init.constant_(model.bias, 100.0)
-    filled(model)
-
-    def move() -> None:
-        with torch.no_grad():
-            model.weight += 0.5
-            model.bias += 7.0
-
-    record = measured(nn.Sequential(model), torch.optim.SGD(model.parameters(), lr=0.0), move)
-    exact = math.sqrt((200_000 * 0.25 + 500 * 49.0) / (200_000 + 500 * 10_000.0))
-    assert record.ratios == pytest.approx({"0": exact}, rel=1e-4)
-    assert record.sampled == ("0",)
-
-
 class Part(Tensor):
     """A tensor of another kind, of which this process may hold a part."""
 
@@ -210,20 +175,7 @@ def test_a_tied_weight_is_measured_once_and_the_model_s_own_parameter_by_its_nam
     assert record.ratios == pytest.approx(exact, rel=1e-4)
 
 
-def test_the_largest_layers_are_measured_in_the_model_s_order() -> None:
-    model = filled(nn.ModuleList(nn.Linear(2 + number % 7, 3) for number in range(MAX_LAYERS + 20)))
-    groups = [{"params": [*layer.parameters()]} for layer in reversed([*model])]
-    names = [int(name) for name in measured(model, torch.optim.SGD(groups, lr=0.1)).ratios]
-    sizes = [2 + number % 7 for number in range(MAX_LAYERS + 20)]
-    assert names == sorted(names)
-    assert len(names) == MAX_LAYERS
-    assert sorted(sizes[name] for name in names) == sorted(sizes)[-MAX_LAYERS:]
-
-
 # ----------------------------------------------------- of a training, in which nothing else changes
-
-
-CPU = torch.device("cpu")
 
 
 def ratios(prepared: Any, **options: Any) -> dict[int, Mapping[str, float]]:
@@ -286,12 +238,3 @@ def test_lost_weights_are_no_number() -> None:
     (record,) = log.of(UpdatesMeasured)
     assert record.ratios
     assert all(math.isnan(ratio) for ratio in record.ratios.values())
-
-
-def test_a_sharded_model_is_not_measured() -> None:
-    model, updates = nn.Linear(3, 3), UpdateRatios(CPU, lambda _record: None)
-    updates.follow(model, enabled=False)
-    updates.copy(torch.optim.SGD(model.parameters(), lr=0.1))
-    assert not updates.is_open
-    updates.look(5)
-    assert updates.until == 1

@@ -18,7 +18,7 @@ from torch.nn import functional
 from amptui.engine import setup
 from amptui.engine.precision import Tf32Flags
 from amptui.engine.prepared import Prepared
-from amptui.engine.probes.xray import _has_recurrent_dropout, take_xray
+from amptui.engine.probes.xray import take_xray
 from amptui.records.findings import LayerAgreement, XRayTaken
 from tests.tiny import Log, Tiny, prepare, train
 
@@ -177,22 +177,6 @@ def test_the_optimizer_s_and_the_buffers_bytes_are_their_tensors() -> None:
     tensors = len(list(prepared.model.parameters()))
     assert record.optimizer_bytes == 2 * 4 * parameters + 4 * tensors
     assert record.buffers_bytes == 2 * 4 * 16 + 8
-
-
-def test_dropout_of_an_rnn_is_noticed_of_which_cudnn_tells_nothing() -> None:
-    gru = nn.GRU(4, 4, num_layers=2, dropout=0.1)
-    assert _has_recurrent_dropout(nn.Sequential(gru))
-    assert not any(map(_has_recurrent_dropout, (nn.GRU(4, 4, dropout=0.0, num_layers=2), gru.eval())))
-
-
-def test_a_dict_s_total_is_the_loss() -> None:
-    class Parts(Plain):
-        def loss(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
-            total = functional.cross_entropy(model(batch[0]), batch[1])
-            return {"part": total.detach(), "loss": total * 3}
-
-    record, plain = xray(prepare(Parts())), xray(prepare(Plain()))
-    assert record.loss_fp32 == pytest.approx(3 * plain.loss_fp32)
 
 
 def test_tied_weights_sparse_gradients_and_unused_layers_are_compared() -> None:

@@ -8,14 +8,13 @@ from typing import Any
 from amptui.cli import build_parser
 from amptui.diagnosis.amp_finding import Finding
 from amptui.recipe.request import AdviseRequest, TrainRequest
-from amptui.reports.advise.advice import is_safe, recommend
+from amptui.reports.advise.advice import recommend
 from amptui.reports.advise.advice_report import (
     WIDTH,
     Recommendation,
     advice_page,
     report_json,
     report_lines,
-    table_lines,
 )
 from amptui.reports.advise.advise_words import cautions, headline, table_rows
 from amptui.reports.advise.evidence import Candidate, Evidence, Exclusion
@@ -103,11 +102,6 @@ def test_compiling_is_recommended_only_where_it_was_faster() -> None:
     assert (slower.precision, slower.compiles) == ("fp32", True)
 
 
-def test_an_excluded_precision_is_never_safe() -> None:
-    assert is_safe(candidate("bf16", 1.5))
-    assert not is_safe(candidate("bf16", 1.5, exclusion=Exclusion("failed", "no kernel")))
-
-
 # --------------------------------------------------------------------------------------- reports
 
 
@@ -169,20 +163,6 @@ def test_the_command_trains_what_was_measured() -> None:
     assert "--amp-dtype bf16" in train_command(request, "bf16", compiles=False)
     assert candidate_names(request) == ("bf16", "fp16", "fp8", "tf32")
     assert candidate_names(replace(request, precisions=("fp32", "tf32"))) == ("tf32",)
-
-
-def test_columns_that_do_not_fit_stand_below() -> None:
-    rows = [
-        ("", "FP32", "bf16", "fp16"),
-        ("speed", "baseline", "b" * 40, "c" * 40),
-        ("loss", "", "", "x" * 90),
-    ]
-    lines = table_lines(rows)
-    assert max(map(len, lines)) <= WIDTH
-    assert lines[0].split() == ["FP32", "bf16"]
-    assert lines[2] == ""
-    assert lines[3].split() == ["fp16"]
-    assert lines[5] == "loss   " + "x" * 72 + "…"
 
 
 def test_a_report_as_strict_json(goldens: Goldens) -> None:

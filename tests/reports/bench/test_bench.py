@@ -329,11 +329,3 @@ def test_with_compile_each_precision_runs_eagerly_and_compiled(
     result = [item for item in read(folder / "journal.jsonl") if isinstance(item, ModelCompiled)]
     seconds = sum(item.seconds for item in result)
     assert sum(measured["compile_seconds"].values()) == pytest.approx(seconds)
-
-
-def test_one_precision_is_enough_to_compare_eager_and_compiled() -> None:
-    assert plan_precisions(("bf16",), CPU, compiles=True).precisions == ("bf16",)
-    with pytest.raises(UsageError, match="nothing to compare"):
-        plan_precisions(("bf16",), CPU)
-    with pytest.raises(UsageError, match="name one or more"):
-        plan_precisions(("tf32",), CPU, compiles=True)

@@ -149,12 +149,6 @@ def test_each_report_as_strict_json(goldens: Goldens) -> None:
     goldens.check_digests({name: json_text(report_json(make())) for name, make in REPORTS.items()})
 
 
-def test_what_was_counted_in_another_size_has_the_speed_of_its_own_steps() -> None:
-    mixed = replace(flops_now(samples.flops("fp32", flops=10**12), 0.05, RUN), other_sizes=True)
-    (of_counted_size,) = report_json(bench(measured(amp(), flops=(mixed,))))["measured"][0]["flops"]
-    assert of_counted_size["flops_per_second"] == pytest.approx(20e12)
-
-
 def test_the_command_has_the_options_of_this_benchmark() -> None:
     request = BenchRequest(
         training=TrainRequest(
@@ -201,12 +195,6 @@ def test_progress_tells_the_round_that_runs_and_the_ratios_so_far(rounds: int, s
     text = progress_text(replace(view, precision="fp16", compared=running))
     assert said in text
     assert text.endswith("AMP fp16  AMP fp16 1.60× (1.58 to 1.62)")
-
-
-def test_before_the_first_step_progress_is_the_wait() -> None:
-    assert progress_text(SessionView()) == ""
-    loading = SessionView(phase=PhaseChanged(time=0.0, phase="data", detail="loading data"))
-    assert progress_text(loading) == "loading data"
 
 
 def test_names_and_errors_cannot_steer_what_shows_the_tables() -> None:

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +16,7 @@ from amptui.reports.compare.overlay_plot import STYLES, OverlayPlot, curve_area,
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels.phrases import Line, Word
 from amptui.tui.panels.step_cursor import MOVES, ZOOMS
-from tests.reports.compare.compared_runs import figures, started, trained, validated, whole_run
+from tests.reports.compare.compared_runs import figures, whole_run
 
 KEYS = [*MOVES, *ZOOMS, "0", "home", "end"]
 
@@ -110,20 +109,6 @@ def test_the_value_is_where_the_curve_is_drawn(
     assert in_cell in "*A×x" or "\u2800" < in_cell < "\u2900"
 
 
-@given(st.data(), st.lists(st.floats(0.01, 100), min_size=8, max_size=40), st.integers(0, 4))
-def test_at_a_validation_it_reads_its_loss_at_any_zoom(
-    data: st.DataObject, validation_losses: list[float], zoom: int
-) -> None:
-    results = [validated(12 * number, loss) for number, loss in enumerate(validation_losses, 1)]
-    comparison = compared([figures([started(), *trained([1.0] * 12 * len(results)), *results])])
-    place = data.draw(st.integers(0, len(results) - 1))
-    begin = AxisCursor(12.0 * (place + 1))
-    cursor, extent = pressed(comparison, ["plus"] * zoom, cursor=begin, validation=True, cells=300)
-    assert (extent.grid.shown == extent.grid.whole) == (zoom == 0)
-    line = read(comparison, cursor, extent, smoothed=False)
-    assert line == f"step {12 * (place + 1)}  A {units.loss(validation_losses[place])}"
-
-
 def test_it_says_what_a_mean_of_some_runs_is_of() -> None:
     comparison = runs_of([[1.0] * 60, [3.0] * 90, [5.0] * 90])
     cursor, extent = pressed(comparison, ["end"])
@@ -152,13 +137,6 @@ def test_the_cursor_is_in_sight_between_the_first_and_the_last_value(
     assert {line[8 + column] for line in canvas.lines()[:-1]} == {"│"}
 
 
-def test_an_arrow_moves_by_a_step_only_where_steps_are_wider_than_cells() -> None:
-    cursor, _ = pressed(runs_of([[1.0] * 200]), ["home", *["right"] * 10])
-    assert cursor.position == pytest.approx(1 + 10 * 199 / 60, abs=4)
-    cursor, _ = pressed(runs_of([[1.0] * 40]), ["home", *["right"] * 10])
-    assert cursor.position == 11
-
-
 # -------------------------------------------------------------------------------- means on an axis
 
 
@@ -172,17 +150,3 @@ def test_a_mean_needs_all_runs_of_its_group() -> None:
     assert np.isnan(curve.mean[12:]).all()
     assert (curve.low[12:].tolist(), curve.high[12:].tolist()) == ([3.0] * 7, [3.0] * 7)
     assert (curve.low[0], curve.high[0]) == (1.0, 3.0)
-
-
-def test_curves_by_samples_and_by_time_are_stretched_alike() -> None:
-    slow = figures(whole_run([2.0] * 30))
-    fast = figures([started(precision="bf16"), *trained([1.0] * 30, precision="bf16", step_seconds=0.25)])
-    comparison = compared([slow, fast])
-    by_time = grid(comparison, "seconds", 100, validation=False)
-    assert by_time.high == 15.0
-    assert by_time.curves[1] is not None
-    assert np.isnan(by_time.curves[1].mean[60:]).all()
-    assert np.isfinite(by_time.curves[1].mean[:45]).any()
-    by_samples = grid(comparison, "samples", 100, validation=False)
-    assert by_samples.curves[1] is not None
-    assert np.isfinite(by_samples.curves[1].mean).all()

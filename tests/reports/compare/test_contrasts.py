@@ -8,17 +8,13 @@ from typing import Any, get_args
 import pytest
 
 from amptui.records.own_loop import OTHER_PRECISIONS
-from amptui.records.run import BlockFinished, Record, RunFailed
+from amptui.records.run import RunFailed
 from amptui.reports.compare import sentences
 from amptui.reports.compare.contrasts import (
     Check,
     Compared,
     Kind,
     compared,
-    median_of,
-    peak_of,
-    process_peak_of,
-    rate_of,
 )
 from amptui.reports.compare.following import read_all
 from amptui.reports.compare.output import as_json, plain_lines
@@ -195,53 +191,6 @@ def test_runs_at_the_same_time_on_one_gpu_are_told() -> None:
     comparison = compared([at(100, "GPU-1"), at(110, "GPU-1", precision="bf16"), at(500, "GPU-1", seed=1)])
     assert check(comparison, "overlap").groups == ("100", "110")
     assert "overlap" not in kinds(compared([at(100, "GPU-1"), at(110, "GPU-2", precision="bf16")]))
-
-
-def test_times_of_emulated_float8_are_not_compared_but_losses_are() -> None:
-    comparison = compared([*seeds(NEAR), *seeds(FAR, precision="fp8-emulated")])
-    (contrast,) = comparison.contrasts
-    assert (contrast.speedup, contrast.outcome) == (None, "differ")
-    times = [comparison.seconds_to_target(run) for run in comparison.runs]
-    assert None not in times[: len(NEAR)]
-    assert times[len(NEAR) :] == [None] * len(FAR)
-    assert any("emulated" in line for line in sentences.how_measured(comparison))
-    for figure in (median_of, rate_of):
-        assert [figure(run) is None for run in comparison.runs] == [False] * len(NEAR) + [True] * len(FAR)
-    other_devices = compared([*seeds(NEAR), *bf16(FAR, device_name="NVIDIA A100")])
-    assert other_devices.contrasts[0].speedup is None
-
-
-def test_the_peak_of_emulated_steps_is_not_that_of_the_run() -> None:
-    def peak(*precisions: str) -> int | None:
-        records: list[Record] = [started(precision=precisions[0])]
-        for turn, name in enumerate(precisions):
-            size, last = 1000 * (turn + 1), 10 * (turn + 1)
-            records += trained([1.0] * 10, precision=name, first=last - 9)
-            records.append(
-                BlockFinished(
-                    time=100.0 + last, step=last, precision=name, steps=10, peak_allocated_bytes=size
-                )
-            )
-        return peak_of(figures(records))
-
-    assert peak("fp8-emulated") is None
-    assert peak("bf16", "fp8-emulated") == 1000
-    assert peak("bf16", "fp8") == 2000
-    run = figures([started(precision="fp8-emulated"), *trained([1.0] * 10, precision="fp8-emulated")])
-    assert process_peak_of(replace(run, peak_process_bytes=9)) is None
-
-
-def letters(comparison: Compared) -> list[str]:
-    return [contrast.baseline.letter + contrast.other.letter for contrast in comparison.contrasts]
-
-
-def test_where_bf16_comes_first_or_differs_in_more_fp8_has_no_second_verdict() -> None:
-    fp8 = seeds(FAR, precision="fp8")
-    assert letters(compared([*seeds(NEAR, precision="bf16"), *fp8])) == ["AB"]
-    other_rate = seeds(NEAR, precision="bf16", config={"learning_rate": 0.2})
-    assert letters(compared([*seeds(NEAR), *other_rate, *fp8])) == ["AB", "AC"]
-    recipe = seeds(FAR, precision="fp8", config={"fp8_recipe": "rowwise"})
-    assert letters(compared([*seeds(NEAR), *seeds(NEAR, precision="bf16"), *recipe])) == ["AB", "AC", "BC"]
 
 
 # ---------------------------------------------------------------------- validations, targets

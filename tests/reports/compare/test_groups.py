@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from amptui.records.run import PrecisionChanged, Record
-from amptui.reports.compare.groups import colours, differences, grouped, options
+from amptui.reports.compare.groups import colours, grouped, options
 from tests.reports.compare.compared_runs import SYNTHETIC as SYNTHETIC_DATA
 from tests.reports.compare.compared_runs import figures, started, trained, whole_run
 
@@ -62,13 +62,6 @@ def test_options_that_only_run_json_has_count_if_they_change_the_training() -> N
         {"accumulate": 4},
     ]
     assert letters(*runs, asked=request) == ["A", "B", "A", "C"]
-
-
-def test_an_option_that_one_run_did_not_use_has_its_recorded_value() -> None:
-    first = figures(whole_run(config={"flag": True, "accumulate": 4, "newer": 3}))
-    second = figures(whole_run(config={"flag": False, "accumulate": 1}))
-    text = {difference.name: difference.values for difference in differences([first, second])}
-    assert text == {"flag": ("True", "False"), "accumulate": ("4", "1"), "newer": ("3", "")}
 
 
 def test_a_switch_makes_another_group() -> None:

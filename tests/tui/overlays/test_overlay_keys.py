@@ -19,7 +19,7 @@ from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Overlay
 from amptui.tui.overlays.questions import LossScaleQuestion, QuitQuestion
 from amptui.tui.overlays.text_browser import ConfigurationBrowser, Line, OutputBrowser, Search
 from amptui.tui.overlays.xray_overlay import XRay
-from tests.builders import fold, view_of
+from tests.builders import fold
 from tests.golden import Goldens
 from tests.tui import views
 from tests.tui.overlays.opened import SCREEN, drawn, layer, lines, with_xray
@@ -298,11 +298,6 @@ def transcript(browsed: Browsed) -> list[str]:
 def test_each_page_says_what_was_approved(goldens: Goldens) -> None:
     pages = ["\n".join([f"# {name}", *transcript(browsed)]) for name, browsed in BROWSED.items()]
     goldens.check("scripts/overlays", "\n\n".join(pages))
-
-
-def test_a_progress_bar_is_one_line_that_changes() -> None:
-    view = view_of(printed("before"), printed("10%", live=True), printed("20%", live=True))
-    assert [line.text for line in OutputBrowser().lines(view)] == ["before", "20%"]
 
 
 @given(st.lists(st.text("abAB ", max_size=8), max_size=20), st.text("abAB", min_size=1, max_size=3))

@@ -1,7 +1,6 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.tui.canvas import Canvas
 from amptui.tui.panels.phrases import (
     Block,
     Line,
@@ -11,7 +10,6 @@ from amptui.tui.panels.phrases import (
     fitting_lines,
     flowed,
     line_width,
-    write,
 )
 from tests.tui.panels.drawing import line_text
 
@@ -46,19 +44,6 @@ def test_flowing_loses_nothing(line: list[Phrase], width: int) -> None:
     rows = flowed(line, width)
     assert [phrase for row in rows for phrase in row] == line
     assert all(len(row) == 1 or line_width(row) <= width for row in rows)
-
-
-@given(lines)
-def test_the_width_of_a_line_is_what_it_takes(line: list[Phrase]) -> None:
-    assert write(Canvas(200, 1), 3, 0, line) == 3 + line_width(line)
-
-
-def test_what_matters_most_gets_the_lines() -> None:
-    blocks = [block(2, 1, 2, "table"), block(3, 0, 1, "word")]
-    assert texts_of(fitting_lines(blocks, 5)) == ["table 0", "table 1", "word 0", "word 1", "word 2"]
-    assert texts_of(fitting_lines(blocks, 3)) == ["table 0", "table 1", "word 0"]
-    assert texts_of(fitting_lines(blocks, 2)) == ["word 0", "word 1"]
-    assert fitting_lines(blocks, 0) == []
 
 
 @given(

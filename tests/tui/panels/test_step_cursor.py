@@ -17,14 +17,12 @@ from amptui.tui.panels.step_cursor import (
     Extent,
     cursor_line,
     draw_cursor,
-    is_cursor_key,
     point,
-    precision_at,
     press,
 )
 from amptui.tui.renderables.step_window import GUTTER, visible_window
 from tests.golden import Goldens
-from tests.tui.renderables.tracks import any_series, any_switches, series_of, windows_near
+from tests.tui.renderables.tracks import any_series, series_of, windows_near
 
 KEYS = [
     *("left", "right", "shift+left", "shift+right", "left_square_bracket", "right_square_bracket"),
@@ -113,31 +111,6 @@ def test_the_cursor_is_in_sight_at_a_step_that_has_a_value(
     assert reading.mean is not None
 
 
-@given(any_series(), st.data(), st.integers(1, 200), st.sampled_from(KEYS))
-def test_what_it_reads_depends_on_no_window_zoom_or_size(
-    series: Series, data: st.DataObject, columns: int, key: str
-) -> None:
-    view = SessionView(loss=series, switches=data.draw(any_switches(series)))
-    cursor = pressed(extent_of(series, data.draw(st.integers(0, 9)), columns), ["end", key])
-    if cursor is None:
-        return
-    reading = series.at(cursor.step)
-    assert reading is not None
-    line = words(cursor_line(view, series, cursor.step, units.loss))
-    assert line[0] == f"step {units.count(cursor.step)}"
-    mean = reading.mean
-    assert mean is not None
-    assert line[1] == (units.loss(mean) if math.isfinite(mean) else "NaN or Inf")
-
-
-@given(st.data(), any_series())
-def test_the_precision_is_that_of_the_last_switch(data: st.DataObject, series: Series) -> None:
-    switches = data.draw(any_switches(series))
-    step = data.draw(st.integers(series.first_step - 30, series.last_step + 30))
-    before = [switch.precision for switch in switches if switch.step <= step]
-    assert precision_at(switches, step) == (before[-1] if before else None)
-
-
 # ------------------------------------------------------------------------------------- the moves
 
 
@@ -174,23 +147,6 @@ def test_keys_lead_the_cursor_where_was_approved(goldens: Goldens) -> None:
     ):
         lines += [" | ".join(words(cursor_line(view, series, step, units.loss))) for step in steps]
     goldens.check("scripts/cursor", "\n".join(lines))
-
-
-def test_it_stays_on_its_step_while_the_run_goes_on() -> None:
-    cursor = pressed(extent_of(LONG, 3), ["left", "left"])
-    assert cursor is not None
-    later = extent_of(series_of([1.0] * 20_000), 3)
-    assert cursor.step not in later.live
-    assert cursor.step in cursor.window_in(later.live)
-    assert cursor.window_in(later.live).steps == later.live.steps
-
-
-def test_escape_takes_it_away_and_other_keys_are_not_its_own() -> None:
-    extent = extent_of(LONG)
-    assert pressed(extent, ["left", "escape"]) is None
-    assert not any(is_cursor_key(None, key) for key in ("escape", "plus", "minus", "0", "l", "tab"))
-    assert all(is_cursor_key(Cursor(1), key) for key in ("escape", "plus", "minus", "0", "left"))
-    assert pressed(extent_of(series_of([None] * 9)), ["left"]) is None
 
 
 @given(any_series(), st.data(), st.integers(0, 90), st.integers(0, 12))

@@ -2,32 +2,20 @@
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.records.run import PRECISIONS
 from amptui.tui.canvas import Canvas
 from amptui.tui.run_list.entry import RunRow
-from amptui.tui.run_list.frame import KEYS, ListState, draw, page_rows, removal_lines
-from tests.tui.run_list.listed import NOW, ROWS, STATE, entry, plan
+from amptui.tui.run_list.frame import ListState, draw, page_rows
+from tests.tui.run_list.listed import NOW, ROWS, STATE, entry
 
 
 def drawn(size: tuple[int, int], state: ListState = STATE) -> list[str]:
     canvas = Canvas(*size)
     draw(canvas, state)
     return canvas.lines()
-
-
-@pytest.mark.parametrize("width", [34, 70])
-def test_the_question_names_a_folder_of_any_length_whole(width: int) -> None:
-    folder = "/home/me/runs/" + "x" * 20 + "/mnist-deep-20261125-201300"
-    assert folder in "".join(removal_lines(plan(folder), width))
-
-
-def test_no_press_is_bound_twice() -> None:
-    presses = [press for key in KEYS for press in key.presses]
-    assert len(presses) == len(set(presses))
 
 
 ROW = st.builds(
