@@ -1,12 +1,49 @@
-"""The two image data sets, MNIST and CIFAR-10: the real one if available, else a synthetic one."""
+"""MNIST and CIFAR-10 as torchvision keeps and reads them, or synthetic images in their place.
 
-from amptui.data.cifar import read_cifar10
-from amptui.data.mnist import read_mnist
+Downloads are our own: torchvision's has no timeout, cannot be stopped, prints, and unpacks in place, where
+another rank may be reading.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from http.client import HTTPException
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+from urllib.request import urlopen
+
+import torch
+
+from amptui.base.errors import DataError
 from amptui.data.sources import Arrays, Data, DataRequest, Named, Progress, real_or_stand_in
 from amptui.data.synthetic import synthetic_images
 
-_VALIDATION_SAMPLES = 10_000
+DOWNLOAD_AGAIN = "delete or rename it to download it again"
+"""What to do about a corrupt file."""
+
+MNIST_FOLDER = "MNIST/raw"
+"""Below the folder of all data sets."""
+
+MNIST_MD5 = {
+    "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
+    "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
+    "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
+    "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
+}
+"""Of the unpacked files; torchvision checks only the archives."""
+
+VALIDATION_SAMPLES = 10_000
 """Of both sets."""
+
+ANSWER_SECONDS, STALL_SECONDS = 5.0, 15.0
+"""How long to wait for the first byte of a file, and for the next one."""
+
+_Archives = Mapping[str, tuple[Sequence[str], str]]
+"""The URLs and the MD5 of each archive, by its path below the folder of all data sets."""
 
 
 def mnist(request: DataRequest) -> Data:
@@ -15,8 +52,20 @@ def mnist(request: DataRequest) -> Data:
     For ``real``, raises ``DataError`` if the files are corrupt or unavailable; ``auto`` warns instead and
     falls back to ``synthetic``. Every kind raises ``DataError`` if ``request.stopping()``.
     """
-    real = Named("MNIST", lambda: Data("MNIST", True, *read_mnist(request)))
-    return real_or_stand_in(request, real, _stand_in(request, 60_000, (1, 28, 28), inverted=False))
+
+    def load() -> Data:
+        from torchvision.datasets import MNIST
+
+        archives = {
+            f"{MNIST_FOLDER}/{name}": ([mirror + name for mirror in MNIST.mirrors], md5)
+            for name, md5 in MNIST.resources
+        }
+        _complete(request, MNIST_FOLDER, MNIST_MD5, archives)
+        sets = (MNIST(request.data_dir, train=train) for train in (True, False))
+        return Data("MNIST", True, *(Arrays(each.data.unsqueeze(1), each.targets) for each in sets))
+
+    stand_in = _synthetic(request, 60_000, (1, 28, 28), inverted=False)
+    return real_or_stand_in(request, Named("MNIST", load), stand_in)
 
 
 def cifar10(request: DataRequest) -> Data:
@@ -24,11 +73,28 @@ def cifar10(request: DataRequest) -> Data:
 
     Kinds and errors are as for :func:`mnist`.
     """
-    real = Named("CIFAR-10", lambda: Data("CIFAR-10", True, *read_cifar10(request)))
-    return real_or_stand_in(request, real, _stand_in(request, 50_000, (3, 32, 32), inverted=True))
+
+    def load() -> Data:
+        from torchvision.datasets import CIFAR10
+
+        checksums = dict([*CIFAR10.train_list, *CIFAR10.test_list])
+        checksums[CIFAR10.meta["filename"]] = CIFAR10.meta["md5"]
+        archives = {CIFAR10.filename: ([CIFAR10.url], CIFAR10.tgz_md5)}
+        _complete(request, CIFAR10.base_folder, checksums, archives)
+        sets = (CIFAR10(request.data_dir, train=train) for train in (True, False))
+        return Data("CIFAR-10", True, *map(_channels_first, sets))
+
+    stand_in = _synthetic(request, 50_000, (3, 32, 32), inverted=True)
+    return real_or_stand_in(request, Named("CIFAR-10", load), stand_in)
 
 
-def _stand_in(
+def _channels_first(images: Any) -> Arrays:
+    return Arrays(
+        torch.from_numpy(images.data).permute(0, 3, 1, 2).contiguous(), torch.tensor(images.targets)
+    )
+
+
+def _synthetic(
     request: DataRequest, train_samples: int, shape: tuple[int, int, int], *, inverted: bool
 ) -> Named:
     """Synthetic images, the same for every seed of the run, so that runs can be compared."""
@@ -41,4 +107,100 @@ def _stand_in(
 
         return Arrays(*synthetic_images(samples, shape, seed=seed, inverted=inverted, progress=progress))
 
-    return Named(name, lambda: Data(name, False, drawn(train_samples, 0), drawn(_VALIDATION_SAMPLES, 1)))
+    return Named(name, lambda: Data(name, False, drawn(train_samples, 0), drawn(VALIDATION_SAMPLES, 1)))
+
+
+def _complete(request: DataRequest, folder: str, checksums: Mapping[str, str], archives: _Archives) -> None:
+    """Add what is missing in ``folder``, from archives that are there or downloaded, and check every file.
+
+    Files that are there are never changed, and no incomplete file ever has its final name: several ranks may
+    do this at once. Raises ``DataError`` for a file that is corrupt or cannot be downloaded, ``OSError`` if
+    the folder cannot be used.
+    """
+    from torchvision.datasets.utils import check_integrity, extract_archive
+
+    place = request.data_dir / folder
+    missing = [name for name in checksums if not (place / name).exists()]
+    if missing:
+        request.data_dir.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=request.data_dir, prefix=".download-") as scratch:
+            for name, (urls, md5) in archives.items():
+                archive = request.data_dir / name
+                unpacked = (Path(scratch) / name).parent
+                unpacked.mkdir(parents=True, exist_ok=True)
+                if not archive.exists():
+                    archive = Path(scratch) / name
+                    _download(urls, archive, md5, request)
+                elif not check_integrity(archive, md5):
+                    raise DataError(f"{archive} is corrupt: wrong checksum", hint=DOWNLOAD_AGAIN)
+                request.report(Progress(f"unpacking {archive.name}"))
+                extract_archive(archive, unpacked)
+            place.mkdir(parents=True, exist_ok=True)
+            for name in missing:
+                (Path(scratch) / folder / name).replace(place / name)
+    for name, md5 in checksums.items():
+        request.raise_if_stopping()
+        path = place / name
+        if not check_integrity(path, md5):
+            what = f"{path} is corrupt: {path.stat().st_size:,} bytes with a wrong checksum"
+            raise DataError(what, hint=DOWNLOAD_AGAIN)
+
+
+def _download(urls: Sequence[str], path: Path, md5: str, request: DataRequest) -> None:
+    """Download ``path`` from the first of ``urls`` that sends a file with this MD5, and report progress.
+
+    Raises ``DataError`` if none does or if ``request.stopping()``. A thread receives: no wait in the resolver
+    or on a socket delays a user who wants to stop.
+    """
+    hint = f"copy it to {request.data_dir} yourself"
+    items: queue.SimpleQueue[Progress | str] = queue.SimpleQueue()
+    receiver = threading.Thread(
+        target=_receive, args=(urls, path, md5, items), name="amptui-download", daemon=True
+    )
+    receiver.start()
+    request.report(Progress(f"downloading {path.name}"))
+    deadline = time.monotonic() + ANSWER_SECONDS
+    while True:
+        request.raise_if_stopping()
+        try:
+            item = items.get(timeout=0.1)
+        except queue.Empty:
+            if time.monotonic() > deadline:
+                hosts = ", ".join(urlsplit(url).netloc for url in urls)
+                raise DataError(f"cannot download {path.name} (no answer from {hosts})", hint=hint) from None
+            continue
+        if isinstance(item, Progress):
+            request.report(item)
+            deadline = time.monotonic() + STALL_SECONDS
+        elif item:
+            raise DataError(f"cannot download {path.name} ({item})", hint=hint)
+        else:
+            return
+
+
+def _receive(urls: Sequence[str], path: Path, md5: str, items: "queue.SimpleQueue[Progress | str]") -> None:
+    """Put progress into ``items``, and at last why no file has arrived; "" if one has."""
+    from torchvision.datasets.utils import check_integrity
+
+    failures = []
+    for url in urls:
+        done = 0
+        try:
+            with urlopen(url, timeout=ANSWER_SECONDS) as response, path.open("wb") as file:  # noqa: S310
+                while chunk := response.read1(1 << 16):
+                    file.write(chunk)
+                    done += len(chunk)
+                    total = done + response.length if response.length is not None else None
+                    items.put(Progress(f"downloading {path.name}", done, total, "bytes"))
+            if check_integrity(path, md5):
+                items.put("")
+                return
+            trouble = f"sent {done:,} bytes with a wrong checksum"
+        except HTTPError as error:
+            error.close()
+            trouble = f"HTTP {error.code} {error.reason}"
+        except (OSError, HTTPException, ValueError) as error:  # ValueError: an invalid proxy setting
+            cause = getattr(error, "reason", error)
+            trouble = " ".join(str(getattr(cause, "strerror", None) or cause).split())
+        failures.append(f"{urlsplit(url).netloc}: {trouble}")
+    items.put("; ".join(failures))

@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader
 from torchvision.datasets import MNIST
 from torchvision.transforms import ToTensor
 
-from amptui.data.mnist import FILES, FOLDER
 from amptui.data.synthetic import synthetic_images
+from amptui.data.vision import MNIST_FOLDER, MNIST_MD5
 from amptui.models.mnist_deep import DeepCnn
 from tests.benchmarks.plain_loop import DTYPES
 from tests.benchmarks.stamps import StampWriter
@@ -57,12 +57,12 @@ def train(
 
 def stand_in(root: Path) -> None:
     """Write amptui's synthetic images below ``root`` as MNIST's files, which torchvision then reads."""
-    folder = root / FOLDER
+    folder = root / MNIST_FOLDER
     folder.mkdir(parents=True)
     sets = [synthetic_images(samples, (1, 28, 28), seed=seed) for samples, seed in ((60_000, 0), (10_000, 1))]
     arrays = [array for images, labels in sets for array in (images.squeeze(1), labels.to(torch.uint8))]
-    for file, array in zip(FILES, arrays, strict=True):
-        (folder / file.name).write_bytes(_idx(array))
+    for name, array in zip(MNIST_MD5, arrays, strict=True):
+        (folder / name).write_bytes(_idx(array))
 
 
 def _idx(array: Tensor) -> bytes:

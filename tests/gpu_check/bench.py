@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from amptui.data.mnist import FILES, FOLDER
+from amptui.data.vision import MNIST_FOLDER, MNIST_MD5
 from amptui.records.run import Record
 from amptui.records.steps import StepRecord
 from tests.benchmarks import tutorial_loop
@@ -90,15 +90,15 @@ def found_data(data_dir: Path | None, scratch: Path) -> Path | None:
     """MNIST's files laid out as amptui and torchvision want them, if ``data_dir`` holds all of them."""
     if data_dir is None:
         return None
-    folder = scratch / "data" / FOLDER
+    folder = scratch / "data" / MNIST_FOLDER
     folder.mkdir(parents=True)
-    for place in (data_dir / FOLDER, data_dir):
-        for file in FILES:
-            for path in (place / file.name, place / f"{file.name}.gz"):
+    for place in (data_dir / MNIST_FOLDER, data_dir):
+        for name in MNIST_MD5:
+            for path in (place / name, place / f"{name}.gz"):
                 if path.is_file() and not (folder / path.name).exists():
                     (folder / path.name).symlink_to(path.resolve())
     found = {path.name.removesuffix(".gz") for path in folder.iterdir()}
-    return scratch / "data" if found == {file.name for file in FILES} else None
+    return scratch / "data" if found == set(MNIST_MD5) else None
 
 
 def judged(figures: Iterable[Figure], **more: Any) -> Found:

@@ -20,7 +20,7 @@ def storage_checks() -> list[Check]:
 
 
 def data_checks() -> list[Check]:
-    """Which data sets are there already; downloads nothing and computes no checksum."""
+    """Which data sets are there already; downloads nothing."""
     from amptui.runs.rundir import default_data_dir
 
     folder = default_data_dir()
@@ -64,22 +64,19 @@ def existing(folder: Path) -> Path:
 
 
 def check_mnist(data_dir: Path) -> Check:
-    """MNIST's four files, compressed or not; an uncompressed one must have the right size."""
-    from amptui.data.download import DOWNLOAD_AGAIN
-    from amptui.data.mnist import FILES, FOLDER
+    """MNIST's four files, compressed or not."""
+    from torchvision.datasets.utils import check_integrity
 
-    folder = data_dir / FOLDER
-    missing, damaged = [], []
-    for file in FILES:
-        path = folder / file.name
-        if path.exists():
-            damaged += [path] if path.stat().st_size != file.size_bytes else []
-        elif not path.with_name(f"{file.name}.gz").exists():
-            missing.append(file.name)
+    from amptui.data.vision import DOWNLOAD_AGAIN, MNIST_FOLDER, MNIST_MD5
+
+    folder = data_dir / MNIST_FOLDER
+    there = [name for name in MNIST_MD5 if (folder / name).exists()]
+    damaged = [name for name in there if not check_integrity(folder / name, MNIST_MD5[name])]
     if damaged:
-        text = f"MNIST: {', '.join(path.name for path in damaged)} in {folder} is corrupt"
+        text = f"MNIST: {', '.join(damaged)} in {folder} is corrupt"
         return poor("mnist", text, DOWNLOAD_AGAIN, found=False, folder=str(folder))
-    return _check_found("mnist", "MNIST", folder, is_there=not missing, megabytes=12)
+    found = all(name in there or (folder / f"{name}.gz").exists() for name in MNIST_MD5)
+    return _check_found("mnist", "MNIST", folder, is_there=found, megabytes=12)
 
 
 def check_cifar10(data_dir: Path) -> Check:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torchvision.datasets import CIFAR10
 
-from amptui.data.mnist import FILES, FOLDER
+from amptui.data.vision import MNIST_FOLDER, MNIST_MD5
 from amptui.engine.precision import Tf32Flags
 from amptui.engine.setup import choose_device
 from amptui.reports.doctor.machine import machine_checks
@@ -111,15 +111,14 @@ def test_absent_data_is_told_with_what_it_takes_to_get_it(tmp_path: Path) -> Non
     assert "12 MB" in checks[0].hint
 
 
-def test_mnist_is_found_packed_or_not(tmp_path: Path) -> None:
-    folder = tmp_path / FOLDER
+def test_mnist_is_found_packed_and_no_damaged_file_passes(tmp_path: Path) -> None:
+    folder = tmp_path / MNIST_FOLDER
     folder.mkdir(parents=True)
-    first, *others = FILES
-    with (folder / first.name).open("wb") as file:
-        file.truncate(first.size_bytes)
-    for other in others:
-        (folder / f"{other.name}.gz").touch()
+    for name in MNIST_MD5:
+        (folder / f"{name}.gz").touch()
     assert check_mnist(tmp_path).text == f"MNIST is in {folder}"
+    (folder / "t10k-labels-idx1-ubyte").touch()
+    assert check_mnist(tmp_path).text == f"MNIST: t10k-labels-idx1-ubyte in {folder} is corrupt"
 
 
 def test_cifar10_is_found_as_a_folder_and_as_an_archive(tmp_path: Path) -> None:
