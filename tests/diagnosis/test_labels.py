@@ -20,18 +20,17 @@ from amptui.diagnosis.activity import (
 from amptui.diagnosis.labels import (
     layer_label,
     loss_form_words,
-    optimizers_left_out,
     precision_glyph,
     precision_label,
     precision_letter,
     short_label,
     signed_label,
 )
-from amptui.diagnosis.rank_words import run_words, samples_each, size_words
+from amptui.diagnosis.rank_words import run_words, size_words
 from amptui.records.answers import RequestKind, RequestMade, RequestRefused
 from amptui.records.own_loop import LossForm
 from amptui.records.run import PRECISION_ORDER, PhaseChanged
-from amptui.telemetry.view import OptimizerView, SessionView
+from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from tests.builders import make_started, make_switch, view_of
 from tests.diagnosis.wording import table
@@ -141,23 +140,6 @@ def test_glyphs_have_one_character_each_on_ascii_terminals() -> None:
     (line,) = canvas.lines()
     assert line.isascii()
     assert len(set(line)) == len(PRECISION_ORDER)
-
-
-# -------------------------------------------------------------------------------- what runs, what waits
-
-
-def test_optimizers_beyond_those_that_are_kept_are_pointed_out() -> None:
-    optimizers = (OptimizerView(name="", label="generator"), OptimizerView(name="d", label="discriminator"))
-    assert optimizers_left_out(SessionView(optimizers=optimizers)) == []
-    assert optimizers_left_out(SessionView(optimizers=optimizers, optimizers_left_out=True)) == [
-        "more than 2 optimizers: the others are left out"
-    ]
-
-
-def test_ranks_that_share_their_samples_take_the_same_ones() -> None:
-    assert samples_each(100.0, 4, views.run_started(world_size=4, data_parallel=2)) == 50.0
-    assert samples_each(100.0, 4, views.run_started(world_size=4)) == 25.0
-    assert samples_each(100.0, 4, None) == 25.0
 
 
 # ------------------------------------------------------------------------------------- what keys ask for

@@ -5,10 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from amptui.diagnosis.float16_verdicts import (
-    cosine_words,
     distance,
     layer_line,
     losses_apart,
@@ -21,10 +18,8 @@ from amptui.diagnosis.float16_verdicts import (
 )
 from amptui.diagnosis.loss_scale import last_change, outlook, scaler_sentence
 from amptui.diagnosis.memory_use import saved_for_backward
-from amptui.diagnosis.nonfinite import by_module, first_and_more
 from amptui.records.answers import RequestMade
 from amptui.records.findings import Float16Window, ModulesTraced, ReferenceAgreement, XRayTaken
-from amptui.records.run import NonFiniteKind
 from amptui.telemetry.events import event_of
 from amptui.telemetry.health import judge_trace, judge_window, judge_xray
 from amptui.telemetry.scaling import ScalerFacts, judge_scaler
@@ -194,23 +189,6 @@ def test_what_is_said_of_x_rays(goldens: Goldens) -> None:
     goldens.check("words/x-rays", table(rows))
 
 
-@pytest.mark.parametrize(
-    ("cosine", "digits", "words"),
-    [
-        (0.99896, 3, "0.998"),
-        (0.57, 5, "0.57000"),  # 0.57 * 10**5 is below 57,000 in binary
-        (0.9999999999999, 5, "0.99999"),
-        (1.0, 5, "1.00000"),
-        (-0.99996, 4, "-0.9999"),
-        (math.nan, 3, "nan"),
-        (1e300, 3, "1.0e+300"),  # of a forged journal
-        (None, 3, "n/a"),
-    ],
-)
-def test_a_cosine_is_cut_and_never_rounded_up_to_one(cosine: float | None, digits: int, words: str) -> None:
-    assert cosine_words(cosine, digits) == words
-
-
 # --------------------------------------------------------------------------------------- loss scaler
 
 FALLING = ScalerFacts(steps=5, skips_in_a_row=5, newest_skip=skip(5))
@@ -252,27 +230,3 @@ def test_what_is_said_of_the_loss_scaler(goldens: Goldens) -> None:
         rows[name] = [outlook(found)]
     rows["last change"] = [last_change(backoff(612, 131072.0)), last_change(None)]
     goldens.check("words/loss scaler", table(rows))
-
-
-# --------------------------------------------------------------------------------------- NaN and Inf
-
-
-@pytest.mark.parametrize(
-    ("names", "kinds", "count", "text"),
-    [
-        ((), (), 3, ""),
-        (("a.weight",), ("inf",), 1, "Inf in a (weight)"),
-        (
-            ("a.b.weight", "a.b.bias", "c.weight", "scale"),
-            ("nan", "nan", "inf", "inf"),
-            7,
-            "NaN in a.b (weight, bias); Inf in c (weight), the model (scale); 3 more",
-        ),
-        (("a.weight", "b.weight"), (), None, "NaN or Inf in a (weight), b (weight)"),
-    ],
-)
-def test_parameters_are_told_by_what_they_hold_and_by_their_module(
-    names: tuple[str, ...], kinds: tuple[NonFiniteKind, ...], count: int | None, text: str
-) -> None:
-    assert by_module(names, kinds, count) == text
-    assert first_and_more((), 1200) == "1,200 tensors"

@@ -24,11 +24,11 @@ from amptui.tui.layout import RANKED_PANELS
 from amptui.tui.panels.screen_state import ScreenState
 from tests.builders import fold, make_started, make_step, make_steps, view_of
 from tests.diagnosis import amp_situations
-from tests.diagnosis.amp_situations import SITUATIONS
+from tests.diagnosis.amp_situations import SITUATIONS, both, in_float8, made, switched
 from tests.diagnosis.wording import page_words, table, words_of
 from tests.golden import Goldens
 from tests.telemetry.memory_samples import memory
-from tests.telemetry.record_samples import compared, device, flops, window, xray
+from tests.telemetry.record_samples import compared, device, flops, measured, window, xray
 from tests.tui import rank_views, views
 from tests.tui.surfaces import VIEWS
 
@@ -151,6 +151,24 @@ def test_each_finding_has_its_words_in_full_and_in_little_room(goldens: Goldens)
             said = [finding_words(finding), short_words(finding)]
             rows.setdefault(f"{finding.subject}: {finding.state}", {})[" | ".join(said)] = None
     goldens.check("words/findings", table({name: list(rows[name]) for name in sorted(rows)}))
+
+
+@pytest.mark.parametrize(("baseline", "low"), [("fp32", "bf16"), ("bf16", "fp8")])
+def test_a_log_does_not_repeat_the_answer_with_each_block(baseline: str, low: str) -> None:
+    session = fold(in_float8("fp8") if low == "fp8" else both("bf16"))
+    rows = (measured(baseline), measured(low, speedup=1.3, speedup_low=1.2, speedup_high=1.4))
+    test = compared(900, baseline=baseline, rows=rows, over=False, reason="running", chosen=low)
+    start = 901 if low == "fp8" else 601
+    session.fold([xray(start - 10, precision=low, loss_scale=None), test])
+    keys, previous = set(), low
+    for block in range(6):
+        name, first = (baseline, low)[block % 2], start + 20 * block
+        session.fold([*switched(first, previous, name), *made(first, first + 19, name)])
+        previous = name
+        answer = amp_answer(session.view())
+        assert (answer.precision, answer.safety, answer.worth) == (low, "safe", "faster")
+        keys.add(answer.headline_key)
+    assert len(keys) == 1
 
 
 # ---------------------------------------------------------------------------------------- summaries
