@@ -1,7 +1,6 @@
 """`amptui` alone in a real pseudo-terminal: from the list into runs and back, and out of it in every way."""
 
 import shutil
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,15 +95,3 @@ def test_a_terminal_that_can_show_no_screen_gets_the_help() -> None:
         assert terminal.wait() == 0
         assert CURSOR_ON not in terminal.written
         assert "Exit status" in terminal.text
-
-
-def test_the_process_that_waits_imports_no_screen() -> None:
-    """It forks one screen after another, and so may have no thread of numpy's or Textual's."""
-    import subprocess
-
-    program = (
-        "import sys, amptui.cli, amptui.command.run_list\n"
-        "print([name for name in ('textual', 'numpy', 'torch') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"

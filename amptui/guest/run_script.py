@@ -21,7 +21,6 @@ from amptui.base.errors import RunFolderError, TerminalClosedError, UsageError
 from amptui.base.fork import Offspring, how_ended
 from amptui.base.prompt import complain
 from amptui.base.runfiles import open_file, open_to_read
-from amptui.base.terminal import HeldTerminal
 from amptui.base.text import write_line
 from amptui.guest.handover import NO_STEP_FILE, UNSAVED_FILE, environment, take_unsaved
 from amptui.process.launch import left_running, tell, watch_run
@@ -176,21 +175,6 @@ def _pass_on(pid: int, number: int) -> None:
 
 def _show(script: Script, frames_per_second: float | None, *, quiet: bool) -> int:
     """Run the script behind the screen; once that is closed, show the rest of the script's output."""
-    # It forks, so it must run before numpy is imported, which starts threads.
-    with HeldTerminal(lambda: _farewell(script.folder)) as terminal:
-        return _show_on(terminal, script, frames_per_second, quiet=quiet)
-
-
-def _farewell(folder: RunDir) -> str:
-    """What to tell a user whose screen was killed."""
-    return (
-        LocalRun(folder.path).farewell()
-        if folder.journal_path.exists()
-        else "amptui was killed; the script goes on"
-    )
-
-
-def _show_on(terminal: HeldTerminal, script: Script, frames_per_second: float | None, *, quiet: bool) -> int:
     path, log = script.folder.path, script.folder.output_path
     log_is_own = not os.path.lexists(log)  # a folder of the user's may hold a log of theirs
     output = open_file(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -199,16 +183,14 @@ def _show_on(terminal: HeldTerminal, script: Script, frames_per_second: float | 
     finally:
         os.close(output)
     with log.open("rb") as output_file:
-        connection = _wait_for_run(terminal, script, offspring)
+        connection = _wait_for_run(script, offspring)
         _copy(output_file)  # where it would stand without amptui
         if connection is None:
             _report(script, offspring, log_is_own=log_is_own)
             return _exit_status(offspring.status, script.folder)
         ending = _Ending(script, offspring)
         run = LocalRun(path, ending.why_lost)
-        viewing = watch_run(
-            connection, run, frames_per_second, attached=False, quiet=quiet, terminal=terminal
-        )
+        viewing = watch_run(connection, run, frames_per_second, attached=False, quiet=quiet)
         view, status = viewing.view, left_running(viewing, run)
         if status is not None:
             return status
@@ -257,7 +239,7 @@ def spawn(script: Script, *, output: int | None = None) -> int:
     )
 
 
-def _wait_for_run(terminal: HeldTerminal, script: Script, offspring: Offspring) -> socket.socket | None:
+def _wait_for_run(script: Script, offspring: Offspring) -> socket.socket | None:
     """Show the end of the script's output until its run can be watched; return the connection to it.
 
     None if the script ends before that. For signals see :func:`_pass_signals`.
@@ -266,7 +248,7 @@ def _wait_for_run(terminal: HeldTerminal, script: Script, offspring: Offspring) 
 
     awaited = "waiting for the first step" if script.observe else "waiting for amptui.watch() or observe()"
     tail = _OutputTail(script.folder.output_path)
-    with tail, WaitingScreen(terminal, script_name(script.command), awaited) as screen:
+    with tail, WaitingScreen(script_name(script.command), awaited) as screen:
         drawn_at = 0.0
         while offspring.status is None:
             with suppress(RunFolderError):

@@ -9,7 +9,7 @@ import signal
 import socket
 import stat
 from collections.abc import Mapping
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from amptui.base.fork import Offspring, fork, how_ended
 from amptui.base.prompt import complain, say, show_traceback
 from amptui.base.runfiles import open_to_read
 from amptui.base.stacks import print_stacks_if_killed, stacks_if_killed
-from amptui.base.terminal import HeldTerminal, can_show_a_screen
+from amptui.base.terminal import can_show_a_screen
 from amptui.base.webhook import Webhook
 from amptui.process.stop_signals import blocked_stop_signals
 from amptui.process.watched_run import LocalRun, WatchedRun
@@ -331,30 +331,23 @@ def watch_run(
     attached: bool,
     quiet: bool,
     webhook: Webhook | None = None,
-    terminal: HeldTerminal | None = None,
 ) -> "ViewerEnd":
-    """Show ``run`` on the screen; see :func:`amptui.process.viewer.watch`.
+    """Show ``run`` on the screen; see :func:`amptui.process.viewer.watch`."""
+    from amptui.tui.opening import Opening
 
-    ``terminal``: the caller holds it already.
-    """
-    # It forks, so it must run before numpy is imported, which starts threads.
-    holding = HeldTerminal(run.farewell) if terminal is None else nullcontext(terminal)
-    with holding as held:
-        run.begin()
-        from amptui.tui.opening import Opening
+    farewell = f"the screen was ended; to watch the run again: {run.attach_command}"
+    # Shows the boxes of the panels while Textual is imported.
+    with Opening(farewell=farewell) as opening:
+        from amptui.process.viewer import Alerting, watch
 
-        # Shows the boxes of the panels while Textual is imported.
-        with Opening(held) as opening:
-            from amptui.process.viewer import Alerting, watch
-
-            return watch(
-                connection,
-                run,
-                attached=attached,
-                frames_per_second=frames_per_second,
-                opening=opening,
-                alerting=Alerting(bell=not quiet, webhook=webhook),
-            )
+        return watch(
+            connection,
+            run,
+            attached=attached,
+            frames_per_second=frames_per_second,
+            opening=opening,
+            alerting=Alerting(bell=not quiet, webhook=webhook),
+        )
 
 
 def left_running(watched: "ViewerEnd", run: WatchedRun) -> int | None:

@@ -2,18 +2,14 @@
 
 from pathlib import Path
 from signal import SIGHUP, SIGINT
-from typing import TYPE_CHECKING
 
 from amptui.base.errors import UsageError
 from amptui.base.prompt import complain, say
-from amptui.base.terminal import HeldTerminal, can_show_a_screen
+from amptui.base.terminal import can_show_a_screen
 from amptui.process.stop_signals import StopSignals
 from amptui.records.control import Control
 from amptui.runs.find import journal_of
 from amptui.runs.pins import read_pins, write_pins
-
-if TYPE_CHECKING:
-    from amptui.tui.replay.player import Player
 
 
 def replay(run: Path, *, speed: float) -> int:
@@ -25,22 +21,17 @@ def replay(run: Path, *, speed: float) -> int:
     if not can_show_a_screen():
         raise UsageError("a replay needs a terminal", hint="`amptui export` writes a run to a file")
     path = journal_of(run)
-    # Forks, and so comes before numpy, which starts threads.
-    with HeldTerminal() as terminal:
-        from amptui.tui.replay.player import Player
-
-        return _play(Player(path, speed=speed), terminal)
-
-
-def _play(player: "Player", terminal: HeldTerminal) -> int:
     from amptui.tui.opening import Opening
 
     control = Control()
-    with Opening(terminal) as opening:
+    with Opening() as opening:
+        from amptui.tui.replay.player import Player
         from amptui.tui.replay.screen import ReplayApp
 
+        player = Player(path, speed=speed)
         app = ReplayApp(player, control, opening, read_pins=read_pins, write_pins=write_pins)
-        with StopSignals(control.ask, hung_up=app.hang_up, terminal=terminal) as signals:
+        restore = opening.restore_at_once
+        with StopSignals(control.ask, hung_up=app.hang_up, restore_terminal=restore) as signals:
             app.run()
             player.stop()
     if app.left == "hung up":

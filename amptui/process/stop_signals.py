@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NamedTuple
 
-from amptui.base.terminal import HeldTerminal
 from amptui.records.control import StopRequest
 
 LEAVE_AFTER_SECONDS = 15.0
@@ -102,9 +101,9 @@ class StopSignals:
     The second SIGINT or SIGTERM exits at once. With ``closes``, ``ask`` gets a request to stop at once
     instead, the process exits by itself within ``AT_ONCE_SECONDS``, and the third one exits before that.
 
-    ``terminal`` is restored before the process exits at once, or dies of SIGQUIT or SIGABRT. A signal that
-    was ignored at the start stays ignored, as nohup requires. Those of `BY_SCHEDULER` that have a handler
-    keep it.
+    ``restore_terminal`` is called before the process exits at once, or dies of SIGQUIT or SIGABRT; it may run
+    in a signal handler. A signal that was ignored at the start stays ignored, as nohup requires. Those of
+    `BY_SCHEDULER` that have a handler keep it.
     """
 
     def __init__(
@@ -114,14 +113,14 @@ class StopSignals:
         hung_up: Callable[[], object] | None = None,
         busy: Callable[[], bool] = lambda: False,
         closes: bool = False,
-        terminal: HeldTerminal | None = None,
+        restore_terminal: Callable[[], object] | None = None,
     ) -> None:
         self._ask_run = ask
         self._closes = closes
         self._hung_up = hung_up
         self._busy = busy
         self._was_busy = False
-        self._terminal = terminal
+        self._restore_terminal = restore_terminal
         self._before: dict[signal.Signals, Any] = {}
         self._pid = os.getpid()
         self._urged = False
@@ -136,7 +135,7 @@ class StopSignals:
         for number in BY_SCHEDULER:
             if signal.getsignal(number) is signal.SIG_DFL:
                 self._catch(number, self._ask)
-        if self._terminal is not None:
+        if self._restore_terminal is not None:
             for number in _FATAL:
                 # faulthandler's traceback of an abort is worth more than a restored terminal.
                 if number != signal.SIGABRT or not faulthandler.is_enabled():
@@ -196,8 +195,8 @@ class StopSignals:
         self._leave_in_time(AT_ONCE_SECONDS, self._leave)
 
     def _die(self, number: int, _frame: FrameType | None) -> None:
-        if self._terminal is not None and os.getpid() == self._pid:
-            self._terminal.give_up()
+        if self._restore_terminal is not None and os.getpid() == self._pid:
+            self._restore_terminal()
         _die_of(number)
 
     def _leave_in_time(self, seconds: float, leave: Callable[[], object]) -> None:
@@ -217,8 +216,8 @@ class StopSignals:
             self._leave()
 
     def _leave(self, number: int = 0) -> None:
-        if self._terminal is not None:
-            self._terminal.give_up()
+        if self._restore_terminal is not None:
+            self._restore_terminal()
         # A second signal may interrupt the handler of the first before that has noted its own.
         _leave_at_once(128 + (self.received or number))
 

@@ -134,7 +134,8 @@ def watch(
         return not (ended.is_set() or last_heard.silence())
 
     notifying = _notifying(alerting.webhook, session, ended, why_ended)
-    signals = StopSignals(stop, hung_up=app.hang_up, busy=busy, closes=True, terminal=app.terminal)
+    restore = opening.restore_at_once if opening is not None else None
+    signals = StopSignals(stop, hung_up=app.hang_up, busy=busy, closes=True, restore_terminal=restore)
     with notifying, signals:
         # Nothing printed here belongs to the run: if the screen fails, its traceback goes to the log.
         with OutputCapture(lambda _record: None, run.output_path) as capture:

@@ -50,9 +50,6 @@ class WatchedRun(Protocol):
     waiting: str
     """Why nothing arrives, in one line, while the connection is being made again; empty otherwise."""
 
-    def begin(self) -> None:
-        """Called once no other process will be forked: from then on there may be threads."""
-
     def reconnect(self, view: "SessionView", left: Callable[[], bool]) -> socket.socket | None:
         """A new connection after the last was lost; None if there is none, or the screen has ``left``."""
 
@@ -67,9 +64,6 @@ class WatchedRun(Protocol):
 
     def silence_cause(self) -> str:
         """Why a connected run is silent, and what to do; empty if that is not known."""
-
-    def farewell(self) -> str:
-        """What to tell a user whose screen was killed."""
 
 
 class LocalRun:
@@ -86,9 +80,6 @@ class LocalRun:
         self.attach_command = f"amptui attach {shlex.quote(run_argument(folder))}"
         self.output_path = RunDir(folder).output_path
         self.waiting = ""
-
-    def begin(self) -> None:
-        pass
 
     def reconnect(self, view: "SessionView", left: Callable[[], bool]) -> socket.socket | None:
         """A connection to the ranks that their launcher starts again; None if it starts none."""
@@ -137,11 +128,6 @@ class LocalRun:
             return ""
         return f"suspended (SIGSTOP); to continue it: kill -CONT {process.pid}"
 
-    def farewell(self) -> str:
-        if holder(self._folder) is None:
-            return "the screen was killed and the run has ended; `amptui runs` shows how"
-        return f"the screen was killed, training continues; to watch it again: {self.attach_command}"
-
 
 def _stands_still(pid: int) -> bool:
     import psutil
@@ -161,6 +147,7 @@ class RemoteRun:
     def __init__(self, remote: "Remote", link: "Link") -> None:
         self._remote = replace(remote, run=link.header.folder)
         self._link = link
+        self._link.ssh.keep_reading_errors()
         self._is_lost = False
         self._connected_at = time.monotonic()
         self._attempts = 0
@@ -226,12 +213,6 @@ class RemoteRun:
 
     def silence_cause(self) -> str:
         return ""
-
-    def farewell(self) -> str:
-        return f"the screen was killed; to watch the run again: {self.attach_command}"
-
-    def begin(self) -> None:
-        self._link.ssh.keep_reading_errors()
 
     def close(self) -> None:
         """End ssh, once it has sent what the screen said last."""

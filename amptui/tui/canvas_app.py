@@ -117,8 +117,7 @@ class CanvasApp(App[None]):
     ]
 
     def __init__(self, opening: Opening | None = None) -> None:
-        self._opening = opening
-        self.terminal = opening.terminal if opening is not None else None
+        self.opening = opening
         super().__init__(driver_class=PatientDriver, ansi_color=True)
         self._has_256_colours = has_256_colours(os.environ)
         self._dashboard = Dashboard(
@@ -137,8 +136,8 @@ class CanvasApp(App[None]):
 
     def on_load(self) -> None:
         """Take over the terminal from the opening."""
-        if self._opening is not None:
-            self._opening.hand_over()
+        if self.opening is not None:
+            self.opening.hand_over()
 
     def on_mount(self) -> None:
         """Paint first, then begin."""

@@ -1,12 +1,14 @@
 """The first frame, such as empty panels, shown while Textual and the rest are still being imported."""
 
 import os
+import signal
 import sys
 import termios
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
-from amptui.base.terminal import HeldTerminal, silent_modes, terminal_size
+from amptui.base.terminal import RESTORE, silent_modes, terminal_size
 from amptui.base.text import terminal_speaks_utf8
 from amptui.tui.background import assumed_background, has_256_colours
 from amptui.tui.canvas import Canvas
@@ -26,20 +28,27 @@ class Opening:
     Imports neither Textual nor anything that reads a run: the first frame must not wait for them.
     """
 
-    def __init__(self, terminal: HeldTerminal, draw: Callable[[Canvas], object] | None = None) -> None:
-        """Without ``draw``, the empty panels of a run."""
-        self.terminal = terminal
+    def __init__(self, draw: Callable[[Canvas], object] | None = None, *, farewell: str = "") -> None:
+        """Without ``draw``, the empty panels of a run.
+
+        ``farewell`` is for a user whose screen ends before it can say how.
+        """
         self._draw = draw or _draw_panels
+        self._farewell = farewell
         self._is_open = False
+        self.modes: list[Any] = []
+        """The terminal's before any screen, as termios has them."""
+        self.in_use = False
+        """Whether this, or the screen that took over, is on the terminal."""
 
     def __enter__(self) -> "Opening":
         columns, lines = terminal_size()
         canvas = Canvas(columns, lines, ascii_only=not terminal_speaks_utf8())
         self._draw(canvas)
         changes = canvas.changes_since(Canvas(columns, lines))
-        self._is_open = True
-        self.terminal.take()
-        termios.tcsetattr(0, termios.TCSANOW, silent_modes(self.terminal.modes))
+        self.modes = termios.tcgetattr(0)
+        self._is_open = self.in_use = True
+        termios.tcsetattr(0, termios.TCSANOW, silent_modes(self.modes))
         write_terminal(OPEN + early_painter().paint(canvas, changes))
         return self
 
@@ -49,15 +58,26 @@ class Opening:
     def close(self) -> None:
         """Restore the terminal, unless a screen has taken it over."""
         if self._is_open:
-            self._is_open = False
+            self._is_open = self.in_use = False
             write_terminal(CLOSE)
             with suppress(termios.error):  # the terminal was closed
-                termios.tcsetattr(0, termios.TCSANOW, self.terminal.modes)
-            self.terminal.give()
+                termios.tcsetattr(0, termios.TCSANOW, self.modes)
 
     def hand_over(self) -> None:
         """A screen takes over the terminal and will restore it."""
         self._is_open = False
+
+    def restore_at_once(self) -> None:
+        """Restore the terminal before the process ends; never waits for it. Safe in a signal handler."""
+        if not self.in_use:
+            return
+        self.in_use = False
+        with suppress(OSError, termios.error):
+            signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTTOU,))  # it would stop one in the background
+            termios.tcsetattr(0, termios.TCSANOW, self.modes)
+            # Opened again: non-blocking for this process alone.
+            terminal = os.open(os.ttyname(0), os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK)
+            os.write(terminal, RESTORE + (f"amptui: {self._farewell}\n".encode() if self._farewell else b""))
 
 
 def _draw_panels(canvas: Canvas) -> None:

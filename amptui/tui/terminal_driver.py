@@ -6,16 +6,19 @@ import signal
 import sys
 import termios
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from textual.drivers.linux_driver import LinuxDriver
 from textual.events import Key
 from textual.message import Message
 
-from amptui.base.terminal import MOUSE_OFF, HeldTerminal, terminal_size
+from amptui.base.terminal import MOUSE_OFF, terminal_size
 from amptui.tui.background import QUESTION, can_ask
 from amptui.tui.keyboard import Keyboard
 from amptui.tui.outlet import Outlet
+
+if TYPE_CHECKING:
+    from amptui.tui.opening import Opening
 
 _ALTERNATE_SCREEN = "\x1b[?1049h"
 
@@ -38,16 +41,16 @@ class PatientDriver(LinuxDriver):
     """Never waits for a terminal that accepts no output, and notices when it is closed.
 
     The mouse is left to the terminal, so that text can be selected, unless ``report_mouse`` wants it. An app
-    whose ``terminal`` is set continues on the alternate screen of its opening: to enter it again would clear
-    it, and lose the position of the cursor.
+    that has an ``opening`` continues on its alternate screen: to enter it again would clear it, and lose the
+    position of the cursor.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **{**options, "mouse": False})
         self._size = self._size or self._get_terminal_size()
         self._outlet: Outlet | None = None
-        self._terminal: HeldTerminal | None = getattr(self._app, "terminal", None)
-        self._continues = self._terminal is not None
+        self._opening: Opening | None = getattr(self._app, "opening", None)
+        self._continues = self._opening is not None
         self._keyboard = Keyboard()
         self._reports_mouse = False
         self._hurried = False
@@ -81,8 +84,8 @@ class PatientDriver(LinuxDriver):
         assert terminal is not None, "there is a terminal"
         self._outlet = Outlet(terminal.fileno(), terminal.encoding)
         self._outlet.start()
-        if self._terminal is not None:
-            self._terminal.take()
+        if self._opening is not None:
+            self._opening.in_use = True
         self._keyboard = Keyboard()
         if self._reports_mouse:
             self._keyboard.expect_mouse(True)
@@ -90,8 +93,8 @@ class PatientDriver(LinuxDriver):
         if asks:
             self._keyboard.expect_answer()  # before the thread that reads is started
         super().start_application_mode()  # type: ignore[no-untyped-call]
-        if self._terminal is not None:
-            self.attrs_before = self._terminal.modes  # not those of the first frame, which echoes nothing
+        if self._opening is not None:
+            self.attrs_before = self._opening.modes  # not those of the first frame, which echoes nothing
         if asks:
             self.write(QUESTION)
 
@@ -133,8 +136,8 @@ class PatientDriver(LinuxDriver):
                 self._outlet.hurry()
             self._outlet.close()
             self._outlet = None
-        if self._terminal is not None:
-            self._terminal.give()
+        if self._opening is not None:
+            self._opening.in_use = False
 
     def resume_application_mode(self) -> None:
         """Redraw everything after the process was stopped, also by SIGSTOP, which gives no notice."""

@@ -7,7 +7,7 @@ import termios
 from collections.abc import Sequence
 from contextlib import suppress
 
-from amptui.base.terminal import HeldTerminal, silent_modes, terminal_size
+from amptui.base.terminal import silent_modes, terminal_size
 from amptui.base.text import terminal_speaks_utf8
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.layout import draw_box
@@ -22,8 +22,7 @@ _SMALLEST = (20, 5)
 class WaitingScreen:
     """While entered, the terminal shows what :meth:`draw` gets, and echoes nothing."""
 
-    def __init__(self, terminal: HeldTerminal, script: str, awaited: str) -> None:
-        self._terminal = terminal
+    def __init__(self, script: str, awaited: str) -> None:
         self._script = script
         self._awaited = awaited
         self._painter = early_painter()
@@ -34,7 +33,6 @@ class WaitingScreen:
     def __enter__(self) -> "WaitingScreen":
         self._modes = termios.tcgetattr(0)
         termios.tcsetattr(0, termios.TCSANOW, silent_modes(self._modes))
-        self._terminal.take()
         write_terminal(OPEN)
         try:
             self.draw(())
@@ -49,7 +47,6 @@ class WaitingScreen:
             if not self.keeps_keys:
                 termios.tcflush(0, termios.TCIFLUSH)
             termios.tcsetattr(0, termios.TCSANOW, self._modes)
-        self._terminal.give()
 
     def draw(self, lines: Sequence[str]) -> None:
         """Show the last of ``lines``, as many as fit."""

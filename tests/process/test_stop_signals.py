@@ -1,26 +1,24 @@
 """Stop signals in processes of their own: the first asks, the second leaves."""
 
-import os
-import pty
 import signal
 import subprocess
 import sys
-import termios
 import threading
 
 import pytest
 
 from amptui.base.terminal import RESTORE
 from amptui.process.stop_signals import Arrival, received_of_pending
+from tests.terminal import Terminal
 
 HEADER = """
-import os, signal, sys, termios, threading, tty
+import os, signal, sys, threading
 from signal import SIGALRM, SIGHUP, SIGINT, SIGIO, SIGPROF, SIGPWR
 from signal import SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXCPU
-from amptui.base.terminal import HeldTerminal
 from amptui.process import stop_signals
 from amptui.process.stop_signals import StopSignals, blocked_stop_signals, received_within
 from amptui.records.control import Control
+from amptui.tui.opening import Opening
 control, hangups = Control(), []
 def say(*words):
     os.write(1, " ".join(map(str, words)).encode() + bytes([10]))
@@ -33,11 +31,6 @@ def end_of(program: str, *, prelude: str = "") -> tuple[list[str], int]:
     command = [sys.executable, "-c", prelude + HEADER + program]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=60, check=False)
     return done.stdout.splitlines(), done.returncode
-
-
-def said(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
 
 
 SENDS = """
@@ -120,28 +113,30 @@ def test_a_process_that_cannot_leave_by_itself_is_left_once_it_saves_nothing_any
     assert end_of(LAST_RESORT + program) == (lines, status)
 
 
-RAW_TERMINAL = """
-with HeldTerminal(lambda: "farewell") as terminal, StopSignals(control.ask, terminal=terminal):
-    tty.setraw(0)
-    terminal.take()
+IN_USE = """
+opening = Opening(farewell="farewell")
+with opening, StopSignals(control.ask, restore_terminal=opening.restore_at_once):
     say("ready")
     threading.Event().wait()
 """
 
 
-def test_the_terminal_is_whole_before_a_process_that_dies_of_a_signal_is_gone() -> None:
-    master, slave = pty.openpty()
-    before = termios.tcgetattr(slave)
-    command = [sys.executable, "-c", HEADER + RAW_TERMINAL]
-    with subprocess.Popen(command, stdin=slave, stdout=subprocess.PIPE, text=True) as process:
-        assert said(process) == "ready"
-        assert termios.tcgetattr(slave) != before
-        process.send_signal(signal.SIGABRT)
-        assert process.wait(60) == -signal.SIGABRT
-        assert termios.tcgetattr(slave) == before
-        assert os.read(master, 200) == RESTORE + b"amptui: farewell\r\n"
-    os.close(master)
-    os.close(slave)
+@pytest.mark.parametrize(
+    ("numbers", "status"),
+    [((signal.SIGABRT,), -signal.SIGABRT), ((signal.SIGINT, signal.SIGTERM), 128 + signal.SIGINT)],
+    ids=["fatal", "a second one"],
+)
+def test_the_terminal_is_whole_before_a_process_that_a_signal_ends_is_gone(
+    numbers: tuple[signal.Signals, ...], status: int
+) -> None:
+    with Terminal([sys.executable, "-c", HEADER + IN_USE]) as terminal:
+        terminal.wait_for("ready")
+        assert terminal.modes != terminal.modes_before
+        for number in numbers:
+            terminal.process.send_signal(number)
+        assert terminal.wait() == status
+        assert terminal.modes == terminal.modes_before
+        assert RESTORE + b"amptui: farewell\r\n" in terminal.written
 
 
 EACH = """

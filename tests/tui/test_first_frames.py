@@ -12,26 +12,25 @@ from tests.terminal import BACKGROUND_QUESTION, Terminal
 
 BEGIN = """
 import sys
-from amptui.base.terminal import HeldTerminal
 from amptui.tui.opening import Opening
 
 """
 
 ALONE = """
-with HeldTerminal() as terminal, Opening(terminal):
+with Opening():
     early = [name for name in ("textual", "torch", "amptui.telemetry") if name in sys.modules]
     sys.stdin.readline()
 print("early", early)
 """
 
 FAILING = """
-with HeldTerminal() as terminal, Opening(terminal):
+with Opening():
     sys.stdin.readline()
     raise SystemExit("textual is not there")
 """
 
 FOLLOWED = """
-with HeldTerminal() as terminal, Opening(terminal) as opening:
+with Opening() as opening:
     import threading
     from amptui.records.control import Control
     from amptui.telemetry.session import Session

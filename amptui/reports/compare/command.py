@@ -13,7 +13,7 @@ from signal import SIGHUP, SIGINT
 from amptui.base import units
 from amptui.base.errors import UsageError
 from amptui.base.prompt import complain, put, say
-from amptui.base.terminal import HeldTerminal, can_show_a_screen
+from amptui.base.terminal import can_show_a_screen
 from amptui.process.stop_signals import StopSignals
 from amptui.runs.find import find_run
 
@@ -101,22 +101,22 @@ def _journals(runs: Sequence[str]) -> list[Path]:
 
 
 def _show(journals: Sequence[Path], target_loss: float | None) -> int:
-    # Forks, and so comes before numpy, which starts threads.
-    with HeldTerminal() as terminal:
-        from amptui.reports.compare.compare_frame import Choice, CompareFrame
-        from amptui.tui.opening import Opening
+    from amptui.reports.compare.compare_frame import Choice, CompareFrame
+    from amptui.tui.opening import Opening
 
-        with Opening(terminal, lambda canvas: CompareFrame().draw(canvas, None, Choice())) as opening:
-            from amptui.reports.compare.compare_screen import CompareApp
-            from amptui.reports.compare.following import Following
+    with Opening(lambda canvas: CompareFrame().draw(canvas, None, Choice())) as opening:
+        from amptui.reports.compare.compare_screen import CompareApp
+        from amptui.reports.compare.following import Following
 
-            following = Following(journals, target=target_loss)
-            app = CompareApp(following, opening)
-            with StopSignals(
-                lambda _: app.hang_up("interrupted"), hung_up=app.hang_up, terminal=terminal
-            ) as signals:
-                app.run()
-                following.stop()
+        following = Following(journals, target=target_loss)
+        app = CompareApp(following, opening)
+        with StopSignals(
+            lambda _: app.hang_up("interrupted"),
+            hung_up=app.hang_up,
+            restore_terminal=opening.restore_at_once,
+        ) as signals:
+            app.run()
+            following.stop()
     if app.left == "hung up":
         return 128 + SIGHUP  # nobody is there to read
     if following.failure is not None:
