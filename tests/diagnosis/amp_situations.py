@@ -15,8 +15,8 @@ from amptui.records.run import PauseChanged, PrecisionChanged, Record, Validated
 from amptui.telemetry.view import SessionView
 from tests.builders import fold
 from tests.telemetry import record_samples as samples
-from tests.telemetry.float16_windows import losing as loses
-from tests.telemetry.float16_windows import spread
+from tests.telemetry.record_samples import losing as loses
+from tests.telemetry.record_samples import spread
 
 Records = list[Record]
 

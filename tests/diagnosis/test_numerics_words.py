@@ -28,13 +28,14 @@ from amptui.telemetry.view import GrowthOutlook, SessionView
 from tests.builders import make_started
 from tests.diagnosis.wording import event_lines, table
 from tests.golden import Goldens
-from tests.telemetry.float16_windows import spread, squares_of
 from tests.telemetry.record_samples import (
     backoff,
     layer,
     module,
     parameter,
     skip,
+    spread,
+    squares_of,
     traced,
     window,
     xray,

@@ -23,9 +23,20 @@ from amptui.telemetry.view import Comparison, PrecisionTiming, SessionView
 from tests.builders import make_started, make_steps, view_of
 from tests.diagnosis.wording import table
 from tests.golden import Goldens
-from tests.telemetry.memory_samples import memory
-from tests.telemetry.record_samples import compared, device, faster, measured, pair, xray
-from tests.telemetry.timed_steps import ALIKE, BUSY, HOST, judged, phases
+from tests.telemetry.record_samples import (
+    ALIKE,
+    BUSY,
+    HOST,
+    compared,
+    device,
+    faster,
+    judged,
+    measured,
+    memory,
+    pair,
+    phases,
+    xray,
+)
 
 MIB = 2**20
 

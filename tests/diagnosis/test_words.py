@@ -27,8 +27,7 @@ from tests.diagnosis import amp_situations
 from tests.diagnosis.amp_situations import SITUATIONS, both, in_float8, made, switched
 from tests.diagnosis.wording import page_words, table, words_of
 from tests.golden import Goldens
-from tests.telemetry.memory_samples import memory
-from tests.telemetry.record_samples import compared, device, flops, measured, window, xray
+from tests.telemetry.record_samples import compared, device, flops, measured, memory, window, xray
 from tests.tui import rank_views, views
 from tests.tui.surfaces import VIEWS
 

@@ -12,7 +12,7 @@ from amptui.diagnosis.answer_words import answer_lines, next_measurement
 from amptui.diagnosis.event_words import event_details, event_text
 from amptui.diagnosis.summary import summary_lines
 from amptui.process.plain_lines import status_line
-from amptui.reports.export import safety, sections
+from amptui.reports.export import page
 from amptui.telemetry.events import Event
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
@@ -87,7 +87,7 @@ def panel_on_amp(view: SessionView, answer: AmpAnswer) -> list[str]:
 
 def page_words(view: SessionView) -> Iterator[str]:
     """What is read of the cards of a page: a row of it is a line here."""
-    for card in (safety.conclusions, sections.comparison, sections.time_spent, sections.memory_spent):
+    for card in (page.answer, page.comparison, page.time_spent, page.memory_spent):
         yield from markup_lines(card(view))
 
 

@@ -3,16 +3,19 @@
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from amptui.records.findings import (
     Float16Window,
     FlopsCounted,
     LayerAgreement,
+    MemoryBreakdown,
+    MemoryKind,
     ModuleRange,
     ModulesTraced,
     PairCompared,
     ParameterWindow,
+    PhaseSeconds,
     PrecisionMeasured,
     PrecisionsCompared,
     UnalignedProduct,
@@ -24,6 +27,8 @@ from amptui.records.samples import AllocatorSample, DeviceSample, GpuSample, Hos
 from amptui.records.steps import StepRecord, Steps
 from amptui.telemetry import stretch
 from amptui.telemetry.stretch import Stretch
+from amptui.telemetry.timing import PhaseName, judged_timing
+from amptui.telemetry.view import PrecisionTiming
 from tests.builders import make_resumed as resumed
 from tests.builders import make_started as run
 from tests.builders import make_step as step
@@ -267,3 +272,98 @@ def product(name: str = "head", **changes: Any) -> UnalignedProduct:
     return replace(
         UnalignedProduct(name=name, sizes=(256, 10, 512), flops=1_000_000_000, padded=(10,)), **changes
     )
+
+
+# ------------------------------------------------------------------------- float16 histograms
+
+
+def spread(exponents: dict[int, int], zeros: int = 0, scale: float = 65536.0) -> Float16Window:
+    """A window of gradients that all lie in the middle of their bins."""
+    return window(
+        loss_scale=scale,
+        first_exponent=-60,
+        counts=tuple(exponents.get(exponent, 0) for exponent in range(-60, 41)),
+        elements=sum(exponents.values()) + zeros,
+        zeros=zeros,
+        flushed=sum(count for exponent, count in exponents.items() if exponent <= -26),
+        subnormal=sum(count for exponent, count in exponents.items() if -25 <= exponent < -14),
+        overflowing=sum(count for exponent, count in exponents.items() if exponent >= 16),
+    )
+
+
+def losing(share: float, step: int = 600, **changes: Any) -> Float16Window:
+    """A window of which this share of the norm underflows, half of its squares as subnormals."""
+    half = share**2 / 2
+    return window(step, **squares_of(flushed=half, subnormal=half), **changes)
+
+
+def squares_of(*, flushed: float = 0.0, subnormal: float = 0.0, whole: float = 1.0) -> dict[str, Any]:
+    """Sums of squares, as fields of a window or a parameter."""
+    return {"squares": whole, "flushed_squares": flushed, "subnormal_squares": subnormal}
+
+
+# ------------------------------------------- the memory of a model of 56 MiB that Adam trains
+
+MIB = 2**20
+
+_LIVES_ON: tuple[tuple[Literal["weights", "gradients", "optimizer", "buffers"], str, int], ...] = (
+    ("weights", "float32", 56 * MIB),
+    ("gradients", "float32", 56 * MIB),
+    ("optimizer", "float32", 112 * MIB),
+    ("buffers", "float32", 30 * 1024),
+    ("buffers", "int64", 112),
+)
+
+
+def memory(
+    precision: str,
+    *,
+    activations: int | None = None,
+    copies: int | None = None,
+    peak: int | None = None,
+    step: int = 412,
+) -> MemoryBreakdown:
+    """A breakdown with these activations and cast copies, if any."""
+    kinds = [MemoryKind(kind=kind, dtype=dtype, size_bytes=size) for kind, dtype, size in _LIVES_ON]
+    if copies is not None:
+        half = "float16" if precision == "fp16" else "bfloat16"
+        kinds.append(MemoryKind(kind="cast copies", dtype=half, size_bytes=copies))
+    if activations is not None:
+        kinds.append(MemoryKind(kind="activations", dtype="", size_bytes=activations))
+    return MemoryBreakdown(
+        time=100 + step / 1000,
+        step=step,
+        precision=precision,
+        kinds=tuple(kinds),
+        peak_allocated_bytes=peak,
+    )
+
+
+# ------------------------------------------------------------------- the parts of a step, timed
+
+NAMES: tuple[PhaseName, ...] = ("input", "forward", "backward", "clip", "optimizer")
+
+
+def phases(*host: float | None, device: tuple[float | None, ...] = ()) -> tuple[PhaseSeconds, ...]:
+    """Parts in their order, None for those that did not run."""
+    on_device = device or (None,) * len(NAMES)
+    return tuple(
+        PhaseSeconds(name=name, host_seconds=seconds, device_seconds=other)
+        for name, seconds, other in zip(NAMES, host, on_device, strict=True)
+        if seconds is not None
+    )
+
+
+def judged(
+    *host: float | None, device: tuple[float | None, ...] = (), busy: float | None = None, amp: bool = False
+) -> PrecisionTiming:
+    precision = "fp16" if amp else "fp32"
+    return judged_timing(precision, phases(*host, device=device), steps=50, utilization_percent=busy)
+
+
+HOST = (0.0001, 0.0004, 0.0006, 0.0001, 0.0001)
+BUSY = (0.0001, 0.0020, 0.0040, 0.0001, 0.0006)
+"""Of a device with much more to do than a host that takes ``HOST`` to launch it."""
+
+ALIKE = (0.0001, 0.00041, 0.00062, 0.00011, 0.00012)
+"""Of a device that is done when the host has launched."""

@@ -20,8 +20,7 @@ from amptui.telemetry.underflow import (
 )
 from tests.builders import fold
 from tests.telemetry import record_samples as samples
-from tests.telemetry.float16_windows import losing, spread, squares_of
-from tests.telemetry.record_samples import layer, parameter, window, xray
+from tests.telemetry.record_samples import layer, losing, parameter, spread, squares_of, window, xray
 
 # ------------------------------------------------------------------------------- the float16 window
 

@@ -22,8 +22,7 @@ from tests.builders import (
 )
 from tests.diagnosis.wording import event_lines, table
 from tests.golden import Goldens
-from tests.telemetry.memory_samples import memory
-from tests.telemetry.record_samples import backoff, compared, growth, skip
+from tests.telemetry.record_samples import backoff, compared, growth, memory, skip
 
 START = make_started()
 VALIDATION = Validation(loss=0.4, accuracy=None, samples=8)

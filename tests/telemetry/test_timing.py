@@ -15,8 +15,18 @@ from amptui.telemetry.pace import LATE_SECONDS, SILENT_SECONDS, Pace, RunningTim
 from amptui.telemetry.timing import MIN_STEPS, TimingWatch, judged_timing
 from amptui.telemetry.view import Comparison
 from tests.builders import fold, make_steps
-from tests.telemetry.record_samples import device, resumed, run, step, stretches
-from tests.telemetry.timed_steps import ALIKE, BUSY, HOST, judged, phases
+from tests.telemetry.record_samples import (
+    ALIKE,
+    BUSY,
+    HOST,
+    device,
+    judged,
+    phases,
+    resumed,
+    run,
+    step,
+    stretches,
+)
 
 
 def timed(parts: tuple[PhaseSeconds, ...], precision: str = "fp32", **changes: Any) -> StepTimed:

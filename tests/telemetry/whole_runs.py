@@ -26,8 +26,6 @@ from tests.builders import make_started as run
 from tests.builders import make_step as step
 from tests.builders import make_steps as steps
 from tests.builders import make_switch as switch
-from tests.telemetry.float16_windows import squares_of
-from tests.telemetry.memory_samples import memory
 from tests.telemetry.record_samples import (
     compared,
     device,
@@ -36,12 +34,14 @@ from tests.telemetry.record_samples import (
     followed,
     growth,
     layer,
+    memory,
     module,
     nonfinite,
     pair,
     parameter,
     product,
     skip_row,
+    squares_of,
     traced,
     window,
     xray,

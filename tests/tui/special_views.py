@@ -8,8 +8,8 @@ from amptui.records.keeping import CheckpointWritten
 from amptui.telemetry.view import SessionView
 from tests.gan_journal import DISCRIMINATOR, gan_records
 from tests.telemetry import record_samples
-from tests.telemetry.memory_samples import memory as breakdown_of
 from tests.telemetry.record_samples import faster, measured, steps
+from tests.telemetry.record_samples import memory as breakdown_of
 from tests.telemetry.whole_runs import session_of
 from tests.tui import numerics_views, views
 

@@ -28,7 +28,7 @@ from amptui.telemetry.view import (
 )
 from tests.reports.advise.situations import row
 from tests.telemetry import record_samples as samples
-from tests.telemetry.memory_samples import memory
+from tests.telemetry.record_samples import memory
 
 
 @dataclass
