@@ -12,8 +12,8 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 from amptui.base.masking import masked
 from amptui.base.notify_url import VARIABLE as NOTIFY_VARIABLE
@@ -22,6 +22,7 @@ from amptui.base.script_signals import is_from_signal_handler
 from amptui.base.text import one_line, write_line
 from amptui.base.webhook import Webhook, parse_webhook
 from amptui.diagnosis.summary import tell_unsaved
+from amptui.engine.description import describe_resumption
 from amptui.guest.handover import note_unsaved, take_notify_url, take_run_dir
 from amptui.guest.loop.guard import fault_words
 from amptui.guest.loop.loop_hooks import HOOKS
@@ -32,12 +33,14 @@ from amptui.guest.loop.script import ObservedScript, WatchedScript
 from amptui.guest.loop.switched_optimizer import SwitchedOptimizer
 from amptui.guest.peer import NOT_WATCHED, Emit
 from amptui.guest.processes import OneProcess
-from amptui.guest.restarted_run import RestartedRun, last_before_restart
 from amptui.guest.run_records import RunLength, describe, failure_of, last_record, own_script_name
 from amptui.process.recording import Recording
 from amptui.records.answers import RequestMade, RequestRefused
 from amptui.records.control import Control, Request, StopRequest, record_of, tell_nobody
-from amptui.records.run import Note, PhaseChanged, RunFailed, RunFinished, Severity
+from amptui.records.ranks import RankLost
+from amptui.records.run import Note, PhaseChanged, Record, RunFailed, RunFinished, RunStarted, Severity
+from amptui.records.steps import Steps
+from amptui.runs.kept_run import look_at
 from amptui.runs.rundir import RunDir, create_run_dir, run_argument
 
 NO_LONGER_WATCHED = "amptui stopped watching this script"
@@ -179,7 +182,10 @@ class GuestRun(ScriptRun):
         self._start_time = time.monotonic()
         self._stop_request: str | None = None
         """Why a screen asked the script to stop."""
-        self._restarted: RestartedRun | None = None
+        self._goes_on = goes_on
+        """Whether torchrun has started the ranks again: the run goes on in its folder."""
+        self._steps_before = 0
+        """The run's steps before the first that the loop counts."""
         self._open_recording(run_dir, goes_on=goes_on)
         try:
             with HOOKS.all_or_none():
@@ -200,15 +206,10 @@ class GuestRun(ScriptRun):
         run_dir = RunDir(Path(path)) if path else create_run_dir(None, self._name)
         request = {"script": masked(sys.argv), "max_restarts": self.processes.max_restarts}
         self._recording = recording = Recording(run_dir, request=request, goes_on=goes_on, webhook=_webhook())
-        self._emit: Emit = recording.emit
-        if goes_on:
-            cut_after = partial(recording.cut_after, starts_at_one=False)
-            try:
-                self._restarted = RestartedRun(run_dir, self.processes.restart, recording.emit, cut_after)
-            except BaseException:
-                recording.close()
-                raise
-            self._emit = self._restarted.emit
+        self._emit: Emit = self._emit_counting_on if goes_on else recording.emit
+
+    def _emit_counting_on(self, record: Record) -> None:
+        self._recording.emit(_later(record, self._steps_before))
 
     def _serve(self, *, skip_output: bool) -> None:
         """Begin to write, to measure the device, to serve screens, and to meet the other ranks."""
@@ -240,8 +241,9 @@ class GuestRun(ScriptRun):
         if isinstance(last, RunFailed) and (precision := self.first.unproven_precision):
             last = replace(last, error=f"{last.error}; {_AFTER_SWITCH.format(precision=precision)}")
         self._recording.end_output()
-        if isinstance(last, RunFailed) and self.processes.starts_again:
-            self._emit(last_before_restart(last, socket.gethostname()))
+        if isinstance(last, RunFailed) and self.processes.starts_again:  # the run is not over
+            place: dict[str, Any] = {"rank": 0, "host": socket.gethostname()}
+            self._emit(RankLost(time=last.time, step=last.step, cause="failed", detail=last.error, **place))
         else:
             self._emit(last)
         self._recording.close()
@@ -262,15 +264,32 @@ class GuestRun(ScriptRun):
             length=self.length,
         )
         started = self.processes.add_to(started, self.layout)
-        if self._restarted is None:
-            self._emit(started)
+        if self._goes_on:
+            self._resume(started, self.first.step)
         else:
-            self._restarted.begin(started, self.first.step)
+            self._emit(started)
         if self.first.is_sharded:
             self.note("info", _NO_NORMS)
         if why := self.layout.unknown:
             self.note("warning", f"no samples/s: {why}; watch() and observe() take data_parallel=N")
         super()._begin(precision)
+
+    def _resume(self, started: RunStarted, step: int) -> None:
+        """Emit that the run goes on with what the script counts as ``step``.
+
+        A framework knows which of the script's steps it makes; any other loop counts from 1 again, whatever
+        it has read from a checkpoint of its own.
+        """
+        last_step = look_at(self._recording.run_dir).step or 0
+        resumes_after = step - 1 if step > 1 else last_step
+        lost_steps = self._recording.cut_after(resumes_after, starts_at_one=False)
+        if lost_steps is None:
+            self._emit(started)  # the ranks before made no step
+            return
+        restart: dict[str, Any] = {"restarts": self.processes.restart, "cause": "a rank ended"}
+        resumed = describe_resumption(started, None, lost_steps=lost_steps, **restart)
+        self._emit(replace(resumed, step=resumes_after))
+        self._steps_before = last_step if step == 1 else 0
 
     def _answer(self, request: Request, number: int) -> None:
         """Answer a screen, in a thread of the server's."""
@@ -322,6 +341,15 @@ class GuestRun(ScriptRun):
     def _refuse(self, request: RequestMade, detail: str) -> None:
         now, step = time.time(), self.first.step
         self._emit(RequestRefused(time=now, step=step, request=request, reason="unavailable", detail=detail))
+
+
+def _later(record: Record, steps: int) -> Record:
+    """``record`` with its step, if it has one, so many ``steps`` later."""
+    if isinstance(record, Steps):
+        return replace(record, first_step=record.first_step + steps)
+    name = "steps" if isinstance(record, RunFinished) else "step"
+    step: Any = getattr(record, name, None)
+    return record if step is None else replace(record, **{name: step + steps})
 
 
 def _webhook() -> Webhook | None:

@@ -137,9 +137,9 @@ def run_under_launcher(world: World, make_plan: Callable[[World], RankPlan], *, 
     ranks: then it has to know the run, as it does if it ``resumes`` one. What it raises passes through.
     """
     _quiet_torch()
-    from amptui.ranks.store.launcher_store import LauncherStore, agree_on_start
+    from amptui.ranks.store.launcher_store import LauncherStore, meet_at_start
 
-    world = agree_on_start(world)
+    world = meet_at_start(world)
     plan = LauncherStore(world).share_plan(lambda: make_plan(world).text(), resumes=resumes)
     return plan if isinstance(plan, int) else run_rank(RankPlan.parse(plan), world)
 

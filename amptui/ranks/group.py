@@ -1,7 +1,6 @@
 """The processes of a run: they meet, wait for each other, and part in order."""
 
 import json
-import resource
 import threading
 import time
 import zlib
@@ -14,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from amptui.base.errors import DataError, DeviceError
 from amptui.data.order import Share
@@ -24,8 +23,7 @@ from amptui.ranks.agreement.control import OtherRanks
 from amptui.ranks.ends.hang_watch import Hang, HangWatch
 from amptui.ranks.ends.peer_ends import PeerEndedError, PeerEnds
 from amptui.ranks.ends.progress import BUSY_SECONDS, RankProgress
-from amptui.ranks.store.failover_store import LostKeyError, is_the_launchers, pauses
-from amptui.ranks.store.launcher_store import LauncherStore
+from amptui.ranks.store.launcher_store import STOPPED_WAITING, LauncherStore, pauses, rank_0_store
 from amptui.ranks.store.place import Place
 from amptui.ranks.world import World
 from amptui.recipe.experiment import Experiment
@@ -43,16 +41,10 @@ _COLLECTION_SECONDS = 600.0
 _FOREVER = timedelta(days=365)
 """Of a collective, where no rank is ever given up."""
 
-_CONNECTIONS = 2
-"""Of each rank to each other one: gloo keeps one for torch's default group, and one for ours."""
-
-_OWN_FILES = 256
-"""What a process has open besides: files, sockets, workers, CUDA."""
-
 _MEETING_SECONDS = 0.05
 
 _STORE_SECONDS = HANG_SECONDS
-"""A store that takes so long to answer is lost, and the agreement in it; Ctrl+Z may stop a launcher."""
+"""A store that takes so long to answer is lost, and the agreement in it."""
 
 _SEARCH_SECONDS = 4.0
 """How long rank 0 looks for the rank that made an operation fail: others say so within that time."""
@@ -84,28 +76,22 @@ class RankGroup(OtherRanks, Ranks):
         self._stopping = stopping
         self._device = device
         self.launcher = LauncherStore(world)
-        self._store = self.launcher.store
+        self._store: Store = PrefixStore("amptui/ranks", rank_0_store(world))
         self._ends = PeerEnds(self.launcher, world)
         self._store.set(f"place/{world.rank}", json.dumps(asdict(place)))
         self._gloo: Any = None
-        self._is_at_spare = False
-        """Whether the ranks agree at rank 0's store."""
 
     def connect(self) -> None:
         """Wait until all ranks are there, and connect to them."""
         world = self.world
-        allow_open_files(world.size, keeps_store=world.leads)
-        if world.leads and is_the_launchers():
-            self._store.open_spare()
         self.meet("start")
-        self._store.know_spare()
         self._ends.places = tuple(self._all_places())
         timeout = _FOREVER
         if self._hang_seconds:  # torch's own timeouts would raise, or abort, and could not tell who hung
             timeout = timedelta(seconds=2 * (self._hang_seconds + BUSY_SECONDS))
         dist.init_process_group(
             _backends(self._device),
-            store=PrefixStore("torch", self._store.torch_store),
+            store=PrefixStore("torch", self._store),
             rank=world.rank,
             world_size=world.size,
             timeout=timeout,
@@ -139,7 +125,7 @@ class RankGroup(OtherRanks, Ranks):
             texts = self._store.multi_get([f"place/{rank}" for rank in range(self.world.size)])
             places = [Place(**json.loads(text)) for text in texts]
             brief = json.dumps([place.process for place in places])
-            self._store.set(_PLACES, zlib.compress(brief.encode()))
+            self._store.set(_PLACES, zlib.compress(brief.encode()))  # type: ignore[arg-type]  # it takes bytes too
             return places
         self._wait_until(lambda: self._store.check([_PLACES]))
         brief = zlib.decompress(self._store.get(_PLACES)).decode()
@@ -153,12 +139,12 @@ class RankGroup(OtherRanks, Ranks):
         """
         key = f"meeting/{where}"
         self.progress.place += 1
-        self._store.keep_count(key)
+        self._store.add(key, 1)
         self._wait_until(lambda: self._store.add(key, 0) >= self.world.size, stoppable=stoppable)
 
     def tell(self, name: str, text: str) -> None:
         """Tell the other ranks something of their preparations."""
-        self._store.keep(f"told/{name}", text)
+        self._store.set(f"told/{name}", text)
 
     def hear(self, name: str) -> str:
         """What another rank tells; waits as :meth:`meet` does."""
@@ -175,7 +161,7 @@ class RankGroup(OtherRanks, Ranks):
                 if (ended := self._ends.first()) is not None:
                     raise ended
                 if stopping:
-                    raise DeviceError("asked to stop while waiting for the other ranks")
+                    raise DeviceError(STOPPED_WAITING)
                 time.sleep(next(longer))
 
     @contextmanager
@@ -224,26 +210,18 @@ class RankGroup(OtherRanks, Ranks):
 
     def board(self) -> Board:
         """Where the ranks agree on what they do."""
-        return Board(self._store.torch_store, _BOARD, timeout_seconds=_STORE_SECONDS)
+        return Board(self._store, _BOARD, timeout_seconds=_STORE_SECONDS)
 
     def check_others(self) -> None:
         """Raise PeerEndedError if another rank has ended."""
         if (ended := self._ends.first()) is not None:
             raise ended
 
-    def explain_lost(self, error: Exception) -> Board | Exception:
-        """The board to go on at after ``error``, which the last one raised; else this rank's end.
-
-        Ranks outlive their launcher and its store: they stop together, through rank 0's.
-        """
-        if not isinstance(error, dist.DistError):
+    def explain_lost(self, error: Exception) -> Exception:
+        """Which rank's end is behind ``error``, which the board raised: rank 0 keeps it."""
+        if self.progress.left or not isinstance(error, dist.DistError):
             return error
-        spare = None if self._is_at_spare else self._store.spare()
-        if spare is not None:
-            self._is_at_spare = True
-            with suppress(dist.DistError):  # rank 0 has ended as well
-                return Board(spare, _BOARD, timeout_seconds=_STORE_SECONDS)
-        text = "the connection to the launcher was lost: has it ended?"
+        text = "the connection to rank 0 was lost: has it ended?"
         return self.find_ended() or PeerEndedError(-1, "waited", "", text)
 
     def agree(self, trouble: str) -> str:
@@ -278,8 +256,7 @@ class RankGroup(OtherRanks, Ranks):
 
     def hand_in(self, name: str, value: bytes) -> None:
         """Give rank 0 this rank's ``value``, for :meth:`collect`; from any thread."""
-        # The next one with the same beginning comes when this one is done with.
-        self._store.keep(f"{name}/{self.world.rank}", value, place=name.partition("/")[0])
+        self._store.set(f"{name}/{self.world.rank}", value)  # type: ignore[arg-type]  # it takes bytes too
 
     def collect(
         self, name: str, given_up: Callable[[], bool], patience_seconds: float | None = None
@@ -295,11 +272,10 @@ class RankGroup(OtherRanks, Ranks):
         while True:
             ended = self._ends.first()
             is_over = given_up() or time.monotonic() > limit
-            with suppress(LostKeyError):  # the rank hands it in again
-                if self._store.check([key]):  # last: a rank may hand it in and end
-                    value = self._store.get(key)
-                    self._store.delete_key(key)
-                    return value
+            if self._store.check([key]):  # last: a rank may hand it in and end
+                value = self._store.get(key)
+                self._store.delete_key(key)
+                return value
             if ended is not None:
                 raise ended
             if is_over:
@@ -339,23 +315,3 @@ def _backends(device: torch.device) -> str:
     if device.type == "cpu":
         return "gloo"
     return f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
-
-
-def needed_files(ranks: int, *, keeps_store: bool) -> int:
-    """How many a rank of so many needs; one that ``keeps_store`` also has two connections of each rank."""
-    return _OWN_FILES + (_CONNECTIONS + 2 * keeps_store) * ranks
-
-
-def allow_open_files(ranks: int, *, keeps_store: bool) -> None:
-    """Raise this process's soft limit of open files, if so many ``ranks`` need more.
-
-    Raises DeviceError if the hard limit is lower: gloo would fail in the middle of connecting.
-    """
-    needed = needed_files(ranks, keeps_store=keeps_store)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= needed:
-        return
-    if hard != resource.RLIM_INFINITY and hard < needed:
-        what = f"{ranks:,} ranks need {needed:,} open files in each process, and the limit is {hard:,}"
-        raise DeviceError(what, hint="raise it (ulimit -Hn, LimitNOFILE)")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

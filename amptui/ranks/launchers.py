@@ -100,7 +100,7 @@ def _of_torchrun(environment: Mapping[str, str]) -> World | None:
         raise UsageError(f"torchrun's variables: {error}", hint="start again with torchrun") from error
     if size <= 1:
         return None
-    return World(rank, local_rank, size, restart, max_restarts, generation=restart)
+    return World(rank, local_rank, size, restart, max_restarts)
 
 
 def _launcher_of(environment: Mapping[str, str]) -> _Launcher | None:

@@ -110,10 +110,6 @@ class RankThread(TrainingThread):
     def _lose_launcher(self) -> None:
         """From any thread."""
         self._world = replace(self._world, max_restarts=0)  # none starts the ranks again
-        if self._group is not None:
-            self._group.launcher.leave()
-        if self._watch is not None:
-            self._watch.launcher.leave()
         if self._control.stop_reason is None:
             self._fault = self._fault or self._launcher.error
             self._control.ask(StopRequest(LAUNCHER_GONE))
@@ -216,18 +212,21 @@ class RankThread(TrainingThread):
         from amptui.engine.description import device_name, gpu_uuid
         from amptui.ranks.agreement.checkpoints import check_folder
         from amptui.ranks.group import RankGroup
+        from amptui.ranks.store.launcher_store import meet_at_start
         from amptui.ranks.store.place import device_of, place_of
 
+        waiting = "waiting for the other ranks"
+        self._announce("importing", waiting, f"while {waiting}")
+        stopping = self.control.is_asked_to_stop
+        if not self._world.meeting:
+            self._world = meet_at_start(self._world, stopping)
         choices = setup.choose(replace(self._request, device=device_of(self._world, self._request.device)))
         device = choices.device
         enter_device(device)
-        waiting = "waiting for the other ranks"
-        self._announce("importing", waiting, f"while {waiting}")
         uuid = gpu_uuid(device)
         if uuid is not None and self._watch_gpu is not None:
             self._stop_watching = self._watch_gpu(uuid, self._take_gpu)
         place = place_of(device, device_name(device), uuid)
-        stopping = self.control.is_asked_to_stop
         hang = self._request.hang_timeout
         self._group = RankGroup(
             self._world,
@@ -318,9 +317,9 @@ class RankThread(TrainingThread):
             self._emit(Note(time=time.time(), severity="info", text=_NO_BREAKDOWN))
 
     def _restart(self) -> dict[str, Any]:
-        if not self._world.restart or self._group is None:
+        if not self._world.restart:
             return {}
-        cause = self._group.launcher.cause_before or "the ranks ended before they had met"
+        cause = self._world.cause or "the ranks ended before they had met"
         return {"restarts": self._world.restart, "cause": cause}
 
     def _way_on(self) -> str:
@@ -328,7 +327,7 @@ class RankThread(TrainingThread):
         from amptui.engine.checkpoint.file import checkpoints
 
         if self._world.starts_again:
-            number = self._world.counted_restarts + 1
+            number = self._world.restart + 1
             return f"the ranks start again (restart {number} of {self._world.max_restarts})"
         newest = checkpoints(self._checkpoints_path)[:1] if self._checkpoints_path is not None else []
         hosts = {place.host for place in self._group.places} if self._group is not None else set()
@@ -373,7 +372,7 @@ class RankThread(TrainingThread):
                 self._group.launcher.tell_end("failed", str(error))
             self._tell_failure(error)
             return
-        if self._group is None and isinstance(error, AmptuiError):
+        if self._group is None and isinstance(error, AmptuiError) and self._world.meeting:
             from amptui.ranks.store.launcher_store import LauncherStore
 
             # Rank 0 may wait for this one, and is asked to stop next. It may have the same error then.

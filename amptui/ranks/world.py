@@ -22,24 +22,19 @@ class World:
     """How often the ranks have been started again."""
     max_restarts: int = 0
     """How often the launcher does so at most."""
-    uncounted_restarts: int = 0
-    """How many of these restarts are not the launcher's to count: a machine has joined or was replaced."""
-    generation: int = 0
-    """Which start of the ranks this is, by what they have told in the same store."""
+    meeting: str = ""
+    """Where the ranks of this start meet, ``host:port/number``; known once they have."""
+    cause: str = ""
+    """Why the ranks before these have ended, as rank 0 knows it."""
     launcher: str = "torchrun"
     """Who started it, as a user calls it."""
     master: str = ""
     """Where rank 0 listens, ``host:port``, if the launcher is not torchrun, which sets variables for it."""
 
     @property
-    def counted_restarts(self) -> int:
-        """How many of the launcher's restarts are used up."""
-        return self.restart - self.uncounted_restarts
-
-    @property
     def starts_again(self) -> bool:
         """Whether the launcher starts the ranks again if one fails."""
-        return self.counted_restarts < self.max_restarts
+        return self.restart < self.max_restarts
 
     @property
     def leads(self) -> bool:

@@ -138,12 +138,11 @@ COMMANDS: Mapping[str, Callable[[Path, Path, Path], list[str]]] = {
     "replay": _part("replay"),
     "replay-end": _part("replay-end"),
     "resume": _part("resume"),
-    "restart": _part("restart"),
     "runs": _command("runs", "--json"),
 }
 """``imports``: what the parts below need before they begin. ``attach``: folds the journal, and then measures
 what a run sends to a screen and what the screen does with it. ``replay``: opens the run; ``replay-end``:
-seeks its end. ``resume``: cuts the journal after nine tenths of its steps; ``restart`` reads it before."""
+seeks its end. ``resume``: cuts the journal after nine tenths of its steps."""
 
 
 def _fold(folder: Path) -> dict[str, Any]:
@@ -216,14 +215,6 @@ def _folded_steps(folder: Path) -> int:
     return look_at(RunDir(folder)).step or 0
 
 
-def _restart(folder: Path) -> dict[str, Any]:
-    from amptui.guest.restarted_run import _read_journal
-
-    began = time.process_time()
-    last_steps, _cause = _read_journal(RunDir(folder))
-    return {"last_steps": last_steps, "read_seconds": time.process_time() - began}
-
-
 PARTS: Mapping[str, Callable[[Path], dict[str, Any]]] = {
     "imports": lambda _folder: {},
     "fold": _fold,
@@ -231,7 +222,6 @@ PARTS: Mapping[str, Callable[[Path], dict[str, Any]]] = {
     "replay": _replay,
     "replay-end": _replay_end,
     "resume": _resume,
-    "restart": _restart,
 }
 
 

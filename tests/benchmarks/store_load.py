@@ -1,12 +1,12 @@
-"""What many ranks ask of the launcher's store before their first step and at an end, by their number.
+"""What many ranks ask of their two stores before their first step and at an end, by their number.
 
     python -m tests.benchmarks.store_load [--ranks N ...] [--seconds N] [--json FILE]
 
-Simulated ranks, each a thread, meet through a real store in a process of its own, as those of a run do. They
-share some connections: torch looks up the name of each, which takes some machines seconds. Rank 0 comes late
-to the meeting. Later one rank ends while all wait, and at last all but one have only waited, so that the
-silent one is looked for. How many requests there are depends on no machine; seconds do, and on one
-interpreter for all ranks. Prints a table and then one JSON object.
+Simulated ranks, each a thread, meet through real stores as those of a run do; the launcher's is in a process
+of its own. They share some connections: torch looks up the name of each, which takes some machines seconds.
+Rank 0 comes late to the meeting. Later one rank ends while all wait, and at last all but one have only
+waited, so that the silent one is looked for. How many requests there are depends on no machine; seconds do,
+and on one interpreter for all ranks. Prints a table and then one JSON object.
 """
 
 import argparse
@@ -26,12 +26,12 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch.distributed.distributed_c10d import Store
 
 from amptui.ranks.ends.peer_ends import PeerEndedError
 from amptui.ranks.group import RankGroup
 from amptui.ranks.store import launcher_store
-from amptui.ranks.store.failover_store import FailoverStore, connected
-from amptui.ranks.store.launcher_store import agree_on_start
+from amptui.ranks.store.launcher_store import meet_at_start
 from amptui.ranks.store.place import Place
 from amptui.ranks.world import World
 from tests.benchmarks.figures import columns
@@ -77,30 +77,52 @@ class StoreLoad:
 
 
 class Requests:
-    """Counts what is asked of all stores while it is entered."""
+    """Counts what is asked of all stores, but by rank 0 of its own."""
 
     def __init__(self) -> None:
-        self._counter = count()
-        self._do: Any = FailoverStore._do
-
-    def __enter__(self) -> "Requests":
-        do, counter = self._do, self._counter
-
-        def counting(store: FailoverStore, work: Callable[[Any], Any]) -> Any:
-            next(counter)
-            return do(store, work)
-
-        FailoverStore._do = counting  # type: ignore[method-assign, assignment]
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        FailoverStore._do = self._do  # type: ignore[method-assign]
+        self.counter = count()
 
     def take(self) -> int:
         """How many since the last call."""
-        done = next(self._counter)
+        done = next(self.counter)
         before, self._seen = getattr(self, "_seen", -1), done
         return done - before - 1
+
+
+class CountedStore(Store):
+    """A connection whose requests are counted."""
+
+    def __init__(self, store: Store, counter: Iterator[int]) -> None:
+        super().__init__()
+        self._store, self._counter = store, counter
+
+    def set(self, key: str, value: Any) -> None:
+        next(self._counter)
+        self._store.set(key, value)
+
+    def get(self, key: str) -> bytes:
+        next(self._counter)
+        return self._store.get(key)
+
+    def add(self, key: str, amount: int) -> int:
+        next(self._counter)
+        return self._store.add(key, amount)
+
+    def check(self, keys: list[str]) -> bool:
+        next(self._counter)
+        return self._store.check(keys)
+
+    def delete_key(self, key: str) -> bool:
+        next(self._counter)
+        return self._store.delete_key(key)
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        next(self._counter)
+        return self._store.multi_get(keys)
+
+    def compare_set(self, key: str, expected: str, value: str) -> bytes:
+        next(self._counter)
+        return self._store.compare_set(key, expected, value)
 
 
 @contextmanager
@@ -123,21 +145,31 @@ def launcher() -> Iterator[None]:
 
 
 @contextmanager
-def shared_connections() -> Iterator[None]:
-    """Ranks take turns with some real connections instead of having their own."""
-    pool = cycle([connected(leads=False) for _ in range(_CONNECTIONS)])
-    with patch.object(launcher_store, "connected", lambda *, leads: next(pool)):
+def shared_connections(requests: Requests) -> Iterator[None]:
+    """Ranks take turns with some real connections to each store instead of having their own."""
+    connect, lock, pools = launcher_store._client, threading.Lock(), dict[int, Iterator[Store]]()
+
+    def client(host: str, port: int) -> Store:
+        with lock:
+            if port not in pools:
+                stores = [CountedStore(connect(host, port), requests.counter) for _ in range(_CONNECTIONS)]
+                pools[port] = cycle(stores)
+            return next(pools[port])
+
+    with patch.object(launcher_store, "_client", client):
         yield
+    launcher_store._own_store.cache_clear()
 
 
 def measure(ranks: int, late_seconds: float = LATE_SECONDS) -> StoreLoad:
     """What so many ranks ask."""
-    with launcher(), shared_connections(), Requests() as requests:
+    requests = Requests()
+    with launcher(), shared_connections(requests):
         worlds: list[World] = [World(rank, rank % _RANKS_A_MACHINE, ranks) for rank in range(ranks)]
         began = time.monotonic()
 
         def agree(rank: int) -> None:
-            worlds[rank] = agree_on_start(worlds[rank])
+            worlds[rank] = meet_at_start(worlds[rank])
 
         finished(range(ranks), agree)
         start_seconds, start_requests = time.monotonic() - began, requests.take() / ranks
@@ -243,7 +275,7 @@ def table(loads: Sequence[StoreLoad]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, and print the table."""
-    parser = argparse.ArgumentParser(description="What many ranks ask of the launcher's store.")
+    parser = argparse.ArgumentParser(description="What many ranks ask of their stores.")
     parser.add_argument("--ranks", type=int, nargs="+", default=RANKS)
     parser.add_argument("--seconds", type=float, default=LATE_SECONDS, help="how long rank 0 is awaited")
     parser.add_argument("--json", type=Path)

@@ -1,6 +1,5 @@
 """Agreements of ranks whose threads take turns in any order: all obey at the same point, or none does."""
 
-import math
 import random
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -80,17 +79,11 @@ class Turns:
 
 
 class Board:
-    """A store; everything done to it takes a turn. It may be lost after some turns."""
+    """A store; everything done to it takes a turn."""
 
-    def __init__(self, turns: Turns, *, lost_after: float = math.inf) -> None:
-        self._turns = turns
+    def __init__(self, turns: Turns) -> None:
+        self._offer = turns.offer
         self._values: dict[str, Any] = {}
-        self._lost_after = lost_after
-
-    def _offer(self) -> None:
-        self._turns.offer()
-        if self._turns.count > self._lost_after:
-            raise OSError("the board is gone")
 
     def post(self, name: str, value: Any) -> None:
         self._offer()
@@ -106,9 +99,7 @@ class Board:
 
     def decide(self, name: str, value: Any) -> Any:
         self._offer()
-        decision = self._values.setdefault(name, value)
-        self._offer()  # the answer may be lost, too
-        return decision
+        return self._values.setdefault(name, value)
 
     def count(self, name: str, more: int = 0) -> int:
         self._offer()
@@ -151,7 +142,7 @@ class Rank:
         self.obeyed: list[tuple[int, int, int, bool | None]] = []
         self.is_paused = self.has_ended = False
         clock = ranks.clock
-        self.agreement = Agreement(ranks.boards[0], rank, ranks.count, self, clock=clock)
+        self.agreement = Agreement(ranks.board, rank, ranks.count, self, clock=clock)
         self.agreement._changed = _Changed(ranks.turns)  # type: ignore[assignment]
 
     def arrived(self) -> int:
@@ -195,16 +186,8 @@ class Rank:
         self.has_ended = True
 
     def talk(self) -> None:
-        boards = iter(self.ranks.boards)
-        board, moves = next(boards), False
         while not all(rank.has_ended for rank in self.ranks.all):
-            try:
-                if moves:
-                    self.agreement.move(board)
-                    moves = False
-                self.agreement.tick(board.read(["call"])[0] if self.rank else 0)
-            except OSError:
-                board, moves = next(boards), True
+            self.agreement.tick(self.ranks.board.read(["call"])[0] if self.rank else 0)
 
 
 class Ranks:
@@ -218,8 +201,7 @@ class Ranks:
         self.voids = 0
         turn_seconds = draw.choice([0.0001, 0.01, 0.5])
         self.turns = Turns(draw)
-        losses = sorted(draw.randrange(1, 5000) for _ in range(draw.choice([0, 1, 20])))
-        self.boards = [Board(self.turns, lost_after=count) for count in (*losses, math.inf)]
+        self.board = Board(self.turns)
         self.wanted: list[dict[str, Any]] = []
         for number in range(1, wants + 1):
             if draw.random() < 0.3:
@@ -273,9 +255,9 @@ def test_ranks_that_count_differently_are_found() -> None:
 
     def talk() -> None:
         first.agreement.tick()
-        other.agreement.tick(ranks.boards[0].look("call"))
+        other.agreement.tick(ranks.board.look("call"))
         first.agreement.tick()
-        other.agreement.tick(ranks.boards[0].look("call"))
+        other.agreement.tick(ranks.board.look("call"))
 
     talk()
     order = first.agreement.pending

@@ -17,60 +17,65 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from amptui.base.errors import DeviceError
 from amptui.ranks.agreement.board import collectives_by_group, is_ahead, is_same_place
 from amptui.ranks.ends.peer_ends import PeerEnds
-from amptui.ranks.store.launcher_store import LauncherStore, agree_on_start
+from amptui.ranks.store import launcher_store
+from amptui.ranks.store.launcher_store import LauncherStore, meet_at_start
 from amptui.ranks.store.place import Machine, Place, device_of, here, place_of, started_ticks
 from amptui.ranks.world import World
 
-# The launcher's store: ci, as each test has a server of its own.
+# The stores of the launcher and of rank 0: ci, as each test has servers of its own.
 
 
 @pytest.fixture
 def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[TCPStore]:
     """A launcher's store in this process."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    name_master(store.port, monkeypatch)
-    yield store
-    del store
-
-
-def name_master(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": True}
+    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": store.port, "TORCHELASTIC_USE_AGENT_STORE": True}
     for name, value in variables.items():
         monkeypatch.setenv(name, str(value))
+    yield store
+    launcher_store._own_store.cache_clear()
 
 
 def started(restarts: Sequence[int], max_restarts: int = 3) -> list[World]:
-    """What ranks agree on whose launchers have counted so many ``restarts``."""
+    """What ranks know that meet after a rank 0 has ended, and whose launchers have counted these restarts."""
+    launcher_store._own_store.cache_clear()
     worlds = [World(rank, 0, len(restarts), restart, max_restarts) for rank, restart in enumerate(restarts)]
     with ThreadPoolExecutor(len(worlds)) as threads:
-        return list(threads.map(agree_on_start, worlds, timeout=60))
+        return list(threads.map(meet_at_start, worlds, timeout=60))
 
 
 @pytest.mark.ci
 @pytest.mark.usefixtures("launcher")
 def test_ranks_agree_on_their_start_whatever_their_launchers_count() -> None:
-    """A machine that takes another's place counts from 0; where one has joined, none counts a restart."""
-    starts = [started(counts) for counts in ([0, 0, 0], [1, 0, 1], [1, 0, 1, 0])]
-    for generation, worlds in enumerate(starts, 1):
-        assert {world.generation for world in worlds} == {generation}
-        assert {world.restart for world in worlds} == {generation - 1}
-        assert {world.starts_again for world in worlds} == {True}
-    assert {world.counted_restarts for world in starts[2]} == {1}
+    """A launcher does not count a restart that another machine's rank has caused."""
+    starts = [started(counts) for counts in ([0, 0, 0], [0, 1, 0], [2, 1])]
+    assert [{world.restart for world in worlds} for worlds in starts] == [{0}, {1}, {2}]
+    assert len({world.meeting for worlds in starts for world in worlds}) == len(starts)
     assert {world.starts_again for world in started([3, 0])} == {False}
 
 
 @pytest.mark.ci
 @pytest.mark.usefixtures("launcher")
+def test_ranks_that_have_a_plan_were_started_before() -> None:
+    first, again = started([0, 0]), started([0, 0])
+    LauncherStore(again[0]).share_plan(lambda: "a plan")
+    LauncherStore(first[1]).tell_end("failed", "a wrong number")
+    third = started([0, 0])
+    assert [world.restart for world in (*first, *again, *third)] == [0, 0, 0, 0, 1, 1]
+    assert third[0].cause == "rank 1: a wrong number"
+    assert LauncherStore(third[1]).share_plan(lambda: "another") == "a plan"
+
+
+@pytest.mark.ci
+@pytest.mark.usefixtures("launcher")
 def test_the_first_end_is_one_key_and_a_rank_that_lost_the_others_is_not_blamed() -> None:
-    leader, other = (World(rank, 0, 3) for rank in (0, 2))
+    leader, other = (World(rank, 0, 3, meeting="a") for rank in (0, 2))
     LauncherStore(other).tell_end("cut off", "Connection closed by peer")
     ended = PeerEnds(LauncherStore(leader), leader).first()
     assert ended is not None
     assert (ended.rank, ended.how) == (-1, "waited")
     assert "Connection closed by peer" in ended.what
-    again = LauncherStore(World(0, 0, 3, restart=1, generation=1))
-    assert "Connection closed by peer" in again.cause_before
-    stores = [LauncherStore(World(rank, 0, 5)) for rank in range(5)]
+    stores = [LauncherStore(World(rank, 0, 5, meeting="b")) for rank in range(5)]
     assert stores[0].first_end() is None
     stores[1].tell_end("waited", "waited for the others")
     assert stores[0].first_end() is None

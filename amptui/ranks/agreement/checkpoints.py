@@ -147,7 +147,7 @@ class RankCheckpoints(CheckpointWriter):
         self._ranks.checkpoints_done = self._number
 
     def _hand_in(self, states: dict[str, Any]) -> None:
-        with suppress(RuntimeError):  # the store is gone with the launcher: so is the run
+        with suppress(RuntimeError):  # the store is gone with rank 0: so is the run
             self._mail.hand_in(self._name, _encoded({**states, "gpu": self._gpu}))
 
     def _complete(self, checkpoint: Checkpoint) -> Checkpoint:

@@ -51,8 +51,8 @@ class OtherRanks:
     def check_others(self) -> None:
         """Raise what this rank's training is to end with if another one has ended."""
 
-    def explain_lost(self, error: Exception) -> OrderBoard | Exception:
-        """The board for all to go on at after ``error``, which the last one raised; or what to end with."""
+    def explain_lost(self, error: Exception) -> Exception:
+        """What to end with after ``error``, which the board raised."""
         return error
 
     @contextmanager
@@ -409,19 +409,12 @@ class RankControl(AgreedControl):
             self._changed.notify_all()
 
     def _talk(self, agreement: Agreement, board: OrderBoard) -> None:
-        seconds, moves = 0.0, False
-        while not self._leaving.wait(seconds):
-            try:
-                if moves:
-                    self._move(agreement, board)
-                    moves = False
+        seconds = 0.0
+        try:
+            while not self._leaving.wait(seconds):
                 seconds = self._talk_once(agreement, board)
-            except Exception as error:  # noqa: BLE001 - the training raises it: it can agree on nothing more
-                other = self._others.explain_lost(error)
-                if isinstance(other, Exception):
-                    agreement.fail(other)
-                    return
-                board, moves = other, True
+        except Exception as error:  # noqa: BLE001 - the training raises it: it can agree on nothing more
+            agreement.fail(self._others.explain_lost(error))
 
     def _talk_once(self, agreement: Agreement, board: OrderBoard) -> float:
         """Tell and hear what there is now; return after how many seconds to do so again."""
@@ -433,12 +426,6 @@ class RankControl(AgreedControl):
         call, (number, point) = board.read(["call", "sample"])
         self._rows.follow(number, point)
         return agreement.tick(call)
-
-    def _move(self, agreement: Agreement, board: OrderBoard) -> None:
-        """Go on at another board; what was told at the last one is told again."""
-        self._rows = PostedRows(board, self._world.rank, self._world.size, self.report)
-        self._stop_posted = False
-        agreement.move(board)
 
     def _post_stop(self, board: OrderBoard) -> None:
         """The first rank that is asked to stop tells it; rank 0 makes an order of it."""

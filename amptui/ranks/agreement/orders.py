@@ -150,10 +150,6 @@ class Agreement:
         """It, until the training obeys."""
         self._last_obeyed = (0, 0)
         """The number and the point of the last."""
-        self._newest: Order | None = None
-        """The newest that is known not to be void."""
-        self._is_moving = False
-        """Whether the others have not come to another board yet."""
         self._held_since: float | None = None
         self._finished = self._others_finished = False
         self._error: Exception | None = None
@@ -226,30 +222,9 @@ class Agreement:
     @property
     def is_under_way(self) -> bool:
         """Whether this rank waits for others to agree, or the training has an order to obey."""
-        return self._is_open or self._is_moving or self._order is not None
+        return self._is_open or self._order is not None
 
     # ------------------------------------------------------------------ the thread
-
-    def move(self, board: OrderBoard) -> None:
-        """Go on at another ``board``, as all ranks do, since the last one was lost.
-
-        An order that one of them has read there counts for all. If none has, none has obeyed: it is void.
-        """
-        board.decide("call", 0)
-        board.post(f"knows/{self._rank}", [self._pledge_number, self._newest])
-        board.count("know", 1)
-        self._board, self._is_moving = board, True
-
-    def _arrive(self) -> None:
-        """Once all ranks have moved: learn what they know of the order that this one has pledged for."""
-        if self._board.count("know") < self._ranks:
-            return
-        knowledge = self._board.read([f"knows/{rank}" for rank in range(self._ranks)])
-        self._is_moving = False
-        self._call_number = max(number for number, _ in knowledge)
-        orders = [order for _, order in knowledge if order is not None and order[0] == self._pledge_number]
-        if self._is_open:
-            self._take(self._pledge_number, orders[0] if orders else _VOID, moved=True)
 
     def tick(self, call_number: int = 0) -> float:
         """Talk to the others; return after how many seconds to do so again.
@@ -262,9 +237,6 @@ class Agreement:
         self._pace.append((now, arrived))
         while len(self._pace) > 2 and self._pace[1][0] <= now - _PACE_SECONDS:
             self._pace.popleft()
-        if self._is_moving:
-            self._arrive()
-            return poll_seconds(self._ranks) / 5
         if not self._rank:
             self._call()
         else:
@@ -344,15 +316,15 @@ class Agreement:
             raise PointsDifferError(f"the ranks count their steps differently: {pledges}")
         return Order(number, max(points), **self._participant.compose())
 
-    def _take(self, number: int, decision: Any, *, moved: bool = False) -> None:
+    def _take(self, number: int, decision: Any) -> None:
         with self._changed:
             self._settled_number = number
             if decision is _VOID or self._finished:
                 self.hold = NEVER
             else:
-                self._newest = self._order = Order(*decision)
+                self._order = Order(*decision)
                 self.hold = self._order.point
             self._changed.notify_all()
-        if decision is _VOID and not (self._others_finished or moved):
+        if decision is _VOID and not self._others_finished:
             self._participant.voided()
         self._participant.notice()

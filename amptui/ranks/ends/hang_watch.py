@@ -6,14 +6,11 @@ Who finds that nothing has moved for ``--hang-timeout`` posts that, and the firs
 rank then posts the stack of its trainer, and one of them tells of all.
 """
 
-import copy
 import json
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from datetime import timedelta
-from functools import partial
 from typing import NamedTuple
 
 from amptui.base import units
@@ -27,7 +24,6 @@ from amptui.ranks.ends.progress import (
     stack_of,
     stacks_taken,
 )
-from amptui.ranks.store.failover_store import LostKeyError
 from amptui.ranks.store.launcher_store import LauncherStore
 from amptui.ranks.store.place import Place, here
 from amptui.ranks.world import World
@@ -37,9 +33,6 @@ from amptui.records.run import Record
 GRACE_SECONDS = 6.0
 """How long the trainer has to notice by itself that another rank has ended: a collective of gloo's fails at
 once. It is less than what a process is waited for that others have left."""
-
-_STORE_SECONDS = 30.0
-"""A store that takes so long to answer is lost; one over a network takes 0.1 ms."""
 
 _STACKS_SECONDS = 4.0
 """How long, beside the time of a beat, the rank that tells of a hang waits for stacks."""
@@ -119,9 +112,8 @@ class HangWatch:
         end: Callable[[PeerEndedError | Hang, Sequence[Record]], object],
     ) -> None:
         # A connection of its own: the trainer may wait on the other for minutes.
-        self._connect = partial(launcher.store.clone, timedelta(seconds=_STORE_SECONDS))
-        self.launcher = copy.copy(launcher)
-        self.launcher.store = self._store = self._connect()
+        self.launcher = launcher.clone()
+        self._store = self.launcher.store
         self._ends = PeerEnds(self.launcher, world)
         self._ends.places = tuple(places)
         self._world, self._places, self._progress = world, places, progress
@@ -150,20 +142,9 @@ class HangWatch:
     def _work(self) -> None:
         with suppress(RuntimeError):  # the store is gone with the launcher: the trainer notices by itself
             while not self._stopping.wait(self._beat_interval):
-                if self._ticked():
+                if self._tick():
                     return
             self.post_beat()
-
-    def _ticked(self) -> bool:
-        """What :meth:`_tick` returns. Raises what the store does, unless its process only did not run."""
-        try:
-            return self._tick()
-        except RuntimeError:
-            if not self._store.is_still_there:
-                raise
-            # An answer may come yet: over the same connection, to the next question.
-            self.launcher.store = self._store = self._connect()
-            return False
 
     def _tick(self) -> bool:
         """Tell and look; whether the run has ended."""
@@ -175,12 +156,11 @@ class HangWatch:
             return True
         now = time.monotonic()
         if (ended := self._unnoticed(now)) is not None:
-            self._give_up(ended, ())
+            self._end(ended, ())
             return True
         if now >= self._look_due:
             self._look_due = now + self._look_interval - self._beat_interval / 2
-            with suppress(LostKeyError):  # another rank has not told its progress since the launcher is gone
-                self._look()
+            self._look()
         return False
 
     def post_beat(self) -> None:
@@ -221,15 +201,11 @@ class HangWatch:
             stacks = self._stacks(hang)
             self._kill_silent(hang)
             self._store.set(_TOLD, "yes")
-            self._give_up(hang, (stacks,))
+            self._end(hang, (stacks,))
         else:
             self._wait_until_told()
             self._kill_silent(hang)
-            self._give_up(hang, ())
-
-    def _give_up(self, cause: PeerEndedError | Hang, records: Sequence[Record]) -> None:
-        self.launcher.part_lasting()
-        self._end(cause, records)
+            self._end(hang, ())
 
     def _stacks(self, hang: Hang) -> StacksTaken:
         """What the ranks execute that answer within a few seconds."""

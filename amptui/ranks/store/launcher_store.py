@@ -1,28 +1,71 @@
-"""The store in the launcher's process: what ranks tell each other before they meet, and after a restart."""
+"""The two stores through which ranks talk: the launcher's, and one in rank 0's process.
+
+The launcher's outlives the ranks. It keeps the plan for those that are started again, and tells how each rank
+comes on and ends, also if rank 0 does not answer. Rank 0's outlives the launcher: the ranks agree through it,
+and can still stop together. Under a launcher without a store, rank 0's at ``MASTER_ADDR`` is both.
+"""
 
 import json
 import os
+import resource
+import socket
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
+from functools import cache
 
+import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from amptui.base.errors import AmptuiError, DeviceError, RunFolderError
 from amptui.base.prompt import complain
-from amptui.ranks.store.failover_store import FailoverStore, connected, is_the_launchers, pauses
+from amptui.base.text import one_line
 from amptui.ranks.world import World
 
-_PLAN, _OVER, _CAUSE = "plan", "over", "cause"
+_LOOK_SECONDS = 0.05
+"""How soon a waiting rank looks again at first."""
 
-_CALL, _TICKETS, _ARRIVED, _GO, _GENERATION = "call", "tickets", "arrived", "go", "generation"
+_LOOKS_A_SECOND = 1000
+"""How often all ranks together look while they wait for long."""
+
+_FIRST_LOOKS = 8
+"""How many times as often they look at first: most waits are short."""
+
+_GROWTH = 1.5
+
+_CONNECTING = timedelta(minutes=30)
+"""How long a rank tries to reach a store that is not there yet: a machine may be late."""
+
+_ANSWER_SECONDS = 30.0
+"""A store that is there, and is there so much later, has answered."""
+
+_PROBE_SECONDS = 1.0
 
 _LATE_SECONDS = 30.0
 """How long a rank waits for the others to start before it says so."""
 
 _READ_SECONDS = 2.0
 """How long rank 0 stays with its last word, where the store ends with its process."""
+
+_CONNECTIONS = 2
+"""Of each rank to each other one: gloo keeps one for torch's default group, and one for ours."""
+
+_OWN_FILES = 256
+"""What a process has open besides: files, sockets, workers, CUDA."""
+
+_PLAN, _OVER, _CAUSE = "amptui/plan", "amptui/over", "amptui/cause"
+
+_CALL = "amptui/call"
+"""Where rank 0 has opened its store, in the launcher's."""
+
+_RESTART, _ARRIVED, _GO = "restart", "arrived", "go"
+
+STOPPED_WAITING = "asked to stop while waiting for the other ranks"
 
 ENDED = "ended"
 """How many ranks have told of an early end; below it each tells how."""
@@ -31,27 +74,26 @@ FIRST_END = "first end"
 """The first of them that did not only wait for others: its rank, how it ended, and what it said."""
 
 
+def pauses(ranks: int) -> Iterator[float]:
+    """The seconds from one look to the next of each of ``ranks`` that wait: short ones first."""
+    longest = max(_LOOK_SECONDS, ranks / _LOOKS_A_SECOND)
+    seconds = max(_LOOK_SECONDS, longest / _FIRST_LOOKS)
+    while True:
+        yield seconds
+        seconds = min(_GROWTH * seconds, longest)
+
+
 class LauncherStore:
-    """A rank's connection to it. What is in ``lasting`` is still there when the ranks are started again."""
+    """A rank's connection to the launcher's store; what is under ``store`` is of this start of the ranks."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, store: Store | None = None) -> None:
         self._world = world
-        self._is_gone = False
-        store = connected(leads=world.leads)
-        self.lasting: Store = PrefixStore("amptui", store)
-        # The launcher keeps the store when it starts the ranks again.
-        self.store = FailoverStore(store, f"amptui/{world.generation}/{world.size}")
+        self._lasting = store or _launcher_store(leads=world.leads)
+        self.store: Store = PrefixStore(f"amptui/{world.meeting}", self._lasting)
 
-    def leave(self) -> None:
-        """Turn away from a launcher that is gone, before torch writes how it fails to reach it."""
-        self._is_gone = True
-        self.store.leave()
-
-    def part_lasting(self) -> None:
-        """Give ``lasting`` a connection of its own, unless the launcher is gone: no wait blocks it then."""
-        if not self._is_gone:
-            with suppress(RuntimeError):
-                self.lasting = self.lasting.clone()
+    def clone(self) -> "LauncherStore":
+        """The same over a connection of its own, which no wait of this one blocks."""
+        return LauncherStore(self._world, self._lasting.clone())
 
     def share_plan(self, make: Callable[[], str], *, resumes: bool = False) -> str | int:
         """Rank 0's plan on every rank: from ``make``, which only rank 0 calls, or as before a restart.
@@ -59,40 +101,41 @@ class LauncherStore:
         The exit status instead if rank 0 has none, and has said why. Raises what ``make`` raises, and
         RunFolderError after a restart that left no plan, unless ``make`` ``resumes`` the run.
         """
-        if self._world.leads and self.final_status is None and not self.lasting.check([_PLAN]):
+        if self._world.leads and self.final_status is None and not self._lasting.check([_PLAN]):
             try:
                 if self._world.restart and not resumes:
-                    raise _no_plan()
-                self.lasting.set(_PLAN, make())
+                    what = "the ranks were started again, and their store no longer knows which run this is"
+                    hint = "start with `--run-dir DIR --resume`, which begins a run and resumes it"
+                    raise RunFolderError(what, hint=hint)
+                self._lasting.set(_PLAN, make())
             except AmptuiError as error:
                 self.refuse(error.exit_status)
                 raise
         for seconds in pauses(self._world.size):
-            if self.lasting.check([_PLAN]):
+            if self._lasting.check([_PLAN]):
                 break
             if self.final_status is not None:
-                self.lasting.add(f"{_OVER}/read", 1)
+                self._lasting.add(f"{_OVER}/read", 1)
                 return self.final_status
             time.sleep(seconds)
-        return self.lasting.get(_PLAN).decode()
+        return self._lasting.get(_PLAN).decode()
 
     def refuse(self, exit_status: int) -> None:
         """Tell all ranks, also those that are started next, that nothing can come of this run."""
         with suppress(RuntimeError):
-            self.lasting.set(_OVER, str(exit_status))
-            if self._world.leads and not is_the_launchers():
-                self._stay()
-
-    def _stay(self) -> None:
-        """Until the others, who wait for the plan, have read that there is none."""
-        limit = time.monotonic() + _READ_SECONDS + self._world.size / 1000
-        while time.monotonic() < limit and self.lasting.add(f"{_OVER}/read", 0) < self._world.size - 1:
-            time.sleep(0.05)
+            self._lasting.set(_OVER, str(exit_status))
+            if self._world.leads and not _launcher_has_store():
+                # Until the others, who wait for the plan, have read that there is none.
+                limit = time.monotonic() + _READ_SECONDS + self._world.size / 1000
+                while time.monotonic() < limit:
+                    if self._lasting.add(f"{_OVER}/read", 0) >= self._world.size - 1:
+                        break
+                    time.sleep(0.05)
 
     @property
     def final_status(self) -> int | None:
         """The exit status of a run that was refused."""
-        return int(self.lasting.get(_OVER)) if self.lasting.check([_OVER]) else None
+        return int(self._lasting.get(_OVER)) if self._lasting.check([_OVER]) else None
 
     def tell_end(self, how: str, text: str) -> None:
         """Tell the other ranks that this one ends early and why; without the store nobody is left to tell."""
@@ -107,6 +150,11 @@ class LauncherStore:
             if how != "waited":
                 self.store.compare_set(FIRST_END, "", json.dumps([rank, how, text]))
 
+    def tell_cause(self, cause: str) -> None:
+        """Why these ranks end, for those that are started after them; the first word counts."""
+        with suppress(RuntimeError):
+            self._lasting.compare_set(_CAUSE, "", cause)
+
     def first_end(self) -> tuple[int, str, str] | None:
         """The first rank of all that told of an end of its own: which, how, and its words."""
         if not self.store.check([FIRST_END]):
@@ -114,96 +162,184 @@ class LauncherStore:
         rank, how, text = json.loads(self.store.get(FIRST_END))
         return rank, how, text
 
-    def tell_cause(self, cause: str) -> None:
-        """Why these ranks end, for those that are started after them; the first word counts."""
-        if self._is_gone:
-            return  # nobody is started
-        with suppress(RuntimeError):
-            self.lasting.compare_set(f"{_CAUSE}/{self._world.generation}", "", cause)
 
-    @property
-    def cause_before(self) -> str:
-        """Why the ranks before these have ended; empty if they did not say."""
-        key = f"{_CAUSE}/{self._world.generation - 1}"
-        return self.lasting.get(key).decode() if self.lasting.check([key]) else ""
+def rank_0_store(world: World) -> Store:
+    """A connection to the store in rank 0's process, once the ranks have met."""
+    if world.leads:
+        return _own_store()
+    host, _, port = world.meeting.partition("/")[0].rpartition(":")
+    return _client(host, int(port))
 
 
-def agree_on_start(world: World) -> World:
-    """``world`` with the restarts that all ranks count alike; waits until all have been started.
+def meet_at_start(world: World, stopping: Callable[[], bool] = lambda: False) -> World:
+    """``world`` with the place where the ranks of this start meet; waits until all have been started.
 
-    Each launcher counts its own: one that takes the place of another begins at 0, and none counts a restart
-    because a machine has joined. The store may hold what the ranks before these have told. So rank 0 calls by
-    a name of its own, the others draw tickets for it, and its answer says how many it has seen: a ticket that
-    was drawn for an earlier call is not among them. Raises DeviceError if rank 0 ends meanwhile.
+    The launcher's store may hold what the ranks before these have told. So rank 0 opens a store of its own
+    and calls the others there; a call of a rank 0 that has ended leads to nobody. Launchers of several
+    machines may count restarts differently: the highest number counts. Raises DeviceError if rank 0 ends
+    meanwhile, if this process is asked to stop, or if it may not open enough files.
     """
-    store = FailoverStore(connected(leads=world.leads), "amptui/start")
+    allow_open_files(world.size, keeps_store=world.leads)
+    store = _launcher_store(leads=world.leads)
+    late = _Late(world, stopping)
     try:
-        return _call(store, world) if world.leads else _answer(store, world)
+        return _call(store, world, late) if world.leads else _answer(store, world, late)
     except RuntimeError as error:
         what = f"rank {world.rank} lost rank 0's machine before the ranks had met: {error}"
         raise DeviceError(what.splitlines()[0], hint="see what rank 0 or its launcher says") from error
 
 
-def _call(store: FailoverStore, world: World) -> World:
-    call, others = os.urandom(8).hex(), world.size - 1
-    store.set(_CALL, call)
-    late = _Late(world)
+def _call(launcher_store: Store, world: World, late: "_Late") -> World:
+    store, others = _own_store(), world.size - 1
+    was_started = launcher_store.check([_PLAN])
+    cause = launcher_store.get(_CAUSE).decode() if launcher_store.check([_CAUSE]) else ""
+    launcher_store.delete_key(_CAUSE)
+    meeting = f"{_own_host()}:{store.port}/{os.urandom(8).hex()}"
+    launcher_store.set(_CALL, meeting)
     for seconds in pauses(1):  # only this rank looks so often
-        arrived = store.add(f"{_ARRIVED}/{call}", 0)
+        arrived = store.add(_ARRIVED, 0)
         if arrived >= others:
             break
         late.look(f"{others - arrived:,} more ranks to start")
         time.sleep(seconds)
-    tickets = range(1, others + 1)
-    counted_restarts = max(
-        world.restart, *map(int, store.multi_get([f"{_TICKETS}/{call}/{ticket}" for ticket in tickets]))
-    )
-    generation = store.add(_GENERATION, 1)
-    restart = max(counted_restarts, generation - 1)
-    start = generation, restart, restart - counted_restarts, world.max_restarts
-    store.set(f"{_GO}/{call}", json.dumps([others, start]))
-    return _with_start(world, *start)
+    restarts = store.multi_get([f"{_RESTART}/{rank}" for rank in range(1, world.size)])
+    restart = max(world.restart, int(was_started), *map(int, restarts))
+    store.set(_GO, json.dumps([restart, world.max_restarts]))
+    return replace(world, meeting=meeting, restart=restart, cause=cause)
 
 
-def _answer(store: FailoverStore, world: World) -> World:
-    answered_call, ticket = "", 0
-    late = _Late(world)
+def _answer(launcher_store: Store, world: World, late: "_Late") -> World:
+    meeting, store = "", None
     for seconds in pauses(world.size):
-        call = store.get(_CALL).decode() if store.check([_CALL]) else ""
-        if call != answered_call:
-            answered_call, ticket = call, store.add(f"{_TICKETS}/{call}", 1)
-            store.set(f"{_TICKETS}/{call}/{ticket}", str(world.restart))
-            store.add(f"{_ARRIVED}/{call}", 1)
-        if call and store.check([f"{_GO}/{call}"]):
-            others, start = json.loads(store.get(f"{_GO}/{call}"))
-            if ticket <= others:
-                return _with_start(world, *start)
-        if world.local_rank == 0:
-            late.look("rank 0")
+        call = launcher_store.get(_CALL).decode() if launcher_store.check([_CALL]) else ""
+        try:
+            if call and (store is None or call != meeting):
+                meeting, store = call, _join(call, world)
+            if store is not None and store.check([_GO]):
+                restart, max_restarts = json.loads(store.get(_GO))
+                return replace(world, meeting=meeting, restart=restart, max_restarts=max_restarts)
+        except dist.DistError:  # it was a rank 0 that ends
+            store = None
+        late.look("rank 0")
         time.sleep(seconds)
     raise AssertionError("pauses have no end")
 
 
-def _with_start(world: World, generation: int, restart: int, uncounted: int, max_restarts: int) -> World:
-    return replace(
-        world, generation=generation, restart=restart, uncounted_restarts=uncounted, max_restarts=max_restarts
-    )
+def _join(meeting: str, world: World) -> Store | None:
+    """Rank 0's store, which now knows of this rank; None if nobody is there, or all were there before."""
+    host, _, port = meeting.partition("/")[0].rpartition(":")
+    if not _listens(host, int(port)):
+        return None
+    store = _client(host, int(port))
+    store.set(f"{_RESTART}/{world.rank}", str(world.restart))
+    return store if store.add(_ARRIVED, 1) < world.size else None
 
 
 class _Late:
-    """Says once for whom a rank waits, if that is long."""
+    """Says once for whom a rank waits, if that is long, on each machine; ends the wait if asked to stop."""
 
-    def __init__(self, world: World) -> None:
-        self._rank = world.rank
-        self._due = time.monotonic() + _LATE_SECONDS
+    def __init__(self, world: World, stopping: Callable[[], bool]) -> None:
+        self._rank, self._stopping = world.rank, stopping
+        self._due = time.monotonic() + _LATE_SECONDS if world.local_rank == 0 else float("inf")
 
     def look(self, awaited: str) -> None:
+        if self._stopping():
+            raise DeviceError(STOPPED_WAITING)
         if time.monotonic() >= self._due:
             self._due = float("inf")
-            place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-            complain(f"rank {self._rank} waits at {place} for {awaited}")
+            host, port = _master()
+            complain(f"rank {self._rank} waits at {host}:{port} for {awaited}")
 
 
-def _no_plan() -> RunFolderError:
-    what = "the ranks were started again, and what knew which run this is has ended with their store"
-    return RunFolderError(what, hint="start with `--run-dir DIR --resume`, which begins a run and resumes it")
+def _master() -> tuple[str, int]:
+    return os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+
+
+def _launcher_has_store() -> bool:
+    """Whether there is a store that outlives the ranks."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+def _launcher_store(*, leads: bool) -> Store:
+    """A connection to the store at ``MASTER_ADDR``: the launcher's, or rank 0's if it has none.
+
+    Raises DeviceError.
+    """
+    host, port = _master()
+    hosts = leads and not _launcher_has_store()
+    try:
+        return _own_store() if hosts else _client(host, port)
+    except RuntimeError as error:
+        if hosts:
+            why = "another program has that port" if "EADDRINUSE" in str(error) else one_line(str(error))
+            what = f"rank 0 cannot listen at MASTER_ADDR:MASTER_PORT, {host}:{port}: {why}"
+            raise DeviceError(what, hint="set MASTER_PORT to a free port for all ranks") from error
+        what = f"no store of the ranks answers at MASTER_ADDR:MASTER_PORT, {host}:{port}"
+        raise DeviceError(what, hint="see what rank 0 or its launcher says") from error
+
+
+@cache
+def _own_store() -> TCPStore:
+    """Rank 0's store, in this process. It is kept until the process ends: the others may need it as long."""
+    host, port = ("localhost", 0) if _launcher_has_store() else _master()
+    return TCPStore(host, port, is_master=True, wait_for_workers=False, multi_tenant=True)
+
+
+def _own_host() -> str:
+    """How the other ranks reach this machine: by the address that leads from here to the launcher's store."""
+    host, port = _master()
+    try:
+        with socket.create_connection((host, port), _PROBE_SECONDS) as connection:
+            own, other = connection.getsockname()[0], connection.getpeername()[0]
+    except OSError:
+        return host
+    return host if own == other else own
+
+
+def _client(host: str, port: int) -> Store:
+    store: Future[Store] = Future()
+
+    def connect() -> None:
+        try:
+            store.set_result(
+                TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=_CONNECTING)
+            )
+        except RuntimeError as error:
+            store.set_exception(error)
+
+    # Not in this thread: torch waits for ever for the answer of another program that has the port.
+    threading.Thread(target=connect, name="amptui-store", daemon=True).start()
+    listened = 0
+    while listened < 2:
+        with suppress(TimeoutError):
+            return store.result(_ANSWER_SECONDS)
+        listened = listened + 1 if _listens(host, port) else 0
+    raise RuntimeError("what listens there is no store")
+
+
+def _listens(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), _PROBE_SECONDS).close()
+    except OSError:
+        return False
+    return True
+
+
+def needed_files(ranks: int, *, keeps_store: bool) -> int:
+    """How many a rank of so many needs; one that ``keeps_store`` also has two connections of each rank."""
+    return _OWN_FILES + (_CONNECTIONS + 2 * keeps_store) * ranks
+
+
+def allow_open_files(ranks: int, *, keeps_store: bool) -> None:
+    """Raise this process's soft limit of open files, if so many ``ranks`` need more.
+
+    Raises DeviceError if the hard limit is lower: gloo would fail in the middle of connecting.
+    """
+    needed = needed_files(ranks, keeps_store=keeps_store)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        what = f"{ranks:,} ranks need {needed:,} open files in each process, and the limit is {hard:,}"
+        raise DeviceError(what, hint="raise it (ulimit -Hn, LimitNOFILE)")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
