@@ -4,7 +4,7 @@ import argparse
 
 from amptui.base.errors import UsageError
 from amptui.base.notify_url import take_url
-from amptui.command.option_values import count_or_none, path, positive_float, positive_int, precisions
+from amptui.command.option_values import count, path, positive_float, positive_int, precisions
 from amptui.command.parser import (
     Parser,
     add_data,
@@ -12,14 +12,18 @@ from amptui.command.parser import (
     add_model,
     add_recipe,
     add_speed,
+    is_script,
     training_fields,
     with_data,
 )
-from amptui.command.script_source import is_script
-from amptui.recipe.request import ADVISE_LOSS_STEPS, ADVISE_MINUTES, FRAMEWORKS, AdviseRequest, TrainRequest
-
-_OPTION_NAMES = {"learning_rate": "lr", "settings": "set", "compile_mode": "compile"}
-"""The options of fields of ``TrainRequest`` that are called otherwise."""
+from amptui.recipe.request import (
+    ADVISE_LOSS_STEPS,
+    ADVISE_MINUTES,
+    FRAMEWORKS,
+    AdviseRequest,
+    TrainRequest,
+    option_of,
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +55,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--loss-steps",
-        type=count_or_none,
+        type=count,
         default=ADVISE_LOSS_STEPS,
         metavar="N",
         help="compare the loss after N steps (40 or more) from the same start, with several seeds; 0: skip "
@@ -84,8 +88,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"{options.arguments[0]!r} follows a model", hint="only a script has arguments")
     for name in (*given, *(["loss_steps"] if options.loss_steps != ADVISE_LOSS_STEPS else [])):
         if script and name != "model":
-            option = _OPTION_NAMES.get(name, name).replace("_", "-")
-            what = f"--{option} is for models; {options.model} is a script"
+            what = f"{option_of(name)} is for models; {options.model} is a script"
             raise UsageError(what, hint="give it in the script, or to the script after its name")
     request = AdviseRequest(
         training=TrainRequest(**with_data(given)),

@@ -1,9 +1,15 @@
-"""The parser of the command line, and the options that several commands have."""
+"""The parser of the command line, and the options that several commands have.
+
+argparse, because click would be one more dependency and no fewer lines.
+"""
 
 import argparse
 import os
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any, NoReturn
 
 from amptui.base.errors import UsageError
@@ -19,10 +25,12 @@ from amptui.command.option_values import (
     webhook_url,
     workers,
 )
-from amptui.command.script_source import is_script
-from amptui.recipe.request import COMPILE_MODES
+from amptui.recipe.request import COMPILE_MODES, OPTION_NAMES, TrainRequest
 
 _COMPILE_CHOICES = (*COMPILE_MODES, "off")
+
+_MONITORS = r"(watch|observe|PrecisionMonitor|Precision)"
+"""The names by which a script has itself watched."""
 
 _Add = Callable[..., Any]
 
@@ -62,6 +70,25 @@ class Parser(argparse.ArgumentParser):
             else:
                 return (words[: place + 1], words[place + 1 :]) if is_script(word) else (words, ())
         return words, ()
+
+
+def is_script(text: str) -> bool:
+    """Whether ``text`` names a Python file that is no model file: it is watched, or has no class with a base.
+
+    Its text says so: to import it would run it.
+    """
+    path = Path(text)
+    try:
+        if path.suffix != ".py" or not path.is_file():
+            return False
+        source = path.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return False
+    aliases = "|".join(["amptui", *re.findall(r"import amptui[\w.]* as (\w+)", source)])
+    imports_monitor = rf"^\s*from amptui[\w.]* import (\([^)]*|.*)\b{_MONITORS}\b"
+    calls_monitor = rf"\b({aliases})(\.\w+)*\.{_MONITORS}\("
+    is_watched = re.search(f"{imports_monitor}|{calls_monitor}", source, re.MULTILINE)
+    return bool(is_watched) or not re.search(r"^class \w+\([^)]", source, re.MULTILINE)
 
 
 def add_model(parser: argparse.ArgumentParser, *, needed: bool = True) -> None:
@@ -185,38 +212,11 @@ def with_data(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def training_fields(options: argparse.Namespace) -> dict[str, Any]:
-    """The fields of ``TrainRequest`` that the command line sets."""
-    values = {
-        "model": options.model,
-        "epochs": getattr(options, "epochs", None),
-        "steps": getattr(options, "steps", None),
-        "batch_size": options.batch_size,
-        "precision": getattr(options, "precision", None),
-        "amp_precision": getattr(options, "amp_dtype", None),
-        "fp8_recipe": getattr(options, "fp8_recipe", None),
-        "checkpoint_every": getattr(options, "checkpoint_every", None),
-        "stop_timeout": getattr(options, "stop_timeout", None),
-        "device": options.device,
-        "learning_rate": options.lr,
-        "clip_norm": options.clip_norm,
-        "nproc": getattr(options, "nproc", None),
-        "fsdp": getattr(options, "fsdp", False) or None,
-        "max_restarts": getattr(options, "max_restarts", None),
-        "hang_timeout": getattr(options, "hang_timeout", None),
-        "accumulate": getattr(options, "accumulate", None),
-        "validate_every": getattr(options, "validate_every", None),
-        "validation_batches": getattr(options, "validation_batches", None),
-        "seed": options.seed,
-        "data_dir": options.data_dir and options.data_dir.absolute(),
-        "data": options.data,
-        "workers": options.workers,
-        "channels_last": options.channels_last,
-        "cudnn_benchmark": options.cudnn_benchmark,
-        "compile_mode": options.compile,
-        "init_weights": getattr(options, "init_weights", None),
-        "save_weights": getattr(options, "save_weights", None),
-        "settings": _settings(options.set) or None,
-    }
+    """The fields of ``TrainRequest`` that the command line sets. Raises UsageError."""
+    names = [field.name for field in fields(TrainRequest) if field.name != "resume"]  # that names a run
+    values = {name: getattr(options, OPTION_NAMES.get(name, name), None) for name in names}
+    values["settings"] = _settings(options.set) or None
+    values["data_dir"] = options.data_dir and options.data_dir.absolute()
     given = {name: value for name, value in values.items() if value is not None}
     return given | {"compile_mode": None} if options.compile == "off" else given
 

@@ -10,10 +10,10 @@ from amptui.base.errors import RunFolderError, UsageError
 from amptui.base.terminal import can_show_a_screen
 from amptui.command.option_values import (
     absolute_path,
+    count,
     path,
     positive_float,
     positive_int,
-    restarts,
     seconds_or_never,
 )
 from amptui.command.parser import (
@@ -71,10 +71,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add_device(add)
     add("--nproc", type=positive_int, metavar="N", help="train with N processes (DDP), one per GPU")
-    add("--fsdp", action="store_true", help="shard the model across the processes (FSDP2) instead of DDP")
+    add(
+        "--fsdp",
+        action="store_const",
+        const=True,
+        help="shard the model across the processes (FSDP2) instead of DDP",
+    )
     add(
         "--max-restarts",
-        type=restarts,
+        type=count,
         metavar="N",
         help="if a --nproc process fails, restart all of them from the last checkpoint, at most N times",
     )

@@ -24,9 +24,8 @@ from amptui.base.webhook import Webhook
 from amptui.process.stop_signals import blocked_stop_signals
 from amptui.process.watched_run import LocalRun, WatchedRun
 from amptui.ranks.world import refuse_unsupported
-from amptui.recipe.model_options import check_settings
 from amptui.recipe.modelspec import ModelSpec, parse_model
-from amptui.recipe.request import SAFETENSORS, TrainRequest
+from amptui.recipe.request import SAFETENSORS, TrainRequest, option_of
 from amptui.records.run import RunFailed
 from amptui.runs.find import live_run, refuse_running_elsewhere, resumable
 from amptui.runs.lock import RunLock
@@ -78,7 +77,6 @@ def plan_new(request: TrainRequest, run_dir: Path | None) -> Plan:
         raise UsageError("--max-restarts is for the ranks of --nproc", hint="leave out --max-restarts")
     if request.nproc == 1 and request.hang_timeout is not None:
         raise UsageError("--hang-timeout is for the ranks of --nproc", hint="leave out --hang-timeout")
-    check_settings(spec, request.settings)
     _check_weights(request, run_dir)
     folder = create_run_dir(run_dir, spec.name)
     saved_request = replace(request, model=spec.anywhere, checkpoint_dir=folder.checkpoints_path)
@@ -431,11 +429,11 @@ def _killed(number: int, folder: Path) -> str:
 
 def _as_option(name: str, value: object) -> str:
     """An option and its value as on the command line: ``--lr 0.01``."""
-    option = {"learning_rate": "lr", "amp_precision": "amp-dtype", "settings": "set"}.get(name, name)
+    option = option_of(name)
     if value is True:
-        return f"--{option.replace('_', '-')}"
+        return option
     if value is None or value is False or value == {}:
-        return f"no --{option.replace('_', '-')}"
+        return f"no {option}"
     if isinstance(value, Mapping):
         value = ", ".join(f"{key}={part}" for key, part in value.items())
-    return f"{value}" if name == "model" else f"--{option.replace('_', '-')} {value}"
+    return f"{value}" if name == "model" else f"{option} {value}"

@@ -1,18 +1,31 @@
-"""From MODEL on the command line to an experiment: the class that it names and the values of its fields."""
+"""From MODEL and --set on the command line to an experiment: its class, and the values of its fields."""
 
 import importlib
 import sys
 from collections.abc import Mapping
 from dataclasses import fields
+from difflib import get_close_matches
 from pathlib import Path
-from types import ModuleType
-from typing import get_type_hints
+from types import ModuleType, NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from amptui.base.errors import ExperimentError
+from amptui.base.errors import ExperimentError, UsageError
 from amptui.recipe.experiment import Experiment
-from amptui.recipe.model_options import parse_options
 from amptui.recipe.modelfile import import_file
 from amptui.recipe.modelspec import ModelSpec
+
+_BOOLEANS = {
+    "true": True,
+    "false": False,
+    "yes": True,
+    "no": False,
+    "on": True,
+    "off": False,
+    "1": True,
+    "0": False,
+}
+
+_TYPE_NAMES = {int: "a whole number", float: "a number", str: "a string", Path: "a path"}
 
 
 def load_class(spec: ModelSpec) -> type[Experiment]:
@@ -42,8 +55,47 @@ def build_experiment(experiment_class: type[Experiment], settings: Mapping[str, 
     step.
     """
     hints = get_type_hints(experiment_class)
-    types = {field.name: hints[field.name] for field in fields(experiment_class)}
-    return experiment_class(**parse_options(experiment_class.__name__, types, settings))
+    names = [field.name for field in fields(experiment_class)]
+    values = {}
+    for name, text in settings.items():
+        if name not in names:
+            near = get_close_matches(name, names, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"its options are {', '.join(names)}"
+            raise UsageError(f"{experiment_class.__name__} has no option {name!r}", hint=hint)
+        try:
+            values[name] = _parse(text, hints[name])
+        except ValueError as error:
+            raise UsageError(f"option {name}: {error}") from error
+    for name in ("epochs", "batch_size"):
+        if values.get(name, 1) < 1:
+            raise UsageError(f"option {name}: {settings[name]!r} is not a whole number above 0")
+    return experiment_class(**values)
+
+
+def _parse(text: str, kind: Any) -> Any:
+    """``text`` as a value of the annotated type; raises ValueError."""
+    origin = get_origin(kind)
+    if origin in (Union, UnionType):
+        if NoneType in get_args(kind) and text.lower() == "none":
+            return None
+        choices = [choice for choice in get_args(kind) if choice is not NoneType]
+        return _parse(text, choices[0])
+    if origin is Literal:
+        return _choice(text, {str(choice): choice for choice in get_args(kind)})
+    if kind is bool:
+        return _choice(text.lower(), _BOOLEANS)
+    if kind not in _TYPE_NAMES:
+        raise ValueError(f"a {getattr(kind, '__name__', kind)} cannot be set on the command line")
+    try:
+        return kind(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not {_TYPE_NAMES[kind]}") from None
+
+
+def _choice(text: str, values: Mapping[str, Any]) -> Any:
+    if text not in values:
+        raise ValueError(f"{text!r} is not one of {', '.join(values)}")
+    return values[text]
 
 
 def _import_module(name: str) -> ModuleType:

@@ -31,6 +31,14 @@ FRAMEWORKS: tuple[Framework, ...] = get_args(Framework)
 HANG_SECONDS = 600.0
 """A rank that makes all others wait so long is given up, unless the command line says otherwise."""
 
+OPTION_NAMES = {
+    "learning_rate": "lr",
+    "amp_precision": "amp_dtype",
+    "settings": "set",
+    "compile_mode": "compile",
+}
+"""The options of those fields of ``TrainRequest`` that are called otherwise."""
+
 _NOT_ASKED = frozenset({"checkpoint_dir", "resume", "interactive"})
 """What is a process's own and not the run's."""
 
@@ -148,6 +156,11 @@ def _fits(value: object, hint: Any) -> bool:
     if hint is float:
         return type(value) in (int, float)
     return type(value) is (str if hint is Path else hint)
+
+
+def option_of(name: str) -> str:
+    """The option that sets a field of ``TrainRequest``: ``--lr``."""
+    return f"--{OPTION_NAMES.get(name, name).replace('_', '-')}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,8 @@
 """From MODEL and ``--set`` to an experiment: what is named, which class is found, how its fields are read."""
 
 import sys
-from dataclasses import fields
 from pathlib import Path
-from typing import Literal, Optional, Union, get_type_hints
+from typing import Literal, Optional, Union
 
 import pytest
 from hypothesis import given
@@ -14,9 +13,7 @@ from amptui import Experiment
 from amptui.base.errors import ExperimentError, UsageError
 from amptui.models import CATALOGUE
 from amptui.recipe.loading import build_experiment, load_class
-from amptui.recipe.model_options import check_settings, declared_options
 from amptui.recipe.modelspec import ModelSpec, parse_model
-from tests.checkout import ROOT
 
 BODY = """
 from amptui import Experiment
@@ -145,30 +142,6 @@ def test_what_is_no_model_is_told_with_the_mend(text: str, said: str, model_file
     with pytest.raises(UsageError) as refused:
         parse_model(text)
     assert str(refused.value).startswith(said)
-
-
-# Options told from a model's source, before anything of it is imported.
-
-
-@pytest.mark.parametrize("model", ["mnist-deep", str(ROOT / "tests" / "recipes" / "knobs.py")])
-def test_the_source_says_what_the_class_says(model: str) -> None:
-    spec = parse_model(model)
-    chosen = load_class(spec)
-    hints = get_type_hints(chosen)
-    types = {field.name: hints[field.name] for field in fields(chosen)}
-    assert declared_options(spec) == (chosen.__name__, types)
-
-
-def test_nothing_is_imported_to_refuse_an_option(tmp_path: Path) -> None:
-    model = tmp_path / "model.py"
-    head = "raise SystemExit\nfrom amptui import Experiment\nfrom elsewhere import Base\n"
-    model.write_text(f"{head}class A(Experiment):\n    width: int = 1\n")
-    with pytest.raises(UsageError, match="A has no option 'widht'; did you mean width"):
-        check_settings(parse_model(str(model)), {"widht": "3"})
-    check_settings(parse_model(str(model)), {"width": "3"})
-    model.write_text(f"{head}class A(Base): pass\n")  # only the run can know its options
-    assert declared_options(parse_model(str(model))) is None
-    check_settings(parse_model(str(model)), {"widht": "3"})
 
 
 # How fields are read.

@@ -16,7 +16,6 @@ from amptui.base.text import inert_line
 from amptui.process.measured_training import leave_at_once
 from amptui.process.plain_lines import separate_stdout
 from amptui.process.stop_signals import StopSignals
-from amptui.recipe.model_options import check_settings
 from amptui.recipe.modelspec import parse_model
 from amptui.recipe.request import AdviseRequest
 from amptui.records.control import Control
@@ -105,7 +104,6 @@ def advise_model(request: AdviseRequest, stop: Control) -> tuple[Recommendation,
     """Measure a model in this process: what was found, what ended it early, whether the trainer hangs."""
     training = request.training
     spec = parse_model(training.model)
-    check_settings(spec, training.settings)
     device = device_of(training)
     precisions, left_out = _plan(request, device)
     with TemporaryDirectory(prefix="amptui-advise-", ignore_cleanup_errors=True) as scratch:

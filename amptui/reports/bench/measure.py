@@ -20,7 +20,6 @@ from amptui.process.measured_training import free_memory, leave_at_once, measure
 from amptui.process.plain_lines import separate_stdout
 from amptui.process.stop_signals import StopSignals
 from amptui.process.training import Training
-from amptui.recipe.model_options import check_settings
 from amptui.recipe.modelspec import ModelSpec, parse_model
 from amptui.recipe.request import BenchRequest, TrainRequest
 from amptui.records.control import ComparisonRequest, Control, PauseRequest, StopRequest
@@ -68,7 +67,6 @@ def bench(request: BenchRequest, *, json: bool) -> int:
     standard error. Raises ``UsageError`` and ``DeviceError`` for what is not there.
     """
     spec = parse_model(request.training.model)
-    check_settings(spec, request.training.settings)
     out = separate_stdout() if json else sys.stdout
     progress = Progress(sys.stderr if json else sys.stdout)
     stop = Control()

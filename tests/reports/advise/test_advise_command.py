@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from amptui.cli import build_parser, main
-from amptui.command.script_source import is_script
+from amptui.command.parser import is_script
 from amptui.engine.float8 import why_no_float8
 from amptui.engine.precision import Tf32Flags
 from amptui.recipe.request import AdviseRequest, TrainRequest
@@ -140,7 +140,14 @@ SOURCES = {
     "a module of its own": ("class Net(nn.Module):\n    pass\nimport amptui\namptui.watch(Net(), o)\n", True),
     "another watch": ("class Mine(Experiment):\n    pass\nother.watch(1)\n", False),
     "no class": ("print(1)\n", True),
-    "broken": ("def (\n", False),
+    "another Precision": (
+        "import amptui\nfrom metrics import Precision\nclass Mine(amptui.Experiment):\n    p = Precision()\n",
+        False,
+    ),
+    "imported in brackets": (
+        "from amptui import (\n    observe,\n)\nclass Net(nn.Module): ...\nobserve()\n",
+        True,
+    ),
 }
 
 
