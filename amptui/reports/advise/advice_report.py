@@ -183,7 +183,8 @@ def _paste_lines(result: Recommendation, framework: Framework | None) -> Iterato
 def advice_page(result: Recommendation) -> str:
     """The page as HTML."""
     title = f"{result.subject}: which precision · amptui"
-    return document(title, _main(result), element("footer", f"measured by amptui {__version__}"))
+    footer = element("footer", f"measured by amptui {__version__}")
+    return document(title, _main(result), footer, with_charts=False)
 
 
 def _main(result: Recommendation) -> Markup:

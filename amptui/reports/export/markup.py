@@ -1,8 +1,9 @@
-"""Builds all HTML and SVG, so that no text of a run can become markup; and the elements of the page."""
+"""Builds all HTML, so that no text of a run can become markup; and the elements that pages share."""
 
 import base64
 import hashlib
 import html
+import json
 from collections.abc import Iterable
 from importlib import resources
 
@@ -11,8 +12,6 @@ from amptui.base.units import SEVERITY_SIGNS
 from amptui.diagnosis.labels import signed_label
 from amptui.records.own_loop import FLOAT8_LAYERS
 from amptui.records.run import PRECISIONS, Severity, base_precision
-
-_VOID = frozenset({"meta"})
 
 
 class Markup(str):
@@ -26,47 +25,48 @@ def element(name: str, /, *children: str | None, **attributes: object) -> Markup
 
     In the names of attributes a final ``_`` is dropped (``class_``) and other ``_`` become ``-``.
     """
-    words = [name, *(_attribute(key, value) for key, value in attributes.items() if value is not None)]
+    words = [name]
+    for key, value in attributes.items():
+        if value is not None:
+            words.append(f'{key.removesuffix("_").replace("_", "-")}="{_escaped(str(value))}"')
     start = f"<{' '.join(words)}>"
-    return Markup(start if name in _VOID else f"{start}{joined(*children)}</{name}>")
-
-
-def joined(*children: str | None) -> Markup:
-    """``children`` one after the other."""
-    return Markup("".join(_escaped(child) for child in children if child is not None))
+    if name == "meta":
+        return Markup(start)
+    inner = (
+        child if isinstance(child, Markup) else _escaped(child) for child in children if child is not None
+    )
+    return Markup(f"{start}{''.join(inner)}</{name}>")
 
 
 def _escaped(text: str) -> str:
-    return text if isinstance(text, Markup) else html.escape(_inert(text))
-
-
-def _attribute(key: str, value: object) -> str:
-    return f'{key.removesuffix("_").replace("_", "-")}="{html.escape(_inert(str(value)))}"'
-
-
-def _inert(text: str) -> str:
     """Text without control characters, except line breaks, and without changes of the writing direction."""
-    return "\n".join(map(printable, text.expandtabs(4).split("\n")))
+    return html.escape("\n".join(map(printable, text.expandtabs(4).split("\n"))))
 
 
-# -------------------------------------------------------------------------- the page's elements
+def data(content: object) -> str:
+    """What an attribute holds for the page's script, which shows it as text."""
+    return json.dumps(content, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
-def document(title: str, *content: Markup, script: str | None = None) -> str:
-    """A whole page. Its content security policy allows no loading and no script but ``script``, a file."""
-    style, code = _resource("page.css"), None if script is None else _resource(script)
-    allowed = f"style-src {_hash(style)}" + ("" if code is None else f"; script-src {_hash(code)}")
-    policy = f"default-src 'none'; {allowed}; base-uri 'none'"
+def document(title: str, *content: Markup, with_charts: bool = True) -> str:
+    """A whole page. Its content security policy allows no loading, and no script but that of the charts."""
+    style, script = _resource("page.css"), _resource("page.js") if with_charts else None
+    allowed = f"style-src {_hash(style)}" + ("" if script is None else f"; script-src {_hash(script)}")
     head = element(
         "head",
         element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=policy),
+        element(
+            "meta",
+            http_equiv="Content-Security-Policy",
+            content=f"default-src 'none'; {allowed}; base-uri 'none'",
+        ),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="color-scheme", content="light dark"),
         element("title", title),
         element("style", style),
     )
-    body = element("body", *content, None if code is None else element("script", code))
+    without = element("noscript", "The charts need JavaScript; all else does not.") if script else None
+    body = element("body", without, *content, None if script is None else element("script", script))
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
 
 
@@ -76,8 +76,7 @@ def _resource(name: str) -> Markup:
 
 def _hash(source: Markup) -> str:
     """The hash by which a content security policy allows a source."""
-    digest = hashlib.sha256(source.encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode()}'"
+    return f"'sha256-{base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()}'"
 
 
 def card(title: str, *children: Markup | None) -> Markup | None:
@@ -104,24 +103,14 @@ def facts(pairs: Iterable[tuple[str, str]]) -> Markup | None:
     return element("dl", *items) if items else None
 
 
-def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> Markup:
-    """A table whose first column names its rows; it scrolls horizontally on a narrow page."""
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> Markup | None:
+    """A table whose first column names its rows; it scrolls on a narrow page. None without a row."""
     first, *names = head
     lines = [element("tr", element("td", first), *(element("th", name, scope="col") for name in names))]
     for name, *cells in rows:
         row = [element("th", name, scope="row"), *(element("td", cell) for cell in cells)]
         lines.append(element("tr", *row))
-    return element("div", element("table", *lines), class_="wide", tabindex=0)
-
-
-def css_class(precision: str | None) -> str:
-    """The CSS class with a precision's colour; ``other`` for unknown names in a journal.
-
-    Weights of half precision and float8 layers have the colour of their type; glyph and letter tell them from
-    AMP and FP8.
-    """
-    base = base_precision(precision or "").removesuffix(" weights").replace(FLOAT8_LAYERS, "fp8")
-    return base if base in PRECISIONS else "other"
+    return element("div", element("table", *lines), class_="wide", tabindex=0) if lines[1:] else None
 
 
 def chip(precision: str) -> Markup:
@@ -129,11 +118,16 @@ def chip(precision: str) -> Markup:
     return element("span", signed_label(precision), class_=f"chip {css_class(precision)}")
 
 
+def css_class(precision: str) -> str:
+    """The CSS class with a precision's colour; ``other`` for unknown names in a journal.
+
+    Weights of half precision and float8 layers have the colour of their type; glyph and letter tell them from
+    AMP and FP8.
+    """
+    base = base_precision(precision).removesuffix(" weights").replace(FLOAT8_LAYERS, "fp8")
+    return base if base in PRECISIONS else "other"
+
+
 def details(summary: str, content: Markup | None) -> Markup | None:
     """Content that opens on a click; None if there is none."""
     return None if content is None else element("details", element("summary", summary), content)
-
-
-def percent(share: float) -> str:
-    """A fraction as SVG writes it: ``12.34%``."""
-    return f"{100 * share:.2f}%"

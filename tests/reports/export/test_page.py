@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -16,34 +15,25 @@ from amptui.diagnosis.answer_words import answer_line
 from amptui.records.findings import UpdatesMeasured
 from amptui.records.own_loop import OTHER_PRECISIONS
 from amptui.records.run import Record
-from amptui.records.steps import StepRecord
-from amptui.reports.export import export, run_details, safety, sections
-from amptui.reports.export.markup import Markup, element, joined
-from amptui.reports.export.page import page
-from amptui.reports.export.ranks_card import ranks_card
-from amptui.reports.export.recorded_run import RecordedRun
+from amptui.reports.export import export
+from amptui.reports.export import page as cards
+from amptui.reports.export.markup import Markup, element
 from amptui.runs.reader import JournalReader
 from amptui.telemetry.events import Event
 from amptui.telemetry.flops import flops_now
 from amptui.telemetry.view import SessionView
-from tests.builders import in_blocks, make_started, make_steps, view_of
-from tests.gan_journal import DISCRIMINATOR, gan_records
+from tests.builders import make_started, make_steps, view_of
+from tests.gan_journal import gan_records
 from tests.golden import Goldens
 from tests.reports.export import hostile
-from tests.reports.texts import Reading, page_words, without_style
+from tests.reports.export.pages import page_of
+from tests.reports.texts import Reading, page_words
 from tests.telemetry import record_samples
 from tests.telemetry.record_strategies import RECORDS
 from tests.tui import numerics_views, rank_views, timing_views, views
 from tests.tui.overlays.opened import float8_xray
 from tests.tui.special_views import MEMORY, WITHOUT_PEAKS, with_memory
 from tests.tui.view_parts import note
-
-
-def page_of(*records: Record) -> str:
-    recording = RecordedRun("a-run", "runs/a-run")
-    recording.add(in_blocks(records))
-    return page(recording)
-
 
 # ------------------------------------------------------------------------------------ whole pages
 
@@ -101,20 +91,6 @@ def test_the_page_of_a_trained_run_shows_what_the_screen_shows(
         *("loss", "loss components", "throughput", "loss scale", "headroom"),
         *("gradient norm", "learning rate", "update/weight"),
     ]
-    bare = [record for record in records if isinstance(record, StepRecord) and record.precision == "fp32"]
-    assert "<h3>loss scale" not in page_of(*bare), "only what was measured has a chart"
-
-
-def test_curves_are_of_each_optimizer_s_own_steps_and_go_on_where_a_run_was_resumed() -> None:
-    recording = RecordedRun("gan", "runs/gan")
-    recording.add(in_blocks(gan_records(60)))
-    assert recording.step_curve("lr").recent.tolist() == [2e-4] * 60
-    assert recording.step_curve("lr", DISCRIMINATOR).recent.tolist() == [4e-4] * 118
-    resumed = RecordedRun("a", "a")
-    resumed.add(in_blocks([make_started(), *make_steps(1, 10, grad_norm=1.0)]))
-    resumed.add(in_blocks([make_started(time=200.0), *make_steps(6, 8, grad_norm=2.0)]))
-    assert resumed.step_curve("grad_norm").recent.tolist() == [1.0] * 5 + [2.0] * 3
-    assert resumed.steps == 13
 
 
 def test_unreadable_parts_are_named_on_the_page(run: Path, tmp_path: Path) -> None:
@@ -127,15 +103,6 @@ def test_unreadable_parts_are_named_on_the_page(run: Path, tmp_path: Path) -> No
     assert len(list(reader)) < len(lines)
     assert reader.passed_over.count(",") == 1, "two kinds of damage"
     assert reader.passed_over in (tmp_path / "run.html").read_text()
-
-
-@pytest.mark.ci
-def test_a_long_run_is_a_page_of_bounded_size() -> None:
-    sizes = [
-        len(page_of(make_started(total_steps=n), *make_steps(1, n, losses={"a": 1.0})))
-        for n in (2_000, 20_000)
-    ]
-    assert sizes[1] < 1.5 * sizes[0]
 
 
 # ---------------------------------------------------------------------------------------- its cards
@@ -163,50 +130,48 @@ def eventful() -> SessionView:
     """More events than are in sight, one of them of several lines."""
     events = tuple(
         Event(views.NOW - n, 100 - n, "note", "warning", note(f"event {n}" + "\nmore" * (n == 3)))
-        for n in range(run_details.EVENTS_IN_SIGHT + 3)
+        for n in range(cards.EVENTS_IN_SIGHT + 3)
     )
     return replace(RUNNING, events=events)
 
 
 CARDS: dict[str, Callable[[], Markup | None]] = {
-    "comparison": lambda: sections.comparison(RUNNING),
-    "comparison, rows turned": lambda: sections.comparison(
+    "comparison": lambda: cards.comparison(RUNNING),
+    "comparison, rows turned": lambda: cards.comparison(
         replace(RUNNING, comparison=replace(TALLY, rows=TALLY.rows[::-1]))
     ),
-    "comparison with FLOP/s": lambda: sections.comparison(in_both()),
-    "comparison without a peak": lambda: sections.comparison(in_both(peak_flops_per_second=None)),
-    "comparison, A/B test": lambda: sections.comparison(replace(RUNNING, compared=record_samples.compared())),
-    "comparison of FP32 alone": lambda: sections.comparison(views.fp32_only()),
-    "comparison, no less memory": lambda: sections.comparison(
+    "comparison with FLOP/s": lambda: cards.comparison(in_both()),
+    "comparison without a peak": lambda: cards.comparison(in_both(peak_flops_per_second=None)),
+    "comparison, A/B test": lambda: cards.comparison(replace(RUNNING, compared=record_samples.compared())),
+    "comparison of FP32 alone": lambda: cards.comparison(views.fp32_only()),
+    "comparison, no less memory": lambda: cards.comparison(
         replace(RUNNING, comparison=replace(TALLY, memory_saving=0.01))
     ),
-    "comparison, first impression": lambda: sections.comparison(views.first_impression()),
-    "comparison, unmeasured steps": lambda: sections.comparison(replace(RUNNING, unmeasured_steps=12)),
-    "answer": lambda: safety.conclusions(numerics_views.healthy()),
-    "answer, outside fp16": lambda: safety.conclusions(
+    "comparison, first impression": lambda: cards.comparison(views.first_impression()),
+    "comparison, unmeasured steps": lambda: cards.comparison(replace(RUNNING, unmeasured_steps=12)),
+    "answer": lambda: cards.answer(numerics_views.healthy()),
+    "answer, outside fp16": lambda: cards.answer(
         numerics_views.numerics(views.fp32_only(), hypothetical=True, min_headroom=-math.inf)
     ),
-    "float16": lambda: safety.window(numerics_views.float16_window(-8, worst=numerics_views.LOSING)),
-    "trace": lambda: safety.trace(numerics_views.traced()),
-    "X-ray": lambda: safety.xray(numerics_views.xrayed()),
-    "X-ray in FP8": lambda: safety.xray(float8_xray()),
-    "time": lambda: sections.time_spent(timing_views.launch_bound()),
-    "time, on the CPU and on the GPU": lambda: sections.time_spent(timed_unlike()),
-    "memory": lambda: sections.memory_spent(with_memory(*MEMORY)),
-    "memory without a peak": lambda: sections.memory_spent(with_memory(*WITHOUT_PEAKS)),
-    "events": lambda: run_details.events(eventful()),
-    "8 ranks, slow input": lambda: ranks_card(rank_views.view(8, "input")),
-    "1,024 ranks, slow compute": lambda: ranks_card(rank_views.view(1024, "compute")),
-    "8 ranks in trouble": lambda: ranks_card(rank_views.ALL["8 ranks in trouble"]()),
-    "ranks without numbers": lambda: ranks_card(rank_views.unsampled()),
+    "float16": lambda: cards.float16_window(numerics_views.float16_window(-8, worst=numerics_views.LOSING)),
+    "trace": lambda: cards.trace(numerics_views.traced()),
+    "X-ray": lambda: cards.xray(numerics_views.xrayed()),
+    "X-ray in FP8": lambda: cards.xray(float8_xray()),
+    "time": lambda: cards.time_spent(timing_views.launch_bound()),
+    "time, on the CPU and on the GPU": lambda: cards.time_spent(timed_unlike()),
+    "memory": lambda: cards.memory_spent(with_memory(*MEMORY)),
+    "memory without a peak": lambda: cards.memory_spent(with_memory(*WITHOUT_PEAKS)),
+    "events": lambda: cards.events(eventful()),
+    "8 ranks, slow input": lambda: cards.ranks(rank_views.view(8, "input")),
+    "1,024 ranks, slow compute": lambda: cards.ranks(rank_views.view(1024, "compute")),
+    "8 ranks in trouble": lambda: cards.ranks(rank_views.ALL["8 ranks in trouble"]()),
+    "ranks without numbers": lambda: cards.ranks(rank_views.unsampled()),
 }
 
 
-def test_each_card_has_its_words_and_is_drawn_as_before(goldens: Goldens) -> None:
+def test_each_card_has_its_words(goldens: Goldens) -> None:
     words = [f"== {name}\n{page_words(f'<body>{make()}')}" for name, make in CARDS.items()]
     goldens.check("reports/page cards", "\n".join(words))
-    pages = {name: without_style(page_of(*records)) for name, records in RUNS.items()}
-    goldens.check_digests(pages | {f"card: {name}": str(make()) for name, make in CARDS.items()})
 
 
 # ------------------------------------------------------------------------------ any text, any journal
@@ -230,7 +195,7 @@ def test_the_policy_allows_only_the_page_s_own_script() -> None:
     assert policy.startswith("default-src &#x27;none&#x27;; style-src &#x27;sha256-")
     assert "unsafe" not in policy
     assert " style=" not in html
-    assert not re.search(r"https?://|@import|url\(", html)
+    assert not re.search(r"https?://|@import|url\(", html.replace("http://www.w3.org/2000/svg", ""))
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow])
@@ -252,16 +217,3 @@ def test_no_text_becomes_markup(text: str, attribute: str) -> None:
     reading = Reading(element("p", text, title=attribute))
     assert reading.tags == [("p", {"title": inert(attribute)})]
     assert "".join(reading.texts) == inert(text)
-
-
-def test_markup_is_kept_only_as_it_was_made() -> None:
-    inner = element("b", "<1>")
-    assert element("p", "a & ", inner, None, class_="x", data_values="[1]", hidden=None) == (
-        '<p class="x" data-values="[1]">a &amp; <b>&lt;1&gt;</b></p>'
-    )
-    assert joined("<", inner, None) == "&lt;<b>&lt;1&gt;</b>"
-    assert isinstance(joined(), Markup)
-    assert element("p", element("b", "x") + "<") == "<p>&lt;b&gt;x&lt;/b&gt;&lt;</p>"
-    assert element("meta", charset="utf-8") == '<meta charset="utf-8">'
-    shown = element("pre", "Traceback:\n\tx = 1\n\x1b[31m\u202eevil\u2069\ud800")
-    assert shown == "<pre>Traceback:\n    x = 1\n?[31m?evil??</pre>"

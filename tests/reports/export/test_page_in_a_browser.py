@@ -1,5 +1,6 @@
 """Pages in a real browser: a phone and a desk, by day and by night, without a network, hostile or not."""
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from tests.reports.export import hostile
 from tests.reports.export.browser import Tab, browser
 from tests.reports.export.recorded import write
 from tests.telemetry.record_samples import run as started
-from tests.telemetry.record_samples import steps
+from tests.telemetry.record_samples import step, steps
 
 pytestmark = pytest.mark.ci
 
@@ -76,6 +77,44 @@ def test_hostile_texts_are_shown_and_not_run(
     refused = [about["blockedReason"] for name, about in tab.events if name == "Network.loadingFailed"]
     assert refused == ["csp"], "the image was not even looked for"
     assert "Content Security Policy" in "".join(tab.complaints)
+
+
+DRAWN = """
+[...document.querySelector("figure").querySelectorAll(SELECTOR)]
+  .map((e) => e.getAttribute("class") + " " + TOLD)
+"""
+
+
+def drawn(tab: Tab, selector: str, told: str) -> list[str]:
+    """The class of each such part of the first chart, and something of it."""
+    found: list[str] = tab.evaluate(DRAWN.replace("SELECTOR", repr(selector)).replace("TOLD", told))
+    return found
+
+
+def test_a_chart_has_lines_in_the_colours_of_the_precisions_and_marks(tab: Tab, tmp_path: Path) -> None:
+    losses = [9000.0 if n == 30 else math.nan if n == 50 else 1 + n % 7 / 10 for n in range(1, 101)]
+    precisions = ["fp32"] * 40 + ["fp16"] * 30 + ["fp4"] * 30
+    taken = [
+        step(n, loss=loss, precision=precision, skipped=n in (5, 6))
+        for n, (loss, precision) in enumerate(zip(losses, precisions, strict=True), 1)
+    ]
+    export(write(tmp_path / "run", [started(), *taken]), html=tmp_path / "run.html")
+    tab.open(tmp_path / "run.html", width=1280, height=900)
+    points = "(e.getAttribute('d').match(/[ML]/g) ?? []).length"
+    assert drawn(tab, ".line", points) == ["line fp32 40", "line fp16 30", "line other 31"]
+    assert drawn(tab, ".band", points) == [], "a column is a step"
+    marks = ["skip 4.50%", "skip 5.50%", "nonfinite 49.50%"]
+    assert drawn(tab, ".marks text", "e.getAttribute('x')") == marks
+    assert drawn(tab, ".beyond", "e.textContent") == ["beyond ↑"]
+    assert tab.evaluate("document.querySelector('.outside').textContent") == " ↑: values beyond the axis."
+    letters = tab.evaluate(
+        "[...document.querySelector('.ribbon').querySelectorAll('text')].map((e) => e.textContent)"
+    )
+    assert letters == ["F", "A", "?"]
+    export(write(tmp_path / "long", [started(), *steps(1, 5000)]), html=tmp_path / "long.html")
+    tab.open(tmp_path / "long.html", width=1280, height=900)
+    assert len(drawn(tab, ".line", "''")) == 1
+    assert tab.complaints == []
 
 
 def readouts(tab: Tab) -> list[str]:

@@ -1,0 +1,26 @@
+"""Pages of records made by hand, and the numbers in them that the page's script draws."""
+
+import json
+from typing import Any
+
+from amptui.records.run import Record
+from amptui.reports.export.page import page
+from amptui.reports.export.recorded_run import RecordedRun
+from tests.builders import in_blocks
+from tests.reports.texts import Reading
+
+
+def page_of(*records: Record) -> str:
+    recording = RecordedRun("a-run", "runs/a-run")
+    recording.add(in_blocks(records))
+    return page(recording)
+
+
+def contents(html: str, attribute: str) -> list[dict[str, Any]]:
+    """What the elements of a page hold in one of their attributes for the script."""
+    return [json.loads(own[attribute]) for _, own in Reading(html).tags if attribute in own]
+
+
+def charts_of(*records: Record) -> dict[str, dict[str, Any]]:
+    """Each chart of a page, by its title."""
+    return {chart["label"].split(",")[0]: chart for chart in contents(page_of(*records), "data-chart")}
