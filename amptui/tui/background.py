@@ -1,9 +1,10 @@
-"""The terminal's background: the user's choice, what the environment says, and the terminal's own answer."""
+"""Whether the terminal has a dark or a light background: by the user, the environment, or its own answer."""
 
 import re
 from collections.abc import Mapping
+from typing import Literal
 
-from amptui.tui.contrast import BLACK, WHITE, Rgb, colour_of
+Background = Literal["dark", "light"]
 
 CHOICE = "AMPTUI_BACKGROUND"
 """The environment variable by which a user says that the background is ``dark`` or ``light``."""
@@ -14,7 +15,10 @@ QUESTION = "\x1b]11;?\x1b\\\x1b[c"
 A terminal answers in this order, and all answer the second: after it no colour is to be expected.
 """
 
-_CHOICES = {"dark": BLACK, "light": WHITE}
+_CHOICES: Mapping[str, Background] = {"dark": "dark", "light": "light"}
+
+_LIGHT_NUMBERS = ("7", "10", "11", "14", "15")
+"""Of the sixteen colours, those on which black text is the easier to read by far."""
 
 _PART = "([0-9a-fA-F]{1,4})"
 
@@ -24,15 +28,15 @@ _NEVER_ANSWER = re.compile(r"(linux|dumb|vt\d.*|eterm.*|)")
 """Terminals, by TERM, that have no such question. Some would print parts of it."""
 
 
-def assumed_background(environment: Mapping[str, str]) -> Rgb:
+def assumed_background(environment: Mapping[str, str]) -> Background:
     """The background as long as the terminal has not named it.
 
-    The user's choice, or the last number of COLORFGBG, which some terminals set, or black.
+    The user's choice, or by the last number of COLORFGBG, which some terminals set, or dark.
     """
     if choice := _CHOICES.get(environment.get(CHOICE, "").lower()):
         return choice
     number = environment.get("COLORFGBG", "").rpartition(";")[2]
-    return colour_of(int(number)) if re.fullmatch(r"\d|1[0-5]", number, re.ASCII) else BLACK
+    return "light" if number in _LIGHT_NUMBERS else "dark"
 
 
 def can_ask(environment: Mapping[str, str]) -> bool:
@@ -42,13 +46,14 @@ def can_ask(environment: Mapping[str, str]) -> bool:
     return not (is_chosen or is_plain or _NEVER_ANSWER.fullmatch(environment.get("TERM", "")))
 
 
-def background_in(sequence: str) -> Rgb | None:
-    """The colour in a terminal's answer, one to four hexadecimal digits a part; None if it is none."""
+def background_in(sequence: str) -> Background | None:
+    """What a terminal's answer says, one to four hexadecimal digits a colour; None if it is no answer."""
     answer = _ANSWER.match(sequence)
     if answer is None:
         return None
-    red, green, blue = (round(255 * int(part, 16) / (16 ** len(part) - 1)) for part in answer.groups())
-    return red, green, blue
+    red, green, blue = (int(part, 16) / (16 ** len(part) - 1) for part in answer.groups())
+    luma = 0.299 * red + 0.587 * green + 0.114 * blue  # ITU-R BT.601
+    return "light" if luma > 0.5 else "dark"
 
 
 def has_256_colours(environment: Mapping[str, str]) -> bool:

@@ -16,9 +16,8 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from amptui.base.text import terminal_speaks_utf8
-from amptui.tui.background import assumed_background, has_256_colours
+from amptui.tui.background import Background, assumed_background, has_256_colours
 from amptui.tui.canvas import Canvas
-from amptui.tui.contrast import Rgb
 from amptui.tui.keyboard import BackgroundReported, MouseReported
 from amptui.tui.opening import Opening
 from amptui.tui.painter import Painter
@@ -151,7 +150,7 @@ class CanvasApp(App[None]):
         """Change to colours that can be read on the terminal's background."""
         self._dashboard.restyle(self._styles_on(event.background))
 
-    def _styles_on(self, background: Rgb) -> Mapping[int, Style]:
+    def _styles_on(self, background: Background) -> Mapping[int, Style]:
         return styles_on(background, has_256_colours=self._has_256_colours)
 
     def _begin(self) -> None:

@@ -14,8 +14,7 @@ from textual._keyboard_protocol import FUNCTIONAL_KEYS
 from textual._xterm_parser import XTermParser
 from textual.message import Message
 
-from amptui.tui.background import background_in
-from amptui.tui.contrast import Rgb
+from amptui.tui.background import Background, background_in
 
 _ESC, _BELL = "\x1b", "\x07"
 
@@ -68,9 +67,9 @@ _POINTINGS: dict[int, Pointing] = {0: "press", 32: "drag", 64: "wheel up", 65: "
 
 
 class BackgroundReported(Message):
-    """The terminal has named the colour of its background."""
+    """The terminal has named the colour of its background, dark or light."""
 
-    def __init__(self, background: Rgb) -> None:
+    def __init__(self, background: Background) -> None:
         self.background = background
         super().__init__()
 

@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 
 from amptui.tui.canvas import Canvas
-from amptui.tui.contrast import BLACK, WHITE
 from amptui.tui.style import STYLES, styles_on
 from tests.diagnosis.amp_situations import SITUATIONS
 from tests.golden import FOLDER, Goldens
-from tests.tui.overlays.drawings import DETAILS
 from tests.tui.panels.drawings import DRAWINGS
 from tests.tui.pictures import picture, style_name
 from tests.tui.renderables.drawings import SHAPES
@@ -147,12 +145,6 @@ def test_a_panel_looks_as_approved_in_each_form(panel: str, goldens: Goldens) ->
     goldens.check(f"screens/panels/{panel}", "\n\n".join(pictures))
 
 
-@pytest.mark.parametrize("overlay", DETAILS)
-def test_an_overlay_looks_as_approved_after_its_keys(overlay: str, goldens: Goldens) -> None:
-    pictures = [f"{title}\n{picture(canvas)}" for title, canvas in DETAILS[overlay]()]
-    goldens.check(f"screens/overlays in detail/{overlay}", "\n\n".join(pictures))
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_shape_looks_as_approved(shape: str, goldens: Goldens) -> None:
     pictures = [f"{title}\n{picture(canvas)}" for title, canvas in SHAPES[shape]()]
@@ -162,10 +154,9 @@ def test_a_shape_looks_as_approved(shape: str, goldens: Goldens) -> None:
 def test_styles_have_the_approved_colours_on_dark_and_light_backgrounds(goldens: Goldens) -> None:
     tables = {
         "16 colours, dark": STYLES,
-        "16 colours, light": styles_on(WHITE, has_256_colours=False),
-        "256 colours, dark": styles_on(BLACK, has_256_colours=True),
-        "256 colours, light": styles_on(WHITE, has_256_colours=True),
-        "256 colours, Solarized light": styles_on((253, 246, 227), has_256_colours=True),
+        "16 colours, light": styles_on("light", has_256_colours=False),
+        "256 colours, dark": styles_on("dark", has_256_colours=True),
+        "256 colours, light": styles_on("light", has_256_colours=True),
     }
     lines = [f"{'':14}" + "".join(f"{name:>31}" for name in tables)]
     lines += [
