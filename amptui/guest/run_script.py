@@ -23,8 +23,8 @@ from amptui.base.prompt import complain
 from amptui.base.runfiles import open_file, open_to_read
 from amptui.base.text import write_line
 from amptui.guest.handover import NO_STEP_FILE, UNSAVED_FILE, environment, take_unsaved
+from amptui.process.capture import OutputLines
 from amptui.process.launch import left_running, tell, watch_run
-from amptui.process.output_lines import OutputLines
 from amptui.process.stop_signals import (
     BY_SCHEDULER,
     Arrival,
@@ -263,7 +263,7 @@ def _wait_for_run(script: Script, offspring: Offspring) -> socket.socket | None:
 
 
 class _OutputTail:
-    """The last lines of the script's output so far, as a terminal would show them."""
+    """The last lines of the script's output so far."""
 
     def __init__(self, log: Path) -> None:
         self._file = log.open("rb")
@@ -277,11 +277,11 @@ class _OutputTail:
         self._file.close()
 
     def lines(self) -> list[str]:
-        """Those written by now, and the progress bars or the unfinished line after them."""
+        """Those written by now, and the progress bar or the unfinished line after them."""
         written = os.fstat(self._file.fileno()).st_size
         self._file.seek(max(self._file.tell(), written - _MAX_BEHIND_BYTES))
         self._lines.extend(self._output.feed(self._file.read(_MAX_BEHIND_BYTES)))
-        return [*self._lines, *self._output.unfinished]
+        return [*self._lines, self._output.unfinished]
 
 
 def _follow_output(offspring: Offspring, output_file: BinaryIO) -> None:

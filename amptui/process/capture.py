@@ -1,6 +1,8 @@
 """Reserves the terminal for the screen: what Python or C code prints goes to records and a log file."""
 
+import codecs
 import os
+import re
 import select
 import stat
 import sys
@@ -12,7 +14,6 @@ from pathlib import Path
 from typing import IO, Literal
 
 from amptui.base.runfiles import open_to_append
-from amptui.process.output_lines import OutputLines
 from amptui.records.run import Note, Printed, Record
 
 MAX_LINES_A_SECOND = 20
@@ -21,7 +22,19 @@ MAX_LINES_A_SECOND = 20
 LIVE_INTERVAL_SECONDS = 10.0
 """A line that is being overwritten becomes a record at most so often: each one is a line of the journal."""
 
-_SILENCE_SECONDS = 1.0
+MAX_LINE_CHARACTERS = 500
+"""The rest of a longer line is dropped."""
+
+_LIVE_CHECK_SECONDS = 1.0
+
+_UP = re.compile(r"\x1b\[\d*[AF]")
+"""The cursor moves up: what it left is a progress bar below another one."""
+
+_NOT_SHOWN = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\r\n\x07\x1b]*(?:\x07|\x1b\\)|\x1b[ -/]*[0-~]"
+    r"|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
+)
+"""Escape sequences (ECMA-48) and control characters."""
 
 _MAX_READ_BYTES = 65536
 
@@ -152,6 +165,44 @@ class _OutputLog:
         return True
 
 
+class OutputLines:
+    """The lines of one stream of output; of a progress bar, what it showed last."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._rest = ""
+        """What was written since the last line's end, or of a progress bar since it began anew."""
+
+    def feed(self, data: bytes) -> list[str]:
+        """The lines that ``data`` completes, without trailing spaces; blank ones are left out."""
+        *lines, rest = (self._rest + self._decoder.decode(data)).split("\n")
+        newest = rest.rfind("\r", 0, len(rest.rstrip("\r")))
+        self._rest = rest[max(newest, 0) :][: 8 * MAX_LINE_CHARACTERS]
+        return [shown for line in lines if (shown := _shown(_UP.split(line)[-1]))]
+
+    def finish(self) -> list[str]:
+        """What is left at the end of the output."""
+        return self.feed(b"\n")  # it also ends a character that was cut
+
+    @property
+    def unfinished(self) -> str:
+        """The line that is not complete, as it stands now: a progress bar, a prompt."""
+        *bars, text = _UP.split(self._rest)
+        return _shown(text) or (_shown(bars[-1]) if bars else "")
+
+    @property
+    def live(self) -> str:
+        """The progress bar, as it stands now; empty if there is none."""
+        is_bar = "\r" in self._rest.rstrip("\r") or _UP.search(self._rest)
+        return self.unfinished if is_bar else ""
+
+
+def _shown(line: str) -> str:
+    """What a terminal shows of a line: the last text after a carriage return."""
+    texts = [text for text in _NOT_SHOWN.sub("", line).split("\r") if text]
+    return texts[-1][:MAX_LINE_CHARACTERS].rstrip() if texts else ""
+
+
 class _Stream:
     """One stream of captured output, on its way to the records."""
 
@@ -162,22 +213,16 @@ class _Stream:
         self._shown = ""
         """The live line that the records show."""
         self._live_due = 0.0
-        self._heard = time.monotonic()
 
     @property
     def waits(self) -> bool:
         """Whether :meth:`take` has something to do even if nothing more is written."""
-        return self._lines.is_pending or self._lines.live != self._shown
+        return self._lines.live != self._shown
 
     def take(self, data: bytes) -> None:
-        """Emit the lines that ``data`` completes; without any data for a second, those held back as well."""
-        now = time.monotonic()
-        if data:
-            self._heard = now
-            self._emit(self._lines.feed(data))
-        elif now - self._heard >= _SILENCE_SECONDS:
-            self._emit(self._lines.settle())
-        live = self._lines.live
+        """Emit the lines that ``data`` completes, and the live one when that is due."""
+        self._emit(self._lines.feed(data))
+        now, live = time.monotonic(), self._lines.live
         if live != self._shown and now >= self._live_due:
             self._log.live_line(self._name, live)
             self._shown, self._live_due = live, now + LIVE_INTERVAL_SECONDS
@@ -209,7 +254,7 @@ class _PipeReader(threading.Thread):
         readable.register(self._descriptor, select.POLLIN)
         try:
             while True:
-                if self._stream.waits and not readable.poll(_SILENCE_SECONDS * 1000):
+                if self._stream.waits and not readable.poll(_LIVE_CHECK_SECONDS * 1000):
                     self._stream.take(b"")
                     continue
                 data = os.read(self._descriptor, _MAX_READ_BYTES)

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from amptui.process.capture import MAX_LINES_A_SECOND, LogTail
-from amptui.process.output_lines import MAX_LINE_CHARACTERS
+from amptui.process.capture import MAX_LINE_CHARACTERS, MAX_LINES_A_SECOND, LogTail
 from amptui.records.run import Printed, Record
 from amptui.telemetry.session import Session
 from tests import deprecations
