@@ -1,4 +1,4 @@
-"""The value axis of every plot, on screen and pages: range, limits and labels, and the heights of values."""
+"""The value axis of every plot, on screen and pages: range, limits and labels, heights, the smoothed line."""
 
 import math
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from amptui.telemetry.view import Floats
+from amptui.telemetry.view import Counts, Floats
 
 Kind = Literal["linear", "log10", "log2"]
 
@@ -214,3 +214,33 @@ def rate_limits(rates: Floats, seconds: Floats) -> tuple[float, float]:
     highest = max(float(rates[by_time]), float(rates[(len(rates) - 1) // 2]))
     lowest = float(rates[len(rates) - 1 - int(_SHARE * (len(rates) - 1))])
     return min(lowest, highest) / _REACH, highest * _REACH
+
+
+_NO_BREAKS: Counts = np.empty(0, np.int64)
+
+
+def smoothed(line: Floats, reach: int, breaks: Counts = _NO_BREAKS, weights: Floats | None = None) -> Floats:
+    """The running mean of a curve over ``reach`` columns to both sides, and at an end over those there are.
+
+    NaN is a gap, and at each of ``breaks`` a stretch begins: no mean reaches over either. Each column counts
+    by its weight, a rate for example by its seconds.
+    """
+    if not reach:
+        return line
+    finite = np.isfinite(line)
+    begins = np.ones(len(line), np.bool_)
+    begins[1:] = finite[1:] != finite[:-1]
+    begins[breaks] = True
+    starts = begins.nonzero()[0]
+    lengths = np.diff(np.append(starts, len(line)))
+    at = np.arange(len(line))
+    first = np.maximum(at - reach, np.repeat(starts, lengths))
+    end = np.minimum(at + reach + 1, np.repeat(starts + lengths, lengths))
+    # One column more: a window may end behind the last one.
+    both = np.zeros((2, len(line) + 1))
+    both[1, :-1] = np.where(finite, 1.0 if weights is None else weights, 0.0)
+    both[0, :-1] = np.where(finite, line, 0.0) * both[1, :-1]
+    # Each window is summed by itself: differences of running sums would hold the others' rounding.
+    sums, totals = np.add.reduceat(both, np.stack((first, end), axis=1).ravel(), axis=-1)[:, ::2]
+    result: Floats = np.divide(sums, totals, out=np.full(len(line), np.nan), where=finite & (totals > 0))
+    return result

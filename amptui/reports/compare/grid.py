@@ -9,14 +9,13 @@ import numpy.typing as npt
 
 from amptui.reports.compare.contrasts import Compared
 from amptui.reports.compare.trace import Curve, RunFigures
-from amptui.telemetry.axis import LARGEST
-from amptui.telemetry.smoothing import smoothed
+from amptui.telemetry.axis import LARGEST, smoothed
 from amptui.telemetry.view import Floats
 
 Bools = npt.NDArray[np.bool_]
 
 _SMOOTHING_PART = 30
-"""A training loss is averaged over a thirtieth of the plot's width to both sides, twice."""
+"""A training loss is the running mean over a thirtieth of the plot's width to both sides."""
 
 
 _MAX_ZOOM = 64

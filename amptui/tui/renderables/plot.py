@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from amptui.base import units
-from amptui.telemetry.axis import Axis, Kind, axis
-from amptui.telemetry.smoothing import smoothed_by_weight
+from amptui.telemetry.axis import Axis, Kind, axis, smoothed
 from amptui.telemetry.view import Counts, Floats, PrecisionSwitch, Series
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.renderables.columns import Bools, Columns, sample, shown_range
@@ -31,8 +30,8 @@ _MIN_FILL = 0.5
 _MAX_LABELS = 6
 """Of a value axis; on a lower plot every second line has room for one."""
 
-_SMOOTHING_PART = 40
-"""The line is averaged twice, over a fortieth of the plot's width to both sides."""
+_SMOOTHING_PART = 30
+"""The line is the running mean over a thirtieth of the plot's width to both sides."""
 
 _TOLERANCE = 1e-9
 """Values are not marked as outside for a rounding error."""
@@ -155,7 +154,7 @@ def _draw_curve(
     if band:
         switches = (styles[1:] != styles[:-1]).nonzero()[0] + 1
         reach = max(1, len(line) // _SMOOTHING_PART)
-        line[:] = smoothed_by_weight(line, columns.weights, reach, switches * across)
+        line[:] = smoothed(line, reach, switches * across, columns.weights)
     if connected:
         styles = np.where(by_cell(np.isfinite(line), across), styles, np.uint8(Style.DIM))
         _connect(line, np.repeat(gaps, across))
