@@ -1,11 +1,14 @@
 """Counts the floating-point operations of one step: matrix products, convolutions and attention."""
 
+import logging
 import math
+import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -15,7 +18,6 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from amptui.engine.precision import Tf32Flags
-from amptui.engine.probes.flop_formulas import Formula, flop_formulas, is_free
 from amptui.engine.probes.operators import dtype_name, tensors_in
 from amptui.records.findings import FlopsCounted, UnalignedProduct
 
@@ -32,15 +34,26 @@ of 16 bytes. Of a linear layer these are the features, never the rows of the bat
 
 _HALF = frozenset({"float16", "bfloat16"})
 
+_COMMUNICATION = frozenset({"c10d", "_c10d_functional", "_dtensor", "fsdp", "profiler"})
+"""Namespaces that exchange tensors between ranks, or mark times."""
+
+_MAY_MULTIPLY = re.compile(
+    r"mm(_|$)|matmul|conv(_|\d|olution)|(^|_)linear(_|$)|_trilinear$|rnn|lstm_mps|quantized_(gru|lstm)|attention|"
+    r"encoder_layer|fft_|cdist|pdist|euclidean|linalg_(?!vector_norm|_powsum|cross)|cholesky|svd|qr(_|$)|geqrf|"
+    r"solve|householder"
+)
+"""What the names of those operators of torch's own have in common that compute more than some operations per
+element: products, decompositions and transforms. Without a formula they make a count a lower bound."""
+
 
 class FlopCounter(TorchDispatchMode):
-    """Counts the operations of this thread, and of those that autograd starts for it, by ``flop_formulas``.
+    """Counts the operations of this thread, and of those that autograd starts for it, by torch's formulas.
 
-    A multiplication and an addition are two operations. As in ``torch.utils.flop_counter``, only matrix
-    products, convolutions and attention count. Unlike there, no operator is decomposed on the way: all run as
-    they would have run, so a real step can be counted. An operator that has no formula and is not known to be
-    free (``is_free``) makes the count a lower bound. Of a DTensor only this rank's part counts. ``model``
-    gives the layers their names.
+    A multiplication and an addition are two operations. Only matrix products, convolutions, attention and
+    recurrent layers count. Unlike in torch's ``FlopCounterMode``, no operator is decomposed on the way, and
+    no module or tensor gets a hook: all run as they would have run, so a real step can be counted. An
+    operator that may multiply and has no formula makes the count a lower bound. Of a DTensor only this rank's
+    part counts. ``model`` gives the layers their names.
 
     Code from ``torch.compile`` runs eagerly meanwhile. Activations that are recomputed count each time.
     Kernels that are launched past torch are not counted; if an autograd function launches them, the count is
@@ -53,7 +66,7 @@ class FlopCounter(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.paused = False
         """Whether to count nothing now, as what runs does not belong to the step."""
-        self._formulas = flop_formulas()
+        self._formulas = _formulas()
         self._names = _names_by_shape(model)
         self._tf32 = Tf32Flags.current()
         self._in_threads = any(isinstance(module, nn.DataParallel) for module in model.modules())
@@ -79,11 +92,10 @@ class FlopCounter(TorchDispatchMode):
             self._uncounted.append(own)
         result = func(*args, **options)
         is_operator = isinstance(func, OpOverload)
-        name = func._opname if is_operator else str(getattr(func, "_name", func))
-        formula = self._formulas.get(func._overloadpacket if is_operator else func)
-        if formula is not None:
+        name = func._opname if is_operator else str(func)
+        if formula := self._formulas.get(func._overloadpacket if is_operator else func):
             self._count(name, formula, args, options, result)
-        elif not is_operator or not is_free(func):
+        elif not is_operator or not _is_free(func):
             self._uncounted.append(name)
         return result
 
@@ -112,7 +124,7 @@ class FlopCounter(TorchDispatchMode):
     def _count(
         self,
         name: str,
-        formula: Formula,
+        formula: Callable[..., int],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         result: object,
@@ -155,6 +167,70 @@ class FlopCounter(TorchDispatchMode):
         product, convolution, recurrence = self._tf32.words[:3]
         word = convolution if "conv" in name else recurrence if "rnn" in name else product
         return "tf32" if word == "tf32" else "float32"
+
+
+@cache
+def _formulas() -> Mapping[Any, Callable[..., int]]:
+    """By operator, whose overloads share it: torch's formulas, and those that it lacks or has wrong."""
+    log = logging.getLogger("torch.utils.flop_counter")
+    level = log.level
+    log.setLevel(logging.ERROR)  # where there is no triton it warns of kernels that we look for ourselves
+    try:
+        from torch.utils.flop_counter import flop_registry  # imports triton, where there is one
+    finally:
+        log.setLevel(level)
+    aten = torch.ops.aten
+    attention = flop_registry[aten._scaled_dot_product_flash_attention]
+    attention_backward = flop_registry[aten._scaled_dot_product_flash_attention_backward]
+    return flop_registry | {
+        aten.addmm_: flop_registry[aten.addmm],
+        aten.baddbmm_: flop_registry[aten.baddbmm],
+        aten._scaled_dot_product_flash_attention_for_cpu: attention,
+        aten._scaled_dot_product_flash_attention_for_cpu_backward: attention_backward,
+        aten.convolution_backward: _convolution_backward,
+        aten._cudnn_rnn: _recurrence,
+        aten.mkldnn_rnn_layer: _recurrence,
+        aten._cudnn_rnn_backward: _recurrence_backward,
+        aten.mkldnn_rnn_layer_backward: _recurrence_backward,
+    }
+
+
+def _convolution_backward(gradient: Tensor, images: Tensor, weight: Tensor, *rest: Any, **_: Any) -> int:
+    """Of ``images`` [N, C, ...] by ``weight`` [K, C / groups, ...], or if transposed [C, K / groups, ...].
+
+    The gradients of images and of weights multiply as many pairs of numbers as the forward pass, each.
+    torch's formula takes the weights' gradient of a grouped convolution for that of a dense one.
+    """
+    transposed, output_mask = rest[4], rest[7]
+    passes = sum(map(bool, output_mask[:2]))  # the third, of the bias, is a sum
+    positions = math.prod((images if transposed else gradient).shape[2:])
+    return passes * 2 * images.shape[0] * positions * weight.numel()
+
+
+def _recurrence(inputs: Tensor, weights: Any, *rest: Any, **_: Any) -> int:
+    """Each matrix is used once per position of ``inputs`` [T, N, C], or packed [sum of lengths, C].
+
+    cuDNN has the weights of all layers in a list; oneDNN computes one layer in one direction.
+    """
+    matrices = (weights, rest[0]) if isinstance(weights, Tensor) else weights
+    sizes = sum(matrix.numel() for matrix in matrices if matrix.dim() == 2)
+    return 2 * math.prod(inputs.shape[:-1]) * sizes
+
+
+def _recurrence_backward(*args: Any, **_: Any) -> int:
+    """The gradients of inputs and states, which the recurrence needs, and those of weights."""
+    return 2 * _recurrence(*args)
+
+
+def _is_free(operator: OpOverload) -> bool:
+    """Whether it counts nothing: it moves elements, or computes a bounded number of operations for each.
+
+    Operators of somebody's own are free only if tagged so.
+    """
+    if operator.namespace in ("aten", "prim"):
+        return not _MAY_MULTIPLY.search(operator._opname)
+    is_pointwise = torch.Tag.pointwise in operator.tags
+    return operator.namespace in _COMMUNICATION or operator.is_view or is_pointwise
 
 
 def _sizes(name: str, args: tuple[Any, ...], result: object) -> tuple[tuple[int, ...], Collection[int]]:

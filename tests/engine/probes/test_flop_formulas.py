@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from amptui.engine.probes.flop_counter import FlopCounter
-from amptui.engine.probes.flop_formulas import flop_formulas
 from amptui.models.char_gpt import CharGpt
 from amptui.records.findings import FlopsCounted
 
@@ -153,18 +152,6 @@ def test_a_recurrent_layer_uses_each_matrix_once_per_position(kind: Any, directi
     assert count.uncounted == ()
 
 
-def test_a_recurrent_layer_on_a_gpu_counts_as_on_a_cpu() -> None:
-    model, inputs = nn.LSTM(4, 8, num_layers=2, bidirectional=True), torch.rand(5, 3, 4)
-    formulas, aten = flop_formulas(), torch.ops.aten
-    forward = formulas[aten._cudnn_rnn](inputs, list(model.parameters()), 4)
-    with torch.no_grad():
-        assert forward == counted(model, lambda: model(inputs)[0]).flops > 0
-    for of_weights in (False, True):
-        mask = [True, False, False, of_weights]
-        backward = formulas[aten._cudnn_rnn_backward](inputs, list(model.parameters()), 4, mask)
-        assert backward == (1 + of_weights) * forward
-
-
 TENSOR_PARALLEL = """
 import torch
 from torch import distributed, nn
@@ -199,17 +186,12 @@ def test_of_a_layer_spread_over_ranks_each_counts_its_part() -> None:
 @pytest.mark.parametrize(
     ("run", "flops"),
     [
-        (lambda: torch.mv(torch.rand(3, 5), torch.rand(5)), 2 * 3 * 5),
-        (lambda: torch.dot(torch.rand(5), torch.rand(5)), 2 * 5),
-        (lambda: torch.addmv(torch.rand(3), torch.rand(3, 5), torch.rand(5)), 2 * 3 * 5),
-        (lambda: torch.addr(torch.rand(3), torch.rand(3), torch.rand(5).sum().expand(3)), 2 * 3 * 3),
-        (lambda: torch.addbmm(torch.rand(3, 4), torch.rand(2, 3, 5), torch.rand(2, 5, 4)), 2 * 2 * 3 * 5 * 4),
         (lambda: torch.rand(3, 4).addmm_(torch.rand(3, 5), torch.rand(5, 4)), 2 * 3 * 5 * 4),
         (lambda: torch.rand(2, 3, 4).baddbmm_(torch.rand(2, 3, 5), torch.rand(2, 5, 4)), 2 * 2 * 3 * 5 * 4),
         # Four real products and four sums for each complex one.
         (lambda: (torch.rand(3, 5) + 1j) @ (torch.rand(5, 4) + 1j), 8 * 3 * 5 * 4),
     ],
-    ids=["mv", "dot", "addmv", "addr", "addbmm", "addmm_", "baddbmm_", "complex"],
+    ids=["addmm_", "baddbmm_", "complex"],
 )
 def test_products_that_torch_has_no_formula_for(run: Callable[[], Tensor], flops: int) -> None:
     count = counted(nn.Identity(), run)
@@ -225,7 +207,6 @@ def test_products_that_torch_has_no_formula_for(run: Callable[[], Tensor], flops
             lambda: torch.cdist(rand(30, 3), rand(30, 3), compute_mode="donot_use_mm_for_euclid_dist"),
             "_cdist_forward",
         ),
-        (lambda: functional.embedding_bag(torch.tensor([[0, 1]]), rand(4, 3)), "_embedding_bag"),
         (lambda: torch.sparse.mm(torch.eye(3).to_sparse(), rand(3, 4)), "_sparse_addmm"),
     ],
     ids=lambda name: name if isinstance(name, str) else "",
@@ -251,13 +232,9 @@ def test_an_operator_of_somebody_s_own_is_free_only_if_it_is_tagged_as_pointwise
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        (torch.optim.SGD, {"momentum": 0.9, "nesterov": True}),
-        (torch.optim.Adam, {"amsgrad": True}),
+        (torch.optim.SGD, {"momentum": 0.9}),
         (torch.optim.AdamW, {"foreach": False}),
         (torch.optim.AdamW, {"fused": True}),
-        (torch.optim.Adagrad, {}),
-        (torch.optim.RMSprop, {"centered": True}),
-        (torch.optim.Rprop, {}),
     ],
 )
 def test_an_optimizer_s_step_and_clipping_are_free(kind: Any, options: dict[str, Any]) -> None:
@@ -275,20 +252,10 @@ def test_an_optimizer_s_step_and_clipping_are_free(kind: Any, options: dict[str,
 
 
 FREE = nn.Sequential(
-    *(nn.BatchNorm2d(4), nn.GroupNorm(2, 4), nn.InstanceNorm2d(4, affine=True), nn.LocalResponseNorm(2)),
-    *(nn.Upsample(scale_factor=2, mode="bilinear"), nn.MaxPool2d(2), nn.AvgPool2d(2, 1)),
-    *(nn.AdaptiveAvgPool2d(3), nn.AdaptiveMaxPool2d(2), nn.ReflectionPad2d(1), nn.ZeroPad2d(1)),
-    *(nn.Upsample(scale_factor=2, mode="nearest"), nn.PixelShuffle(2), nn.Dropout2d(0.1)),
-    *(nn.LayerNorm(24), nn.RMSNorm(24), nn.Softmax(-1), nn.PReLU(), nn.GELU(), nn.SiLU(), nn.Hardswish()),
-    *(nn.ELU(), nn.Softplus()),
+    *(nn.BatchNorm2d(4), nn.GroupNorm(2, 4), nn.Upsample(scale_factor=2, mode="bilinear"), nn.MaxPool2d(2)),
+    *(nn.ReflectionPad2d(1), nn.Dropout2d(0.1), nn.LayerNorm(6), nn.Softmax(-1), nn.GELU()),
 )
 """What models do beside multiplying."""
-
-
-LOSSES = (
-    *(nn.MSELoss(), nn.L1Loss(), nn.SmoothL1Loss(), nn.HuberLoss(), nn.BCEWithLogitsLoss()),
-    *(nn.KLDivLoss(reduction="batchmean"), nn.SoftMarginLoss(), nn.PoissonNLLLoss()),
-)
 
 
 def test_sums_normalization_pooling_and_losses_are_free() -> None:
@@ -297,13 +264,9 @@ def test_sums_normalization_pooling_and_losses_are_free() -> None:
     def run() -> Tensor:
         images = FREE(embedding(indices).reshape(2, 4, 4, 4))
         gathered = images.gather(1, torch.zeros_like(images, dtype=torch.int64)).roll(1, 0).cumsum(1)
-        sorted_, _ = torch.einsum("nchw->nchw", torch.cat([images, gathered], 1)).sort(1)
-        grid = torch.linspace(-1, 1, 2 * 4 * 4 * 2).reshape(2, 4, 4, 2)
-        sampled = functional.grid_sample(sorted_, grid, align_corners=False)
-        masked = sampled.masked_fill(sampled < 0.1, 0.0).topk(2).values
-        losses = [loss(images, torch.rand_like(images)) for loss in LOSSES]
-        losses.append(functional.cross_entropy(sampled.flatten(1), torch.tensor([0, 1])))
-        result: Tensor = masked.std() + torch.stack(losses).sum() + images.logsumexp(1).sum()
+        sorted_, _ = torch.cat([images, gathered], 1).sort(1)
+        loss = functional.cross_entropy(sorted_.flatten(1), torch.tensor([0, 1]))
+        result: Tensor = loss + functional.mse_loss(images, gathered) + images.logsumexp(1).std()
         return result
 
     assert counted(embedding, run).uncounted == ()
