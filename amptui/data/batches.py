@@ -3,21 +3,19 @@
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torch.utils.data.distributed import DistributedSampler
 
 from amptui.base.errors import DataError
-from amptui.data.dealt import DealtOrder, check_shared, is_split, share_of
 from amptui.data.device_copies import DeviceCopies, move
 from amptui.data.loaders import (
     END,
     SeededSamples,
-    delivered,
     draws_on_host,
     generators_of,
     length_of,
@@ -26,7 +24,7 @@ from amptui.data.loaders import (
     without_workers,
     worker_count,
 )
-from amptui.data.order import WHOLE, Order, Share
+from amptui.data.order import WHOLE, DealtOrder, Order, Share, check_shared, is_split
 from amptui.data.sources import Arrays, Source
 from amptui.device.accelerator import PINNING, free_bytes
 
@@ -47,24 +45,21 @@ def _go_on(_passed: int) -> bool:
     return True
 
 
-class Batches(Protocol):
-    """A data set in batches on the training device."""
+class Batches:
+    """A data set in batches on the training device.
 
-    @property
-    def samples(self) -> int | None:
-        """How many samples the data set has; None if unknown."""
+    Its place in the data is an epoch, a number of batches and the states of generators: torchdata's
+    StatefulDataLoader returns neither to what workers draw nor, without workers, to the next epoch's order.
+    """
 
-    @property
-    def batches_per_epoch(self) -> int | None:
-        """How many batches an epoch has; None if unknown."""
-
-    @property
-    def dropped(self) -> int:
-        """How many batches of the newest epoch were None so far and were left out."""
-
-    @property
-    def generators(self) -> tuple[torch.Generator, ...]:
-        """Its own generators whose state carries over from epoch to epoch; not torch's global one."""
+    samples: int | None
+    """How many samples the data set has; None if unknown."""
+    batches_per_epoch: int | None
+    """How many batches an epoch has; None if unknown."""
+    dropped = 0
+    """How many batches of the newest epoch were None so far and were left out."""
+    generators: tuple[torch.Generator, ...] = ()
+    """Its own generators whose state carries over from epoch to epoch; not torch's global one."""
 
     def epoch(self, number: int, *, skip: int = 0, passed: Passed = _go_on) -> Iterator[Batch]:
         """The batches of one epoch, in an order that depends only on the seed and ``number``.
@@ -73,15 +68,18 @@ class Batches(Protocol):
         ``skip`` batches are left out: a loader loads them before this returns, and calls ``passed`` for each.
         Raises ``DataError`` if a loader has fewer.
         """
+        raise NotImplementedError
 
     def first(self) -> Batch:
         """One batch, loaded in this process without changing the order or generators of the epochs.
 
         Raises DataError if there is none.
         """
+        return next(self.epoch(1))
 
     def checksum(self) -> int:
         """Of the first epoch's order, where ranks might draw different ones; leaves the generators alone."""
+        return 0
 
     def close(self) -> None:
         """End the workers, if any; there is no epoch after this."""
@@ -128,11 +126,9 @@ def open_batches(  # noqa: PLR0913 - each is a choice of its own
         return _LoadedBatches(DataLoader(source, batch_size, drop_last=training, collate_fn=collate), device)
     samples = _samples(source, batch_size, training, share.world_size)
     order = Order(samples, batch_size, seed, training=training, share=share)
-    if not isinstance(source, Arrays):
-        return _DatasetBatches(source, order, device, workers=workers, collate=collate)
-    if _fits(source, device):
-        return _ResidentBatches(source, order, device)
-    return _StreamedBatches(source, order, device)
+    if isinstance(source, Arrays):
+        return _ArrayBatches(source, order, device)
+    return _DatasetBatches(source, order, device, workers=workers, collate=collate)
 
 
 def count_samples(batch: Batch) -> int:
@@ -150,42 +146,31 @@ def count_samples(batch: Batch) -> int:
     return next((samples for part in batch if (samples := count_samples(part))), 0)
 
 
-class _ResidentBatches:
-    """A data set that is kept on the device; no step waits for host memory."""
-
-    generators: tuple[torch.Generator, ...] = ()
-    dropped = 0
+class _ArrayBatches(Batches):
+    """A data set in memory: on the device, where no step waits for the host, or on the host."""
 
     def __init__(self, arrays: Arrays, order: Order, device: torch.device) -> None:
-        self._inputs = arrays.inputs.to(device)
-        self._targets = arrays.targets.to(device)
+        self._is_resident = _fits(arrays, device)
+        self._inputs = arrays.inputs.to(device) if self._is_resident else arrays.inputs
+        self._targets = arrays.targets.to(device) if self._is_resident else arrays.targets
         self._order = order
         self._device = device
+        self._copies = DeviceCopies(device)
         self.samples = order.samples
         self.batches_per_epoch = len(order)
 
-    def first(self) -> Batch:
-        return next(self.epoch(1))
-
-    def checksum(self) -> int:
-        return 0
-
-    def close(self) -> None:
-        """There are no workers."""
-
-    def start_workers(self) -> None:
-        """There are no workers."""
-
     def epoch(self, number: int, *, skip: int = 0, passed: Passed = _go_on) -> Iterator[Batch]:  # noqa: ARG002
         indices = self._order.indices(number)
-        if self._device.type in PINNING:
+        if self._is_resident and self._device.type in PINNING:
             # The copy from pinned memory is queued like a kernel; the host would wait for any other.
             indices = indices.pin_memory().to(self._device, non_blocking=True)
-        for batch in self._order.split(indices)[skip:]:
-            yield _scaled(self._inputs.index_select(0, batch)), self._targets.index_select(0, batch)
+        for chosen in self._order.split(indices)[skip:]:
+            batch = self._inputs.index_select(0, chosen), self._targets.index_select(0, chosen)
+            inputs, targets = batch if self._is_resident else self._copies.send(batch)
+            yield _scaled(inputs), targets
 
 
-class _LoadedBatches:
+class _LoadedBatches(Batches):
     """The batches of a DataLoader, moved to the device."""
 
     def __init__(self, loader: DataLoader[Any], device: torch.device) -> None:
@@ -195,7 +180,6 @@ class _LoadedBatches:
         self.samples = length_of(loader.dataset)
         self.batches_per_epoch = length_of(loader)
         self.generators = generators_of(loader)
-        self.dropped = 0
         self._iterator: object = None
 
     def first(self) -> Batch:
@@ -205,9 +189,6 @@ class _LoadedBatches:
                 if batch is not None:
                     return move(batch, self._device)
         raise DataError("the training data has no batches")
-
-    def checksum(self) -> int:
-        return 0
 
     def close(self) -> None:
         # Waits for them, as torch does when the last reference goes: they remove their own files.
@@ -235,11 +216,15 @@ class _LoadedBatches:
     def _batches(self) -> Iterator[Batch]:
         """All batches but those that are None: a ``collate_fn`` that drops bad samples may have none left."""
         self.dropped = 0
-        on_host = draws_on_host(self._loader)
-        with torch.device("cpu") if on_host else nullcontext():
+        default_device = torch.device("cpu") if draws_on_host(self._loader) else nullcontext()
+        with default_device:
             self._iterator = iterator = iter(self._loader)
         try:
-            for batch in delivered(iterator, on_host):
+            while True:
+                with default_device:
+                    batch = next(iterator, END)
+                if batch is END:
+                    return
                 if batch is None:
                     self.dropped += 1
                 else:
@@ -309,7 +294,22 @@ class _DealtBatches(_LoadedBatches):
     """One rank's part of a DataLoader's batches."""
 
     def __init__(self, loader: DataLoader[Any], order: DealtOrder, device: torch.device) -> None:
-        super().__init__(share_of(loader, order), device)
+        batched: dict[str, Any] = {"batch_sampler": order}
+        shared: DataLoader[Any] = DataLoader(
+            loader.dataset,
+            **({"sampler": order, "batch_size": None} if loader.batch_sampler is None else batched),
+            num_workers=loader.num_workers,
+            collate_fn=loader.collate_fn,
+            pin_memory=loader.pin_memory,
+            timeout=loader.timeout,
+            worker_init_fn=loader.worker_init_fn,
+            multiprocessing_context=loader.multiprocessing_context,
+            generator=loader.generator,
+            prefetch_factor=loader.prefetch_factor,
+            persistent_workers=loader.persistent_workers,
+            in_order=loader.in_order,
+        )
+        super().__init__(shared, device)
         self.generators = generators_of(loader)
         self._order = order
 
@@ -324,31 +324,6 @@ class _DealtBatches(_LoadedBatches):
     def epoch(self, number: int, *, skip: int = 0, passed: Passed = _go_on) -> Iterator[Batch]:
         self._order.epoch = number
         return super().epoch(number, skip=skip, passed=passed)  # its workers draw as they did before
-
-
-class _StreamedBatches(_LoadedBatches):
-    """Arrays too large for the device: batches are gathered on the host and copied."""
-
-    def __init__(self, arrays: Arrays, order: Order, device: torch.device) -> None:
-        self._order = order
-        # With a sampler of whole batches and no batch size, one indexing call gathers a batch.
-        loader = DataLoader(
-            TensorDataset(arrays.inputs, arrays.targets),
-            sampler=order,
-            batch_size=None,
-            generator=torch.Generator(),
-            pin_memory=device.type in PINNING,
-        )
-        super().__init__(loader, device)
-        self.batches_per_epoch = len(order)
-        self.generators = ()  # draws nothing that is used
-
-    def first(self) -> Batch:
-        return next(self.epoch(1))
-
-    def epoch(self, number: int, *, skip: int = 0, passed: Passed = _go_on) -> Iterator[Batch]:  # noqa: ARG002
-        self._order.epoch, self._order.skip = number, skip
-        return ((_scaled(inputs), targets) for inputs, targets in super().epoch(number))
 
 
 def _scaled(inputs: Tensor) -> Tensor:

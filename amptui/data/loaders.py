@@ -103,19 +103,6 @@ def draws_on_host(loader: DataLoader[Any]) -> bool:
     return on_host and torch.empty(0).device.type != "cpu"
 
 
-def delivered(iterator: Iterator[Any], on_host: bool) -> Iterator[Any]:
-    """The batches of ``iterator``; with ``on_host``, they are loaded with the CPU as default device."""
-    if not on_host:
-        yield from iterator
-        return
-    while True:
-        with torch.device("cpu"):
-            batch = next(iterator, END)
-        if batch is END:
-            return
-        yield batch
-
-
 def without_workers(loader: DataLoader[Any]) -> DataLoader[Any]:
     """The same batches, loaded in this process; a loader with its own ``__iter__`` is returned unchanged."""
     if type(loader).__iter__ is not DataLoader.__iter__:

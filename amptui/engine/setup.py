@@ -14,8 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from amptui.base.errors import DeviceError, ExperimentError
 from amptui.data.batches import Batches, Collate, open_batches
-from amptui.data.dealt import left_out
-from amptui.data.order import WHOLE, Share
+from amptui.data.order import WHOLE, Share, left_out
 from amptui.data.sources import Arrays, Data, DataRequest
 from amptui.device.accelerator import capabilities, default_device, device_count, is_available
 from amptui.engine.building import build_lr_schedule, build_model, build_optimizer, kind_of

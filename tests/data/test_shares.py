@@ -12,8 +12,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from amptui.base.errors import AmptuiError, DataError, UsageError
 from amptui.data.batches import Batches, open_batches
-from amptui.data.dealt import left_out
-from amptui.data.order import WHOLE, Order, Share
+from amptui.data.order import WHOLE, Order, Share, left_out
 from amptui.data.sources import Arrays, Source
 from tests.data.samples import CPU, Numbers, Stream
 

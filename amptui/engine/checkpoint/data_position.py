@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
+import torch
 
 from amptui.data.batches import Batch
 from amptui.engine.batch_count import BatchCount
@@ -16,34 +16,23 @@ from amptui.records.control import Control
 from amptui.records.run import Record
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RandomStates:
-    """The states of all random generators that a training uses."""
+def random_states(prepared: Prepared) -> dict[str, Any]:
+    """The states of all random generators that a training uses, as plain values and tensors for a file."""
+    loaders = [generator.get_state() for generator in _of_loaders(prepared)]
+    return {"process": Generators.current(prepared.device).plain(), "loaders": loaders}
 
-    process: Generators
-    loaders: tuple[Tensor, ...]
-    """Of the generators that the model file gave to its loaders."""
 
-    @classmethod
-    def current(cls, prepared: Prepared) -> "RandomStates":
-        """The current states."""
-        loaders = (generator.get_state() for generator in _of_loaders(prepared))
-        return cls(Generators.current(prepared.device), tuple(loaders))
+def set_random_states(states: Mapping[str, Any], prepared: Prepared) -> None:
+    """Inverse of :func:`random_states`."""
+    Generators.from_plain(states["process"], prepared.device).apply()
+    for generator, state in zip(_of_loaders(prepared), states["loaders"], strict=False):
+        generator.set_state(state)
 
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any], prepared: Prepared) -> "RandomStates":
-        """Inverse of :meth:`plain`."""
-        return cls(Generators.from_plain(plain["process"], prepared.device), tuple(plain["loaders"]))
 
-    def plain(self) -> dict[str, Any]:
-        """As plain values and tensors, for a file."""
-        return {"process": self.process.plain(), "loaders": list(self.loaders)}
-
-    def apply(self, prepared: Prepared) -> None:
-        """Set all generators to these states."""
-        self.process.apply()
-        for generator, state in zip(_of_loaders(prepared), self.loaders, strict=False):
-            generator.set_state(state)
+def _of_loaders(prepared: Prepared) -> list[torch.Generator]:
+    """The generators that the model file gave to its loaders."""
+    both = (prepared.training, prepared.validation)
+    return [generator for batches in both if batches is not None for generator in batches.generators]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -57,9 +46,10 @@ class Start:
     batches: int
     seconds: float
     """How long the run had lasted."""
-    draws: RandomStates
-    epoch_draws: RandomStates
-    """Before the epoch's first batch."""
+    draws: Mapping[str, Any]
+    """The random states."""
+    epoch_draws: Mapping[str, Any]
+    """Those before the epoch's first batch."""
     loop: Mapping[str, Any]
     """The loop's own state."""
 
@@ -82,19 +72,14 @@ class DataPosition:
         self._progress = PhaseProgress(emit, "data")
         self._count = BatchCount(prepared.training, emit, training=True, equal=prepared.strategy.ranks > 1)
         self._keeps = keeps
-        self._saved: RandomStates | None = None
-        self._epoch_draws: RandomStates | None = None
+        self._saved: Mapping[str, Any] | None = None
+        self._epoch_draws: Mapping[str, Any] | None = None
         self.step = start.step if start else 0
         """Steps sent to the device."""
         self.epoch = start.epoch if start else 1
         """The current epoch, counted from 1; past the last one at the end."""
         self.batches = start.batches if start else 0
         """Its batches that were trained on."""
-
-    @property
-    def epoch_draws(self) -> RandomStates:
-        """The random states before the epoch's first batch; the current ones before it begins."""
-        return self._epoch_draws or RandomStates.current(self._prepared)
 
     @property
     def epoch_ends(self) -> bool:
@@ -113,11 +98,8 @@ class DataPosition:
 
     def states(self) -> dict[str, Any]:
         """The position and the random states of this process, as plain values and tensors."""
-        return {
-            "batches": self.batches,
-            "draws": RandomStates.current(self._prepared).plain(),
-            "epoch_draws": self.epoch_draws.plain(),
-        }
+        draws = random_states(self._prepared)
+        return {"batches": self.batches, "draws": draws, "epoch_draws": self._epoch_draws or draws}
 
     def place(self, precision: str) -> Place:
         """The place of a checkpoint in this precision."""
@@ -128,16 +110,16 @@ class DataPosition:
         start, self._start = self._start, None
         prepared = self._prepared
         if start is None:
-            self._epoch_draws = RandomStates.current(prepared) if self._keeps else None
+            self._epoch_draws = random_states(prepared) if self._keeps else None
             return self._count.watch(prepared.training.epoch(self.epoch), epoch=self.epoch)
         if self.epoch > 1:
             for batches in (prepared.training, prepared.validation):
                 if batches is not None:
                     batches.start_workers()
         self._epoch_draws = start.epoch_draws
-        start.epoch_draws.apply(prepared)
+        set_random_states(start.epoch_draws, prepared)
         left = prepared.training.epoch(self.epoch, skip=self.batches, passed=self._report_skipped)
-        start.draws.apply(prepared)
+        set_random_states(start.draws, prepared)
         return self._count.watch(left, epoch=self.epoch, passed=self.batches)
 
     def count_step(self, batches: int) -> None:
@@ -153,19 +135,14 @@ class DataPosition:
 
     def save_random_states(self) -> None:
         """Save the random states: what is drawn next may have to be undone."""
-        self._saved = RandomStates.current(self._prepared) if self._keeps else None
+        self._saved = random_states(self._prepared) if self._keeps else None
 
     def undo_draws(self) -> None:
         """Undo what was drawn since :meth:`save_random_states`: a resumed run draws it again."""
         if self._saved is not None:
-            self._saved.apply(self._prepared)
+            set_random_states(self._saved, self._prepared)
 
     def _report_skipped(self, batches: int) -> bool:
         """Report the progress of skipping batches; return whether to continue."""
         self._progress.report("skipping batches up to the checkpoint", batches, self.batches, "batches")
         return self._control.stop_reason is None
-
-
-def _of_loaders(prepared: Prepared) -> list[Any]:
-    both = (prepared.training, prepared.validation)
-    return [generator for batches in both if batches is not None for generator in batches.generators]

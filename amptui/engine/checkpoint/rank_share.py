@@ -14,8 +14,8 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from amptui.base.errors import UsageError
-from amptui.device.accelerator import random_states
-from amptui.engine.checkpoint.data_position import RandomStates, Start
+from amptui.device import accelerator
+from amptui.engine.checkpoint.data_position import Start, random_states
 from amptui.engine.checkpoint.file import Checkpoint, checkpoint_name
 from amptui.engine.checkpoint.resume import Warn, restore
 from amptui.engine.prepared import Prepared
@@ -111,7 +111,7 @@ def _next_divisor(whole: int, ranks: int) -> int:
 def _on_device(draws: Mapping[str, Any], gpu: int, device: torch.device) -> dict[str, Any]:
     """The states with that of the rank's GPU, number ``gpu`` when saved, as that of the GPU it has now."""
     saved = draws["process"]["gpus"]
-    gpus = list(random_states(device))
+    gpus = list(accelerator.random_states(device))
     if not gpus or gpu >= len(saved):
         return dict(draws)
     gpus[device.index or 0] = saved[gpu]
@@ -125,4 +125,4 @@ def _fresh_states(prepared: Prepared, step: int, rank: int) -> dict[str, Any]:
     random.seed(for_python)
     np.random.seed(for_numpy)
     torch.manual_seed(for_torch)
-    return RandomStates.current(prepared).plain()
+    return random_states(prepared)

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from amptui.base.errors import RunFolderError, UsageError
 from amptui.engine.checkpoint.added_groups import CANNOT_BE_RESUMED, add_groups, added_groups
-from amptui.engine.checkpoint.data_position import DataPosition, RandomStates, Start
+from amptui.engine.checkpoint.data_position import DataPosition, Start
 from amptui.engine.checkpoint.file import Checkpoint, DamagedError, checkpoint_name, checkpoints, read
 from amptui.engine.checkpoint.host_copy import HostCopy, NotPlainError, own
 from amptui.engine.checkpoint.shards import Part
@@ -173,8 +173,8 @@ def restore(checkpoint: Checkpoint, prepared: Prepared, warn: Warn) -> Start:
         epoch=checkpoint.epoch,
         batches=checkpoint.batches,
         seconds=checkpoint.seconds,
-        draws=RandomStates.from_plain(checkpoint.draws, prepared),
-        epoch_draws=RandomStates.from_plain(checkpoint.epoch_draws, prepared),
+        draws=checkpoint.draws,
+        epoch_draws=checkpoint.epoch_draws,
         loop=checkpoint.loop,
     )
 

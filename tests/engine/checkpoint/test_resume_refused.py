@@ -188,7 +188,7 @@ def test_each_rank_has_its_own_states_and_a_new_one_has_others_each_time_the_sam
     def states(rank: int, ranks: int) -> bytes:
         _, start = restore_rank(checkpoint, rank, ranks, prepared, print)
         assert start.batches == checkpoint.batches
-        return bytes(start.draws.process.cpu.tolist())
+        return bytes(start.draws["process"]["cpu"].tolist())
 
     all_states = [states(rank, 4) for rank in range(4)]
     assert all_states[0] == bytes(checkpoint.draws["process"]["cpu"].tolist())
