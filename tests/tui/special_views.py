@@ -5,13 +5,14 @@ from typing import Any
 
 from amptui.records.findings import MemoryBreakdown, PrecisionMeasured
 from amptui.records.keeping import CheckpointWritten
-from amptui.telemetry.view import SessionView
+from amptui.telemetry.flops import flops_now
+from amptui.telemetry.view import OptimizerView, SessionView
 from tests.gan_journal import DISCRIMINATOR, gan_records
 from tests.telemetry import record_samples
 from tests.telemetry.record_samples import faster, measured, steps
 from tests.telemetry.record_samples import memory as breakdown_of
 from tests.telemetry.whole_runs import session_of
-from tests.tui import numerics_views, views
+from tests.tui import numerics_views, timing_views, views
 
 __all__ = ["DISCRIMINATOR"]
 
@@ -81,3 +82,19 @@ def nan_weights(checkpoint: str = "") -> SessionView:
         pause_cause="weights",
         checkpoint=record if checkpoint else None,
     )
+
+
+def seven_optimizers() -> SessionView:
+    """More than have room in a line."""
+    front = OptimizerView(name="", label="a", is_front=True)
+    critics = (OptimizerView(name=str(n), label=f"critic {n}", loss=0.5) for n in range(6))
+    return replace(gan_view(), optimizers=(front, *critics))
+
+
+def with_flops() -> SessionView:
+    """The FLOP/s of two precisions, of which one multiplies matrices of an odd size."""
+    run = record_samples.run()
+    odd = record_samples.flops("fp16", flops=10**12, unaligned_flops=10**12)
+    odd = replace(odd, unaligned=(record_samples.product("head"),))
+    flops = (flops_now(record_samples.flops(flops=10**12), 0.02, run), flops_now(odd, 0.0025, run))
+    return replace(timing_views.compute_bound(), flops=flops)

@@ -43,6 +43,8 @@ from tests.tui.special_views import (
     nan_weights,
     no_losses,
     over,
+    seven_optimizers,
+    with_flops,
     with_memory,
 )
 
@@ -73,6 +75,8 @@ VIEWS: Mapping[str, Callable[[], SessionView]] = {
     "two optimizers": gan_view,
     "the other optimizer": partial(gan_view, front=DISCRIMINATOR),
     "no losses": no_losses,
+    "seven optimizers": seven_optimizers,
+    "FLOP rates": with_flops,
 }
 
 _view = cache(lambda name: VIEWS[name]())

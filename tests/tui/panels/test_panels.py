@@ -1,5 +1,6 @@
 """What holds for every panel whatever it shows: nothing moves, nothing is torn, all is in proportion."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -7,15 +8,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.diagnosis.run_facts import run_facts
+from amptui.telemetry.view import SessionView
+from amptui.tui.canvas import Canvas
 from amptui.tui.panels import (
     header,
     loss,
     precision_table,
     step_time_breakdown,
 )
+from amptui.tui.panels.screen_state import ScreenState
 from tests.tui import views
-from tests.tui.panels.drawing import draw_alone
 from tests.tui.special_views import in_turns
+
+
+def draw_alone(
+    draw: Callable[[Canvas, SessionView, ScreenState], None], view: SessionView, width: int, height: int = 1
+) -> Canvas:
+    """What a panel leaves on a blank canvas."""
+    canvas = Canvas(width, height)
+    draw(canvas, view, ScreenState(now=views.NOW))
+    return canvas
+
 
 # -------------------------------------------------------------------------------- nothing moves
 
