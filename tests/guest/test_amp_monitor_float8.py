@@ -64,21 +64,6 @@ def test_layers_change_and_come_back_as_the_same_objects(runs: Path) -> None:
     assert kinds(own.model) == PLAIN
 
 
-def test_a_run_may_begin_in_fp8_which_is_emulated_here(runs: Path) -> None:
-    own = Own()
-    with own.watch(precision="fp8", fp8_recipe="rowwise") as monitor:
-        assert monitor.precision == "fp8-emulated"
-        assert kinds(own.model) == IN_FLOAT8
-        own.watched(monitor, "monitor", 3)
-    journal = records(runs)
-    (started,) = of(RunStarted, journal)
-    assert started.precision == "fp8-emulated"
-    assert "fp8-emulated" not in started.unsupported
-    (layers,) = of(Float8Layers, journal)
-    assert (layers.step, layers.recipe) == (1, "rowwise")
-    assert {step.precision for step in of(StepRecord, journal)} == {"fp8-emulated"}
-
-
 def raises(_own: Own, monitor: AmpMonitor) -> None:
     with pytest.raises(KeyError), monitor:
         raise KeyError
@@ -98,10 +83,9 @@ def has_a_fault_of_ours(own: Own, monitor: AmpMonitor) -> None:
         lambda _own, monitor: monitor.close(),
         raises,
         lambda own, _monitor: own.watch().close(),
-        lambda _own, monitor: monitor._close_at_exit(),
         has_a_fault_of_ours,
     ],
-    ids=["closed", "raised", "watched again", "at exit", "a fault of ours"],
+    ids=["closed", "raised", "watched again", "a fault of ours"],
 )
 def test_the_layers_are_plain_again_however_the_watching_ends(end: Callable[[Own, AmpMonitor], None]) -> None:
     own = Own()

@@ -222,6 +222,7 @@ def _recurrence_backward(*args: Any, **_: Any) -> int:
     return 2 * _recurrence(*args)
 
 
+@cache
 def _is_free(operator: OpOverload) -> bool:
     """Whether it counts nothing: it moves elements, or computes a bounded number of operations for each.
 
