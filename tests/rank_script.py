@@ -53,7 +53,6 @@ class Script:
             return
         import amptui
         from amptui.guest import peer as rank_peer
-        from amptui.ranks.ends import peer_progress
         from amptui.ranks.ends import progress as rank_progress
 
         if self.kind in ("only rank 0", "only rank 1"):
@@ -61,7 +60,7 @@ class Script:
             if self.kind != f"only rank {self.rank}":
                 return
         if self.kind == "stuck":
-            rank_progress.AWAITED_SECONDS, peer_progress.STACKS_SECONDS = 2.0, 4.0
+            rank_progress.AWAITED_SECONDS, rank_progress.STACKS_SECONDS = 2.0, 4.0
         self.monitor = amptui.watch(self.model, self.optimizer, save=self.save)
 
     def save(self) -> None:

@@ -24,7 +24,7 @@ from amptui.ranks.agreement.board import Board, open_board
 from amptui.ranks.agreement.guest_control import GuestControl
 from amptui.ranks.agreement.orders import poll_seconds
 from amptui.ranks.agreement.rows import RankNumbers, RankRows
-from amptui.ranks.ends.peer_progress import PeerProgress
+from amptui.ranks.ends.progress import PeerProgress
 from amptui.ranks.launchers import world_of_variables
 from amptui.ranks.numbers.meter import SAMPLE_SECONDS, RankMeter, RankReport
 from amptui.ranks.store.place import Place, place_of

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 _LOOK_INTERVAL_SECONDS = 0.2
 
-_CONNECT_SECONDS = 5.0
-
 _PIECE_BYTES = 1 << 16
 
 
@@ -49,52 +47,31 @@ def run_ranks(plan: RankPlan, ranks: int, viewer: socket.socket | None = None) -
     folder = plan.run_dir.path
     if viewer is not None:
         threading.Thread(target=_connect, args=(viewer, folder, launch), daemon=True).start()
-    forwarder = _SignalForwarder(folder)
+    waiting: list[int] = []  # stop signals for rank 0; one that starts after the first gets that one too
+    first = 0
+    leader_pid: int | None = None
     while launch.is_alive():
         received = received_within(_LOOK_INTERVAL_SECONDS)
         if received is not None and received.number != signal.SIGHUP:
             if not psutil.Process().children():
                 complain("stopped before the ranks were started")  # whatever torch's launcher waits for
                 leave(128 + received.number)
-            forwarder.take(received.number)
-        forwarder.forward()
-    status = _status(launch, folder) or forwarder.status
+            first = first or received.number
+            waiting.append(received.number)
+        leader = holder(folder) if first else None
+        if leader is None or leader.pid is None:
+            continue
+        if leader.pid != leader_pid and leader_pid is not None:
+            waiting = [first]
+        if waiting:
+            leader_pid = leader.pid
+            with suppress(ProcessLookupError):
+                os.kill(leader.pid, waiting.pop(0))
+    status = _status(launch, folder) or (128 + first if first else 0)
     if viewer is not None:
         with suppress(OSError):  # the screen may have left
             viewer.shutdown(socket.SHUT_WR)
     return status
-
-
-class _SignalForwarder:
-    """The stop signals for rank 0; one that is started after the first of them gets that one too."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._first = 0
-        self._waiting: list[int] = []
-        self._leader_pid: int | None = None
-
-    def take(self, number: int) -> None:
-        """Keep a signal until there is a rank 0."""
-        self._first = self._first or number
-        self._waiting.append(number)
-
-    def forward(self) -> None:
-        """Send what waits, one at a time."""
-        leader = holder(self._folder) if self._first else None
-        if leader is None or leader.pid is None:
-            return
-        if leader.pid != self._leader_pid and self._leader_pid is not None:
-            self._waiting = [self._first]
-        if self._waiting:
-            self._leader_pid = leader.pid
-            with suppress(ProcessLookupError):
-                os.kill(leader.pid, self._waiting.pop(0))
-
-    @property
-    def status(self) -> int:
-        """The exit status of a run that was asked to stop."""
-        return 128 + self._first if self._first else 0
 
 
 class _Launch(threading.Thread):
@@ -115,9 +92,7 @@ class _Launch(threading.Thread):
         """Start the ranks and wait for their end."""
         logging.disable(logging.CRITICAL)  # the ranks tell what happened, in one line
         try:
-            self.error = _why_no_localhost()
-            if not self.error:
-                self._launch()
+            self._launch()
         except Exception as error:  # noqa: BLE001 - whatever torch raises, a screen waits for its end
             self.failures = getattr(error, "failures", {})
             if not self.failures:
@@ -146,19 +121,6 @@ class _Launch(threading.Thread):
         # path of this process. The ranks get that path, and so import the model as one process would.
         os.environ[IMPORT_PATH_VARIABLE] = json.dumps([entry for entry in sys.path if isinstance(entry, str)])
         elastic_launch(config, sys.executable)("-P", "-m", "amptui.process.rank_process")
-
-
-def _why_no_localhost() -> str:
-    """Why no ranks can meet at ``localhost``, for which torch would wait for minutes; empty if they can."""
-    try:
-        with (
-            socket.create_server(("localhost", 0)) as server,
-            socket.create_connection(server.getsockname()[:2], timeout=_CONNECT_SECONDS),
-        ):
-            return ""
-    except OSError as error:
-        why = (error.strerror or str(error)).lower()
-        return f"they cannot meet at localhost ({why}); check /etc/hosts and the loopback interface"
 
 
 def _status(launch: _Launch, folder: Path) -> int:

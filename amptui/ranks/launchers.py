@@ -67,7 +67,7 @@ def world_of(environment: Mapping[str, str]) -> World | None:
     if size <= 1:
         return None
     rank = _number(environment, launcher.rank, launcher)
-    local_rank = _number(environment, _local_rank_name(environment, launcher), launcher)
+    local_rank = _number(environment, launcher.local_rank, launcher)
     if not 0 <= rank < size:
         raise UsageError(f"{launcher.rank}={rank} of {launcher.size}={size}", hint="count ranks from 0")
     return World(rank, local_rank, size, launcher=launcher.name, master=_master(environment, launcher))
@@ -115,25 +115,12 @@ def _launcher_of(environment: Mapping[str, str]) -> _Launcher | None:
 
 
 def _is_a_task(environment: Mapping[str, str]) -> bool:
-    """Whether ``srun`` started this: not a batch script or shell, which have the allocation's variables too.
-
-    Raises UsageError where that cannot be told.
-    """
+    """Whether ``srun`` started this: not a batch script or shell, which have some of its variables too."""
     rank, step = environment.get(_SLURM.rank, ""), environment.get("SLURM_STEP_ID", "")
-    if rank not in ("", "0") and not step:
-        what = f"started by srun, as {_SLURM.rank}={rank} says, but SLURM_STEP_ID is not set"
-        raise UsageError(what, hint="let srun start it with all of its variables")
     if not rank or not step.isdecimal() or int(step) >= _SPECIAL_STEPS:
         return False
     # `srun --pty bash`: the shell is task 0, and the others have no terminal.
     return not ("SLURM_PTY_PORT" in environment and rank == "0")
-
-
-def _local_rank_name(environment: Mapping[str, str], launcher: _Launcher) -> str:
-    if launcher.local_rank in environment:
-        return launcher.local_rank
-    names = (launcher.local_rank for launcher in (_OPEN_MPI, _MPICH, _SLURM))
-    return next((name for name in names if name in environment), launcher.local_rank)
 
 
 def _number(environment: Mapping[str, str], name: str, launcher: _Launcher) -> int:

@@ -287,7 +287,7 @@ class RankThread(TrainingThread):
         from amptui.ranks.agreement.checkpoints import RankCheckpoints
 
         assert self._group is not None, "the ranks have met"
-        options |= {"world": self._world, "mail": self._group, "keeps": self._keeps}
+        options |= {"world": self._world, "group": self._group, "keeps": self._keeps}
         options["gpu"] = prepared.device.index or 0
         if not self._request.fsdp:
             return RankCheckpoints(folder, **options)

@@ -201,7 +201,7 @@ class Ranks:
         self.voids = 0
         turn_seconds = draw.choice([0.0001, 0.01, 0.5])
         self.turns = Turns(draw)
-        self.board = Board(self.turns)
+        self.board: Any = Board(self.turns)
         self.wanted: list[dict[str, Any]] = []
         for number in range(1, wants + 1):
             if draw.random() < 0.3:

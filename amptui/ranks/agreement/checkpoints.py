@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -38,16 +38,6 @@ _LOOK_SECONDS = 0.25
 _SIGN = "folder"
 
 
-class Mail(Protocol):
-    """Brings values of the other ranks to rank 0, for any thread."""
-
-    def hand_in(self, name: str, value: bytes) -> None:
-        """Give rank 0 this rank's ``value``."""
-
-    def collect(self, name: str, given_up: Callable[[], bool], patience_seconds: float | None) -> list[bytes]:
-        """What the other ranks handed in as ``name``, from rank 1 on; raises if that is ``given_up``."""
-
-
 class RankCheckpoints(CheckpointWriter):
     """The checkpoints as one rank sees them.
 
@@ -62,7 +52,7 @@ class RankCheckpoints(CheckpointWriter):
         *,
         world: World,
         control: RankControl,
-        mail: Mail,
+        group: RankGroup,
         keeps: bool,
         gpu: int,
         **options: Any,
@@ -70,7 +60,7 @@ class RankCheckpoints(CheckpointWriter):
         super().__init__(folder if world.leads else None, control=control, **options)
         self.follows = not world.leads
         self._ranks = control
-        self._mail = mail
+        self._group = group
         self._are_kept = keeps
         self._gpu = gpu
         self._due_step = self._number = 0
@@ -148,14 +138,14 @@ class RankCheckpoints(CheckpointWriter):
 
     def _hand_in(self, states: dict[str, Any]) -> None:
         with suppress(RuntimeError):  # the store is gone with rank 0: so is the run
-            self._mail.hand_in(self._name, _encoded({**states, "gpu": self._gpu}))
+            self._group.hand_in(self._name, _encoded({**states, "gpu": self._gpu}))
 
     def _complete(self, checkpoint: Checkpoint) -> Checkpoint:
         return replace(checkpoint, ranks=self._collect())
 
     def _collect(self, patience_seconds: float | None = None) -> list[dict[str, Any]]:
         """What the other ranks have handed in, from rank 1 on."""
-        values = self._mail.collect(self._name, self._given_up.is_set, patience_seconds)
+        values = self._group.collect(self._name, self._given_up.is_set, patience_seconds)
         return [_decoded(value) for value in values]
 
     def _report(self, error: Exception, reason: Reason, requests: Requests) -> None:

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from amptui.ranks.agreement.orders import Agreement, Order, OrderBoard
+from amptui.ranks.agreement.orders import Agreement, Order
 from amptui.ranks.agreement.rows import PostedRows, RankNumbers, RowReport
 from amptui.ranks.launchers import LAUNCHER_GONE
 from amptui.ranks.world import World
@@ -30,6 +30,9 @@ from amptui.records.control import (
     tell_nobody,
 )
 from amptui.records.run import PRECISIONS, Note, Record
+
+if TYPE_CHECKING:
+    from amptui.ranks.agreement.board import Board
 
 _PAUSE_CHECK_SECONDS = 0.5
 """How often a paused rank looks whether all others are there."""
@@ -277,7 +280,7 @@ class RankControl(AgreedControl):
         self.launcher_lost: Callable[[int], object] = lambda _rank: None
         """Called by the trainer as all ranks agree to stop because that rank has lost its launcher."""
 
-    def join(self, board: OrderBoard, others: OtherRanks | None = None) -> None:
+    def join(self, board: "Board", others: OtherRanks | None = None) -> None:
         """Begin to agree."""
         rank, size = self._world.rank, self._world.size
         self._others = others or self._others
@@ -408,7 +411,7 @@ class RankControl(AgreedControl):
         with self._changed:
             self._changed.notify_all()
 
-    def _talk(self, agreement: Agreement, board: OrderBoard) -> None:
+    def _talk(self, agreement: Agreement, board: "Board") -> None:
         seconds = 0.0
         try:
             while not self._leaving.wait(seconds):
@@ -416,7 +419,7 @@ class RankControl(AgreedControl):
         except Exception as error:  # noqa: BLE001 - the training raises it: it can agree on nothing more
             agreement.fail(self._others.explain_lost(error))
 
-    def _talk_once(self, agreement: Agreement, board: OrderBoard) -> float:
+    def _talk_once(self, agreement: Agreement, board: "Board") -> float:
         """Tell and hear what there is now; return after how many seconds to do so again."""
         assert self._rows is not None, "made before"
         self._post_stop(board)
@@ -427,7 +430,7 @@ class RankControl(AgreedControl):
         self._rows.follow(number, point)
         return agreement.tick(call)
 
-    def _post_stop(self, board: OrderBoard) -> None:
+    def _post_stop(self, board: "Board") -> None:
         """The first rank that is asked to stop tells it; rank 0 makes an order of it."""
         reason = self._stop_reason
         if reason is not None and not self._stop_posted:

@@ -10,14 +10,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from amptui.ranks.agreement.board import collectives_by_group, is_ahead, is_same_place
+from amptui.ranks.agreement.board import Board, collectives_by_group, is_ahead, is_same_place
 from amptui.ranks.agreement.control import AgreedControl
 from amptui.ranks.agreement.orders import (
     NEVER,
     PATIENCE_SECONDS,
     Agreement,
     Order,
-    OrderBoard,
     poll_seconds,
 )
 from amptui.ranks.world import World
@@ -56,7 +55,7 @@ class GuestControl(AgreedControl):
     def __init__(self, world: World, emit: Callable[[Record], object]) -> None:
         super().__init__(world, emit)
         self.refuses = {"x-ray": NO_SCRIPT_XRAY}
-        self._store: OrderBoard | None = None
+        self._store: Board | None = None
         self._is_alone = False
         self._over = ""
         self._others_silent = False
@@ -67,7 +66,7 @@ class GuestControl(AgreedControl):
 
     # From any thread.
 
-    def connect(self, board: OrderBoard, steps: Callable[[], int]) -> None:
+    def connect(self, board: Board, steps: Callable[[], int]) -> None:
         """All ranks are there: agree with them. ``steps`` is how many this one's loop has made."""
         self._store, self._count_steps = board, steps
         self._agreement = Agreement(board, self._world.rank, self._world.size, self)
@@ -180,7 +179,7 @@ class GuestControl(AgreedControl):
         else:
             self._refuse_sent(why)
 
-    def _wait_for_all(self, order: Order, board: OrderBoard) -> str:
+    def _wait_for_all(self, order: Order, board: Board) -> str:
         """Wait for the other ranks; return why none of them obeys, or nothing if all do."""
         place, rank = [self._step, collectives_by_group()], self._world.rank
         board.post(f"at/{rank}", [order.number, *place])
@@ -197,7 +196,7 @@ class GuestControl(AgreedControl):
                 return str(board.decide(go, verdict))
             time.sleep(min(0.0005 + waited / 20, 0.05))
 
-    def _compare(self, order: Order, place: list[Any], board: OrderBoard, waited: float) -> str | None:
+    def _compare(self, order: Order, place: list[Any], board: Board, waited: float) -> str | None:
         """Rank 0's: whether all ranks have come to the same place; None while some have not."""
         ranks = range(self._world.size)
         if board.count(f"met/{order.number}") >= len(ranks):
@@ -211,7 +210,7 @@ class GuestControl(AgreedControl):
                     return _APART  # it waits for this rank in a collective of the next step
         return None
 
-    def _missing(self, order: Order, board: OrderBoard) -> str:
+    def _missing(self, order: Order, board: Board) -> str:
         places = board.read([f"at/{rank}" for rank in range(self._world.size)])
         missing = [rank for rank, (number, *_) in enumerate(places) if number != order.number]
         who = f"rank {missing[0]}" if missing else "a rank"

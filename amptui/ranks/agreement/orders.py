@@ -18,8 +18,11 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from amptui.ranks.agreement.board import Board
 
 NEVER = 1 << 62
 """A point that no training comes to."""
@@ -46,28 +49,6 @@ _VOID: Literal[False] = False
 def poll_seconds(ranks: int) -> float:
     """The time from one look at the board to the next: of all ``ranks`` together, 2,000 a second at most."""
     return max(0.05, ranks / 2000)
-
-
-class OrderBoard(Protocol):
-    """Where ranks post values for each other."""
-
-    def post(self, name: str, value: Any) -> None:
-        """Put ``value`` in the place of the last one."""
-
-    def read(self, names: Sequence[str]) -> list[Any]:
-        """What was posted under ``names``, all of which must have been."""
-
-    def look(self, name: str) -> Any:
-        """What was posted under ``name``; None if nothing was."""
-
-    def decide(self, name: str, value: Any) -> Any:
-        """Post ``value`` unless something was; return what stands there, on all ranks the same."""
-
-    def count(self, name: str, more: int = 0) -> int:
-        """Add ``more`` to a number that all ranks share; return it."""
-
-    def remove(self, name: str) -> None:
-        """Take away what was posted, if anything."""
 
 
 class Order(NamedTuple):
@@ -125,7 +106,7 @@ class Agreement:
 
     def __init__(
         self,
-        board: OrderBoard,
+        board: "Board",
         rank: int,
         ranks: int,
         participant: Participant,

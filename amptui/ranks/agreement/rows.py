@@ -4,12 +4,15 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from amptui.ranks.agreement.orders import NEVER, OrderBoard
+from amptui.ranks.agreement.orders import NEVER
+
+if TYPE_CHECKING:
+    from amptui.ranks.agreement.board import Board
 
 _NAN = float("nan")
 
@@ -99,7 +102,7 @@ class PostedRows:
 
     def __init__(
         self,
-        board: OrderBoard,
+        board: "Board",
         rank: int,
         ranks: int,
         report: RowReport,

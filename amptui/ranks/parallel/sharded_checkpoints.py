@@ -9,38 +9,20 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from amptui.base.runfiles import opened_folder
 from amptui.engine.checkpoint.file import Checkpoint, Place
 from amptui.engine.checkpoint.shards import Part, ShardFile, Shards, remove_shards, shards_name, write_part
 from amptui.engine.checkpoint.writer import PartError, explained, refuse_lost
-from amptui.ranks.agreement.checkpoints import Mail, RankCheckpoints
+from amptui.ranks.agreement.checkpoints import RankCheckpoints
 from amptui.ranks.ends.progress import BUSY_SECONDS
 from amptui.ranks.world import World
-
-R = TypeVar("R")
 
 _LAST = "last checkpoint"
 
 _FILE, _TROUBLE = "file", "trouble"
 """What a rank tells of its parts besides its random states."""
-
-
-class Group(Mail, Protocol):
-    """The ranks, where each has parts to write."""
-
-    def meet(self, where: str, *, stoppable: bool = True) -> None:
-        """Wait until all ranks have come here."""
-
-    def on_rank_0(self, where: str, work: Callable[[], R]) -> R | None:
-        """What ``work`` returns at rank 0, for which the others wait."""
-
-    def tell(self, name: str, text: str) -> None:
-        """Tell the other ranks."""
-
-    def hear(self, name: str) -> str:
-        """What another rank tells."""
 
 
 class ShardedCheckpoints(RankCheckpoints):
@@ -56,14 +38,12 @@ class ShardedCheckpoints(RankCheckpoints):
         folder: Path | None,
         *,
         world: World,
-        mail: Group,
         shared: Path | None,
         start: str,
         **options: Any,
     ) -> None:
-        super().__init__(folder, world=world, mail=mail, **options)
+        super().__init__(folder, world=world, **options)
         self._rank = world.rank
-        self._group = mail
         self._shared = shared
         self._start = start
         self._write_own: Callable[[], dict[str, Any]] = dict

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -38,22 +38,6 @@ class Place:
     pid_namespace: int = 0
     started_ticks: int = 0
     """When its process began, in clock ticks since the boot: another process of its number began later."""
-
-    @property
-    def process(self) -> tuple[str, int, str, int, int]:
-        """What :meth:`of_process` makes a place of."""
-        return self.host, self.pid, self.boot_id, self.pid_namespace, self.started_ticks
-
-    @classmethod
-    def of_process(cls, host: str, pid: int, boot_id: str, pid_namespace: int, started_ticks: int) -> "Place":
-        """A process of which no more is known."""
-        process: dict[str, Any] = {
-            "boot_id": boot_id,
-            "pid_namespace": pid_namespace,
-            "started_ticks": started_ticks,
-        }
-        unknown: dict[str, Any] = {"device": "", "device_name": "", "gpu_uuid": None}
-        return cls(host=host, pid=pid, memory_total_bytes=None, **process, **unknown)
 
     def of_rank(self, rank: int) -> RankPlace:
         """The same as a record tells it."""
