@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from amptui.data.vision import cifar10, mnist
     from amptui.guest.amp_monitor import AmpMonitor, watch
     from amptui.guest.monitor import Monitor, observe
-    from amptui.recipe.experiment import Experiment
-    from amptui.recipe.optim import warmup_cosine, weight_decay_groups
+    from amptui.recipe.experiment import Experiment, warmup_cosine, weight_decay_groups
 
 __all__ = [
     "AmpMonitor",
@@ -55,8 +54,8 @@ _HOMES = {
     "observe": "amptui.guest.monitor",
     "read_text": "amptui.data.text_corpus",
     "text_data": "amptui.data.text_corpus",
-    "warmup_cosine": "amptui.recipe.optim",
-    "weight_decay_groups": "amptui.recipe.optim",
+    "warmup_cosine": "amptui.recipe.experiment",
+    "weight_decay_groups": "amptui.recipe.experiment",
 }
 
 

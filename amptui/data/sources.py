@@ -97,23 +97,17 @@ def real_or_stand_in(request: DataRequest, real: Named, stand_in: Named) -> Data
     falls back to the stand-in. Every kind raises ``DataError`` if ``request.stopping()``.
     """
     with torch.device("cpu"):  # a model file may have changed the default device
-        return _chosen(request, real, stand_in)
-
-
-def _chosen(request: DataRequest, real: Named, stand_in: Named) -> Data:
-    if request.kind == "synthetic":
+        if request.kind == "synthetic":
+            return stand_in.load()
+        try:
+            return real.load()
+        except OSError as error:
+            what = f"cannot use {error.filename or request.data_dir} ({error.strerror or error})"
+            problem = DataError(what, hint="choose another folder with --data-dir")
+        except DataError as error:
+            problem = error
+        request.raise_if_stopping()
+        if request.kind == "real":
+            raise DataError(problem.what, hint=f"{problem.hint}, or use --data synthetic") from problem
+        request.warn(f"training on {stand_in.name} instead of {real.name}: {problem}")
         return stand_in.load()
-    try:
-        return real.load()
-    except OSError as error:
-        place = error.filename or request.data_dir
-        problem = DataError(
-            f"cannot use {place} ({error.strerror or error})", hint="choose another folder with --data-dir"
-        )
-    except DataError as error:
-        problem = error
-    request.raise_if_stopping()
-    if request.kind == "real":
-        raise DataError(problem.what, hint=f"{problem.hint}, or use --data synthetic") from problem
-    request.warn(f"training on {stand_in.name} instead of {real.name}: {problem}")
-    return stand_in.load()

@@ -1,5 +1,9 @@
-"""The one thing a model file fills in: what is trained, on what, and how its loss is computed."""
+"""The one thing a model file fills in: what is trained, on what, and how its loss is computed.
 
+Below it, the parameter groups and the learning-rate schedule that many model files share.
+"""
+
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, dataclass_transform
 
@@ -7,12 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.utils.data import default_collate
 
+from amptui.base.errors import ExperimentError
 from amptui.data.sources import Data, DataRequest
 from amptui.data.vision import mnist
-from amptui.recipe.optim import weight_decay_groups
 
 
 @dataclass_transform()
@@ -112,3 +116,38 @@ class Experiment:
         if type(self).loss is Experiment.loss:
             means["loss"] = functional.cross_entropy(outputs, targets)
         return means
+
+
+def weight_decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Two parameter groups: weights of two and more dimensions decay; biases and norms do not.
+
+    Frozen parameters are left out. Decaying the scales of norms and the biases only shrinks the signal
+    (He et al., arXiv:1812.01187, section 3.1, "no bias decay").
+    """
+    trained = [p for p in model.parameters() if p.requires_grad]
+    return [
+        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
+    ]
+
+
+def warmup_cosine(
+    optimizer: Optimizer, total_steps: int | None, *, warmup_steps: int, min_lr_factor: float = 0.0
+) -> LambdaLR:
+    """Linear LR warm-up over ``warmup_steps`` steps, then cosine decay.
+
+    The decay ends at ``min_lr_factor`` times the learning rate after ``total_steps`` steps (Loshchilov and
+    Hutter, arXiv:1608.03983, without restarts). A run resumed with another length continues on the cosine of
+    its new length. Raises ExperimentError where the length of the run is not known.
+    """
+    if total_steps is None:
+        raise ExperimentError("warmup_cosine() needs the length of the run", hint="use --steps N")
+    decay_steps = max(1, total_steps - warmup_steps)
+
+    def factor(step: int) -> float:
+        if step < warmup_steps:
+            return (step + 1) / (warmup_steps + 1)
+        progress = min(1.0, (step - warmup_steps) / decay_steps)
+        return min_lr_factor + (1 - min_lr_factor) * 0.5 * (1 + math.cos(math.pi * progress))
+
+    return LambdaLR(optimizer, factor)

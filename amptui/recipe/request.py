@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
+CompileMode = Literal["default", "reduce-overhead", "max-autotune"]
 """``torch.compile``'s modes."""
+
+COMPILE_MODES: tuple[CompileMode, ...] = get_args(CompileMode)
 
 SAFETENSORS = ".safetensors"
 """The suffix of files of weights in that format; all others hold what ``torch.save`` writes."""
@@ -98,8 +100,8 @@ class TrainRequest:
     """Keep the weights of convolutions channels last, the layout in which Tensor Cores read them."""
     cudnn_benchmark: bool = False
     """Let cuDNN measure its algorithms for each new shape and take the fastest."""
-    compile_mode: str | None = None
-    """``torch.compile``'s mode for the model, one of ``COMPILE_MODES``; None does not compile."""
+    compile_mode: CompileMode | None = None
+    """``torch.compile``'s mode for the model; None does not compile."""
     init_weights: str | None = None
     """The file of a json_fields ``state_dict`` that the model starts with: its absolute path."""
     save_weights: str | None = None
@@ -126,7 +128,6 @@ class TrainRequest:
         """
         if "model" not in json_fields:
             raise ValueError("no model is named")
-        json_fields = _with_compile_mode(json_fields)
         hints = get_type_hints(cls)
         names = {option.name for option in fields(cls)} - _NOT_ASKED
         values = {name: value for name, value in json_fields.items() if name in names}
@@ -136,18 +137,10 @@ class TrainRequest:
         return cls(**values | {"data_dir": Path(str(values.get("data_dir", "")))})
 
 
-def _with_compile_mode(json_fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """``json_fields`` with the mode that the ``compiled`` of older versions, true or false, stands for."""
-    mode, compiled = json_fields.get("compile_mode"), json_fields.get("compiled", False)
-    if type(compiled) is not bool or mode not in (None, *COMPILE_MODES):
-        raise ValueError("compile_mode is none of torch's")
-    return {**json_fields, "compile_mode": mode or ("default" if compiled else None)}
-
-
 def _fits(value: object, hint: Any) -> bool:
     """Whether ``value``, which comes from JSON, is what a field annotated with ``hint`` was written as."""
     arguments = get_args(hint)
-    if get_origin(hint) is UnionType:
+    if get_origin(hint) in (Union, UnionType):
         return any(_fits(value, argument) for argument in arguments)
     if get_origin(hint) is Literal:
         return value in arguments
