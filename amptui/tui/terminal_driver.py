@@ -87,8 +87,7 @@ class PatientDriver(LinuxDriver):
         if self._opening is not None:
             self._opening.in_use = True
         self._keyboard = Keyboard()
-        if self._reports_mouse:
-            self._keyboard.expect_mouse(True)
+        self._keyboard.expects_mouse = self._reports_mouse
         asks = can_ask(os.environ)
         if asks:
             self._keyboard.expect_answer()  # before the thread that reads is started
@@ -115,7 +114,7 @@ class PatientDriver(LinuxDriver):
         """Have the terminal report the mouse, or leave it to the terminal again."""
         if wanted != self._reports_mouse:
             self._reports_mouse = wanted
-            self._keyboard.expect_mouse(wanted)
+            self._keyboard.expects_mouse = wanted
             self.write(_MOUSE_ON if wanted else MOUSE_OFF)
 
     def _enable_mouse_support(self) -> None:
