@@ -111,21 +111,6 @@ def test_one_step_of_each_precision_has_the_number_that_torch_counts(runs: Path)
     assert settling[bf16.step]
 
 
-def test_accumulated_functions_are_one_step(runs: Path) -> None:
-    training = Training()
-    batches = training.batches(6)
-    with amptui.watch(training.model, training.optimizer) as monitor:
-        waiting: list[Batch] = []
-        for batch in monitor.steps(batches):
-            waiting.append(batch)
-            if len(waiting) == 2:
-                monitor.train_step(*[partial(training.loss, batch) for batch in waiting])
-                waiting = []
-    (count,) = of(FlopsCounted, records(runs))
-    assert count.flops == counted_by_torch(batches[:2])
-    assert count.samples == 16
-
-
 def test_counting_changes_no_bit(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counting: list[bool] = []
     counted = Training(lambda: counting.append(is_counting()))
@@ -134,13 +119,12 @@ def test_counting_changes_no_bit(runs: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert counted.state() == uncounted(monkeypatch)
 
 
-@pytest.mark.parametrize("closure_error", [ValueError, torch.OutOfMemoryError])
 def test_a_model_that_cannot_be_counted_costs_one_note_and_no_bit(
-    closure_error: type[Exception], runs: Path, monkeypatch: pytest.MonkeyPatch
+    runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse() -> None:
         if is_counting():
-            raise closure_error("no modes, please")
+            raise ValueError("no modes, please")
 
     odd = Training(refuse)
     odd.train()
