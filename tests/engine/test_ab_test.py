@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import strategies as st
 
 from amptui.engine.ab_test import MAX_ROUNDS, MIN_ROUNDS, ABTest
 from amptui.engine.estimate import BLOCK_STEPS, MIN_PAIRS, paired_ratio
@@ -37,16 +36,6 @@ def test_it_ends_when_the_interval_is_narrow_and_goes_back_to_what_was_chosen() 
     assert row.speedup_low <= row.speedup <= row.speedup_high
     assert result.rows[0].speedup is None
     assert row.samples_per_second == pytest.approx(8 / 0.002, rel=0.02)
-
-
-def test_the_figures_of_two_rows_are_in_the_ratio_between_them() -> None:
-    ab_test = ABTest(("fp32", "bf16", "fp16"), chosen="fp32", block_steps=5, max_rounds=9, narrow=0.0)
-    played(ab_test, noise=0.5)
-    rows: Any = ab_test.record(1).rows
-    baseline, *others = rows
-    for row in others:
-        assert row.speedup == pytest.approx(baseline.step_seconds / row.step_seconds)
-        assert row.speedup == pytest.approx(row.samples_per_second / baseline.samples_per_second)
 
 
 def test_skipped_steps_are_left_out_of_a_block() -> None:
@@ -139,26 +128,6 @@ def test_eager_and_compiled_blocks_of_a_precision_make_pairs_of_their_own() -> N
     assert [row.speedup for row in result.rows][1:] == pytest.approx([2.0, 2.4, 3.0], rel=0.02)
 
 
-def test_settling_steps_and_those_on_their_way_do_not_count() -> None:
-    ab_test = ABTest(("fp32", "bf16"), chosen="fp32", block_steps=2)
-    assert not ab_test.add(replace(STEP, settling=True))
-    assert not ab_test.add(replace(STEP, step_seconds=None))
-    ab_test.add(STEP)
-    ab_test.add(STEP)
-    assert ab_test.precision == "bf16"
-    ab_test.add(replace(STEP, step_seconds=9.0))  # sent before the switch, delivered after
-    assert ab_test.record(1).rows[0].steps == 2
-
-
-def test_skips_and_losses_of_all_steps_are_told() -> None:
-    ab_test = ABTest(("fp32", "fp16"), chosen="fp32", block_steps=2)
-    ab_test.add(replace(STEP, precision="fp16", settling=True, skipped=True, loss=0.9))
-    ab_test.add(replace(STEP, precision="fp16", loss=0.7))
-    row = ab_test.record(1).rows[1]
-    assert (row.skipped, row.first_loss, row.last_loss) == (1, 0.9, 0.7)
-    assert row.speedup is None
-
-
 def test_stopped_it_says_what_it_knows() -> None:
     ab_test = ABTest(("fp32", "bf16"), chosen="fp32", block_steps=5)
     played(ab_test, steps=10)
@@ -171,37 +140,7 @@ def test_stopped_it_says_what_it_knows() -> None:
     assert not ab_test.add(STEP)
 
 
-def test_without_a_precision_that_fails_the_others_begin_anew() -> None:
-    ab_test = ABTest(("fp32", "bf16", "fp16"), chosen="fp32", block_steps=2)
-    played(ab_test, steps=9)
-    ab_test.exclude("bf16", "no kernel")
-    result = ab_test.record(9)
-    assert (result.over, result.rounds, result.failed) == (False, 0, {"bf16": "no kernel"})
-    assert [(row.precision, row.blocks) for row in result.rows] == [("fp32", 0), ("fp16", 0)]
-    assert played(ab_test, steps=8) == ["fp32"] * 2 + ["fp16"] * 4 + ["fp32"] * 2
-
-
-def test_one_precision_left_is_the_end_with_what_is_known() -> None:
-    ab_test = ABTest(("fp32", "bf16"), chosen="fp32", block_steps=2)
-    played(ab_test, steps=6)
-    ab_test.exclude("bf16", "out of memory")
-    result = ab_test.record(6)
-    assert (result.over, result.reason, result.failed) == (True, "stopped", {"bf16": "out of memory"})
-    assert result.rows[1].speedup == pytest.approx(1.5)
-
-
-def test_the_greatest_peak_of_all_blocks_is_kept() -> None:
-    ab_test = ABTest(("fp32", "bf16"), chosen="fp32")
-    for peak in (5, 9, None, 7):
-        ab_test.add_peak("bf16", peak)
-    ab_test.add_peak("tf32", 100)
-    assert [row.peak_allocated_bytes for row in ab_test.record(1).rows] == [None, 9]
-
-
 # ------------------------------------------------------------------------------------- the estimate
-
-
-times = st.floats(1e-5, 10.0)
 
 
 def ratio_of(a: list[float], b: list[float]) -> Any:

@@ -21,7 +21,7 @@ from amptui.records.control import (
     TraceRequest,
     XRayRequest,
 )
-from amptui.records.findings import Float16Window, ModulesTraced, PrecisionsCompared, XRayTaken
+from amptui.records.findings import ModulesTraced, PrecisionsCompared, XRayTaken
 from amptui.records.keeping import CheckpointWritten
 from amptui.records.run import Note, PauseChanged, PrecisionChanged, Record
 from amptui.records.steps import StepRecord, Steps
@@ -114,14 +114,6 @@ def test_a_request_is_answered_once_when_it_is_done_or_never_will_be(
     done = [r for r in log.of(kind) if not isinstance(r, CheckpointWritten) or r.reason == "asked"]
     assert len(done) == count
     assert not done or log.index(done[0]) < log.index(log.of(RequestTaken)[0])
-
-
-@pytest.mark.parametrize("probes", [True, False])
-def test_a_histogram_is_measured_now_and_once_for_all_who_asked(probes: bool) -> None:
-    log = trained({20: (HISTOGRAM, HISTOGRAM)}, prepared={"probes": probes})
-    assert log.outcomes == [("histogram", "taken")] * 2
-    (measured,) = [window for window in log.of(Float16Window) if window.step == 21]
-    assert all(log.index(answer) > log.index(measured) for answer in log.answers)
 
 
 @pytest.mark.parametrize(

@@ -140,14 +140,6 @@ def test_an_epoch_has_the_batches_that_come_and_a_wrong_length_is_told_once(
     assert validated == (set() if steps == 7 else {4 * steps})
 
 
-def test_validation_batches_that_are_none_are_skipped_and_counted_too() -> None:
-    log = Log()
-    train(prepare(Loaded(dropping(0, 3, 5), dropping(2, 3)), steps=16), log)
-    assert len(losses(log)) == 16
-    assert [text for text in notes_of(log) if "2 of 8 validation batches were None" in text]
-    assert {epoch.validation and epoch.validation.samples for epoch in log.of(EpochFinished)} == {48}
-
-
 @pytest.mark.parametrize("nothing", [lambda pairs: Stream(pairs, 0), dropping(*range(BATCHES))])
 def test_a_validation_without_batches_is_an_error_but_keeps_the_epoch(
     nothing: Callable[[Any], Source],

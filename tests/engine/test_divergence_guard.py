@@ -18,7 +18,6 @@ from amptui.records.control import Control, PauseRequest, StopRequest
 from amptui.records.findings import ModulesTraced
 from amptui.records.keeping import CheckpointWritten, KeepingChanged
 from amptui.records.run import NonFinite, Note, PauseChanged, Record
-from amptui.records.steps import StepRecord
 from tests.tiny import Log, Spoiled, Tiny, log_of, losses, prepare, resume, train
 
 WITHIN_STEPS = 10
@@ -111,29 +110,6 @@ def test_ten_first_nonfinite_losses_end_a_run_with_finite_weights() -> None:
     with pytest.raises(ExperimentError, match="the loss has been inf since step 1; check the inputs"):
         train(prepare(Spoiled(at=1, steps=1000, weights_too=False, value=math.inf)), log)
     assert len(losses(log)) == HOPELESS_STEPS
-
-
-class SpoiledInside(Tiny):
-    """A weight becomes NaN after a step that float16's scaler lets pass."""
-
-    epochs: int = 8
-
-    def build_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        optimizer, weights, calls = super().build_optimizer(model), next(model.parameters()), iter(range(64))
-
-        def spoil(*_: Any) -> None:
-            if next(calls) == 11:
-                weights.data.fill_(math.nan)
-
-        optimizer.register_step_post_hook(spoil)
-        return optimizer
-
-
-def test_nan_weights_in_fp16_are_not_a_falling_scale() -> None:
-    log = Log()
-    with pytest.raises(ExperimentError, match="the loss has been nan since step 13, and 1 of 6 parameters"):
-        train(prepare(SpoiledInside(), precision="fp16"), log)
-    assert 12 < len(log.of(StepRecord)) <= 12 + WITHIN_STEPS
 
 
 @pytest.mark.gpu

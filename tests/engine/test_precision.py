@@ -5,16 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from amptui.base.errors import UsageError
 from amptui.engine.float8 import why_no_float8
 from amptui.engine.precision import Tf32Flags, check_supported, unsupported_precisions
 from amptui.engine.setup import prepare_precisions
-from amptui.records.control import Control, XRayRequest
-from amptui.records.findings import XRayTaken
-from amptui.records.run import PrecisionChanged
-from tests.tiny import Log, Tiny, prepare, switching, train
 
 CPU = torch.device("cpu")
 # torch sets these attributes when it is imported; its types do not know them.
@@ -69,21 +64,6 @@ def test_every_way_to_choose_tf32_is_kept_and_both_sets_of_flags_agree(choose: s
     assert Tf32Flags.current() == chosen
     if before is not None:
         assert older_flags() == before
-
-
-@pytest.mark.parametrize("choose", ["older, on", "newer, products", "both"])
-def test_a_model_file_may_choose_tf32_either_way(choose: str) -> None:
-    class Choosing(Tiny):
-        def build_model(self) -> nn.Module:
-            CHOICES[choose]()
-            return super().build_model()
-
-    control = Control()
-    log = Log(switching(control, {3: "ieee", 6: "bf16", 9: "fp32"}))
-    control.ask(XRayRequest())
-    assert train(prepare(Choosing()), log, control) == "done"
-    assert [record.current for record in log.of(PrecisionChanged)] == ["ieee", "bf16", "fp32"]
-    assert len(log.of(XRayTaken)) == 1
 
 
 def test_a_cpu_runs_everything_but_tf32_and_what_needs_torchao() -> None:

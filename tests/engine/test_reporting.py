@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from amptui.engine.probes.gradients import GradientProbe
-from amptui.engine.readback import DeviceReadback, HostReadback, open_readback
+from amptui.engine.readback import DeviceReadback, open_readback
 from amptui.engine.reporting import StepReporter
-from amptui.engine.step_rows import RowLayout, StepFacts, StepKind
-from amptui.records.run import EpochFinished, LossScaleChanged, NonFinite, StepSkipped
+from amptui.engine.step_rows import StepFacts, StepKind
+from amptui.records.run import EpochFinished
 from amptui.records.steps import StepRecord
 from tests.engine.clock import Clock
 from tests.tiny import Log, no_waits
@@ -22,8 +22,6 @@ MODEL = nn.Linear(1, 1)  # two gradients of one element each: weight, bias
 
 KIND = StepKind(epoch=1, precision="fp32")
 FACTS = StepFacts(KIND, step=1, samples=8, data_seconds=0.001, load_start=0.0, lr=0.1)
-SCALED_KIND = StepKind(epoch=1, precision="fp16", layout=RowLayout(scaled=True), gradients_scaled=True)
-SCALED = FACTS._replace(kind=SCALED_KIND)
 
 
 def reporter() -> tuple[StepReporter, Log]:
@@ -36,71 +34,6 @@ def measured(weight: float, bias: float) -> list[float]:
     MODEL.weight.grad, MODEL.bias.grad = torch.tensor([[weight]]), torch.tensor([bias])
     row: list[float] = GradientProbe(MODEL).measure().tolist()
     return row
-
-
-def scaled_row(
-    loss: float, scale: float, *, skipped: bool = False, after: float | None = None
-) -> list[float]:
-    """A row of fp16: loss, scaler's values, scaled gradients."""
-    gradients = measured(math.inf if skipped else 3.0 * scale, 4.0 * scale)
-    return [loss, scale, float(skipped), scale if after is None else after, 5.0, *gradients]
-
-
-def test_a_skip_names_who_overflowed_and_what_became_of_the_scale() -> None:
-    report, log = reporter()
-    for step in (1, 2):
-        report.steps([(SCALED._replace(step=step), scaled_row(0.5, 64.0, skipped=True, after=32.0), None)])
-    skips = log.of(StepSkipped)
-    assert [skip.consecutive for skip in skips] == [1, 2]
-    first = skips[0]
-    assert (first.loss_scale, first.loss, first.names, first.count) == (64.0, 0.5, ("weight",), 1)
-    assert log.of(NonFinite) == []
-    changes = log.of(LossScaleChanged)
-    assert [(c.step, c.previous, c.current, c.reason) for c in changes] == [
-        (1, 64.0, 32.0, "backoff"),
-        (2, 64.0, 32.0, "backoff"),
-    ]
-    report.steps([(SCALED._replace(step=3), scaled_row(0.5, 32.0, after=64.0), None)])
-    assert report.consecutive_skips == 0
-    assert log.of(LossScaleChanged)[-1].reason == "growth"
-
-
-@pytest.mark.parametrize(("loss", "kind"), [(math.nan, "nan"), (math.inf, "inf"), (-math.inf, "inf")])
-def test_a_loss_that_is_not_finite_is_reported_even_of_a_skipped_step(loss: float, kind: str) -> None:
-    report, log = reporter()
-    report.steps([(SCALED, scaled_row(loss, 64.0, skipped=True, after=32.0), None)])
-    (nonfinite,) = log.of(NonFinite)
-    assert (nonfinite.what, nonfinite.kind, nonfinite.step) == ("loss", kind, 1)
-
-
-@pytest.mark.parametrize(
-    ("gradients", "kinds", "names"),
-    [
-        ((math.nan, 1.0), ("nan",), ("weight",)),
-        ((1.0, math.inf), ("inf",), ("bias",)),
-        ((math.inf, math.nan), ("nan", "inf"), ("bias", "weight")),
-    ],
-)
-def test_bad_gradients_of_an_applied_step_are_named(
-    gradients: tuple[float, float], kinds: tuple[str, ...], names: tuple[str, ...]
-) -> None:
-    report, log = reporter()
-    report.steps([(FACTS, [0.5, *measured(*gradients)], None)])
-    (nonfinite,) = log.of(NonFinite)
-    assert (nonfinite.what, nonfinite.kind, nonfinite.kinds) == ("gradient", kinds[0], kinds)
-    assert (nonfinite.names, nonfinite.count) == (names, len(names))
-    assert log.of(StepRecord)[0].nonfinite_gradients == len(names)
-
-
-def test_a_dropped_row_is_a_step_without_numbers() -> None:
-    report, log = reporter()
-    report.steps([(SCALED, None, None)])
-    (record,) = log.of(StepRecord)
-    assert (record.loss, record.step_seconds, record.grad_norm, record.loss_scale) == (None,) * 4
-    assert record.samples == 8
-    assert not record.skipped
-    assert report.delivered == 1
-    assert report.loss_is_finite
 
 
 Steps = list[tuple[float | None, float | None]]
@@ -165,25 +98,6 @@ def into(delivered: Delivered) -> Callable[[Sequence[float] | None, float | None
 rows = st.lists(
     st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=4), min_size=1, max_size=4
 )
-
-
-@given(st.lists(st.tuples(st.sampled_from(["step", "untimed", "gap"]), st.integers(0, 5)), max_size=12))
-def test_a_step_is_timed_from_the_previous_step_or_interval(course: list[tuple[str, int]]) -> None:
-    clock, delivered = Clock(), Delivered()
-    readback = HostReadback(clock)
-    expected, start = [], clock.now
-    for what, seconds in course:
-        clock.now += seconds
-        if what == "gap":
-            readback.begin_interval()
-            start = clock.now
-        else:
-            readback.push([torch.zeros(1)], into(delivered), timed=what == "step")
-            expected.append(clock.now - start if what == "step" else None)
-            start = clock.now if what == "step" else start
-    readback.drain()
-    readback.flush()
-    assert [seconds for _, seconds in delivered] == expected
 
 
 # ---------------------------------------------------------------------------------------- CUDA

@@ -10,39 +10,6 @@ CPU = torch.device("cpu")
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
 
 
-class Rebinding(nn.Module):
-    """Does to its buffers what people do in forward()."""
-
-    mean: Tensor
-    queue: Tensor | None
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(2))
-        self.register_buffer("queue", None)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        self.mean = 0.9 * self.mean + 0.1 * inputs
-        self.queue = inputs
-        if not hasattr(self, "mask"):
-            self.register_buffer("mask", torch.ones(2))
-        return inputs
-
-
-def test_replaced_and_new_buffers_are_restored() -> None:
-    model = Rebinding()
-    mean = model.mean
-    snapshot = Snapshot(model, CPU)
-    model(torch.ones(2))
-    snapshot.restore()
-    assert model.mean is mean
-    assert mean.tolist() == [0, 0]
-    assert model.queue is None
-    assert not hasattr(model, "mask")
-    model(torch.ones(2))
-    assert set(model.state_dict()) == {"mean", "queue", "mask"}
-
-
 def test_weights_that_a_forward_pass_changes_are_restored() -> None:
     class Moving(nn.Module):
         def __init__(self) -> None:

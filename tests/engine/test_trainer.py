@@ -16,7 +16,7 @@ from amptui.records.control import ComparisonRequest, Control, PauseRequest, Pre
 from amptui.records.findings import PrecisionsCompared
 from amptui.records.run import BlockFinished, EpochFinished, PauseChanged, PrecisionChanged, Record
 from amptui.records.steps import StepRecord
-from tests.tiny import Log, Tiny, Unautocastable, log_of, losses, prepare, train
+from tests.tiny import Log, Tiny, log_of, losses, prepare, train
 
 
 def test_a_pause_makes_no_step_and_a_switch_meanwhile_counts() -> None:
@@ -53,15 +53,6 @@ def test_any_switching_keeps_every_step_once_and_in_order(at: dict[int, str]) ->
     assert changes == [
         (step, before, after) for step, (before, after) in enumerate(pairwise(expected), 2) if before != after
     ]
-
-
-def test_the_first_steps_of_a_block_are_settling() -> None:
-    log = log_of(prepare(Tiny(epochs=15)), at={60: "bf16"})
-    for precision, first in (("fp32", 1), ("bf16", 61)):
-        steps = [record for record in log.of(StepRecord) if record.precision == precision]
-        settling = [record.step for record in steps if record.settling]
-        assert MIN_STEPS <= len(settling) <= MAX_STEPS
-        assert settling == list(range(first, first + len(settling)))
 
 
 @pytest.mark.parametrize("phase", ["paused", "validating"])
@@ -122,40 +113,6 @@ def test_precisions_run_in_turns_until_the_ratio_is_known_and_the_chosen_one_ret
     assert changes[:4] == ["fp32", "bf16", "fp32", "bf16"]
     blocks = log.of(BlockFinished)
     assert sum(block.steps for block in blocks) == ended[0] + 20
-
-
-def test_a_switch_by_hand_ends_it() -> None:
-    control = Control()
-
-    def watch(record: Record) -> None:
-        if isinstance(record, StepRecord) and record.step == 5:
-            control.ask(FP32_AND_BF16)
-        if isinstance(record, PrecisionsCompared) and record.rounds == 1:
-            control.ask(PrecisionRequest("fp32"))
-
-    log = Log(watch)
-    train(prepare(Lasting(), steps=600), log, control)
-    result = log.of(PrecisionsCompared)[-1]
-    assert (result.over, result.reason, result.rounds) == (True, "stopped", 1)
-    last = log.of(PrecisionChanged)[-1].step
-    assert log.of(StepRecord)[-1].precision == "fp32"
-    assert last < 400
-
-
-def test_the_others_are_compared_without_a_precision_that_fails() -> None:
-    control = Control()
-    control.ask(ComparisonRequest(("fp32", "bf16", "ieee")))
-
-    def watch(record: Record) -> None:
-        if isinstance(record, PrecisionsCompared) and record.over:
-            control.ask(StopRequest("compared"))
-
-    log = Log(watch)
-    train(prepare(Unautocastable(epochs=Lasting.epochs), steps=2000, max_rounds=2), log, control)
-    result = log.of(PrecisionsCompared)[-1]
-    assert (result.reason, result.rounds, result.most_rounds) == ("limit", 2, 2)
-    assert [(row.precision, row.blocks) for row in result.rows] == [("fp32", 2), ("ieee", 2)]
-    assert list(result.failed) == ["bf16"]
 
 
 # ------------------------------------------------------------------------------------------ warm-up

@@ -74,16 +74,6 @@ def test_names_are_those_before_compiling(suffix: str, tmp_path: Path) -> None:
     load_weights(partly.model, file)
 
 
-@needs_safetensors
-def test_tied_weights_have_both_names_in_either_format(tmp_path: Path) -> None:
-    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
-    model[1].weight = model[0].weight
-    for suffix in (".pt", ".safetensors"):
-        file = tmp_path / f"weights{suffix}"
-        save_weights(model, Tiny(), file)
-        load_weights(model, file)
-
-
 def test_a_stopped_run_saves_its_weights_and_a_failed_one_leaves_the_old_file(tmp_path: Path) -> None:
     file = tmp_path / "weights.pt"
     file.write_text("old")

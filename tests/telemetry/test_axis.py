@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from amptui.telemetry.axis import Axis, Kind, axis, kind_for, round_down, round_up, smoothed
+from amptui.telemetry.axis import Kind, axis, smoothed
 
 FINITE = st.floats(-1e300, 1e300) | st.floats(-100, 100) | st.sampled_from([0.0, 5e-324, -1e-310, 1.0])
 KINDS = st.sampled_from(["linear", "log10", "log2"])
@@ -78,23 +78,6 @@ def test_labels_are_few_within_the_axis_and_at_equal_distances(
 )
 def test_labels(low: float, high: float, kind: Kind, most: int, ticks: tuple[float, ...]) -> None:
     assert axis(low, high, kind).ticks(most) == pytest.approx(ticks)
-
-
-def test_a_wide_range_of_positive_values_has_a_logarithmic_axis() -> None:
-    kinds = [
-        kind_for(np.array(values)) for values in ([0.01, 2.0], [1.0, 50.0], [-1.0, 5000.0], [], [np.nan])
-    ]
-    assert kinds == ["log10", "linear", "linear", "linear", "linear"]
-    assert [Axis(1, 2, "log2").is_logarithmic, Axis(1, 2).is_logarithmic] == [True, False]
-
-
-@given(st.floats(1e-300, 1e300) | st.integers(1, 10**15))
-def test_round_numbers_are_1_2_or_5_with_zeros_and_near(value: float) -> None:
-    above, below = round_up(value), round_down(value)
-    assert value * (1 - 1e-6) <= above <= 2.5 * value * (1 + 1e-6)
-    assert value / 2.5 * (1 - 1e-6) <= below <= value * (1 + 1e-6)
-    assert is_round(above)
-    assert is_round(below)
 
 
 # ---------------------------------------------------------------------------------------- smoothing

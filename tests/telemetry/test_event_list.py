@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import pytest
 
-from amptui.records.ranks import RanksAwaited, RanksOverflowed
-from amptui.records.run import EpochFinished, Note, Printed, Record
+from amptui.records.ranks import RanksOverflowed
+from amptui.records.run import Note, Printed, Record
 from amptui.telemetry.eventlog import OTHERS, PRINTS
 from amptui.telemetry.events import Event
 from amptui.telemetry.session import Session
@@ -17,14 +17,6 @@ from tests.builders import fold, make_started, make_step, make_switch, view_of
 from tests.telemetry.record_samples import backoff, growth, nonfinite, skip, skip_row
 
 WARNING = Note(time=1.0, severity="warning", text="mind this")
-
-
-def epoch(number: int, step: int) -> EpochFinished:
-    return EpochFinished(time=1.0, step=step, epoch=number, seconds=2.3, mean_loss=0.5, validation=None)
-
-
-def awaited(seconds: float, *, over: bool = False) -> RanksAwaited:
-    return RanksAwaited(time=1.0, step=7, ranks=(3,), count=1, phase="after_step", seconds=seconds, over=over)
 
 
 def printed(
@@ -39,13 +31,6 @@ bar = partial(printed, live=True)
 def about(event: Event) -> Any:
     """A row of skips or a storm, which tell different things."""
     return event.about
-
-
-def test_a_wait_is_told_when_it_begins_and_when_it_is_over() -> None:
-    events = view_of(awaited(10.0), awaited(15.0), awaited(34.0)).events
-    assert [event.about for event in events] == [awaited(10.0)]
-    events = view_of(awaited(10.0), awaited(15.0), awaited(34.0, over=True)).events
-    assert [event.about for event in events] == [awaited(34.0, over=True), awaited(10.0)]
 
 
 # --------------------------------------------------------------------------------------------- skips
@@ -121,14 +106,6 @@ def test_storms_of_several_kinds_at_once_are_a_line_each_with_count_and_steps() 
             assert (storm.first.step, storm.last.step, storm.times) == (1, steps, steps)
 
 
-def test_trouble_that_goes_on_stays_on_top_of_what_happens_meanwhile() -> None:
-    view = view_of(nonfinite(612), epoch(3, 640), nonfinite(650), epoch(4, 660), nonfinite(670))
-    assert [event.kind for event in view.events] == ["nonfinite", "epoch", "epoch"]
-    assert view.events[0].step == 670
-    # Numbers tell who began first: a log that was told of a line is not told again.
-    assert [event.number for event in view.events] == [1, 3, 2]
-
-
 IN_FP16 = make_step(590, precision="fp16")
 SWITCH = make_switch(600, "fp16", "fp32")
 
@@ -164,12 +141,6 @@ def test_what_the_scaler_guards_is_a_warning_and_an_error_elsewhere(
 
 
 # -------------------------------------------------------------------------------------------- prints
-
-
-def test_the_same_print_again_and_again_is_one_line() -> None:
-    ticks = [printed(float(n), "tick") for n in range(1, 1001)]
-    events = view_of(*ticks, printed(2000.0, "tock"), *ticks[:2]).events
-    assert [event.times for event in events] == [2, 1, 1000]
 
 
 def test_a_progress_bar_is_one_line_that_changes_until_its_stream_prints_the_next() -> None:

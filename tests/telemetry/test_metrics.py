@@ -11,7 +11,7 @@ from amptui.records.samples import AllocatorSample, DeviceSample, GpuSample, Hos
 from amptui.telemetry.metrics import MAX_NAMED
 from amptui.telemetry.view import MetricKind, SessionView
 from tests.builders import fold, view_of
-from tests.telemetry.record_samples import resumed, run, step, steps
+from tests.telemetry.record_samples import run, step, steps
 from tests.telemetry.whole_runs import restored_from
 
 
@@ -56,12 +56,6 @@ def test_columns_and_parts_have_the_values_of_their_steps() -> None:
     assert ("step", "grad_max") not in names(view), "never measured"
 
 
-def test_parameter_groups_with_learning_rates_of_their_own_are_told_apart() -> None:
-    view = view_of(run(), step(1), step(2, lr=0.1, group_lrs=(0.1, 0.2)), step(3))
-    assert values(view, "step", "lr 2") == {2: 0.2}
-    assert ("step", "lr 3") not in names(view)
-
-
 def test_a_validation_is_kept_at_its_step() -> None:
     epoch = EpochFinished(
         time=103.0,
@@ -76,16 +70,6 @@ def test_a_validation_is_kept_at_its_step() -> None:
     assert values(view, "validation", "loss") == {3: 0.5, 6: 0.3}
     assert values(view, "validation", "accuracy") == {6: 0.9}
     assert values(view, "own validation", "f1") == {3: 0.25, 6: 0.5}
-
-
-def test_the_gpu_that_trains_is_sampled_at_the_newest_step() -> None:
-    view = view_of(
-        run(), sampled(50.0), *steps(1, 4), sampled(300.0), *steps(5, 6), sampled(310.0), sampled(320.0)
-    )
-    assert values(view, "device", "power_watts") == {4: 300.0, 6: 320.0}
-    assert values(view, "device", "allocated_bytes") == {4: 1000.0, 6: 1000.0}
-    assert ("device", "temperature_c") not in names(view)
-    assert ("device", "power_watts") not in names(view_of(run(), *steps(1, 4), sampled(1.0, uuid="GPU-2")))
 
 
 def updated(
@@ -108,19 +92,6 @@ def test_update_ratios_are_kept_by_layer_and_optimizer_and_say_what_is_estimated
         assert values(view, "update", "b") == {}, "not finite"
         assert [metric.is_estimate for metric in view.metrics if metric.kind == "update"] == [True, False]
     assert values(session.view("other"), "update", "c") == {2: 0.5}
-
-
-def test_repeated_steps_replace_the_values_of_before() -> None:
-    before: tuple[Record, ...] = (
-        *steps(1, 6, losses={"ce": 1.0}),
-        validated(3, 0.5),
-        validated(6, 0.4),
-        sampled(300.0),
-    )
-    view = view_of(run(), *before, resumed(4), *steps(5, 5, losses={"ce": 2.0}))
-    assert values(view, "part", "ce") == {1: 1.0, 2: 1.0, 3: 1.0, 4: 1.0, 5: 2.0}
-    assert values(view, "validation", "loss") == {3: 0.5}
-    assert ("device", "power_watts") not in names(view), "sampled at step 6 only"
 
 
 @pytest.mark.parametrize("extra", [0, 1])

@@ -5,18 +5,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from amptui.records.run import Record
 from amptui.records.steps import StepRecord
 from amptui.telemetry.health import LARGEST_FLOAT16
-from amptui.telemetry.numerics import MIN_OF, headroom
+from amptui.telemetry.numerics import MIN_OF
 from amptui.telemetry.view import GrowthOutlook, NumericsView
-from tests.builders import assert_holds, fold, make_started, make_step, make_steps, view_of
-from tests.telemetry.record_samples import backoff, growth, module, skip, traced, window, xray
+from tests.builders import assert_holds, make_started, make_step, make_steps, view_of
+from tests.telemetry.record_samples import backoff, growth, skip, traced, window, xray
 
 
 def numerics_of(*records: Record) -> NumericsView:
@@ -32,11 +29,6 @@ def scaled(number: int, doublings_left: float, scale: float = 65536.0, **changes
 SKIPPED = make_step(1, precision="fp16", grad_max=math.inf, skipped=True)
 
 # ---------------------------------------------------------------------------------------- headroom
-
-
-@given(grad_max=st.floats(1e-30, 1e30), scale=st.floats(1e-30, 1e30))
-def test_the_headroom_is_the_formula(grad_max: float, scale: float) -> None:
-    assert headroom(grad_max, scale) == pytest.approx(math.log2(65504 / (grad_max * scale)), abs=1e-9)
 
 
 LOW = scaled(1, 0.5)
@@ -136,33 +128,3 @@ KNOWN: dict[str, tuple[Sequence[Record], dict[str, Any]]] = {
 @pytest.mark.parametrize(("records", "expected"), KNOWN.values(), ids=KNOWN)
 def test_what_is_known_of_gradients(records: Sequence[Record], expected: dict[str, Any]) -> None:
     assert_holds(numerics_of(make_started(), *records), expected)
-
-
-def test_outside_of_float16_the_headroom_is_at_the_scale_that_the_scaler_keeps() -> None:
-    session = fold([make_started(), scaled(1, 3.0, scale=4096.0), make_step(2, grad_max=1.0)])
-    assert session.view().numerics.headroom_scale == 4096.0
-    # The change comes in one batch with steps before and after it.
-    session.fold([make_step(3, grad_max=1.0), backoff(3, 4096.0), make_step(4, grad_max=1.0)])
-    result = session.view().numerics
-    assert result.headroom_scale == 2048.0
-    np.testing.assert_allclose(result.headrooms.recent[1:], np.log2([65504 / 4096] * 2 + [65504 / 2048]))
-
-
-def test_a_nan_gradient_is_a_gap_and_not_a_value_in_the_curve() -> None:
-    measured = make_steps(1, 4, grad_max=[math.nan, 0.0, 1.0, None])
-    numerics = numerics_of(make_started(), *measured)
-    assert numerics.headrooms.recent_nonfinite.tolist() == [True, False, False, False]
-    assert np.isnan(numerics.headrooms.recent).tolist() == [True, True, False, True]
-    assert numerics.min_headroom == -math.inf
-
-
-def test_the_scaler_s_verdict_names_the_module_of_a_trace_for_as_long_as_it_holds() -> None:
-    bad = make_step(612, precision="fp16", loss=math.nan, skipped=True)
-    trace = traced(615, first=module(largest=math.inf))
-    verdict = numerics_of(make_started(), bad, skip(612, loss=math.nan), trace).scaler
-    assert (verdict.state, verdict.severity) == ("forward overflow", "warning")
-    assert verdict.began == trace.first
-    late = make_step(5000, precision="fp16", loss=math.nan, skipped=True)
-    assert numerics_of(make_started(), trace, late, skip(5000, loss=math.nan)).scaler.began is None
-    elsewhere = traced(615, first=module(largest=math.inf), precision="bf16")
-    assert numerics_of(make_started(), bad, skip(612, loss=math.nan), elsewhere).scaler.began is None

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.records.run import LossScaleChanged, PrecisionChanged, Record, RunFinished, StepSkipped
+from amptui.records.run import LossScaleChanged, PrecisionChanged, Record, StepSkipped
 from amptui.records.steps import StepRecord
 from amptui.telemetry.events import Event
 from amptui.telemetry.optimizers import FOLLOW_AFTER_STEPS, MAX_OPTIMIZERS
@@ -23,7 +23,6 @@ from tests.telemetry.record_samples import (
     nonfinite,
     run,
     skip,
-    skip_row,
     step,
     steps,
 )
@@ -174,41 +173,6 @@ def test_further_optimizers_are_left_out_and_it_is_told() -> None:
 
 def newest(session: Session) -> Event:
     return session.view().events[0]
-
-
-def test_events_name_the_optimizer_once_there_are_several() -> None:
-    session = session_of([run(optimizer="generator"), *skip_row(1, 1, 65536.0)])
-    assert newest(session).optimizer == ""
-    session.fold(STARTED[1:])
-    session.fold(skip_row(5, 1, 65536.0))
-    assert newest(session).optimizer == "generator"
-    session.fold(skip_row(5, 2, 65536.0, optimizer=DISCRIMINATOR))
-    assert newest(session).optimizer == DISCRIMINATOR
-    session.fold([nonfinite(7, optimizer=DISCRIMINATOR)])
-    assert newest(session).optimizer == DISCRIMINATOR
-    session.fold([RunFinished(time=105.0, steps=50, seconds=5.0, reason="done")])
-    assert newest(session).optimizer == ""
-
-
-def test_skips_in_a_row_are_in_a_row_of_one_optimizer() -> None:
-    session = session_of(
-        [*STARTED, *skip_row(1, 1, 65536.0), *skip_row(2, 1, 65536.0, optimizer=DISCRIMINATOR)]
-    )
-    session.fold(skip_row(2, 1, 32768.0))
-    rows = [event.about for event in session.view().events if event.kind == "skip"]
-    assert [getattr(row, "count", None) for row in rows] == [2, 1]
-
-
-# --------------------------------------------------------------------------- losses and precisions
-
-
-def test_a_step_without_a_loss_for_a_reason_was_measured() -> None:
-    unknown = steps(1, 3, precision="fp16", loss=None, loss_form="no backward")
-    view = session_of([run(), *unknown, step(4, precision="fp16", loss=None)]).view()
-    assert view.unmeasured_steps == 1
-    assert view.scaler.applied == 3
-    assert (view.last, view.newest and view.newest.step) == (None, 4)
-    assert view.skips.recent[:3].tolist() == [0.0, 0.0, 0.0]
 
 
 # ------------------------------------------------------------------------------------ the device

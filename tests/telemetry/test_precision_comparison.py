@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from amptui.records.run import PRECISION_ORDER, PauseChanged, PhaseChanged, PrecisionChanged, Record
 from amptui.records.steps import StepRecord
 from amptui.telemetry.comparison import (
-    DISAGREEMENT,
     WINDOW_STEPS,
     LossesAfter,
     PrecisionLedger,
@@ -23,8 +22,8 @@ from amptui.telemetry.comparison import (
     losses_after,
 )
 from amptui.telemetry.view import Comparison, PrecisionStats
-from tests.builders import assert_holds, make_started, make_step, make_steps, view_of
-from tests.telemetry.record_samples import device, run, step, steps, stretches
+from tests.builders import assert_holds, make_step, make_steps, view_of
+from tests.telemetry.record_samples import device, run, steps, stretches
 
 NAMES = [field.name for field in fields(Comparison)]
 
@@ -203,48 +202,6 @@ def test_precisions_side_by_side(batches: Sequence[list[StepRecord]], expected: 
     assert_holds(SimpleNamespace(**rows, **{f: getattr(comparison, f) for f in NAMES}), expected)
 
 
-@pytest.mark.parametrize("slow_steps", [0, 1, 4])
-def test_steps_whose_mean_and_median_disagree_have_no_speed_up(slow_steps: int) -> None:
-    """Of 100 AMP steps at twice the speed, each slow one takes five times as long as an FP32 step."""
-    slow = 200 - slow_steps
-    comparison = compared(
-        make_steps(1, 100, step_seconds=0.004),
-        make_steps(101, slow, precision="fp16", step_seconds=0.002),
-        *([make_steps(slow + 1, 200, precision="fp16", step_seconds=0.02)] if slow_steps else []),
-    )
-    by_mean = 0.4 / (0.002 * (100 - slow_steps) + 0.02 * slow_steps)
-    if 2.0 / by_mean > DISAGREEMENT:
-        assert (comparison.missing, comparison.speedup) == ("steady steps", None)
-    else:
-        assert comparison.missing == ""
-        assert comparison.speedup == pytest.approx(by_mean)
-
-
-def test_the_amp_precision_that_runs_is_compared_however_long_another_ran() -> None:
-    steps = [
-        *make_steps(1, 50),
-        *make_steps(51, 200, precision="fp16"),
-        *make_steps(201, 230, precision="bf16"),
-    ]
-    assert [view_of(make_started(), *steps[:end]).comparison.low for end in (200, 230)] == ["fp16", "bf16"]
-
-
-def test_the_memory_saving_needs_both_peaks_and_a_peak_never_falls() -> None:
-    sums = ledger(FP32, FP16)
-    for precision, peak, saving in (
-        ("fp32", 2000, None),
-        ("fp16", None, None),
-        ("fp16", 1200, 0.4),
-        ("fp16", 1000, 0.4),
-        ("fp16", 3000, -0.5),  # negative is more
-    ):
-        sums.add_peak(precision, peak)
-        assert sums.comparison().memory_saving == (None if saving is None else pytest.approx(saving))
-    alone = PrecisionLedger()
-    alone.add_peak("fp16", 1)
-    assert alone.comparison().rows == ()
-
-
 @given(
     seconds=st.lists(
         st.none() | st.floats(1e-6, 1e3) | st.sampled_from([math.nan, math.inf, 0.0]), max_size=60
@@ -269,22 +226,6 @@ def test_the_row_equals_a_naive_count(seconds: list[float | None]) -> None:
 def after_switches(*batches: list[StepRecord]) -> LossesAfter | None:
     view = view_of(*chain(*batches))
     return losses_after(view, view.comparison)
-
-
-def falling(first: int, last: int, precision: str, begin: float) -> list[StepRecord]:
-    """A loss that falls by a thousandth a step from ``begin`` on."""
-    return [
-        step(n, precision=precision, loss=begin - (n - first) / 1000, step_seconds=0.004)
-        for n in range(first, last + 1)
-    ]
-
-
-def test_both_losses_are_of_the_same_number_of_steps_of_the_longest_stretch_of_either() -> None:
-    longest = falling(1, 300, "fp32", 2.0), falling(301, 420, "fp16", 1.0)
-    for others in ((), (falling(421, 450, "fp32", 5.0), falling(451, 480, "fp16", 7.0))):
-        # The mean of the last 20 of 120 steps, the 110th on average.
-        expected = {"steps": 120, "baseline": 2.0 - 0.1095, "low": 1.0 - 0.1095}
-        assert_holds(after_switches(*longest, *others), expected)
 
 
 @pytest.mark.parametrize(("loss", "told"), [(math.nan, math.nan), (math.inf, math.nan), (None, None)])
@@ -351,20 +292,6 @@ def test_only_what_something_measured_shows_is_a_reason(
     data: tuple[float, float], busy: tuple[float, float], speedup: float | None, reason: str
 ) -> None:
     assert held_back(data, busy, speedup=speedup) == reason
-
-
-# ------------------------------------------------------------------------------------- data's part
-
-
-def test_the_data_s_part_is_of_the_counted_steps_alone() -> None:
-    (row,) = comparison_of(
-        *steps(1, 10, settling=True, data_seconds=9.0),
-        *steps(11, 20, step_seconds=0.004, data_seconds=0.001),
-        *steps(21, 21, step_seconds=None, data_seconds=9.0),
-        *steps(22, 22, step_seconds=0.006, data_seconds=None),
-    ).rows
-    assert row.steps == 11
-    assert row.data_fraction == pytest.approx(0.25)
 
 
 # ------------------------------------------------------------------------------------- utilization

@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.records.run import EAGER_SUFFIX, PRECISION_ORDER, PRECISIONS
-from amptui.telemetry.comparison import MIN_STEPS, compare, low_precision_now, references
+from amptui.records.run import EAGER_SUFFIX, PRECISION_ORDER
+from amptui.telemetry.comparison import MIN_STEPS, compare
 from amptui.telemetry.view import PrecisionStats
-from tests.telemetry.record_samples import compared, measured
 
 WITHOUT_AUTOCAST = {"fp32", "ieee", "tf32"}
 JUDGED_AGAINST = {
@@ -52,12 +51,6 @@ def most_used(rows: list[PrecisionStats], names: set[str]) -> set[str]:
     return {row.precision for row in used if (row.steps, row.warm_up_steps) == most}
 
 
-def test_every_precision_has_a_reference_that_runs_before_it_in_tables() -> None:
-    for name, expected in JUDGED_AGAINST.items():
-        assert set(references(name)) == expected
-        assert all(PRECISIONS.index(other) < PRECISIONS.index(name) for other in references(name))
-
-
 @given(ROWS, st.sampled_from(QUESTIONS))
 def test_each_question_has_its_own_pair_and_gain(rows: list[PrecisionStats], question: str) -> None:
     comparison = compare(rows, question)
@@ -83,28 +76,3 @@ def test_each_question_has_its_own_pair_and_gain(rows: list[PrecisionStats], que
     saving = None if None in peaks else 1 - (peaks[1] or 0) / (peaks[0] or 1)
     assert comparison.memory_saving == (None if saving is None else pytest.approx(saving))
     assert (comparison.missing == "more steps") == (not enough)
-
-
-@pytest.mark.parametrize(
-    ("current", "test", "low"),
-    [
-        (None, None, ""),
-        ("fp32", None, ""),
-        ("fp16 eager", None, "fp16"),
-        ("fp8", None, "fp8"),
-        ("fp8", ("fp32", "bf16"), "bf16"),
-        ("fp32", ("fp32", "bf16"), "bf16"),
-        ("bf16", ("bf16", "fp8"), "fp8"),
-        ("fp8", ("bf16", "fp8"), "fp8"),
-        ("fp32", ("fp32", "tf32"), ""),
-    ],
-)
-@pytest.mark.parametrize("over", [False, True])
-def test_what_alternates_is_one_precision_in_both_halves(
-    current: str | None, test: tuple[str, ...] | None, low: str, *, over: bool
-) -> None:
-    rows = tuple(measured(name) for name in test or ())
-    result = None if test is None else compared(1, baseline=test[0], rows=rows, over=over)
-    if over and test is not None:
-        low = low_precision_now(current, None)
-    assert low_precision_now(current, result) == low

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from amptui.records.steps import StepRecord
 from amptui.telemetry.scaler import ScalerWatch
 from amptui.telemetry.scaling import RECENT_STEPS, ScalerVerdict, judge_scaler, judge_skip
-from tests.telemetry.record_samples import backoff, growth, skip, step, stretches
+from tests.telemetry.record_samples import skip, step, stretches
 
 FIRST: dict[str, Any] = {"skips_before": 0, "scale_has_grown": False}
 
@@ -80,21 +80,6 @@ def verdict_of(outcomes: str) -> ScalerVerdict:
 def test_each_state_follows_its_rule(outcomes: str, state: str, severity: str) -> None:
     verdict = verdict_of(outcomes)
     assert (verdict.state, verdict.severity) == (state, severity)
-
-
-def test_a_scale_that_has_grown_ends_the_calibration() -> None:
-    watch = watched("...s")
-    assert judge_scaler(watch.facts()).state == "calibrating"
-    watch.add_change(growth(2, 65536.0))
-    assert judge_scaler(watch.facts()).state == "backing off"
-
-
-def test_a_scale_below_one_is_collapsing_whatever_the_steps_do() -> None:
-    watch = watched("." * 200)
-    watch.add_change(backoff(200, 1.0))
-    verdict = judge_scaler(watch.facts())
-    assert (verdict.state, verdict.severity) == ("collapsing", "error")
-    assert verdict.facts.scale == 0.5
 
 
 def naive_facts(outcomes: Sequence[str]) -> tuple[int, int, int, int]:

@@ -5,14 +5,13 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from amptui.diagnosis.event_words import event_text
 from amptui.records.answers import RequestMade, RequestRefused, RequestTaken
-from amptui.records.run import BlockFinished, Note, PauseChanged, PhaseChanged, Record, RunFailed, RunFinished
+from amptui.records.run import BlockFinished, PauseChanged, PhaseChanged, Record, RunFailed, RunFinished
 from amptui.records.steps import Steps
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import PrecisionSwitch, RunStatus, SessionView
@@ -27,7 +26,7 @@ from tests.builders import (
     one_by_one,
     view_of,
 )
-from tests.telemetry.record_samples import backoff, device, resumed, run, step, steps
+from tests.telemetry.record_samples import backoff, device, run, step, steps
 from tests.telemetry.record_strategies import BLOCKS, OTHER_RECORDS, RECORDS
 
 START = make_started()
@@ -179,41 +178,6 @@ def test_what_records_tell_is_known(records: Sequence[Record], expected: dict[st
     assert_holds(view_of(*records), expected)
 
 
-def test_all_curves_share_one_axis_of_steps() -> None:
-    view = view_of(
-        *make_steps(101, 102, step_seconds=0.004),
-        make_step(103, loss=None, step_seconds=None),
-        make_step(104, precision="fp16", skipped=True, loss=math.inf, step_seconds=0.002),
-    )
-    for series in (view.loss, view.samples_rate, view.loss_scale, view.skips, view.numerics.headrooms):
-        assert (series.first_step, series.last_step) == (101, 104)
-    np.testing.assert_allclose(view.loss.recent, [0.5, 0.5, np.nan, np.nan])
-    assert view.loss.recent_nonfinite.tolist() == [False, False, False, True]
-    np.testing.assert_allclose(view.samples_rate.recent, [64_000, 64_000, np.nan, np.nan])
-    np.testing.assert_allclose(view.loss_scale.recent, [np.nan, np.nan, np.nan, 65536])
-    np.testing.assert_allclose(view.skips.recent, [0, 0, np.nan, 1])
-    gap = view_of(*make_steps(1, 2), *make_steps(6, 7)).loss
-    np.testing.assert_array_equal(np.isnan(gap.recent), [False, False, True, True, True, False, False])
-
-
-def test_a_run_that_starts_again_does_its_steps_again_from_the_checkpoint_on() -> None:
-    session = fold([START, *make_steps(1, 50, loss=9.0), make_switch(41, "fp32", "fp16")])
-    session.fold([FAILED, make_started(time=900.0), *make_steps(31, 40, loss=1.0, time=901.0)])
-    view = session.view()
-    assert_holds(
-        view,
-        {
-            "step": 40,
-            "loss.count": 40,
-            "state": "running",
-            "switches": (PrecisionSwitch(1, "fp32"),),
-            "precision": "fp32",
-            "elapsed_seconds": 1.0,
-        },
-    )
-    assert view.loss.recent.tolist() == [9.0] * 30 + [1.0] * 10
-
-
 def test_the_time_left_comes_from_the_newest_settled_steps_of_one_precision() -> None:
     session = fold([make_started(total_steps=1000)])
     for records, eta_seconds in (
@@ -239,17 +203,6 @@ def test_the_status_is_what_the_view_says(records: list[Record]) -> None:
     status, view = session.status(), session.view()
     for attribute in fields(RunStatus):
         assert repr(getattr(status, attribute.name)) == repr(getattr(view, attribute.name))
-
-
-def test_the_view_is_shared_for_as_long_as_nothing_new_comes() -> None:
-    session = fold([START, *make_steps(1, 50)])
-    view = session.view()
-    assert session.view() is view
-    session.fold([Note(time=101.0, severity="info", text="hello")])
-    newer = session.view()
-    assert newer is not view
-    assert newer.loss is view.loss
-    assert newer.comparison is view.comparison
 
 
 def numbers(view: SessionView) -> SessionView:
@@ -335,24 +288,3 @@ def test_a_request_is_pending_until_its_answer_comes() -> None:
     session.fold([refused(2), taken(1)])
     assert session.view().pending == (made(3),)
     assert session.view().answers == (refused(2), taken(1))
-
-
-@pytest.mark.parametrize(
-    "last",
-    [
-        RunFinished(time=103.0, steps=5, seconds=3.0, reason="done"),
-        RunFailed(time=103.0, step=5, error="out of memory", traceback=""),
-    ],
-)
-def test_nothing_is_pending_after_the_end_nor_for_the_process_that_goes_on(last: Record) -> None:
-    session = session_of(made(1), last)
-    assert session.view().pending == ()
-    session.fold([resumed(5)])
-    assert session.view().pending == ()
-
-
-def test_what_is_asked_before_a_run_begins_is_pending_until_it_is_answered() -> None:
-    session = fold([made(1), run()])
-    assert session.view().pending == (made(1),)
-    session.fold([*steps(1, 5), taken(1)])
-    assert session.view().pending == ()

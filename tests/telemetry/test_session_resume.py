@@ -12,7 +12,6 @@ from amptui.records.run import EpochFinished, PauseChanged, Record, RunFailed, R
 from amptui.telemetry.view import PrecisionSwitch
 from tests.builders import (
     assert_holds,
-    fold,
     make_resumed,
     make_started,
     make_step,
@@ -22,7 +21,7 @@ from tests.builders import (
 )
 from tests.diagnosis.wording import event_lines, table
 from tests.golden import Goldens
-from tests.telemetry.record_samples import backoff, compared, growth, memory, skip
+from tests.telemetry.record_samples import compared, memory
 
 START = make_started()
 VALIDATION = Validation(loss=0.4, accuracy=None, samples=8)
@@ -178,51 +177,7 @@ def test_switches_of_lost_steps_are_forgotten(
     assert view.precision == precision
 
 
-def test_the_scale_of_lost_steps_is_forgotten() -> None:
-    scaled: list[Record] = [START, *make_steps(1, 50, precision="fp16"), skip(45), backoff(45, 65536.0)]
-    scaled.append(growth(48, 32768.0))
-    first = make_step(41, precision="fp16", loss_scale=65536.0)
-    lost, again = make_resumed(40, precision="fp16"), make_resumed(50, precision="fp16")
-    for records, scale, change in (
-        ([lost], None, None),
-        ([lost, first], 65536.0, None),
-        ([again], 65536.0, growth(48, 32768.0)),
-    ):
-        scaler = view_of(*scaled, *records).scaler
-        assert (scaler.scale, scaler.last_change) == (scale, change)
-
-
-@pytest.mark.parametrize("steps_per_epoch", [30, None])
-@pytest.mark.parametrize(
-    ("records", "epoch", "epoch_step"),
-    [
-        ([make_resumed(50)], 2, 20),
-        ([make_resumed(50), *make_steps(51, 55, epoch=2)], 2, 25),
-        ([make_resumed(40), *make_steps(41, 45, epoch=2)], 2, 15),
-        ([make_resumed(20), *make_steps(21, 30), *make_steps(31, 32, epoch=2)], 2, 2),
-        ([make_resumed(20), *make_steps(21, 24)], 1, 24),
-    ],
-)
-def test_the_place_in_the_epoch_is_known_on_both_sides_of_a_resume(
-    steps_per_epoch: int | None, records: list[Record], epoch: int, epoch_step: int
-) -> None:
-    started = make_started(steps_per_epoch=steps_per_epoch)
-    before: list[Record] = [started, *make_steps(1, 30), *make_steps(31, 50, epoch=2)]
-    view = view_of(*before, *records)
-    assert (view.epoch, view.epoch_step) == (epoch, epoch_step)
-
-
 # ---------------------------------------------------------------------- what is measured in time
-
-
-def test_the_time_left_is_told_by_steps_of_the_new_process_alone() -> None:
-    session = fold([make_started(total_steps=100), *make_steps(1, 50, step_seconds=2.0)])
-    assert session.view().eta_seconds == pytest.approx(100.0)
-    session.fold([make_resumed(50)])
-    view = session.view()
-    assert (view.eta_seconds, view.step_seconds, view.samples_per_second) == (None, None, None)
-    session.fold(make_steps(51, 60, step_seconds=0.5, time=901.0))
-    assert session.view().eta_seconds == pytest.approx(20.0)
 
 
 def test_two_devices_are_not_compared() -> None:

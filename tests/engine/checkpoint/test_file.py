@@ -20,7 +20,6 @@ from amptui.engine.checkpoint.file import (
     DamagedError,
     checkpoint_name,
     checkpoints,
-    clear,
     prune,
     read,
     write,
@@ -57,15 +56,6 @@ def test_a_file_gets_its_name_last(tmp_path: Path) -> None:
     assert names(tmp_path) == ["step-000000001.pt"]
 
 
-def test_a_failure_before_the_rename_leaves_nothing(tmp_path: Path) -> None:
-    def fail() -> None:
-        raise OSError("the journal has no disk")
-
-    with pytest.raises(OSError, match="the journal has no disk"):
-        write(checkpoint_at(1), tmp_path, before_it_counts=fail)
-    assert names(tmp_path) == []
-
-
 @given(steps=st.sets(st.integers(0, 10**10), max_size=6))
 def test_the_newest_are_kept(steps: set[int], tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("checkpoints")
@@ -78,14 +68,6 @@ def test_the_newest_are_kept(steps: set[int], tmp_path_factory: pytest.TempPathF
     newest = sorted(steps, reverse=True)[:MAX_CHECKPOINTS]
     assert [path.name for path in checkpoints(folder)] == [checkpoint_name(step) for step in newest]
     assert set(others) <= set(names(folder))
-
-
-def test_checkpoints_after_the_resumed_step_are_set_aside(tmp_path: Path) -> None:
-    for name in ("step-000000005.pt", "step-000000009.pt", "step-000000007.pt.writing", "my.writing"):
-        (tmp_path / name).write_text(name)
-    clear(tmp_path, after=5)
-    assert names(tmp_path) == ["my.writing", "step-000000005.pt", "step-000000009.pt.old"]
-    clear(tmp_path / "absent", after=5)
 
 
 def flip(position: float) -> Callable[[bytes], bytes]:

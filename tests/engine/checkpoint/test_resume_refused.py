@@ -22,7 +22,6 @@ from amptui.engine.checkpoint.resume import newest_checkpoint
 from amptui.recipe.request import TrainRequest
 from amptui.records.control import StopRequest
 from amptui.records.run import Note
-from amptui.records.steps import StepRecord
 from tests.tiny import Drawing, Log, Tiny, log_of, losses, prepare, resume, train
 
 NEW_RUN = "start a new run without --resume"
@@ -111,14 +110,6 @@ def test_another_training_s_checkpoint_is_refused_with_the_difference(
     assert "without --resume" in str(raised.value)
 
 
-def test_how_long_it_is_and_how_its_weights_lie_may_change(tmp_path: Path) -> None:
-    trained(tmp_path)
-    log = Log()
-    options: dict[str, Any] = {"steps": 20, "channels_last": True, "probes": False, "validation": False}
-    assert resume(prepare(Tiny(epochs=7), **options), tmp_path, log) == "done"
-    assert log.of(StepRecord)[-1].step == 20
-
-
 class Foreign(Tiny):
     """After five steps its optimizer gets a parameter that is not the model's."""
 
@@ -139,6 +130,19 @@ def test_a_checkpoint_that_cannot_be_resumed_says_so_when_it_is_written(tmp_path
         UsageError, match="cannot be resumed: while training, the optimizer got a parameter group"
     ):
         resume(prepare(Foreign()), tmp_path, Log())
+
+
+def test_another_number_of_groups_is_told_in_one_line(tmp_path: Path) -> None:
+    sizes = [2, 4]
+
+    class Grouped(Tiny):
+        def build_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+            parameters, count = list(model.parameters()), sizes.pop()
+            return torch.optim.SGD([{"params": parameters[n::count]} for n in range(count)], lr=0.01)
+
+    log_of(prepare(Grouped()), at={3: STOP}, checkpoints=tmp_path)
+    with pytest.raises(UsageError, match="its optimizer has 4 parameter groups, but now there are 2"):
+        resume(prepare(Grouped()), tmp_path, Log())
 
 
 # -------------------------------------------------------------------------- another number of ranks

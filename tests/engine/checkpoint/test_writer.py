@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from amptui.engine.checkpoint.file import checkpoints, write
-from amptui.records.control import CheckpointRequest, Control, PauseRequest, StopRequest
+from amptui.records.control import CheckpointRequest, Control
 from amptui.records.keeping import CheckpointWritten, KeepingChanged
-from amptui.records.run import EpochFinished, PauseChanged, PhaseChanged, Record
+from amptui.records.run import EpochFinished, PhaseChanged, Record
 from amptui.records.steps import StepRecord, Steps
 from tests.tiny import Log, Tiny, prepare, stopping, train
 
@@ -120,22 +120,6 @@ def test_steps_go_on_while_a_checkpoint_waits_for_the_journal(tmp_path: Path) ->
     assert [r.step for r in log.of(StepRecord)] == list(range(1, 41))
 
 
-def test_one_requested_in_a_pause_is_written_in_it(tmp_path: Path) -> None:
-    control = Control()
-
-    def ask(record: Record) -> None:
-        if isinstance(record, StepRecord) and record.step == 4:
-            control.ask(PauseRequest(True))
-        if isinstance(record, PauseChanged) and record.paused:
-            control.ask(CheckpointRequest())
-        if isinstance(record, CheckpointWritten):
-            control.ask(StopRequest("the test"))
-
-    log = Log(ask)
-    train(prepare(Tiny()), log, control, checkpoints=tmp_path)
-    assert written(log) == [(4, "asked")]
-
-
 # ----------------------------------------------------------------------------------- trouble
 
 
@@ -188,25 +172,6 @@ class Strange(Tiny):
 
     def build_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.SGD([{"params": list(model.parameters()), "hook": print}], lr=0.1)
-
-
-class Failing(Tiny):
-    at: int = 6
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor | dict[str, Tensor]:
-        self.steps = getattr(self, "steps", 0) + 1
-        if self.steps == self.at:
-            raise ValueError("bad label")
-        return super().loss(model, batch)
-
-
-def test_a_failed_run_finishes_its_write_and_starts_no_other(tmp_path: Path) -> None:
-    journal = Journal(opens_at=5)
-    log = Log(journal.watch)
-    with pytest.raises(ValueError, match="bad label"):
-        train(prepare(Failing()), log, checkpoints=tmp_path, every=3, journaled=journal.wait)
-    assert written(log) == [(3, "interval")]
-    assert [path.name for path in tmp_path.iterdir()] == ["step-000000003.pt"]
 
 
 def test_leftovers_of_a_killed_process_are_removed_at_the_start(tmp_path: Path) -> None:

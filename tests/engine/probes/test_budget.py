@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.engine.probes.budget import Cadence
-from amptui.engine.probes.step_timer import STRAY_SECONDS, PhaseName, StepTimer
+from amptui.engine.probes.step_timer import PhaseName, StepTimer
 from amptui.records.findings import StepTimed
 from tests.engine.clock import Clock
 from tests.tiny import no_waits
@@ -37,25 +37,6 @@ def test_measuring_stays_within_the_budget(
     longest_wait = cost_seconds / budget + step_seconds
     measurements = spent / cost_seconds
     assert clock.now - began - spent <= (measurements + 1) * longest_wait + step_seconds + 1e-9
-
-
-@given(st.floats(1e-3, 1.0), st.floats(1e-3, 0.1), st.floats(0.001, 0.1), st.integers(50, 400))
-def test_what_cannot_wait_is_lent_and_paid_back(
-    step_seconds: float, cost_seconds: float, budget: float, steps: int
-) -> None:
-    """However often somebody is in a hurry: never more than one measurement beyond the budget."""
-    clock = Clock()
-    cadence = Cadence(budget, free=1, clock=clock)
-    began, spent = clock.now, 0.0
-    for _ in range(steps):
-        clock.now += step_seconds
-        if cadence.may_borrow:
-            start = clock.now
-            clock.now += cost_seconds
-            cadence.charge_since(start)
-            spent += cost_seconds
-    assert spent >= 2 * cost_seconds
-    assert spent - 2 * cost_seconds <= budget * (clock.now - began) + 1e-9
 
 
 # -------------------------------------------------------------------- the seconds of a step's parts
@@ -166,18 +147,6 @@ def device_seconds(record: StepTimed) -> dict[str, Any]:
     return {phase.name: pytest.approx(phase.device_seconds) for phase in record.phases}
 
 
-@pytest.mark.parametrize("clip", [{"clip": 0.0002}, {}])
-def test_a_cpu_s_phases_have_only_the_host_s_seconds(clip: dict[str, float]) -> None:
-    loop = Loop()
-    loop.run(HOST | clip, settling=True)
-    loop.timeline.drain()
-    (record,) = loop.timed_steps
-    assert (record.step, record.precision, record.settling) == (1, "fp32", True)
-    assert [phase.name for phase in record.phases] == ["input", *(p for p in PARTS if p in HOST | clip)]
-    assert host_seconds(record) == HOST | clip
-    assert all(phase.device_seconds is None for phase in record.phases)
-
-
 def test_phases_of_several_batches_are_summed_and_our_measurements_are_in_none() -> None:
     device = Device()
     loop = Loop(device)
@@ -210,40 +179,6 @@ def test_phases_have_the_device_s_seconds_once_it_has_finished() -> None:
     assert device_seconds(loop.timed_steps[0]) == DEVICE
     assert host_seconds(loop.timed_steps[0]) == HOST
     assert device.waits == 0
-
-
-def test_other_code_before_the_batch_is_not_input_time() -> None:
-    device = Device()
-    loop = Loop(device)
-
-    def xray() -> None:
-        loop.wait(1.5 * STRAY_SECONDS)
-        device.work(0.3)
-
-    loop.run(HOST, DEVICE, between=xray)
-    loop.timeline.flush()
-    assert loop.timed_steps == []
-    loop.run(HOST, DEVICE)
-    loop.timeline.flush()
-    assert device_seconds(loop.timed_steps[0]) == DEVICE
-
-
-def test_a_step_that_ran_twice_is_not_reported() -> None:
-    loop = Loop()
-    loop.timeline.drain()
-    loop.timeline.begin(1, "fp16", True, 0.0)
-    attempts: tuple[tuple[PhaseName, ...], ...] = (("input",), ("forward",), ("forward", "optimizer"))
-    for names in attempts:
-        loop.timeline.begin_attempt()
-        for name in names:
-            loop.wait(0.01)
-            loop.timeline.mark(name)
-    loop.timeline.flush()
-    assert loop.timed_steps == []
-    loop.step = 1
-    loop.run(HOST)
-    loop.timeline.drain()
-    assert [record.step for record in loop.timed_steps] == [2]
 
 
 @pytest.mark.gpu

@@ -35,22 +35,6 @@ def named(watch: BufferWatch) -> dict[str, str]:
     return {} if record is None else dict(zip(record.names, record.kinds, strict=True))
 
 
-def test_what_is_bad_is_told_once_until_another_buffer_is_or_it_recovered() -> None:
-    model = holding({name: torch.ones(3) for name in "abc"})
-    watch, (a, b, _) = watching(model), model.buffers()
-    b[1] = -math.inf
-    assert named(watch) == {"b": "inf"}
-    assert named(watch) == {}
-    b[1] = math.nan  # what was bad only got worse
-    assert named(watch) == {}
-    a[0] = math.inf
-    assert [*named(watch).items()] == [("b", "nan"), ("a", "inf")]
-    b[1] = 1.0
-    assert named(watch) == {}
-    b[1] = math.nan
-    assert named(watch)["b"] == "nan"
-
-
 def test_inf_in_a_mask_is_ignored_but_nan_is_not() -> None:
     mask = torch.full((4, 4), -math.inf).triu(1)
     watch = watching(holding({"mask": mask, "running_mean": torch.zeros(4)}))
@@ -86,12 +70,3 @@ def test_all_are_counted_and_the_worst_are_named_first(number: int, data: st.Dat
     assert list(record.names) == (nans + infs)[:MAX_NAMES]
     assert list(record.kinds) == (["nan"] * len(nans) + ["inf"] * len(infs))[:MAX_NAMES]
     assert record.kind == ("nan" if nans else "inf")
-
-
-def test_a_reassigned_buffer_is_found() -> None:
-    model = nn.Sequential(nn.BatchNorm1d(2))
-    watch = watching(model)
-    model[0].running_mean = torch.tensor([0.0, math.inf])
-    assert named(watch) == {"0.running_mean": "inf"}
-    model[0].register_buffer("running_mean", None)
-    assert named(watch) == {}

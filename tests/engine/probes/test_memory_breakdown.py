@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adam, Optimizer
+from torch.optim import SGD, Optimizer
 
 from amptui.engine.probes.memory_breakdown import break_down
 from amptui.records.findings import MemoryBreakdown
@@ -50,7 +50,6 @@ def convolutional() -> nn.Sequential:
     )
 
 
-PARAMETERS = 112 + 8 + 514
 IMAGES = torch.ones(2, 3, 8, 8)
 
 
@@ -102,17 +101,6 @@ def test_weights_and_gradients_count_once(
 ) -> None:
     model = build()
     assert stepped(model, SGD([p for p in model.parameters() if p.requires_grad], 0.1), inputs) == expected
-
-
-def test_adam_keeps_two_moments_and_a_step_beside_each_parameter() -> None:
-    model = convolutional()
-    assert stepped(model, Adam(model.parameters()), IMAGES) == {
-        ("weights", "float32"): 4 * PARAMETERS,
-        ("gradients", "float32"): 4 * PARAMETERS,
-        ("optimizer", "float32"): 2 * 4 * PARAMETERS + 6 * 4,
-        ("buffers", "float32"): 2 * 4 * 4,
-        ("buffers", "int64"): 8,
-    }
 
 
 # ----------------------------------------------------------------------------------- cast copies

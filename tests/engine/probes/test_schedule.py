@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from amptui.engine.divergence_guard import MIN_LOSS_SCALE
-from amptui.engine.probes.float16_window import Float16WindowProbe
-from amptui.engine.probes.schedule import BUFFERS_GAP_STEPS, TRACE_GAP_STEPS, TRACE_STEPS
+from amptui.engine.probes.gradients import GradientProbe
+from amptui.engine.probes.schedule import BUFFERS_GAP_STEPS, TRACE_GAP_STEPS, TRACE_STEPS, Probes
 from amptui.engine.snapshot import Snapshot
 from amptui.records.control import (
     Control,
@@ -84,6 +84,27 @@ def test_the_float16_window_is_measured_from_the_first_step_on() -> None:
     assert all((window.seconds or 0) > 0 for window in log.of(Float16Window))
 
 
+def test_what_was_asked_of_a_model_that_is_replaced_is_answered() -> None:
+    prepared, log = prepare(Tiny()), Log()
+    precision, answers = prepared.precisions["fp32"], list[str]()
+    before, after = (Probes(prepared, GradientProbe(prepared.model), log.emit) for _ in range(2))
+    for parameter in prepared.model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    before.arm_window(answers.append)
+    before.arm_trace(answers.append)
+    before.after_backward(1, precision, assumed_scale=65536.0)
+    assert answers == []
+    after.take_over(before)
+    after.after_backward(2, precision, assumed_scale=65536.0)
+    for step in range(3, 3 + TRACE_STEPS):
+        with after.around_step(step, precision, None):
+            prepared.model(torch.ones(2, 1, 4, 4)).sum().backward()
+    after.flush()
+    assert answers == ["", ""]
+    assert [window.step for window in log.of(Float16Window)] == [1, 2]
+    assert len(log.of(ModulesTraced)) == 1
+
+
 @pytest.mark.parametrize("clip_norm", [None, 0.5])
 def test_in_fp16_the_window_is_of_the_step_s_own_scale(clip_norm: float | None) -> None:
     log = log_of(prepare(Exploding(), precision="fp16", steps=4, clip_norm=clip_norm))
@@ -136,12 +157,6 @@ def test_persistent_trouble_is_not_traced_in_every_step() -> None:
     traced = [trace.step for trace in log.of(ModulesTraced)]
     assert len(traced) == 2
     assert traced[1] - traced[0] >= TRACE_GAP_STEPS
-
-
-def test_the_first_skips_are_a_search_and_are_not_traced() -> None:
-    log = log_of(prepare(Exploding(factor=5.0), precision="fp16", steps=20))
-    assert 0 < len(log.of(StepSkipped)) < 5
-    assert log.of(ModulesTraced) == []
 
 
 def test_nan_statistics_are_found_although_the_step_was_skipped() -> None:
@@ -214,24 +229,6 @@ def test_an_x_ray_or_a_switch_that_fails_is_told_and_changes_nothing(request_: A
         assert "bf16 failed in its first step; back to fp32: RuntimeError: no kernel" in note.text
     assert {record.precision for record in log.of(StepRecord)} == {"fp32"}
     assert losses(log) == undisturbed(UnautocastableDropping())
-
-
-def test_a_window_without_memory_is_reported_once_and_retried(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = Float16WindowProbe.measure
-    left = [True, True]
-
-    def short_of_memory(probe: Float16WindowProbe, factor: float) -> Tensor:
-        if left:
-            left.pop()
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return measured(probe, factor)
-
-    monkeypatch.setattr(Float16WindowProbe, "measure", short_of_memory)
-    log = Log()
-    assert train(prepare(Tiny(epochs=40)), log) == "done"
-    assert [note.text[:35] for note in log.of(Note)] == ["no float16 window: CUDA out of memo"]
-    assert log.of(Float16Window)
-    assert len(losses(log)) == 320
 
 
 def test_a_failure_that_no_switch_caused_ends_the_run() -> None:

@@ -108,16 +108,6 @@ class Island(Tiny):
         return functional.cross_entropy(logits, batch[1])
 
 
-def test_a_layer_kept_in_fp32_agrees_exactly() -> None:
-    record = xray(prepare(Island()), "fp16", 65536.0)
-    (inner,) = record.layers
-    assert (inner.cosine, inner.relative_error, inner.lost) == (1.0, 0.0, 0.0)
-    assert inner.output_dtype == "float32"
-    assert record.output_dtypes == dict.fromkeys(("0", "1.inner", "1", ""), "float32")
-    assert record.loss_amp == record.loss_fp32
-    assert record.saved_bytes_amp == record.saved_bytes_fp32
-
-
 def test_both_passes_draw_the_same_numbers_and_begin_with_the_same_statistics() -> None:
     class Noisy(Island):
         def build_model(self) -> nn.Module:
@@ -167,43 +157,6 @@ def test_memory_is_counted_to_the_byte() -> None:
     # In AMP half of ReLU's, log_softmax's all the same, and casts: of the batch and of the second weight. Of
     # the first none is kept, as no gradient goes on to the batch.
     assert record.saved_bytes_amp == 2 * 8 * 8 + 4 * 8 * 4 + 2 * 8 * 16 + 2 * 8 * 4 + 4
-
-
-def test_the_optimizer_s_and_the_buffers_bytes_are_their_tensors() -> None:
-    prepared = prepare(Tiny(), steps=1)
-    train(prepared, Log())
-    record = xray(prepared)
-    parameters = sum(p.numel() for p in prepared.model.parameters())
-    tensors = len(list(prepared.model.parameters()))
-    assert record.optimizer_bytes == 2 * 4 * parameters + 4 * tensors
-    assert record.buffers_bytes == 2 * 4 * 16 + 8
-
-
-def test_tied_weights_sparse_gradients_and_unused_layers_are_compared() -> None:
-    class Words(Tiny):
-        def build_model(self) -> nn.Module:
-            words, head = nn.Embedding(9, 4), nn.Linear(4, 9)
-            head.weight = words.weight
-            others = {"unused": nn.Linear(2, 2), "marks": nn.Embedding(9, 4, sparse=True)}
-            return nn.ModuleDict({"words": words, "head": head, **others})
-
-        def build_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-            return torch.optim.SGD(model.parameters(), lr=0.1)
-
-        def loss(self, model: Any, batch: Any) -> Tensor:
-            features = model["words"](batch) + model["marks"](batch)
-            return functional.cross_entropy(model["head"](features), batch)
-
-    prepared = prepare(Words())
-    record = take_xray(prepared, [torch.arange(4)], step=1, precision="bf16", loss_scale=None)
-    agreements = {layer.name: layer for layer in record.layers}
-    assert list(agreements) == ["words", "head", "unused", "marks"]
-    assert (agreements["words"].elements, agreements["head"].elements) == (36, 9)
-    assert (agreements["unused"].elements, agreements["unused"].cosine) == (0, None)
-    assert agreements["unused"].output_dtype == ""
-    assert agreements["marks"].elements == 36
-    assert (agreements["marks"].cosine or 0) > 0.99
-    assert record.gradients_bytes == 4 * (36 + 9) + 4 * (4 * 4) + 8 * 4
 
 
 # ------------------------------------------------------------------------------- it leaves no trace
