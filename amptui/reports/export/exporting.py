@@ -6,11 +6,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from amptui.base.errors import AmptuiError, RunFolderError, UsageError
 from amptui.base.runfiles import temporary_beside
-from amptui.records.ranks import RanksSampled, RanksStarted
 from amptui.records.run import Record
 from amptui.records.steps import in_batches
 from amptui.reports.export.page import page
@@ -47,6 +46,9 @@ class _Sink(Protocol):
     def close(self) -> None: ...
 
 
+_S = TypeVar("_S", bound=_Sink)
+
+
 def export(
     run: Path, *, csv: Path | None = None, tensorboard: Path | None = None, html: Path | None = None
 ) -> Exported:
@@ -70,7 +72,7 @@ def export(
         sinks: dict[Path, _Sink] = {}
         if csv is not None and ranks_csv is not None:
             sinks[csv] = stack.enter_context(_opened(csv, StepTable))
-            sinks[ranks_csv] = ranks = _LateRankTable(ranks_csv, stack)
+            sinks[ranks_csv] = ranks = stack.enter_context(_opened(ranks_csv, RankTable, is_named=False))
         if event_file is not None:
             from amptui.reports.export.tensorboard import EventFile
 
@@ -86,43 +88,13 @@ def export(
     return Exported(
         steps=recording.steps,
         passed_over=recording.passed_over,
-        ranks_csv=ranks_csv if csv is not None and ranks.is_needed else None,
+        ranks_csv=None if csv is None or ranks.is_empty else ranks_csv,
     )
 
 
-class _LateRankTable:
-    """The table of the ranks, opened when there is something to write."""
-
-    def __init__(self, path: Path, stack: ExitStack) -> None:
-        self._path = path
-        self._stack = stack
-        self._started: list[Record] = []
-        self._table: _Sink | None = None
-
-    @property
-    def is_needed(self) -> bool:
-        return self._table is not None
-
-    def add(self, records: Sequence[Record]) -> None:
-        if self._table is None:
-            if any(isinstance(record, RanksSampled) for record in records):
-                self._table = self._stack.enter_context(_opened(self._path, RankTable, is_named=False))
-                self._table.add(self._started)
-            self._started += [record for record in records if isinstance(record, RanksStarted)]
-        if self._table is not None:
-            self._table.add(records)
-
-    def finish(self, recording: RecordedRun) -> None:
-        if self._table is not None:
-            self._table.finish(recording)
-
-    def close(self) -> None:
-        if self._table is not None:
-            self._table.close()
-
-
 @contextmanager
-def _opened(out: Path, make: Callable[[Path], _Sink], *, is_named: bool = True) -> Iterator[_Sink]:
+def _opened(out: Path, make: Callable[[Path], _S], *, is_named: bool = True) -> Iterator[_S]:
+    """A file that is written from all records, and takes the place of ``out`` at the end."""
     with _replacing(out, is_named=is_named) as temporary:
         with _writing(out):
             sink = make(temporary)
@@ -174,7 +146,7 @@ def write_file(out: Path, text: str) -> None:
 def refuse_unwritable(out: Path) -> None:
     """Raise ``AmptuiError`` now if ``out`` could not be written after a long measurement."""
     with _writing(out):
-        temporary = temporary_beside(_file_to_replace(out, is_named=True))
+        temporary = temporary_beside(_target(out, is_named=True))
         os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
         temporary.unlink()
 
@@ -183,11 +155,11 @@ def refuse_unwritable(out: Path) -> None:
 def _replacing(out: Path, *, is_named: bool = True) -> Iterator[Path]:
     """A temporary file in the folder of ``out``: replaces ``out`` at the end, is removed after an error.
 
-    Creates missing folders. ``is_named``: by the user. Raises ``AmptuiError`` if ``out`` cannot be written or
-    is not a file.
+    Creates missing folders; an empty file replaces nothing. ``is_named``: by the user. Raises ``AmptuiError``
+    if ``out`` cannot be written or is not a file.
     """
     with _writing(out):
-        target = _file_to_replace(out, is_named=is_named)
+        target = _target(out, is_named=is_named)
         # Not named after the target: TensorBoard reads every file with "tfevents" in its name.
         temporary = temporary_beside(target)
         # Exclusively: in a shared folder such as /tmp, somebody's link could be there.
@@ -195,32 +167,28 @@ def _replacing(out: Path, *, is_named: bool = True) -> Iterator[Path]:
     try:
         yield temporary
         with _writing(out):
-            temporary.replace(target)
+            if temporary.stat().st_size:
+                temporary.replace(target)
     finally:
         with suppress(OSError):
             temporary.unlink()
 
 
-def _file_to_replace(out: Path, *, is_named: bool) -> Path:
-    """:func:`_target`, in a folder that is there. Raises ``AmptuiError`` for what is not a file."""
-    target = _target(out, is_named=is_named)
-    if target.exists() and not target.is_file() and not target.is_symlink():
-        raise AmptuiError(f"cannot write {out}: it is not a file", hint=_HINT)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    return target
-
-
 def _target(out: Path, *, is_named: bool) -> Path:
-    """The file that is replaced when ``out`` is written.
+    """The file that is replaced when ``out`` is written, in a folder that is there.
 
     A link in its place is followed only if the user named it; that and its folder only if this user or root
     made the link: another user's, in a shared folder, would choose what is written over. Raises
-    ``AmptuiError``.
+    ``AmptuiError``, for what is not a file as well.
     """
     for link in (out, out.parent) if is_named else (out.parent,):
         if link.is_symlink() and link.lstat().st_uid not in (0, os.geteuid()):
             raise AmptuiError(f"cannot write {out}: {link} is another user's symbolic link", hint=_HINT)
-    return Path(os.path.realpath(out)) if is_named else Path(os.path.realpath(out.parent)) / out.name
+    target = Path(os.path.realpath(out)) if is_named else Path(os.path.realpath(out.parent)) / out.name
+    if target.exists() and not target.is_file() and not target.is_symlink():
+        raise AmptuiError(f"cannot write {out}: it is not a file", hint=_HINT)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return target
 
 
 @contextmanager

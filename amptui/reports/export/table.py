@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from io import StringIO
 from itertools import chain
-from operator import attrgetter
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import numpy as np
 import orjson
@@ -19,7 +18,6 @@ from amptui.records import ranks, steps
 from amptui.records.run import Record
 from amptui.records.steps import StepRecord, Steps
 from amptui.reports.export.recorded_run import RecordedRun
-from amptui.telemetry.stretch import are_finite
 
 _PARTS, _GROUP_LRS, _OPTIMIZER, _FORM = "losses", "group_lrs", "optimizer", "loss_form"
 
@@ -73,7 +71,9 @@ class StepTable:
         )
         self._late += [name for name in dict.fromkeys(needed) if name not in self._late]
         self._write_head()
-        self._file.write(self._rows(blocks))
+        # What csv.writer would write of cells that need no quotes, in half the time.
+        columns = [_texts(blocks, name) for name in (*COLUMNS, *self._late)]
+        self._file.writelines(f"{','.join(row)}\n" for row in zip(*columns, strict=True))
 
     def finish(self, recording: RecordedRun) -> None:
         """Complete the file."""
@@ -95,12 +95,6 @@ class StepTable:
 
     def _head(self) -> list[str]:
         return [*COLUMNS, *map(_text, self._late)]
-
-    def _rows(self, blocks: Sequence[Steps]) -> str:
-        """The rows of ``blocks`` as ``csv.writer`` would write them, a column at a time."""
-        columns = [_texts(blocks, name) for name in (*COLUMNS, *self._late)]
-        rows = map(",".join, zip(*columns, strict=True))
-        return "\n".join([*rows, ""])
 
     def _write_again(self, first_label: str) -> None:
         """Rewrite the table: a column that was needed late stands in every row.
@@ -126,51 +120,43 @@ class StepTable:
 
 def _texts(blocks: Sequence[Steps], name: str) -> Sequence[str]:
     """The cells of a column."""
-    if name == "step":
-        return [*chain.from_iterable(map(str, range(b.first_step, b.last_step + 1)) for b in blocks)]
-    kind, _, which = name.partition(".")
-    if name == "time":
-        columns: Iterator[Sequence[Any]] = (block.times() for block in blocks)
-    elif name == "samples":  # 0 where they are not known
-        columns = ([count or None for count in block.samples] for block in blocks)
-    elif name in steps.COLUMNS:
-        columns = map(attrgetter(name), blocks)
-    elif kind == _PARTS:
-        columns = (block.losses.get(which) or [None] * block.count for block in blocks)
-    elif kind == _GROUP_LRS:
-        columns = (_group_lr(block, int(which)) for block in blocks)
-    else:
+    if name not in (*steps.COLUMNS, "step", "time") and "." not in name:
         return [*chain.from_iterable([_cell(getattr(block, name))] * block.count for block in blocks)]
-    return number_texts([*chain.from_iterable(columns)])
+    return number_texts([*chain.from_iterable(_numbers(block, name) for block in blocks)])
+
+
+def _numbers(block: Steps, name: str) -> Sequence[float | int | None]:
+    kind, _, which = name.partition(".")
+    missing = [None] * block.count
+    if kind == _PARTS:
+        return block.losses.get(which, missing)
+    if kind == _GROUP_LRS:
+        return block.group_lrs[int(which)] if int(which) < len(block.group_lrs) else missing
+    if name == "step":
+        return range(block.first_step, block.last_step + 1)
+    if name == "time":
+        return block.times()
+    if name == "samples":  # 0 where they are not known
+        return [count or None for count in block.samples]
+    column: Sequence[float | int | None] = getattr(block, name)
+    return column
 
 
 def number_texts(values: Sequence[float | int | None]) -> Sequence[str]:
     """What ``repr`` says of each of ``values``, all floats or all integers; empty for None.
 
-    Several times as fast as ``repr``.
+    A million steps take a third of the time that ``csv.writer`` needs for their numbers.
     """
     if None in values:
-        numbers = [value for value in values if value is not None]
-        if not numbers:
-            return [""] * len(values)
-        texts = iter(number_texts(numbers))
+        texts = iter(number_texts([value for value in values if value is not None]))
         return ["" if value is None else next(texts) for value in values]
-    first = values[0] if values else None
-    if first and values.count(first) == len(values):  # a zero has a sign
-        return [repr(first)] * len(values)
-    if type(first) is not float:
+    if not values or type(values[0]) is not float:
         return [*map(repr, values)]
     quick = orjson.dumps(values).decode()[1:-1].split(",")
-    if are_finite(values) and min(values) >= _MIN_PLAIN and max(values) < _MAX_PLAIN:
-        return quick
-    sizes = np.abs(np.array(values))
+    sizes = np.abs(np.array(values, np.float64))
     for index in np.flatnonzero(~((sizes >= _MIN_PLAIN) & (sizes < _MAX_PLAIN))).tolist():
         quick[index] = repr(values[index])  # of NaN as well, which orjson lacks
     return quick
-
-
-def _group_lr(block: Steps, number: int) -> Sequence[float | None]:
-    return block.group_lrs[number] if number < len(block.group_lrs) else [None] * block.count
 
 
 @lru_cache(typed=True)  # True and 1 are the same key otherwise
@@ -185,14 +171,12 @@ def _cell(value: int | str | bool) -> str:
 
 
 class RankTable:
-    """Rows of the ranks in each sample; numbers as in :class:`StepTable`."""
+    """Rows of the ranks in each sample; numbers as in :class:`StepTable`. Of a single process it is empty."""
 
     def __init__(self, path: Path) -> None:
+        self.is_empty = True
         self._file = _opened(path)
         self._writer = csv.writer(self._file, lineterminator="\n")
-        self._writer.writerow(
-            ["time", "step", "steps", "rank", "host", "device", *ranks.COLUMNS, "throttled"]
-        )
         self._places: dict[int, ranks.RankPlace] = {}
 
     def add(self, records: Sequence[Record]) -> None:
@@ -201,6 +185,10 @@ class RankTable:
             if isinstance(record, ranks.RanksStarted):
                 self._places = {place.rank: place for place in record.ranks}
             elif isinstance(record, ranks.RanksSampled):
+                if self.is_empty:
+                    head = ("time", "step", "steps", "rank", "host", "device", *ranks.COLUMNS, "throttled")
+                    self._writer.writerow(head)
+                self.is_empty = False
                 self._writer.writerows(self._rows(record))
 
     def finish(self, _recording: RecordedRun) -> None:

@@ -1,7 +1,7 @@
 """The run as a TensorBoard event file: records and framing are the ``tensorboard`` package's own.
 
-Its ``EventFileWriter``, which torch's ``SummaryWriter`` uses too, begins a new file each time, named after
-the present time and there before it is whole: a second export would not replace the first.
+torch's ``SummaryWriter`` imports torch, takes four times as long and begins a new file each time, which is
+there before it is whole: a second export would not replace the first.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -46,10 +46,24 @@ except ImportError as error:
 _FILE_VERSION = "brain.Event:2"
 """The first record in files of TensorBoard's own writers."""
 
+_GPU_FIELDS = ("memory_used_bytes", "utilization_percent", "power_watts", "temperature_c", "sm_clock_mhz")
+_HOST_FIELDS = ("cpu_percent", "memory_used_bytes", "process_rss_bytes")
+_TORCH_FIELDS = ("allocated_bytes", "reserved_bytes", "peak_allocated_bytes")
+
 Scalars = Mapping[str, float | None]
 
-_OfAStep = EpochFinished | Validated | StepTimed | UpdatesMeasured
-"""Records of scalars that few steps have."""
+
+class _Optimizer:
+    """What is known of one optimizer's steps so far."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        """Of its tags; empty for the run's first."""
+        self.step, self.time = 0, 0.0
+        self.float16_scale = FIRST_SCALE
+        """The loss scale that ``fp16`` uses, or would use in a step in another precision."""
+        self.steady: dict[str, tuple[float, int]] = {}
+        """The newest value of each curve that rarely changes, and the step that it was written for."""
 
 
 class EventFile:
@@ -61,8 +75,7 @@ class EventFile:
     def __init__(self, path: Path) -> None:
         self._file = path.open("wb")
         self._writer = RecordWriter(self._file)
-        self._first = _OptimizerScalars("")
-        self._by_optimizer = {FIRST: self._first}
+        self._by_optimizer = {FIRST: _Optimizer("")}
         self._gpus: dict[str, int] = {}
         """Numbers by UUID, in order of appearance."""
 
@@ -71,22 +84,36 @@ class EventFile:
         if not self._file.tell():
             self._write_event(records[0].time, file_version=_FILE_VERSION)
         for record in records:
-            if isinstance(record, Steps):
-                if (optimizer := self._of(record.optimizer)) is not None:
-                    self._add_steps(record, optimizer)
-            elif isinstance(record, DeviceSample):
-                self._write(record.time, self._first.step, dict(self._device(record)))
-            elif isinstance(record, _OfAStep):
-                self._write(record.time, record.step, self._of_a_step(record))
-            elif (
-                isinstance(record, LossScaleChanged) and (optimizer := self._of(record.optimizer)) is not None
-            ):
-                optimizer.float16_scale = record.current
+            if isinstance(record, DeviceSample):
+                self._write(record.time, self._by_optimizer[FIRST].step, self._device(record))
+            elif isinstance(record, StepTimed):
+                self._write(record.time, record.step, _phases(record))
+            elif isinstance(record, EpochFinished | Validated):
+                self._write(record.time, record.step, _validation(record))
+            elif isinstance(record, Steps | UpdatesMeasured | LossScaleChanged):
+                self._add_of_optimizer(record)
+
+    def _add_of_optimizer(self, record: Steps | UpdatesMeasured | LossScaleChanged) -> None:
+        name = record.optimizer
+        if name not in self._by_optimizer and len(self._by_optimizer) < MAX_OPTIMIZERS:
+            self._by_optimizer[name] = _Optimizer(f"{name}/")
+        optimizer = self._by_optimizer.get(name)
+        if optimizer is None:
+            return
+        if isinstance(record, LossScaleChanged):
+            optimizer.float16_scale = record.current
+        elif isinstance(record, UpdatesMeasured):
+            ratios = {f"update_ratio/{layer}": ratio for layer, ratio in record.ratios.items()}
+            self._write(record.time, record.step, ratios, optimizer.prefix)
+        else:
+            for step in record.one_by_one():
+                self._add_step(step, optimizer)
 
     def finish(self, recording: RecordedRun) -> None:
         """Write the last values of curves that rarely change, and the texts."""
         for optimizer in self._by_optimizer.values():
-            self._write(optimizer.time, optimizer.step, optimizer.ends())
+            last = {tag: value for tag, (value, step) in optimizer.steady.items() if step != optimizer.step}
+            self._write(optimizer.time, optimizer.step, last, optimizer.prefix)
         view = recording.view
         if view.run is not None:
             self._write_text("run", _run_lines(view.run))
@@ -98,121 +125,70 @@ class EventFile:
         """Close the file as it is."""
         self._file.close()
 
-    def _of(self, optimizer: str) -> "_OptimizerScalars | None":
-        """The scalars of an optimizer, which may be new; None if there are too many."""
-        if optimizer not in self._by_optimizer and len(self._by_optimizer) < MAX_OPTIMIZERS:
-            self._by_optimizer[optimizer] = _OptimizerScalars(f"{optimizer}/")
-        return self._by_optimizer.get(optimizer)
+    def _add_step(self, record: StepRecord, optimizer: _Optimizer) -> None:
+        """Rarely changing values are written up to the step before, and from this one on."""
+        ends: dict[str, float | None] = {}
+        begins: dict[str, float | None] = {}
+        for tag, value in _steady_scalars(record).items():
+            before, written = optimizer.steady.get(tag, (None, optimizer.step))
+            if value is not None and value != before:
+                if written != optimizer.step:
+                    ends[tag] = before
+                begins[tag] = value
+                optimizer.steady[tag] = value, record.step
+        self._write(optimizer.time, optimizer.step, ends, optimizer.prefix)
+        optimizer.step, optimizer.time = record.step, record.time
+        if record.loss_scale is not None:
+            optimizer.float16_scale = record.loss_scale
+        scalars = {**_step_scalars(record, optimizer.float16_scale), **begins}
+        self._write(record.time, record.step, scalars, optimizer.prefix)
 
-    def _add_steps(self, block: Steps, optimizer: "_OptimizerScalars") -> None:
-        for step in block.one_by_one():
-            ends, begins = optimizer.changes(step)
-            self._write(optimizer.time, optimizer.step, ends)
-            self._write(step.time, step.step, {**optimizer.of_step(step), **begins})
-
-    def _of_a_step(self, record: _OfAStep) -> Scalars:
-        if isinstance(record, StepTimed):
-            return _phases(record)
-        if isinstance(record, UpdatesMeasured):
-            optimizer = self._of(record.optimizer)
-            return {} if optimizer is None else optimizer.updates(record)
-        return _validation(record)
-
-    def _device(self, sample: DeviceSample) -> Iterator[tuple[str, float | None]]:
+    def _device(self, sample: DeviceSample) -> Scalars:
+        scalars = {f"host/{name}": getattr(sample.host, name) for name in _HOST_FIELDS}
         for gpu in sample.gpus:
             number = self._gpus.setdefault(gpu.uuid, len(self._gpus))
-            for name in _GPU_FIELDS:
-                yield f"gpu{number}/{name}", getattr(gpu, name)
-        for name in ("cpu_percent", "memory_used_bytes", "process_rss_bytes"):
-            yield f"host/{name}", getattr(sample.host, name)
+            scalars |= {f"gpu{number}/{name}": getattr(gpu, name) for name in _GPU_FIELDS}
         if sample.allocator is not None:
-            for name in ("allocated_bytes", "reserved_bytes", "peak_allocated_bytes"):
-                yield f"torch/{name}", getattr(sample.allocator, name)
+            scalars |= {f"torch/{name}": getattr(sample.allocator, name) for name in _TORCH_FIELDS}
+        return scalars
 
-    def _write(self, time: float, step: int, scalars: Scalars) -> None:
-        measured = [(tag, value) for tag, value in scalars.items() if value is not None]
-        values = [Summary.Value(tag=printable(tag), simple_value=value) for tag, value in measured]
+    def _write(self, time: float, step: int, scalars: Scalars, prefix: str = "") -> None:
+        values = [
+            Summary.Value(tag=printable(prefix + tag), simple_value=value)
+            for tag, value in scalars.items()
+            if value is not None
+        ]
         if values:
             self._write_event(time, step=step, summary=Summary(value=values))
 
     def _write_text(self, tag: str, lines: Iterable[str]) -> None:
         # In Markdown, four spaces make a line code: nothing that a model printed becomes a link.
         text = "\n".join(f"    {printable(line)}" for line in lines)
-        self._write_event(self._first.time, step=self._first.step, summary=text_pb(tag, text))
+        first = self._by_optimizer[FIRST]
+        self._write_event(first.time, step=first.step, summary=text_pb(tag, text))
 
     def _write_event(self, time: float, **content: Any) -> None:
         self._writer.write(EventProto(wall_time=time, **content).SerializeToString())
 
 
-class _OptimizerScalars:
-    """The scalars of one optimizer's steps; ``prefix`` of its tags is empty for the run's first."""
-
-    def __init__(self, prefix: str) -> None:
-        self.step = 0
-        self.time = 0.0
-        self.float16_scale = FIRST_SCALE
-        """The loss scale that ``fp16`` uses, or would use in a step in another precision."""
-        self._prefix = prefix
-        self._steady: dict[str, tuple[float, int]] = {}
-        """The newest value by tag, and the step that it was written for."""
-
-    def changes(self, record: StepRecord) -> tuple[Scalars, Scalars]:
-        """Values that rarely change: old ones up to the previous step, new ones from this step on."""
-        ends, begins = {}, {}
-        for tag, value in self._tagged(_steady_scalars(record)).items():
-            before = self._steady.get(tag)
-            if value is None or (before is not None and before[0] == value):
-                continue
-            if before is not None and before[1] != self.step:
-                ends[tag] = before[0]
-            begins[tag] = value
-            self._steady[tag] = value, record.step
-        return ends, begins
-
-    def of_step(self, record: StepRecord) -> Scalars:
-        """Values that change in every step; ``record`` is the newest step from here on."""
-        self.step, self.time = record.step, record.time
-        if record.loss_scale is not None:
-            self.float16_scale = record.loss_scale
-        return self._tagged(_step_scalars(record, self.float16_scale))
-
-    def ends(self) -> Scalars:
-        """The last values of curves that rarely change."""
-        return {tag: value for tag, (value, step) in self._steady.items() if step != self.step}
-
-    def updates(self, record: UpdatesMeasured) -> Scalars:
-        """The update ratio of each layer."""
-        return self._tagged({f"update_ratio/{layer}": ratio for layer, ratio in record.ratios.items()})
-
-    def _tagged(self, scalars: Scalars) -> Scalars:
-        return {f"{self._prefix}{name}": value for name, value in scalars.items()}
-
-
-_GPU_FIELDS = ("memory_used_bytes", "utilization_percent", "power_watts", "temperature_c", "sm_clock_mhz")
-
-
 def _step_scalars(record: StepRecord, float16_scale: float) -> Scalars:
     """Values that change in every step; times of emulated float8 are curves of their own."""
-    seconds, of_emulated = record.step_seconds, _emulated_suffix(record.precision)
-    rate = record.samples / seconds if seconds and not record.skipped else None
+    seconds, emulated = record.step_seconds, _emulated_suffix(record.precision)
     doublings = None
     if record.grad_max is not None and base_precision(record.precision) not in OTHER_PRECISIONS:
         doublings = headroom(record.grad_max, float16_scale)
     return {
         "loss": record.loss,
         **{f"loss_parts/{name}": value for name, value in record.losses.items()},
-        f"throughput/samples_per_second{of_emulated}": rate,
-        f"throughput/step_seconds{of_emulated}": seconds,
+        f"throughput/samples_per_second{emulated}": (
+            record.samples / seconds if seconds and not record.skipped else None
+        ),
+        f"throughput/step_seconds{emulated}": seconds,
         "throughput/data_seconds": record.data_seconds,
         "gradients/norm": record.grad_norm,
         "gradients/max": record.grad_max,
         f"float16/headroom_doublings{'_if_float16_ran' if record.loss_scale is None else ''}": doublings,
     }
-
-
-def _emulated_suffix(precision: str) -> str:
-    """Behind the tags of times in ``precision``: those of emulated float8 say nothing of FP8."""
-    return "_fp8_emulated" if is_emulated(precision) else ""
 
 
 def _steady_scalars(record: StepRecord) -> Scalars:
@@ -226,6 +202,11 @@ def _steady_scalars(record: StepRecord) -> Scalars:
     }
 
 
+def _emulated_suffix(precision: str) -> str:
+    """Behind the tags of times in ``precision``: those of emulated float8 say nothing of FP8."""
+    return "_fp8_emulated" if is_emulated(precision) else ""
+
+
 def _validation(record: EpochFinished | Validated) -> Scalars:
     validation = record.validation
     if validation is None:
@@ -235,11 +216,11 @@ def _validation(record: EpochFinished | Validated) -> Scalars:
 
 
 def _phases(record: StepTimed) -> Scalars:
+    emulated = _emulated_suffix(record.precision)
     scalars: dict[str, float | None] = {}
-    of_emulated = _emulated_suffix(record.precision)
     for phase in record.phases:
-        scalars[f"phases/{phase.name}_host_seconds{of_emulated}"] = phase.host_seconds
-        scalars[f"phases/{phase.name}_device_seconds{of_emulated}"] = phase.device_seconds
+        scalars[f"phases/{phase.name}_host_seconds{emulated}"] = phase.host_seconds
+        scalars[f"phases/{phase.name}_device_seconds{emulated}"] = phase.device_seconds
     return scalars
 
 
