@@ -86,6 +86,23 @@ def test_small_layers_have_the_ratio_of_full_copies(
     assert list(record.ratios) == ["0", "1", "2", "3"], "the model's order"
 
 
+def test_a_sample_takes_elements_of_all_rows_and_columns_alike() -> None:
+    """A fixed interval of a power of two would see one column in 32, and miss what the others do."""
+    model = nn.Linear(4096, 64, bias=False)
+    nn.init.constant_(model.weight, 1.0)
+    filled(model)
+
+    def shift_some() -> None:
+        with torch.no_grad():
+            model.weight[:, 1::2] += 0.1
+            model.weight[:32] += 0.2
+
+    before = copy.deepcopy(model)
+    record = measured(model, torch.optim.SGD(model.parameters(), lr=0.0), shift_some)
+    exact = moved(model.weight, before.weight)
+    assert record.ratios["weight"] == pytest.approx(exact, rel=0.01)
+
+
 class Part(Tensor):
     """A tensor of another kind, of which this process may hold a part."""
 
