@@ -17,7 +17,7 @@ from amptui.records.samples import DeviceSample
 from amptui.records.steps import StepRecord
 from tests import fake_nvml
 from tests.checkout import ROOT, child_environment
-from tests.engine.test_float8_layers import in_float8
+from tests.engine.test_float8 import in_float8
 from tests.living import ended_afterwards, records_of
 from tests.simcuda.build import environment
 from tests.terminal import Terminal, amptui_command

@@ -6,15 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from amptui.records.control import (
-    ComparisonRequest,
-    PrecisionRequest,
-    TraceRequest,
-    XRayRequest,
-)
+from amptui.records.control import ComparisonRequest, PrecisionRequest, TraceRequest, XRayRequest
 from amptui.records.findings import Float8Layers, ModulesTraced, PrecisionsCompared, XRayTaken
 from amptui.records.run import PrecisionChanged
-from amptui.records.steps import StepRecord
 from tests.simcuda.training import Asks, run
 from tests.tiny import losses
 
@@ -29,23 +23,15 @@ pytestmark = [
 NOWHERE: Counter[str] = Counter()
 
 
-@pytest.mark.parametrize(
-    ("recipe", "probes"), [("tensorwise", True), ("rowwise", False), ("rowwise_with_gw_hp", True)]
-)
-def test_no_float8_step_waits(recipe: str, probes: bool) -> None:
-    trained = run(precision="fp8", fp8_recipe=recipe, probes=probes, steps=30)
-    assert trained.marks.places() == NOWHERE
-    assert {step.precision for step in trained.log.of(StepRecord)} == {"fp8"}
-    (layers,) = trained.log.of(Float8Layers)
-    assert (layers.layers, layers.emulated) == (1, False)
-
-
-def test_no_toggle_waits_and_what_follows_is_the_other_precisions() -> None:
+@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise", "rowwise_with_gw_hp"])
+def test_no_float8_step_and_no_toggle_waits(recipe: str) -> None:
     order = ("fp8", "bf16", "fp8", "fp32", "fp8", "bf16")
     asks = {5 * (i + 1): PrecisionRequest(name) for i, name in enumerate(order)}
-    trained = run(asks=asks, steps=40, precision="bf16")
+    trained = run(asks=asks, steps=40, precision="bf16", fp8_recipe=recipe)
     changes = [(record.step, record.current) for record in trained.log.of(PrecisionChanged)]
     assert changes == [(5 * (i + 1) + 1, name) for i, name in enumerate(order)]
+    (layers,) = trained.log.of(Float8Layers)
+    assert (layers.layers, layers.emulated) == (1, False)
     assert trained.marks.places() == NOWHERE
     linears = [module for module in trained.prepared.model.modules() if isinstance(module, nn.Linear)]
     assert [type(module) for module in linears] == [nn.Linear] * 2
