@@ -222,6 +222,11 @@ SITUATIONS: Mapping[str, Callable[[], Records]] = {
     "never_tried": never_tried,
     "nothing_yet": started,
     "foretold_by_the_histogram": lambda: [*never_tried(), survives(40)],
+    "in_its_first_step_in_amp": lambda: [
+        *started(amp_precision="bf16"),
+        *made(1, 300),
+        *switched(301, "fp32", "bf16"),
+    ],
     "old_histogram": lambda: [*started(), *made(1, 156), survives(1)],
     "foretold_by_xray": lambda: [
         *started(amp_precision="bf16"),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from amptui.telemetry.axis import Kind, axis, smoothed
+from amptui.telemetry.axis import Kind, axis, kind_for, smoothed
 
 FINITE = st.floats(-1e300, 1e300) | st.floats(-100, 100) | st.sampled_from([0.0, 5e-324, -1e-310, 1.0])
 KINDS = st.sampled_from(["linear", "log10", "log2"])
@@ -78,6 +78,13 @@ def test_labels_are_few_within_the_axis_and_at_equal_distances(
 )
 def test_labels(low: float, high: float, kind: Kind, most: int, ticks: tuple[float, ...]) -> None:
     assert axis(low, high, kind).ticks(most) == pytest.approx(ticks)
+
+
+def test_a_wide_range_of_positive_values_has_a_logarithmic_axis() -> None:
+    kinds = [
+        kind_for(np.array(values)) for values in ([0.01, 2.0], [1.0, 50.0], [-1.0, 5000.0], [], [np.nan])
+    ]
+    assert kinds == ["log10", "linear", "linear", "linear", "linear"]
 
 
 # ---------------------------------------------------------------------------------------- smoothing
