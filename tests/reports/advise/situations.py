@@ -32,8 +32,7 @@ def finding(subject: Any, state: str, grade: Any = "good", **facts: Any) -> Find
 def answer(precision: str, *found: Finding, worth: Any = "unknown", safety: Safety = "safe") -> AmpAnswer:
     """An answer with these findings; the others were never measured."""
     choices = {element.subject: element for element in found}
-    small: Subject = "float8" if precision == "fp8" else "float16"
-    subjects = (small if subject == "float16" else subject for subject in SUBJECTS)
+    subjects = (subject for subject in SUBJECTS if (subject, precision) != ("float16", "fp8"))
     findings = tuple(
         choices.get(subject)
         or Finding(subject=subject, state="not measured", grade="unknown", freshness="never measured")
