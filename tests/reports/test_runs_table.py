@@ -194,18 +194,6 @@ def test_a_pipe_gets_the_newest_hundred_and_is_told_of_the_rest(
     assert capsys.readouterr().err == f"amptui: {more}\n"
 
 
-def test_a_terminal_gets_what_fits_and_a_line_about_the_rest(
-    many: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    text, opened = listed(rows=10)
-    lines = text.splitlines()
-    assert opened == set(many[:7])
-    assert [line.split()[0] for line in lines[1:-1]] == many[:7]
-    assert lines[-1] == f"{MANY - 7} older runs not listed: use `amptui runs --all` or `--limit N`"
-    assert capsys.readouterr().err == ""
-    assert shown(columns=20)[-1] == f"{MANY - 21} older: --all"
-
-
 @pytest.mark.parametrize("rows", [None, 10])
 @pytest.mark.parametrize(("option", "number"), [(["--limit", "3"], 3), (["--all"], MANY)])
 def test_who_says_how_many_gets_as_many(

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from amptui.engine.probes.gradient_norms import SEARCH_STEPS, STEPS_AFTER_TROUBLE, GradientNorms
 from amptui.engine.probes.gradients import (
     MAX_NAMES,
+    SMALL_ELEMENTS,
     GradientHealth,
     GradientProbe,
     dense_elements,
@@ -78,6 +79,29 @@ def test_no_gradient_at_all_is_a_norm_of_zero_and_frozen_parameters_have_none() 
         probe = GradientProbe(model)
         assert probe.names == names
         assert probe.health(probe.measure().tolist(), 1.0) == GradientHealth(0.0, 0.0, 0, (), ())
+
+
+def health_of(*gradients: Tensor | None, measure: Measure = GradientProbe.measure) -> GradientHealth:
+    probe = GradientProbe(model_with_gradients(gradients))
+    return probe.health(measure(probe).tolist(), 1.0)
+
+
+@both
+@pytest.mark.parametrize(
+    ("dtype", "size"),
+    [(torch.float16, SMALL_ELEMENTS), (torch.bfloat16, 4), (torch.float64, SMALL_ELEMENTS)],
+)
+def test_gradients_of_any_precision_are_measured_in_a_wider_range(
+    measure: Measure, dtype: torch.dtype, size: int
+) -> None:
+    health = health_of(torch.full((size,), -60000.0, dtype=dtype), torch.ones(3), measure=measure)
+    largest = torch.tensor(60000.0, dtype=dtype).item()
+    assert health.nonfinite_count == 0
+    assert health.largest == largest
+    assert health.norm == pytest.approx(largest * math.sqrt(size), rel=1e-4)
+    # A float64 beyond float32 counts as Inf.
+    health = health_of(torch.ones(1), torch.tensor([1e60], dtype=torch.float64), measure=measure)
+    assert (health.nonfinite_names, health.norm) == (("p1",), math.inf)
 
 
 # ----------------------------------------------------------------------------------- in which steps

@@ -7,21 +7,15 @@ from itertools import count
 
 import pytest
 
-from amptui.diagnosis.amp_finding import Finding
-from amptui.reports.advise.advice import is_safe
 from amptui.reports.advise.evidence import Evidence, candidates
 from amptui.reports.advise.loss_race import (
-    MIN_LOSS_STEPS,
     LossRace,
     Outcome,
-    RacePlan,
     RaceTraining,
     plan_race,
     race,
 )
 from amptui.telemetry.view import EMPTY_VIEW
-from tests.builders import view_of
-from tests.diagnosis.amp_situations import both
 from tests.golden import Goldens
 
 NAN = math.nan
@@ -103,24 +97,3 @@ def test_each_race_ends_as_approved(goldens: Goldens) -> None:
             ),
         ]
     goldens.check("reports/advise races", "\n".join(lines))
-
-
-def test_what_went_wrong_in_the_steps_is_the_answers_finding() -> None:
-    place = Finding(subject="forward", state="overflowed", grade="error", about="fp16", place="norm")
-    train = _Trainer({("fp16", 1): RaceTraining(loss=1.0, trouble=place)})
-    result = race(plan_race(100, 0.001, 60.0), ("fp32", "fp16"), train, seconds_left=lambda: 60.0)
-    (candidate,) = candidates(Evidence(view=view_of(*both())), ("fp16",), result)
-    assert candidate.answer is not None
-    assert candidate.answer.cause == place
-    assert not is_safe(candidate)
-
-
-def test_fewer_steps_are_made_where_time_is_short_and_none_where_they_would_say_nothing() -> None:
-    assert plan_race(300, 0.1, 90.0) == RacePlan(steps=300, seeds=3)
-    assert plan_race(300, 0.1, 60.0) == RacePlan(steps=200, seeds=3)
-    assert plan_race(300, 0.6, 60.0) == RacePlan(steps=50, seeds=2)
-    assert plan_race(300, 0.001, 60.0).steps == 300
-    too_slow = plan_race(300, 2.0, 60.0)
-    assert too_slow.steps == 0
-    assert f"{2 * MIN_LOSS_STEPS * 2 - 60} s more" in too_slow.why_not
-    assert plan_race(10, 0.1, 60.0).steps == 10

@@ -16,7 +16,7 @@ from amptui.recipe.request import BenchRequest, TrainRequest
 from amptui.records.findings import PairCompared, PrecisionMeasured
 from amptui.records.run import PhaseChanged
 from amptui.reports.bench.measure import _print
-from amptui.reports.bench.progress import Progress, progress_text
+from amptui.reports.bench.progress import Progress
 from amptui.reports.bench.results import Bench, Measured, bench_command, report_json, report_lines
 from amptui.runs.rundir import default_data_dir
 from amptui.telemetry.flops import flops_now
@@ -182,19 +182,6 @@ def test_the_command_has_the_options_of_this_benchmark() -> None:
 
 
 # ------------------------------------------------------------------------------ while it measures
-
-
-@pytest.mark.parametrize(
-    ("rounds", "said"), [(2, "batch 256  round  3 of at most 24  "), (23, "round 24 of at most 24")]
-)
-def test_progress_tells_the_round_that_runs_and_the_ratios_so_far(rounds: int, said: str) -> None:
-    view = measured(amp()).view
-    assert view.compared is not None
-    assert progress_text(view) == "", "the result is told instead"
-    running = replace(view.compared, rounds=rounds, over=False, reason="running")
-    text = progress_text(replace(view, precision="fp16", compared=running))
-    assert said in text
-    assert text.endswith("AMP fp16  AMP fp16 1.60× (1.58 to 1.62)")
 
 
 def test_names_and_errors_cannot_steer_what_shows_the_tables() -> None:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 from hypothesis import given
@@ -109,14 +108,6 @@ def test_the_value_is_where_the_curve_is_drawn(
     assert in_cell in "*A×x" or "\u2800" < in_cell < "\u2900"
 
 
-def test_it_says_what_a_mean_of_some_runs_is_of() -> None:
-    comparison = runs_of([[1.0] * 60, [3.0] * 90, [5.0] * 90])
-    cursor, extent = pressed(comparison, ["end"])
-    assert read(comparison, cursor, extent) == "step 90, smoothed  A 3.00–5.00 (2 of 3 runs)"
-    cursor, extent = pressed(comparison, ["home"])
-    assert read(comparison, cursor, extent) == "step 1, smoothed  A 3.00 [1.00–5.00]"
-
-
 # ------------------------------------------------------------------------------------- the keys
 
 
@@ -135,18 +126,3 @@ def test_the_cursor_is_in_sight_between_the_first_and_the_last_value(
     draw_cursor(canvas, cursor, extent)
     column = curves.shown.column_of(cursor.position, extent.columns) // across
     assert {line[8 + column] for line in canvas.lines()[:-1]} == {"│"}
-
-
-# -------------------------------------------------------------------------------- means on an axis
-
-
-def test_a_mean_needs_all_runs_of_its_group() -> None:
-    short, long = figures(whole_run([1.0] * 10, seed=0)), figures(whole_run([3.0] * 20, seed=1))
-    both = replace(short, view=long.view, curve=short.curve)
-    comparison = compared([replace(long, name="long"), replace(both, name="short")])
-    (curve,) = grid(comparison, "steps", 19, validation=False).curves
-    assert curve is not None
-    assert curve.mean[:8].tolist() == [2.0] * 8
-    assert np.isnan(curve.mean[12:]).all()
-    assert (curve.low[12:].tolist(), curve.high[12:].tolist()) == ([3.0] * 7, [3.0] * 7)
-    assert (curve.low[0], curve.high[0]) == (1.0, 3.0)

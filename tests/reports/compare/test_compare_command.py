@@ -5,10 +5,9 @@ import re
 import signal
 import subprocess
 import sys
-from itertools import count, product
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -16,20 +15,17 @@ from hypothesis import given, settings
 from amptui.base.errors import RunFolderError
 from amptui.base.terminal import MOUSE_OFF
 from amptui.cli import main
-from amptui.reports.compare import command
 from amptui.reports.compare.axis_cursor import press
 from amptui.reports.compare.command import MAX_RUNS
 from amptui.reports.compare.compare_frame import KEYS, Choice, CompareFrame
 from amptui.reports.compare.compare_page import page
 from amptui.reports.compare.following import read_all
 from amptui.reports.compare.output import as_json, plain_lines
-from amptui.reports.compare.tables import SEVERAL
 from amptui.tui.canvas import Canvas
 from tests.checkout import ROOT
 from tests.forging import forged_journals
 from tests.living import assert_restored
-from tests.reports.compare.compared_runs import BF16, FP32, whole_run
-from tests.reports.export.recorded import write
+from tests.reports.compare.compared_runs import BF16, FP32
 from tests.terminal import Terminal, amptui_command
 from tests.warm import WarmSource
 
@@ -40,20 +36,6 @@ def test_without_a_terminal_it_writes_tables(capsys: pytest.CaptureFixture[str])
     assert main(["compare", *RUNS]) == 0
     expected = plain_lines(read_all([*FP32, *BF16], target=None))
     assert capsys.readouterr().out.splitlines() == expected
-
-
-@pytest.mark.parametrize("is_terminal", [True, False])
-def test_a_terminal_is_told_which_journal_takes_so_long(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *, is_terminal: bool
-) -> None:
-    seconds = count(1.0)
-    # A second passes at each look.
-    monkeypatch.setattr(command, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
-    assert main(["compare", *RUNS[:2]]) == 0
-    text = capsys.readouterr().err.splitlines()
-    assert len(text) == (2 if is_terminal else 0)
-    assert all(f"reading {run}" in line and "KiB" in line for run, line in zip(RUNS, text, strict=False))
 
 
 def test_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,17 +52,6 @@ def test_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert place.read_text().startswith("<!DOCTYPE html>")
     assert main(["compare", *RUNS[:2], "--html", str(place), "--json"]) == 0
     json.loads(capsys.readouterr().out)
-
-
-def test_runs_that_did_nothing_are_compared_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    runs = [write(tmp_path / str(i), whole_run(steps=0, precision=p)) for i, p in enumerate(("fp32", "bf16"))]
-    assert main(["compare", *map(str, runs), "--json"]) == 0
-    content = json.loads(capsys.readouterr().out)
-    assert content["contrasts"][0]["outcome"] == "no loss"
-    assert main(["compare", *map(str, runs)]) == 0
-    text = capsys.readouterr().out
-    assert "no verdict on" in text
-    assert SEVERAL not in text  # not one precision has a step
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from amptui.records import codec
 from amptui.records.run import Record
 from amptui.reports.compare import following as module
 from amptui.reports.compare.contrasts import Compared
-from amptui.reports.compare.following import Following, follow, read_all
+from amptui.reports.compare.following import Following, read_all
 from amptui.runs.lock import RunLock
-from tests.reports.compare.compared_runs import FP32, finished, trained, whole_run
+from tests.reports.compare.compared_runs import finished, trained, whole_run
 from tests.reports.export.recorded import write
 
 
@@ -78,14 +78,6 @@ def test_a_run_is_followed_to_its_end(journals: list[Path]) -> None:
         watched.until(lambda result: result.runs[0].view.outcome is not None)
 
 
-def test_a_run_that_ends_without_a_last_record_is_no_longer_live(journals: list[Path]) -> None:
-    lock = RunLock.take(journals[0].parent)
-    with watching(journals) as watched:
-        watched.until(lambda result: result.runs[0].is_live)
-        lock.release()
-        watched.until(lambda result: not result.runs[0].is_live)
-
-
 def test_a_journal_that_was_cut_by_a_resume_is_read_again(journals: list[Path]) -> None:
     with watching(journals) as watched:
         watched.until(lambda result: result.runs[0].view.step == 30)
@@ -123,11 +115,3 @@ def test_options_are_read_from_run_json(journals: list[Path]) -> None:
     assert comparison.runs[1].request == {}
     (journals[0].parent / "run.json").write_text("{")
     assert read_all(journals, target=None).runs[0].request == {}
-
-
-def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
-    places = [tmp_path / side / "run.jsonl" for side in ("a", "b")]
-    for place in places:
-        place.parent.mkdir()
-        place.write_bytes(FP32[0].read_bytes())
-    assert [run.name for run in follow(places)] == ["a/run", "b/run"]

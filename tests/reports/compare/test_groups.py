@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from amptui.records.run import PrecisionChanged, Record
-from amptui.reports.compare.groups import colours, grouped, options
+from amptui.reports.compare.groups import grouped, options
 from tests.reports.compare.compared_runs import SYNTHETIC as SYNTHETIC_DATA
 from tests.reports.compare.compared_runs import figures, started, trained, whole_run
 
@@ -46,24 +46,6 @@ def test_whatever_differs_but_the_seed_makes_another_group(
     assert letters(whole_run(), whole_run(**changes)) == ["A", "B" if other_group else "A"]
 
 
-def test_options_that_only_run_json_has_count_if_they_change_the_training() -> None:
-    runs = [whole_run()] * 4
-    request: list[dict[str, Any]] = [
-        {},
-        {"compiled": True, "seed": 1},
-        {
-            "compiled": False,
-            "channels_last": None,
-            "accumulate": 1,
-            "save_weights": "/x/seed2.pt",
-            "max_restarts": 3,
-            "seed": 2,
-        },
-        {"accumulate": 4},
-    ]
-    assert letters(*runs, asked=request) == ["A", "B", "A", "C"]
-
-
 def test_a_switch_makes_another_group() -> None:
     switched: list[Record] = [
         started(),
@@ -75,18 +57,3 @@ def test_a_switch_makes_another_group() -> None:
     result = grouped([figures(switched)])[0]
     assert result.precision is None
     assert options(figures(switched))["precision"].count("11") == 1
-
-
-@pytest.mark.parametrize(
-    ("precisions", "expected"),
-    [
-        (["bf16", "fp32"], ["bf16", "fp32"]),
-        (["fp32", "fp32", "fp32"], ["fp32", "first", "second"]),
-        ([None, "fp16", "odd"], ["first", "fp16", "second"]),
-        (["fp32"] * 9, ["fp32", "first", "second", "third", "ieee", "tf32", "fp16", "bf16", ""]),
-    ],
-)
-def test_colours_are_those_of_precisions_and_never_shared(
-    precisions: list[str | None], expected: list[str]
-) -> None:
-    assert colours(precisions) == expected

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from amptui.records.run import Record
 from amptui.records.samples import DeviceSample, HostSample
-from amptui.reports.compare.trace import FINAL_SHARE, MEAN_STEPS, Trace, final_mean
+from amptui.reports.compare.trace import MEAN_STEPS, Trace
 from tests.builders import in_blocks
 from tests.golden import Goldens
 from tests.reports.compare.compared_runs import figures, started, trained, validated
 from tests.telemetry import record_samples
-from tests.tui.renderables.tracks import series_of
 
 
 def untimed(*places: int) -> list[Record]:
@@ -82,25 +81,6 @@ def shown(values: list[float]) -> str:
     """All of few values, of many the first and the last."""
     words = [f"{value:g}" for value in values]
     return " ".join(words if len(words) < 60 else [*words[:3], "...", *words[-3:]])
-
-
-def test_a_long_run_keeps_its_totals_in_buckets() -> None:
-    run = figures([started(), *trained([1.0] * 5000)])
-    assert len(run.curve.loss) < 2049
-    assert run.curve.samples[-1] <= run.samples == 50_000
-    # Each bucket's samples belong to the steps of that bucket.
-    assert run.curve.samples[:-1] == pytest.approx(10 * run.curve.steps[:-1])
-
-
-# ------------------------------------------------------------------------------ final losses
-
-
-@pytest.mark.parametrize("steps", [1, 19, 20, 21, 400, 1000, 4096])
-def test_the_final_loss_is_the_mean_of_the_last_steps(steps: int) -> None:
-    count = max(MEAN_STEPS, math.ceil(FINAL_SHARE * steps))
-    values: list[float | None] = [float(step) for step in range(1, steps + 1)]
-    expected = sum(range(max(1, steps - count + 1), steps + 1)) / min(count, steps)
-    assert final_mean(series_of(values)) == pytest.approx(expected)
 
 
 # ------------------------------------------------------------------------------- record lows
