@@ -112,22 +112,6 @@ def test_wherever_it_stops_the_interval_covers_the_truth_as_often_as_it_says(
     assert covered / INTERVALS >= 0.925
 
 
-def test_eager_and_compiled_blocks_of_a_precision_make_pairs_of_their_own() -> None:
-    sides = ("fp32 eager", "fp32", "bf16 eager", "bf16")
-    ab_test = ABTest(sides, chosen="fp32", block_steps=5)
-    played(ab_test, noise=0.005)
-    result = ab_test.record(1)
-    assert (result.reason, result.baseline) == ("narrow", "fp32 eager")
-    speedups = {(pair.precision, pair.than): pair.speedup for pair in result.pairs}
-    assert speedups == {
-        ("fp32", "fp32 eager"): pytest.approx(2.0, rel=0.02),
-        ("bf16", "bf16 eager"): pytest.approx(1.25, rel=0.02),
-        ("bf16", "fp32"): pytest.approx(1.5, rel=0.02),
-    }
-    assert all(pair.speedup_low and pair.speedup_high for pair in result.pairs)
-    assert [row.speedup for row in result.rows][1:] == pytest.approx([2.0, 2.4, 3.0], rel=0.02)
-
-
 def test_stopped_it_says_what_it_knows() -> None:
     ab_test = ABTest(("fp32", "bf16"), chosen="fp32", block_steps=5)
     played(ab_test, steps=10)

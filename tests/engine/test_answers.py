@@ -154,19 +154,6 @@ def test_a_run_that_keeps_no_checkpoints_says_so() -> None:
     assert trained({4: (CHECKPOINT,)}).outcomes == [("checkpoint", "unavailable")]
 
 
-@pytest.mark.parametrize("step", [0, 4])
-def test_a_comparison_asked_for_with_a_switch_waits_for_its_first_step(step: int) -> None:
-    both = PrecisionRequest("bf16"), FP32_AND_BF16
-    log = Asking({step: both})
-    for request in both if step == 0 else ():
-        log.control.ask(request)
-    train(prepare(Tiny(epochs=5)), log, log.control, interactive=True)
-    assert log.outcomes[:2] == [("precision", "taken"), ("comparison", "taken")]
-    assert log.of(PrecisionsCompared)[0].chosen == "bf16"
-    switches = [(change.step, change.current) for change in log.of(PrecisionChanged)]
-    assert switches[:2] == [(step + 1, "bf16"), (step + 2, "fp32")]
-
-
 def test_one_comparison_runs_at_a_time() -> None:
     end = (ComparisonRequest(),)
     log = trained({4: (FP32_AND_BF16,), 6: (FP32_AND_BF16,), 8: end, 10: end})

@@ -15,14 +15,14 @@ from torch import Tensor, nn
 
 from amptui.cli import main
 from amptui.engine.checkpoint.resume import newest_checkpoint
-from amptui.engine.compilation import MAX_VARIANTS, compile_in_place, missing_for_compile, uses_cuda_graphs
+from amptui.engine.compilation import MAX_VARIANTS, missing_for_compile
 from amptui.engine.failure import explain
 from amptui.engine.prepared import Prepared
 from amptui.records.control import ComparisonRequest, Control, StopRequest, TraceRequest, XRayRequest
 from amptui.records.findings import FlopsCounted, ModelCompiled, ModulesTraced, PrecisionsCompared, XRayTaken
 from amptui.records.run import PhaseChanged, PrecisionChanged
 from amptui.records.steps import StepRecord
-from tests.engine.compiled_runs import Uneven, compiled, failing_in_autocast, keeping, nothing_compiled
+from tests.engine.compiled_runs import Uneven, compiled, failing_in_autocast, nothing_compiled
 from tests.terminal import KNOBS
 from tests.tiny import Log, Tiny, log_of, losses, prepare, resume, switching, train
 
@@ -36,18 +36,6 @@ SETTLED_BY = 52
 def fresh() -> Iterator[None]:
     with nothing_compiled():
         yield
-
-
-@pytest.mark.torch
-def test_a_model_that_is_all_torch_s_is_compiled_and_keeps_nothing_of_ours() -> None:
-    """torch 2.9 leaves such a model alone by itself."""
-    graphs: list[object] = []
-    model = nn.Sequential(nn.Linear(4, 2), nn.ReLU())
-    attributes = set(vars(model))
-    compile_in_place(model, backend=keeping(graphs))
-    model(torch.ones(3, 4))
-    assert len(graphs) == 1
-    assert set(vars(model)) - attributes == {"_compiled_call_impl"}
 
 
 @pytest.mark.ci
@@ -190,14 +178,6 @@ def test_without_a_compiler_one_line_says_so_before_anything_is_loaded(
     said = f"amptui: --compile needs a compiler: no C++ compiler (no-such-compiler); {missing.hint}\n"
     assert capsys.readouterr().err == said
     assert prepare(Tiny()).model._compiled_call_impl is None, "a run without it needs none"
-
-
-def test_only_modes_with_cuda_graphs_on_a_gpu_mark_iterations() -> None:
-    cuda = torch.device("cuda", 0)
-    uses_graphs = {mode: uses_cuda_graphs(mode, cuda) for mode in (None, "default", "reduce-overhead")}
-    assert uses_graphs == {None: False, "default": False, "reduce-overhead": True}
-    assert uses_cuda_graphs("max-autotune", cuda)
-    assert not uses_cuda_graphs("reduce-overhead", CPU)
 
 
 needs_compiler = pytest.mark.skipif(

@@ -17,8 +17,8 @@ from amptui.engine.divergence_guard import HOPELESS_STEPS, SUSPECT_STEPS
 from amptui.records.control import Control, PauseRequest, StopRequest
 from amptui.records.findings import ModulesTraced
 from amptui.records.keeping import CheckpointWritten, KeepingChanged
-from amptui.records.run import NonFinite, Note, PauseChanged, Record
-from tests.tiny import Log, Spoiled, Tiny, log_of, losses, prepare, resume, train
+from amptui.records.run import NonFinite, PauseChanged, Record
+from tests.tiny import Log, Spoiled, Tiny, losses, prepare, resume, train
 
 WITHIN_STEPS = 10
 
@@ -239,21 +239,3 @@ def test_inf_that_was_there_from_the_start_is_meant(precision: str, tmp_path: Pa
     assert train(prepare(Masked(), precision=precision), log, checkpoints=tmp_path) == "done"
     assert [record.step for record in log.of(NonFinite) if record.what == "loss"] == [12]
     assert [record.step for record in log.of(CheckpointWritten)][-1] == 32
-
-
-@pytest.mark.parametrize(
-    ("start", "switches", "notes"),
-    [
-        ("fp32", {3: "bf16", 6: "fp32", 9: "bf16"}, 1),
-        ("fp16", {3: "fp32"}, 1),
-        ("fp16", {3: "ieee", 6: "bf16"}, 1),
-        ("fp32", {3: "fp16"}, 0),
-        ("fp32", {3: "ieee", 6: "fp32"}, 0),
-        ("bf16", {}, 0),
-    ],
-)
-def test_a_switch_that_leaves_the_scaler_out_says_so_once(
-    start: str, switches: dict[int, str], notes: int
-) -> None:
-    log = log_of(prepare(Tiny(), precision=start, steps=14), at=switches)
-    assert sum("has no loss scaler" in note.text for note in log.of(Note)) == notes

@@ -16,7 +16,6 @@ from amptui.base.errors import DeviceError, ExperimentError, UsageError
 from amptui.engine import description, setup
 from amptui.recipe.request import TrainRequest
 from amptui.records import codec
-from amptui.records.run import FP8_PRECISIONS
 from tests.tiny import NO_TF32, Tiny, prepare
 
 CPU = torch.device("cpu")
@@ -116,22 +115,6 @@ def test_what_a_method_should_not_return_is_told_and_the_method_was_announced(
             announce=lambda _phase, _detail, doing: places.append(doing),
         )
     assert places[-1] == f"in {method}() of Bad"
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({}, ("fp32", "bf16")),
-        ({"precision": "fp16"}, ("fp16", "bf16")),
-        ({"amp_precision": "fp16"}, ("fp32", "fp16")),
-    ],
-)
-def test_a_cpu_s_amp_is_bf16_unless_asked_otherwise(
-    options: dict[str, str], expected: tuple[str, str]
-) -> None:
-    choices = setup.choose(request(device="cpu", **options))
-    assert (choices.precision, choices.amp_precision) == expected
-    assert set(choices.unsupported).difference(FP8_PRECISIONS) == {"tf32"}
 
 
 @pytest.mark.parametrize("options", [{"precision": "tf32"}, {"amp_precision": "tf32"}])

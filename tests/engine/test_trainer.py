@@ -12,29 +12,11 @@ from torch import nn
 from amptui.engine.ab_test import MAX_ROUNDS
 from amptui.engine.validation import MetricSums, evaluating
 from amptui.engine.warm_up import MAX_STEPS, MIN_STEPS, WarmUp
-from amptui.records.control import ComparisonRequest, Control, PauseRequest, PrecisionRequest, StopRequest
+from amptui.records.control import ComparisonRequest, Control, PauseRequest, StopRequest
 from amptui.records.findings import PrecisionsCompared
 from amptui.records.run import BlockFinished, EpochFinished, PauseChanged, PrecisionChanged, Record
 from amptui.records.steps import StepRecord
 from tests.tiny import Log, Tiny, log_of, losses, prepare, train
-
-
-def test_a_pause_makes_no_step_and_a_switch_meanwhile_counts() -> None:
-    control = Control()
-
-    def watch(record: Record) -> None:
-        if isinstance(record, StepRecord) and record.step == 4:
-            control.ask(PauseRequest(True))
-        if isinstance(record, PauseChanged) and record.paused:
-            assert len(losses(log)) == 4
-            control.ask(PrecisionRequest("bf16"))
-        if isinstance(record, PrecisionChanged):
-            control.ask(PauseRequest(False))
-
-    log = Log(watch)
-    assert train(prepare(Tiny()), log, control) == "done"
-    assert [record.paused for record in log.of(PauseChanged)] == [True, False]
-    assert [record.precision for record in log.of(StepRecord)] == ["fp32"] * 4 + ["bf16"] * 12
 
 
 @given(st.dictionaries(st.integers(1, 15), st.sampled_from(["fp32", "ieee", "fp16", "bf16"]), max_size=6))

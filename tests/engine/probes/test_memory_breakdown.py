@@ -43,16 +43,6 @@ def stepped(
     return sizes_of(breakdown)
 
 
-def convolutional() -> nn.Sequential:
-    """3 -> 4 channels of 8 x 8, then 2 numbers: 108 + 4, 8, 2 * 256 and 2 parameters."""
-    return nn.Sequential(
-        nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(256, 2)
-    )
-
-
-IMAGES = torch.ones(2, 3, 8, 8)
-
-
 def linear() -> nn.Linear:
     return nn.Linear(4, 4, bias=False)
 
@@ -101,46 +91,6 @@ def test_weights_and_gradients_count_once(
 ) -> None:
     model = build()
     assert stepped(model, SGD([p for p in model.parameters() if p.requires_grad], 0.1), inputs) == expected
-
-
-# ----------------------------------------------------------------------------------- cast copies
-
-
-class Island(nn.Module):
-    """A layer where autocast is off, one that is used twice, and one that is frozen."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.twice, self.island, self.frozen = (linear() for _ in range(4))
-        self.frozen.requires_grad_(False)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        hidden = self.frozen(self.twice(self.twice(self.first(inputs))))
-        with torch.autocast("cpu", enabled=False):
-            result: Tensor = self.island(hidden.float())
-        return result
-
-
-@pytest.mark.parametrize(
-    ("build", "precision", "copies"),
-    [
-        (convolutional, "fp32", {}),
-        (convolutional, "fp16", {"float16": 2 * (112 + 514)}),
-        (convolutional, "bf16", {"bfloat16": 2 * (112 + 514)}),
-        # Only what autocast casts and keeps is counted, and once.
-        (Island, "bf16", {"bfloat16": 2 * 16 * 2}),
-        # What it does not touch has no bytes of copies.
-        (lambda: nn.Sequential(nn.LayerNorm(4)), "bf16", {"": 0}),
-    ],
-)
-def test_autocast_copies_the_parameters_of_convolutions_and_linear_layers(
-    build: Callable[[], nn.Module], precision: str, copies: dict[str, int]
-) -> None:
-    model = build()
-    trained = model.first.parameters() if isinstance(model, Island) else model.parameters()
-    sizes = stepped(model, SGD(trained, 0.1), IMAGES if build is convolutional else None, precision=precision)
-    assert {dtype: size for (kind, dtype), size in sizes.items() if kind == "cast copies"} == copies
-    assert not any(kind == "optimizer" for kind, _ in sizes), "it has no state"
 
 
 # ----------------------------------------------------------------------------------- activations

@@ -10,14 +10,12 @@ from torch import Tensor, nn
 
 from amptui.engine.divergence_guard import MIN_LOSS_SCALE
 from amptui.engine.probes.gradients import GradientProbe
-from amptui.engine.probes.schedule import BUFFERS_GAP_STEPS, TRACE_GAP_STEPS, TRACE_STEPS, Probes
+from amptui.engine.probes.schedule import BUFFERS_GAP_STEPS, TRACE_STEPS, Probes
 from amptui.engine.snapshot import Snapshot
 from amptui.records.control import (
     Control,
     PauseRequest,
     PrecisionRequest,
-    StopRequest,
-    TraceRequest,
     XRayRequest,
 )
 from amptui.records.findings import Float16Window, ModulesTraced, StepTimed, XRayTaken
@@ -34,7 +32,6 @@ from amptui.records.steps import StepRecord
 from tests.builders import assert_holds
 from tests.tiny import (
     NO_KERNEL,
-    Exploding,
     Log,
     Spoiled,
     Tiny,
@@ -65,25 +62,6 @@ def undisturbed(experiment: Tiny, **options: Any) -> list[float | None]:
     return losses(log_of(prepare(experiment, **options)))
 
 
-def test_the_float16_window_is_measured_from_the_first_step_on() -> None:
-    control = Control()
-
-    def watch(_record: Record) -> None:
-        if len(log.of(Float16Window)) == 2:
-            control.ask(StopRequest("the test"))
-
-    log = Log(watch)
-    prepared = prepare(Tiny(epochs=100_000))
-    train(prepared, log, control)
-    first, second = log.of(Float16Window)
-    assert (first.step, first.hypothetical, first.loss_scale) == (1, True, 65536.0)
-    assert first.elements == sum(p.numel() for p in prepared.model.parameters())
-    assert first.steps_since is None
-    assert second.steps_since == second.step - first.step
-    assert (second.seconds_since or 0) > (first.seconds or 0)
-    assert all((window.seconds or 0) > 0 for window in log.of(Float16Window))
-
-
 def test_what_was_asked_of_a_model_that_is_replaced_is_answered() -> None:
     prepared, log = prepare(Tiny()), Log()
     precision, answers = prepared.precisions["fp32"], list[str]()
@@ -103,30 +81,6 @@ def test_what_was_asked_of_a_model_that_is_replaced_is_answered() -> None:
     assert answers == ["", ""]
     assert [window.step for window in log.of(Float16Window)] == [1, 2]
     assert len(log.of(ModulesTraced)) == 1
-
-
-@pytest.mark.parametrize("clip_norm", [None, 0.5])
-def test_in_fp16_the_window_is_of_the_step_s_own_scale(clip_norm: float | None) -> None:
-    log = log_of(prepare(Exploding(), precision="fp16", steps=4, clip_norm=clip_norm))
-    steps = {record.step: record for record in log.of(StepRecord)}
-    for window in log.of(Float16Window):
-        assert not window.hypothetical
-        assert window.loss_scale == steps[window.step].loss_scale
-    assert log.of(Float16Window)[0].nonfinite > 0
-    measured = log_of(prepare(Tiny(), precision="fp16", steps=2, clip_norm=clip_norm)).of(StepRecord)[0]
-    assert 0 < (measured.grad_max or 0) <= (measured.grad_norm or 0)
-
-
-def test_a_requested_trace_is_taken_and_its_hooks_are_removed() -> None:
-    prepared = prepare(Dropping())
-    log = log_of(prepared, at={3: TraceRequest()})
-    (trace,) = log.of(ModulesTraced)
-    assert 4 <= trace.step < 4 + TRACE_STEPS
-    assert trace.asked
-    assert trace.first is None
-    assert trace.nearest[0].largest > 0
-    assert not any(module._forward_hooks for module in prepared.model.modules())
-    assert losses(log) == undisturbed(Dropping())
 
 
 class Overheating(Tiny):
@@ -150,13 +104,6 @@ def test_an_overflow_in_the_forward_pass_is_traced_to_its_module() -> None:
     assert log.of(StepSkipped)[0].step == 6
     first = {"first.name": "4", "first.way": "forward", "first.dtype": "float16"}
     assert_holds(log.of(ModulesTraced)[0], {"step": 7, "asked": False, **first})
-
-
-def test_persistent_trouble_is_not_traced_in_every_step() -> None:
-    log = log_of(prepare(Spoiled(at=4, steps=1000, weights_too=False, epochs=60), steps=TRACE_GAP_STEPS + 60))
-    traced = [trace.step for trace in log.of(ModulesTraced)]
-    assert len(traced) == 2
-    assert traced[1] - traced[0] >= TRACE_GAP_STEPS
 
 
 def test_nan_statistics_are_found_although_the_step_was_skipped() -> None:
@@ -204,13 +151,6 @@ def test_some_steps_are_timed_by_phase_and_healthy_statistics_are_not_mentioned(
         assert record.settling == step.settling
         parts = sum(phase.host_seconds for phase in record.phases)
         assert 0 < parts <= (step.step_seconds or 0) + 1e-6  # they lie within the step, apart from each other
-
-
-def test_without_probes_only_what_a_step_needs_is_measured() -> None:
-    for clip_norm in (None, 1.0):
-        log = log_of(prepare(Tiny(), probes=False, clip_norm=clip_norm))
-        assert log.of(Float16Window) == []
-        assert {record.grad_norm is None for record in log.of(StepRecord)} == {clip_norm is None}
 
 
 # ---------------------------------------------------------- a measurement that fails, a step that fails

@@ -3,7 +3,6 @@
 import copy
 import math
 from collections.abc import Callable, Mapping
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -14,10 +13,8 @@ from torch.optim import Optimizer
 from amptui.engine.probes import update_ratios
 from amptui.engine.probes.update_probe import (
     UpdateProbe,
-    WeightsBefore,
     record_of,
 )
-from amptui.engine.probes.update_ratios import GAP_STEPS, UpdateRatios
 from amptui.records.findings import UpdatesMeasured
 from amptui.records.steps import StepRecord
 from tests.tiny import Exploding, Tiny, log_of, prepare
@@ -165,24 +162,6 @@ def test_a_measured_step_has_the_ratios_of_full_copies(options: dict[str, Any]) 
     assert len(by_step) >= 2
     for step, layers in by_step.items():
         assert layers == pytest.approx(experiment.ratios[step - 1], rel=1e-3)
-
-
-def test_the_first_step_is_measured_and_then_none_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step that is not measured calls nothing."""
-    calls: list[str] = []
-    for owner, name in ((UpdateProbe, "copy"), (WeightsBefore, "compare"), (UpdateRatios, "measure")):
-        original = getattr(owner, name)
-
-        def counted(*arguments: Any, _name: str = name, _original: Any = original) -> Any:
-            calls.append(_name)
-            return _original(*arguments)
-
-        monkeypatch.setattr(owner, name, counted)
-    steps = [*ratios(prepare(Tiny(epochs=9)))]
-    assert steps[:2] == [1, 1 + GAP_STEPS], "a tiny model's next measurement is always affordable"
-    assert min(after - before for before, after in pairwise(steps)) >= GAP_STEPS
-    assert calls == ["copy", "measure", "compare"] * len(steps)
-    assert ratios(prepare(Tiny(), probes=False)) == {}
 
 
 def test_a_skipped_step_has_none(monkeypatch: pytest.MonkeyPatch) -> None:

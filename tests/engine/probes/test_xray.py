@@ -42,23 +42,6 @@ class Plain(Tiny):
         return nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.ReLU(inplace=True), nn.Linear(8, 4))
 
 
-@pytest.mark.parametrize("sizes", [(8, 8), (8, 3, 5)])
-def test_the_batches_of_a_step_are_one(sizes: tuple[int, ...]) -> None:
-    """Losses are means over all samples, gradients those of the mean, memory that of the largest batch."""
-    prepared = prepare(Plain(batch_size=16))
-    inputs, targets = first_batch(prepared)
-    assert len(inputs) == sum(sizes) == 16
-    parts = list(zip(inputs.split(sizes), targets.split(sizes), strict=True))
-    whole, split, largest = (
-        take_xray(prepared, batches, step=7, precision="bf16", loss_scale=None)
-        for batches in ([(inputs, targets)], parts, parts[:1])
-    )
-    assert split.loss_fp32 == pytest.approx(whole.loss_fp32, rel=1e-6)
-    for name in ("1", "3"):
-        assert layer(split, name).cosine == pytest.approx(layer(whole, name).cosine, abs=0.02)
-    assert split.saved_bytes_fp32 == largest.saved_bytes_fp32
-
-
 @pytest.mark.torch
 def test_losses_and_gradients_are_those_of_a_step_in_each_precision() -> None:
     prepared = prepare(Plain())
