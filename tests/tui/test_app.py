@@ -6,11 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from amptui.diagnosis.float16_verdicts import at_scale
-from amptui.records.control import REQUESTS, HistogramRequest, TraceRequest
+from amptui.records.control import REQUESTS
 from amptui.records.findings import Float16Window
 from amptui.records.run import RunFinished
-from amptui.tui import screen as screen_module
 from amptui.tui.keyboard import MouseReported, Pointing
 from amptui.tui.keys import KEYS, RUN_KEYS
 from tests.gan_journal import DISCRIMINATOR
@@ -42,23 +40,6 @@ async def test_keys_that_a_lost_connection_refuses_are_not_offered() -> None:
         assert "space" not in screen.footer
         away.clear()
         await screen.until(lambda: screen.footer.startswith(" p bf16  space pause  d detach"))
-
-
-@awaited
-async def test_a_notice_disappears_after_a_while_and_a_result_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(screen_module, "MESSAGE_SECONDS", 3600.0)
-    async with watching(started(), *steps(5)) as screen:
-        await screen.press("o")
-        assert "this run has one optimizer" in screen.notice
-        monkeypatch.setattr(screen_module, "MESSAGE_SECONDS", 0.0)
-        await screen.press("o")
-        await screen.until(lambda: "one optimizer" not in screen.notice)
-        assert "p bf16" in screen.footer
-        await screen.press("n")
-        await screen.feed(replace(samples.traced(7), time=time.time()))
-        await screen.answer(TraceRequest)
-        await screen.feed(step(6))
-        assert "nothing overflowed" in screen.notice
 
 
 @awaited
@@ -102,23 +83,6 @@ async def test_the_help_lists_the_keys_that_work(
 
 def window(number: int, **changes: object) -> Float16Window:
     return samples.window(number, time=time.time(), **changes)
-
-
-@awaited
-async def test_the_float16_panel_says_that_it_measures_and_how_old_it_is() -> None:
-    async with watching(started(), *steps(200), window(1)) as screen:
-        await screen.press("f")
-        assert "measuring …" in screen.lines[3]
-        assert "step 1 " in screen.lines[3]  # what is drawn below it
-        await screen.answer(HistogramRequest, "failed", "out of memory")
-        assert "old: 199 steps ago" in screen.lines[3]
-        await screen.press("f", "f")
-        await screen.feed(step(201), window(201, loss_scale=1024.0))
-        await screen.answer(HistogramRequest)
-        title = screen.lines[3]
-        assert at_scale(1024.0, hypothetical=True) in title
-        assert "step 201" in title
-        assert not {"measuring", "old"} & set(title.split())
 
 
 def shown_optimizers(screen: Screen) -> tuple[str, str]:

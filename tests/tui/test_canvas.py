@@ -95,22 +95,6 @@ def test_untrusted_text_keeps_its_columns_and_controls_nothing(text: str, shown:
     assert canvas.lines()[0].rstrip() == shown
 
 
-def test_writing_over_half_of_a_wide_character_blanks_the_other_half() -> None:
-    canvas = Canvas(6, 2)
-    for y in (0, 1):
-        canvas.text(0, y, "漢字漢")
-    canvas.text(1, 0, "ab")
-    canvas.fill(Rect(1, 1, 2, 1), "x")
-    assert canvas.lines() == [" ab 漢", " xx 漢"]
-
-
-def test_a_terminal_without_utf8_gets_replacements_of_the_same_width() -> None:
-    canvas = Canvas(8, 1, ascii_only=True)
-    canvas.text(0, 0, "▲×漢…é")
-    assert canvas.lines() == ["^x??~?  "]
-    assert canvas.code_point("▔") == ord("-")
-
-
 @given(rects, rects)
 def test_drawing_in_a_part_changes_nothing_outside_of_it(outer: Rect, inner: Rect) -> None:
     canvas = Canvas(16, 6)
@@ -129,19 +113,6 @@ def test_drawing_in_a_part_changes_nothing_outside_of_it(outer: Rect, inner: Rec
             )
     assert (filled == expected).all()
     assert ((canvas.styles == Style.KEY) == expected).all()
-
-
-@given(st.integers(0, 18), drawings)
-def test_runs_have_the_styles_of_the_line_except_for_blanks(width: int, some_drawings: list[Drawing]) -> None:
-    canvas = drawn(width, 3, some_drawings)
-    for y, line in enumerate(canvas.lines()):
-        runs = list(canvas.runs(y))
-        assert "".join(text for text, _ in runs) == line
-        assert all(text for text, _ in runs)
-        assert all(before[1] != after[1] for before, after in pairwise(runs))
-        run_styles = [style for text, style in runs for _ in range(cell_len(text))]
-        for x, style in enumerate(canvas.styles[y].tolist()):
-            assert run_styles[x] == style or canvas.chars[y, x] == ord(" ")
 
 
 @given(st.integers(0, 18), drawings, drawings, st.integers(0, 8))

@@ -85,17 +85,6 @@ def test_curves_follow_within_two_frames_and_at_once_after_a_key() -> None:
     assert curve(second, logarithmic) == curve(second, logarithmic) != curve(second)
 
 
-@pytest.mark.parametrize(
-    ("view", "words"),
-    [
-        (views.compared(), "amptui: the terminal is too small (20x5); training continues — step 1,204"),
-        (views.failed(), "training failed"),
-    ],
-)
-def test_a_terminal_that_is_too_small_says_how_the_run_is(view: SessionView, words: str) -> None:
-    assert words in " ".join(line.strip() for line in drawn(view, 20, 5).lines())
-
-
 def test_values_change_in_place() -> None:
     """From one step to the next, of the frame outside the curves only digits change."""
     view = views.compared()

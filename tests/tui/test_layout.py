@@ -2,12 +2,11 @@
 
 from itertools import combinations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.tui.canvas import Rect
-from amptui.tui.layout import PANELS, RANKED_PANELS, SMALLEST, Layout, arrange
+from amptui.tui.layout import PANELS, RANKED_PANELS, SMALLEST, arrange
 
 widths, heights = st.integers(1, 250), st.integers(1, 80)
 focuses = st.none() | st.sampled_from(RANKED_PANELS)
@@ -16,18 +15,6 @@ ranks = st.just(0) | st.integers(5, 20)
 others = st.integers(0, 1)
 
 ALWAYS_SEEN = set(PANELS) - {"numerics", "answer"}
-
-
-def rect_of(layout: Layout, name: str) -> Rect:
-    return next(place.rect for place in layout if place.name == name)
-
-
-def framed(layout: Layout) -> set[str]:
-    return {place.name for place in layout if place.framed}
-
-
-def folded(layout: Layout) -> set[str]:
-    return {place.name for place in layout if not place.framed}
 
 
 def overlap(a: Rect, b: Rect) -> bool:
@@ -71,32 +58,3 @@ def test_every_large_enough_screen_shows_every_panel_but_the_numerics(
     assert {"header", "footer"} <= set(names)
     # On wide, low screens the comparison is a table beside the loss; nothing is ever left out.
     assert set(names) >= ALWAYS_SEEN
-
-
-@given(st.integers(SMALLEST[0], 250), st.integers(SMALLEST[1], 80), banners, st.integers(5, 20))
-def test_a_distributed_run_shows_its_ranks_beside_all_others(
-    width: int, height: int, banner_lines: int, rank_lines: int
-) -> None:
-    alone = arrange(width, height, None, banner_lines=banner_lines)
-    layout = arrange(width, height, None, banner_lines=banner_lines, rank_lines=rank_lines)
-    either = {"ranks", "answer"}  # of the answer the ranks may leave only its line
-    assert {place.name for place in layout} - either == {place.name for place in alone} - either
-    assert "ranks" in {place.name for place in layout}
-    assert framed(layout) - either == framed(alone) - either
-    ranks = rect_of(layout, "ranks")
-    assert ranks.height == 1 or ("ranks" in framed(layout) and ranks.height <= rank_lines)
-
-
-@given(st.integers(SMALLEST[0], 250), st.integers(SMALLEST[1], 80), st.sampled_from(RANKED_PANELS))
-def test_an_enlarged_panel_fills_the_screen_between_header_and_footer(
-    width: int, height: int, focus: str
-) -> None:
-    layout = arrange(width, height, focus)
-    assert framed(layout) == {focus}
-    assert rect_of(layout, focus) == Rect(0, 2, width, height - 3)
-
-
-@pytest.mark.parametrize("size", [(39, 12), (40, 11), (20, 5), (1, 1), (200, 3)])
-def test_below_the_smallest_size_there_is_only_a_notice(size: tuple[int, int]) -> None:
-    assert folded(arrange(*size, None)) == {"notice"}
-    assert folded(arrange(*size, "loss")) == {"notice"}

@@ -5,24 +5,23 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.records.run import PRECISIONS, NonFinite, Note, Printed, Record
+from amptui.records.run import NonFinite, Note, Printed, Record
 from amptui.telemetry.view import EMPTY_VIEW, SessionView
-from amptui.tui.canvas import Canvas, Rect
-from amptui.tui.keys import KEYS, pages_of
+from amptui.tui.keys import KEYS
 from amptui.tui.overlays.event_browser import EventBrowser
 from amptui.tui.overlays.menus import Help, PrecisionMenu
 from amptui.tui.overlays.metrics_browser import MetricsBrowser
 from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Overlay
 from amptui.tui.overlays.questions import LossScaleQuestion, QuitQuestion
-from amptui.tui.overlays.text_browser import ConfigurationBrowser, Line, OutputBrowser, Search
+from amptui.tui.overlays.text_browser import ConfigurationBrowser, OutputBrowser
 from amptui.tui.overlays.xray_overlay import XRay
 from tests.builders import fold
 from tests.golden import Goldens
 from tests.tui import views
-from tests.tui.overlays.opened import SCREEN, drawn, layer, lines, with_xray
+from tests.tui.overlays.opened import drawn, layer, lines, with_xray
 from tests.tui.special_views import at_the_floor, nan_weights
 
 OVERLAYS: dict[str, Callable[[], Overlay]] = {
@@ -69,14 +68,6 @@ def test_no_size_key_or_view_is_an_error(name: str, steps: list[tuple[int, int, 
         overlay.press(key, VIEWS[view])
 
 
-@pytest.mark.parametrize("name", sorted(OVERLAYS))
-def test_an_overlay_that_covers_all_hides_everything(name: str) -> None:
-    overlay, canvas = OVERLAYS[name](), Canvas(80, 24)
-    canvas.fill(Rect(0, 0, 80, 24), "#")
-    overlay.draw(canvas, with_xray(), SCREEN)
-    assert overlay.covers_all is not any("#" in line for line in canvas.lines())
-
-
 @pytest.mark.parametrize("keys", [(), ("o",)], ids=str)
 @pytest.mark.parametrize("name", sorted(OVERLAYS))
 def test_an_ascii_terminal_has_a_replacement_for_every_character(name: str, keys: tuple[str, ...]) -> None:
@@ -87,11 +78,6 @@ def test_an_ascii_terminal_has_a_replacement_for_every_character(name: str, keys
     shown = "".join(drawn(overlay, view, ascii_only=True).lines())
     assert shown.isascii()
     assert shown.count("?") == "".join(drawn(overlay, view).lines()).count("?")
-
-
-@pytest.mark.parametrize("name", ["quit", "quit attached", "menu", "floor"])
-def test_a_question_leads_to_no_page(name: str) -> None:
-    assert not any(OVERLAYS[name]().leads_on(key) for key in pages_of(KEYS))
 
 
 FLOOR, NAN = at_the_floor(), nan_weights()
@@ -122,21 +108,6 @@ WITHOUT_BF16 = at_the_floor(bf16="no bfloat16 on this GPU")
 def test_what_a_key_answers(name: str, view: SessionView, presses: tuple[str, ...], answer: Answer) -> None:
     for press in presses:
         assert OVERLAYS[name]().press(press, view) == answer, press
-
-
-# -------------------------------------------------------------------------------------- the menu
-
-
-@given(st.lists(st.sampled_from(["up", "down", "j", "k"])), st.sampled_from(PRECISIONS))
-def test_arrows_move_through_the_menu_and_wrap_around(keys: list[str], now: str) -> None:
-    view = replace(views.fp32_only(), precision=now)
-    menu = PrecisionMenu(view)
-    for key in keys:
-        assert menu.press(key, view) == STAY
-    distance = sum(1 if key in ("down", "j") else -1 for key in keys)
-    answer = menu.press("enter", view)
-    assert answer.precision == PRECISIONS[(PRECISIONS.index(now) + distance) % len(PRECISIONS)]
-    assert answer.close
 
 
 # ------------------------------------------------------------------------ pages over a live session
@@ -298,25 +269,3 @@ def transcript(browsed: Browsed) -> list[str]:
 def test_each_page_says_what_was_approved(goldens: Goldens) -> None:
     pages = ["\n".join([f"# {name}", *transcript(browsed)]) for name, browsed in BROWSED.items()]
     goldens.check("scripts/overlays", "\n\n".join(pages))
-
-
-@given(st.lists(st.text("abAB ", max_size=8), max_size=20), st.text("abAB", min_size=1, max_size=3))
-def test_a_search_shows_the_lines_that_hold_it_and_no_others(texts: list[str], searched: str) -> None:
-    search = Search()
-    for key in ("slash", *searched):
-        assert search.press(key)
-    shown = search.matching([Line(words) for words in texts])
-    assert [line.text for line in shown] == [words for words in texts if searched.lower() in words.lower()]
-
-
-LETTERS = st.characters(codec="utf-8", exclude_categories=["C", "Z"], exclude_characters="│")
-
-
-@given(words=st.text(LETTERS, min_size=1, max_size=300), width=st.integers(12, 80))
-@example(words="0" * 8, width=12)
-def test_a_long_line_is_cut_into_rows_that_hold_all_of_it(words: str, width: int) -> None:
-    browsing = Browsing(OutputBrowser(), printed(words))
-    cut, whole = (
-        "".join("".join(browsing.lines(w, 60)[1:-1]).replace("│", "").split()) for w in (width, 700)
-    )
-    assert cut == whole

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.diagnosis.run_facts import run_facts
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels import (
@@ -62,23 +61,6 @@ def test_limits_are_sticky_from_frame_to_frame() -> None:
     labels = [line[:8] for line in draw_alone(panel.draw, view, 60, 12).lines()]
     quieter = replace(view, loss=views.series([value * 0.9 for value in views.losses(1204)]))
     assert [line[:8] for line in draw_alone(panel.draw, quieter, 60, 12).lines()] == labels
-
-
-# ----------------------------------------------------------------------------- nothing is torn
-
-
-@pytest.mark.parametrize(("total_steps", "is_full"), [(217, True), (None, False), (20_000, False)])
-def test_the_bar_of_a_run_that_ends_within_an_epoch_is_full_at_its_end_and_then_gone(
-    total_steps: int | None, is_full: bool
-) -> None:
-    view, words = views.finished(), {True: "217, 2,000 an epoch", False: "10 of 2,000 steps"}
-    assert view.run is not None
-    run = replace(view.run, total_steps=total_steps, steps_per_epoch=2000, total_epochs=10)
-    over = replace(view, run=run, step=217, epoch=1, epoch_step=217)
-    canvas = draw_alone(header.draw, replace(over, state="running", outcome=None), 160)
-    assert (canvas.lines()[0].count("━") == 10) == is_full
-    assert "━" not in draw_alone(header.draw, over, 160).lines()[0]
-    assert words[is_full] in dict(run_facts(run).pairs).values()
 
 
 # -------------------------------------------------------------------------- everything in proportion

@@ -3,26 +3,23 @@
 import math
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.base import units
 from amptui.telemetry.view import PrecisionSwitch, Series, SessionView
-from amptui.tui.canvas import Canvas
 from amptui.tui.panels.phrases import Phrase, Word
 from amptui.tui.panels.step_cursor import (
     CHART_LEFT,
     Cursor,
     Extent,
     cursor_line,
-    draw_cursor,
     point,
     press,
 )
-from amptui.tui.renderables.step_window import GUTTER, visible_window
+from amptui.tui.renderables.step_window import visible_window
 from tests.golden import Goldens
-from tests.tui.renderables.tracks import any_series, series_of, windows_near
+from tests.tui.renderables.tracks import any_series, series_of
 
 KEYS = [
     *("left", "right", "shift+left", "shift+right", "left_square_bracket", "right_square_bracket"),
@@ -47,28 +44,6 @@ def words(line: Sequence[Phrase]) -> list[str]:
 # ------------------------------------------------------------------------------------- the value
 
 
-@given(st.data(), st.lists(st.none() | st.floats(-1e6, 1e6) | st.just(math.nan), min_size=1, max_size=200))
-def test_a_reading_is_of_the_values_of_its_steps(data: st.DataObject, values: list[float | None]) -> None:
-    buckets, recent = data.draw(st.sampled_from([2, 8, 64])), data.draw(st.sampled_from([1, 16, 128]))
-    first_step = data.draw(st.integers(0, 10**9))
-    series = series_of(values, first_step=first_step, buckets=buckets, recent=recent)
-    for step in range(first_step, first_step + len(values)):
-        reading = series.at(step)
-        assert reading is not None
-        assert reading.first_step <= step <= reading.last_step
-        own = values[reading.first_step - first_step : reading.last_step - first_step + 1]
-        finite = [value for value in own if value is not None and math.isfinite(value)]
-        assert reading.nonfinite == sum(value is not None and not math.isfinite(value) for value in own)
-        if finite:
-            assert reading.mean == pytest.approx(math.fsum(finite) / len(finite), rel=1e-9, abs=1e-6)
-            assert (reading.minimum, reading.maximum) == (min(finite), max(finite))
-        else:
-            assert (reading.mean is None) == (not reading.nonfinite)
-        if step >= series.first_recent:
-            assert (reading.first_step, reading.last_step) == (step, step)
-    assert series.at(first_step - 1) is series.at(first_step + len(values)) is None
-
-
 @given(any_series(), st.integers(0, 8), st.integers(1, 300), st.lists(st.sampled_from(KEYS), max_size=6))
 def test_a_click_puts_it_at_the_nearest_value(
     series: Series, zoom: int, columns: int, keys: list[str]
@@ -91,24 +66,6 @@ def test_a_click_puts_it_at_the_nearest_value(
         if clicked in measured and columns <= window.steps:
             assert cursor.window_in(extent.live) == window
             assert window.column_of(cursor.step, columns) == cell
-
-
-@given(any_series(), st.integers(0, 8), st.integers(1, 300), st.lists(st.sampled_from(KEYS), max_size=12))
-def test_the_cursor_is_in_sight_at_a_step_that_has_a_value(
-    series: Series, zoom: int, columns: int, keys: list[str]
-) -> None:
-    extent = extent_of(series, zoom, columns)
-    cursor = pressed(extent, keys)
-    if cursor is None:
-        return
-    window = cursor.window_in(extent.live)
-    assert cursor.step in window
-    assert window.first_step >= extent.whole.first_step
-    assert window.last_step <= extent.whole.last_step
-    assert window.steps >= 32
-    reading = series.at(cursor.step)
-    assert reading is not None
-    assert reading.mean is not None
 
 
 # ------------------------------------------------------------------------------------- the moves
@@ -147,16 +104,3 @@ def test_keys_lead_the_cursor_where_was_approved(goldens: Goldens) -> None:
     ):
         lines += [" | ".join(words(cursor_line(view, series, step, units.loss))) for step in steps]
     goldens.check("scripts/cursor", "\n".join(lines))
-
-
-@given(any_series(), st.data(), st.integers(0, 90), st.integers(0, 12))
-def test_its_line_stands_in_the_column_of_its_step(
-    series: Series, data: st.DataObject, width: int, height: int
-) -> None:
-    window = data.draw(windows_near(series))
-    step = data.draw(st.integers(series.first_step - 60, series.last_step + 60))
-    canvas = Canvas(width, height)
-    draw_cursor(canvas, step, window)
-    drawn = {x for line in canvas.lines() for x, sign in enumerate(line) if sign == "│"}
-    shows = step in window and width > GUTTER and height > 0
-    assert drawn == ({GUTTER + window.column_of(step, width - GUTTER)} if shows else set())

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.base.errors import RunFolderError
 from amptui.diagnosis.event_words import event_text
 from amptui.records.run import Note, PauseChanged, Record, RunFinished
 from amptui.tui.replay.player import LONGEST_WAIT_SECONDS, Player
@@ -121,21 +120,6 @@ def test_it_plays_as_was_approved(tmp_path: Path, goldens: Goldens) -> None:
     goldens.check("scripts/player", "\n".join(lines))
 
 
-def test_seeking_goes_on_and_back_and_the_old_view_stands_until_the_new_one_is_there(tmp_path: Path) -> None:
-    clock = Clock(tmp_path, recorded(4000))
-    clock.player.seek(3500.0)
-    assert clock.state == "seeking"
-    clock.settle()
-    assert (clock.step, clock.state) == (3500, "playing")
-    clock.player.seek(2000.0)
-    steps_shown = set()
-    while clock.state == "seeking":
-        steps_shown.add(clock.step)
-        clock.player.advance(clock.now)
-    assert steps_shown == {3500}
-    assert clock.step == 2000
-
-
 @given(
     moves=st.lists(st.floats(-5, 55) | st.just("pause") | st.floats(0.1, 3).map(lambda s: (s,)), max_size=8)
 )
@@ -157,13 +141,6 @@ def test_wherever_it_went_it_shows_what_a_screen_had_shown_then(
         view = clock.player.look()
         assert (view.step, view.state, view.events) == (expected.step, expected.state, expected.events)
         assert view.loss.recent.tolist() == expected.loss.recent.tolist()
-
-
-@pytest.mark.parametrize("content", ["", "nonsense\n", '{"type":"FromTheFuture","time":1}\n'])
-def test_a_journal_without_a_record_is_refused(tmp_path: Path, content: str) -> None:
-    (tmp_path / "journal.jsonl").write_text(content)
-    with pytest.raises(RunFolderError, match="holds no records"):
-        Player(tmp_path / "journal.jsonl", speed=1.0)
 
 
 def test_a_thread_plays_until_it_is_stopped(tmp_path: Path) -> None:

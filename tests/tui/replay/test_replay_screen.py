@@ -8,18 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from amptui.diagnosis.speed import why_no_ratio
 from amptui.records.control import REQUESTS, Control
 from amptui.records.run import Note, PauseChanged, Record, RunFailed
-from amptui.telemetry.view import Comparison
 from amptui.tui import screen as screen_module
 from amptui.tui.keys import KEYS
 from amptui.tui.replay.player import Player
 from amptui.tui.replay.screen import ReplayApp
 from tests.golden import Goldens
 from tests.reports.export.recorded import write
-from tests.telemetry.record_samples import device, step, traced, xray
 from tests.telemetry.record_samples import run as started
+from tests.telemetry.record_samples import step, traced, xray
 from tests.tui.scripts import SIZE, Action, Script, said_after
 from tests.tui.watching import Screen, awaited
 
@@ -134,17 +132,6 @@ async def test_no_key_asks_anything_of_the_run(tmp_path: Path) -> None:
         assert control.stop_reason is None
         assert [control.newest(kind) for kind in REQUESTS.values()] == [None] * len(REQUESTS)
         assert not screen.has_left
-
-
-@awaited
-async def test_nothing_tells_to_press_a_key_of_a_training(tmp_path: Path) -> None:
-    async with replaying(tmp_path, device(200.5, "fp32", 5), size=(200, 60)) as screen:
-        await screen.press("end")
-        await screen.until(lambda: "replay ended" in screen.footer)
-        assert why_no_ratio(Comparison(missing="low")) in screen.text
-        assert "press " not in screen.text
-        assert screen.app._view.device is not None
-        assert "old" not in screen.text, "samples are as old as they were then"
 
 
 @pytest.mark.ci

@@ -65,19 +65,6 @@ def many(count: int) -> list[RunEntry]:
     return [entry(f"run-{number:05}", row, is_live=False) for number, row in enumerate(rows)]
 
 
-@awaited
-async def test_keys_move_the_cursor() -> None:
-    async with shown(FakeSource(many(100)), size=(80, 24)) as screen:
-        for key, name in (
-            *(("down", 1), ("j", 2), ("up", 1), ("k", 0), ("up", 0), ("pagedown", 20), ("pageup", 0)),
-            *(("end", 99), ("down", 99), ("home", 0), ("G", 99), ("g", 0)),
-        ):
-            await screen.pilot.press(key)
-            assert screen.current == f"run-{name:05}"
-            assert screen.current in screen.text
-            assert f"▸ {screen.current}" in screen.text
-
-
 @pytest.mark.ci
 @awaited
 async def test_the_cursor_stays_on_its_run_when_the_list_changes() -> None:
