@@ -1,6 +1,7 @@
 """A run as one self-contained HTML page, which needs no network and no other file: its cards from the top."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TypeVar
 
 from amptui.base import units
@@ -53,6 +54,7 @@ from amptui.telemetry.underflow import underflowing_share
 from amptui.telemetry.view import PrecisionFlops, PrecisionStats, PrecisionTiming, SessionView
 
 _T = TypeVar("_T")
+_P = TypeVar("_P", bound=PrecisionStats | PrecisionTiming | MemoryBreakdown)
 
 EVENTS_IN_SIGHT = 20
 """The newest events, which are visible at once; the others open on a click."""
@@ -272,10 +274,12 @@ _ROWS: tuple[tuple[str, Callable[[PrecisionStats], str]], ...] = (
     ("steps counted", lambda stats: units.count(stats.steps)),
 )
 
-_FLOPS_ROWS: tuple[tuple[str, Callable[[PrecisionFlops], str]], ...] = (
-    ("achieved", rate_words),
-    ("MFU", mfu_words),
-)
+
+def _side_by_side(columns: Sequence[_P], rows: Iterable[tuple[str, Callable[[_P], str]]]) -> Markup | None:
+    """A column for each precision; only rows in which one of them has a value."""
+    filled = [[label, *map(words, columns)] for label, words in rows]
+    filled = [row for row in filled if set(row[1:]) - {NOT_AVAILABLE, speed.NOT_MEASURED}]
+    return table(["", *(chip(column.precision) for column in columns)], filled)
 
 
 def comparison(view: SessionView) -> Markup | None:
@@ -283,17 +287,16 @@ def comparison(view: SessionView) -> Markup | None:
     tally = view.comparison
     if not tally.rows:
         return None
-    columns = ordered(tally)
     flops = {counts.counted.precision: counts for counts in view.flops}
-    counted = [flops.get(stats.precision) for stats in columns]
-    rows = [[label, *map(cell, columns)] for label, cell in _ROWS]
-    for label, words in _FLOPS_ROWS:
-        rows.append([label, *(NOT_AVAILABLE if counts is None else words(counts) for counts in counted)])
-    measured = [row for row in rows if not set(row[1:]) <= {NOT_AVAILABLE, speed.NOT_MEASURED}]
+
+    def of_flops(words: Callable[[PrecisionFlops], str]) -> Callable[[PrecisionStats], str]:
+        return lambda stats: words(flops[stats.precision]) if stats.precision in flops else NOT_AVAILABLE
+
+    rows = (*_ROWS, ("achieved", of_flops(rate_words)), ("MFU", of_flops(mfu_words)))
     turns = speed.result_cards(view.compared, view.run) if view.compared is not None else []
     return card(
         "precisions side by side",
-        table(["", *(chip(stats.precision) for stats in columns)], measured),
+        _side_by_side(ordered(tally), rows),
         *(paragraph(line, "verdict") for line in (*turns, *_gain(view), *flops_hints(view.flops))),
         paragraph("; ".join([*speed.provisional_lines(tally), *speed.uncounted(view)]), "note"),
     )
@@ -357,7 +360,6 @@ def time_spent(view: SessionView) -> Markup | None:
     if not view.timings:
         return None
     names = dict.fromkeys(phase.name for timing in view.timings for phase in timing.phases)
-    rows = [[name, *(_phase(timing, name) for timing in view.timings)] for name in names]
     said = []
     for timing in view.timings:
         limit = limit_beside(timing, view.timings, view.comparison, ranks=view.world_size)
@@ -365,11 +367,11 @@ def time_spent(view: SessionView) -> Markup | None:
         if text := "; ".join(filter(None, words)):
             said.append(element("p", chip(timing.precision), f" {text}", class_="verdict"))
     note = "Medians of timed steps, on the GPU's clock where there is one, otherwise on the host's."
-    head = ["", *(chip(timing.precision) for timing in view.timings)]
-    return card("where the time goes", table(head, rows), *said, paragraph(note, "note"))
+    phases = _side_by_side(view.timings, ((name, partial(_phase, name)) for name in names))
+    return card("where the time goes", phases, *said, paragraph(note, "note"))
 
 
-def _phase(timing: PrecisionTiming, name: str) -> str:
+def _phase(name: str, timing: PrecisionTiming) -> str:
     for phase in timing.phases:
         if phase.name == name:
             seconds = phase.host_seconds if phase.device_seconds is None else phase.device_seconds
@@ -382,18 +384,13 @@ def memory_spent(view: SessionView) -> Markup | None:
     if not view.memory:
         return None
     kinds = dict.fromkeys((kind.kind, kind.dtype) for memory in view.memory for kind in memory.kinds)
-    rows = [
-        [f"{kind} {dtype}".rstrip(), *(_size(memory, kind, dtype) for memory in view.memory)]
-        for kind, dtype in kinds
-    ]
-    rows.append(["peak", *(units.number_of_bytes(memory.peak_allocated_bytes) for memory in view.memory)])
-    return card(
-        "where the memory goes", table(["", *(chip(memory.precision) for memory in view.memory)], rows)
-    )
+    rows = [(" ".join(kind).rstrip(), partial(_size, kind)) for kind in kinds]
+    peak = ("peak", lambda memory: units.number_of_bytes(memory.peak_allocated_bytes))
+    return card("where the memory goes", _side_by_side(view.memory, [*rows, peak]))
 
 
-def _size(memory: MemoryBreakdown, kind: str, dtype: str) -> str:
-    sizes = [part.size_bytes for part in memory.kinds if (part.kind, part.dtype) == (kind, dtype)]
+def _size(kind: tuple[str, str], memory: MemoryBreakdown) -> str:
+    sizes = [part.size_bytes for part in memory.kinds if (part.kind, part.dtype) == kind]
     return units.number_of_bytes(sum(sizes)) if sizes else "–"
 
 

@@ -31,7 +31,7 @@ def test_one_call_writes_all_formats_from_a_journal_or_its_folder(small: Path, t
 
 def test_damage_is_counted_and_reported(small: Path, tmp_path: Path) -> None:
     with (small / "journal.jsonl").open("a") as file:
-        file.write('{"type":"StepRecord"}\nnonsense\n{"type":"FromTheFuture","time":1.0}\n{"type":"Note","ti')
+        file.write('{"type":"Steps"}\nnonsense\n{"type":"FromTheFuture","time":1.0}\n{"type":"Note","ti')
     exported = export(small, csv=tmp_path / "a.csv")
     assert exported.steps == 20
     assert exported.passed_over == (
