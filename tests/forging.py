@@ -36,13 +36,10 @@ def nested(depth: int) -> Any:
 
 
 HOSTILE: tuple[Any, ...] = (
-    *(sign * number for number in (10**400, 10**4200, 2**63, 2**53, 10**15, 1) for sign in (1, -1)),
-    *(1e308, -1e308, 5e-324, 1e20, -1e20, 1e15, -1.0, 0.0, -0.0, "nan", "inf", "-inf"),
-    *(0, True, None, "", "x" * 100_000, "9" * 5000, "\ud800", "\x1b[2J", [], {}),
-    *(nested(40), nested(600), {"a": nested(600)}, [1] * 10_000, {"": 1}),
-    *({str(number): number for number in range(3000)}, {"x" * 5000: 0.5}),
+    *(0, 1, 0.5, "nan", "inf", "-inf", True, None, "", "x" * 100_000, "9" * 5000, "\x1b[2J", [], {}),
+    *(nested(40), nested(600), {"a": nested(600)}, {"": 1}, {"x" * 5000: 0.5}),
 )
-"""What a run would not write where a forger may; or would, but not there."""
+"""What a run would not write there: values of other types, and texts and lists of any length."""
 
 
 @st.composite
@@ -54,7 +51,7 @@ def forged_values(draw: st.DrawFn, value: Any) -> Any:
         changed = value.copy()
         changed[place] = draw(forged_values(value[place]))
         return changed
-    return draw(st.sampled_from(HOSTILE) | st.integers() | st.floats(allow_nan=False, allow_infinity=False))
+    return draw(st.sampled_from(HOSTILE))
 
 
 @st.composite

@@ -1,4 +1,4 @@
-"""The journal keeps its format: stored lines, one of each type of record, read and write identically."""
+"""The journal keeps its form: stored lines, one of each type of record, read and write identically."""
 
 import json
 from pathlib import Path
@@ -8,20 +8,17 @@ import pytest
 
 from amptui.records import codec
 from amptui.records.run import Record
-from amptui.records.steps import StepRecord, Steps
 
 LINES = (Path(__file__).parent / "journal_lines.jsonl").read_text(encoding="ascii").splitlines()
 
 
 def test_there_is_a_line_of_each_type() -> None:
-    assert [json.loads(line)["type"] for line in LINES] == [cls.__name__ for cls in get_args(Record)]
+    written = [cls.__name__ for cls in get_args(Record) if cls.__name__ != "StepRecord"]
+    assert [json.loads(line)["type"] for line in LINES] == written
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: json.loads(line)["type"])
 def test_a_stored_line_reads_and_writes_identically(line: str) -> None:
     record = codec.loads(line)
     assert record is not None
-    if json.loads(line)["type"] == StepRecord.__name__:
-        assert isinstance(record, Steps)
-        record = record.one(0)
     assert codec.dumps(record) == line

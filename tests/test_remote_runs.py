@@ -16,8 +16,8 @@ import pytest
 from amptui import __version__
 from amptui.records import codec
 from amptui.records.answers import RequestMade
-from amptui.records.run import Note, PrecisionChanged, Printed, Record, RunFailed
-from amptui.runs.protocol import PROTOCOL, hello_line
+from amptui.records.run import FORM, Note, PrecisionChanged, Printed, Record, RunFailed
+from amptui.runs.protocol import hello_line
 from tests.faults.watched import Lives, headless_run, stop
 from tests.living import last_step, records_of, screens_told, wait_until
 from tests.remote import HOST, RemoteMachine, kill, ssh_processes
@@ -161,7 +161,7 @@ def test_ssh_asks_on_the_terminal_before_the_screen_opens(
 
 def relayed(**fields: object) -> str:
     """The line that `amptui relay` writes first."""
-    facts = {"amptui-relay": True, "version": __version__, "protocol": PROTOCOL, "folder": "/there/run"}
+    facts = {"amptui-relay": True, "version": __version__, "protocol": FORM, "folder": "/there/run"}
     return json.dumps(facts | fields)
 
 

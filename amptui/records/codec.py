@@ -1,58 +1,68 @@
 """Converts dataclasses to strict JSON and back: records, requests and the state of a session.
 
 A record is one line with one object: ``type``, ``time``, then the other fields; ``null`` for what was not
-measured. Lines are ASCII without line breaks, whatever user code printed.
+measured. A block of steps writes a column that is the same in all steps as one value.
 
 Only annotations decide which classes are made: JSON can only choose among the classes of a union.
 """
 
 import dataclasses
-import json
+import math
 from array import array
 from binascii import a2b_base64, b2a_base64
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Set
 from functools import partial, reduce
-from json.encoder import encode_basestring_ascii
-from operator import attrgetter, or_
+from operator import or_
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from amptui.base import strictjson
-from amptui.base.strictjson import JsonError, Reader
-from amptui.records import single_lines, step_lines
-from amptui.records.run import Record
-from amptui.records.steps import StepRecord, Steps
+from amptui.base.strictjson import JsonError, plain, plain_float, plain_integer, plain_text, shown
+from amptui.records.own_loop import LossForm
+from amptui.records.run import FORM, Record
+from amptui.records.steps import COLUMNS, INTEGER_COLUMNS, Column, StepRecord, Steps
 
-_Writer = Callable[[Any], str]
+MAX_STEPS = 2**16
+"""In one line. A dozen blocks a second have that many where a step takes a microsecond."""
+
+MAX_SECONDS = 32_503_680_000.0
+"""The year 3000 in Unix seconds: every calendar can show it."""
+
+_Reader = Callable[[Any], Any]
+"""Converts and checks a JSON value. Raises ``JsonError``."""
 
 _T = TypeVar("_T")
 
 
+class OtherFormError(JsonError):
+    """The journal was written in another form than this amptui reads."""
+
+
 def dumps(record: Record) -> str:
-    """``record`` as one line of strict JSON, without the line break."""
-    return step_lines.dumps(record) if type(record) is Steps else _RECORD_WRITERS[type(record)](record)
+    """``record`` as one line of strict ASCII JSON, without the line break. One step is a block of one."""
+    if isinstance(record, StepRecord):
+        record = Steps.of(record)
+    return strictjson.dumps(_plain_steps(record) if isinstance(record, Steps) else _RECORDS.plain(record))
 
 
-def loads(line: str) -> Record | None:
-    """The record in ``line``; None if its type is from a later version. A single step is a block of one.
+def loads(line: str | bytes) -> Record | None:
+    """The record in ``line``; None if its type is from a later version.
 
-    Unknown fields are ignored, missing ones get their defaults. Raises ``JsonError``.
+    Unknown fields are ignored, missing ones get their defaults. Raises ``JsonError``, of the start of a run
+    in another form ``OtherFormError``.
     """
-    if line.startswith(step_lines.LINE_BEGINS):
-        return step_lines.loads(line)
-    if (single := single_lines.loads(line)) is not None:
-        return single
     value = strictjson.parse(line)
-    if not isinstance(value, dict) or not isinstance(value.get("type"), str):
+    name = value.get("type") if isinstance(value, dict) else None
+    if not isinstance(name, str):
         raise JsonError("not an object with a type")
-    if value["type"] == "Steps":
-        return step_lines.read(value)
-    if value["type"] not in _RECORD_NAMES:
-        return None
-    record = _RECORDS.read(value)
-    return Steps.of(record) if type(record) is StepRecord else record
+    if name == "Steps":
+        return _read_steps(value)
+    if name == "RunStarted" and value.get("form", 1) != FORM:
+        form = str(value.get("form", 1))[:20]
+        raise OtherFormError(f"it has form {form}, and this amptui reads form {FORM}")
+    return _RECORDS.read(value) if name in _RECORD_NAMES else None
 
 
 class Codec(Generic[_T]):
@@ -62,22 +72,23 @@ class Codec(Generic[_T]):
     lock, are created again. Objects of a union begin with their ``type``.
 
     Unknown fields are ignored, missing ones get their defaults. An ``exact`` codec, for two processes of the
-    same version, refuses both, and allows sums beyond the bounds of a record. ``writers`` has a function for
-    each type.
+    same version, refuses both.
     """
 
     def __init__(self, hint: Any, *, exact: bool = False) -> None:
         self._exact = exact
-        self._objects: dict[type[Any], Reader] = {}
+        self._objects: dict[type[Any], _Reader] = {}
         self._of_unions: set[type[Any]] = set()
-        self.writers: dict[type[Any], _Writer] = {
-            **_SIMPLE_WRITERS,
-            dict: self._mapping,
-            tuple: self._array,
-            list: self._array,
+        self._writers: dict[type[Any], Callable[[Any], Any]] = {
+            int: plain_integer,
+            float: plain_float,
+            str: plain_text,
+            **dict.fromkeys((tuple, list), self._plain_items),
+            **dict.fromkeys((dict, Counter), self._plain_mapping),
+            deque: self._plain_deque,
         }
-        self._read = self._reader(hint, "")
-        self.writers |= {cls: self._object_writer(cls) for cls in self._objects}
+        self._read = self._reader(hint)
+        self._writers |= {cls: self._writer(cls) for cls in self._objects}
 
     @property
     def classes(self) -> frozenset[type[Any]]:
@@ -86,187 +97,169 @@ class Codec(Generic[_T]):
 
     def dumps(self, value: _T) -> str:
         """``value`` as one line of strict ASCII JSON, without the line break."""
-        return self.writers[type(value)](value)
+        return strictjson.dumps(self.plain(value))
 
     def read(self, value: object) -> _T:
         """The value that :meth:`dumps` wrote, from parsed JSON. Raises ``JsonError``."""
         decoded: _T = self._read(value)
         return decoded
 
-    # Writing depends on the value's own type, which may be numpy's. Records are written beside the training:
-    # so common types are compared by identity, and punctuation is formatted once.
+    # Writing depends on the value's own type, which may be numpy's.
 
-    def _text(self, value: object) -> str:
-        """Any value as JSON text."""
-        writer = self.writers.get(type(value))
-        if writer is not None:
-            return writer(value)
-        return json.dumps(strictjson.plain(value), allow_nan=False, separators=(",", ":"))
+    def plain(self, value: Any) -> Any:
+        """``value`` in JSON's own types."""
+        writer = self._writers.get(type(value))
+        return plain(value) if writer is None else writer(value)
 
-    def _mapping(self, value: Mapping[Any, Any]) -> str:
-        return (
-            "{" + ",".join([f"{_string(str(key))}:{self._text(item)}" for key, item in value.items()]) + "}"
-        )
+    def _plain_items(self, value: Iterable[Any]) -> list[Any]:
+        return [self.plain(item) for item in value]
 
-    def _array(self, value: Iterable[Any]) -> str:
-        return "[" + ",".join([self._text(item) for item in value]) + "]"
+    def _plain_mapping(self, value: Mapping[Any, Any]) -> dict[str, Any]:
+        return {plain_text(str(key)): self.plain(item) for key, item in value.items()}
 
-    def _deque(self, value: deque[Any]) -> str:
+    def _plain_deque(self, value: deque[Any]) -> list[Any]:
         """Its maximum length and its items, packed if all are floats."""
         packs = set(map(type, value)) == {float}
-        return f"[{self._text(value.maxlen)},{_packed(array('d', value)) if packs else self._array(value)}]"
+        return [value.maxlen, _packed(array("d", value)) if packs else self._plain_items(value)]
 
-    def _object_writer(self, cls: type[Any]) -> _Writer:
-        names = [field.name for field in _fields_of(cls)]
-        head = [f'"type":"{cls.__name__}"'] if cls in self._of_unions else []
-        layout = "{" + ",".join([*head, *(f'"{name}":%s' for name in names)]) + "}"
-        # With a single name attrgetter returns no tuple.
-        values = attrgetter(*names) if len(names) > 1 else lambda value: [getattr(value, n) for n in names]
-        writers, text = self.writers, self._text
+    def _writer(self, cls: type[Any]) -> Callable[[Any], dict[str, Any]]:
+        head = {"type": cls.__name__} if cls in self._of_unions else {}
+        names = [field.name for field in dataclasses.fields(cls) if field.init]
+        writers = self._writers
 
-        def write(value: Any) -> str:
-            # "%s" of an int or a finite float is its JSON text: the fast path for most fields.
-            return layout % tuple(
-                [
-                    item
-                    if (kind := type(item)) is int or (kind is float and item - item == 0.0)
-                    else ("null" if item is None else writers.get(kind, text)(item))
-                    for item in values(value)
-                ]
-            )
+        def write(value: Any) -> dict[str, Any]:
+            fields: dict[str, Any] = dict(head)
+            for name in names:
+                item = getattr(value, name)
+                writer: Callable[[Any], Any] = writers.get(type(item), plain)
+                fields[name] = item if item is None else writer(item)
+            return fields
 
         return write
 
     # Reading depends on annotations: each becomes a function that converts and checks a JSON value.
 
-    def _reader(self, hint: Any, name: str) -> Reader:
+    def _reader(self, hint: Any, name: str = "") -> _Reader:
         """The reader of values of the type ``hint``, in a field called ``name``."""
         origin, arguments = get_origin(hint), get_args(hint)
         if hasattr(origin, "__value__"):
             # An alias by a `type` statement: numpy 2.5 has one for NDArray from Python 3.12 on.
-            return self._reader(origin.__value__[arguments], name)
+            return self._reader(origin.__value__[arguments])
         if origin in self._GENERIC:
-            return self._GENERIC[origin](self, arguments, name)
+            reader: _Reader = self._GENERIC[origin](self, *arguments)
+            return reader
         if getattr(origin, "__name__", "") == "ndarray":
-            return self._ndarray_of(arguments)
-        if hint is int:
-            return strictjson.read_sum if self._exact else strictjson.integers(name)
-        if hint is float and (name == "time" or not self._exact):
-            return strictjson.floats(name)
-        return _SIMPLE_READERS.get(hint) or self._object_of(hint)
+            return self._ndarray(*arguments)
+        if name == "time" and hint is float:
+            return _time
+        return _SIMPLE_READERS.get(hint) or self._object(hint)
 
-    def _object_of(self, cls: type[Any]) -> Reader:
-        if not dataclasses.is_dataclass(cls):
-            raise TypeError(f"no JSON for {cls}")
-        if cls not in self._objects:
-            hints, missing = get_type_hints(cls), dataclasses.MISSING
-            readers = {field.name: self._reader(hints[field.name], field.name) for field in _fields_of(cls)}
-            required: Set[str] = {
-                field.name for field in _fields_of(cls) if field.default is field.default_factory is missing
-            }
-            known_names = None
-            if self._exact:
-                required, known_names = readers.keys(), {*readers, "type"}
-            self._objects[cls] = _object_reader(cls, readers, required, known_names)
-        return self._objects[cls]
-
-    def _union_of(self, arguments: tuple[Any, ...], name: str) -> Reader:
+    def _union(self, *arguments: Any) -> _Reader:
         hints = [hint for hint in arguments if hint is not NoneType]
-        reader = self._reader(hints[0], name) if len(hints) == 1 else self._any_object_of(hints)
+        if len(hints) == 1:
+            reader = self._reader(hints[0])
+        else:
+            self._of_unions.update(hints)
+            readers = {cls.__name__: self._object(cls) for cls in hints}
+            which = _one_of(tuple(readers))
+
+            def reader(value: Any) -> Any:
+                return readers[which(value.get("type") if isinstance(value, dict) else None)](value)
+
         if len(hints) == len(arguments):
             return reader
         return lambda value: None if value is None else reader(value)
 
-    def _any_object_of(self, classes: Iterable[type[Any]]) -> Reader:
-        self._of_unions.update(classes)
-        readers = {cls.__name__: self._object_of(cls) for cls in classes}
-        which = strictjson.one_of(tuple(readers))
-        return lambda value: readers[which(value.get("type") if isinstance(value, dict) else None)](value)
+    def _object(self, cls: type[Any]) -> _Reader:
+        if not dataclasses.is_dataclass(cls):
+            raise TypeError(f"no JSON for {cls}")
+        if cls not in self._objects:
+            fields = [field for field in dataclasses.fields(cls) if field.init]
+            hints, missing = get_type_hints(cls), dataclasses.MISSING
+            readers = {field.name: self._reader(hints[field.name], field.name) for field in fields}
+            required = {f.name for f in fields if self._exact or f.default is f.default_factory is missing}
+            known_names = {*readers, "type"} if self._exact else None
+            self._objects[cls] = _object_reader(cls, readers, required, known_names)
+        return self._objects[cls]
 
-    def _tuple_of(self, arguments: tuple[Any, ...], name: str) -> Reader:
+    def _literal(self, *choices: Any) -> _Reader:
+        return _one_of(choices)
+
+    def _tuple(self, *arguments: Any) -> _Reader:
         if arguments[-1] is not Ellipsis:
-            return _row_of([self._reader(argument, name) for argument in arguments])
-        items = self._items_of(arguments, name, min_items=1 if name == "rows" else 0)
+            return _row([self._reader(argument) for argument in arguments])
+        items = self._list(arguments[0])
         return lambda value: tuple(items(value))
 
-    def _items_of(self, arguments: tuple[Any, ...], name: str, min_items: int = 0) -> Reader:
-        reader = self._reader(arguments[0], name)
+    def _list(self, hint: Any) -> _Reader:
+        reader = self._reader(hint)
 
         def read(value: Any) -> list[Any]:
             if not isinstance(value, list):
-                raise JsonError(f"expected an array, not {strictjson.shown(value)}")
-            strictjson.check_length(value, min_items)
+                raise JsonError(f"expected an array, not {shown(value)}")
             return [reader(item) for item in value]
 
         return read
 
-    def _deque_of(self, arguments: tuple[Any, ...], name: str) -> Reader:
-        self.writers[deque] = self._deque
-        items = self._items_of(arguments, name)
+    def _deque(self, hint: Any) -> _Reader:
+        items = self._list(hint)
 
         def read(value: Any) -> deque[Any]:
             if not isinstance(value, list) or len(value) != 2:
-                raise JsonError(f"expected a bound and items, not {strictjson.shown(value)}")
+                raise JsonError(f"expected a bound and items, not {shown(value)}")
             bound, content = value
-            if bound is not None and not (type(bound) is int and 0 <= bound <= strictjson.MAX_ITEMS):
+            if bound is not None and not (type(bound) is int and bound >= 0):
                 raise JsonError("a deque with an invalid bound")
-            packs = arguments == (float,) and isinstance(content, str)
+            packs = hint is float and isinstance(content, str)
             return deque(_unpacked(content, partial(array, "d")) if packs else items(content), bound)
 
         return read
 
-    def _mapping_of(self, arguments: tuple[Any, ...], name: str) -> Reader:
-        read_key, read_item = self._reader(arguments[0], ""), self._reader(arguments[1], name)
+    def _mapping(self, key: Any, item: Any) -> _Reader:
+        read_key, read_item = self._reader(key), self._reader(item)
 
         def read(value: Any) -> dict[Any, Any]:
             if not isinstance(value, dict):
-                raise JsonError(f"expected an object, not {strictjson.shown(value)}")
-            strictjson.check_length(value)
+                raise JsonError(f"expected an object, not {shown(value)}")
             return {read_key(key): read_item(item) for key, item in value.items()}
 
         return read
 
-    def _counter_of(self, arguments: tuple[Any, ...], name: str) -> Reader:
-        self.writers[Counter] = self._mapping
-        mapping = self._mapping_of((*arguments, int), name)
+    def _counter(self, key: Any) -> _Reader:
+        mapping = self._mapping(key, int)
         return lambda value: Counter(mapping(value))
 
-    def _ndarray_of(self, arguments: tuple[Any, ...]) -> Reader:
+    def _ndarray(self, _shape: Any, dtype_hint: Any) -> _Reader:
         """Reads one-dimensional arrays."""
         import numpy as np  # who annotates arrays has imported it
 
-        self.writers[np.ndarray] = _packed
-        dtype = np.dtype(get_args(arguments[1])[0])
+        self._writers[np.ndarray] = _packed
+        dtype = np.dtype(get_args(dtype_hint)[0])
         stored = np.uint8 if dtype == np.bool_ else dtype
         return lambda value: _unpacked(value, lambda packed: np.frombuffer(packed, stored).astype(dtype))
 
-    _GENERIC: Mapping[Any, Callable[["Codec[Any]", tuple[Any, ...], str], Reader]] = {
-        UnionType: _union_of,
-        Union: _union_of,  # what a Literal or None is
-        Literal: lambda _codec, choices, _name: strictjson.one_of(choices),
-        tuple: _tuple_of,
-        list: _items_of,
-        deque: _deque_of,
-        dict: _mapping_of,
-        Mapping: _mapping_of,
-        Counter: _counter_of,
+    _GENERIC: Mapping[Any, Any] = {
+        UnionType: _union,
+        Union: _union,  # what a Literal or None is
+        Literal: _literal,
+        tuple: _tuple,
+        list: _list,
+        deque: _deque,
+        dict: _mapping,
+        Mapping: _mapping,
+        Counter: _counter,
     }
 
 
-def _fields_of(cls: type[Any]) -> list[dataclasses.Field[Any]]:
-    """The fields that are written."""
-    return [field for field in dataclasses.fields(cls) if field.init]
-
-
 def _object_reader(
-    cls: type[Any], readers: Mapping[str, Reader], required: Set[str], known_names: Set[str] | None
-) -> Reader:
-    """Reads an object of ``cls`` with ``readers`` for its fields; with ``known``, other fields are errors."""
+    cls: type[Any], readers: Mapping[str, _Reader], required: Set[str], known_names: Set[str] | None
+) -> _Reader:
+    """Reads an object of ``cls`` with ``readers`` for its fields; other than ``known_names`` are errors."""
     name = cls.__name__
 
     def read(value: Any) -> Any:
         if not isinstance(value, dict):
-            raise JsonError(f"{name}: expected an object, not {strictjson.shown(value)}")
+            raise JsonError(f"{name}: expected an object, not {shown(value)}")
         if absent := required - value.keys():
             raise JsonError(f"{name}: missing {', '.join(sorted(absent))}")
         if known_names is not None and not value.keys() <= known_names:
@@ -286,30 +279,49 @@ def _object_reader(
     return read
 
 
-def _row_of(readers: list[Reader]) -> Reader:
-    """Reads tuples with one item for each of ``readers``."""
-
-    def read(value: Any) -> tuple[Any, ...]:
-        if not isinstance(value, list) or len(value) != len(readers):
-            raise JsonError(f"expected {len(readers)} items, not {strictjson.shown(value)}")
-        return tuple([reader(item) for reader, item in zip(readers, value, strict=True)])
+def _exactly(kind: type[Any]) -> _Reader:
+    def read(value: Any) -> Any:
+        if type(value) is not kind:
+            raise JsonError(f"expected {kind.__name__}, not {shown(value)}")
+        return value
 
     return read
 
 
-def _float(value: float) -> str:
-    return repr(value) if value - value == 0.0 else f'"{value!r}"'
+def _one_of(choices: tuple[Any, ...]) -> _Reader:
+    def read(value: Any) -> Any:
+        if value not in choices:
+            raise JsonError(f"expected one of {', '.join(choices)}, not {shown(value)}")
+        return value
+
+    return read
 
 
-def _integer(value: int) -> str:
-    bounded = strictjson.bounded_integer(value)
-    return repr(bounded) if bounded is value else f'"{bounded}"'
+def _float(value: Any) -> float:
+    """A number, or one of the strings for non-finite ones."""
+    if type(value) is float:
+        return value
+    if type(value) is int or value in ("nan", "inf", "-inf"):
+        return float(value)
+    raise JsonError(f"expected a number, not {shown(value)}")
 
 
-def _string(text: str) -> str:
-    if len(text) > strictjson.MAX_TEXT_CHARACTERS:
-        text = f"{text[: strictjson.MAX_TEXT_CHARACTERS - 1]}…"
-    return encode_basestring_ascii(text)
+def _time(value: Any) -> float:
+    time = _float(value)
+    if not 0 <= time <= MAX_SECONDS:
+        raise JsonError("not a time")
+    return time
+
+
+def _row(readers: list[_Reader]) -> _Reader:
+    """Tuples with one item for each of ``readers``."""
+
+    def read(value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, list) or len(value) != len(readers):
+            raise JsonError(f"expected {len(readers)} items, not {shown(value)}")
+        return tuple([reader(item) for reader, item in zip(readers, value, strict=True)])
+
+    return read
 
 
 def _packed(numbers: Any) -> str:
@@ -317,33 +329,126 @@ def _packed(numbers: Any) -> str:
 
     In this machine's byte order: both processes run on it.
     """
-    return f'"{b2a_base64(numbers, newline=False).decode()}"'
+    return b2a_base64(numbers, newline=False).decode()
 
 
 def _unpacked(value: Any, make: Callable[[bytes], _T]) -> _T:
     """The array that ``make`` returns for its bytes."""
     if type(value) is not str:
-        raise JsonError(f"expected base64, not {strictjson.shown(value)}")
+        raise JsonError(f"expected base64, not {shown(value)}")
     try:
         return make(a2b_base64(value, strict_mode=True))
     except ValueError as error:
         raise JsonError(f"not an array: {error}") from error
 
 
-_SIMPLE_WRITERS: Mapping[type[Any], _Writer] = {
-    float: _float,
+_integer = _exactly(int)
+
+_SIMPLE_READERS: Mapping[Any, _Reader] = {
+    Any: plain,
+    bool: _exactly(bool),
     int: _integer,
-    bool: {True: "true", False: "false"}.__getitem__,
-    str: _string,
-    NoneType: {None: "null"}.__getitem__,
+    float: _float,
+    str: _exactly(str),
+    Path: lambda value: Path(_exactly(str)(value)),
 }
-_SIMPLE_READERS: Mapping[Any, Reader] = {
-    Any: strictjson.read_anything,
-    bool: strictjson.exactly(bool),
-    float: strictjson.read_float,
-    str: strictjson.read_text,
-    Path: lambda value: Path(strictjson.read_text(value)),
+
+_RECORD_NAMES = frozenset(cls.__name__ for cls in get_args(Record)) - {StepRecord.__name__}
+
+_RECORDS: Codec[Any] = Codec(reduce(or_, (cls for cls in get_args(Record) if cls not in (Steps, StepRecord))))
+
+
+# Steps are most of what is written, and are columns: they are handled as a whole.
+
+_STEPS_FIELDS = tuple(field.name for field in dataclasses.fields(Steps))
+
+_STEPS_DEFAULTS: Mapping[str, Any] = {
+    "micro_batches": 1,
+    "optimizer": "",
+    "loss_form": "",
+    "losses": {},
+    "group_lrs": [],
 }
-_RECORDS: Codec[Any] = Codec(reduce(or_, (cls for cls in get_args(Record) if cls is not Steps)))
-_RECORD_WRITERS = _RECORDS.writers
-_RECORD_NAMES = frozenset(cls.__name__ for cls in get_args(Record))
+"""What a line leaves out."""
+
+_ABSENT = object()
+
+_STEPS_REQUIRED = frozenset(_STEPS_FIELDS) - _STEPS_DEFAULTS.keys()
+
+_STEPS_READERS: Mapping[str, _Reader] = {
+    "time": _time,
+    **dict.fromkeys(("first_step", "count", "epoch", "micro_batches"), _integer),
+    **dict.fromkeys(("precision", "optimizer"), _exactly(str)),
+    **dict.fromkeys(("skipped", "settling"), _exactly(bool)),
+    "loss_form": _one_of(get_args(LossForm)),
+}
+
+
+def _plain_steps(steps: Steps) -> dict[str, Any]:
+    fields: dict[str, Any] = {"type": "Steps"}
+    for name in _STEPS_FIELDS:
+        value = getattr(steps, name)
+        if name in COLUMNS:
+            fields[name] = _plain_column(value)
+        elif name == "losses":
+            fields[name] = {plain_text(part): _plain_column(column) for part, column in value.items()}
+        elif name == "group_lrs":
+            fields[name] = [_plain_column(column) for column in value]
+        else:
+            fields[name] = _RECORDS.plain(value)
+    return {name: value for name, value in fields.items() if _STEPS_DEFAULTS.get(name, _ABSENT) != value}
+
+
+def _plain_column(column: Column) -> Any:
+    """The whole column; its first value alone if all are the same."""
+    first = column[0]
+    if column.count(first) == len(column):
+        return _RECORDS.plain(first)
+    values = list(column)
+    return values if _is_plain(values) else [_RECORDS.plain(value) for value in values]
+
+
+def _is_plain(values: list[Any]) -> bool:
+    """Whether orjson writes them as they are; the quick way of most columns."""
+    return set(map(type, values)) <= {float, int, NoneType} and math.isfinite(sum(filter(None, values)))
+
+
+def _read_steps(value: Mapping[str, Any]) -> Steps:
+    if absent := _STEPS_REQUIRED - value.keys():
+        raise JsonError(f"Steps: missing {', '.join(sorted(absent))}")
+    value = {**_STEPS_DEFAULTS, **value}
+    try:
+        fields = {name: reader(value[name]) for name, reader in _STEPS_READERS.items()}
+        count, losses, group_lrs = fields["count"], value["losses"], value["group_lrs"]
+        if not 1 <= count <= MAX_STEPS:
+            raise JsonError(f"{count:,} steps")
+        if not isinstance(losses, dict) or not isinstance(group_lrs, list):
+            raise JsonError("expected columns")
+        fields |= {name: _column(value[name], count, name) for name in COLUMNS}
+        fields["losses"] = {name: _column(column, count, "losses") for name, column in losses.items()}
+        fields["group_lrs"] = tuple([_column(column, count, "group_lrs") for column in group_lrs])
+        if None in fields["samples"]:
+            raise JsonError("samples: not measured")
+    except JsonError as error:
+        raise JsonError(f"Steps: {error}") from None
+    return Steps(**fields)
+
+
+def _column(value: Any, count: int, name: str) -> list[Any]:
+    """``count`` values of the column ``name``: numbers or None."""
+    is_constant = type(value) is not list
+    values = [value] if is_constant else value
+    kinds = set(map(type, values)) - {NoneType}
+    if name in INTEGER_COLUMNS:
+        if not kinds <= {int}:
+            raise JsonError(f"{name}: expected integers")
+    elif not kinds <= {float}:
+        try:
+            values = [None if item is None else _float(item) for item in values]
+        except JsonError as error:
+            raise JsonError(f"{name}: {error}") from None
+    if is_constant:
+        return values * count
+    if len(values) != count:
+        raise JsonError(f"{name}: {len(values):,} values for {count:,} steps")
+    return values

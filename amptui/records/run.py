@@ -28,6 +28,10 @@ from amptui.records.ranks import RecordOfRanks
 from amptui.records.samples import DeviceSample
 from amptui.records.steps import StepRecord, Steps
 
+FORM = 10
+"""Of journals, of a session's state, and of what a run and its screens say to each other: counted up when an
+amptui with another form could no longer read one of them."""
+
 PRECISIONS = ("fp32", "ieee", "tf32", "fp16", "bf16", "fp8", "fp8-emulated")
 """Every precision that can be switched to, in the order in which tables show them."""
 
@@ -147,6 +151,8 @@ class RunStarted:
     """What a screen calls the first of several optimizers; empty where nobody named it."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """The variables that change how PyTorch computes."""
+    form: int = FORM
+    """Of the journal that this record is in."""
 
     def __post_init__(self) -> None:
         # Records are shared as pages and tables; those of older journals come through here as well.

@@ -37,7 +37,7 @@ _R = TypeVar("_R")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRecord:
-    """One optimizer step, applied or skipped. Journals of earlier versions have one line for each."""
+    """One optimizer step, applied or skipped. A journal has it as a block of one."""
 
     time: float
     step: int

@@ -10,7 +10,7 @@ from typing import Any
 from amptui.base.version import __version__
 from amptui.records.answers import RequestMade, RequestRefused
 from amptui.records.control import Request, StopRequest, new_number, record_of
-from amptui.records.run import Record, RunFailed, RunFinished
+from amptui.records.run import FORM, Record, RunFailed, RunFinished
 from amptui.runs import protocol
 from amptui.runs.protocol import Ask, Hello, History, Leave, LeaveKind, ProtocolError, RunError, RunHello
 
@@ -203,9 +203,9 @@ class Client:
         match message:
             case RunHello():
                 self.hello = message
-                if message.protocol != protocol.PROTOCOL:
+                if message.protocol != FORM:
                     raise ProtocolError(
-                        f"the run uses protocol {message.protocol}, this amptui {protocol.PROTOCOL}; "
+                        f"the run uses protocol {message.protocol}, this amptui {FORM}; "
                         f"attach with amptui {message.version}"
                     )
             case History(state):

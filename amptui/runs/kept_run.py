@@ -9,6 +9,7 @@ from typing import Any, BinaryIO, Literal, TypeVar
 
 from amptui.base.errors import RunFolderError
 from amptui.base.runfiles import open_to_read
+from amptui.records import codec
 from amptui.records.run import (
     PauseChanged,
     PrecisionChanged,
@@ -20,7 +21,6 @@ from amptui.records.run import (
 )
 from amptui.records.steps import Steps
 from amptui.runs.lock import Holder, holder
-from amptui.runs.reader import parsed
 from amptui.runs.rundir import RunDir, read_run_json, reason, written
 
 State = Literal[
@@ -234,21 +234,12 @@ def _newest_in(data: bytes) -> _Newest:
 
 def _last_steps(data: bytes) -> tuple[int, Steps | None]:
     """The newest steps, and where their line begins: only here is known in which records steps are."""
-    stepped = _last_block(data)
+    stepped = _last(data, Steps)
     if stepped[1] is None or not stepped[1].optimizer:
         return stepped
     # The run's length is counted in steps of its first optimizer, unless that has long made none.
-    first = _last_block(data, lambda record: not record.optimizer)
+    first = _last(data, Steps, lambda record: not record.optimizer)
     return first if first[1] is not None else stepped
-
-
-def _last_block(
-    data: bytes, fits: Callable[[Steps], bool] = lambda _record: True
-) -> tuple[int, Steps | None]:
-    """The newest steps that fit, also of journals with one line for each."""
-    blocks = _last(data, Steps, fits)
-    single = _searched(data, Steps, bytes.rfind, fits, "StepRecord")
-    return blocks if blocks[0] > single[0] else single
 
 
 def _last(
@@ -262,13 +253,12 @@ def _searched(
     kind: type[_R],
     search: Callable[[bytes, bytes, int, int], int],
     fits: Callable[[_R], bool] = lambda _record: True,
-    name: str = "",
 ) -> tuple[int, _R | None]:
     """The record that ``search`` finds first and that ``fits``, and where its line begins.
 
-    ``name`` is how journals call it, if that is not its type's. Damaged ones are skipped.
+    Damaged ones are skipped.
     """
-    mark = f'\n{{"type":"{name or kind.__name__}"'.encode()
+    mark = f'\n{{"type":"{kind.__name__}"'.encode()
     start, end = 0, len(data)
     for _ in range(_MAX_DAMAGED):
         at = search(data, mark, start, end)
@@ -276,7 +266,7 @@ def _searched(
             break
         line_end = data.find(b"\n", at + 1)
         with suppress(ValueError):
-            record = parsed(data[at + 1 : line_end if line_end >= 0 else len(data)])
+            record = codec.loads(data[at + 1 : line_end if line_end >= 0 else len(data)])
             if isinstance(record, kind) and fits(record):
                 return at, record
         start, end = (at + 1, end) if search is bytes.find else (0, at)

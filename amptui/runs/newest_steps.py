@@ -11,7 +11,7 @@ from amptui.records.keeping import KeepingChanged, ViewersChanged
 from amptui.records.ranks import RankLost
 from amptui.records.run import Note, PhaseChanged, Record
 from amptui.records.samples import DeviceSample
-from amptui.records.steps import StepRecord, Steps
+from amptui.records.steps import Steps
 from amptui.runs.kept_run import KeptRun
 from amptui.runs.reader import records_at_end
 
@@ -68,15 +68,13 @@ def newest_steps(journal: Path) -> NewestSteps:
     if not records:
         return NOTHING
     headway = next((record for record in reversed(records) if not isinstance(record, _BYSTANDERS)), None)
-    steps = [record for record in records if isinstance(record, Steps | StepRecord)]
+    steps = [record for record in records if isinstance(record, Steps)]
     front = [record for record in steps if not record.optimizer] or [
         record for record in steps if record.optimizer == steps[-1].optimizer
     ]
-    timed = [
-        seconds for record in front for seconds in _column(record, "step_seconds") if seconds is not None
-    ]
+    timed = [seconds for record in front for seconds in record.step_seconds if seconds is not None]
     return NewestSteps(
-        losses=tuple(loss for record in front for loss in _column(record, "loss")),
+        losses=tuple(loss for record in front for loss in record.loss),
         step_seconds=statistics.median(timed) if timed else None,
         headway=(headway or records[0]).time,
         is_between_steps=isinstance(headway, PhaseChanged) and headway.phase != "training",
@@ -91,7 +89,7 @@ def _trouble_after_steps(records: Sequence[Record]) -> Note | RankLost | None:
     for record in reversed(records):
         if isinstance(record, RankLost) or (isinstance(record, Note) and record.severity == "error"):
             return record if record.time >= last_step_time else None
-        if isinstance(record, Steps | StepRecord):
+        if isinstance(record, Steps):
             last_step_time = max(last_step_time, record.time)
     return None
 
@@ -114,7 +112,3 @@ def silent_seconds(run: KeptRun, newest: NewestSteps, now: float) -> float | Non
         limit = max(limit, BUSY_SECONDS)
     silent = now - newest.headway
     return silent if silent > limit else None
-
-
-def _column(record: Steps | StepRecord, name: str) -> Sequence[float | None]:
-    return getattr(record, name) if isinstance(record, Steps) else (getattr(record, name),)

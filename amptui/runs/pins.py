@@ -20,7 +20,7 @@ def read_pins() -> Pins:
     """Those that were written last; none if the file is missing, unreadable or no list of them."""
     try:
         with open_to_read(_path()) as file:
-            content = strictjson.parse(file.read(_MAX_BYTES).decode())
+            content = strictjson.parse(file.read(_MAX_BYTES))
     except (OSError, ValueError, RunFolderError):
         return ()
     if not isinstance(content, list) or not all(isinstance(pin, list) and len(pin) == 2 for pin in content):

@@ -5,7 +5,6 @@ A screen sends ``hello`` first, then its requests, and at the end how it leaves.
 or with an ``error``, after which it closes the connection.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -14,10 +13,7 @@ from amptui.base import strictjson
 from amptui.records import codec
 from amptui.records.codec import Codec
 from amptui.records.control import KINDS, REQUESTS, Request
-from amptui.records.run import Record
-
-PROTOCOL = 2
-"""Incremented when a screen of the previous version could no longer follow."""
+from amptui.records.run import FORM, Record
 
 MAX_REQUEST_BYTES = 64 * 1024
 """Limit of a screen's line; real ones have at most a few hundred."""
@@ -39,7 +35,7 @@ class ProtocolError(ValueError):
 class Hello:
     """A screen's first line."""
 
-    protocol: int = PROTOCOL
+    protocol: int = FORM
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,19 +98,21 @@ def parse(line: bytes) -> Hello | Ask | Leave:
         case {"leave": "detached" | "hung up" as kind}:
             return Leave(kind)
         case {"request": str(kind)}:
-            request = _request(kind, fields)
-            return Ask(_number(fields.get("number")), request)
+            request, number = _request(kind, fields), fields.get("number")
+            if type(number) is not int or number < 0:
+                raise ProtocolError("a request has a number")
+            return Ask(number, request)
     raise ProtocolError("neither a hello nor a request nor a farewell")
 
 
 def hello_line(hello: Mapping[str, Any]) -> bytes:
     """Encode a run's first line."""
-    return _line({"hello": {"protocol": PROTOCOL, **hello}})
+    return _line({"hello": {"protocol": FORM, **hello}})
 
 
 def history_line(state: str) -> bytes:
     """Encode a session's state, which is JSON already, as a run's line."""
-    return b'{"history":' + state.encode("ascii") + b"}\n"
+    return f'{{"history":{state}}}\n'.encode()
 
 
 def error_line(text: str) -> bytes:
@@ -125,7 +123,10 @@ def error_line(text: str) -> bytes:
 def read(line: bytes) -> RunHello | History | RunError | Record | None:
     """Decode a run's ``line``; None for a record of a later version. Raises ``ProtocolError``."""
     if line.startswith(b'{"type":'):
-        return _record(line)  # the fast path for most lines: parsed once
+        try:
+            return codec.loads(line)
+        except ValueError as error:
+            raise ProtocolError(f"not a record: {error}") from error
     match _object(line):
         case {"history": state}:
             return History(state)
@@ -140,8 +141,6 @@ def read(line: bytes) -> RunHello | History | RunError | Record | None:
             }
         }:
             return RunHello(protocol, version, pid, run_dir)
-        case {"type": _}:
-            return _record(line)
     raise ProtocolError("neither a hello nor a history nor a record")
 
 
@@ -168,13 +167,12 @@ class Lines:
 
 
 def _line(content: Mapping[str, Any]) -> bytes:
-    text = json.dumps(strictjson.plain(content), allow_nan=False, separators=(",", ":"))
-    return f"{text}\n".encode("ascii")
+    return f"{strictjson.dumps(strictjson.plain(content))}\n".encode()
 
 
 def _object(line: bytes) -> dict[str, Any]:
     try:
-        value = strictjson.parse(line.decode("ascii"), max_bytes=MAX_LINE_BYTES)
+        value = strictjson.parse(line, max_bytes=MAX_LINE_BYTES)
     except ValueError as error:
         raise ProtocolError("not a line of strict JSON") from error
     if not isinstance(value, dict):
@@ -182,24 +180,11 @@ def _object(line: bytes) -> dict[str, Any]:
     return value
 
 
-def _record(line: bytes) -> Record | None:
-    try:
-        return codec.loads(line.decode("ascii"))
-    except ValueError as error:
-        raise ProtocolError(f"not a record: {error}") from error
-
-
 def _request(kind: str, fields: Mapping[str, Any]) -> Request:
     try:
         return _REQUESTS[kind].read(fields)
     except (KeyError, ValueError) as error:
         raise ProtocolError("not a request that this run knows") from error
-
-
-def _number(number: object) -> int:
-    if type(number) is not int or not 0 <= number <= strictjson.MAX_COUNT:
-        raise ProtocolError("a request has a number")
-    return number
 
 
 _REQUESTS: Mapping[str, Codec[Request]] = {kind: Codec(request) for kind, request in REQUESTS.items()}

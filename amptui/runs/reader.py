@@ -9,6 +9,7 @@ from amptui.base import strictjson, units
 from amptui.base.errors import RunFolderError
 from amptui.base.runfiles import open_to_read
 from amptui.records import codec
+from amptui.records.codec import OtherFormError
 from amptui.records.run import Record
 from amptui.runs.rundir import reason
 
@@ -127,7 +128,7 @@ class JournalReader(Iterable[Record]):
         if self._rest and not self._skips_line and self.at_end:
             # A record that lacks only its line break is whole: its last brace is there.
             try:
-                record = parsed(self._rest)
+                record = codec.loads(self._rest)
             except ValueError:
                 record = None
             else:
@@ -147,20 +148,14 @@ class JournalReader(Iterable[Record]):
             if not line:
                 return None
         try:
-            record = parsed(line)
+            record = codec.loads(line)
+        except OtherFormError as error:
+            raise RunFolderError(f"cannot read the journal {self.path}: {error}") from error
         except ValueError:
             self.damaged_lines += 1
             return None
         self.unknown_records += record is None
         return record
-
-
-def parsed(line: bytes) -> Record | None:
-    """The record in a line without its line break; None for one of a later version.
-
-    Raises ValueError for a damaged line.
-    """
-    return codec.loads(line.decode())
 
 
 def records_at_end(path: Path, length_bytes: int) -> list[Record]:
@@ -171,7 +166,7 @@ def records_at_end(path: Path, length_bytes: int) -> list[Record]:
     records = []
     for line in lines:
         try:
-            record = parsed(line)
+            record = codec.loads(line)
         except ValueError:
             continue
         if record is not None:

@@ -16,8 +16,8 @@ from amptui.base.errors import AmptuiError
 from amptui.base.text import one_line, printable
 from amptui.base.version import __version__
 from amptui.records.codec import Codec
+from amptui.records.run import FORM
 from amptui.runs.find import live_run
-from amptui.runs.protocol import PROTOCOL
 from amptui.runs.rundir import run_argument
 from amptui.runs.socket_place import connect_to_live
 
@@ -58,7 +58,7 @@ _CODEC: Codec[Header] = Codec(Header)
 def read_header(line: bytes) -> Header | None:
     """The header that ends ``line``, whose texts but the folder are safe to print; None if there is none."""
     try:
-        fields = strictjson.parse(line[max(0, line.find(_OPENING)) :].decode("ascii"))
+        fields = strictjson.parse(line[max(0, line.find(_OPENING)) :])
         if not isinstance(fields, dict) or _MARK not in fields:
             return None
         header = _CODEC.read(fields)
@@ -77,7 +77,7 @@ def relay(text: str) -> int:
         connection = connect_to_live(folder)
     except AmptuiError as error:
         return _refuse(error)
-    header = Header(version=__version__, protocol=PROTOCOL, folder=str(folder), run=run_argument(folder))
+    header = Header(version=__version__, protocol=FORM, folder=str(folder), run=run_argument(folder))
     with connection, suppress(OSError):  # the screen has gone
         _write(header.line())
         threading.Thread(target=_send_requests, args=(connection,), daemon=True).start()
@@ -87,7 +87,7 @@ def relay(text: str) -> int:
 
 
 def _refuse(error: AmptuiError) -> int:
-    header = Header(version=__version__, protocol=PROTOCOL, error=str(error), status=error.exit_status)
+    header = Header(version=__version__, protocol=FORM, error=str(error), status=error.exit_status)
     with suppress(OSError):
         _write(header.line())
     return error.exit_status

@@ -23,7 +23,7 @@ from amptui.base.errors import AmptuiError, RemoteError, RunFolderError, UsageEr
 from amptui.base.fork import how_ended
 from amptui.base.text import one_line, printable
 from amptui.base.version import __version__
-from amptui.runs.protocol import PROTOCOL
+from amptui.records.run import FORM
 from amptui.runs.relay import Header, read_header
 from amptui.runs.rundir import default_base, expanded
 
@@ -370,7 +370,7 @@ def connect(remote: Remote, *, batch: bool = False, given_up: Callable[[], bool]
 
 def _check(header: Header, host: str) -> None:
     """Raise an error if HOST has another version or refuses."""
-    if (header.version, header.protocol) != (__version__, PROTOCOL):
+    if (header.version, header.protocol) != (__version__, FORM):
         older, newer = sorted((header.version, __version__), key=_version_key)
         where = f"on {host}" if older == header.version else "here"
         what = f"{host} has amptui {header.version}, this machine {__version__}"

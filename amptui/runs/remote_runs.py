@@ -5,7 +5,6 @@ from pathlib import Path
 
 from amptui.base import strictjson
 from amptui.base.errors import RemoteError
-from amptui.base.strictjson import MAX_SECONDS, JsonError
 from amptui.base.text import one_line, printable
 from amptui.records.codec import Codec
 from amptui.runs.kept_run import KeptRun
@@ -54,7 +53,7 @@ def remote_runs(remote: Remote, limit: int | None = None, *, batch: bool = False
         if not opening or (noise and runs):
             continue  # the shell's own
         try:
-            runs.append(_read(opening + fields))
+            runs.append(_CODEC.read(strictjson.parse(opening + fields)))
         except ValueError as error:
             what = f"{remote.host} lists its runs in a way that this amptui does not know"
             hint = "install the same version of amptui on both"
@@ -65,12 +64,3 @@ def remote_runs(remote: Remote, limit: int | None = None, *, batch: bool = False
 def remote_argument(folder: Path) -> str:
     """What `amptui attach HOST:RUN` there calls the run in ``folder``: a saved run by its name."""
     return folder.name if folder.parts[-3:-1] == _SAVED else str(folder)
-
-
-def _read(line: bytes) -> KeptRun:
-    """Raises ``ValueError``."""
-    run = _CODEC.read(strictjson.parse(line.decode("ascii")))
-    for seconds in (run.started, run.began, run.written):
-        if seconds is not None and not 0 <= seconds <= MAX_SECONDS:
-            raise JsonError("a time out of range")
-    return run

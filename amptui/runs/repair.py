@@ -14,10 +14,10 @@ from amptui.base.runfiles import open_file
 from amptui.records import codec
 from amptui.records.run import Record, RunFailed, RunFinished, RunStarted
 from amptui.records.steps import Steps
-from amptui.runs.reader import parsed, records_at_end
+from amptui.runs.reader import records_at_end
 from amptui.runs.rundir import reason
 
-_OF_STEPS = re.compile(rb'"type": ?"Step(?:s|Record)"')
+_OF_STEPS = re.compile(rb'"type": ?"Steps"')
 _STEP = re.compile(rb'"step": ?(\d{1,18})')
 _BLOCK = re.compile(rb'"first_step": ?(\d{1,18}), ?"count": ?(\d{1,9})')
 _BEGINS_WITH_STEPS = re.compile(
@@ -155,7 +155,7 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
 
 def _record(line: bytes) -> Record | None:
     try:
-        return parsed(line.rstrip(b"\n"))
+        return codec.loads(line.rstrip(b"\n"))
     except ValueError:
         return None
 

@@ -133,10 +133,10 @@ def read_run_json(path: Path) -> dict[str, Any]:
     file = RunDir(path).run_json_path
     try:
         with open_to_read(file) as opened:
-            content = strictjson.parse(opened.read(strictjson.MAX_LINE_BYTES + 1).decode())
+            content = json.loads(opened.read(strictjson.MAX_LINE_BYTES))
     except OSError as error:
         raise RunFolderError(f"cannot read {file}: {reason(error)}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RunFolderError(f"{file} is corrupt: not JSON") from error
     if not isinstance(content, dict):
         raise RunFolderError(f"{file} is corrupt: not a JSON object")

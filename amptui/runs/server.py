@@ -17,6 +17,7 @@ from amptui.base.fork import in_forks
 from amptui.base.prompt import complain
 from amptui.records.control import Request
 from amptui.records.keeping import ViewersChanged
+from amptui.records.run import FORM
 from amptui.runs import protocol, socket_place
 from amptui.runs.protocol import Hello, Leave, ProtocolError
 from amptui.runs.viewer import Viewer
@@ -278,8 +279,8 @@ class Server:
     def _introduce(self, viewer: Viewer, message: protocol.Hello | protocol.Ask | Leave) -> None:
         if not isinstance(message, Hello):
             raise ProtocolError("the first line must be a hello")
-        if message.protocol != protocol.PROTOCOL:
-            versions = f"the run uses protocol {protocol.PROTOCOL}, the screen {message.protocol}"
+        if message.protocol != FORM:
+            versions = f"the run uses protocol {FORM}, the screen {message.protocol}"
             raise ProtocolError(f"{versions}; attach with the version of amptui that started it")
         with self._lock:
             viewer.introduced = True

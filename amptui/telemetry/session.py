@@ -25,10 +25,6 @@ from amptui.telemetry.rank_watch import RankRecord, RankWatch
 from amptui.telemetry.underflow import UnderflowFound, UnderflowWatch
 from amptui.telemetry.view import RunStatus, SessionView
 
-STATE_VERSION = 9
-"""To be raised when the meaning of a field of the state changes but not its name, and when screens of an
-earlier version would not know the records that come after it."""
-
 _OTHER_VERSION = "the run was started by another version of amptui; attach with that version"
 
 _OfOptimizer = (
@@ -167,7 +163,7 @@ class Session:
             for steps in self._optimizers:
                 steps.tracks.settle()
                 steps.metrics.settle()
-            return f'{{"version":{STATE_VERSION},"session":{_codec().dumps(self)}}}'
+            return f'{{"version":{records.FORM},"session":{_codec().dumps(self)}}}'
 
     def restore(self, state: Any, *, host: str = "") -> None:
         """Replace the state with the parsed JSON of :meth:`state`; ``host`` is the machine it comes from.
@@ -177,7 +173,7 @@ class Session:
         """
         if not isinstance(state, dict) or "version" not in state:
             raise JsonError("not the state of a run")
-        if state["version"] != STATE_VERSION:
+        if state["version"] != records.FORM:
             raise JsonError(_OTHER_VERSION)
         try:
             session = _codec().read(state.get("session"))

@@ -15,7 +15,5 @@ def test_plain_keeps_json_types(value: object) -> None:
 
 
 def test_plain_converts_dataclasses_and_nonfinite_numbers() -> None:
-    value = {"validation": Validation(loss=math.inf, accuracy=None, samples=10**200)}
-    assert plain(value) == {
-        "validation": {"loss": "inf", "accuracy": None, "samples": 10**200, "metrics": {}}
-    }
+    value = {"validation": Validation(loss=math.inf, accuracy=None, samples=10**9)}
+    assert plain(value) == {"validation": {"loss": "inf", "accuracy": None, "samples": 10**9, "metrics": {}}}

@@ -28,6 +28,7 @@ from amptui.records import codec
 from amptui.records.keeping import ViewersChanged
 from amptui.records.ranks import RanksSampled, StandingOut, condensed
 from amptui.records.run import Record
+from amptui.runs import protocol
 from amptui.runs.rundir import RunDir
 from amptui.runs.server import Server
 from amptui.telemetry.session import Session
@@ -43,7 +44,7 @@ RANKS = (2, 8, 64, 1024, 4096, 16384)
 
 SECONDS = 30
 
-_HELLO = b'{"hello": {"protocol": 2}}\n'
+_HELLO = protocol.encode(protocol.Hello())
 
 _ENOUGH_SECONDS = 60.0
 

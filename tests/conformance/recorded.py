@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from amptui.cli import main
+from amptui.records.run import FORM
 from amptui.runs.socket_place import connect
 
 Request = Mapping[str, Any]
@@ -23,7 +24,7 @@ class Screen:
         self._connection = connect(folder)
         self._lines = self._connection.makefile("rwb")
         self._numbers = count(1)
-        self._send({"hello": {"protocol": 2}})
+        self._send({"hello": {"protocol": FORM}})
         self.wait_for(lambda line: "history" in line)
 
     def ask(self, request: Request) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from amptui.records import codec
 from amptui.records.run import Note
+from amptui.runs import protocol
 from amptui.runs.server import Server
 from amptui.runs.socket_place import connect
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 ENOUGH_SECONDS = 60.0
 
-HELLO = b'{"hello": {"protocol": 2}}\n'
+HELLO = protocol.encode(protocol.Hello())
 
 
 def until(holds: Callable[[], object], *, meanwhile: Callable[[], object] = lambda: None) -> None:

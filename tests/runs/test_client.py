@@ -26,7 +26,7 @@ from amptui.records.control import (
     TraceRequest,
     XRayRequest,
 )
-from amptui.records.run import PRECISIONS, Note, Record, RunFailed, RunFinished
+from amptui.records.run import FORM, PRECISIONS, Note, Record, RunFailed, RunFinished
 from amptui.runs import protocol, socket_place
 from amptui.runs.client import Client
 from amptui.runs.protocol import Ask, Hello, History, Leave, Lines, ProtocolError, RunError, RunHello
@@ -189,8 +189,8 @@ def test_lines_that_are_no_records_are_left_out(scripted: Scripted) -> None:
         ([b"HTTP/1.1 400 Bad Request\r\n"], "not an amptui run"),
         ([protocol.history_line("[]")], "not an amptui run"),
         (
-            [RUN_HELLO.replace(b'"protocol":2', b'"protocol":1')],
-            "the run uses protocol 1, this amptui 2; attach with amptui 1.2",
+            [RUN_HELLO.replace(f'"protocol":{FORM}'.encode(), b'"protocol":1')],
+            "the run uses protocol 1, this amptui 10; attach with amptui 1.2",
         ),
         (
             [RUN_HELLO, protocol.history_line("{}")],
@@ -249,7 +249,7 @@ def test_a_run_that_hears_nothing_delays_no_key_and_hears_it_all_later(scripted:
 
 @pytest.mark.parametrize("kind", ["detached", "hung up"])
 def test_leaving_is_told_and_is_not_the_run_s_end(run: Run, watching: Watching, kind: Any) -> None:
-    assert watching.client.hello == protocol.RunHello(2, "1.2", 7, str(run.folder))
+    assert watching.client.hello == protocol.RunHello(FORM, "1.2", 7, str(run.folder))
     run.publish(1000)
     watching.catch_up(run)
     assert watching.histories == 1
@@ -332,7 +332,6 @@ def test_what_a_screen_says_is_one_ascii_line_that_is_read_back(said: Any) -> No
         b'{"request": "x-ray"}',
         b'{"request": "x-ray", "number": -1}',
         b'{"request": "x-ray", "number": true}',
-        b'{"request": "x-ray", "number": 9007199254740993}',
         b'{"request": "x-ray", "number": ' + b"9" * 5000 + b"}",
         b'{"request": "comparison", "number": 3, "precisions": "bf16"}',
         b'{"request": "comparison", "number": 3, "precisions": ["bf16"]}',
@@ -354,15 +353,12 @@ def test_everything_else_is_refused_in_one_short_line(line: bytes) -> None:
 def test_a_run_s_lines_are_read_back() -> None:
     told = {"version": "1.2", "pid": 7, "run_dir": "/kept/run"}
     hello = protocol.hello_line(told)
-    assert json.loads(hello) == {"hello": {"protocol": 2, **told}}
-    assert protocol.read(hello) == RunHello(2, "1.2", 7, "/kept/run")
+    assert json.loads(hello) == {"hello": {"protocol": FORM, **told}}
+    assert protocol.read(hello) == RunHello(FORM, "1.2", 7, "/kept/run")
     assert protocol.read(protocol.history_line('{"a":[1,2]}')) == History({"a": [1, 2]})
     assert protocol.read(protocol.error_line("two\nlines \x1b ")) == RunError("two lines \x1b")
     note = Note(time=1.0, severity="info", text="ü\n")
     assert protocol.read(codec.dumps(note).encode()) == note
-    assert protocol.read(b' {"text": "x", "severity": "info", "time": 2.0, "type": "Note"}') == Note(
-        time=2.0, severity="info", text="x"
-    )
     assert protocol.read(b'{"type":"OfLater","time":1.0}') is None
     for odd in (
         *(b'{"type":"Note"}', b'{"type": ["Note"]}', b'{"type":"Note","time":"soon"}', b'{"type":' * 50_000),

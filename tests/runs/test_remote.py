@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from amptui import __version__
 from amptui.base.errors import AmptuiError, RemoteError, UsageError
 from amptui.cli import main
+from amptui.records.run import FORM
 from amptui.runs.kept_run import look_at
-from amptui.runs.protocol import PROTOCOL
 from amptui.runs.relay import Header, read_header
 from amptui.runs.remote import RefusedError, Remote, UnreachableError, connect, remote_of
 from amptui.runs.remote_runs import remote_runs
@@ -78,17 +78,17 @@ def test_the_command_on_the_other_machine_comes_from_option_or_environment(
 def test_a_header_arrives_as_it_was_sent_but_for_what_disturbs_a_line(
     folder: str, run: str, error: str
 ) -> None:
-    sent = Header(version="1.2", protocol=PROTOCOL, folder=f"/{folder}", run=run, error=error, status=2)
+    sent = Header(version="1.2", protocol=FORM, folder=f"/{folder}", run=run, error=error, status=2)
     header: Any = read_header(sent.line().rstrip(b"\n"))
     assert (header.version, header.folder, header.status) == ("1.2", f"/{folder}", 2)
-    assert header.protocol == PROTOCOL
+    assert header.protocol == FORM
     assert header.run.isprintable()
     assert header.error.isprintable()
 
 
 @given(st.text())
 def test_a_header_is_found_behind_an_unfinished_line_of_the_shell(noise: str) -> None:
-    sent = Header(version="1.2", protocol=PROTOCOL, folder="/run", run="run")
+    sent = Header(version="1.2", protocol=FORM, folder="/run", run="run")
     assert read_header(noise.encode("utf-8", "replace") + sent.line().rstrip(b"\n")) == sent
 
 
@@ -131,7 +131,7 @@ def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSsh:
 
 def relayed(**fields: object) -> str:
     """The shell command that writes what `amptui relay` writes first."""
-    facts = {"amptui-relay": True, "version": __version__, "protocol": PROTOCOL, "folder": "/there/run"}
+    facts = {"amptui-relay": True, "version": __version__, "protocol": FORM, "folder": "/there/run"}
     return f"printf '%s\\n' {shlex.quote(json.dumps(facts | fields))}"
 
 

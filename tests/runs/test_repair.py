@@ -43,7 +43,7 @@ def moved(journal: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(journal.parent.glob("journal.after-step-*.jsonl")))
 
 
-TORN = b'{"type":"StepRecord","time":1.0,"st'
+TORN = b'{"type":"Steps","time":1.0,"fir'
 
 
 @pytest.mark.parametrize("torn", [b"", TORN, b"\x00\x00\xff"])
@@ -102,7 +102,7 @@ def test_where_nothing_can_be_cut_the_journal_stays_as_it_was(tmp_path: Path) ->
 
 
 DAMAGE = st.sampled_from(
-    [b"", b"x", b'{"type":"StepRecord"', b'{"type":"StepRecord","time":1,"step":70}', b"\xff"]
+    [b"", b"x", b'{"type":"Steps"', b'{"type":"Steps","time":1,"first_step":70}', b"\xff"]
 )
 LINES = st.lists(
     st.one_of(

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.records.control import CheckpointRequest
+from amptui.records.run import FORM
 from amptui.runs import protocol, server, viewer
 from amptui.runs.protocol import Ask
 from tests.runs.served import ENOUGH_SECONDS, HELLO, Run, Screen, attached, running, until
@@ -24,7 +25,7 @@ def test_a_screen_gets_hello_then_the_history_then_what_is_new(run: Run) -> None
     screen.read_until(lambda: len(screen.lines) == 4)
     folder = str(run.server._folder)
     assert screen.lines[:2] == [
-        {"hello": {"protocol": 2, "version": "1.2", "pid": 7, "run_dir": folder}},
+        {"hello": {"protocol": FORM, "version": "1.2", "pid": 7, "run_dir": folder}},
         {"history": [0, 1, 2]},
     ]
     assert [line["text"] for line in screen.lines[2:]] == ["3 ", "4 "]
@@ -156,7 +157,7 @@ def test_a_screen_that_talks_nonsense_is_told_and_let_go(run: Run, line: bytes, 
     [
         (
             b'{"hello": {"protocol": 1}}\n',
-            "the run uses protocol 2, the screen 1; attach with the version of amptui that started it",
+            f"the run uses protocol {FORM}, the screen 1; attach with the version of amptui that started it",
         ),
         (CHECKPOINT, "the first line must be a hello"),
     ],

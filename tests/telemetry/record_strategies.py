@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from amptui.base import strictjson
+from amptui.records.codec import MAX_SECONDS
 from amptui.records.steps import StepRecord, Steps
 from tests.record_values import ANY, RECORD_TYPES, ByName, records_of
 
@@ -13,7 +13,7 @@ SCALES = st.floats() | st.sampled_from([1.0, 65536.0])
 
 NEAR: ByName = {
     **ANY,
-    ("time", float): st.floats(0, strictjson.MAX_SECONDS),
+    ("time", float): st.floats(0, MAX_SECONDS),
     **{(name, int): STEP_NUMBERS for name in ("step", "steps", "lost_steps")},
     **{(name, int): RANKS for name in ("rank", "ranks", "silent", "world_size")},
     **{(name, str): PRECISIONS for name in ("precision", "previous", "current", "baseline")},
