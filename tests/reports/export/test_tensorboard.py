@@ -1,5 +1,6 @@
 """TensorBoard's files, read back by TensorBoard itself."""
 
+import math
 import warnings
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from amptui.reports.export import export
 from tests.gan_journal import DISCRIMINATOR, gan_records
 from tests.reports.export import hostile
 from tests.reports.export.recorded import write
-from tests.telemetry.record_samples import backoff, device, skip, step, steps
+from tests.telemetry.record_samples import backoff, device, skip, step
 from tests.telemetry.record_samples import run as started
 
 pytestmark = pytest.mark.ci
@@ -49,14 +50,6 @@ def text(events: Any, tag: str) -> str:
     return str(event.tensor_proto.string_val[0].decode())
 
 
-def test_update_ratios_are_scalars_by_layer_and_optimizer(tmp_path: Path) -> None:
-    ratios = [UpdatesMeasured(time=101.0, step=at, ratios={"a.0": at / 64, "b": 0.5}) for at in (1, 3)]
-    other = UpdatesMeasured(time=101.0, step=2, ratios={"c": 0.25}, optimizer="d")
-    events = exported(tmp_path, started(), *steps(1, 4), *ratios, other)
-    assert curve(events, "update_ratio/a.0") == [(1, 1 / 64), (3, 3 / 64)]
-    assert curve(events, "d/update_ratio/c") == [(2, 0.25)]
-
-
 def test_a_trained_run_comes_back_step_by_step(run: Path, records: list[Record], tmp_path: Path) -> None:
     trained = [record for record in records if isinstance(record, StepRecord)]
     assert export(run, tensorboard=tmp_path).steps == len(trained)
@@ -76,31 +69,46 @@ def test_a_trained_run_comes_back_step_by_step(run: Path, records: list[Record],
     assert "model: tiny" in text(events, "run")
 
 
-def test_headroom_of_steps_outside_float16_is_a_curve_of_its_own(tmp_path: Path) -> None:
-    events = exported(
-        tmp_path,
-        step(1, grad_max=65504.0 / 65536 / 4),
-        step(2, precision="fp16", loss_scale=1024.0, grad_max=65504.0 / 1024 / 8),
-        backoff(2, 1024.0),
-        step(3, grad_max=65504.0 / 512),
-    )
-    assert curve(events, "float16/headroom_doublings") == [(2, 3.0)]
-    assert curve(events, "float16/headroom_doublings_if_float16_ran") == [(1, 2.0), (3, 0.0)]
+VALIDATION = Validation(loss=0.5, accuracy=0.75, samples=10, metrics={"top5": 0.875})
+
+RECORDS: list[Record] = [
+    started(),
+    step(1, grad_max=65504.0 / 65536 / 4),
+    step(2, precision="fp16", loss_scale=1024.0, grad_max=65504.0 / 1024 / 8),
+    backoff(2, 1024.0),
+    step(3, grad_max=65504.0 / 512, step_seconds=0.5, samples=64),
+    device(101.0, "fp32", 5, 60.0),
+    UpdatesMeasured(time=101.0, step=1, ratios={"a.0": 1 / 64, "b": 0.5}),
+    UpdatesMeasured(time=101.0, step=3, ratios={"a.0": 3 / 64}),
+    UpdatesMeasured(time=101.0, step=2, ratios={"c": 0.25}, optimizer="d"),
+    EpochFinished(time=101.0, step=3, epoch=1, seconds=None, mean_loss=None, validation=VALIDATION),
+    step(4, loss=math.nan, skipped=True),
+]
+
+CURVES = {
+    "float16/headroom_doublings": [(2, 3.0)],
+    "float16/headroom_doublings_if_float16_ran": [(1, 2.0), (3, 0.0)],
+    "throughput/samples_per_second": [(1, 64000.0), (2, 64000.0), (3, 128.0)],
+    "gpu0/utilization_percent": [(3, 1.0)],
+    "gpu1/utilization_percent": [(3, 60.0)],
+    "torch/peak_allocated_bytes": [(3, 5.0)],
+    "update_ratio/a.0": [(1, 1 / 64), (3, 3 / 64)],
+    "update_ratio/b": [(1, 0.5)],
+    "d/update_ratio/c": [(2, 0.25)],
+    "validation/loss": [(3, 0.5)],
+    "validation/accuracy": [(3, 0.75)],
+    "validation/top5": [(3, 0.875)],
+    "amp/on": [(1, 0.0), (2, 1.0), (3, 0.0), (4, 0.0)],
+    "amp/skipped": [(1, 0.0), (3, 0.0), (4, 1.0)],
+    "loss": [(1, 0.5), (2, 0.5), (3, 0.5), (4, math.nan)],
+}
 
 
-def test_device_samples_are_at_the_step_of_their_time(tmp_path: Path) -> None:
-    events = exported(tmp_path, started(), *steps(1, 7), device(101.0, "fp32", 5, 60.0), *steps(8, 9))
-    assert curve(events, "gpu0/utilization_percent") == [(7, 1.0)]
-    assert curve(events, "gpu1/utilization_percent") == [(7, 60.0)]
-    assert curve(events, "torch/peak_allocated_bytes") == [(7, 5.0)]
-
-
-def test_validation_is_a_curve(tmp_path: Path) -> None:
-    validation = Validation(loss=0.5, accuracy=0.75, samples=10, metrics={"top5": 0.875})
-    epoch = EpochFinished(time=101.0, step=9, epoch=1, seconds=None, mean_loss=None, validation=validation)
-    events = exported(tmp_path, *steps(1, 9), epoch)
-    names = ("loss", "accuracy", "top5")
-    assert [curve(events, f"validation/{name}") for name in names] == [[(9, 0.5)], [(9, 0.75)], [(9, 0.875)]]
+def test_each_record_has_its_curves_at_its_step(tmp_path: Path) -> None:
+    events = exported(tmp_path, *RECORDS)
+    found = {tag: curve(events, tag) for tag in CURVES}
+    for tag, points in CURVES.items():
+        assert found[tag] == [pytest.approx(point, nan_ok=True) for point in points], tag
 
 
 def test_switches_skips_and_notes_are_text_that_markdown_leaves_alone(tmp_path: Path) -> None:
