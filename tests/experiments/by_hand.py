@@ -108,14 +108,10 @@ class Loop:
         chosen = self.order[first : first + self.batches_per_epoch]
         return [(inputs[list(numbers)], targets[list(numbers)]) for numbers in chosen]
 
-    def epoch_numbers(self) -> Iterable[int]:
-        """From 1 on."""
-        return range(1, self.epochs + 1)
-
     def run(self, precisions: Mapping[int, str] = NOTHING_CHOSEN) -> Ledger:
         """Train; ``precisions`` of the steps are those that were chosen meanwhile."""
         step, every = 0, self.training.validate_every
-        for epoch in self.epoch_numbers():
+        for epoch in range(1, self.epochs + 1):
             batches = (batch for batch in self.batches(epoch) if batch is not None)
             left = self.batches_per_epoch - (3 if self.recipe.data == "gaps" else 0)
             while left and step < self.steps:

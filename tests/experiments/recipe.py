@@ -26,11 +26,8 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "fused sgd": lambda p, lr: torch.optim.SGD(p, lr, momentum=0.9, fused=True),
     "adam": torch.optim.Adam,
     "fused adam": lambda p, lr: torch.optim.Adam(p, lr, fused=True),
-    "foreach adam": lambda p, lr: torch.optim.Adam(p, lr, foreach=True, amsgrad=True),
     "adamw": lambda p, lr: torch.optim.AdamW(p, lr, weight_decay=0.1),
     "rmsprop": lambda p, lr: torch.optim.RMSprop(p, lr, momentum=0.5, centered=True),
-    "foreach rmsprop": lambda p, lr: torch.optim.RMSprop(p, lr, foreach=True),
-    "adagrad": torch.optim.Adagrad,
 }
 
 SCHEDULES: dict[str, Callable[[Optimizer, int], LRScheduler]] = {
