@@ -134,6 +134,7 @@ def test_a_nest_keeps_its_shape_and_types_on_the_way_to_the_device() -> None:
     nest: dict[str, Any] = {
         "named": Named(ones, [{"deep": ones}, "text", None, thing]),
         "default": defaultdict(int, x=ones),
+        "packed": pack_sequence([torch.ones(3), torch.ones(2)]),
     }
     moved = move(nest, META)
     assert isinstance(moved["named"], Named)
@@ -142,15 +143,8 @@ def test_a_nest_keeps_its_shape_and_types_on_the_way_to_the_device() -> None:
     assert moved["default"].default_factory is int
     assert moved["default"]["x"].device == META
     assert nest["default"]["x"] is ones, "the nest that was given is left as it was"
-
-
-def test_packed_sequences_move_whole_and_count_their_sequences() -> None:
-    packed = pack_sequence([torch.ones(3), torch.ones(2)])
-    moved = move((packed, 1), META)[0]
-    assert isinstance(moved, PackedSequence)
-    assert moved.data.device == META
-    assert moved.batch_sizes.device == CPU
-    assert count_samples(packed) == 2
+    assert isinstance(moved["packed"], PackedSequence)
+    assert (moved["packed"].data.device, moved["packed"].batch_sizes.device) == (META, CPU)
 
 
 @pytest.mark.parametrize(
@@ -159,6 +153,7 @@ def test_packed_sequences_move_whole_and_count_their_sequences() -> None:
         (torch.ones(3, 2), 3),
         (torch.tensor(1.0), 0),
         ((torch.tensor(1.0), torch.ones(5)), 5),
+        (pack_sequence([torch.ones(3), torch.ones(2)]), 2),
         (["name", {"x": [torch.ones(7)]}], 7),
         (Pair(torch.ones(2), torch.ones(9)), 2),
         ({}, 0),

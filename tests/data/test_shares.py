@@ -12,8 +12,8 @@ from torch.utils.data.distributed import DistributedSampler
 
 from amptui.base.errors import AmptuiError, DataError, UsageError
 from amptui.data.batches import Batches, open_batches
-from amptui.data.order import WHOLE, Order, Share, left_out
-from amptui.data.sources import Arrays, Source
+from amptui.data.order import Order, Share, left_out
+from amptui.data.sources import Source
 from tests.data.samples import CPU, Numbers, Stream
 
 sizes = st.integers(1, 40)
@@ -36,6 +36,10 @@ def test_a_global_batch_is_that_of_one_process_cut_in_equal_parts(
     together = [list(chain(*each)) for each in zip(*parts, strict=True)]
     assert together == [batch.tolist() for batch in alone.batches(epoch)]
     assert {len(order) for order in shares} == {len(alone)} == {len(part) for part in parts}
+    left = samples - len(alone) * alone.batch_size
+    told = left_out(Numbers(samples), batch_size, Share(0, ranks))
+    assert told.startswith(f"{left} of {samples} training samples" if left and ranks > 1 else "")
+    assert bool(told) == (left > 0 and ranks > 1)
 
 
 @given(samples=sizes, batch_size=st.integers(1, 6), ranks=worlds)
@@ -58,12 +62,6 @@ def test_batches_of_different_ranks_draw_different_numbers_and_rank_0_those_of_o
     seeds = [[batch.seed for batch in order] for order in shares]  # type: ignore[attr-defined]
     assert seeds[1] == seeds[0][:4]
     assert len({*seeds[1], *seeds[2]}) == 8
-
-
-def test_fewer_samples_than_a_batch_for_each_rank_are_refused() -> None:
-    arrays = Arrays(torch.zeros(7, 1), torch.zeros(7))
-    with pytest.raises(DataError, match="each of 2 ranks; use --batch-size 3"):
-        open_batches(arrays, device=CPU, batch_size=4, seed=1, training=True, share=Share(0, 2))
 
 
 # ------------------------------------------------------------------ a DataLoader of one's own
@@ -98,7 +96,9 @@ def test_ranks_take_whole_groups_of_one_order_without_overlap(
     assert len(set(seen)) == len(seen) == count * batch_size * ranks
     assert {len(batch) for part in parts for batch in part} == {batch_size}
     left = -(-samples // batch_size) if not drop_last else samples // batch_size
-    assert bool(left_out(loader, 99, Share(0, ranks))) == (left > count * ranks)
+    told = left_out(loader, 99, Share(0, ranks))
+    assert told.startswith(f"the last {left - count * ranks} of {left} training batches" if told else "")
+    assert bool(told) == (left > count * ranks)
     if not shuffled:
         in_order = [list(chain(*group)) for group in zip(*parts, strict=True)]
         assert list(chain(*in_order)) == list(range(count * batch_size * ranks))
@@ -132,20 +132,6 @@ def test_workers_and_a_collate_function_of_one_s_own_are_kept() -> None:
     batches.close()
 
 
-@pytest.mark.parametrize(
-    ("source", "said"),
-    [
-        (Numbers(20), "4 of 20 training samples are left out of each epoch"),
-        (Numbers(24), ""),
-        (DataLoader(Numbers(20), 4), "the last 1 of 5 training batches of each epoch are left out"),
-    ],
-)
-def test_what_no_rank_trains_on_is_told_of_data_sets_and_loaders(source: Source, said: str) -> None:
-    assert left_out(source, 4, Share(0, 2)).startswith(said)
-    assert bool(left_out(source, 4, Share(0, 2))) == bool(said)
-    assert left_out(source, 4, WHOLE) == ""
-
-
 def test_a_distributed_sampler_splits_the_data_itself() -> None:
     def opened(rank: int, of: int = 2) -> Batches:
         sampler: DistributedSampler[int] = DistributedSampler(Numbers(12), of, rank, seed=5)
@@ -173,6 +159,7 @@ class Buckets(Sampler[list[int]]):
     [
         (Stream(), UsageError, "the training data is a stream"),
         (Numbers(1), DataError, "the training set has 1 samples, .*; use fewer ranks"),
+        (Numbers(190), DataError, "each of 2 ranks; use --batch-size 95 or less"),
         (DataLoader(Numbers(3), 2), DataError, "the training DataLoader has 2 batches, not a whole one"),
         (
             DataLoader(Numbers(8), batch_sampler=Buckets()),
@@ -180,7 +167,7 @@ class Buckets(Sampler[list[int]]):
             r"training batches 3 to 4 have \[1, 3\]",
         ),
     ],
-    ids=["stream", "one sample", "too few", "unequal"],
+    ids=["stream", "one sample", "few samples", "too few", "unequal"],
 )
 def test_what_ranks_cannot_share_is_refused(source: Source, kind: type[AmptuiError], said: str) -> None:
     with pytest.raises(kind, match=said):

@@ -35,12 +35,14 @@ def test_a_text_can_be_told_from_its_numbers(text: str, tmp_path_factory: pytest
     assert found.numbers.dtype == torch.int64
 
 
-def test_without_a_file_python_s_reference_is_read_always_the_same() -> None:
+def test_without_a_file_python_s_reference_is_read_in_place_of_synthetic_text_too(watch: Watch) -> None:
+    watched = watch("synthetic")
+    assert text_data(watched.request, None, context=64).real
+    assert watched.warnings == ["there is no synthetic text: training on Python's reference"]
     found = read_text(None)
     assert found.name == "Python's reference"
     assert len(found.numbers) > 100_000
     assert set(ALPHABET) < set(found.characters)
-    assert torch.equal(found.numbers, read_text(None).numbers)
 
 
 def test_a_target_is_the_character_that_follows(watch: Watch, alphabet: Path) -> None:
@@ -62,20 +64,8 @@ def test_training_never_sees_the_last_tenth_and_validation_sees_it_once(watch: W
     seen = data.validation.targets.flatten().tolist()
     assert seen == list(range(901, 901 + len(seen)))
     assert len(seen) > 80
-
-
-def test_in_training_a_character_is_predicted_eight_times_an_epoch(watch: Watch, alphabet: Path) -> None:
-    data = text_data(watch().request, alphabet, context=16)
     assert isinstance(data.train, Arrays)
-    starts = data.train.inputs[:, 0]
-    assert starts[:4].tolist() == [0, 2, 4, 6]
-    assert data.train.inputs.untyped_storage().nbytes() == len(ALPHABET * 20) * 8
-
-
-def test_there_is_no_synthetic_text_and_the_run_is_told(watch: Watch) -> None:
-    watched = watch("synthetic")
-    assert text_data(watched.request, None, context=64).real
-    assert watched.warnings == ["there is no synthetic text: training on Python's reference"]
+    assert data.train.inputs[:4, 0].tolist() == [0, 2, 4, 6], "each is predicted eight times an epoch"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import os
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,17 +40,10 @@ class Troublesome(Experiment):
             TROUBLES[self.what](self)
         return functional.cross_entropy(model(inputs), targets)
 
-    def metrics(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
-        if self.what == "fork in the validation" and self.calls >= self.at:
-            self.what = "fork"
-            self.fork()
-        return super().metrics(model, batch)
-
-    def fork(self) -> bool:
-        """Whether this is the copy; each says who it is."""
+    def fork(self) -> None:
+        """Go on twice; each says who it is."""
         is_copy = os.fork() == 0
         (self.folder / ("copy" if is_copy else "original")).write_text(str(os.getpid()))
-        return is_copy
 
 
 def close_streams() -> None:
@@ -65,22 +57,8 @@ def fork_and_exit() -> None:
         os._exit(0)
 
 
-def fork_and_fail(experiment: Troublesome) -> None:
-    if experiment.fork():
-        raise RuntimeError("only in the copy")
-
-
-def in_a_thread(leave: Callable[[int], object]) -> None:
-    thread = threading.Thread(target=leave, args=(0,))
-    thread.start()
-    thread.join()
-
-
 TROUBLES: dict[str, Callable[[Troublesome], object]] = {
-    "sys.exit in a thread": lambda _: in_a_thread(sys.exit),
     "close the streams": lambda _: close_streams(),
     "fork": Troublesome.fork,
-    "fork in the validation": lambda _: None,
     "fork that exits": lambda _: fork_and_exit(),
-    "fork that fails": fork_and_fail,
 }
