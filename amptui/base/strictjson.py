@@ -39,7 +39,7 @@ def dumps(value: Any) -> str:
     text = orjson.dumps(value).decode()
     if text.isascii() and text.isprintable():
         return text
-    return _NOT_PLAIN_ASCII.sub(lambda found: encode_basestring_ascii(found[0])[1:-1], text)
+    return _NOT_PLAIN_ASCII.sub(lambda match: encode_basestring_ascii(match[0])[1:-1], text)
 
 
 def parse(text: str | bytes, *, max_bytes: int = MAX_LINE_BYTES) -> Any:

@@ -1,7 +1,6 @@
 """Cuts a journal after the step that a run resumes from; later records are kept in a file beside it."""
 
 import os
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import count
@@ -16,17 +15,6 @@ from amptui.records.run import Record, RunFailed, RunFinished, RunStarted
 from amptui.records.steps import Steps
 from amptui.runs.reader import records_at_end
 from amptui.runs.rundir import reason
-
-_OF_STEPS = re.compile(rb'"type": ?"Steps"')
-_STEP = re.compile(rb'"step": ?(\d{1,18})')
-_BLOCK = re.compile(rb'"first_step": ?(\d{1,18}), ?"count": ?(\d{1,9})')
-_BEGINS_WITH_STEPS = re.compile(
-    rb'\{"type": ?"Step(?:'
-    rb's", ?"time": ?[\d.]+, ?"first_step": ?(\d{1,18}), ?"count": ?(\d{1,9})|'
-    rb'Record", ?"time": ?[\d.]+, ?"step": ?(\d{1,18})),'
-)
-"""How the line of steps begins, as it is written: the rest of it need not be searched."""
-_END_OF_RUN = re.compile(rb'"type": ?"Run(?:Finished|Failed)"')
 
 
 def cut_after(journal: Path, step: int) -> int:
@@ -108,13 +96,10 @@ def _where_to_cut(file: BinaryIO, step: int) -> _Cut:
     cut: int | None = None
     at, line, record = 0, b"", None
     for line in _lines(file):
-        # Decoding every line would take ten times as long.
-        suspicious = _may_end_or_pass(line, step)
-        ends_a_suspicion = cut is not None and _OF_STEPS.search(line)
-        record = _record(line) if suspicious or ends_a_suspicion else None
+        record = _record(line)
         if _is_of_another_optimizer(record):
-            record = None
-        if isinstance(record, Steps):
+            pass
+        elif isinstance(record, Steps):
             if record.first_step > step:
                 return _Cut(at if cut is None else cut)
             if record.last_step > step:
@@ -125,23 +110,9 @@ def _where_to_cut(file: BinaryIO, step: int) -> _Cut:
         ):
             cut = at
         at += len(line)
-    if cut is None and not line.endswith(b"\n") and _record(line) is None:
+    if cut is None and not line.endswith(b"\n") and record is None:
         return _Cut(at - len(line))  # incomplete
     return _Cut(at if cut is None else cut)
-
-
-def _may_end_or_pass(line: bytes, step: int) -> bool:
-    """Whether the line may be the end of the run, or name a step after ``step``."""
-    if begin := _BEGINS_WITH_STEPS.match(line):
-        first, count, single = begin.groups()
-        return (int(first) + int(count) - 1 if single is None else int(single)) > step
-    return _END_OF_RUN.search(line) is not None or _last_step(line) > step
-
-
-def _last_step(line: bytes) -> int:
-    """The last step that the line of a record names; 0 if it names none."""
-    steps = [int(number) for number in _STEP.findall(line)]
-    return max([*steps, *(int(first) + int(count) - 1 for first, count in _BLOCK.findall(line))], default=0)
 
 
 def _is_of_another_optimizer(record: Record | None) -> bool:
@@ -173,7 +144,7 @@ def _move(file: BinaryIO, cut: _Cut, journal: Path, step: int) -> int:
                 moved_steps += cut.block.count - start
                 out.write(_line(cut.block.part(start, cut.block.count)))
             for line in _lines(file):
-                record = _record(line) if _OF_STEPS.search(line) else None
+                record = _record(line)
                 if isinstance(record, Steps) and not record.optimizer:
                     moved_steps += max(0, record.last_step - max(step, record.first_step - 1))
                 out.write(line)
