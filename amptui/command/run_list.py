@@ -2,12 +2,11 @@
 
 import gc
 from collections.abc import Callable, Sequence
-from signal import SIGHUP, SIGINT
 from typing import TYPE_CHECKING
 
 from amptui.base.errors import AmptuiError
 from amptui.base.prompt import complain
-from amptui.process.stop_signals import StopSignals
+from amptui.process.stop_signals import show
 
 if TYPE_CHECKING:
     from amptui.runs.remote import Remote
@@ -27,15 +26,11 @@ def browse_runs(run: Callable[[Sequence[str]], int], remote: "Remote | None" = N
     place: Place | None = None
     message = ""
     while True:
-        app, received = _show_list(_source(remote), place, message)
-        if app.left == "hung up":
-            return 128 + SIGHUP
-        if app.failure is not None:
+        app, status = _show_list(_source(remote), place, message)
+        if app.failure is not None and status <= _SIGNALLED:
             raise app.failure
-        if app.left == "interrupted" or received:
-            return 128 + (received or SIGINT)
-        if app.left is None or app.chosen is None:
-            return int(app.left is None)
+        if status or app.chosen is None:
+            return status
         place, message = app.place, ""
         command = [app.chosen.action, *app.chosen.runs]
         if remote is not None:
@@ -50,8 +45,8 @@ def browse_runs(run: Callable[[Sequence[str]], int], remote: "Remote | None" = N
         gc.collect()  # the last screen, before the next one freezes what it finds
 
 
-def _show_list(source: "RunSource", place: "Place | None", message: str) -> tuple["RunListApp", int | None]:
-    """Show it until a run is chosen or the user leaves; the list, and the signal that ended it."""
+def _show_list(source: "RunSource", place: "Place | None", message: str) -> tuple["RunListApp", int]:
+    """Show it until a run is chosen or the user leaves; the list, and the exit status of a user who left."""
     from amptui.tui.opening import Opening
     from amptui.tui.run_list.frame import ListState, draw
 
@@ -60,13 +55,7 @@ def _show_list(source: "RunSource", place: "Place | None", message: str) -> tupl
         from amptui.tui.run_list.screen import Place, RunListApp
 
         app = RunListApp(source, opening, place=place or Place(), message=message)
-        with StopSignals(
-            lambda _: app.hang_up("interrupted"),
-            hung_up=app.hang_up,
-            restore_terminal=opening.restore_at_once,
-        ) as signals:
-            app.run()
-    return app, signals.received
+        return app, show(app, opening)
 
 
 def _source(remote: "Remote | None") -> "RunSource":

@@ -1,12 +1,12 @@
 """Replays a recorded run on the screen at any speed, without torch or a GPU."""
 
 from pathlib import Path
-from signal import SIGHUP, SIGINT
+from signal import SIGHUP
 
 from amptui.base.errors import UsageError
 from amptui.base.prompt import complain, say
 from amptui.base.terminal import can_show_a_screen
-from amptui.process.stop_signals import StopSignals
+from amptui.process.stop_signals import show
 from amptui.records.control import Control
 from amptui.runs.find import journal_of
 from amptui.runs.pins import read_pins, write_pins
@@ -30,19 +30,13 @@ def replay(run: Path, *, speed: float) -> int:
 
         player = Player(path, speed=speed)
         app = ReplayApp(player, control, opening, read_pins=read_pins, write_pins=write_pins)
-        restore = opening.restore_at_once
-        with StopSignals(control.ask, hung_up=app.hang_up, restore_terminal=restore) as signals:
-            app.run()
-            player.stop()
-    if app.left == "hung up":
-        return 128 + SIGHUP  # nobody is there to read
+        status = show(app, opening, control.ask)
+        player.stop()
+    if status == 128 + SIGHUP:
+        return status  # nobody is there to read
     if player.passed_over:
         say("")  # ends the line the cursor was left in by a terminal without an alternate screen
         complain(player.passed_over)
     if player.failure is not None:
         raise player.failure
-    if app.left == "interrupted":
-        signals.received = signals.received or SIGINT
-    if signals.received:
-        return 128 + signals.received
-    return 0 if app.left is not None else 1
+    return status

@@ -9,9 +9,13 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from amptui.records.control import StopRequest
+
+if TYPE_CHECKING:
+    from amptui.tui.canvas_app import CanvasApp
+    from amptui.tui.opening import Opening
 
 LEAVE_AFTER_SECONDS = 15.0
 """A process with nothing to wait for exits within that time after SIGINT or SIGTERM, even if its terminal
@@ -227,3 +231,21 @@ def _die_of(number: int) -> None:
     signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (number,))
     os.kill(os.getpid(), number)
+
+
+def show(app: "CanvasApp", opening: "Opening", ask: Callable[[StopRequest], object] | None = None) -> int:
+    """Show a screen behind which nothing trains until it is left; return the exit status: 1 if it failed.
+
+    ``ask`` gets the request of a signal; without it, the screen is left.
+    """
+    with StopSignals(
+        ask or (lambda _: app.hang_up("interrupted")),
+        hung_up=app.hang_up,
+        restore_terminal=opening.restore_at_once,
+    ) as signals:
+        app.run()
+    if app.left == "hung up":
+        return 128 + signal.SIGHUP
+    if app.left == "interrupted" or signals.received:
+        return 128 + (signals.received or signal.SIGINT)
+    return int(app.left is None)

@@ -8,13 +8,13 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from signal import SIGHUP, SIGINT
+from signal import SIGHUP
 
 from amptui.base import units
 from amptui.base.errors import UsageError
 from amptui.base.prompt import complain, put, say
 from amptui.base.terminal import can_show_a_screen
-from amptui.process.stop_signals import StopSignals
+from amptui.process.stop_signals import show
 from amptui.runs.find import find_run
 
 _PATIENCE_SECONDS = 1.0
@@ -109,20 +109,8 @@ def _show(journals: Sequence[Path], target_loss: float | None) -> int:
         from amptui.reports.compare.following import Following
 
         following = Following(journals, target=target_loss)
-        app = CompareApp(following, opening)
-        with StopSignals(
-            lambda _: app.hang_up("interrupted"),
-            hung_up=app.hang_up,
-            restore_terminal=opening.restore_at_once,
-        ) as signals:
-            app.run()
-            following.stop()
-    if app.left == "hung up":
-        return 128 + SIGHUP  # nobody is there to read
-    if following.failure is not None:
+        status = show(CompareApp(following, opening), opening)
+        following.stop()
+    if following.failure is not None and status != 128 + SIGHUP:  # else nobody is there to read
         raise following.failure
-    if app.left == "interrupted":
-        signals.received = signals.received or SIGINT
-    if signals.received:
-        return 128 + signals.received
-    return 0 if app.left is not None else 1
+    return status
