@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from amptui.tui.background import Background, assumed_background, background_in, can_ask, has_256_colours
+from amptui.tui.background import Background, assumed_background, background_in, can_ask
 from tests.terminal import BACKGROUND_QUESTION, Terminal
 
 BEGIN = """
@@ -197,13 +197,3 @@ def test_who_is_asked(term: str, *, asks: bool) -> None:
     assert can_ask({"TERM": term}) is asks
     assert not can_ask({"TERM": term, "NO_COLOR": ""})
     assert not can_ask({"TERM": term, "AMPTUI_BACKGROUND": "light"})
-
-
-def test_how_many_colours_a_terminal_has_is_decided_as_rich_does() -> None:
-    from rich.console import Console
-
-    for term in ("xterm", "xterm-256color", "tmux-256color", "xterm-kitty", "linux", "xterm-16color"):
-        for colorterm in ("", "truecolor", "24bit"):
-            environment = {"TERM": term, "COLORTERM": colorterm}
-            system = Console(force_terminal=True, _environ=environment).color_system
-            assert has_256_colours(environment) is (system in ("256", "truecolor"))

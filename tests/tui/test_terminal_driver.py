@@ -157,9 +157,9 @@ def hang_up(terminal: Terminal) -> None:
 
 @pytest.mark.ci
 @pytest.mark.parametrize(
-    ("hangup", "end"), [("heard", hang_up_by_signal), ("heard", hang_up), ("ignored", hang_up)]
+    ("hangup", "end", "stopped"),
+    [("heard", hang_up_by_signal, True), ("heard", hang_up, False), ("ignored", hang_up, True)],
 )
-@pytest.mark.parametrize("stopped", [True, False])
 def test_closing_the_terminal_ends_it(
     hangup: str, end: Callable[[Terminal], None], warm: WarmSource, tmp_path: Path, *, stopped: bool
 ) -> None:
