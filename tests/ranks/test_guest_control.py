@@ -13,7 +13,7 @@ from amptui.ranks.agreement import guest_control
 from amptui.ranks.agreement.board import Board
 from amptui.ranks.agreement.guest_control import GuestControl
 from amptui.ranks.world import World
-from amptui.records.answers import RequestRefused, RequestTaken
+from amptui.records.answers import RequestRefused
 from amptui.records.control import (
     CheckpointRequest,
     ComparisonRequest,
@@ -101,18 +101,6 @@ class Ranks:
 
 
 BF16 = PrecisionRequest("bf16")
-
-
-def test_all_ranks_obey_at_the_same_step_and_what_is_asked_at_once_together() -> None:
-    ranks = Ranks(3)
-    asked: tuple[tuple[Request, ...], ...] = ((BF16,), (CheckpointRequest(),), (BF16, CheckpointRequest()))
-    expected = []
-    for requests in asked:
-        ranks.agree(*requests)
-        ranks.meet()
-        expected += [(ranks.all[0].step, request) for request in requests]
-    assert [rank.obeyed for rank in ranks.all] == [expected] * 3
-    assert len(ranks.log.of(RequestTaken)) == 4
 
 
 def test_a_pause_takes_other_requests_and_ends_for_all() -> None:

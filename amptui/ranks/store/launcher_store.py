@@ -179,7 +179,7 @@ def meet_at_start(world: World, stopping: Callable[[], bool] = lambda: False) ->
     machines may count restarts differently: the highest number counts. Raises DeviceError if rank 0 ends
     meanwhile, if this process is asked to stop, or if it may not open enough files.
     """
-    allow_open_files(world.size, keeps_store=world.leads)
+    _allow_open_files(world.size, keeps_store=world.leads)
     store = _launcher_store(leads=world.leads)
     late = _Late(world, stopping)
     try:
@@ -325,17 +325,13 @@ def _listens(host: str, port: int) -> bool:
     return True
 
 
-def needed_files(ranks: int, *, keeps_store: bool) -> int:
-    """How many a rank of so many needs; one that ``keeps_store`` also has two connections of each rank."""
-    return _OWN_FILES + (_CONNECTIONS + 2 * keeps_store) * ranks
-
-
-def allow_open_files(ranks: int, *, keeps_store: bool) -> None:
+def _allow_open_files(ranks: int, *, keeps_store: bool) -> None:
     """Raise this process's soft limit of open files, if so many ``ranks`` need more.
 
-    Raises DeviceError if the hard limit is lower: gloo would fail in the middle of connecting.
+    One that ``keeps_store`` also has two connections of each rank. Raises DeviceError if the hard limit is
+    lower: gloo would fail in the middle of connecting.
     """
-    needed = needed_files(ranks, keeps_store=keeps_store)
+    needed = _OWN_FILES + (_CONNECTIONS + 2 * keeps_store) * ranks
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return
