@@ -29,7 +29,6 @@ from amptui.recipe.request import SAFETENSORS, TrainRequest, option_of
 from amptui.records.run import RunFailed
 from amptui.runs.find import live_run, refuse_running_elsewhere, resumable
 from amptui.runs.lock import RunLock
-from amptui.runs.own_files import why_owned
 from amptui.runs.rundir import (
     RunDir,
     create_run_dir,
@@ -39,7 +38,7 @@ from amptui.runs.rundir import (
     read_run_json,
     reason,
 )
-from amptui.runs.trust import is_own, named_files, resume_command
+from amptui.runs.trust import is_own, named_files, resume_command, why_owned
 
 _STACKS_BYTES = 65536
 """How far from the end of the output the stacks of a killed process begin, at most."""

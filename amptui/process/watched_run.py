@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from amptui.base.errors import RemoteError, RunFolderError, UsageError
-from amptui.runs.liveness import RESTART_SECONDS
-from amptui.runs.lock import holder
+from amptui.runs.lock import RESTART_SECONDS, holder
 from amptui.runs.protocol import ProtocolError
 from amptui.runs.rundir import RunDir, run_argument
 from amptui.runs.socket_place import connect

@@ -15,10 +15,8 @@ from amptui.diagnosis.rank_words import rank_lost
 from amptui.records.ranks import RankLost
 from amptui.runs import removal
 from amptui.runs.find import listed_runs
-from amptui.runs.kept_run import KeptRun, look_at
-from amptui.runs.newest_steps import NOTHING, NewestSteps, newest_steps, silent_seconds
-from amptui.runs.remote import Remote
-from amptui.runs.remote_runs import remote_argument, remote_runs
+from amptui.runs.kept_run import NOTHING, KeptRun, NewestSteps, look_at, newest_steps, silent_seconds
+from amptui.runs.remote import Remote, remote_argument, remote_runs
 from amptui.runs.rundir import RunDir
 from amptui.tui.run_list.entry import RemovalPlan, RunEntry, RunRow, RunSource
 

@@ -80,7 +80,7 @@ def list_remote_runs(remote: Remote, *, json: bool, out: TextIO, limit: int | No
 
     Raises ``RemoteError`` if they cannot be listed.
     """
-    from amptui.runs.remote_runs import remote_argument, remote_runs
+    from amptui.runs.remote import remote_argument, remote_runs
 
     listed = remote_runs(remote, limit)
     size = shutil.get_terminal_size() if out.isatty() and not json else None

@@ -11,8 +11,7 @@ from typing import NamedTuple
 from amptui.base.errors import RunFolderError, UsageError
 from amptui.base.runfiles import LINK
 from amptui.runs.kept_run import KeptRun, look_at
-from amptui.runs.liveness import may_start_again, writer_elsewhere
-from amptui.runs.lock import holder
+from amptui.runs.lock import holder, may_start_again, writer_elsewhere
 from amptui.runs.rundir import (
     JOURNAL_NAME,
     LOCK_NAME,

@@ -15,16 +15,17 @@ from pathlib import Path
 from amptui.base.errors import RunFolderError
 from amptui.base.runfiles import LINK, opened_folder
 from amptui.runs.kept_run import look_at
-from amptui.runs.liveness import (
+from amptui.runs.lock import (
     RECENT_SECONDS,
     RESTART_SECONDS,
+    RunLock,
     has_restarts,
+    holder,
     may_start_again,
     recent_signer_elsewhere,
 )
-from amptui.runs.lock import RunLock, holder
-from amptui.runs.own_files import is_own_folder_name, is_own_name
 from amptui.runs.rundir import LOCK_NAME, RunDir, is_of_a_script, reason
+from amptui.runs.trust import is_own_folder_name, is_own_name
 
 _MAY_RESTART = ("died", "failed")
 """How a run stands between two starts of its ranks."""

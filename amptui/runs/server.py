@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -14,13 +15,78 @@ from typing import Any, BinaryIO, Literal
 
 from amptui.base.errors import RunFolderError
 from amptui.base.fork import in_forks
-from amptui.base.prompt import complain
 from amptui.records.control import Request
 from amptui.records.keeping import ViewersChanged
 from amptui.records.run import FORM
 from amptui.runs import protocol, socket_place
 from amptui.runs.protocol import Hello, Leave, ProtocolError
-from amptui.runs.viewer import Viewer
+
+MAX_QUEUED_BYTES = 4 * 1024**2
+"""Limit of lines queued for a slow screen: a second of the fastest training."""
+
+
+class Viewer:
+    """A screen, or whatever else connected. The server's lock guards the attributes."""
+
+    def __init__(self, connection: socket.socket, *, adopted: bool) -> None:
+        self.connection = connection
+        self.adopted = adopted
+        """Whether it was there from the start instead of connecting to the run's socket."""
+        self.introduced = False
+        """Whether it said hello."""
+        self.live = False
+        """Whether it has a history or will get it: new lines follow."""
+        self.over = False
+        """Whether nothing more is queued for it."""
+        self.sending = False
+        self.queue: deque[bytes] = deque()
+        self._queued_bytes = 0
+        self._max_queued_bytes = MAX_QUEUED_BYTES
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything for it was sent."""
+        return self.introduced and not self.sending and not self.queue
+
+    @property
+    def waits_for_history(self) -> bool:
+        return self.idle and not self.live
+
+    @property
+    def settled(self) -> bool:
+        """Whether a run that ends can close it; it waits for the screen that was there from the start."""
+        return self.live and self.idle if self.introduced else not self.adopted
+
+    def add(self, data: bytes) -> None:
+        """Queue whole lines."""
+        self.queue.append(data)
+        self._queued_bytes += len(data)
+
+    def add_history(self, line: bytes) -> None:
+        """Queue the history; what is published later follows it."""
+        self._max_queued_bytes = MAX_QUEUED_BYTES + len(line)
+        self.add(line)
+        self.live = True
+
+    def add_published(self, lines: bytes) -> None:
+        """Queue published lines; if too many are waiting, drop them: a new history will replace them."""
+        self.add(lines)
+        if self._queued_bytes > self._max_queued_bytes:
+            self.fall_behind()
+
+    def fall_behind(self) -> None:
+        """Drop what is queued; the piece that is being sent is completed, so no line is ever torn."""
+        self.queue.clear()
+        self._queued_bytes = 0
+        self.live = False
+
+    def take(self) -> bytes:
+        """The next piece to send; empty if there is none."""
+        piece = self.queue.popleft() if self.queue else b""
+        self._queued_bytes -= len(piece)
+        self.sending = bool(piece)
+        return piece
+
 
 MAX_VIEWERS = 16
 """Limit of connections, including those that have not said hello yet."""
@@ -72,8 +138,6 @@ class Server:
         self._refusal_due = 0.0
         self._closing = threading.Event()
         self._listening: socket_place.Listening | None = None
-        self._was_closed = False
-        """Whether other code has closed it."""
         self._thread = threading.Thread(target=self._accept, name="amptui-server", daemon=True)
         self.trouble = ""
         """Why no screen can attach, in one line; empty if one can."""
@@ -214,9 +278,6 @@ class Server:
         listening, self._listening = self._listening, None
         if listening is None:
             return
-        if not listening.is_open() and not self._was_closed:
-            self._was_closed = True  # told once: `os.closerange` may take the next one as well, while it runs
-            complain("other code closed the socket that screens attach to; it is opened again")
         listening.close()
 
     def _admit(self, connection: socket.socket) -> None:
@@ -291,11 +352,10 @@ class Server:
     def _send(self, viewer: Viewer) -> None:
         """Send what is queued until the connection is over."""
         with suppress(OSError):
-            while (piece := self._next_piece(viewer)) and viewer.is_open():
+            while piece := self._next_piece(viewer):
                 viewer.connection.sendall(piece)
-        if viewer.is_open():
-            with suppress(OSError):  # ends the reading once what the screen sent before is read
-                viewer.connection.shutdown(socket.SHUT_RD)
+        with suppress(OSError):  # ends the reading once what the screen sent before is read
+            viewer.connection.shutdown(socket.SHUT_RD)
 
     def _next_piece(self, viewer: Viewer) -> bytes:
         with self._lock:
@@ -316,7 +376,7 @@ class Server:
             sender.join(_LAST_WORD_SECONDS)
         _hang_up(viewer)
         sender.join()
-        socket_place.close_own(viewer.connection, viewer.opened)
+        viewer.connection.close()
         with self._lock:
             self._connected.remove(viewer)
             self._lock.notify_all()
@@ -355,6 +415,5 @@ def _refusal(why: str) -> bytes:
 
 def _hang_up(viewer: Viewer) -> None:
     """End all waiting on a screen's socket, also if worker processes hold a copy of it."""
-    if viewer.is_open():
-        with suppress(OSError):
-            viewer.connection.shutdown(socket.SHUT_RDWR)
+    with suppress(OSError):
+        viewer.connection.shutdown(socket.SHUT_RDWR)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from amptui.base.errors import RunFolderError
-from amptui.base.runfiles import FILE_MODE, FOLDER_MODE, LINK, is_still
+from amptui.base.runfiles import FILE_MODE, FOLDER_MODE, LINK
 from amptui.runs.lock import Holder, holder
 from amptui.runs.rundir import reason, run_argument
 
@@ -52,30 +52,21 @@ class Listening:
     path: Path
     device: int
     inode: int
-    opened: os.stat_result
-    """What the socket's descriptor is."""
 
     def intact(self) -> bool:
-        """Whether the file is still there and still ours, and the socket is open."""
-        return self._has_file() and self.is_open()
-
-    def is_open(self) -> bool:
-        """Whether no other code has closed the socket."""
-        return is_still(self.socket.fileno(), self.opened)
-
-    def close(self) -> None:
-        """Stop listening, and remove the file if it is ours."""
-        if self._has_file():
-            with suppress(OSError):
-                self.path.unlink()
-        close_own(self.socket, self.opened)
-
-    def _has_file(self) -> bool:
+        """Whether the file is still there and still ours."""
         try:
             status = self.path.lstat()
         except OSError:
             return False
         return (status.st_dev, status.st_ino) == (self.device, self.inode)
+
+    def close(self) -> None:
+        """Stop listening, and remove the file if it is ours."""
+        if self.intact():
+            with suppress(OSError):
+                self.path.unlink()
+        self.socket.close()
 
 
 def listen(folder: Path) -> Listening:
@@ -162,14 +153,6 @@ def socket_paths(folder: Path) -> list[Path]:
     return paths
 
 
-def close_own(connection: socket.socket, opened: os.stat_result) -> None:
-    """Close it, unless other code has: its number may be another file's by now."""
-    if is_still(connection.fileno(), opened):
-        connection.close()
-    else:
-        connection.detach()
-
-
 def is_ours(connection: socket.socket) -> bool:
     """Whether the other end's process runs as this user."""
     if sys.platform == "darwin":
@@ -195,7 +178,7 @@ def _listen_at(path: Path) -> Listening:
     except BaseException:
         listening.close()
         raise
-    return Listening(listening, path, status.st_dev, status.st_ino, os.fstat(listening.fileno()))
+    return Listening(listening, path, status.st_dev, status.st_ino)
 
 
 def _remove_stale(address: str) -> None:

@@ -16,8 +16,8 @@ from amptui.records import codec
 from amptui.records.ranks import RankLost
 from amptui.records.run import Note, Record, RunFailed, RunFinished
 from amptui.reports.run_list import read_row, runs_here
+from amptui.runs.kept_run import STALLED_SECONDS
 from amptui.runs.lock import RunLock
-from amptui.runs.newest_steps import STALLED_SECONDS
 from amptui.runs.rundir import RunDir, default_base
 from amptui.tui.canvas import Canvas
 from amptui.tui.run_list.entry import RunEntry

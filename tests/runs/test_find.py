@@ -14,7 +14,7 @@ from amptui.base.errors import RunFolderError, UsageError
 from amptui.process.launch import can_go_on
 from amptui.records import codec
 from amptui.records.run import RunFinished
-from amptui.runs import liveness
+from amptui.runs import lock
 from amptui.runs.find import find_run, journal_of, live_run, name_of, resumable
 from amptui.runs.lock import RunLock
 from amptui.runs.rundir import RunDir, default_base
@@ -204,7 +204,7 @@ def test_a_run_that_goes_on_on_another_machine_is_not_taken_over_until_it_has_en
     signed_elsewhere = with_checkpoints("mnist-1")
     signed_elsewhere.lock_path.write_text(json.dumps({"pid": 5, "host": "elsewhere", "started": 1.0}))
     os.utime(signed_elsewhere.journal_path)
-    monkeypatch.setattr(liveness, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(lock, "_LOOK_SECONDS", 0.01)
     ended = threading.Event()
 
     def write() -> None:
@@ -226,7 +226,7 @@ def test_a_run_that_goes_on_on_another_machine_is_not_taken_over_until_it_has_en
     finally:
         ended.set()
         writer.join()
-    monkeypatch.setattr(liveness, "_HEARTBEATS_SECONDS", 0.1)
+    monkeypatch.setattr(lock, "_HEARTBEATS_SECONDS", 0.1)
     (signed_elsewhere.path / "aside").rename(checkpoint(signed_elsewhere))
     assert resumable("mnist-1") == signed_elsewhere
     checkpoint(signed_elsewhere).unlink()

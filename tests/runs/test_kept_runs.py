@@ -15,16 +15,17 @@ from amptui.records.run import Note, PauseChanged, PhaseChanged, Record, RunFail
 from amptui.records.samples import DeviceSample, HostSample
 from amptui.runs import kept_run
 from amptui.runs.find import kept_names
-from amptui.runs.kept_run import KeptRun, look_at
-from amptui.runs.lock import RunLock
-from amptui.runs.newest_steps import (
+from amptui.runs.kept_run import (
     BUSY_SECONDS,
     NOTHING,
     STALLED_SECONDS,
     STALLED_STEPS,
+    KeptRun,
+    look_at,
     newest_steps,
     silent_seconds,
 )
+from amptui.runs.lock import RunLock
 from amptui.runs.rundir import RunDir, default_base
 from tests.builders import joined, make_resumed, make_started, make_step, make_steps, make_switch
 

@@ -16,8 +16,7 @@ from amptui.cli import main
 from amptui.records.run import FORM
 from amptui.runs.kept_run import look_at
 from amptui.runs.relay import Header, read_header
-from amptui.runs.remote import RefusedError, Remote, UnreachableError, connect, remote_of
-from amptui.runs.remote_runs import remote_runs
+from amptui.runs.remote import RefusedError, Remote, UnreachableError, connect, remote_of, remote_runs
 from amptui.runs.rundir import RunDir
 from tests.builders import make_run, write_journal
 

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from amptui.base.errors import RunFolderError
 from amptui.records import codec
 from amptui.records.run import RunFailed
-from amptui.runs.liveness import RESTART_SECONDS
-from amptui.runs.lock import RunLock
-from amptui.runs.own_files import is_own_name
+from amptui.runs.lock import RESTART_SECONDS, RunLock
 from amptui.runs.removal import Removal, plan_removal, remove
 from amptui.runs.rundir import RunDir
+from amptui.runs.trust import is_own_name
 
 SHARDS = "step-000000020.3f9a-7.shards"
 

@@ -16,9 +16,9 @@ from amptui.reports.export.page import page
 from amptui.reports.export.recorded_run import RecordedRun
 from amptui.reports.export.table import RankTable, StepTable
 from amptui.runs.find import journal_of, name_of
-from amptui.runs.own_files import why_owned
 from amptui.runs.reader import JournalReader
 from amptui.runs.rundir import reason
+from amptui.runs.trust import why_owned
 
 _HINT = "choose another path, or free some space"
 
