@@ -18,14 +18,20 @@ const distinct = (shares) => [...new Set(shares.map((share) => Math.round(1000 *
 const joined = (points) => points.map(([x, y]) => `${x.toFixed(1)} ${y.toFixed(1)}`).join("L");
 
 // The columns of a curve with their places; without a colour of its own it has those of the precisions.
-const columnsOf = (curve, axis) =>
-  curve.mean.map((mean, index) => {
+const columnsOf = (curve, axis) => {
+  let stretch = 0;
+  let before;
+  return curve.mean.map((mean, index) => {
     const position = curve.first + (index + 0.5) * curve.width;
     const share = (position - axis.first) / axis.count;
     const precision = axis.switches.findLast(([begin]) => begin <= position);
+    const colour = curve.colour || (precision?.[1] ?? "other");
+    if (colour !== before) stretch += 1;
+    before = colour;
     const [low, high] = curve.low.length ? [curve.low[index], curve.high[index]] : [mean, mean];
-    return { index, share, low, mean, high, colour: curve.colour || (precision?.[1] ?? "other") };
+    return { index, share, low, mean, high, colour, stretch };
   });
+};
 
 // Stretches of one colour; all but the first begin with the column before, so that the line has no gap.
 const stretches = (columns, { sparse, gaps }) => {
@@ -33,7 +39,10 @@ const stretches = (columns, { sparse, gaps }) => {
   for (const column of columns) {
     const last = found.at(-1)?.at(-1);
     const isApart = last && column.index - last.index > 1;
-    if (last?.colour !== column.colour || (gaps && isApart)) found.push(last && (sparse || !isApart) ? [last] : []);
+    if (last?.stretch !== column.stretch || (gaps && isApart)) {
+      const goesOn = last && (sparse || !isApart);
+      found.push(goesOn ? [last] : []);
+    }
     found.at(-1).push(column);
   }
   return found;
@@ -62,7 +71,8 @@ const draw = (figure, axis) => {
     }
     above.push(...ranges.filter(({ high }) => rise(high) > 1 + TOLERANCE).map(({ share }) => share));
     below.push(...ranges.filter(({ low }) => rise(low) < -TOLERANCE).map(({ share }) => share));
-    crosses.push(...distinct(curve.nonfinite.map((index) => columns[index].share)).map((share) => text("×", share, 10, "nonfinite")));
+    const bad = distinct(curve.nonfinite.map((index) => columns[index].share));
+    crosses.push(...bad.map((share) => text("×", share, 10, "nonfinite")));
   }
   const shares = (steps) => distinct(steps.map((step) => (step - axis.first) / axis.count));
   crosses.unshift(...shares(chart.skips).map((share) => text("×", share, 10, "skip")));

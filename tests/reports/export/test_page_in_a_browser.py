@@ -152,6 +152,12 @@ def test_columns_of_several_steps_have_a_band(tmp_path: Path) -> None:
     assert bands[0][1] == 2 * lines[0][1]
 
 
+def test_a_line_has_a_gap_where_another_precision_has_no_value(tmp_path: Path) -> None:
+    taken = [*steps(1, 10), *steps(11, 20, precision="fp16", loss=None), *steps(21, 30)]
+    lines, *_ = show(exported(tmp_path, *taken), DRAWN).result
+    assert [each[:2] for each in lines] == [["line fp32", 10], ["line fp32", 10]]
+
+
 POINTED = """(() => {
   const area = document.querySelector(".area"), box = area.getBoundingClientRect();
   const told = () => [...document.querySelectorAll(".readout")].map((each) => each.textContent);
