@@ -11,6 +11,7 @@ from amptui.engine.precision import Precision
 from amptui.engine.probes.flop_counter import is_compiled
 from amptui.engine.probes.operators import tensors_in
 from amptui.records.findings import FlopsCounted
+from amptui.records.run import FP8_PRECISIONS, Note, base_precision
 
 MAX_SHAPES = 4
 """How many shapes of one size and precision are counted: if all come to the same operations, others will
@@ -53,13 +54,14 @@ class FlopSchedule:
     after the warm-up has a shape that was not counted.
     """
 
-    def __init__(self, model: nn.Module, emit: Callable[[FlopsCounted], object]) -> None:
+    def __init__(self, model: nn.Module, emit: Callable[[FlopsCounted | Note], object]) -> None:
         self._emit = emit
         self._counts = not is_compiled(model)
         self._counts_eager = not is_compiled(model, inside=True)
         self._flops: dict[tuple[str, StepInputs], int] = {}
         self._newest: FlopsCounted | None = None
         self._vary = False
+        self._no_float8_reported = False
 
     def is_due(self, precision: Precision, inputs: StepInputs) -> bool:
         """Whether to count a step, which must be a warm-up step: counting makes it slower."""
@@ -73,7 +75,7 @@ class FlopSchedule:
         return of_size < MAX_SHAPES if of_size else len(set(sizes)) < MAX_SIZES
 
     def add(self, count: FlopsCounted, inputs: StepInputs) -> None:
-        """Emit the count of a step."""
+        """Emit the count of a step; and say once if it was to run in FP8, and nothing was multiplied so."""
         others = {
             flops
             for (name, earlier), flops in self._flops.items()
@@ -83,6 +85,13 @@ class FlopSchedule:
         self._vary = self._vary or bool(others - {count.flops})
         self._newest = replace(count, samples=inputs.samples, shapes_vary=self._vary)
         self._emit(self._newest)
+        is_float8 = base_precision(count.precision) not in FP8_PRECISIONS or "float8" in count.flops_by_type
+        if not is_float8 and not self._no_float8_reported:
+            self._no_float8_reported = True
+            text = (
+                f"no float8 layer ran in step {count.step:,}: are Linear layers called, and within autocast?"
+            )
+            self._emit(Note(time=time.time(), severity="warning", text=text))
 
     def check(self, step: int, inputs: StepInputs) -> None:
         """Check the inputs of a step that is not counted."""

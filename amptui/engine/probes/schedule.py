@@ -75,25 +75,10 @@ def unsafe_loss_calls() -> Iterator[list[str]]:
 
 def _is_autocast_disabled(device_type: str) -> bool:
     """Whether the innermost autocast context here, if there is any, is disabled."""
-    return _autocast_nesting() > 0 and not torch.is_autocast_enabled(device_type)
-
-
-def _autocast_nesting() -> int:
-    """In how many autocast contexts this is."""
     # torch has no function that only reads it.
     nesting = torch.autocast_increment_nesting() - 1
     torch.autocast_decrement_nesting()
-    return nesting
-
-
-def _is_before_forward(device_type: str) -> bool:
-    """Whether no product of this step was float8's yet, which only autocast makes.
-
-    In a loop of the script's, a step is measured from its first autocast context on. That may come late: a
-    context around the whole loop began before, and what came now is one that disables autocast.
-    """
-    nesting = _autocast_nesting()
-    return nesting == 0 or (nesting == 1 and torch.is_autocast_enabled(device_type))
+    return nesting > 0 and not torch.is_autocast_enabled(device_type)
 
 
 Answer = Callable[[str], object]
@@ -150,8 +135,6 @@ class Probes:
         self._window_answers: list[Answer] = []
         """For the requests of a window that was not measured yet."""
         self._window_is_old = False
-        self._no_float8_reported = False
-        """Whether it was said that a step was recorded as FP8 though no product was float8's."""
         self._infinite_at_start = infinite_names(trained.model)
         self._buffers = BufferWatch(trained.model, self._infinite_at_start)
         self._buffers_cadence = Cadence(BUFFERS_BUDGET)
@@ -212,19 +195,12 @@ class Probes:
             trace = None
             if series is not None:
                 trace = stack.enter_context(ModuleTrace(self._model, self._infinite_at_start))
-            sees_all = _is_before_forward(self._device.type)
             flops = None if counted_inputs is None else stack.enter_context(FlopCounter(self._model))
             yield
         for text in unsafe:
             self._emit(Note(time=time.time(), severity="warning", text=text))
         if flops is not None and counted_inputs is not None:
-            count = flops.record(step=step, precision=precision.name)
-            self.flops.add(count, counted_inputs)
-            is_float8 = precision.float8 is None or "float8" in count.flops_by_type
-            if sees_all and not is_float8 and not self._no_float8_reported:
-                self._no_float8_reported = True
-                text = f"no float8 layer ran in step {step:,}: are Linear layers called, and within autocast?"
-                self._emit(Note(time=time.time(), severity="warning", text=text))
+            self.flops.add(flops.record(step=step, precision=precision.name), counted_inputs)
         if trace is not None and series is not None:
             with self.suppress_errors("trace", failed=series.end):
                 self._send_trace(trace, series, step, precision)
