@@ -4,9 +4,12 @@ Downloads are our own: torchvision's has no timeout, cannot be stopped, prints, 
 another rank may be reading.
 """
 
+import gzip
 import queue
+import tarfile
 import threading
 import time
+import zlib
 from collections.abc import Mapping, Sequence
 from http.client import HTTPException
 from pathlib import Path
@@ -34,7 +37,7 @@ MNIST_MD5 = {
     "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
     "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
 }
-"""Of the unpacked files; torchvision checks only the archives."""
+"""Of the unpacked files; torchvision checks only archives, which may have been compressed anew."""
 
 VALIDATION_SAMPLES = 10_000
 """Of both sets."""
@@ -125,19 +128,25 @@ def _complete(request: DataRequest, folder: str, checksums: Mapping[str, str], a
         request.data_dir.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=request.data_dir, prefix=".download-") as scratch:
             for name, (urls, md5) in archives.items():
-                archive = request.data_dir / name
-                unpacked = (Path(scratch) / name).parent
-                unpacked.mkdir(parents=True, exist_ok=True)
+                archive, downloaded = request.data_dir / name, Path(scratch) / name
+                downloaded.parent.mkdir(parents=True, exist_ok=True)
                 if not archive.exists():
-                    archive = Path(scratch) / name
-                    _download(urls, archive, md5, request)
-                elif not check_integrity(archive, md5):
-                    raise DataError(f"{archive} is corrupt: wrong checksum", hint=DOWNLOAD_AGAIN)
+                    hint = f"copy it to {archive.parent} yourself"
+                    _download(urls, downloaded, md5, hint, request)
+                    archive = downloaded
                 request.report(Progress(f"unpacking {archive.name}"))
-                extract_archive(archive, unpacked)
+                try:
+                    extract_archive(archive, downloaded.parent)
+                except (gzip.BadGzipFile, tarfile.TarError, zlib.error, EOFError) as error:
+                    raise DataError(f"{archive} is corrupt: {error}", hint=DOWNLOAD_AGAIN) from error
+                for file in missing:
+                    path = Path(scratch) / folder / file
+                    if path.exists() and not check_integrity(path, checksums[file]):
+                        what = f"{archive} is corrupt: {file} in it has a wrong checksum"
+                        raise DataError(what, hint=DOWNLOAD_AGAIN)
             place.mkdir(parents=True, exist_ok=True)
-            for name in missing:
-                (Path(scratch) / folder / name).replace(place / name)
+            for file in missing:
+                (Path(scratch) / folder / file).replace(place / file)
     for name, md5 in checksums.items():
         request.raise_if_stopping()
         path = place / name
@@ -146,13 +155,12 @@ def _complete(request: DataRequest, folder: str, checksums: Mapping[str, str], a
             raise DataError(what, hint=DOWNLOAD_AGAIN)
 
 
-def _download(urls: Sequence[str], path: Path, md5: str, request: DataRequest) -> None:
+def _download(urls: Sequence[str], path: Path, md5: str, hint: str, request: DataRequest) -> None:
     """Download ``path`` from the first of ``urls`` that sends a file with this MD5, and report progress.
 
     Raises ``DataError`` if none does or if ``request.stopping()``. A thread receives: no wait in the resolver
     or on a socket delays a user who wants to stop.
     """
-    hint = f"copy it to {request.data_dir} yourself"
     items: queue.SimpleQueue[Progress | str] = queue.SimpleQueue()
     receiver = threading.Thread(
         target=_receive, args=(urls, path, md5, items), name="amptui-download", daemon=True
