@@ -56,19 +56,6 @@ def test_each_cause_is_told_once(record: Record, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "record",
-    [
-        paused(cause=""),
-        PauseChanged(time=150.0, step=9, paused=False),
-        Note(time=150.0, severity="warning", text="slow"),
-        make_step(1, time=150.0),
-    ],
-)
-def test_what_needs_nobody_is_no_alert(record: Record) -> None:
-    assert Listening().hears(record) == ""
-
-
-@pytest.mark.parametrize(
     "record", [replace(finished(), time=99.0), replace(failed(), time=99.0), alarm(99.0)]
 )
 def test_the_past_of_a_run_is_no_news_for_a_screen_that_attaches(record: Record) -> None:
@@ -107,11 +94,6 @@ def test_a_run_that_ended_without_a_word_is_told_once() -> None:
         == "mnist-deep: the training process was killed"
     )
     assert listening.hears(lost="the training process was killed") == ""
-
-
-@pytest.mark.parametrize(("folder", "name"), [("runs/20260101-knobs", "20260101-knobs"), ("", "run")])
-def test_a_run_that_fails_before_its_first_record_has_the_name_of_its_folder(folder: str, name: str) -> None:
-    assert Alerts(SINCE).news(fold([failed()], folder).status()) == f"{name}: failed: wrong; do this"
 
 
 # ------------------------------------------------------------------------------------------ a stall
@@ -171,11 +153,3 @@ def test_what_makes_no_steps_does_not_stall(record: Record) -> None:
     run = Waiting()
     run.steps(10)
     assert run.hears(record, after_seconds=10 * MIN_STALL_SECONDS) == ""
-
-
-def test_time_in_which_nobody_looked_is_no_stall() -> None:
-    run = Waiting()
-    run.steps(10)
-    run.now += 10 * MIN_STALL_SECONDS
-    assert run.alerts.news(run.session.status()) == ""
-    assert run.hears(after_seconds=MIN_STALL_SECONDS) != ""

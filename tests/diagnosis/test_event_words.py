@@ -5,9 +5,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
-from amptui.diagnosis.event_words import event_details
 from amptui.records.findings import Float8Layers, LayerLeftOut
 from amptui.records.ranks import (
     RankLost,
@@ -28,8 +25,6 @@ from amptui.records.run import (
     RunFailed,
     Validation,
 )
-from amptui.telemetry.eventlog import KEPT_SKIPS
-from amptui.telemetry.events import Event
 from tests.builders import make_finished, make_started, make_switch, view_of
 from tests.diagnosis.wording import event_lines, table
 from tests.golden import Goldens
@@ -47,11 +42,6 @@ from tests.telemetry.record_samples import (
     xray,
 )
 from tests.telemetry.whole_runs import ENDS, EVERYTHING
-
-
-def event_of(*records: Record, kind: str = "") -> Event:
-    """The newest event, or the newest of a kind."""
-    return next(event for event in view_of(*records).events if kind in ("", event.kind))
 
 
 def epoch(**changes: Any) -> EpochFinished:
@@ -187,16 +177,3 @@ EVENTS: dict[str, Sequence[Record]] = {
 def test_each_event_has_its_line_and_its_details(goldens: Goldens) -> None:
     said = {name: list(event_lines(view_of(*records).events)) for name, records in EVENTS.items()}
     goldens.check("words/events", table(said))
-
-
-# --------------------------------------------------------------------------- the skips under one line
-
-
-@pytest.mark.parametrize("count", [1, 2 * KEPT_SKIPS, 400])
-def test_of_a_row_the_first_and_the_last_skips_are_told_once(count: int) -> None:
-    lines = event_details(event_of(*skip_row(100, count, 2.0**60, names=()), kind="skip"))[1:]
-    steps = range(100, 100 + count)
-    told = [*steps] if count <= 2 * KEPT_SKIPS else [*steps[:KEPT_SKIPS], *steps[-KEPT_SKIPS:]]
-    assert [line.split(",")[0] for line in lines if "more" not in line] == [f"step {n}" for n in told]
-    left_out = count - len(told)
-    assert [line for line in lines if "more" in line] == ([f"{left_out} more"] if left_out else [])

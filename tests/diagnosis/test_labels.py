@@ -21,18 +21,15 @@ from amptui.diagnosis.activity import (
 from amptui.diagnosis.labels import (
     layer_label,
     loss_form_words,
-    precision_glyph,
     precision_label,
     precision_letter,
     short_label,
-    signed_label,
 )
 from amptui.diagnosis.rank_words import run_words, size_words
 from amptui.records.answers import RequestKind, RequestMade, RequestRefused
 from amptui.records.own_loop import LossForm
 from amptui.records.run import PRECISION_ORDER, PhaseChanged
 from amptui.telemetry.view import SessionView
-from amptui.tui.canvas import Canvas
 from tests.builders import make_started, make_switch, view_of
 from tests.diagnosis.wording import table
 from tests.golden import Goldens
@@ -125,23 +122,6 @@ def test_what_everything_is_called(goldens: Goldens) -> None:
         ],
     }
     goldens.check("words/labels", table(rows))
-
-
-# ---------------------------------------------------------------------------------------- precisions
-
-
-@pytest.mark.parametrize("tell", [precision_label, precision_letter, precision_glyph, signed_label])
-def test_no_two_precisions_are_told_alike(tell: Any) -> None:
-    words = [tell(name) for name in PRECISION_ORDER]
-    assert len(set(words)) == len(words)
-
-
-def test_glyphs_have_one_character_each_on_ascii_terminals() -> None:
-    canvas = Canvas(len(PRECISION_ORDER), 1, ascii_only=True)
-    canvas.text(0, 0, "".join(map(precision_glyph, PRECISION_ORDER)))
-    (line,) = canvas.lines()
-    assert line.isascii()
-    assert len(set(line)) == len(PRECISION_ORDER)
 
 
 # ------------------------------------------------------------------------------------- what keys ask for

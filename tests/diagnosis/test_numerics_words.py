@@ -12,20 +12,17 @@ from amptui.diagnosis.float16_verdicts import (
     trace_verdict,
     what_overflowed_first,
     window_facts,
-    window_missing,
     xray_losses,
     xray_verdict,
 )
 from amptui.diagnosis.loss_scale import last_change, outlook, scaler_sentence
 from amptui.diagnosis.memory_use import saved_for_backward
-from amptui.records.answers import RequestMade
 from amptui.records.findings import Float16Window, ModulesTraced, ReferenceAgreement, XRayTaken
 from amptui.telemetry.events import event_of
 from amptui.telemetry.health import judge_trace, judge_window, judge_xray
 from amptui.telemetry.scaling import ScalerFacts, judge_scaler
 from amptui.telemetry.underflow import UnderflowFound
-from amptui.telemetry.view import GrowthOutlook, SessionView
-from tests.builders import make_started
+from amptui.telemetry.view import GrowthOutlook
 from tests.diagnosis.wording import event_lines, table
 from tests.golden import Goldens
 from tests.telemetry.record_samples import (
@@ -77,14 +74,6 @@ def test_what_is_said_of_windows(goldens: Goldens) -> None:
     foretold = replace(UNDERFLOW, precision="fp32", hypothetical=True, place="")
     alarms = list(event_lines([event_of(UNDERFLOW), event_of(foretold)]))
     goldens.check("words/float16 windows", table({**rows, "alarms": alarms}))
-
-
-def test_a_missing_window_has_its_reason() -> None:
-    assert window_missing(SessionView()) == "not measured yet"
-    asked_for = RequestMade(time=1.0, number=1, kind="histogram")
-    assert window_missing(SessionView(pending=(asked_for,))) == "measuring …"
-    refused = make_started(refuses={"histogram": "the weights are float16"})
-    assert window_missing(SessionView(run=refused)) == "not measured, the weights are float16"
 
 
 # ------------------------------------------------------------------------------------------- traces

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from amptui.diagnosis.bottleneck import bound_words, evidence, limit, limit_beside
-from amptui.diagnosis.memory_use import memory_sentences, sides
+from amptui.diagnosis.memory_use import memory_sentences
 from amptui.diagnosis.speed import (
     explanations,
     of_steps,
@@ -255,18 +255,3 @@ def test_what_is_said_of_memory(goldens: Goldens) -> None:
         "X-ray of an emulation": x_rayed("fp8-emulated", 236 * MIB, 300 * MIB),
     }
     goldens.check("words/memory", table(rows))
-
-
-def test_the_newest_of_each_side_are_compared_and_fp8_with_bf16() -> None:
-    older, newer = replace(FP32, precision="ieee", step=5), replace(FP16, precision="bf16", step=900)
-    both_sides = sides((FP32, older, FP16, newer))
-    assert (both_sides.full, both_sides.low) == (FP32, newer)
-    bf16, fp8 = replace(FP16, precision="bf16"), replace(FP16, precision="fp8", step=5)
-    emulated = replace(fp8, precision="fp8-emulated")
-    assert sides((FP32, bf16, fp8), "fp8") == (bf16, fp8)
-    assert sides((FP32, bf16, fp8), "bf16") == (FP32, bf16)
-    assert sides((FP32, bf16, emulated), "fp8-emulated") == (None, None)
-    (sentence,) = memory_sentences((FP32, bf16, fp8), None, low="fp8")
-    assert sentence.startswith("peak barely changed")
-    assert memory_sentences((FP32, bf16), None, low="fp8") == ()
-    assert memory_sentences((FP32, bf16, emulated), None, low="fp8-emulated") == ()

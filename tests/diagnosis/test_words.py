@@ -22,7 +22,7 @@ from amptui.tui.canvas import Canvas
 from amptui.tui.frame import Frame
 from amptui.tui.layout import RANKED_PANELS
 from amptui.tui.panels.screen_state import ScreenState
-from tests.builders import fold, make_started, make_step, make_steps, view_of
+from tests.builders import fold, make_started, make_steps, view_of
 from tests.diagnosis import amp_situations
 from tests.diagnosis.amp_situations import SITUATIONS, both, in_float8, made, switched
 from tests.diagnosis.wording import page_words, table, words_of
@@ -222,20 +222,3 @@ def test_summaries_are_as_approved(goldens: Goldens) -> None:
         "8 ranks, one slow": rank_views.view(8, "compute"),
     }
     goldens.check("words/summaries", table({name: summary_lines(view) for name, view in runs.items()}))
-
-
-def test_the_steps_of_a_precision_are_all_that_were_made_in_it() -> None:
-    session = fold(
-        make_step(
-            number,
-            precision="fp32" if number <= 35 else "bf16",
-            step_seconds=None if number in (1, 30, 31) else 0.01,
-            settling=number <= 5,
-        )
-        for number in range(1, 41)
-    )
-    rows = {row.precision: row for row in session.view().comparison.rows}
-    assert (rows["fp32"].steps, rows["fp32"].warm_up_steps, rows["fp32"].untimed_steps) == (28, 5, 2)
-    assert [rows[name].steps_made for name in ("fp32", "bf16")] == [35, 5]
-    lines = [line.split() for line in summary_lines(session.view()) if line.startswith(("FP32", "AMP"))]
-    assert [line[:3] for line in lines[:2]] == [["FP32", "35", "10.0"], ["AMP", "bf16", "5"]]

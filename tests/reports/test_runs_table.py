@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from amptui.base.errors import RunFolderError, UsageError
-from amptui.cli import build_parser
 from amptui.recipe.request import PAGE_RUNS
 from amptui.records.run import Record, RunFailed, RunFinished
 from amptui.reports.runs_table import list_runs
@@ -192,19 +191,6 @@ def test_a_pipe_gets_the_newest_hundred_and_is_told_of_the_rest(
     assert len(text.splitlines()) == PAGE_RUNS + (not json)
     more = f"{MANY - PAGE_RUNS} older runs not listed: use `amptui runs --all` or `--limit N`"
     assert capsys.readouterr().err == f"amptui: {more}\n"
-
-
-@pytest.mark.parametrize("rows", [None, 10])
-@pytest.mark.parametrize(("option", "number"), [(["--limit", "3"], 3), (["--all"], MANY)])
-def test_who_says_how_many_gets_as_many(
-    option: list[str], number: int, rows: int | None, many: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    text, opened = listed(build_parser().parse_args(["runs", *option]).limit, rows=rows)
-    assert opened == set(many[:number])
-    lines = text.splitlines()
-    older = [f"{MANY - 3} older runs not listed: use `amptui runs --all` or `--limit N`"]
-    assert lines[1 + number :] == (older if rows and number < MANY else [])
-    assert capsys.readouterr().err == "", "who gave a limit knows that there may be more"
 
 
 def test_a_run_that_writes_no_journal_yet_is_on_the_first_page(many: list[str]) -> None:

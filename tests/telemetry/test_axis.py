@@ -60,26 +60,6 @@ def test_labels_are_few_within_the_axis_and_at_equal_distances(
         assert is_round(ticks[1] - ticks[0])
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "kind", "most", "ticks"),
-    [
-        (0.0, 10.0, "linear", 6, (0, 2, 4, 6, 8, 10)),
-        (0.11, 0.49, "linear", 6, (0.1, 0.2, 0.3, 0.4, 0.5)),
-        (16.2, 20.6, "linear", 4, (16, 18, 20)),
-        (-3.0, 400.0, "linear", 6, (-100, 0, 100, 200, 300, 400)),
-        (3.0, 3.0, "linear", 6, (2.9, 2.95, 3.0, 3.05, 3.1)),
-        (0.0, 0.0, "linear", 6, (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)),
-        (0.02, 4.0, "log10", 6, (0.1, 1)),
-        (0.06, 0.9, "log10", 6, (0.05, 0.1, 0.2, 0.5, 1)),
-        (1e-9, 1e9, "log10", 5, (1e-5, 1, 1e5)),
-        (8192.0, 262144.0, "log2", 6, (8192, 16384, 32768, 65536, 131072, 262144)),
-        (65536.0, 65536.0, "log2", 6, (32768, 65536, 131072)),
-    ],
-)
-def test_labels(low: float, high: float, kind: Kind, most: int, ticks: tuple[float, ...]) -> None:
-    assert axis(low, high, kind).ticks(most) == pytest.approx(ticks)
-
-
 def test_a_wide_range_of_positive_values_has_a_logarithmic_axis() -> None:
     kinds = [
         kind_for(np.array(values)) for values in ([0.01, 2.0], [1.0, 50.0], [-1.0, 5000.0], [], [np.nan])

@@ -13,7 +13,7 @@ from amptui.records.run import Note, Printed, Record
 from amptui.telemetry.eventlog import OTHERS, PRINTS
 from amptui.telemetry.events import Event
 from amptui.telemetry.session import Session
-from tests.builders import fold, make_started, make_step, make_switch, view_of
+from tests.builders import fold, make_step, view_of
 from tests.telemetry.record_samples import backoff, growth, nonfinite, skip, skip_row
 
 WARNING = Note(time=1.0, severity="warning", text="mind this")
@@ -104,40 +104,6 @@ def test_storms_of_several_kinds_at_once_are_a_line_each_with_count_and_steps() 
         else:
             storm = about(event)
             assert (storm.first.step, storm.last.step, storm.times) == (1, steps, steps)
-
-
-IN_FP16 = make_step(590, precision="fp16")
-SWITCH = make_switch(600, "fp16", "fp32")
-
-
-@pytest.mark.parametrize(
-    ("records", "severity"),
-    [
-        # By the steps around it where nothing else tells the precision.
-        ([IN_FP16, nonfinite(590)], "warning"),
-        # By the precision that its step ran in.
-        ([make_started(precision="fp16"), IN_FP16, SWITCH, nonfinite(599)], "warning"),
-        ([make_started(precision="fp16"), IN_FP16, SWITCH, nonfinite(600)], "error"),
-        *(
-            ([make_started(precision="fp16"), nonfinite(1, what=what)], severity)
-            for what, severity in (
-                ("loss", "warning"),
-                ("gradient", "warning"),
-                ("activation", "warning"),
-                ("buffer", "error"),
-            )
-        ),
-        *(([make_started(precision=precision), nonfinite(1)], "error") for precision in ("fp32", "bf16")),
-    ],
-)
-def test_what_the_scaler_guards_is_a_warning_and_an_error_elsewhere(
-    records: list[Any], severity: str
-) -> None:
-    assert view_of(*records).events[0].severity == severity
-    session = fold([])
-    for record in records:
-        session.fold([record])
-    assert session.view().events[0].severity == severity, "however the records come"
 
 
 # -------------------------------------------------------------------------------------------- prints

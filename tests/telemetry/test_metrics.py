@@ -11,7 +11,7 @@ from amptui.records.samples import AllocatorSample, DeviceSample, GpuSample, Hos
 from amptui.telemetry.metrics import MAX_NAMED
 from amptui.telemetry.view import MetricKind, SessionView
 from tests.builders import fold, view_of
-from tests.telemetry.record_samples import run, step, steps
+from tests.telemetry.record_samples import run, steps
 from tests.telemetry.whole_runs import restored_from
 
 
@@ -39,21 +39,6 @@ def sampled(power_watts: float | None, *, uuid: str = "GPU-1") -> DeviceSample:
         precision="fp32", allocated_bytes=1000, reserved_bytes=2000, peak_allocated_bytes=None
     )
     return DeviceSample(time=101.0, gpus=gpus, host=HostSample(), allocator=allocator)
-
-
-def test_columns_and_parts_have_the_values_of_their_steps() -> None:
-    view = view_of(
-        run(),
-        step(1, grad_norm=None, losses={"ce": 0.5}),
-        step(2, grad_norm=3.0, losses={"ce": 0.25, "seen": 7.0}),
-        step(3, grad_norm=None),
-        step(4, grad_norm=2.0, losses={"ce": 0.125}),
-    )
-    assert values(view, "step", "grad_norm") == {2: 3.0, 4: 2.0}
-    assert values(view, "part", "ce") == {1: 0.5, 2: 0.25, 4: 0.125}
-    assert values(view, "part", "seen") == {2: 7.0}
-    assert values(view, "step", "lr") == dict.fromkeys(range(1, 5), 1e-4)
-    assert ("step", "grad_max") not in names(view), "never measured"
 
 
 def test_a_validation_is_kept_at_its_step() -> None:

@@ -13,11 +13,9 @@ from amptui.records.steps import StepRecord
 from amptui.telemetry.events import Event
 from amptui.telemetry.optimizers import FOLLOW_AFTER_STEPS, MAX_OPTIMIZERS
 from amptui.telemetry.session import Session
-from amptui.telemetry.view import OptimizerView, SessionView
 from tests.builders import make_switch as switch
 from tests.telemetry.record_samples import (
     backoff,
-    device,
     dropped,
     followed,
     nonfinite,
@@ -30,47 +28,6 @@ from tests.telemetry.test_state import same
 from tests.telemetry.whole_runs import session_of
 
 GENERATOR, DISCRIMINATOR = "", "discriminator"
-
-
-def gan(first: int, last: int, critic_steps: int = 1, **changes: Any) -> list[Record]:
-    """Steps of a generator, each after so many of its discriminator."""
-    records: list[Record] = []
-    for number in range(first, last + 1):
-        critic = range((number - 1) * critic_steps + 1, number * critic_steps + 1)
-        records += [step(item, optimizer=DISCRIMINATOR, loss=0.25, lr=4e-4, **changes) for item in critic]
-        records.append(step(number, loss=2.0, lr=1e-4, **changes))
-    return records
-
-
-STARTED = (run(optimizer="generator"), followed(DISCRIMINATOR), followed(GENERATOR, kind="SGD"))
-
-
-def by_label(view: SessionView) -> dict[str, OptimizerView]:
-    return {optimizer.label: optimizer for optimizer in view.optimizers}
-
-
-def test_each_optimizer_has_its_own_numbers() -> None:
-    view = session_of([*STARTED, *gan(1, 60, critic_steps=2), step(121, optimizer=DISCRIMINATOR)]).view()
-    result = by_label(view)
-    assert [*result] == ["generator", "discriminator"]
-    generator, discriminator = result.values()
-    assert (generator.step, generator.loss, generator.lr, generator.kind) == (60, 2.0, 1e-4, "SGD")
-    assert (discriminator.step, discriminator.loss, discriminator.lr) == (121, 0.5, 1e-4)
-    assert generator.smoothed_loss == pytest.approx(2.0)
-    assert discriminator.smoothed_loss == pytest.approx(0.25, abs=0.05)
-    assert (generator.is_front, discriminator.is_front) == (True, False)
-    assert (view.step, view.smoothed_loss, view.loss.count) == (60, generator.smoothed_loss, 60)
-
-
-def test_a_viewer_may_look_at_the_other_one() -> None:
-    session = session_of([*STARTED, *gan(1, 60, critic_steps=2)])
-    view = session.view(DISCRIMINATOR)
-    assert (view.front, view.step, view.best_loss) == (DISCRIMINATOR, 120, 0.25)
-    assert [item.is_front for item in view.optimizers] == [False, True]
-    assert (view.eta_seconds, view.run and view.run.total_steps) == (None, None)
-    assert session.view(DISCRIMINATOR) is view, "the same until something new is folded"
-    assert session.view().step == 60
-    assert session.view("no such optimizer") is session.view()
 
 
 # ----------------------------------------------------------------------------- as if alone
@@ -173,17 +130,3 @@ def test_further_optimizers_are_left_out_and_it_is_told() -> None:
 
 def newest(session: Session) -> Event:
     return session.view().events[0]
-
-
-# ------------------------------------------------------------------------------------ the device
-
-
-def test_energy_is_of_those_that_made_steps_in_one_precision() -> None:
-    session = session_of([*STARTED, *gan(1, 10)])
-    session.fold(
-        [device(110.0, "fp32", 5, 50.0, 1000.0), *gan(11, 20), device(121.0, "fp32", 5, 50.0, 2000.0)]
-    )
-    for name in (GENERATOR, DISCRIMINATOR):
-        (row,) = session.view(name).comparison.rows
-        assert row.joules_per_1000_samples == pytest.approx(1000 * 1000 / 2560)
-        assert (row.peak_allocated_bytes, row.utilization_percent) == (5, 50.0)

@@ -83,12 +83,3 @@ def test_a_slow_rank_is_found_20_times_of_20(slow: Slow, world_size: int) -> Non
 def test_equal_ranks_have_no_verdict_20_times_of_20(world_size: int, noise: float) -> None:
     for seed in SEEDS:
         assert set(verdicts(window(world_size, seed, 30, noise=noise))) == {None}
-
-
-def test_what_costs_less_than_a_twentieth_of_a_step_is_no_verdict_unless_it_was_one() -> None:
-    little = window(8, 1, spread=0.0, slow="compute", slow_rank=3, excess=0.04)
-    much = find_straggler(window(8, 1, spread=0.0, slow="compute", slow_rank=3))
-    assert find_straggler(little) is None
-    stays: Any = find_straggler(little, much)
-    assert stays.rank == 3
-    assert find_straggler(window(8, 1, spread=0.0), stays) is None

@@ -9,7 +9,6 @@ import pytest
 from amptui.records.findings import PhaseSeconds, StepTimed
 from amptui.records.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
 from amptui.records.run import EpochFinished, PauseChanged, Record, RunFailed, RunFinished, Validation
-from amptui.telemetry.view import PrecisionSwitch
 from tests.builders import (
     assert_holds,
     make_resumed,
@@ -143,38 +142,6 @@ KNOWN: dict[str, tuple[Sequence[Record], dict[str, Any]]] = {
 @pytest.mark.parametrize(("records", "expected"), KNOWN.values(), ids=KNOWN)
 def test_what_a_run_that_goes_on_knows(records: Sequence[Record], expected: dict[str, Any]) -> None:
     assert_holds(view_of(*records), expected)
-
-
-SWITCHED: list[Record] = [
-    START,
-    *make_steps(1, 40),
-    make_switch(41, "fp32", "fp16"),
-    *make_steps(41, 50, precision="fp16"),
-]
-
-
-@pytest.mark.parametrize(
-    ("records", "switches", "precision"),
-    [
-        ([make_resumed(30)], [(1, "fp32")], "fp32"),
-        (
-            [make_resumed(45, precision="fp16"), *make_steps(46, 50, precision="fp16")],
-            [(1, "fp32"), (41, "fp16")],
-            "fp16",
-        ),
-        (
-            [make_resumed(30, precision="bf16"), *make_steps(31, 35, precision="bf16")],
-            [(1, "fp32"), (31, "bf16")],
-            "bf16",
-        ),
-    ],
-)
-def test_switches_of_lost_steps_are_forgotten(
-    records: list[Record], switches: list[tuple[int, str]], precision: str
-) -> None:
-    view = view_of(*SWITCHED, *records)
-    assert view.switches == tuple(PrecisionSwitch(*switch) for switch in switches)
-    assert view.precision == precision
 
 
 # ---------------------------------------------------------------------- what is measured in time

@@ -1,21 +1,13 @@
 """What a step waits for; the running time, whatever was done to the clock; the pace, and the forecast."""
 
 import math
-from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.records.findings import StepTimed
-from amptui.telemetry.pace import LATE_SECONDS, SILENT_SECONDS, RunningTime
+from amptui.telemetry.pace import SILENT_SECONDS, RunningTime
 from amptui.telemetry.timing import TimingWatch
-from tests.telemetry.record_samples import (
-    ALIKE,
-    BUSY,
-    HOST,
-    judged,
-)
 
 
 def watch(*records: StepTimed) -> TimingWatch:
@@ -25,49 +17,10 @@ def watch(*records: StepTimed) -> TimingWatch:
     return watch
 
 
-# ----------------------------------------------------------------------------------------- verdicts
-
-
-HELD_BACK = (0.0001, 0.0040, 0.0020, 0.0001, 0.0005)
-"""Of a host that a full queue holds back: as long as the GPU's on the whole, in other parts of the step."""
-
-
-@pytest.mark.parametrize(
-    ("host", "device", "busy", "bound"),
-    [
-        (HOST, BUSY, 97.0, "compute"),
-        (HOST, ALIKE, 55.0, "launch"),
-        (HELD_BACK, BUSY, None, "compute"),
-        (BUSY, BUSY, 97.0, "compute"),
-        (BUSY, BUSY, 60.0, "launch"),
-        # A host that waits for data while the GPU works loses nothing.
-        ((0.0050, *HOST[1:]), BUSY, None, "compute"),
-    ],
-)
-def test_each_step_has_what_holds_it_back(host: Any, device: Any, busy: float | None, bound: str) -> None:
-    """The simpler ones are in ``words/bottlenecks``."""
-    timing = judged(*host, device=device, busy=busy)
-    assert (timing.bound, timing.utilization_percent) == (bound, busy)
-
-
 # --------------------------------------------------------------------------------- the running time
 
 
 DAY = 86_400.0
-
-
-def elapsed(*times: float) -> float:
-    watch = RunningTime()
-    watch.start(times[0])
-    for time in times[1:]:
-        watch.see(time)
-    return watch.seconds
-
-
-@pytest.mark.parametrize("jump", [DAY, 365 * DAY, SILENT_SECONDS + 1, -LATE_SECONDS - 2, -DAY, -1e9])
-def test_a_clock_that_is_set_costs_the_moment_of_the_jump_alone(jump: float) -> None:
-    before, after = (1e9 + second for second in range(11)), (1e9 + jump + second for second in range(11, 21))
-    assert elapsed(*before, *after) == 19.0
 
 
 def test_a_long_step_explains_a_silence_and_no_more_than_it_took() -> None:

@@ -42,15 +42,6 @@ async def test_keys_that_a_lost_connection_refuses_are_not_offered() -> None:
         await screen.until(lambda: screen.footer.startswith(" p bf16  space pause  d detach"))
 
 
-@awaited
-async def test_a_locale_without_utf8_gets_a_screen_of_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LC_ALL", "C")
-    async with watching(started(), *steps(100)) as screen:
-        for keys in (("q",), ("escape", "m"), ("escape", "e"), ("escape", "question_mark")):
-            await screen.press(*keys)
-            assert screen.text.isascii()
-
-
 # ------------------------------------------------------------------------------------- keys that view
 
 

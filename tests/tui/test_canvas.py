@@ -5,7 +5,6 @@ from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -93,26 +92,6 @@ def test_untrusted_text_keeps_its_columns_and_controls_nothing(text: str, shown:
     canvas = Canvas(40, 1)
     canvas.text(0, 0, text)
     assert canvas.lines()[0].rstrip() == shown
-
-
-@given(rects, rects)
-def test_drawing_in_a_part_changes_nothing_outside_of_it(outer: Rect, inner: Rect) -> None:
-    canvas = Canvas(16, 6)
-    part = canvas.part(outer)
-    part.fill(inner, "x", Style.KEY)
-    filled = canvas.chars == ord("x")
-    expected = np.zeros_like(filled)
-    left, top = max(0, outer.x), max(0, outer.y)
-    right, bottom = outer.x + outer.width, outer.y + outer.height
-    for y in range(6):
-        for x in range(16):
-            inside = left <= x < right and top <= y < bottom
-            px, py = x - left, y - top
-            expected[y, x] = (
-                inside and inner.x <= px < inner.x + inner.width and inner.y <= py < inner.y + inner.height
-            )
-    assert (filled == expected).all()
-    assert ((canvas.styles == Style.KEY) == expected).all()
 
 
 @given(st.integers(0, 18), drawings, drawings, st.integers(0, 8))

@@ -80,21 +80,6 @@ async def test_what_textual_draws_again_by_itself_is_the_newest_frame() -> None:
         assert "step&#160;2" in app.export_screenshot()
 
 
-@awaited
-async def test_a_resize_is_drawn_whole_by_textual() -> None:
-    page = Page("step 1")
-    app = Host(page)
-    async with app.run_test(size=(40, 5)) as pilot:
-        app.dashboard.repaint()
-        for size in ((60, 8), (1, 1), (20, 5)):
-            await pilot.resize_terminal(*size)
-            app.dashboard.repaint()
-            await pilot.pause()
-            assert (app.dashboard.size.width, app.dashboard.size.height) == size
-            assert [app.dashboard.render_line(y).cell_length for y in range(size[1])] == [size[0]] * size[1]
-        assert page.written == []
-
-
 @pytest.mark.parametrize(
     ("options", "coloured"), [({"no_color": True}, False), ({"no_color": False}, True)], ids=str
 )

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
 
 import numpy as np
 import pytest
@@ -67,41 +66,6 @@ def test_a_quick_run_is_shown_in_three_kilobytes_a_second(precision: str, backgr
         written += len(painter.paint(canvas, canvas.changes_since(shown)).encode())
         shown = canvas
     assert written / 8 < 3000
-
-
-def test_curves_follow_within_two_frames_and_at_once_after_a_key() -> None:
-    frame, state = Frame(), ScreenState(hints=HINTS)
-    first, second = islice(quick_run(1), 2)
-
-    def curve(view: SessionView, screen: ScreenState = state) -> str:
-        canvas = Canvas(120, 40)
-        frame.draw(canvas, view, screen)
-        return "\n".join(line[:82] for line in canvas.lines()[2:20])
-
-    before = curve(first)
-    assert {curve(second), curve(second)} - {before}
-    assert curve(second) == curve(second)
-    logarithmic = replace(state, log_y=True)
-    assert curve(second, logarithmic) == curve(second, logarithmic) != curve(second)
-
-
-def test_values_change_in_place() -> None:
-    """From one step to the next, of the frame outside the curves only digits change."""
-    view = views.compared()
-    later = replace(view, step=1_205, epoch_step=view.epoch_step + 1, smoothed_loss=0.5, best_loss=1e-5)
-    changed = [
-        y
-        for y, (a, b) in enumerate(
-            zip(drawn(view, 120, 40).lines(), drawn(later, 120, 40).lines(), strict=True)
-        )
-        if _words(a) != _words(b)
-    ]
-    assert changed == []
-
-
-def _words(line: str) -> list[tuple[int, str]]:
-    """Where the letters of a line stand."""
-    return [(x, character) for x, character in enumerate(line) if character.isalpha() and character != "e"]
 
 
 def test_the_same_view_twice_changes_no_cell() -> None:

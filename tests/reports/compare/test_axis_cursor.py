@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,11 +10,10 @@ from amptui.base import units
 from amptui.reports.compare.axis_cursor import AxisCursor, Extent, cursor_line, draw_cursor, press
 from amptui.reports.compare.contrasts import Compared, compared
 from amptui.reports.compare.grid import Grid, grid
-from amptui.reports.compare.overlay_plot import STYLES, OverlayPlot, curve_area, dot_columns
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels.phrases import Line, Word
 from amptui.tui.panels.step_cursor import MOVES, ZOOMS
-from tests.reports.compare.compared_runs import figures, whole_run
+from tests.reports.compare.compared_runs import figures, started, trained, validated, whole_run
 
 KEYS = [*MOVES, *ZOOMS, "0", "home", "end"]
 
@@ -70,42 +68,18 @@ def read(comparison: Compared, cursor: AxisCursor, extent: Extent, **how: object
     return words(cursor_line(comparison, cursor, extent, **how))  # type: ignore[arg-type]
 
 
-# ------------------------------------------------------------------------------------- the value
-
-
-@given(losses, axes, some_keys, st.integers(20, 100), st.booleans(), st.booleans())
-def test_the_value_is_where_the_curve_is_drawn(
-    losses: list[float | None], axis: str, keys: list[str], width: int, log_y: bool, ascii_only: bool
+@given(st.data(), st.lists(st.floats(0.01, 100), min_size=8, max_size=40), st.integers(0, 4))
+def test_at_a_validation_it_reads_its_loss_at_any_zoom(
+    data: st.DataObject, validation_losses: list[float], zoom: int
 ) -> None:
-    comparison = runs_of([losses])
-    canvas = Canvas(width, 12, ascii_only=ascii_only)
-    columns = dot_columns(width, ascii_only=ascii_only)
-    across = 1 if ascii_only else 2
-    cursor, extent = pressed(comparison, keys, axis=axis, cells=columns // across, across=across)
-    plot = OverlayPlot()
-    is_drawn = plot.draw(canvas, extent.grid, [STYLES["fp32"]], log_y=log_y)
-    line = read(comparison, cursor, extent)
-    (curve,) = extent.grid.curves
-    if curve is None:
-        assert line.endswith(units.NOT_AVAILABLE)
-        return
-    column = extent.grid.shown.column_of(cursor.position, extent.columns)
-    value = float(curve.mean[column])
-    assert f"A {units.loss(value) if math.isfinite(value) else ''}" in line
-    if math.isnan(value):
-        assert line.endswith("NaN or Inf" if curve.nonfinite[column] else units.NOT_AVAILABLE)
-        return
-    assert is_drawn
-    axis_of_loss = plot._limits._axis
-    assert axis_of_loss is not None
-    fraction = float(axis_of_loss.heights(np.array([value]))[0])
-    if not math.isfinite(fraction):
-        return  # 0 and below have no place on a logarithmic axis
-    area = curve_area(canvas)
-    down = 1 if ascii_only else 4
-    row = round((1 - min(max(fraction, 0.0), 1.0)) * (area.height * down - 1)) // down
-    in_cell = chr(area.chars[row, column // across])
-    assert in_cell in "*A×x" or "\u2800" < in_cell < "\u2900"
+    results = [validated(12 * number, loss) for number, loss in enumerate(validation_losses, 1)]
+    comparison = compared([figures([started(), *trained([1.0] * 12 * len(results)), *results])])
+    place = data.draw(st.integers(0, len(results) - 1))
+    begin = AxisCursor(12.0 * (place + 1))
+    cursor, extent = pressed(comparison, ["plus"] * zoom, cursor=begin, validation=True, cells=300)
+    assert (extent.grid.shown == extent.grid.whole) == (zoom == 0)
+    line = read(comparison, cursor, extent, smoothed=False)
+    assert line == f"step {12 * (place + 1)}  A {units.loss(validation_losses[place])}"
 
 
 # ------------------------------------------------------------------------------------- the keys

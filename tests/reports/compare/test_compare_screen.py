@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from amptui.records import codec
 from amptui.reports.compare import compare_screen
 from amptui.reports.compare import following as module
 from amptui.reports.compare.axis_cursor import AxisCursor
@@ -29,7 +28,6 @@ from tests.reports.compare.compared_runs import (
     validating,
     whole_run,
 )
-from tests.reports.export.recorded import write
 from tests.tui.watching import Shown, awaited
 
 # ------------------------------------------------------------------------------------- what is drawn
@@ -182,14 +180,3 @@ def test_keys_that_leave(key: str, left: str) -> None:
             assert screen.app.left == left
 
     leave()
-
-
-@awaited
-async def test_a_running_run_is_followed(tmp_path: Path) -> None:
-    runs = [whole_run()[:-1], whole_run(2.0, precision="bf16")]
-    journals = [write(tmp_path / f"r{i}", records) / "journal.jsonl" for i, records in enumerate(runs)]
-    async with shown(journals) as screen:
-        await screen.shows("A FP32")
-        with journals[0].open("a") as file:
-            file.writelines(f"{codec.dumps(step)}\n" for step in trained([1.0] * 47, first=31))
-        await screen.shows("77")

@@ -1,7 +1,6 @@
 """Journals read side by side, and read on while runs still train."""
 
 import json
-import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -76,16 +75,6 @@ def test_a_run_is_followed_to_its_end(journals: list[Path]) -> None:
         assert result.runs[0].samples == 400
         append(journals[0], finished(40))
         watched.until(lambda result: result.runs[0].view.outcome is not None)
-
-
-def test_a_journal_that_was_cut_by_a_resume_is_read_again(journals: list[Path]) -> None:
-    with watching(journals) as watched:
-        watched.until(lambda result: result.runs[0].view.step == 30)
-        lines = journals[0].read_text().splitlines(keepends=True)
-        # As a resume does it: in one step, so that nobody finds an empty journal.
-        os.truncate(journals[0], sum(len(line.encode()) for line in lines[:11]))
-        result = watched.until(lambda result: result.runs[0].view.step == 10)
-        assert result.runs[0].samples == 100
 
 
 def test_an_unreadable_journal_ends_it(journals: list[Path]) -> None:

@@ -4,15 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
 from amptui.records.run import Record
 from amptui.records.samples import DeviceSample, HostSample
-from amptui.reports.compare.trace import MEAN_STEPS, Trace
-from tests.builders import in_blocks
 from tests.golden import Goldens
 from tests.reports.compare.compared_runs import figures, started, trained, validated
 from tests.telemetry import record_samples
@@ -81,30 +74,3 @@ def shown(values: list[float]) -> str:
     """All of few values, of many the first and the last."""
     words = [f"{value:g}" for value in values]
     return " ".join(words if len(words) < 60 else [*words[:3], "...", *words[-3:]])
-
-
-# ------------------------------------------------------------------------------- record lows
-
-
-@given(st.lists(st.floats(-5, 5) | st.none() | st.just(math.nan), max_size=120), st.integers(1, 13))
-def test_record_lows_are_those_of_a_plain_loop(losses: list[float | None], at_once: int) -> None:
-    trace = Trace("runs/x")
-    records: list[Record] = [started(), *trained(losses)]
-    for start in range(0, len(records), at_once):
-        trace.add(in_blocks(records[start : start + at_once]))
-    expected: list[tuple[int, float]] = []
-    reference: list[float] = []
-    for step, loss in enumerate(losses, 1):
-        if loss is not None and math.isfinite(loss):
-            reference.append(loss)
-            if len(reference) >= MEAN_STEPS:
-                mean = float(np.mean(reference[-MEAN_STEPS:]))
-                if not expected or mean < expected[-1][1]:
-                    expected.append((step, mean))
-    result = trace.figures("run", is_live=False, request={}, passed_over="", read_share=1.0).lows
-    # A mean of the same numbers, summed in another order, may be lower by a rounding.
-    assert [low.loss for low in result if low.step in {step for step, _ in expected}] == pytest.approx(
-        [mean for step, mean in expected if step in {low.step for low in result}]
-    )
-    if expected:
-        assert result[-1].loss == pytest.approx(expected[-1][1])

@@ -3,28 +3,18 @@
 import math
 from collections.abc import Sequence
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from amptui.base import units
 from amptui.telemetry.view import PrecisionSwitch, Series, SessionView
 from amptui.tui.panels.phrases import Phrase, Word
 from amptui.tui.panels.step_cursor import (
-    CHART_LEFT,
     Cursor,
     Extent,
     cursor_line,
-    point,
     press,
 )
 from amptui.tui.renderables.step_window import visible_window
 from tests.golden import Goldens
-from tests.tui.renderables.tracks import any_series, series_of
-
-KEYS = [
-    *("left", "right", "shift+left", "shift+right", "left_square_bracket", "right_square_bracket"),
-    *("home", "end", "plus", "equals_sign", "minus", "0", "l", "x"),
-]
+from tests.tui.renderables.tracks import series_of
 
 
 def extent_of(series: Series, zoom: int = 0, columns: int = 70) -> Extent:
@@ -39,33 +29,6 @@ def pressed(extent: Extent, keys: Sequence[str], cursor: Cursor | None = None) -
 
 def words(line: Sequence[Phrase]) -> list[str]:
     return ["".join(word.text for word in phrase.words if isinstance(word, Word)) for phrase in line]
-
-
-# ------------------------------------------------------------------------------------- the value
-
-
-@given(any_series(), st.integers(0, 8), st.integers(1, 300), st.lists(st.sampled_from(KEYS), max_size=6))
-def test_a_click_puts_it_at_the_nearest_value(
-    series: Series, zoom: int, columns: int, keys: list[str]
-) -> None:
-    extent = extent_of(series, zoom, columns)
-    before = pressed(extent, keys)
-    for outside in (CHART_LEFT - 1, CHART_LEFT + columns):
-        assert point(before, outside, extent) == before
-    window = extent.live if before is None else before.window_in(extent.live)
-    measured = series.measured_steps().tolist()
-    for cell in {0, columns // 3, columns - 1}:
-        cursor = point(before, CHART_LEFT + cell, extent)
-        if not measured:
-            assert cursor == before
-            continue
-        assert cursor is not None
-        clicked = window.first_step + (2 * cell + 1) * window.steps // (2 * columns)
-        assert abs(cursor.step - clicked) == min(abs(step - clicked) for step in measured)
-        assert cursor.step in cursor.window_in(extent.live)
-        if clicked in measured and columns <= window.steps:
-            assert cursor.window_in(extent.live) == window
-            assert window.column_of(cursor.step, columns) == cell
 
 
 # ------------------------------------------------------------------------------------- the moves

@@ -1,6 +1,5 @@
 """The player: what is due is folded, at any speed, and the clock can be set to any moment."""
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from amptui.diagnosis.event_words import event_text
 from amptui.records.run import Note, PauseChanged, Record, RunFinished
 from amptui.tui.replay.player import LONGEST_WAIT_SECONDS, Player
 from tests.builders import view_of
-from tests.gan_journal import DISCRIMINATOR, write_gan_journal
 from tests.golden import Goldens
 from tests.reports.export.recorded import write
 from tests.telemetry.record_samples import run as started
@@ -153,16 +151,3 @@ def test_a_thread_plays_until_it_is_stopped(tmp_path: Path) -> None:
     assert player.look().step == 5
     player.stop()
     assert player.failure is None
-
-
-def test_a_replay_shows_whichever_optimizer_is_chosen(tmp_path: Path) -> None:
-    player = Player(write_gan_journal(tmp_path / "gan", 60) / "journal.jsonl", speed=1.0)
-    player.seek(1000.0)
-    moment = time.monotonic()
-    while not player.advance(moment):
-        pass
-    assert player.look().front == ""
-    assert player.look(DISCRIMINATOR).step == 118
-    player.seek(0.0)
-    player.advance(moment)
-    assert player.look(DISCRIMINATOR).front == "", "it has not come yet"
