@@ -10,20 +10,6 @@ from torch import Tensor, nn
 
 AUTOCAST = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
-FAULTS = {
-    "autocast": "amptui.guest.loop.observed_loop.ObservedLoop.after_autocast",
-    "scale": "amptui.guest.loop.loop_hooks.mark_scaled",
-    "backward": "amptui.engine.probes.gradients.GradientProbe.measure",
-    "unscale": "amptui.guest.loop.observed_optimizer.ObservedOptimizer._name_overflow",
-    "step": "amptui.engine.lr_schedule.LearningRateReader.read",
-    "before update": "amptui.guest.loop.observed_optimizer.current_scale",
-    "after update": "amptui.guest.loop.observed_optimizer.growth_tracker",
-    "first step": "amptui.guest.run.describe",
-    "push": "amptui.guest.loop.loop_step.StepFacts",
-    "look": "amptui.engine.allocator.AllocatorWatch.look",
-}
-"""For each hook a function of ours that it calls: let it fail, and nothing may happen to the loop."""
-
 OVERFLOWS = (50, 51, 120)
 """Steps (counted from 1) whose input overflows float16."""
 

@@ -119,36 +119,6 @@ def test_a_checkpoint_continues_with_the_scale_with_amptui_or_without(
     assert alone.digests() == expected
 
 
-@pytest.mark.parametrize(
-    "place",
-    [
-        "observed_loop.ObservedLoop.take_batch",
-        "observed_loop.ObservedLoop.finish_epoch",
-        "switched_optimizer.SwitchedOptimizer.log",
-        "switched_optimizer.SwitchedOptimizer.finish_validation",
-    ],
-)
-def test_a_fault_in_any_hook_costs_the_training_nothing(
-    place: str,
-    huggingface: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    def fail(*_: Any, **__: Any) -> None:
-        raise RuntimeError("a fault")
-
-    bare, ours = Training(Situation()), Training(Situation())
-    new(bare, tmp_path, eval_strategy="epoch").train()
-    trainer = new(ours, tmp_path, eval_strategy="epoch")
-    monkeypatch.setattr(f"amptui.guest.loop.{place}", fail)
-    capsys.readouterr()
-    with huggingface.watch(trainer):
-        trainer.train()
-    assert ours.digests() == bare.digests()
-    assert capsys.readouterr().err.count("a fault") == 1
-
-
 def test_evaluations_around_it_and_a_second_training_go_on(
     huggingface: Any, tmp_path: Path, runs: Path
 ) -> None:

@@ -196,37 +196,6 @@ def test_lbfgs_keeps_its_closure_and_cannot_run_in_fp16(lit: Any, runs: Path) ->
     assert [line["reason"] for line in only_run(runs).of("RequestRefused")] == ["unavailable"]
 
 
-@pytest.mark.parametrize(
-    "hook", ["__init__", "_describe", "take_batch", "end_batch", "begin_epoch", "end_validation"]
-)
-def test_a_fault_in_any_hook_is_one_line_and_the_training_goes_on(
-    hook: str, lit: Any, runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def broken(*_: object) -> None:
-        raise RuntimeError("broken on purpose")
-
-    build = partial(validating, metrics=[])
-    expected, _ = fit(runs, Situation(), build=build)
-    monkeypatch.setattr(lit._FitRun, hook, broken)
-    capsys.readouterr()
-    assert fit(runs, Situation(), lit.PrecisionMonitor(), build=build)[0] == expected
-    (complaint,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("amptui: ")]
-    assert "broken on purpose" in complaint
-
-
-def test_a_fault_in_setup_leaves_the_trainers_own_plugin(
-    lit: Any, monkeypatch: pytest.MonkeyPatch, runs: Path
-) -> None:
-    def broken(*_: object, **__: object) -> None:
-        raise RuntimeError("broken on purpose")
-
-    monkeypatch.setattr(lit, "SwitchedAmp", broken)
-    ours, trainer = fit(runs, Situation(), lit.PrecisionMonitor())
-    assert ours == fit(runs, Situation())[0]
-    assert type(trainer.precision_plugin).__qualname__ == "Precision"
-    assert not runs.exists()
-
-
 def test_the_trainer_of_the_other_package_is_observed(lit: Any, runs: Path) -> None:
     other = pytest.importorskip("pytorch_lightning")
 

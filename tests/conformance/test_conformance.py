@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.frameworks import FRAMEWORKS
+from tests.conformance.frameworks import FRAMEWORKS, HuggingFace, Lightning
 from tests.conformance.recorded import Asking, Recorded, Request, Screen, only_run
 from tests.conformance.situations import (
     EPOCHS,
@@ -244,3 +244,100 @@ def test_an_error_of_the_script_s_own_is_its_run_s_end(
         watcher.train(Training(situation, during), runs)
     last = only_run(runs).lines[-1]
     assert (last["type"], last["step"], last["error"]) == ("RunFailed", 4, "ValueError: my own")
+
+
+# -------------------------------------------------------------------------------- a fault of ours
+
+GUEST = "amptui.guest.loop"
+ENGINE = "amptui.engine"
+
+IN_EVERY_LOOP = (
+    "amptui.guest.run.describe",
+    f"{ENGINE}.lr_schedule.LearningRateReader.read",
+    f"{ENGINE}.probes.gradients.GradientProbe.measure",
+    f"{GUEST}.loop_step.StepFacts",
+)
+
+FAULTS: list[tuple[Watcher, tuple[str, ...]]] = [
+    (
+        Observe(),
+        (
+            *IN_EVERY_LOOP,
+            f"{ENGINE}.allocator.AllocatorWatch.look",
+            f"{GUEST}.loop_hooks.mark_scaled",
+            f"{GUEST}.observed_loop.ObservedLoop.after_autocast",
+            f"{GUEST}.observed_optimizer.ObservedOptimizer._name_overflow",
+            f"{GUEST}.observed_optimizer.current_scale",
+            f"{GUEST}.observed_optimizer.growth_tracker",
+        ),
+    ),
+    (
+        Watch("scaler"),
+        (
+            *IN_EVERY_LOOP,
+            f"{ENGINE}.precision_switch.PrecisionSwitch.begin_step",
+            f"{ENGINE}.precision_switch.PrecisionSwitch.between_steps",
+            f"{ENGINE}.precision_switch.PrecisionSwitch.finish",
+            f"{ENGINE}.probes.schedule.Probes.after_backward",
+            f"{ENGINE}.probes.schedule.Probes.between_steps",
+            f"{GUEST}.switched_optimizer.SwitchedOptimizer.forward_begins",
+        ),
+    ),
+    (
+        Watch("closure"),
+        (
+            f"{ENGINE}.precision_switch.PrecisionSwitch.take",
+            f"{GUEST}.switched_optimizer.SwitchedOptimizer._follow_switch",
+            f"{GUEST}.switched_optimizer.SwitchedOptimizer._forget_step_again",
+        ),
+    ),
+    (
+        Lightning(),
+        (
+            "amptui.lightning.SwitchedAmp",
+            *(
+                f"amptui.lightning._FitRun.{hook}"
+                for hook in ("__init__", "_describe", "take_batch", "end_batch", "begin_epoch")
+            ),
+        ),
+    ),
+    (
+        HuggingFace(),
+        (
+            f"{GUEST}.observed_loop.ObservedLoop.take_batch",
+            f"{GUEST}.observed_loop.ObservedLoop.finish_epoch",
+        ),
+    ),
+]
+"""For each watcher functions that its hooks call."""
+
+
+@pytest.mark.parametrize(
+    ("watcher", "place"),
+    [
+        pytest.param(watcher, place, id=f"{watcher.name}-{place.partition('.')[2]}", marks=pytest.mark.ci)
+        for watcher, places in FAULTS
+        for place in places
+    ],
+)
+def test_a_fault_of_ours_costs_one_line_and_no_bit(
+    watcher: Watcher,
+    place: str,
+    runs: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("a fault")
+
+    watcher.need()
+    situation = SITUATIONS["fp16"]
+    truth = by_hand(watcher, situation)
+    monkeypatch.setattr(place, fail)
+    capsys.readouterr()
+    training, _ = trained(watcher, situation, runs, {})
+    assert training.digests() == truth.digests
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("amptui: ")]
+    notes = [note["text"] for note in only_run(runs).of("Note")] if runs.exists() else []
+    assert len(said) <= 1
+    assert any("a fault" in text for text in (*said, *notes))

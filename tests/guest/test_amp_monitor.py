@@ -1,5 +1,7 @@
 """watch() switches the precision of a loop; the bits are those of a loop that does so by itself."""
 
+import copy
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,18 @@ import amptui
 from amptui import Monitor
 from amptui.engine.compilation import compile_in_place
 from amptui.engine.float8 import why_no_float8
+from amptui.engine.precision_switch import PrecisionSwitch
+from amptui.guest.loop.switched_optimizer import SwitchedOptimizer
+from amptui.guest.run import NO_LONGER_WATCHED
 from amptui.records.answers import RequestRefused, RequestTaken
-from amptui.records.control import CheckpointRequest, ComparisonRequest, PrecisionRequest, StopRequest
+from amptui.records.control import (
+    CheckpointRequest,
+    ComparisonRequest,
+    PauseRequest,
+    PrecisionRequest,
+    StopRequest,
+    TraceRequest,
+)
 from amptui.records.findings import PrecisionsCompared
 from amptui.records.run import RunStarted, Validated
 from amptui.records.steps import StepRecord
@@ -213,3 +225,62 @@ def test_a_compiled_model_switches_and_each_precision_is_compiled_once(runs: Pat
         steps = of(StepRecord, watched_run(runs, "scaler", 28, asks, own))
     assert [record.precision for record in steps] == [name for name in order for _ in range(4)]
     assert len(counted) == 3
+
+
+@pytest.mark.parametrize("form", ["scaler", "closure"])
+def test_a_fault_refuses_what_was_asked_and_what_is_asked_afterwards(
+    form: Form, monkeypatch: pytest.MonkeyPatch, runs: Path
+) -> None:
+    own = Own()
+    with monkeypatch.context() as patch, own.watch() as monitor:
+
+        def before(step: int) -> None:
+            if step == 3:
+                ask(monitor, TraceRequest())
+            if step == 4:  # the trace is being made
+                patch.setattr(PrecisionSwitch, "begin_step", None)
+                ask(monitor, PauseRequest(paused=True))
+            if step == 5:
+                assert monitor._run is not None
+                assert isinstance(monitor._run.first, SwitchedOptimizer)
+                ask(monitor, PrecisionRequest("bf16"))
+                monitor._run.first.control.ask(CheckpointRequest())  # it came just before the loop knew
+
+        own.watched(monitor, form, 6, before)
+    refused = of(RequestRefused, records(runs))
+    assert {record.request.kind for record in refused} == {"trace", "pause", "precision", "checkpoint"}
+    assert {record.detail for record in refused} == {NO_LONGER_WATCHED}
+    assert len(refused) == 4
+
+
+def test_autocasts_may_be_nested_and_leave_the_state_from_before() -> None:
+    own = Own()
+    with own.watch(precision="bf16") as monitor, monitor.autocast():
+        with monitor.autocast():
+            assert torch.get_autocast_dtype("cpu") == torch.bfloat16
+        assert torch.is_autocast_enabled("cpu")
+    assert not torch.is_autocast_enabled("cpu")
+    torch.set_autocast_dtype("cpu", torch.float16)
+    try:
+        with own.watch() as monitor, monitor.autocast():
+            assert not torch.is_autocast_enabled("cpu")
+            assert torch.get_autocast_dtype("cpu") == torch.float16
+    finally:
+        torch.set_autocast_dtype("cpu", torch.bfloat16)
+
+
+def test_copies_and_pickles_of_the_scaler_are_scalers_of_their_own() -> None:
+    own = Own()
+    with own.watch(precision="fp16") as monitor:
+        own.watched(monitor, "scaler", 3)
+        state = monitor.scaler.state_dict()
+        copies = [
+            copy.deepcopy(monitor.scaler),
+            pickle.loads(pickle.dumps(monitor.scaler)),  # noqa: S301 - our own
+        ]
+        for model in copies:
+            assert model.state_dict() == state
+            assert getattr(model.step, "__self__", None) is model
+        fresh = torch.amp.GradScaler("cpu")
+        fresh.load_state_dict(state)
+        assert fresh.state_dict() == state

@@ -1,12 +1,14 @@
 """A script's run among its processes: its name, its ranks, and a rank that fails."""
 
 import sys
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch._C._distributed_c10d import HashStore
 
+from amptui.engine.readback import HostReadback
 from amptui.guest.loop.named_optimizers import NamedOptimizer
 from amptui.guest.loop.script import ObservedScript
 from amptui.guest.peer import RankPeer
@@ -15,6 +17,7 @@ from amptui.guest.run_records import own_script_name
 from amptui.ranks.agreement.board import Board
 from amptui.ranks.agreement.guest_control import GuestControl
 from amptui.ranks.world import World
+from tests.guest.loop.seen_steps import observed_loop
 from tests.tiny import Log
 
 KERNEL = "/env/lib/python3.12/site-packages/ipykernel_launcher.py"
@@ -85,3 +88,27 @@ def test_a_rank_that_fails_tells_the_others(
     assert board.look("gone")[0] == 1
     assert control.over
     assert capsys.readouterr().err.count("\n") == 1
+
+
+class BlockedDevice(HostReadback):
+    """A device that waits for a collective of a rank that has ended: nothing arrives any more."""
+
+    def drain(self) -> None:
+        """What has arrived, which is nothing."""
+
+    def flush(self) -> None:
+        raise AssertionError("this would wait for ever")
+
+
+def test_after_an_error_of_a_rank_its_device_is_not_awaited() -> None:
+    model = nn.Linear(3, 1)
+    optimizer, records = torch.optim.SGD(model.parameters(), lr=0.1), list[Any]()
+    loop = observed_loop(model, optimizer, records.append)
+    loop.first._sender.readback = loop.first.updates._readback = BlockedDevice(lambda: 0.0)
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    with pytest.raises(AssertionError, match="for ever"):
+        loop.first.close(waits=True)
+    loop.close(waits=False)
+    assert not loop.active
+    assert records == []

@@ -1,7 +1,6 @@
 """The search for the loop of a script that says nothing: which model it finds, and what it leaves alone."""
 
 import gc
-import signal
 import traceback
 import weakref
 from collections.abc import Callable, Iterator
@@ -15,17 +14,13 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import optimizer as torch_optimizer
 
-import amptui
-from amptui.guest import monitor
 from amptui.guest.auto_observe import observe_from_first_step, search_loop
-from amptui.guest.loop import observed_optimizer, parameter_owner
 from amptui.guest.loop.observed_loop import ObservedLoop
-from amptui.guest.loop.observed_optimizer import ObservedOptimizer
 from amptui.guest.loop.parameter_owner import LooseParameters, owner_of
 from amptui.guest.monitor import Monitor
 from amptui.records.steps import StepRecord
 from tests.builders import read
-from tests.observed import Loop, same_bits
+from tests.observed import Loop
 
 HOOKED: list[tuple[Any, str]] = [(torch.autograd, "backward"), (torch.autocast, "__enter__")]
 HOOKED += [(Tensor, "backward"), (torch.optim.Optimizer, "__init__")]
@@ -83,30 +78,6 @@ def steps_in(runs: Path) -> list[StepRecord]:
     return [record for record in read(run / "journal.jsonl") if isinstance(record, StepRecord)]
 
 
-_FAULTS = {
-    "the search for the model": (parameter_owner, "owner_of"),
-    "the run": (monitor, "GuestRun"),
-    "gradients": (observed_optimizer, "GradientNorms"),
-    "the first step": (ObservedOptimizer, "follow"),
-    "the hooks": (ObservedLoop, "add"),
-}
-
-
-@pytest.mark.parametrize("place", sorted(_FAULTS))
-def test_a_fault_in_the_search_costs_one_warning_and_no_bit(
-    place: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise ZeroDivisionError("on purpose")
-
-    bare, ours = Loop("fp16", clip=True).run(5), Loop("fp16", clip=True)
-    with monkeypatch.context() as patch:
-        patch.setattr(*_FAULTS[place], fail)
-        failed = searched(ours, 5)
-    assert same_bits(ours, bare)
-    assert len(failed) + capsys.readouterr().err.count("on purpose") == 1
-
-
 def test_an_error_has_no_frame_of_ours_wherever_it_is_caught(runs: Path) -> None:
     def frames(loop: Loop) -> list[tuple[str, str]]:
         entries = []
@@ -137,29 +108,6 @@ def test_an_error_has_no_frame_of_ours_wherever_it_is_caught(runs: Path) -> None
     assert [(record.step, record.loss_form) for record in steps_in(runs) if not record.optimizer] == [
         *((1, ""), (2, "no backward")),
     ]
-
-
-def test_an_alarm_of_the_script_that_finds_us_at_work_reaches_the_script(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def alarm(*_: object) -> None:
-        raise TimeoutError
-
-    loop = Loop("fp32")
-    searched(loop, 1)
-    before = signal.signal(signal.SIGUSR1, alarm)
-    try:
-        with monkeypatch.context() as patch:
-            patch.setattr(
-                "amptui.guest.loop.loop_step.StepFacts", lambda *_: signal.raise_signal(signal.SIGUSR1)
-            )
-            with pytest.raises(TimeoutError) as raised:
-                loop.train_step(2)
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-    ours = str(Path(amptui.__file__).parent)
-    assert not [entry.path for entry in raised.traceback if str(entry.path).startswith(ours)]
-    loop.train_step(3)
 
 
 # ---------------------------------------------------------------------------------- whose parameters
