@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 _LOOK_INTERVAL_SECONDS = 0.2
 
+_CONNECT_SECONDS = 5.0
+
 _PIECE_BYTES = 1 << 16
 
 
@@ -92,7 +94,9 @@ class _Launch(threading.Thread):
         """Start the ranks and wait for their end."""
         logging.disable(logging.CRITICAL)  # the ranks tell what happened, in one line
         try:
-            self._launch()
+            self.error = _why_no_localhost()
+            if not self.error:
+                self._launch()
         except Exception as error:  # noqa: BLE001 - whatever torch raises, a screen waits for its end
             self.failures = getattr(error, "failures", {})
             if not self.failures:
@@ -121,6 +125,19 @@ class _Launch(threading.Thread):
         # path of this process. The ranks get that path, and so import the model as one process would.
         os.environ[IMPORT_PATH_VARIABLE] = json.dumps([entry for entry in sys.path if isinstance(entry, str)])
         elastic_launch(config, sys.executable)("-P", "-m", "amptui.process.rank_process")
+
+
+def _why_no_localhost() -> str:
+    """Why no ranks can meet at ``localhost``, for which torch would wait for minutes; empty if they can."""
+    try:
+        with (
+            socket.create_server(("localhost", 0)) as server,
+            socket.create_connection(server.getsockname()[:2], timeout=_CONNECT_SECONDS),
+        ):
+            return ""
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        return f"they cannot meet at localhost ({why}); check /etc/hosts and the loopback interface"
 
 
 def _status(launch: _Launch, folder: Path) -> int:

@@ -140,6 +140,18 @@ def test_a_port_that_another_program_has_is_told_in_one_line(warm: WarmSource, r
 
 
 @pytest.mark.ci
+def test_ranks_without_a_localhost_are_not_started(run: Path) -> None:
+    alone = ["unshare", "--map-root-user", "--net"]
+    if subprocess.run([*alone, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("this system gives no process a network of its own")
+    words = [*alone, *ALONE, "train", MODEL, "--device", "cpu", "--run-dir", str(run), "--nproc", "2"]
+    ended = subprocess.run(words, check=False, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("amptui: the ranks could not be started: they cannot meet at localhost (")
+    assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.ci
 def test_what_rank_0_refuses_ends_all_ranks_of_any_launcher(warm: WarmSource, run: Path) -> None:
     run.mkdir()
     (run / "journal.jsonl").touch()
