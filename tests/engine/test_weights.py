@@ -53,27 +53,6 @@ def test_a_run_starts_with_the_weights_that_another_ended_with(suffix: str, tmp_
     assert not equal(prepare(Tiny(epochs=1)).model.state_dict(), first.model.state_dict())
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_names_are_those_before_compiling(suffix: str, tmp_path: Path) -> None:
-    class Partly(Tiny):
-        def build_model(self) -> nn.Module:
-            part: Any = torch.compile(super().build_model(), backend="eager")
-            return nn.Sequential(part)
-
-    class Plain(Tiny):
-        def build_model(self) -> nn.Module:
-            return nn.Sequential(super().build_model())
-
-    partly, plain, file = prepare(Partly()), prepare(Plain()), tmp_path / f"weights{suffix}"
-    assert "0._orig_mod.1.weight" in partly.model.state_dict()
-    save_weights(partly.model, partly.experiment, file)
-    load_weights(plain.model, file)
-    for name, value in plain.model.state_dict().items():
-        assert torch.equal(value, partly.model.state_dict()[name.replace("0.", "0._orig_mod.", 1)])
-    save_weights(plain.model, plain.experiment, file)
-    load_weights(partly.model, file)
-
-
 def test_a_stopped_run_saves_its_weights_and_a_failed_one_leaves_the_old_file(tmp_path: Path) -> None:
     file = tmp_path / "weights.pt"
     file.write_text("old")

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.nn.modules.module import register_module_forward_hook
 
 from amptui.base.errors import DeviceError, ExperimentError, UsageError
 from amptui.engine.checkpoint.file import checkpoints, read, write
@@ -104,14 +103,6 @@ def test_a_stop_before_the_first_step_is_no_failure(phase: str, tmp_path: Path) 
     assert phase == "model" or worker.log.of(RunStarted) == []
 
 
-def test_a_stop_does_not_hide_what_went_wrong_in_the_person_s_code(tmp_path: Path) -> None:
-    control = Control()
-    control.ask(StopRequest("the user"))
-    last = Worker(hooked(tmp_path, during="raise ValueError('bad file')"), control=control).end()
-    assert isinstance(last, RunFailed)
-    assert last.error.startswith("ValueError: bad file")
-
-
 def test_progress_is_told_at_its_start_at_its_end_and_not_a_thousand_times(tmp_path: Path) -> None:
     reports = "[('reading', i, 1000) for i in range(1001)] + [('sorting', None, None)] * 1000"
     worker = Worker(hooked(tmp_path, reports=reports), steps=1)
@@ -156,36 +147,6 @@ def test_weights_do_not_depend_on_how_the_data_came_to_be(tmp_path: Path) -> Non
         worker.end()
         losses.append([r.loss for r in worker.log.of(StepRecord)])
     assert losses[0] == losses[1]
-
-
-def test_what_the_thread_is_at_is_told_to_who_waits(tmp_path: Path) -> None:
-    path, at, ready = hooked(tmp_path), list[str](), threading.Event()
-
-    def note(*_anything: object) -> None:
-        assert ready.wait(ENOUGH_SECONDS)
-        at.append(worker.thread.doing)
-
-    with register_module_forward_hook(note):  # records of steps are emitted between two of them
-        worker = Worker(path, watch=note, steps=2)
-        ready.set()
-        worker.end()
-    assert at[0] == "while importing torch"
-    assert {f"while importing {path}", "in load_data() of Hooked", "in step 2"} <= set(at)
-
-
-FREEZES = """
-import gc
-from amptui.engine.trainer import frozen_garbage_collection
-with frozen_garbage_collection():
-    print(gc.get_freeze_count() > 1000)
-print(gc.get_freeze_count())
-"""
-
-
-@pytest.mark.ci
-def test_what_lives_as_long_as_the_run_is_no_matter_of_the_garbage_collector() -> None:
-    process = subprocess.run([sys.executable, "-c", FREEZES], capture_output=True, text=True, check=True)
-    assert process.stdout.split() == ["True", "0"]
 
 
 BROKEN_TORCH = """

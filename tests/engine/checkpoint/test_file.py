@@ -38,17 +38,6 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_what_was_written_is_read(tmp_path: Path) -> None:
-    folder = tmp_path / "made" / "anew"
-    size_bytes = write(checkpoint_at(12), folder)
-    (path,) = checkpoints(folder)
-    assert path.name == checkpoint_name(12) == "step-000000012.pt"
-    assert path.stat().st_size == size_bytes
-    checkpoint = read(path)
-    assert checkpoint.place == (12, 2, 3, "bf16")
-    assert torch.equal(checkpoint.model["weight"], torch.full((1000,), 12.0))
-
-
 def test_a_file_gets_its_name_last(tmp_path: Path) -> None:
     there = list[list[str]]()
     write(checkpoint_at(1), tmp_path, before_it_counts=lambda: there.append(names(tmp_path)))
