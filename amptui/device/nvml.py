@@ -1,7 +1,7 @@
 """GPU data from NVML: the only importer of pynvml, with one gate for every call into it.
 
-torch has functions that ask the same library, but for one value of one GPU that torch may use, and raise where
-a driver lacks it: here all values of all GPUs come once a second, each optional.
+torch has functions that ask the same library, but for one value of one GPU that torch may use, and they raise
+where a driver lacks it: here all values of all GPUs come once a second, each optional.
 
 The bindings come from the package ``nvidia-ml-py``; the driver brings the library itself. NVML's own
 reference gives the meaning, the units and the error codes of each call:
