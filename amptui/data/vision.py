@@ -158,57 +158,64 @@ def _complete(request: DataRequest, folder: str, checksums: Mapping[str, str], a
 def _download(urls: Sequence[str], path: Path, md5: str, hint: str, request: DataRequest) -> None:
     """Download ``path`` from the first of ``urls`` that sends a file with this MD5, and report progress.
 
-    Raises ``DataError`` if none does or if ``request.stopping()``. A thread receives: no wait in the resolver
-    or on a socket delays a user who wants to stop.
+    Raises ``DataError`` if none does or if ``request.stopping()``.
     """
+    from torchvision.datasets.utils import check_integrity
+
+    failures = []
+    for number, url in enumerate(urls):
+        part = path.with_name(f"{path.name}.{number}")  # a mirror that is given up may write on
+        trouble = _received(url, part, request)
+        if not trouble and not check_integrity(part, md5):
+            trouble = f"sent {part.stat().st_size:,} bytes with a wrong checksum"
+        if not trouble:
+            part.replace(path)
+            return
+        failures.append(f"{urlsplit(url).netloc}: {trouble}")
+    raise DataError(f"cannot download {path.name} ({'; '.join(failures)})", hint=hint)
+
+
+def _received(url: str, part: Path, request: DataRequest) -> str:
+    """Write what ``url`` sends to ``part``; return why that failed, if it did.
+
+    A thread receives: no wait in the resolver or on a socket delays a user who wants to stop.
+    """
+    detail = f"downloading {url.rpartition('/')[2]}"
     items: queue.SimpleQueue[Progress | str] = queue.SimpleQueue()
     receiver = threading.Thread(
-        target=_receive, args=(urls, path, md5, items), name="amptui-download", daemon=True
+        target=_receive, args=(url, part, detail, items), name="amptui-download", daemon=True
     )
     receiver.start()
-    request.report(Progress(f"downloading {path.name}"))
-    deadline = time.monotonic() + ANSWER_SECONDS
+    request.report(Progress(detail))
+    deadline, silence = time.monotonic() + ANSWER_SECONDS, "no answer"
     while True:
         request.raise_if_stopping()
         try:
             item = items.get(timeout=0.1)
         except queue.Empty:
             if time.monotonic() > deadline:
-                hosts = ", ".join(urlsplit(url).netloc for url in urls)
-                raise DataError(f"cannot download {path.name} (no answer from {hosts})", hint=hint) from None
+                return silence
             continue
-        if isinstance(item, Progress):
-            request.report(item)
-            deadline = time.monotonic() + STALL_SECONDS
-        elif item:
-            raise DataError(f"cannot download {path.name} ({item})", hint=hint)
-        else:
-            return
+        if isinstance(item, str):
+            return item
+        request.report(item)
+        deadline, silence = time.monotonic() + STALL_SECONDS, "stalled"
 
 
-def _receive(urls: Sequence[str], path: Path, md5: str, items: "queue.SimpleQueue[Progress | str]") -> None:
-    """Put progress into ``items``, and at last why no file has arrived; "" if one has."""
-    from torchvision.datasets.utils import check_integrity
-
-    failures = []
-    for url in urls:
-        done = 0
-        try:
-            with urlopen(url, timeout=ANSWER_SECONDS) as response, path.open("wb") as file:  # noqa: S310
-                while chunk := response.read1(1 << 16):
-                    file.write(chunk)
-                    done += len(chunk)
-                    total = done + response.length if response.length is not None else None
-                    items.put(Progress(f"downloading {path.name}", done, total, "bytes"))
-            if check_integrity(path, md5):
-                items.put("")
-                return
-            trouble = f"sent {done:,} bytes with a wrong checksum"
-        except HTTPError as error:
-            error.close()
-            trouble = f"HTTP {error.code} {error.reason}"
-        except (OSError, HTTPException, ValueError) as error:  # ValueError: an invalid proxy setting
-            cause = getattr(error, "reason", error)
-            trouble = " ".join(str(getattr(cause, "strerror", None) or cause).split())
-        failures.append(f"{urlsplit(url).netloc}: {trouble}")
-    items.put("; ".join(failures))
+def _receive(url: str, part: Path, detail: str, items: "queue.SimpleQueue[Progress | str]") -> None:
+    """Put progress into ``items``, and at last why not all has arrived; "" if it has."""
+    done = 0
+    try:
+        with urlopen(url, timeout=STALL_SECONDS) as response, part.open("wb") as file:  # noqa: S310
+            while chunk := response.read1(1 << 16):
+                file.write(chunk)
+                done += len(chunk)
+                total = done + response.length if response.length is not None else None
+                items.put(Progress(detail, done, total, "bytes"))
+        items.put("")
+    except HTTPError as error:
+        error.close()
+        items.put(f"HTTP {error.code} {error.reason}")
+    except (OSError, HTTPException, ValueError) as error:  # ValueError: an invalid proxy setting
+        cause = getattr(error, "reason", error)
+        items.put(" ".join(str(getattr(cause, "strerror", None) or cause).split()) or type(cause).__name__)

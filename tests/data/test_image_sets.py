@@ -165,7 +165,7 @@ def test_a_damaged_file_is_named_and_left_alone(
 
 FIRST = "train-images-idx3-ubyte.gz"
 
-SILENT = "timed out|no answer from 127.0.0.1"
+SILENT = "timed out|no answer|stalled"
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,8 @@ def test_a_mirror_without_the_file_is_refused_in_one_line(
     web: Any, watch: Watch, monkeypatch: pytest.MonkeyPatch, serve: Callable[[Any], object], said: str
 ) -> None:
     given = small_mnist(monkeypatch, [web.url])
-    monkeypatch.setattr(vision, "ANSWER_SECONDS", 0.4 if said == SILENT else 30.0)
+    for limit in ("ANSWER_SECONDS", "STALL_SECONDS"):
+        monkeypatch.setattr(vision, limit, 0.4 if said == SILENT else 30.0)
     serve(web)
     request = watch("real").request
     with pytest.raises(DataError, match=rf"cannot download {FIRST} .*({said})") as raised:
@@ -192,10 +193,15 @@ def test_a_mirror_without_the_file_is_refused_in_one_line(
     assert list(request.data_dir.iterdir()) == []
 
 
+@pytest.mark.parametrize("silent", [False, True])
 def test_a_good_mirror_makes_up_for_a_bad_one(
-    web: Any, watch: Watch, monkeypatch: pytest.MonkeyPatch
+    silent: bool, web: Any, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = small_mnist(monkeypatch, [f"{web.url}nowhere/", web.url])
+    if silent:
+        monkeypatch.setattr(vision, "ANSWER_SECONDS", 1.0)
+        for path in given.archives:
+            web.stall(f"nowhere/{Path(path).name}")
     for path, content in given.archives.items():
         web.serve(Path(path).name, content)
     assert given.load(watch("real").request).real
