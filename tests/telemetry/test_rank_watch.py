@@ -83,3 +83,8 @@ def test_a_slow_rank_is_found_20_times_of_20(slow: Slow, world_size: int) -> Non
 def test_equal_ranks_have_no_verdict_20_times_of_20(world_size: int, noise: float) -> None:
     for seed in SEEDS:
         assert set(verdicts(window(world_size, seed, 30, noise=noise))) == {None}
+
+
+def test_a_lower_clock_without_a_reason_is_no_verdict() -> None:
+    samples = window(8, 1, slow="clocks", slow_rank=3, fsdp=True)
+    assert find_straggler([replace(sample, throttled={}) for sample in samples]) is None
