@@ -89,12 +89,6 @@ def test_the_contracts_between_the_packages_are_kept() -> None:
     assert " 0 broken" in done.stdout
 
 
-def test_the_engine_knows_no_ranks_not_even_for_its_types() -> None:
-    """What the layers leave out: imports under TYPE_CHECKING."""
-    files = (ROOT / "amptui/engine").rglob("*.py")
-    assert [file.name for file in files if "from amptui.ranks" in file.read_text()] == []
-
-
 def test_an_installation_has_every_package() -> None:
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     folders = {file.parent.relative_to(ROOT) for file in (ROOT / "amptui").rglob("__init__.py")}

@@ -94,12 +94,6 @@ model = net(0)
 in_threads(work(model, 0))
 tell(model)
 """,
-    "one thread after another": """
-model = net(0)
-for seed in range(3):
-    in_threads(lambda: train(model, seed, 20))
-tell(model)
-""",
     "beside an evaluation": """
 model, other, over = net(0), net(1), threading.Event()
 def evaluate():

@@ -1,4 +1,4 @@
-"""Whoever watches a loop: the weights are those of a loop by hand, and so are the numbers that are shown."""
+"""Whoever watches a script's loop: the weights are those of a loop by hand, and so are the numbers shown."""
 
 import math
 import threading
@@ -21,7 +21,7 @@ from tests.conformance.situations import (
     Truth,
     train_by_hand,
 )
-from tests.conformance.watchers import Observe, RunObserve, Train, Watch, Watcher
+from tests.conformance.watchers import Observe, RunObserve, Watch, Watcher
 
 WATCHERS: list[Watcher] = [
     Watch("monitor"),
@@ -29,7 +29,6 @@ WATCHERS: list[Watcher] = [
     Watch("closure"),
     Observe(),
     RunObserve(),
-    Train(),
     *FRAMEWORKS,
 ]
 
@@ -212,7 +211,7 @@ def test_a_pause_holds_the_training_between_two_steps_until_a_screen_resumes_it(
     assert [(line["step"], line["current"]) for line in run.of("PrecisionChanged")] == [(6, "bf16")]
 
 
-@cases(["fp16"], without=[RunObserve, Train])
+@cases(["fp16"], without=[RunObserve])
 def test_a_run_that_cannot_be_opened_costs_one_line(
     watcher: Watcher,
     situation: Situation,
@@ -231,7 +230,7 @@ def test_a_run_that_cannot_be_opened_costs_one_line(
     ]
 
 
-@cases(["bf16"], without=[RunObserve, Train])
+@cases(["bf16"], without=[RunObserve])
 def test_an_error_of_the_script_s_own_is_its_run_s_end(
     watcher: Watcher, situation: Situation, runs: Path
 ) -> None:

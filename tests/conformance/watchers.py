@@ -6,18 +6,14 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
 
 import amptui
-from amptui import Data, DataRequest, Experiment
-from amptui.cli import main
 from tests.checkout import ROOT
-from tests.conformance.situations import EPOCHS, SAMPLES, SITUATIONS, Situation, Training, train_by_hand
+from tests.conformance.situations import EPOCHS, SITUATIONS, Situation, Training, train_by_hand
 
 
 def precision(situation: Situation) -> Any:
@@ -181,57 +177,3 @@ class RunObserve(Observe):
         digests, scaler = json.loads(result.stdout)
         training.digests = lambda: digests  # type: ignore[method-assign] # of the script's own process
         return scaler  # type: ignore[no-any-return]
-
-
-class Recipe(Experiment):
-    """What `amptui train` trains in a situation."""
-
-    training: ClassVar[Training]
-    steps: ClassVar[int]
-
-    epochs: int = EPOCHS
-    batch_size: int = SAMPLES
-
-    def build_model(self) -> nn.Module:
-        return self.training.model
-
-    def build_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        return self.training.optimizer
-
-    def build_scheduler(self, optimizer: Any, total_steps: Any) -> Any:
-        return self.training.scheduler
-
-    def load_data(self, request: DataRequest) -> Data:
-        inputs, labels = (torch.cat(part) for part in zip(*self.training.batches, strict=True))
-        return Data("drawn", real=False, train=DataLoader(TensorDataset(inputs, labels), batch_size=SAMPLES))
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        if self.training.passes % len(self.training.batches) == 0:
-            torch.manual_seed(2)  # as the loop by hand has it where an epoch begins
-        return self.training.loss(batch, model)
-
-    def after_step(self, model: nn.Module) -> None:
-        Recipe.steps += 1
-        self.training.passes = self.steps * self.training.situation.accumulate  # an X-ray's do not count
-        if self.training.situation.averages:
-            self.training.average.update_parameters(self.training.model)
-
-
-class Train(Watcher):
-    """``amptui train``, whose loop it is."""
-
-    name = "train"
-    growth_interval = 2000
-    cannot: Mapping[str, str] = {"closure": "it refuses optimizers that need a closure"}
-
-    @staticmethod
-    def pauses_schedule(situation: Situation) -> bool:
-        return True
-
-    def train(self, training: Training, runs: Path) -> None:
-        situation, Recipe.training, Recipe.steps = training.situation, training, 0
-        options = ["--precision", situation.precision(1), "--amp-dtype", "fp16", "--device", "cpu"]
-        options += ["--accumulate", str(situation.accumulate), "--run-dir", str(runs / "train")]
-        if situation.clip_norm is not None:
-            options += ["--clip-norm", str(situation.clip_norm)]
-        assert main(["train", f"{__name__}:Recipe", "--headless", *options]) == 0

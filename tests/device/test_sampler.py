@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from amptui.device.nvml import NullProbe, Probe
+from amptui.device.nvml import Probe
 from amptui.device.sampler import Sampler
 from amptui.records.run import Note, Record
 from amptui.records.samples import AllocatorSample, DeviceSample, GpuSample
 
 GPU = GpuSample(uuid="GPU-0", name="Fake GPU", memory_used_bytes=1, memory_total_bytes=2)
 ALLOCATOR = AllocatorSample(precision="fp16", allocated_bytes=1, reserved_bytes=2, peak_allocated_bytes=3)
-MISSING = "no NVIDIA GPU: NVML not found"
 LONG = 60.0
 """Seconds after which a test has failed; nothing here takes as long."""
 
@@ -99,21 +98,8 @@ def test_the_first_sample_comes_at_once_with_everything_in_it() -> None:
     assert records.notes == []
 
 
-def test_a_missing_gpu_is_explained_in_every_sample() -> None:
-    records = Records()
-    with sampling(records, lambda: NullProbe(MISSING)):
-        samples = [records.sample(lambda sample: sample.note == MISSING) for _ in range(2)]
-    assert [sample.gpus for sample in samples] == [(), ()]
-
-
-def test_the_probe_lives_in_one_thread_which_is_not_the_starters_and_is_closed() -> None:
-    records, looks, opened_in = Records(), queue.Queue[None](), set[threading.Thread]()
-
-    def look() -> GpuSample:
-        looks.put(None)
-        return GPU
-
-    probe = StubProbe(look)
+def test_the_probe_is_used_in_one_thread_and_nothing_runs_after_the_end() -> None:
+    records, probe, opened_in = Records(), StubProbe(), set[threading.Thread]()
 
     def open_probe() -> Probe:
         opened_in.add(threading.current_thread())
@@ -124,12 +110,9 @@ def test_the_probe_lives_in_one_thread_which_is_not_the_starters_and_is_closed()
             records.sample(has_figures)
         assert sampler.stop(LONG)
         emitted = records.samples.qsize()
-    assert records.samples.qsize() == emitted, "nothing runs after the end"
-    assert not {"device-sampler", "gpu-probe"} & {thread.name for thread in threading.enumerate()}
-    assert looks.qsize() <= 5 + emitted + 1, "asked once a sample; one may be out when the end comes"
+    assert records.samples.qsize() == emitted
     assert probe.closed.is_set()
-    assert probe.threads == opened_in
-    assert threading.current_thread() not in opened_in
+    assert probe.threads == opened_in != {threading.current_thread()}
 
 
 def test_the_host_is_sampled_while_nvml_starts() -> None:

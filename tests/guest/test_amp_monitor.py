@@ -260,13 +260,15 @@ def test_autocasts_may_be_nested_and_leave_the_state_from_before() -> None:
             assert torch.get_autocast_dtype("cpu") == torch.bfloat16
         assert torch.is_autocast_enabled("cpu")
     assert not torch.is_autocast_enabled("cpu")
-    torch.set_autocast_dtype("cpu", torch.float16)
-    try:
-        with own.watch() as monitor, monitor.autocast():
+    with own.watch() as monitor:
+        with monitor.autocast():
             assert not torch.is_autocast_enabled("cpu")
-            assert torch.get_autocast_dtype("cpu") == torch.float16
-    finally:
-        torch.set_autocast_dtype("cpu", torch.bfloat16)
+        torch.set_autocast_dtype("cpu", torch.float16)  # the script's own, which stays
+        try:
+            with monitor.autocast():
+                assert torch.get_autocast_dtype("cpu") == torch.float16
+        finally:
+            torch.set_autocast_dtype("cpu", torch.bfloat16)
 
 
 def test_copies_and_pickles_of_the_scaler_are_scalers_of_their_own() -> None:

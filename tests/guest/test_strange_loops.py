@@ -617,6 +617,20 @@ def test_a_guarded_skip_leaves_the_next_loss_alone_and_is_told(bad: tuple[int, .
     assert [str(record.loss) for record in of(GradientsDropped, found)] == ["nan"] * len(bad)
 
 
+def test_what_is_unscaled_without_a_step_has_no_part_in_the_next_one(runs: Path) -> None:
+    training, scaler = Training(), GradScaler("cpu", init_scale=4.0)
+    with training.monitor:
+        for number, batch in enumerate(training.batches(4)):
+            if number % 2:
+                training.loss(batch).backward()
+                training.optimizer.step()
+            else:
+                scaler.scale(training.loss(batch)).backward()
+                scaler.unscale_(training.optimizer)
+                scaler.update()
+    assert [(step.loss_scale, step.loss_form) for step in of(StepRecord, records(runs))] == [(None, "")] * 2
+
+
 @pytest.mark.parametrize("same_model", [True, False])
 def test_an_optimizer_in_the_place_of_another_continues_its_steps(same_model: bool, runs: Path) -> None:
     training, truth = Training(), []
