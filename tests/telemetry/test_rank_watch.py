@@ -1,5 +1,6 @@
 """The rows of a run's ranks, and what was wrong with them: stragglers, waits, differences."""
 
+from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
