@@ -5,14 +5,16 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 from amptui.records.samples import GpuSample
+from amptui.reports.doctor.check import Check, Section, fine
 from amptui.reports.doctor.gpus import Gpu, NvmlLook, check_gpu, check_nvml
-from amptui.reports.doctor.report import _JsonReport, _PlainReport
+from amptui.reports.doctor.report import _JsonReport, _PlainReport, examine
 from amptui.reports.doctor.storage import check_data_folder
 from amptui.reports.doctor.terminal_checks import check_kind
 from tests import poison
@@ -93,6 +95,19 @@ def test_a_terminal_gets_colours_and_lines_of_its_width(broken_torch: str) -> No
     assert b"\x1b[91m\xe2\x9c\x96\x1b[0m cannot import torch" in terminal.written
     said = re.sub(r"\x1b\[\d+m", "", terminal.written.decode()).splitlines()
     assert max(len(line.rstrip()) for line in said if "/" not in line) <= 60  # a path is not broken
+
+
+def fails() -> Iterator[Check]:
+    yield fine("first", "seen")
+    raise ZeroDivisionError("nobody\nexpected this")
+
+
+def test_a_look_that_fails_costs_no_other() -> None:
+    sick, well = Section(title="sick", look=fails), Section(title="well", look=lambda: [fine("b", "seen")])
+    (title, check), after = examine([sick, well])
+    assert (title, check.severity) == ("sick", "warning")
+    assert check.text == "sick could not be checked: ZeroDivisionError: nobody"
+    assert after == ("well", fine("b", "seen"))
 
 
 @pytest.mark.parametrize("report", [_PlainReport, _JsonReport])
