@@ -4,14 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from amptui.engine.probes.module_trace import ModuleTrace
 from amptui.records.answers import RequestTaken
 from amptui.records.control import HistogramRequest, TraceRequest, XRayRequest
 from amptui.records.findings import Float16Window, ModulesTraced, XRayTaken
 from amptui.records.steps import StepRecord
 from tests.builders import of, read
 from tests.builders import recorded as records
-from tests.own_loops import FORMS, Form, Own, watched_run
+from tests.own_loops import Form, Own, watched_run
 
 
 @pytest.mark.parametrize(("precision", "compared"), [("fp32", "bf16"), ("fp8", "fp8-emulated")])
@@ -39,9 +38,11 @@ def test_an_xray_runs_the_closures_again_and_changes_no_bit(
     assert of(RequestTaken, journal)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_a_trace_names_the_modules_and_leaves_no_hook_between_steps(form: Form, runs: Path) -> None:
-    own = Own()
+@pytest.mark.parametrize(("form", "accumulate"), [("monitor", 1), ("scaler", 3), ("closure", 3)])
+def test_a_trace_names_the_modules_and_leaves_no_hook_between_steps(
+    form: Form, accumulate: int, runs: Path
+) -> None:
+    own = Own(accumulate=accumulate)
     hooked: list[bool] = []
     with own.watch() as monitor:
 
@@ -61,23 +62,6 @@ def test_a_trace_of_the_last_steps_is_told_when_the_loop_ends(runs: Path) -> Non
     journal = watched_run(runs, "monitor", 60, {57: TraceRequest()})
     assert [record.step in (58, 59, 60) for record in of(ModulesTraced, journal) if record.asked] == [True]
     assert [record.request.kind for record in of(RequestTaken, journal)] == ["trace"]
-
-
-@pytest.mark.parametrize("form", ["scaler", "closure"])
-def test_a_trace_of_accumulated_batches_is_of_whole_steps(
-    form: Form, runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own = Own(accumulate=3)
-    traced: list[int] = []
-    enter = ModuleTrace.__enter__
-
-    def entered(trace: ModuleTrace) -> ModuleTrace:
-        traced.append(int(own.optimizer.state_dict()["state"][0]["step"]) + 1)
-        return enter(trace)
-
-    monkeypatch.setattr(ModuleTrace, "__enter__", entered)
-    assert len(of(ModulesTraced, watched_run(runs, form, 10, {3: TraceRequest()}, own))) == 1
-    assert traced == [4, 5, 6]
 
 
 @pytest.mark.parametrize("form", ["scaler", "closure"])

@@ -61,6 +61,16 @@ def test_it_learns_a_rhyme_in_every_precision(precision: str, rhyme: Path) -> No
     assert epoch.validation.accuracy > 0.4
 
 
+def test_only_matrices_decay_and_each_parameter_once() -> None:
+    model = CharGpt(**TINY).build_model()
+    decaying, others = CharGpt(**TINY).build_optimizer(model).param_groups
+    assert decaying["weight_decay"] > 0 == others["weight_decay"]
+    assert all(p.ndim == 2 for p in decaying["params"])
+    assert all(p.ndim == 1 for p in others["params"])
+    assert len(decaying["params"]) + len(others["params"]) == len(list(model.parameters()))
+    assert model.get_parameter("head.weight") is model.get_parameter("tok_emb.weight")
+
+
 def test_a_width_that_the_heads_cannot_share_is_refused_with_one_they_can() -> None:
     with pytest.raises(ExperimentError, match="width 100 is not divisible by 3 heads; use --set width=102"):
         CharGpt(width=100, heads=3).build_model()

@@ -9,12 +9,6 @@ from torch import Tensor, nn
 
 import amptui
 from amptui.engine.probes import update_ratios
-from amptui.guest.loop.named_optimizers import NamedOptimizer
-from amptui.guest.loop.script import ObservedScript
-from amptui.guest.processes import OneOfRanks
-from amptui.guest.run import ScriptRun
-from amptui.ranks.world import World
-from amptui.records.control import tell_nobody
 from amptui.records.findings import UpdatesMeasured
 from amptui.records.steps import StepRecord
 from tests.builders import of
@@ -87,23 +81,6 @@ def test_a_step_that_raises_leaves_nothing_for_the_next_one() -> None:
     (record,) = of(UpdatesMeasured, seen)
     assert record.step == 1, "the first was not complete"
     assert record.ratios == pytest.approx(moved(model, before), rel=1e-3)
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_of_several_ranks_the_one_that_records_them_measures_them(rank: int) -> None:
-    model, seen = net(), []
-
-    class Seen(torch.optim.SGD):
-        def step(self, _closure: object = None) -> None:  # type: ignore[override]
-            seen.append(run.first.updates.is_open)
-
-    optimizer = Seen(model.parameters(), lr=0.1)
-    run = ScriptRun(OneOfRanks(World(rank, rank, 2)))
-    run.open_loop(ObservedScript(first=NamedOptimizer("", model, optimizer)), tell_nobody)
-    loss_of(model, next(batches())).backward()
-    optimizer.step()
-    run.loop.close()
-    assert seen == [rank == 0]
 
 
 @pytest.mark.usefixtures("each_step_is_measured")
