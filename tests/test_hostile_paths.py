@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import cycle, product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -317,3 +318,27 @@ def test_what_the_command_line_names_is_used_and_so_is_all_that_one_s_own_run_na
     assert (request.save_weights, request.data_dir) == (asked.save_weights, tmp_path)
     theirs.write_run_json({"asked": {"model": "mnist-deep"}})
     assert launch.plan_resumed({}, str(theirs.path)).spec.name == "mnist-deep"
+
+
+# ------------------------------------------------------------------ runs of somebody else
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user for a while")
+def test_a_run_of_another_user_is_read_with_trust_only(capsys: pytest.CaptureFixture[str]) -> None:
+    with TemporaryDirectory() as folder:
+        place = Path(folder)
+        place.chmod(0o777)
+        journal = whole(place / "run") / "journal.jsonl"
+        os.chown(journal, 1, 1)
+        journal.chmod(0o644)
+        journal.parent.chmod(0o755)
+        os.seteuid(65534)
+        try:
+            for trust, status in ((), 1), (("--trust",), 0):
+                assert main(["export", str(journal), "--csv", str(place / "run.csv"), *trust]) == status
+        finally:
+            os.seteuid(0)
+        said = capsys.readouterr()
+        (refusal,) = said.err.splitlines()
+        assert refusal == f"amptui: {journal} is another user's; add --trust to read it"
+        assert (place / "run.csv").stat().st_uid == 65534

@@ -3,6 +3,7 @@
 import argparse
 
 from amptui.command.option_values import finite_float, path
+from amptui.command.parser import add_trust
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -18,6 +19,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="a run's folder, journal or name, or a model's name for its newest run; the first is the "
         "baseline",
     )
+    add_trust(parser)
     add("--target-loss", type=finite_float, metavar="X", help="show the training time to a loss of X")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--plain", action="store_true", help="write tables instead of showing the screen")
@@ -34,4 +36,5 @@ def run(options: argparse.Namespace) -> int:
         json=options.json,
         html=options.html,
         target_loss=options.target_loss,
+        trust=options.trust,
     )

@@ -5,12 +5,13 @@ import argparse
 from amptui.base.errors import UsageError
 from amptui.base.prompt import complain, say
 from amptui.command.option_values import path
-from amptui.command.parser import add_run
+from amptui.command.parser import add_run, add_trust
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.description = "Export a run to one or more formats."
     add_run(parser)
+    add_trust(parser)
     parser.add_argument(
         "--csv",
         type=path,
@@ -28,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
     places = {"csv": options.csv, "tensorboard": options.tensorboard, "html": options.html}
     if not any(places.values()):
         raise UsageError("no export format given", hint="use --csv FILE, --tensorboard DIR or --html FILE")
-    journal = find_run(options.run)
+    journal = find_run(options.run, trust=options.trust)
     exported = export(journal, **places)
     files = ", ".join(str(place) for place in (*places.values(), exported.ranks_csv) if place is not None)
     say(f"{journal}: exported {exported.steps:,} steps to {files}")

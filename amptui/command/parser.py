@@ -110,6 +110,10 @@ def add_run(parser: argparse.ArgumentParser, *, default: str = "the newest") -> 
     )
 
 
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--trust", action="store_true", help="read the run even if it is another user's")
+
+
 def add_remote_command(add: _Add) -> None:
     add(
         "--remote-command",

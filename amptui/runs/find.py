@@ -40,15 +40,21 @@ _DIED = "died unexpectedly (as SIGKILL leaves it: out of memory, a scheduler, or
 _NOTHING = "start a new run, or choose another with --resume RUN"
 
 
-def find_run(text: str) -> Path:
+def find_run(text: str, *, trust: bool = False) -> Path:
     """The journal of the run that ``text`` names; that of the newest saved run if it is empty.
+
+    One of another user is refused without ``trust``: what is in it is not checked number by number.
 
     ``text`` is a run's folder, a journal file, the name of a saved run or an unambiguous beginning of it, or
     the name of a model for its newest run. Raises ``UsageError`` if there is no such run, ``RunFolderError``
     for a folder without a journal.
     """
     path = _existing(text)
-    return journal_of(_kept(text).path if path is None else path)
+    journal = journal_of(_kept(text).path if path is None else path)
+    with suppress(OSError):  # whoever reads it says why that cannot be
+        if not trust and os.geteuid() and journal.stat().st_uid not in (0, os.geteuid()):
+            raise RunFolderError(f"{journal} is another user's", hint="add --trust to read it")
+    return journal
 
 
 def resumable(text: str, *, say: Callable[[str], object] = str) -> RunDir:

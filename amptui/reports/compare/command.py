@@ -31,6 +31,7 @@ def compare(
     json: bool = False,
     html: Path | None = None,
     target_loss: float | None = None,
+    trust: bool = False,
 ) -> int:
     """Compare ``runs``, each a folder, a journal or a name; return the exit status.
 
@@ -39,7 +40,7 @@ def compare(
     than two runs, for one that does not exist and for one named twice, and for a page in place of a file of a
     run, and ``RunFolderError`` for a run that cannot be read.
     """
-    journals = _journals(runs)
+    journals = _journals(runs, trust=trust)
     if html is not None:
         from amptui.reports.export.exporting import refuse_own_files
 
@@ -83,7 +84,7 @@ class _Announcer:
             complain(f"reading {journal}, {units.number_of_bytes(journal.stat().st_size)}")
 
 
-def _journals(runs: Sequence[str]) -> list[Path]:
+def _journals(runs: Sequence[str], *, trust: bool) -> list[Path]:
     if len(runs) < 2:
         raise UsageError("a comparison needs two runs", hint="`amptui runs` lists those that there are")
     if len(runs) > MAX_RUNS:
@@ -91,7 +92,7 @@ def _journals(runs: Sequence[str]) -> list[Path]:
     texts: dict[str, str] = {}
     journals = []
     for text in runs:
-        journal = find_run(text)
+        journal = find_run(text, trust=trust)
         place = os.path.realpath(journal)
         if place in texts:
             raise UsageError(f"{texts[place]!r} and {text!r} are the same run: {place}", hint="name it once")
