@@ -65,7 +65,7 @@ def mnist(request: DataRequest) -> Data:
         }
         _complete(request, MNIST_FOLDER, MNIST_MD5, archives)
         sets = (MNIST(request.data_dir, train=train) for train in (True, False))
-        return Data("MNIST", True, *(Arrays(each.data.unsqueeze(1), each.targets) for each in sets))
+        return Data("MNIST", True, *(Arrays(images.data.unsqueeze(1), images.targets) for images in sets))
 
     stand_in = _synthetic(request, 60_000, (1, 28, 28), inverted=False)
     return real_or_stand_in(request, Named("MNIST", load), stand_in)

@@ -75,8 +75,8 @@ def check_mnist(data_dir: Path) -> Check:
     if damaged:
         text = f"MNIST: {', '.join(damaged)} in {folder} is corrupt"
         return poor("mnist", text, DOWNLOAD_AGAIN, found=False, folder=str(folder))
-    found = all(name in there or (folder / f"{name}.gz").exists() for name in MNIST_MD5)
-    return _check_found("mnist", "MNIST", folder, is_there=found, megabytes=12)
+    is_there = all(name in there or (folder / f"{name}.gz").exists() for name in MNIST_MD5)
+    return _check_found("mnist", "MNIST", folder, is_there=is_there, megabytes=12)
 
 
 def check_cifar10(data_dir: Path) -> Check:

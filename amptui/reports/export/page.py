@@ -153,9 +153,9 @@ def answer(view: SessionView) -> Markup | None:
     """The answer on AMP, each finding with what it is from, and the numbers behind them."""
     if view.run is None:
         return None
-    found = amp_answer(view)
+    verdicts = amp_answer(view)
     said = []
-    for finding, words, source in evidence_rows(found):
+    for finding, words, source in evidence_rows(verdicts):
         severity = {"good": "info", "warning": "warning", "error": "error"}.get(finding.grade, "")
         mark = element("span", SIGNS[finding.grade], class_=f"sign {severity}")
         beside = element("span", f" {source}", class_="note") if source else None
@@ -163,8 +163,8 @@ def answer(view: SessionView) -> Markup | None:
             element("p", mark, " ", element("b", finding.subject), " ", words, beside, class_="verdict")
         )
     return card(
-        f"{question_words(found.precision)}?",
-        paragraph(answer_line(found), "verdict"),
+        f"{question_words(verdicts.precision)}?",
+        paragraph(answer_line(verdicts), "verdict"),
         *said,
         facts([*_gradients(view), *_scale(view)]),
         paragraph(loss_scale.outlook(view.numerics.outlook), "note"),
