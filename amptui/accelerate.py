@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from amptui.base.prompt import complain
 from amptui.base.script_signals import is_from_signal_handler
 from amptui.device.accelerator import TRAINABLE
-from amptui.engine.checkpoint.disk_file import load_plain
+from amptui.engine.checkpoint.states import load_plain
 from amptui.engine.float8 import supported_float8
 from amptui.engine.precision import default_amp, unsupported_precisions
 from amptui.guest.amp_monitor import PrecisionName, check_fp8_recipe, must_have_closure

@@ -259,8 +259,7 @@ def resume(
         log.emit(Note(time=time.time(), severity="warning", text=text))
 
     checkpoint = newest_checkpoint(folder, say)
-    start = restore(checkpoint, prepared, say)
-    prepared = replace(prepared, precision=checkpoint.precision)
+    prepared, start = restore(checkpoint, prepared, say)
     options = {"epoch_budget": math.inf, **options}
     writer = CheckpointWriter(
         folder, control=control, emit=log.emit, resumed_from=checkpoint.place, **options

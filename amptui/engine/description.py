@@ -12,7 +12,7 @@ import torch
 
 from amptui.base.version import __version__
 from amptui.device.accelerator import properties, runtime_versions
-from amptui.engine.checkpoint.data_position import Start
+from amptui.engine.checkpoint.file import Checkpoint, checkpoint_name
 from amptui.engine.prepared import Prepared
 from amptui.recipe.experiment import Experiment
 from amptui.records.run import DataInfo, RunResumed, RunStarted
@@ -65,7 +65,7 @@ def describe_run(model_name: str, prepared: Prepared) -> RunStarted:
 
 
 def describe_resumption(
-    started: RunStarted, start: Start | None, *, lost_steps: int, restarts: int = 0, cause: str = ""
+    started: RunStarted, start: Checkpoint | None, *, lost_steps: int, restarts: int = 0, cause: str = ""
 ) -> RunResumed:
     """The record of a run that goes on in a new process as ``started`` describes it.
 
@@ -73,7 +73,7 @@ def describe_resumption(
     """
     return RunResumed(
         step=start.step if start is not None else 0,
-        checkpoint=start.checkpoint if start is not None else "",
+        checkpoint=checkpoint_name(start.step) if start is not None else "",
         lost_steps=lost_steps,
         restarts=restarts,
         cause=cause,

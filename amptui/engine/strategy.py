@@ -12,7 +12,8 @@ from torch.optim import Optimizer
 
 from amptui.data.batches import Batch, Batches, count_samples
 from amptui.data.order import WHOLE, Share
-from amptui.engine.checkpoint.shards import Keys, Part, whole_room
+from amptui.engine.checkpoint.shards import whole_room
+from amptui.engine.checkpoint.states import Keys, Part
 from amptui.engine.optimizer_step import MicroBatch, OptimizerStep
 from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.validation import MetricSums

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import islice
 from typing import Literal
 
-from amptui.engine.checkpoint.data_position import DataPosition, Start
+from amptui.engine.checkpoint.data_position import DataPosition
 from amptui.engine.checkpoint.file import Checkpoint
 from amptui.engine.checkpoint.resume import capture, capture_parts
 from amptui.engine.checkpoint.writer import CheckpointWriter, Reason
@@ -43,7 +43,7 @@ class Trainer:
         *,
         interactive: bool,
         writer: CheckpointWriter | None = None,
-        start: Start | None = None,
+        start: Checkpoint | None = None,
         look_interval_seconds: float = LOOK_INTERVAL_SECONDS,
     ) -> None:
         self._prepared = prepared

@@ -14,7 +14,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from amptui.base.errors import DataError, OutputError, UsageError
 from amptui.base.runfiles import clear_of_streams, temporary_beside
-from amptui.engine.checkpoint.disk_file import load_plain, save_whole
+from amptui.engine.checkpoint.states import load_plain, save_whole
 from amptui.recipe.experiment import Experiment
 from amptui.recipe.request import SAFETENSORS
 

@@ -24,7 +24,6 @@ from amptui.records.samples import AllocatorSample
 
 if TYPE_CHECKING:
     from amptui.data.sources import DataRequest
-    from amptui.engine.checkpoint.data_position import Start
     from amptui.engine.checkpoint.file import Checkpoint
     from amptui.engine.checkpoint.writer import CheckpointWriter
     from amptui.engine.prepared import Prepared
@@ -185,11 +184,11 @@ class TrainingThread:
         seconds = now - started.time + (start.seconds if start else 0.0)
         self._finish(RunFinished(time=now, steps=self._trainer.step, seconds=seconds, reason=reason))
 
-    def _prepare(self) -> "tuple[Prepared, Start | None]":
+    def _prepare(self) -> "tuple[Prepared, Checkpoint | None]":
         """Prepare for the first step, and announce long work."""
         from amptui.device.accelerator import enter_device
         from amptui.engine import setup
-        from amptui.engine.checkpoint.rank_share import request_with_rank_batch, with_rank_batch
+        from amptui.engine.checkpoint.resume import share_batch
         from amptui.recipe.loading import build_experiment, load_class
 
         request = self._request
@@ -200,8 +199,7 @@ class TrainingThread:
         if checkpoint is None:
             request = replace(request, resume=False)  # also ranks that start over
         else:
-            request = request_with_rank_batch(request, checkpoint, self._world_size)
-            checkpoint = with_rank_batch(checkpoint, self._world_size)
+            checkpoint, request, self._rank_change = share_batch(checkpoint, request, self._world_size)
         self._doing = f"while importing {self._spec.text}"
         experiment_class = load_class(self._spec)
         batch_size = checkpoint.identity.get("batch_size") if checkpoint else None
@@ -240,14 +238,13 @@ class TrainingThread:
         self._steps_before = checkpoint.step
         return checkpoint
 
-    def _restore(self, checkpoint: "Checkpoint", prepared: "Prepared") -> "tuple[Prepared, Start]":
-        from amptui.engine.checkpoint.rank_share import rank_change, restore_rank
+    def _restore(self, checkpoint: "Checkpoint", prepared: "Prepared") -> "tuple[Prepared, Checkpoint]":
+        from amptui.engine.checkpoint.resume import restore
 
         self._doing = "while restoring the checkpoint"
-        self._rank_change = rank_change(checkpoint, self._world_size)
-        return restore_rank(checkpoint, self._rank, self._world_size, prepared, self._warn)
+        return restore(checkpoint, prepared, self._warn, rank=self._rank, ranks=self._world_size)
 
-    def _announce_run(self, started: RunStarted, start: "Start | None") -> None:
+    def _announce_run(self, started: RunStarted, start: "Checkpoint | None") -> None:
         """Emit that the run starts or resumes; both if no record of the run is left."""
         from amptui.engine.description import describe_resumption
 
@@ -267,9 +264,8 @@ class TrainingThread:
         """How often ranks were started again, and why, as fields of a record."""
         return {}
 
-    def _checkpoint_writer(self, prepared: "Prepared", start: "Start | None") -> "CheckpointWriter":
+    def _checkpoint_writer(self, prepared: "Prepared", start: "Checkpoint | None") -> "CheckpointWriter":
         request = self._request
-        newest = (start.step, start.epoch, start.batches, prepared.precision) if start is not None else None
         writer = self._make_writer(
             prepared,
             request.checkpoint_dir,
@@ -278,7 +274,7 @@ class TrainingThread:
             every=request.checkpoint_every,
             claim_folder=self._claim_folder,
             journaled=self._journaled,
-            resumed_from=newest,
+            resumed_from=None if start is None else start.place,
         )
         writer.resume_command = self._resume_command
         return writer

@@ -28,7 +28,6 @@ from amptui.records.samples import DeviceSample, GpuSample
 from amptui.records.steps import Steps
 
 if TYPE_CHECKING:
-    from amptui.engine.checkpoint.data_position import Start
     from amptui.engine.checkpoint.file import Checkpoint
     from amptui.engine.prepared import Prepared
     from amptui.engine.setup import Choices
@@ -278,27 +277,25 @@ class RankThread(TrainingThread):
             what = f"{socket.gethostname()} cannot read {folder / name}: {error}"
             raise RunFolderError(what, hint="use a folder that all machines share") from error
 
-    def _restore(self, checkpoint: "Checkpoint", prepared: "Prepared") -> "tuple[Prepared, Start]":
+    def _restore(self, checkpoint: "Checkpoint", prepared: "Prepared") -> "tuple[Prepared, Checkpoint]":
         assert self._group is not None, "the ranks have met"
         restore = partial(super()._restore, checkpoint, prepared)
         return self._group.in_turn(restore, "restored")
 
     def _make_writer(self, prepared: "Prepared", folder: Path | None, **options: Any) -> "RankCheckpoints":
-        from amptui.ranks.agreement.checkpoints import RankCheckpoints
+        from amptui.ranks.agreement.checkpoints import RankCheckpoints, ShardedCheckpoints
 
         assert self._group is not None, "the ranks have met"
         options |= {"world": self._world, "group": self._group, "keeps": self._keeps}
         options["gpu"] = prepared.device.index or 0
         if not self._request.fsdp:
             return RankCheckpoints(folder, **options)
-        from amptui.ranks.parallel.sharded_checkpoints import ShardedCheckpoints
-
         if self._world.leads:
             self._group.tell("start", secrets.token_hex(4))
         start = self._group.hear("start")
         return ShardedCheckpoints(folder, shared=self._checkpoints_path, start=start, **options)
 
-    def _announce_run(self, started: RunStarted, start: "Start | None") -> None:
+    def _announce_run(self, started: RunStarted, start: "Checkpoint | None") -> None:
         super()._announce_run(started, start)
         assert self._group is not None, "the ranks have met"
         ranks = tuple(place.of_rank(rank) for rank, place in enumerate(self._group.places))

@@ -23,11 +23,12 @@ from typing import Any, TypeVar, cast
 import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from amptui.engine.checkpoint.shards import Part, ShardFile, write_part
+from amptui.engine.checkpoint.shards import ShardFile, write_part
+from amptui.engine.checkpoint.states import Part
+from amptui.ranks.agreement import checkpoints
 from amptui.ranks.agreement.control import RankControl
 from amptui.ranks.agreement.rows import RankNumbers
 from amptui.ranks.launchers import world_of
-from amptui.ranks.parallel import sharded_checkpoints
 from amptui.ranks.thread import RankThread
 from amptui.recipe.modelspec import parse_model
 from amptui.recipe.request import TrainRequest
@@ -364,7 +365,7 @@ def die_at_second_part() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return written[0]
 
-    sharded_checkpoints.write_part = write_half  # type: ignore[attr-defined]
+    checkpoints.write_part = write_half  # type: ignore[attr-defined]
 
 
 def _with_full_disk(folder: Path, **options: Any) -> Run:

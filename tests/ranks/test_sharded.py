@@ -254,7 +254,9 @@ def test_a_model_s_state_is_plain_when_gathered_and_sharded_when_divided() -> No
 @pytest.mark.usefixtures("group")
 def test_an_optimizer_s_moments_are_divided_and_its_counters_are_not() -> None:
     model, optimizer = trained()
-    whole = gathered(optimizer.state_dict(), keep=True)
+    state = optimizer.state_dict()
+    moments = {number: gathered(values, keep=True) for number, values in state["state"].items()}
+    whole = {**state, "state": moments}
     assert not isinstance(whole["state"][0]["exp_avg"], DTensor)
     assert isinstance(optimizer.state_dict()["state"][0]["exp_avg"], DTensor)  # it keeps its own
 

@@ -1,14 +1,13 @@
 """A run's position in its data, and how a resumed run returns to it."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from amptui.data.batches import Batch
 from amptui.engine.batch_count import BatchCount
-from amptui.engine.checkpoint.file import Place
+from amptui.engine.checkpoint.file import Checkpoint, Place
 from amptui.engine.phase_progress import PhaseProgress
 from amptui.engine.prepared import Prepared
 from amptui.engine.snapshot import Generators
@@ -35,32 +34,13 @@ def _of_loaders(prepared: Prepared) -> list[torch.Generator]:
     return [generator for batches in both if batches is not None for generator in batches.generators]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Start:
-    """Where a resumed run continues; model, optimizer and scaler are restored already."""
-
-    checkpoint: str
-    """The file's name."""
-    step: int
-    epoch: int
-    batches: int
-    seconds: float
-    """How long the run had lasted."""
-    draws: Mapping[str, Any]
-    """The random states."""
-    epoch_draws: Mapping[str, Any]
-    """Those before the epoch's first batch."""
-    loop: Mapping[str, Any]
-    """The loop's own state."""
-
-
 class DataPosition:
     """Counts steps, epochs and batches, and keeps the random states from the start of each epoch."""
 
     def __init__(
         self,
         prepared: Prepared,
-        start: Start | None,
+        start: Checkpoint | None,
         control: Control,
         emit: Callable[[Record], object],
         *,

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from amptui.base.runfiles import FOLDER_MODE, names_in, open_new, open_to_read, opened_folder
-from amptui.engine.checkpoint.disk_file import load_plain, save_whole
-from amptui.engine.checkpoint.shards import Part, Shards, remove_shards, step_of_shards
+from amptui.engine.checkpoint.shards import Shards, remove_shards, step_of_shards
+from amptui.engine.checkpoint.states import Part, load_plain, save_whole
 
 FORMAT = 1
 """Increased when the meaning of a file's content changes."""
@@ -62,9 +62,9 @@ class Checkpoint:
     ranks: list[dict[str, Any]] = field(default_factory=list)
     """Of the other ranks from rank 1 on: their ``batches``, ``draws`` and ``epoch_draws``, and the number of
     their ``gpu``; empty for a single process, whose file then has no such entry."""
-    added_groups: list[dict[str, bool] | None] = field(default_factory=list)
+    added_groups: list[dict[str, bool]] = field(default_factory=list)
     """Parameter groups that the optimizer got while training: each parameter's name in the model, and whether
-    it is trained. None for one with other parameters. The file of another run has no such entry."""
+    it is trained. The file of another run has no such entry."""
     shards: Shards | None = None
     """Where the parts of a sharded model are; the file of another has no such entry."""
     parts: list[Part] = field(default_factory=list)
@@ -125,14 +125,6 @@ def _remove_lost_shards(opened: int) -> None:
             remove_shards(name, folder=opened)
 
 
-def _remove_older_shards(checkpoint: Checkpoint, opened: int) -> None:
-    """Remove those of an earlier checkpoint of the same step."""
-    own = checkpoint.shards.folder.name if checkpoint.shards else ""
-    for name in os.listdir(opened):
-        if step_of_shards(name) == checkpoint.step and name != own:
-            remove_shards(name, folder=opened)
-
-
 def clear(folder: Path, *, after: int) -> None:
     """Remove unfinished files of a killed process, and set aside checkpoints after step ``after``.
 
@@ -161,9 +153,12 @@ def write(
     name = checkpoint_name(checkpoint.step)
     unfinished = name + WRITING
     shards = checkpoint.shards
+    content = {entry: getattr(checkpoint, entry) for entry in _ENTRIES}
+    content["shards"] = shards.plain() if shards else None
+    content = {entry: value for entry, value in content.items() if value or entry not in _OPTIONAL}
     with opened_folder(folder) as opened:
         try:
-            size_bytes = _write(checkpoint, open_new(unfinished, folder=opened))
+            size_bytes = save_whole({"format": FORMAT, **content}, open_new(unfinished, folder=opened))
             before_it_counts()
             if shards:
                 shards.check(checksums=False)
@@ -179,7 +174,9 @@ def write(
         with suppress(OSError):  # not every file system can sync a folder
             os.fsync(opened)
         with suppress(OSError):
-            _remove_older_shards(checkpoint, opened)
+            for older in os.listdir(opened):  # noqa: PTH208 - a descriptor, not a path
+                if step_of_shards(older) == checkpoint.step and not (shards and older == shards.folder.name):
+                    remove_shards(older, folder=opened)
     return size_bytes
 
 
@@ -223,16 +220,6 @@ def _checked_shards(plain: dict[str, Any], folder: Path, *, checksums: bool) -> 
     except (ValueError, TypeError, KeyError) as error:
         raise DamagedError(str(error)) from error
     return shards
-
-
-def _write(checkpoint: Checkpoint, descriptor: int) -> int:
-    """Write to ``descriptor``, close it, and return the size in bytes."""
-    content = {name: getattr(checkpoint, name) for name in _ENTRIES}
-    content["shards"] = checkpoint.shards.plain() if checkpoint.shards else None
-    for name in _OPTIONAL:
-        if not content[name]:
-            del content[name]
-    return save_whole({"format": FORMAT, **content}, descriptor)
 
 
 def _step(name: str) -> int:

@@ -1,33 +1,46 @@
-"""Captures a run's state for a checkpoint, and restores it in a new process."""
+"""Captures a run's state for a checkpoint, and restores it in a new process, of as many ranks or not.
 
+With another number of ranks the global batch stays: each rank's part of it grows or shrinks. The position in
+the data, which is a position in the order of a single process with the global batch, and the number of steps
+then mean the same.
+"""
+
+import random
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 from torch.nn.parameter import is_lazy
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from amptui.base.errors import RunFolderError, UsageError
-from amptui.engine.checkpoint.added_groups import CANNOT_BE_RESUMED, add_groups, added_groups
-from amptui.engine.checkpoint.data_position import DataPosition, Start
+from amptui.device import accelerator
+from amptui.engine.checkpoint.data_position import DataPosition, random_states
 from amptui.engine.checkpoint.file import Checkpoint, DamagedError, checkpoint_name, checkpoints, read
-from amptui.engine.checkpoint.host_copy import HostCopy, NotPlainError, own
-from amptui.engine.checkpoint.shards import Part
+from amptui.engine.checkpoint.states import NotPlainError, Part, host_copy, own, plain_tensor, replaced
 from amptui.engine.description import plain_fields
 from amptui.engine.prepared import Prepared
+from amptui.recipe.request import TrainRequest
 
 _LR_SCHEDULE = "learning-rate schedule"
 """Its key in a checkpoint, which cannot be the name of an attribute."""
+
+_BATCH_SIZE = "batch_size"
 
 _START_NEW_RUN = "resume with the run's original options, or start a new run without --resume"
 
 Warn = Callable[[str], object]
 """Takes a warning, one line."""
+
+
+# ------------------------------------------------------------------------ capture
 
 
 def capture(
@@ -49,30 +62,40 @@ def capture(
         schedule.synchronize()
     with nullcontext() if schedule is None else schedule.as_numbers():
         model, optimizer, parts = prepared.strategy.states(prepared.optimizer)
-    extras = {name: value.state_dict() for name, value in _extras(prepared)}
-    scaler = _scaler_state(prepared.scaler)
-    copy = HostCopy((model, optimizer, extras, scaler, _tensors(parts)))
-    added = added_groups(prepared)
-    if None in added:
-        warn(CANNOT_BE_RESUMED)
+    extras = {}
+    for name, value in _extras(prepared):
+        try:
+            extras[name] = replaced(value.state_dict(), plain_tensor, (name,))
+        except NotPlainError as error:
+            warn(f"checkpoints do not include the experiment's {name}: {error}")
+    copied, wait = host_copy(
+        {
+            "model": model,
+            "model_versions": getattr(model, "_metadata", {}),
+            "optimizer": optimizer,
+            "scaler": _scaler_state(prepared.scaler),
+            "extras": extras,
+            "parts": [part.tensor for part in parts],
+        }
+    )
+    copied["parts"] = _with_tensors(parts, copied["parts"])
     checkpoint = Checkpoint(
         step=position.step,
         epoch=position.epoch,
         seconds=seconds,
         precision=precision,
         identity=identify(prepared),
-        model=copy.of(model, "the model's state"),
-        model_versions=copy.of(getattr(model, "_metadata", {}), "the model's state"),
-        optimizer=copy.of(optimizer, "the optimizer's state"),
-        scaler=copy.of(scaler, "the scaler's state"),
-        extras=dict(_plain_extras(extras, copy, warn)),
         loop=dict(loop),
-        added_groups=added,
-        parts=_copied(parts, copy),
+        added_groups=_added_groups(prepared),
+        **copied,
         **position.states(),
     )
-    copy.wait()
-    return replace(checkpoint, scaler=_as_numbers(checkpoint.scaler))
+    wait()
+    scaler = {
+        name: value.item() if isinstance(value, Tensor) else value
+        for name, value in checkpoint.scaler.items()
+    }
+    return replace(checkpoint, scaler=scaler)
 
 
 def capture_parts(prepared: Prepared) -> list[Part]:
@@ -80,22 +103,14 @@ def capture_parts(prepared: Prepared) -> list[Part]:
 
     Waits for the device, but for no other rank.
     """
-    if not prepared.strategy.sharded:
-        return []
     *_, parts = prepared.strategy.states(prepared.optimizer)
-    copy = HostCopy((_tensors(parts),))
-    copied = _copied(parts, copy)
-    copy.wait()
-    return copied
+    tensors, wait = host_copy([part.tensor for part in parts])
+    wait()
+    return _with_tensors(parts, tensors)
 
 
-def _tensors(parts: Iterable[Part]) -> list[Tensor]:
-    return [part.tensor for part in parts]
-
-
-def _copied(parts: Sequence[Part], copy: HostCopy) -> list[Part]:
-    copies = copy.of(_tensors(parts), "the model's parts")
-    return [replace(part, tensor=tensor) for part, tensor in zip(parts, copies, strict=True)]
+def _with_tensors(parts: list[Part], tensors: list[Tensor]) -> list[Part]:
+    return [part._replace(tensor=tensor) for part, tensor in zip(parts, tensors, strict=True)]
 
 
 def _scaler_state(scaler: GradScaler) -> dict[str, Any]:
@@ -112,8 +127,33 @@ def _scaler_state(scaler: GradScaler) -> dict[str, Any]:
     }
 
 
-def _as_numbers(state: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value.item() if isinstance(value, Tensor) else value for name, value in state.items()}
+def _added_groups(prepared: Prepared) -> list[dict[str, bool]]:
+    """The groups that ``build_optimizer()`` did not make: each parameter's name, and whether it is trained.
+
+    Raises ValueError for a group with a parameter that is not the model's: no new process can make it again.
+    """
+    added = prepared.optimizer.param_groups[prepared.built_groups :]
+    names = {parameter: name for name, parameter in prepared.model.named_parameters()} if added else {}
+    try:
+        return [
+            {names[parameter]: parameter.requires_grad for parameter in group["params"]} for group in added
+        ]
+    except KeyError:
+        what = "the optimizer got a parameter that is not the model's, which a new process cannot make again"
+        raise ValueError(f"{what} (add it in build_optimizer())") from None
+
+
+def _extras(prepared: Prepared) -> Iterator[tuple[str, Any]]:
+    """Other objects with a state: the learning-rate schedule, and attributes such as averaged weights."""
+    if prepared.lr_schedule is not None:
+        yield _LR_SCHEDULE, prepared.lr_schedule
+    others = (prepared.model, prepared.optimizer)
+    for name, value in vars(prepared.experiment).items():
+        # The position in the data is restored separately.
+        if isinstance(value, type | DataLoader | Dataset) or any(value is other for other in others):
+            continue
+        if callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None)):
+            yield name, value
 
 
 def identify(prepared: Prepared) -> dict[str, Any]:
@@ -135,6 +175,9 @@ def identify(prepared: Prepared) -> dict[str, Any]:
     }
 
 
+# ------------------------------------------------------------------------ restore
+
+
 def newest_checkpoint(folder: Path, warn: Warn) -> Checkpoint:
     """The newest checkpoint in ``folder`` that is not damaged; ``warn`` gets the damaged ones.
 
@@ -151,67 +194,75 @@ def newest_checkpoint(folder: Path, warn: Warn) -> Checkpoint:
     raise RunFolderError(what, hint="start a new run without --resume")
 
 
-def restore(checkpoint: Checkpoint, prepared: Prepared, warn: Warn) -> Start:
-    """Load the states in ``checkpoint`` into ``prepared``; return where the run continues.
+def share_batch(
+    checkpoint: Checkpoint, request: TrainRequest, ranks: int
+) -> tuple[Checkpoint, TrainRequest, str]:
+    """The same with the batch size of each of ``ranks``, whose global batch is that of before.
 
-    Raises UsageError if it is from a different training, and names the difference.
+    The third is what is different with another number of ranks, in one line, or "". Where one or both are
+    several, the request's own batch size does not count. Raises UsageError for ranks without equal parts.
+    """
+    before = checkpoint.world_size
+    if before == ranks == 1:
+        return checkpoint, request, ""
+    settings = {name: value for name, value in request.settings.items() if name != _BATCH_SIZE}
+    request = replace(request, batch_size=None, settings=settings)
+    if before == ranks:
+        return checkpoint, request, ""
+    whole = checkpoint.identity[_BATCH_SIZE] * before
+    if whole % ranks:
+        divisor = next(number for number in range(ranks - 1, 0, -1) if whole % number == 0)
+        what = f"{checkpoint_name(checkpoint.step)} has a global batch of {whole:,} samples"
+        raise UsageError(f"{what}, which {ranks:,} ranks cannot share equally", hint=f"use --nproc {divisor}")
+    change = (
+        f"resumed with {ranks:,} instead of {before:,} ranks: {whole // ranks:,} samples per rank, "
+        "the same global batch; random numbers differ from those of an uninterrupted run"
+    )
+    identity = {**checkpoint.identity, _BATCH_SIZE: whole // ranks}
+    return replace(checkpoint, identity=identity), request, change
+
+
+def restore(
+    checkpoint: Checkpoint, prepared: Prepared, warn: Warn, *, rank: int = 0, ranks: int = 1
+) -> tuple[Prepared, Checkpoint]:
+    """Load the states in ``checkpoint`` into ``prepared``.
+
+    Returns it with the checkpoint's precision, and where ``rank`` of ``ranks`` continues: the checkpoint
+    without what was loaded. Raises UsageError if it is from a different training, and names the difference.
     """
     name = checkpoint_name(checkpoint.step)
+    draws = _random_states_of(checkpoint, rank, ranks, prepared)
     _check_same(checkpoint, prepared)
-    add_groups(checkpoint, prepared)
+    _add_groups(checkpoint, prepared)
     try:
-        model, optimizer = _filled(checkpoint, prepared)
-        prepared.strategy.load_states(model, optimizer, prepared.optimizer)
-        prepared.scaler.load_state_dict(checkpoint.scaler)
-        _restore_extras(checkpoint, prepared, warn)
+        _load(checkpoint, prepared, warn)
     except (RuntimeError, ValueError, KeyError) as error:
         what = " ".join(str(error).split())[:500]
         raise UsageError(f"checkpoint {name} is of a different model: {what}", hint=_START_NEW_RUN) from error
-    return Start(
-        checkpoint=name,
-        step=checkpoint.step,
-        epoch=checkpoint.epoch,
-        batches=checkpoint.batches,
-        seconds=checkpoint.seconds,
-        draws=checkpoint.draws,
-        epoch_draws=checkpoint.epoch_draws,
-        loop=checkpoint.loop,
-    )
-
-
-def _filled(checkpoint: Checkpoint, prepared: Prepared) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The states of model and optimizer, with what is among shards: all of it, or this rank's part."""
-    model, optimizer = OrderedDict(checkpoint.model), own(checkpoint.optimizer)
-    model._metadata = checkpoint.model_versions  # type: ignore[attr-defined]  # as torch's own state_dict()
-    if not checkpoint.shards:
-        return model, optimizer
-    room = prepared.strategy.room(prepared.optimizer)
-    try:
-        states = checkpoint.shards.fill({"model": model, "optimizer": optimizer}, room)
-    except OSError as error:
-        what = f"cannot read {checkpoint.shards.folder}: {error.strerror or error}"
-        raise RunFolderError(what, hint="use a folder that all machines share") from error
-    return states["model"], states["optimizer"]
+    precision = checkpoint.precision
+    why = prepared.unsupported.get(precision) or prepared.precisions[precision].reason_not_to_enter()
+    if why:
+        warn(f"{precision} is not supported here: {why}; continuing in {prepared.precision}")
+        precision = prepared.precision
+    start = replace(checkpoint, precision=precision, model={}, optimizer={}, extras={}, shards=None, **draws)
+    return replace(prepared, precision=precision), start
 
 
 def _check_same(checkpoint: Checkpoint, prepared: Prepared) -> None:
+    """Raise UsageError if the checkpoint is of another training or model."""
     name = checkpoint_name(checkpoint.step)
     then, now = checkpoint.identity, identify(prepared)
-    different = next((setting for setting in {**then, **now} if then.get(setting) != now.get(setting)), None)
-    if different is not None:
-        was, is_now = (_value_of(values, different) for values in (then, now))
-        what = f"checkpoint {name} was written with {different} {was}, but now it is {is_now}"
-        raise UsageError(what, hint=_START_NEW_RUN)
+    for setting in {**then, **now}:
+        if then.get(setting) != now.get(setting):
+            was, is_now = then.get(setting, "absent"), now.get(setting, "absent")
+            what = f"checkpoint {name} was written with {setting} {was}, but now it is {is_now}"
+            raise UsageError(what, hint=_START_NEW_RUN)
     was_shaped, is_shaped = _shapes(checkpoint.model), _shapes(prepared.model.state_dict())
     for tensor in {**is_shaped, **was_shaped}:
-        was, is_now = (shapes.get(tensor, "absent") for shapes in (was_shaped, is_shaped))
+        was, is_now = was_shaped.get(tensor, "absent"), is_shaped.get(tensor, "absent")
         if was != is_now:
             what = f"checkpoint {name} is of a different model: {tensor} was {was}, but now is {is_now}"
             raise UsageError(what, hint=_START_NEW_RUN)
-
-
-def _value_of(values: Mapping[str, Any], name: str) -> str:
-    return str(values[name]) if name in values else "absent"
 
 
 def _shapes(state: Mapping[str, Any]) -> dict[str, str]:
@@ -223,35 +274,81 @@ def _shapes(state: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _extras(prepared: Prepared) -> Iterator[tuple[str, Any]]:
-    """Other objects with a state: the learning-rate schedule, and attributes such as averaged weights."""
-    if prepared.lr_schedule is not None:
-        yield _LR_SCHEDULE, prepared.lr_schedule
-    others = (prepared.model, prepared.optimizer)
-    for name, value in vars(prepared.experiment).items():
-        # The position in the data is restored separately.
-        if isinstance(value, type | DataLoader | Dataset) or any(value is other for other in others):
-            continue
-        if callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None)):
-            yield name, value
+def _add_groups(checkpoint: Checkpoint, prepared: Prepared) -> None:
+    """Give the optimizer the groups that it had got before ``checkpoint``; their options are in its state."""
+    optimizer, parameters = prepared.optimizer, dict(prepared.model.named_parameters())
+    try:
+        for group in checkpoint.added_groups:
+            for name, is_trained in group.items():
+                parameters[name].requires_grad_(is_trained)
+            optimizer.add_param_group({"params": [parameters[name] for name in group]})
+        had = len(checkpoint.optimizer.get("param_groups", optimizer.param_groups))
+        has = len(optimizer.param_groups)
+        why = "" if had == has else f"its optimizer had {had} parameter group(s), now it has {has}"
+    except (KeyError, ValueError) as error:
+        why = f"while training, the optimizer got a parameter group that does not fit: {error}"
+    if why:
+        what = f"checkpoint {checkpoint_name(checkpoint.step)} cannot be resumed: {why}"
+        hint = "start a new run without --resume, with all groups in build_optimizer()"
+        raise UsageError(what, hint=hint)
 
 
-def _plain_extras(
-    extras: Mapping[str, object], copy: HostCopy, warn: Warn
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    for name, state in extras.items():
+def _load(checkpoint: Checkpoint, prepared: Prepared, warn: Warn) -> None:
+    states = {"model": checkpoint.model, "optimizer": own(checkpoint.optimizer)}
+    if checkpoint.shards:  # all of them, or this rank's part
         try:
-            yield name, copy.of(state, f"the state of the experiment's {name}")
-        except NotPlainError as error:
-            warn(f"checkpoints do not include the experiment's {name}: {error}")
-
-
-def _restore_extras(checkpoint: Checkpoint, prepared: Prepared, warn: Warn) -> None:
-    present = dict(_extras(prepared))
-    if _LR_SCHEDULE in present and _LR_SCHEDULE not in checkpoint.extras:
-        warn("the checkpoint has no learning-rate schedule: it starts from its beginning")
-    for name, state in checkpoint.extras.items():
-        if name in present:
-            present[name].load_state_dict(own(state))
+            states = checkpoint.shards.fill(states, prepared.strategy.room(prepared.optimizer))
+        except OSError as error:
+            what = f"cannot read {checkpoint.shards.folder}: {error.strerror or error}"
+            raise RunFolderError(what, hint="use a folder that all machines share") from error
+    model = OrderedDict(states["model"])
+    model._metadata = checkpoint.model_versions  # type: ignore[attr-defined]  # as torch's own state_dict()
+    prepared.strategy.load_states(model, states["optimizer"], prepared.optimizer)
+    prepared.scaler.load_state_dict(checkpoint.scaler)
+    extras = dict(_extras(prepared))
+    for name in {**extras, **checkpoint.extras}:
+        if name in extras and name in checkpoint.extras:
+            extras[name].load_state_dict(own(checkpoint.extras[name]))
         else:
-            warn(f"the experiment's {name} was not restored: it does not exist yet")
+            owner = "checkpoint" if name in checkpoint.extras else "experiment"
+            warn(f"{name} was not restored: only the {owner} has it")
+
+
+def _random_states_of(checkpoint: Checkpoint, rank: int, ranks: int, prepared: Prepared) -> dict[str, Any]:
+    """The random states of ``rank``, its own, or new ones if it had none, and its batches of the epoch.
+
+    Raises UsageError for data whose order depends on how many ranks there are.
+    """
+    before = checkpoint.world_size
+    if before != ranks and isinstance(prepared.data.train, DataLoader | IterableDataset):
+        what = (
+            f"{checkpoint_name(checkpoint.step)} was written with {before:,} ranks, and a DataLoader's order"
+        )
+        raise UsageError(f"{what} depends on their number", hint=f"resume with --nproc {before}")
+    if rank == 0:
+        return {}
+    if rank >= before:
+        # States that no other rank has, nor this one had at another step.
+        entropy = np.random.SeedSequence((prepared.request.seed % (1 << 64), checkpoint.step, rank))
+        for_python, for_numpy, for_torch = entropy.generate_state(3, np.uint32).tolist()
+        random.seed(for_python)
+        np.random.seed(for_numpy)
+        torch.manual_seed(for_torch)
+        fresh = random_states(prepared)
+        return {"draws": fresh, "epoch_draws": fresh}
+    own_states = checkpoint.ranks[rank - 1]
+    return {
+        "batches": own_states["batches"] if before == ranks else checkpoint.batches,
+        "draws": _on_device(own_states["draws"], own_states["gpu"], prepared.device),
+        "epoch_draws": _on_device(own_states["epoch_draws"], own_states["gpu"], prepared.device),
+    }
+
+
+def _on_device(draws: Mapping[str, Any], gpu: int, device: torch.device) -> dict[str, Any]:
+    """The states with that of the rank's GPU, number ``gpu`` when saved, as that of the GPU it has now."""
+    saved = draws["process"]["gpus"]
+    gpus = list(accelerator.random_states(device))
+    if not gpus or gpu >= len(saved):
+        return dict(draws)
+    gpus[device.index or 0] = saved[gpu]
+    return {**draws, "process": {**draws["process"], "gpus": gpus}}

@@ -18,22 +18,18 @@ import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from amptui.base.runfiles import FOLDER_MODE, open_new, open_to_read, opened_folder
-from amptui.engine.checkpoint.disk_file import DiskFile, SummedFile
+from amptui.engine.checkpoint.states import DiskFile, Keys, Part, replaced
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.metadata import Metadata
-
-Keys = tuple[str | int, ...]
-"""Where a tensor is: ``("model", name)``, or ``("optimizer", "state", number, name)``."""
 
 _FOLDER = re.compile(r"step-(\d{9,})\.[0-9a-f]+-\d+\.shards")
 
@@ -43,51 +39,12 @@ _METADATA = ".metadata"
 
 _READ_BYTES = 2**22
 
+Chunk = tuple[Keys, torch.dtype, Sequence[int], Sequence[int], Sequence[int], int, int]
+"""A part in a file: its keys, its dtype, the shape of the whole tensor, offsets and sizes of the part in it,
+where the part begins in the file, and how many bytes it has."""
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Part:
-    """What one rank has of a tensor."""
-
-    keys: Keys
-    shape: Sequence[int]
-    """Of the whole tensor."""
-    offsets: Sequence[int]
-    tensor: Tensor
-
-
-class _Chunk(NamedTuple):
-    """Where a part is in its file."""
-
-    keys: Keys
-    dtype: torch.dtype
-    shape: Sequence[int]
-    offsets: Sequence[int]
-    sizes: Sequence[int]
-    start: int
-    """In bytes."""
-    size_bytes: int
-
-
-class ShardFile(NamedTuple):
-    """One rank's file, in plain values and tuples of them."""
-
-    name: str
-    size_bytes: int
-    checksum: int
-    """CRC-32."""
-    chunks: Sequence[_Chunk]
-
-    @classmethod
-    def from_plain(cls, plain: Sequence[Any]) -> "ShardFile":
-        """Inverse of ``tuple()``, from a file. Raises ValueError or TypeError."""
-        name, size_bytes, checksum, chunks = plain
-        if not _FILE.fullmatch(name):
-            raise ValueError(f"{name!r} is no name of a rank's file")
-        return cls(name, size_bytes, checksum, [_Chunk(*chunk) for chunk in chunks])
-
-    def plain(self) -> tuple[Any, ...]:
-        """As plain values, for a checkpoint."""
-        return self.name, self.size_bytes, self.checksum, [tuple(chunk) for chunk in self.chunks]
+ShardFile = tuple[str, int, int, Sequence[Chunk]]
+"""One rank's file: its name, its bytes, their CRC-32, and the parts in it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,27 +60,33 @@ class Shards:
         """Inverse of :meth:`plain`; ``beside`` is the checkpoints' folder. Raises ValueError and others."""
         if not _FOLDER.fullmatch(plain["folder"]):
             raise ValueError(f"{plain['folder']!r} is no name of a folder of shards")
-        return cls(beside / plain["folder"], [ShardFile.from_plain(file) for file in plain["files"]])
+        for name, *_ in plain["files"]:
+            if not _FILE.fullmatch(name):
+                raise ValueError(f"{name!r} is no name of a rank's file")
+        return cls(beside / plain["folder"], plain["files"])
 
     def plain(self) -> dict[str, Any]:
         """As plain values, for a checkpoint."""
-        return {"folder": self.folder.name, "files": [file.plain() for file in self.files]}
+        return {"folder": self.folder.name, "files": self.files}
 
     @property
     def size_bytes(self) -> int:
         """Of all files of the ranks."""
-        return sum(file.size_bytes for file in self.files)
+        return sum(size_bytes for _, size_bytes, *_ in self.files)
 
     def check(self, *, checksums: bool) -> None:
         """Raise OSError or ValueError if a file is missing, cut or, with ``checksums``, changed."""
         with opened_folder(self.folder) as folder:
-            for shard in self.files:
-                where = f"{self.folder.name}/{shard.name}"
-                with open_to_read(shard.name, folder=folder) as file:
-                    size_bytes = os.fstat(file.fileno()).st_size
-                    if size_bytes != shard.size_bytes:
-                        raise ValueError(f"{where} has {size_bytes:,} bytes instead of {shard.size_bytes:,}")
-                    if checksums and _checksum(file) != shard.checksum:
+            for name, size_bytes, checksum, _ in self.files:
+                where = f"{self.folder.name}/{name}"
+                with open_to_read(name, folder=folder) as file:
+                    found_bytes = os.fstat(file.fileno()).st_size
+                    if found_bytes != size_bytes:
+                        raise ValueError(f"{where} has {found_bytes:,} bytes instead of {size_bytes:,}")
+                    found = 0
+                    while checksums and (piece := file.read(_READ_BYTES)):
+                        found = zlib.crc32(piece, found)
+                    if checksums and found != checksum:
                         raise ValueError(f"checksum mismatch in {where}")
 
     def write_metadata(self) -> None:
@@ -145,10 +108,10 @@ class Shards:
 
         tensors: dict[str, Tensor] = {}
 
-        def take(keys: Keys, meta: Tensor) -> Tensor:
-            return tensors.setdefault(_name(keys), room(keys, meta))
+        def take(keys: Keys, tensor: Tensor) -> Tensor:
+            return tensors.setdefault(_name(keys), room(keys, tensor)) if tensor.is_meta else tensor
 
-        filled = replaced(states, lambda tensor: tensor.is_meta, take)
+        filled = replaced(states, take)
         # As torch.distributed.checkpoint.load does it for one process, but with our own metadata: its file is
         # a pickle, which could run any code.
         planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
@@ -170,16 +133,42 @@ class Shards:
 
         tensors: dict[str, Any] = {}
         places: dict[MetadataIndex, _StorageInfo] = {}
-        keys: dict[str, Keys] = {}
-        for file in self.files:
-            for chunk in file.chunks:
-                name, offsets = _name(chunk.keys), torch.Size(chunk.offsets)
-                keys[name] = chunk.keys
-                whole = TensorStorageMetadata(TensorProperties(chunk.dtype), torch.Size(chunk.shape), [])
-                part = ChunkStorageMetadata(offsets, torch.Size(chunk.sizes))
+        names: dict[str, Keys] = {}
+        for file_name, _, _, chunks in self.files:
+            for keys, dtype, shape, offsets, sizes, start, size_bytes in chunks:
+                name, offset = _name(keys), torch.Size(offsets)
+                names[name] = keys
+                whole = TensorStorageMetadata(TensorProperties(dtype), torch.Size(shape), [])
+                part = ChunkStorageMetadata(offset, torch.Size(sizes))
                 tensors.setdefault(name, whole).chunks.append(part)
-                places[MetadataIndex(name, offsets)] = _StorageInfo(file.name, chunk.start, chunk.size_bytes)
-        return Metadata(tensors, planner_data=keys, storage_data=places)
+                places[MetadataIndex(name, offset)] = _StorageInfo(file_name, start, size_bytes)
+        return Metadata(tensors, planner_data=names, storage_data=places)
+
+
+class _SummedFile(DiskFile):
+    """A file whose checksum is known when it is written."""
+
+    checksum = 0
+    """The CRC-32 of what was written so far."""
+
+    def write(self, data: bytes) -> int:
+        self.checksum = zlib.crc32(data, self.checksum)
+        return super().write(data)
+
+
+def write_part(folder: Path, rank: int, parts: Sequence[Part]) -> ShardFile:
+    """Write what ``rank`` has, in host memory, into ``folder``, created if missing. Raises OSError."""
+    folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+    name = f"__{rank}_0.distcp"
+    chunks: list[Chunk] = []
+    with opened_folder(folder) as opened, _SummedFile(open_new(name, folder=opened)) as file:
+        for keys, shape, offsets, tensor in parts:
+            start = file.size_bytes
+            # A copy has a storage of its own; all of a storage is written.
+            torch.save(tensor.clone(), file)  # type: ignore[arg-type]  # torch needs no more of a file
+            place = (tuple(shape), tuple(offsets), tuple(tensor.shape))
+            chunks.append((keys, tensor.dtype, *place, start, file.size_bytes - start))
+    return name, file.size_bytes, file.checksum, chunks
 
 
 def shards_name(step: int, start: str, number: int) -> str:
@@ -188,21 +177,6 @@ def shards_name(step: int, start: str, number: int) -> str:
     A folder of the same step, which still counts, has another name.
     """
     return f"step-{step:09d}.{start}-{number}.shards"
-
-
-def write_part(folder: Path, rank: int, parts: Sequence[Part]) -> ShardFile:
-    """Write what ``rank`` has, in host memory, into ``folder``, created if missing. Raises OSError."""
-    folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
-    name = f"__{rank}_0.distcp"
-    chunks: list[_Chunk] = []
-    with opened_folder(folder) as opened, SummedFile(open_new(name, folder=opened)) as file:
-        for part in parts:
-            start, tensor = file.size_bytes, part.tensor
-            # A copy has a storage of its own; all of a storage is written.
-            torch.save(tensor.clone(), file)  # type: ignore[arg-type]  # torch needs no more of a file
-            place = (tuple(part.shape), tuple(part.offsets), tuple(tensor.shape))
-            chunks.append(_Chunk(part.keys, tensor.dtype, *place, start, file.size_bytes - start))
-    return ShardFile(name, file.size_bytes, file.checksum, chunks)
 
 
 def whole_room(_keys: Keys, meta: Tensor) -> Tensor:
@@ -229,30 +203,5 @@ def remove_shards(name: str, *, folder: int) -> None:
         os.rmdir(name, dir_fd=folder)
 
 
-def replaced(
-    state: Any, which: Callable[[Tensor], bool], by: Callable[[Keys, Tensor], Any], keys: Keys = ()
-) -> Any:
-    """``state`` with other values ``by`` the tensors for ``which`` that is true; containers are copied.
-
-    A ``state_dict()`` keeps its versions.
-    """
-    if isinstance(state, Tensor):
-        return by(keys, state) if which(state) else state
-    if isinstance(state, dict):
-        same = copy(state)
-        same.update({name: replaced(value, which, by, (*keys, name)) for name, value in state.items()})
-        return same
-    if isinstance(state, list):
-        return [replaced(value, which, by, (*keys, index)) for index, value in enumerate(state)]
-    return state
-
-
 def _name(keys: Keys) -> str:
     return ".".join(map(str, keys))
-
-
-def _checksum(file: BinaryIO) -> int:
-    checksum = 0
-    while piece := file.read(_READ_BYTES):
-        checksum = zlib.crc32(piece, checksum)
-    return checksum

@@ -5,15 +5,13 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from torch import Tensor
 
 from amptui.engine.checkpoint.file import Checkpoint, Place, checkpoint_name, clear, prune, write
-from amptui.engine.checkpoint.shards import Part
+from amptui.engine.checkpoint.states import Part
 from amptui.records.control import CheckpointRequest, Control, PendingRequest
 from amptui.records.keeping import CheckpointWritten, KeepingChanged
 from amptui.records.run import Note, Record, Severity
@@ -29,29 +27,10 @@ state takes 10 ms, some epochs shorter than 3 s get none; the end of the run alw
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Job:
-    checkpoint: Checkpoint
-    reason: Reason
-    began: float
-    """When the step boundary was reached, by ``perf_counter``."""
-    blocked_seconds: float
-    requests: Requests
-    """What to answer."""
-
-
-class PartError(Exception):
-    """What another rank had to write is missing; the message names the rank."""
-
-    def __init__(self, kind: str, text: str) -> None:
-        super().__init__(text)
-        self.kind = kind
-
-
 class CheckpointWriter:
     """Writes checkpoints into ``folder``, one at a time; without a folder it writes none.
 
-    If one comes due during a write, it waits and training goes on. Errors are reported, each kind once, and
+    If one comes due during a write, it waits and training goes on. Errors are reported, each once, and
     training goes on. ``claim_folder`` raises OSError if the run's folder is another by now, where nothing may
     be written or removed. ``journaled`` returns when the journal has everything that was emitted up to a
     step; ``resumed_from`` is the place of the checkpoint that the run was resumed from.
@@ -97,8 +76,8 @@ class CheckpointWriter:
         """Whether another process writes the file, and this one only sends its own states."""
         self.finite_names: Collection[str] = ()
         """Parameters in which Inf means that the model is lost."""
-        self._job: _Job | None = None
-        """Kept until the next one: after the device has failed, pinned memory must not be freed."""
+        self._taken: Checkpoint | None = None
+        """The last one, kept until the next: after the device has failed, pinned memory must not be freed."""
         if folder is not None:
             with suppress(OSError):
                 claim_folder()
@@ -168,10 +147,10 @@ class CheckpointWriter:
         blocked_since = time.perf_counter()
         with self._lock:
             self._wanted = None
-        self._job = None
+        self._taken = None
         requests, self._requests = self._requests, ()
         try:
-            checkpoint = take()
+            checkpoint = self._taken = take()
         except Exception as error:  # noqa: BLE001 - a tensor subclass may raise anything; the run must go on
             self._report(error, reason, requests)
             return
@@ -179,11 +158,8 @@ class CheckpointWriter:
         self._last_end = time.perf_counter()
         self._last_blocked_seconds = self._last_end - began
         self._writing = True
-        job = self._job = _Job(checkpoint, reason, began, self._last_end - blocked_since, requests)
-        self._thread = threading.Thread(
-            target=self._write, args=(job,), name="amptui-checkpoint", daemon=True
-        )
-        self._thread.start()
+        timing = {"blocked_seconds": self._last_end - blocked_since, "began": began}
+        self._start_thread(lambda: self._write(checkpoint, reason, requests, **timing))
 
     def send_states(self, states: dict[str, Any], take: Callable[[], list[Part]]) -> None:
         """Send this process's :meth:`DataPosition.states` to the one that writes the file.
@@ -236,30 +212,36 @@ class CheckpointWriter:
         """``checkpoint`` with what other ranks add to it; called in the writing thread."""
         return checkpoint
 
-    def _write(self, job: _Job) -> None:
+    def _start_thread(self, work: Callable[[], object]) -> None:
+        self._thread = threading.Thread(target=work, name="amptui-checkpoint", daemon=True)
+        self._thread.start()
+
+    def _write(self, checkpoint: Checkpoint, reason: Reason, requests: Requests, **timing: float) -> None:
         try:
-            self._write_job(job)
+            self._write_or_raise(self._complete(checkpoint), reason, requests, **timing)
         except Exception as error:  # noqa: BLE001 - the run must go on, whatever the disk or the journal does
-            self._report(error, job.reason, job.requests)
+            self._report(error, reason, requests)
         with self._lock:
             self._writing = False
             waits = self._wanted is not None
         if waits:
             self._control.wake()
 
-    def _write_job(self, job: _Job) -> None:
+    def _write_or_raise(
+        self,
+        checkpoint: Checkpoint,
+        reason: Reason,
+        requests: Requests,
+        *,
+        began: float,
+        blocked_seconds: float,
+    ) -> None:
         assert self._folder is not None, "nothing is taken without a folder"
-        checkpoint = self._complete(job.checkpoint)
         refuse_lost(checkpoint.model, self.finite_names)
-        write_file = partial(
-            write, checkpoint, self._folder, before_it_counts=partial(self._journaled, checkpoint.step)
-        )
         self._claim_folder()
-        try:
-            size_bytes = write_file()
-        except FileNotFoundError:  # the folder was removed meanwhile
-            self._claim_folder()
-            size_bytes = write_file()
+        size_bytes = write(
+            checkpoint, self._folder, before_it_counts=lambda: self._journaled(checkpoint.step)
+        )
         self._newest = checkpoint.place
         self._emit(
             CheckpointWritten(
@@ -267,12 +249,12 @@ class CheckpointWriter:
                 step=checkpoint.step,
                 name=checkpoint_name(checkpoint.step),
                 size_bytes=size_bytes,
-                reason=job.reason,
-                blocked_seconds=job.blocked_seconds,
-                seconds=time.perf_counter() - job.began,
+                reason=reason,
+                blocked_seconds=blocked_seconds,
+                seconds=time.perf_counter() - began,
             )
         )
-        for request in job.requests:
+        for request in requests:
             self._control.answer(request)
         self._claim_folder()
         prune(self._folder)
@@ -282,12 +264,12 @@ class CheckpointWriter:
             self._emit(KeepingChanged(time=time.time(), what="checkpoints", trouble="", unsaved=0))
 
     def _report(self, error: Exception, reason: Reason, requests: Requests) -> None:
-        kind, why = explained(error)
+        why = explained(error)
         for request in requests:
             self._control.answer(request, why)
         self._missing, self._why_missing = self._missing + 1, why
-        if kind not in self._troubles or reason == "asked":
-            self._troubles.add(kind)
+        if why not in self._troubles or reason == "asked":
+            self._troubles.add(why)
             self._tell_missing(f"no checkpoint in {self._folder}: {why}; training continues without it")
 
     def tell_missing_at_end(self) -> None:
@@ -319,12 +301,8 @@ def refuse_lost(state: Mapping[str, Any], finite_names: Collection[str]) -> None
             raise ValueError(f"{name} contains Inf (earlier checkpoints are kept)")
 
 
-def explained(error: Exception) -> tuple[str, str]:
-    """The kind of ``error``, and its message."""
-    if isinstance(error, PartError):
-        return error.kind, str(error)
-    if isinstance(error, OSError) and error.errno is not None:
-        why = error.strerror or str(error)
-        return str(error.errno), f"{why} (free some space)" if error.errno in _DISK_FULL else why
-    text = " ".join(str(error).split())[:500]
-    return type(error).__name__, text or type(error).__name__
+def explained(error: Exception) -> str:
+    """The message of ``error``, in one line."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror} (free some space)" if error.errno in _DISK_FULL else error.strerror
+    return " ".join(str(error).split())[:500] or type(error).__name__

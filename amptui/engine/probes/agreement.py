@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from amptui.device.accelerator import capabilities
-from amptui.engine.checkpoint.host_copy import HostCopy
+from amptui.engine.checkpoint.states import host_copy
 from amptui.records.findings import LayerAgreement, ReferenceAgreement
 
 Gradients = Mapping[Tensor, Tensor]
@@ -123,9 +123,9 @@ def marked_float8(
 def on_host(tensors: Sequence[Tensor]) -> list[list[float]]:
     """The numbers in each 0- or 1-dimensional tensor; waits once for each device."""
     rows = [tensor.detach().as_subclass(Tensor).reshape(-1) for tensor in tensors]
-    copy = HostCopy((rows,))
-    copy.wait()
-    return [row.tolist() for row in copy.of(rows, "a row")]
+    copies, wait = host_copy(rows)
+    wait()
+    return [row.tolist() for row in copies]
 
 
 def _layer_sums(layer: Layer, full: Gradients, half: Gradients, loss_scale: float) -> Tensor:

@@ -1,39 +1,45 @@
 """Checkpoints of a run of several ranks: all take part after the same step, and rank 0 writes one file.
 
 Each other rank copies its random states at that step and hands them in through the launcher's store, in a
-thread of its own. Rank 0's writing thread collects them: no step waits for it.
+thread of its own. Rank 0's writing thread collects them: no step waits for it. Of a sharded model each rank
+writes its own parts first, and rank 0's file makes them count: nothing is gathered, and no collective waits.
 """
 
 import io
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from amptui.base.errors import RunFolderError
-from amptui.base.runfiles import open_file
+from amptui.base.runfiles import open_file, opened_folder
 from amptui.engine.checkpoint.file import Checkpoint, Place
-from amptui.engine.checkpoint.shards import Part
-from amptui.engine.checkpoint.writer import CheckpointWriter, Reason, Requests
+from amptui.engine.checkpoint.shards import Shards, remove_shards, shards_name, write_part
+from amptui.engine.checkpoint.states import Part
+from amptui.engine.checkpoint.writer import CheckpointWriter, Reason, Requests, explained, refuse_lost
 from amptui.ranks.agreement.control import RankControl
+from amptui.ranks.ends.progress import BUSY_SECONDS
 from amptui.ranks.group import RankGroup
 from amptui.ranks.world import World
 
 _LAST = "last"
 """The name of the states that each rank hands in before it leaves: rank 0 may write one more file."""
 
+_LAST_SHARDS = "last checkpoint"
+
+_FILE, _TROUBLE = "file", "trouble"
+"""What a rank tells of its parts of a sharded model besides its random states."""
 
 _PATIENCE_SECONDS = 5.0
 """A file of another machine may take a moment to be seen: NFS keeps what a folder held for seconds."""
 
-_LOOK_SECONDS = 0.25
+_POLL_SECONDS = 0.25
 
 _SIGN = "folder"
 
@@ -84,23 +90,21 @@ class RankCheckpoints(CheckpointWriter):
         """See :class:`CheckpointWriter`; rank 0's part."""
         self._begin()
         super().keep(take, reason, began=began)
-        if self._job is None:
+        if self._taken is None:
             self._not_taken()
 
     def send_states(self, states: dict[str, Any], take: Callable[[], list[Part]]) -> None:  # noqa: ARG002
         """The part of the other ranks."""
         self._send(states)
 
-    def _send(self, states: dict[str, Any]) -> None:
+    def _send(self, states: dict[str, Any], write: Callable[[], dict[str, Any]] = dict) -> None:
+        """Hand in ``states`` in a thread, with what ``write`` returns there."""
         self._begin()
         with self._lock:
             self._wanted = None
         self._requests = ()
         self.wait()
-        self._thread = threading.Thread(
-            target=partial(self._hand_in, states), name="amptui-checkpoint", daemon=True
-        )
-        self._thread.start()
+        self._start_thread(lambda: self._hand_in({**states, **write()}))
 
     def part(self, states: dict[str, Any]) -> None:
         """Hand in the states after the last step: returns when rank 0 can have them."""
@@ -137,8 +141,10 @@ class RankCheckpoints(CheckpointWriter):
         self._ranks.checkpoints_done = self._number
 
     def _hand_in(self, states: dict[str, Any]) -> None:
+        file = io.BytesIO()
+        torch.save({**states, "gpu": self._gpu}, file)
         with suppress(RuntimeError):  # the store is gone with rank 0: so is the run
-            self._group.hand_in(self._name, _encoded({**states, "gpu": self._gpu}))
+            self._group.hand_in(self._name, file.getvalue())
 
     def _complete(self, checkpoint: Checkpoint) -> Checkpoint:
         return replace(checkpoint, ranks=self._collect())
@@ -146,7 +152,7 @@ class RankCheckpoints(CheckpointWriter):
     def _collect(self, patience_seconds: float | None = None) -> list[dict[str, Any]]:
         """What the other ranks have handed in, from rank 1 on."""
         values = self._group.collect(self._name, self._given_up.is_set, patience_seconds)
-        return [_decoded(value) for value in values]
+        return [torch.load(io.BytesIO(value), map_location="cpu", weights_only=True) for value in values]
 
     def _report(self, error: Exception, reason: Reason, requests: Requests) -> None:
         if not self._given_up.is_set():
@@ -155,20 +161,103 @@ class RankCheckpoints(CheckpointWriter):
         for request in requests:  # the run's last word tells why
             self._control.answer(request, str(error))
 
-    def _write(self, job: Any) -> None:
-        super()._write(job)
+    def _write(self, checkpoint: Checkpoint, reason: Reason, requests: Requests, **timing: float) -> None:
+        super()._write(checkpoint, reason, requests, **timing)
         self._ranks.checkpoints_done = self._number
 
 
-def _encoded(states: dict[str, Any]) -> bytes:
-    file = io.BytesIO()
-    torch.save(states, file)
-    return file.getvalue()
+class ShardedCheckpoints(RankCheckpoints):
+    """The checkpoints of a sharded model as one rank sees them.
 
+    ``shared`` is the folder of all ranks; ``start`` is equal on all, and no earlier start of the run had it.
+    A rank whose parts cannot be written, or contain NaN, tells rank 0, which then writes no checkpoint. One
+    whose disk is slow makes the next checkpoint wait, not a step. All ranks take part in the last one.
+    """
 
-def _decoded(value: bytes) -> dict[str, Any]:
-    states: dict[str, Any] = torch.load(io.BytesIO(value), map_location="cpu", weights_only=True)
-    return states
+    def __init__(
+        self, folder: Path | None, *, world: World, shared: Path | None, start: str, **options: Any
+    ) -> None:
+        super().__init__(folder, world=world, **options)
+        self._rank = world.rank
+        self._shared = shared
+        self._start = start
+        self._parts: Sequence[Part] = ()
+        """Kept until the next: after the device has failed, pinned memory must not be freed."""
+
+    def send_states(self, states: dict[str, Any], take: Callable[[], list[Part]]) -> None:
+        self._parts = ()  # there is memory for one copy of them
+        try:
+            self._parts = take()
+        except Exception as error:  # noqa: BLE001 - a tensor subclass may raise anything; the run must go on
+            trouble = {_TROUBLE: explained(error)}
+            self._send(states, lambda: trouble)
+        else:
+            self._send(states, lambda: self._written(self._parts, {}))
+
+    def last_is_due(self, place: Place) -> bool:
+        """See :class:`CheckpointWriter`; rank 0 decides for all."""
+        self._due_step = place[0]
+        self.wait()
+        if not self.keeps:
+            return False
+        self._group.on_rank_0(
+            _LAST_SHARDS, lambda: self._group.tell(_LAST_SHARDS, "due" if self.lacks(place) else "")
+        )
+        return bool(self._group.hear(_LAST_SHARDS))
+
+    def part(self, states: dict[str, Any]) -> None:  # noqa: ARG002 - the last checkpoint has them
+        """Wait until all ranks are done with the last checkpoint."""
+        if self.keeps:
+            self._group.meet(f"{_LAST_SHARDS} written", stoppable=False)
+
+    def _not_taken(self) -> None:
+        """Remove what the others write, in a thread; the next checkpoint comes after that."""
+
+        def discard() -> None:
+            with suppress(Exception):  # a rank has ended
+                self._collect(BUSY_SECONDS)
+            self._remove()
+            self._ranks.checkpoints_done = self._number
+
+        self._start_thread(discard)
+
+    def _complete(self, checkpoint: Checkpoint) -> Checkpoint:
+        try:
+            own = self._written(checkpoint.parts, checkpoint.model)
+            ranks = self._collect(BUSY_SECONDS)
+            for rank, answer in enumerate([own, *ranks]):
+                if _TROUBLE in answer:
+                    raise RuntimeError(f"rank {rank}: {answer[_TROUBLE]}")
+            shards = Shards(self._shards_folder, [own[_FILE], *(states.pop(_FILE) for states in ranks)])
+            try:
+                shards.check(checksums=False)
+            except FileNotFoundError as error:
+                what = f"{self._shared} lacks what another rank wrote (use a folder that all machines share)"
+                raise RuntimeError(what) from error
+            shards.write_metadata()
+        except BaseException:
+            self._remove()
+            raise
+        return replace(checkpoint, ranks=ranks, shards=shards)
+
+    @property
+    def _shards_folder(self) -> Path:
+        assert self._shared is not None, "nothing is taken without a folder"
+        return self._shared / shards_name(self._taken_step, self._start, self._number)
+
+    def _written(self, parts: Sequence[Part], model: Mapping[str, Any]) -> dict[str, Any]:
+        """What this rank wrote, or why it did not, for rank 0; ``model`` is what is not sharded of it."""
+        weights = {str(part.keys[1]): part.tensor for part in parts if part.keys[0] == "model"}
+        try:
+            refuse_lost({**model, **weights}, self.finite_names)
+            return {_FILE: write_part(self._shards_folder, self._rank, parts)}
+        except Exception as error:  # noqa: BLE001 - the run must go on, whatever the disk does
+            return {_TROUBLE: explained(error)}
+
+    def _remove(self) -> None:
+        folder = self._shards_folder
+        with suppress(OSError), opened_folder(folder.parent) as opened:
+            remove_shards(folder.name, folder=opened)
 
 
 def check_folder(group: RankGroup, run_dir: Path, *, all_write: bool, warn: Callable[[str], object]) -> None:
@@ -176,11 +265,16 @@ def check_folder(group: RankGroup, run_dir: Path, *, all_write: bool, warn: Call
 
     If one does not see it, ``warn``; raises RunFolderError where ``all_write`` there.
     """
-    sign = _put_sign(run_dir) if group.world.leads else None
+    sign = run_dir / f".ranks-{os.urandom(8).hex()}"  # no other machine has such a file
     if group.world.leads:
-        group.tell(_SIGN, "" if sign is None else sign.name)
-    blind = [rank for rank, sees in enumerate(group.gather(_sees(run_dir, group.hear(_SIGN)))) if not sees]
-    if sign is not None:
+        with suppress(OSError):  # where nothing can be written, that is told elsewhere
+            os.close(open_file(sign, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+        group.tell(_SIGN, sign.name if sign.exists() else "")
+    seen, limit = run_dir / group.hear(_SIGN), time.monotonic() + _PATIENCE_SECONDS
+    while not seen.exists() and time.monotonic() < limit:
+        time.sleep(_POLL_SECONDS)
+    blind = [rank for rank, sees in enumerate(group.gather(seen.exists())) if not sees]
+    if group.world.leads:
         sign.unlink(missing_ok=True)
     if not blind:
         return
@@ -190,21 +284,3 @@ def check_folder(group: RankGroup, run_dir: Path, *, all_write: bool, warn: Call
     if all_write:
         raise RunFolderError(f"{what}: with --fsdp each writes its part of a checkpoint there", hint=hint)
     warn(f"{what}: only a run whose ranks all see it can be resumed or started again; {hint}")
-
-
-def _put_sign(run_dir: Path) -> Path | None:
-    """A file that no other machine has; None where it cannot be written, which is told elsewhere."""
-    sign = run_dir / f".ranks-{os.urandom(8).hex()}"
-    with suppress(OSError):
-        os.close(open_file(sign, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
-        return sign
-    return None
-
-
-def _sees(run_dir: Path, name: str) -> bool:
-    limit = time.monotonic() + _PATIENCE_SECONDS
-    while name and not (run_dir / name).exists():
-        if time.monotonic() > limit:
-            return False
-        time.sleep(_LOOK_SECONDS)
-    return True

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -18,8 +18,8 @@ from torch.optim import Optimizer
 from amptui.base.errors import ExperimentError
 from amptui.data.batches import Batch
 from amptui.device.accelerator import capabilities
-from amptui.engine.checkpoint.host_copy import NotPlainError
-from amptui.engine.checkpoint.shards import Keys, Part, replaced, whole_room
+from amptui.engine.checkpoint.shards import whole_room
+from amptui.engine.checkpoint.states import Keys, NotPlainError, Part, replaced
 from amptui.engine.optimizer_step import loss_weights
 from amptui.engine.probes.gradients import GradientProbe, local_part
 from amptui.ranks.group import RankGroup
@@ -91,9 +91,11 @@ class ShardedDataParallel(DataParallel):
 
     def states(self, optimizer: Optimizer) -> tuple[dict[str, Any], dict[str, Any], list[Part]]:
         parts: list[Part] = []
-        states = {"model": self._model.state_dict(), "optimizer": optimizer.state_dict()}
-        split = replaced(states, _is_sharded, partial(_take_part, parts))
-        return split["model"], split["optimizer"], parts
+        model = self._model.state_dict()
+        states = {"model": model, "optimizer": optimizer.state_dict()}
+        split = replaced(states, partial(_take_part, parts))
+        model.update(split["model"])  # it keeps its versions
+        return model, split["optimizer"], parts
 
     def room(self, optimizer: Optimizer) -> Callable[[Keys, Tensor], Tensor]:
         like: dict[object, object] = dict(enumerate(_parameters(optimizer)))
@@ -286,33 +288,32 @@ def _is_sequence_of_layers(module: nn.Module) -> bool:
 
 
 @torch.no_grad()
-def gathered(state: Any, *, keep: bool) -> Any:
-    """``state`` with whole tensors in host memory instead of sharded ones, gathered one after the other.
+def gathered(state: dict[str, Any], *, keep: bool) -> dict[str, Any]:
+    """A model's ``state_dict`` with whole tensors in host memory instead of sharded ones.
 
-    All ranks have to call it with equal states; with ``keep`` False a rank takes part and keeps none of them.
-    Containers are copied; a ``state_dict()`` keeps its versions.
+    It keeps its versions. The tensors are gathered one after the other: all ranks have to call it with equal
+    states. With ``keep`` False a rank takes part and keeps none of them.
     """
-
-    def take(_keys: Keys, tensor: Tensor) -> Tensor | None:
-        whole: Tensor = cast("DTensor", tensor).full_tensor()
-        return whole.cpu() if keep else None
-
-    return replaced(state, _is_sharded, take)
-
-
-def _is_sharded(tensor: Tensor) -> bool:
-    return isinstance(tensor, DTensor)
+    whole_state = copy(state)
+    for name, tensor in state.items():
+        if isinstance(tensor, DTensor):
+            whole = tensor.full_tensor()
+            whole_state[name] = whole.cpu() if keep else None
+    return whole_state
 
 
 @torch.no_grad()
 def _take_part(parts: list[Part], keys: Keys, tensor: Tensor) -> Tensor:
-    """What stands for a sharded tensor; this rank's part is added to ``parts``, unless it is empty."""
-    assert isinstance(tensor, DTensor), "only those are replaced"
+    """What stands for a tensor; a sharded one's part is added to ``parts``, unless it is empty."""
+    if not isinstance(tensor, DTensor):
+        return tensor
     local = tensor.to_local()
     if not tensor.numel() or all(placement.is_replicate() for placement in tensor.placements):
         return local.reshape(tensor.shape)
     if not all(placement.is_shard() for placement in tensor.placements):
-        raise NotPlainError(f"{keys} is a sum over ranks, which a checkpoint cannot store")
+        raise NotPlainError(
+            f"{'.'.join(map(str, keys))} is a sum over ranks, which a checkpoint cannot store"
+        )
     if local.numel():
         (chunk,) = tensor.__create_chunk_list__()
         parts.append(Part(keys, tensor.shape, chunk.offsets, local))

@@ -10,17 +10,11 @@ from torch import nn
 
 from amptui import Data, DataRequest, Experiment
 from amptui.base.errors import RunFolderError, UsageError
-from amptui.engine.checkpoint.added_groups import CANNOT_BE_RESUMED
 from amptui.engine.checkpoint.file import Checkpoint, checkpoints, read
-from amptui.engine.checkpoint.rank_share import (
-    rank_change,
-    request_with_rank_batch,
-    restore_rank,
-    with_rank_batch,
-)
-from amptui.engine.checkpoint.resume import newest_checkpoint
+from amptui.engine.checkpoint.resume import newest_checkpoint, restore, share_batch
 from amptui.recipe.request import TrainRequest
 from amptui.records.control import StopRequest
+from amptui.records.keeping import CheckpointWritten, KeepingChanged
 from amptui.records.run import Note
 from tests.tiny import Drawing, Log, Tiny, log_of, losses, prepare, resume, train
 
@@ -123,13 +117,11 @@ class Foreign(Tiny):
             self.optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
 
 
-def test_a_checkpoint_that_cannot_be_resumed_says_so_when_it_is_written(tmp_path: Path) -> None:
-    log = log_of(prepare(Foreign()), at={11: STOP}, checkpoints=tmp_path)
-    assert [note.severity for note in log.of(Note) if note.text == CANNOT_BE_RESUMED] == ["warning"]
-    with pytest.raises(
-        UsageError, match="cannot be resumed: while training, the optimizer got a parameter group"
-    ):
-        resume(prepare(Foreign()), tmp_path, Log())
+def test_no_checkpoint_is_written_that_could_not_be_resumed(tmp_path: Path) -> None:
+    log = log_of(prepare(Foreign()), at={11: STOP}, checkpoints=tmp_path, every=2)
+    assert max(record.step for record in log.of(CheckpointWritten)) <= 4
+    trouble = log.of(KeepingChanged)[-1].trouble
+    assert "the optimizer got a parameter that is not the model's" in trouble
 
 
 def test_another_number_of_groups_is_told_in_one_line(tmp_path: Path) -> None:
@@ -141,7 +133,7 @@ def test_another_number_of_groups_is_told_in_one_line(tmp_path: Path) -> None:
             return torch.optim.SGD([{"params": parameters[n::count]} for n in range(count)], lr=0.01)
 
     log_of(prepare(Grouped()), at={3: STOP}, checkpoints=tmp_path)
-    with pytest.raises(UsageError, match="its optimizer has 4 parameter groups, but now there are 2"):
+    with pytest.raises(UsageError, match=r"its optimizer had 4 parameter group\(s\), now it has 2"):
         resume(prepare(Grouped()), tmp_path, Log())
 
 
@@ -165,24 +157,22 @@ def of_two(checkpoint: Checkpoint) -> Checkpoint:
     )
 
 
+REQUEST = TrainRequest(model="tiny", batch_size=4, settings={"batch_size": "4", "width": "8"})
+
+
 @pytest.mark.parametrize(("ranks", "batch_size"), [(1, 16), (2, 8), (4, 4), (16, 1)])
-def test_the_global_batch_stays(alone: Checkpoint, ranks: int, batch_size: int) -> None:
-    shared = with_rank_batch(of_two(alone), ranks)
+def test_the_global_batch_stays_and_none_is_asked_for(alone: Checkpoint, ranks: int, batch_size: int) -> None:
+    shared, request, change = share_batch(of_two(alone), REQUEST, ranks)
     assert shared.identity["batch_size"] == batch_size
-    assert bool(rank_change(shared, ranks)) == (ranks != 2)
+    assert bool(change) == (ranks != 2)
+    assert (request.batch_size, request.settings) == (None, {"width": "8"})
 
 
-def test_a_batch_that_cannot_be_shared_equally_is_refused_with_a_number_that_can(alone: Checkpoint) -> None:
+def test_a_run_of_one_process_keeps_its_request_and_an_unequal_share_is_refused(alone: Checkpoint) -> None:
+    assert share_batch(alone, REQUEST, 1) == (alone, REQUEST, "")
     batch = "has a global batch of 16 samples, which 6 ranks cannot share equally"
     with pytest.raises(UsageError, match=f"{batch}; use --nproc 4"):
-        with_rank_batch(of_two(alone), 6)
-
-
-def test_a_batch_size_that_was_asked_for_counts_in_a_run_of_one_process_only(alone: Checkpoint) -> None:
-    request = TrainRequest(model="tiny", batch_size=4, settings={"batch_size": "4", "width": "8"})
-    assert request_with_rank_batch(request, alone, 1) == request
-    shared = request_with_rank_batch(request, of_two(alone), 1)
-    assert (shared.batch_size, shared.settings) == (None, {"width": "8"})
+        share_batch(of_two(alone), REQUEST, 6)
 
 
 def test_each_rank_has_its_own_states_and_a_new_one_has_others_each_time_the_same(alone: Checkpoint) -> None:
@@ -190,7 +180,7 @@ def test_each_rank_has_its_own_states_and_a_new_one_has_others_each_time_the_sam
     checkpoint = of_two(alone)
 
     def states(rank: int, ranks: int) -> bytes:
-        _, start = restore_rank(checkpoint, rank, ranks, prepared, print)
+        _, start = restore(checkpoint, prepared, print, rank=rank, ranks=ranks)
         assert start.batches == checkpoint.batches
         return bytes(start.draws["process"]["cpu"].tolist())
 
@@ -205,4 +195,4 @@ def test_a_loader_s_order_is_not_shared_out_anew(tmp_path: Path) -> None:
     train(prepare(Drawing(source="loader"), steps=3), Log(), checkpoints=tmp_path)
     checkpoint = read(checkpoints(tmp_path)[0])
     with pytest.raises(UsageError, match="depends on their number; resume with --nproc 1"):
-        restore_rank(checkpoint, 0, 2, prepare(Drawing(source="loader")), print)
+        restore(checkpoint, prepare(Drawing(source="loader")), print, ranks=2)

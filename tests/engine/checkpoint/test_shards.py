@@ -21,7 +21,8 @@ from amptui.engine.checkpoint.file import (
     write,
 )
 from amptui.engine.checkpoint.resume import newest_checkpoint
-from amptui.engine.checkpoint.shards import Part, Shards, shards_name, whole_room, write_part
+from amptui.engine.checkpoint.shards import Shards, shards_name, whole_room, write_part
+from amptui.engine.checkpoint.states import Part
 from tests.engine.checkpoint.test_file import checkpoint_at, flip, names
 
 WEIGHT = torch.arange(15.0).reshape(5, 3)

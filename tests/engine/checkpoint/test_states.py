@@ -8,15 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from amptui.engine.checkpoint.host_copy import HostCopy
+from amptui.engine.checkpoint.states import host_copy
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
 
 
 def copied(state: object) -> Any:
-    copy = HostCopy((state,))
-    copies = copy.of(state, "it")
-    copy.wait()
+    copies, wait = host_copy(state)
+    wait()
     return copies
 
 

@@ -1,0 +1,224 @@
+"""States as plain containers of tensors: copied to host memory, saved, and loaded without running code."""
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any, BinaryIO, NamedTuple, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from amptui.device.accelerator import PINNING
+
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
+"""What ``torch.load(weights_only=True)`` reads besides tensors and containers."""
+
+_ALIGNED_BYTES = 64
+"""The alignment of torch's own tensors, for the widest vectors."""
+
+_BLOCK_BYTES = 2**26
+"""The most memory that tensors share: a power of two, because torch rounds pinned memory up to one."""
+
+_WRITE_BYTES = 2**22
+
+Keys = tuple[str | int, ...]
+"""Where a tensor is in a state: ``("model", name)``, or ``("optimizer", "state", number, name)``."""
+
+
+class Part(NamedTuple):
+    """What one rank has of a tensor."""
+
+    keys: Keys
+    shape: Sequence[int]
+    """Of the whole tensor."""
+    offsets: Sequence[int]
+    tensor: Tensor
+
+
+class NotPlainError(TypeError):
+    """A state holds an object that a file cannot store without running code on reading it."""
+
+
+# ------------------------------------------------------------------------ containers
+
+
+def replaced(state: Any, by: Callable[[Keys, Tensor], Any], keys: Keys = ()) -> Any:
+    """The same, in plain containers, with what ``by`` returns for each tensor. Raises NotPlainError."""
+    if isinstance(state, Tensor):
+        return by(keys, state)
+    if type(state) in _PLAIN:
+        return state
+    if isinstance(state, np.generic):
+        return replaced(state.item(), by, keys)
+    if isinstance(state, Mapping):
+        return {replaced(key, by, keys): replaced(value, by, (*keys, key)) for key, value in state.items()}
+    for kind in (list, tuple, set):
+        if isinstance(state, kind):
+            return kind(replaced(part, by, (*keys, index)) for index, part in enumerate(state))
+    raise _not_plain(keys, state)
+
+
+def plain_tensor(keys: Keys, tensor: Tensor) -> Tensor:
+    """``tensor`` itself. Raises NotPlainError if it is of a subclass, which needs code to be read."""
+    if type(tensor) not in (Tensor, torch.nn.Parameter):
+        raise _not_plain(keys, tensor)
+    return tensor
+
+
+def own(state: Any) -> Any:
+    """A copy of a state from a file, which does not keep the rest of the file in memory."""
+    return replaced(state, lambda _keys, tensor: tensor.clone())
+
+
+def _not_plain(keys: Keys, value: object) -> NotPlainError:
+    where = ".".join(map(str, keys))
+    return NotPlainError(f"{where} is a {type(value).__name__}, which a checkpoint cannot store")
+
+
+# ------------------------------------------------------------------------ copies
+
+
+def host_copy(state: Any) -> tuple[Any, Callable[[], None]]:
+    """A copy of ``state`` in host memory, and what waits until its copies from GPUs are complete.
+
+    The copies share a few large blocks of memory, so writing them takes the interpreter's lock a few times
+    and not five times per tensor. Tensors that are the same, such as tied weights, are the same in the copy.
+    Empty ones on the meta device stay. Raises NotPlainError.
+    """
+    tensors: dict[object, Tensor] = {}
+
+    def collect(keys: Keys, tensor: Tensor) -> Tensor:
+        if not plain_tensor(keys, tensor).is_meta:
+            tensors[_key(tensor)] = tensor  # kept alive, so that no other tensor gets its address
+        return tensor
+
+    state = replaced(state, collect)
+    devices = {tensor.device for tensor in tensors.values() if tensor.device.type in PINNING}
+    packed = {key: tensor.detach() for key, tensor in tensors.items() if _packs(tensor)}
+    copies = {key: tensors[key].detach().cpu().clone() for key in tensors.keys() - packed.keys()}
+    for (key, tensor), target in zip(
+        packed.items(), _allocated(packed.values(), pinned=bool(devices)), strict=True
+    ):
+        copies[key] = target.copy_(tensor, non_blocking=tensor.device in devices)
+
+    def wait() -> None:
+        for device in devices:
+            # Unlike a device's synchronize(), an event's is no error in torch's sync debug mode.
+            event = torch.Event(device, enable_timing=False)
+            event.record(torch.accelerator.current_stream(device.index))
+            event.synchronize()
+
+    def copied(_keys: Keys, tensor: Tensor) -> Tensor:
+        return tensor if tensor.is_meta else copies[_key(tensor)]
+
+    return replaced(state, copied), wait
+
+
+def _allocated(tensors: Iterable[Tensor], *, pinned: bool) -> Iterator[Tensor]:
+    """Memory for each of ``tensors``, with its strides if it is dense."""
+    for block in _blocks(tensors):
+        sizes = [_aligned_bytes(tensor) // tensor.itemsize for tensor in block]
+        memory = torch.empty(sum(sizes), dtype=block[0].dtype, device="cpu", pin_memory=pinned)
+        for tensor, part in zip(block, memory.split(sizes), strict=True):
+            yield part.as_strided(tensor.shape, torch.empty_like(tensor, device="meta").stride())
+
+
+def _blocks(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
+    """The tensors in order, split where the dtype changes or a block is full."""
+    block: list[Tensor] = []
+    filled_bytes = 0
+    for tensor in tensors:
+        if block and (block[0].dtype != tensor.dtype or filled_bytes + _aligned_bytes(tensor) > _BLOCK_BYTES):
+            yield block
+            block, filled_bytes = [], 0
+        block.append(tensor)
+        filled_bytes += _aligned_bytes(tensor)
+    if block:
+        yield block
+
+
+def _aligned_bytes(tensor: Tensor) -> int:
+    return -(-tensor.numel() * tensor.itemsize // _ALIGNED_BYTES) * _ALIGNED_BYTES
+
+
+def _packs(tensor: Tensor) -> bool:
+    """Whether it is nothing but strided numbers, which can share a block."""
+    return tensor.layout == torch.strided and not tensor.is_quantized
+
+
+def _key(tensor: Tensor) -> object:
+    """Equal for two tensors only if they are the same numbers in the same memory."""
+    if not _packs(tensor) or not tensor.numel():
+        return id(tensor)
+    return tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
+
+
+# ------------------------------------------------------------------------ files
+
+
+class DiskFile:
+    """A file for ``torch.save`` that keeps an error of the disk for the end of the ``with`` block.
+
+    torch's writer is C++ code. Depending on the version, an exception from this file may end the process, so
+    it raises none. A block that ends without an error returns when everything is on the disk.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._error: OSError | None = None
+        self.size_bytes = 0
+        """What was to be written so far."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                if self._error is not None:
+                    raise self._error
+                os.fsync(self._descriptor)
+        finally:
+            os.close(self._descriptor)
+
+    def write(self, data: bytes) -> int:
+        """Write all of ``data``, unless an earlier write failed."""
+        left = memoryview(data).cast("B")
+        self.size_bytes += len(left)
+        try:
+            while left and self._error is None:
+                # In pieces, so that not all pages of the file wait for a slow disk at once.
+                left = left[os.write(self._descriptor, left[:_WRITE_BYTES]) :]
+        except OSError as error:
+            self._error = error
+        return len(data)
+
+    def flush(self) -> None:
+        """Do nothing: nothing is buffered."""
+
+
+def save_whole(content: object, descriptor: int) -> int:
+    """``torch.save`` to ``descriptor``, and close it; the bytes, which are on the disk. Raises OSError."""
+    with DiskFile(descriptor) as file:
+        torch.save(content, file)  # type: ignore[arg-type]  # torch needs no more of a file
+    return file.size_bytes
+
+
+def load_plain(file: BinaryIO | Path) -> Any:
+    """What ``torch.save`` wrote of tensors and plain containers, in host memory; no code in it is run.
+
+    Raises ValueError for anything else, without torch's advice to load it by running its code, and whatever
+    torch raises for a damaged archive.
+    """
+    try:
+        return torch.load(file, map_location="cpu", weights_only=True)
+    except UnpicklingError as error:
+        forbidden_global = re.search(r"GLOBAL (\S+)", str(error))
+    if forbidden_global is None:
+        raise ValueError("it is damaged, or no file of torch.save")
+    raise ValueError(
+        f"it holds more than tensors ({forbidden_global[1]}), which loading would have to execute"
+    )
