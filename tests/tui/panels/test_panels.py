@@ -1,15 +1,15 @@
-"""What holds for every panel whatever it shows: nothing moves, nothing is torn, all is in proportion."""
+"""What holds for panels whatever they show: nothing moves, and nothing is left out in silence."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.panels import (
-    header,
-)
+from amptui.tui.panels import header, optimizer_line
 from amptui.tui.panels.screen_state import ScreenState
 from tests.tui import views
+from tests.tui.special_views import seven_optimizers
 
 
 def draw_alone(
@@ -30,3 +30,9 @@ def test_from_step_to_step_nothing_moves_in_the_header() -> None:
     before, after = (draw_alone(header.draw, one, 160).lines()[0] for one in (early, view))
     for word in ("epoch", "step", "ETA", "running", "▲"):
         assert before.index(word) == after.index(word)
+
+
+def test_how_many_optimizers_have_no_room_is_always_told() -> None:
+    for width in range(34, 160):
+        line = draw_alone(optimizer_line.draw, seven_optimizers(), width).lines()[0]
+        assert len(re.findall("critic", line)) == 6 or re.search(r" \+\d", line), width
