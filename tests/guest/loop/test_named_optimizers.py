@@ -168,35 +168,29 @@ def test_named_optimizers_keep_their_names_and_their_order(way: str, runs: Path)
     assert [step.loss for step in steps_of(runs, "critic")] == pytest.approx(gan.losses["critic"])
 
 
+CRITIC = Gan().pairs["critic"]
+
+
 @pytest.mark.parametrize(
-    ("pairs", "error", "says"),
+    ("arguments", "error", "says"),
     [
-        ({}, ValueError, "^model is an empty mapping"),
-        ({"net": 1}, TypeError, "'net' must have a pair"),
-        ({"net": (1, 2)}, TypeError, "'net' must have a pair"),
-        ({"net": (nn.Linear(1, 1),)}, TypeError, "'net' must have a pair"),
-        ({1: ()}, TypeError, "must be a text, not 1"),
-        ({" ": ()}, TypeError, "must be a text, not ' '"),
+        (({},), ValueError, "^model is an empty mapping"),
+        (({"net": 1},), TypeError, "'net' must have a pair"),
+        (({"net": (1, 2)},), TypeError, "'net' must have a pair"),
+        (({"net": CRITIC[:1]},), TypeError, "'net' must have a pair"),
+        (({1: ()},), TypeError, "must be a text, not 1"),
+        (({" ": ()},), TypeError, "must be a text, not ' '"),
+        (({"net": CRITIC}, CRITIC[1]), TypeError, "^optimizer must be left out"),
+        (({"one": CRITIC, "two": CRITIC},), ValueError, "the same optimizer stands under two names"),
     ],
-    ids=["empty", "no pair", "no model", "no optimizer", "number", "blank"],
+    ids=["empty", "no pair", "no model", "no optimizer", "number", "blank", "beside", "two names"],
 )
 @pytest.mark.parametrize("way", ["observe", "watch"])
 def test_wrong_mappings_are_refused(
-    way: str, pairs: dict[Any, Any], error: type[Exception], says: str, runs: Path
+    way: str, arguments: tuple[Any, ...], error: type[Exception], says: str, runs: Path
 ) -> None:
     with pytest.raises(error, match=says):
-        getattr(amptui, way)(pairs)
-    assert not runs.exists()
-
-
-@pytest.mark.parametrize("way", ["observe", "watch"])
-def test_an_optimizer_beside_a_mapping_or_under_two_names_is_refused(way: str, runs: Path) -> None:
-    gan = Gan()
-    with pytest.raises(TypeError, match=r"^optimizer must be left out"):
-        getattr(amptui, way)(gan.pairs, gan.optimizers["critic"])
-    twice = {"one": gan.pairs["critic"], "two": gan.pairs["critic"]}
-    with pytest.raises(ValueError, match="the same optimizer stands under two names"):
-        getattr(amptui, way)(twice)
+        getattr(amptui, way)(*arguments)
     assert not runs.exists()
 
 
