@@ -5,56 +5,41 @@ Heavy imports (torch, textual) happen inside functions: the screen opens before 
 
 import argparse
 import sys
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 from amptui.base.errors import AmptuiError
 from amptui.base.prompt import complain, put, replace_closed_streams
 from amptui.base.terminal import can_show_a_screen
 from amptui.base.version import __version__
-from amptui.command import (
-    advise,
-    attach,
-    bench,
-    compare,
-    doctor,
-    export,
-    machine,
-    models,
-    relay,
-    replay,
-    run,
-    runs,
-    train,
-)
+from amptui.command import measure, runs, train
 from amptui.command.parser import Parser
 
+_Command = tuple[str, Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int]]
+"""What the help says of it; what adds its options; what runs it and returns the exit status."""
 
-class _Command(Protocol):
-    """A module of ``amptui.command``."""
-
-    def add_options(self, parser: argparse.ArgumentParser, /) -> None:
-        """Describe the command and its options."""
-
-    def run(self, options: argparse.Namespace, /) -> int:
-        """Do what the command does; return the exit status."""
-
-
-COMMANDS: dict[str, tuple[str, _Command]] = {
-    "train": ("train a model and watch it", train),
-    "run": ("run a script of yours and watch its training", run),
-    "attach": ("watch a live run from any terminal", attach),
-    "runs": ("list runs and their status", runs),
-    "advise": ("recommend a precision for a model or a script", advise),
-    "bench": ("benchmark a model in every precision", bench),
-    "replay": ("play back a recorded run", replay),
-    "compare": ("compare runs: curves, figures, final losses", compare),
-    "export": ("export a run to CSV, TensorBoard or HTML", export),
-    "doctor": ("check what this machine can do", doctor),
-    "models": ("list the built-in models", models),
+COMMANDS: dict[str, _Command] = {
+    "train": ("train a model and watch it", train.add_train_options, train.run_train),
+    "run": ("run a script of yours and watch its training", train.add_run_options, train.run_run),
+    "attach": ("watch a live run from any terminal", runs.add_attach_options, runs.run_attach),
+    "runs": ("list runs and their status", runs.add_runs_options, runs.run_runs),
+    "advise": (
+        "recommend a precision for a model or a script",
+        measure.add_advise_options,
+        measure.run_advise,
+    ),
+    "bench": ("benchmark a model in every precision", measure.add_bench_options, measure.run_bench),
+    "replay": ("play back a recorded run", runs.add_replay_options, runs.run_replay),
+    "compare": (
+        "compare runs: curves, figures, final losses",
+        runs.add_compare_options,
+        runs.run_compare,
+    ),
+    "export": ("export a run to CSV, TensorBoard or HTML", runs.add_export_options, runs.run_export),
+    "doctor": ("check what this machine can do", measure.add_doctor_options, measure.run_doctor),
+    "models": ("list the built-in models", lambda _parser: None, measure.run_models),
 }
 
-HIDDEN_COMMANDS: dict[str, _Command] = {"relay": relay}
+HIDDEN_COMMANDS: dict[str, _Command] = {"relay": ("", runs.add_relay_options, runs.run_relay)}
 """What amptui starts itself, on another machine."""
 
 
@@ -77,17 +62,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str] | None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments and arguments[0].endswith(":"):
-        return machine.run(arguments)
+        return runs.list_machine(arguments, _run)
     parser = build_parser(arguments[:1])
     options = parser.parse_args(arguments)
     if options.command is not None:
-        return _command(options.command).run(options)
+        run = (COMMANDS | HIDDEN_COMMANDS)[options.command][2]
+        return run(options)
     if not can_show_a_screen():
         put(parser.format_help())
         return 0
-    from amptui.command.run_list import browse_runs
-
-    return browse_runs(_run)
+    return runs.browse_runs(_run)
 
 
 def build_parser(first: Sequence[str] = ()) -> argparse.ArgumentParser:
@@ -102,12 +86,8 @@ def build_parser(first: Sequence[str] = ()) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"amptui {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for name, (words, command) in COMMANDS.items():
-        command.add_options(commands.add_parser(name, help=words))
+    for name, (words, add_options, _) in COMMANDS.items():
+        add_options(commands.add_parser(name, help=words))
     for name in HIDDEN_COMMANDS.keys() & set(first):
-        HIDDEN_COMMANDS[name].add_options(commands.add_parser(name))
+        HIDDEN_COMMANDS[name][1](commands.add_parser(name))
     return parser
-
-
-def _command(name: str) -> _Command:
-    return HIDDEN_COMMANDS[name] if name in HIDDEN_COMMANDS else COMMANDS[name][1]

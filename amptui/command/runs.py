@@ -1,14 +1,63 @@
-"""Lists runs."""
+"""The commands for runs that exist: list, show, play back, compare and export them, here or elsewhere."""
 
 import argparse
+import gc
 import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from amptui.command.option_values import positive_int
-from amptui.command.parser import add_remote_command
+from amptui.base.errors import AmptuiError, UsageError
+from amptui.base.prompt import complain, say
+from amptui.base.terminal import can_show_a_screen
+from amptui.base.webhook import parse_webhook
+from amptui.command.option_values import finite_float, path, positive_float, positive_int
+from amptui.command.parser import (
+    Parser,
+    add_fps,
+    add_notify,
+    add_quiet,
+    add_remote_command,
+    add_run,
+    add_trust,
+)
 from amptui.recipe.request import PAGE_RUNS
 
+if TYPE_CHECKING:
+    from amptui.runs.remote import Remote
+    from amptui.tui.run_list.entry import RunSource
+    from amptui.tui.run_list.screen import Place, RunListApp
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+_SIGNALLED = 128
+"""An exit status above it means a signal, or a terminal that is gone: the list does not open again."""
+
+
+def add_attach_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Show a live run. Leaving the screen does not stop it. HOST:RUN is a run on another machine that "
+        "you reach with `ssh HOST`, HOST: its newest live run. If the connection is lost, amptui reconnects."
+    )
+    add_run(parser, default="the newest live run")
+    add_remote_command(parser.add_argument)
+    add_quiet(parser.add_argument)
+    add_notify(parser.add_argument)
+    add_fps(parser.add_argument)
+
+
+def run_attach(options: argparse.Namespace) -> int:
+    from amptui.process.launch import attach
+
+    # Not that of AMPTUI_NOTIFY, which the run itself uses: each news would come twice.
+    webhook = parse_webhook(options.notify) if options.notify else None
+    return attach(
+        options.run,
+        frames_per_second=options.fps,
+        quiet=options.quiet,
+        webhook=webhook,
+        remote_command=options.remote_command,
+    )
+
+
+def add_runs_options(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "List runs with their status and progress, newest first: as many as fit the terminal, or the newest "
         f"{PAGE_RUNS} in a pipe, a file or JSON. A last line, or standard error, says how many older runs "
@@ -26,7 +75,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--end", action="store_true", help=argparse.SUPPRESS)
 
 
-def run(options: argparse.Namespace) -> int:
+def run_runs(options: argparse.Namespace) -> int:
     from amptui.reports.runs_table import list_remote_runs, list_runs
 
     if options.machine is not None:
@@ -35,3 +84,157 @@ def run(options: argparse.Namespace) -> int:
         remote = host_of(options.machine, options.remote_command)
         return list_remote_runs(remote, json=options.json, out=sys.stdout, limit=options.limit)
     return list_runs(json=options.json, out=sys.stdout, limit=options.limit, with_end=options.end)
+
+
+def list_machine(arguments: Sequence[str], run: Callable[[Sequence[str]], int]) -> int:
+    """Browse the runs of the machine that ``HOST:`` names; print them where there is no terminal."""
+    parser = Parser(prog="amptui", description="List the runs of HOST, which you reach with `ssh HOST`.")
+    parser.add_argument("host", metavar="HOST:", help="a machine, with its colon")
+    add_remote_command(parser.add_argument)
+    options = parser.parse_args(arguments)
+    from amptui.runs.remote import host_of
+
+    remote = host_of(options.host, options.remote_command)
+    if can_show_a_screen():
+        return browse_runs(run, remote)
+    from amptui.reports.runs_table import list_remote_runs
+
+    return list_remote_runs(remote, json=False, out=sys.stdout)
+
+
+def browse_runs(run: Callable[[Sequence[str]], int], remote: "Remote | None" = None) -> int:
+    """Show the list of runs, here or of another machine, until the user leaves it; return the exit status.
+
+    ``run`` runs the command line of each choice; what error ends it stands below the list then. Call this
+    where a screen can be shown.
+    """
+    from amptui.reports.run_list import runs_here, runs_on
+
+    place: Place | None = None
+    message = ""
+    while True:
+        source = runs_here() if remote is None else runs_on(remote)  # ssh may ask for a password
+        app, status = _show_list(source, place, message)
+        if app.failure is not None and status <= _SIGNALLED:
+            raise app.failure
+        if status or app.chosen is None:
+            return status
+        place, message = app.place, ""
+        command = [app.chosen.action, *app.chosen.runs]
+        if remote is not None:
+            command = ["attach", *remote.arguments(app.chosen.runs[0])]
+        try:
+            status = run(command)
+        except AmptuiError as error:
+            complain(str(error))
+            status, message = error.exit_status, str(error)
+        if status > _SIGNALLED:
+            return status
+        gc.collect()  # the last screen, before the next one freezes what it finds
+
+
+def _show_list(source: "RunSource", place: "Place | None", message: str) -> tuple["RunListApp", int]:
+    """Show it until a run is chosen or the user leaves; the list, and the exit status of a user who left."""
+    from amptui.process.stop_signals import show
+    from amptui.tui.opening import Opening
+    from amptui.tui.run_list.frame import ListState, draw
+
+    first = ListState(entries=None, host=source.host)
+    with Opening(lambda canvas: draw(canvas, first)) as opening:
+        from amptui.tui.run_list.screen import Place, RunListApp
+
+        app = RunListApp(source, opening, place=place or Place(), message=message)
+        return app, show(app, opening)
+
+
+def add_replay_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Play back a recorded run on the screen, without torch or a GPU."
+    add_run(parser)
+    add_trust(parser)
+    parser.add_argument(
+        "--speed", type=positive_float, default=1.0, metavar="X", help="playback speed (default: 1)"
+    )
+
+
+def run_replay(options: argparse.Namespace) -> int:
+    from amptui.process.replay import replay
+    from amptui.runs.find import find_run
+
+    return replay(find_run(options.run, trust=options.trust), speed=options.speed)
+
+
+def add_compare_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Compare finished or running runs on one screen. Runs that differ only in the seed are one group. "
+        "Without a terminal, write tables."
+    )
+    add = parser.add_argument
+    add(
+        "runs",
+        metavar="RUN",
+        nargs="+",
+        help="a run's folder, journal or name, or a model's name for its newest run; the first is the "
+        "baseline",
+    )
+    add_trust(parser)
+    add("--target-loss", type=finite_float, metavar="X", help="show the training time to a loss of X")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--plain", action="store_true", help="write tables instead of showing the screen")
+    how.add_argument("--json", action="store_true", help="write one JSON object to standard output")
+    add("--html", type=path, metavar="FILE", help="write a self-contained page to share")
+
+
+def run_compare(options: argparse.Namespace) -> int:
+    from amptui.reports.compare import compare
+
+    return compare(
+        options.runs,
+        plain=options.plain,
+        json=options.json,
+        html=options.html,
+        target_loss=options.target_loss,
+        trust=options.trust,
+    )
+
+
+def add_export_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Export a run to one or more formats."
+    add_run(parser)
+    add_trust(parser)
+    parser.add_argument(
+        "--csv",
+        type=path,
+        metavar="FILE",
+        help="a table of all steps, and a second one of the ranks",
+    )
+    parser.add_argument("--tensorboard", type=path, metavar="DIR", help="event files for TensorBoard")
+    parser.add_argument("--html", type=path, metavar="FILE", help="a self-contained page to share")
+
+
+def run_export(options: argparse.Namespace) -> int:
+    from amptui.reports.export import export
+    from amptui.runs.find import find_run
+
+    places = {"csv": options.csv, "tensorboard": options.tensorboard, "html": options.html}
+    if not any(places.values()):
+        raise UsageError("no export format given", hint="use --csv FILE, --tensorboard DIR or --html FILE")
+    journal = find_run(options.run, trust=options.trust)
+    exported = export(journal, **places)
+    files = ", ".join(str(place) for place in (*places.values(), exported.ranks_csv) if place is not None)
+    say(f"{journal}: exported {exported.steps:,} steps to {files}")
+    if exported.passed_over:
+        complain(exported.passed_over)
+    return 0
+
+
+def add_relay_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Connect standard input and output to a live run. `amptui attach HOST:RUN` starts it on HOST."
+    )
+    parser.add_argument("run", metavar="RUN", nargs="?", default="", help="as for `amptui attach`")
+
+
+def run_relay(options: argparse.Namespace) -> int:
+    from amptui.runs.relay import relay
+
+    return relay(options.run)

@@ -1,4 +1,4 @@
-"""Trains a model: alone, with ranks of its own, or as one rank of a launcher."""
+"""The commands that train: a model, alone, with ranks or as one rank of a launcher; or a user's script."""
 
 import argparse
 import gc
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from amptui.ranks.world import World
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_train_options(parser: argparse.ArgumentParser) -> None:
     parser.description = "Train a model and watch it live. Without a terminal, write plain lines."
     parser.epilog = (
         "On Ctrl+C, SIGTERM, or a signal that batch systems send before they kill a job (SIGUSR1, SIGUSR2, "
@@ -138,7 +138,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_fps(add)
 
 
-def run(options: argparse.Namespace) -> int:
+def run_train(options: argparse.Namespace) -> int:
     # What is imported before the first frame is never garbage, and collecting takes a seventh of the time
     # until that frame. Starting the training turns the collector on again.
     gc.disable()
@@ -210,3 +210,41 @@ def _plan(options: argparse.Namespace, given: dict[str, Any]) -> "Plan":
     if options.model is None:
         raise UsageError("MODEL is missing", hint="`amptui models` lists some; --resume continues a run")
     return launch.plan_new(TrainRequest(**with_data(given)), options.run_dir)
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "amptui run [options] (SCRIPT | -m MODULE) [ARGUMENT ...]"
+    parser.description = (
+        "Run a Python script in a new process and show its training: a script that calls amptui.watch() or "
+        "amptui.observe(), or with --observe any script that trains with torch.optim. Without a terminal, "
+        "the script's output passes through."
+    )
+    parser.epilog = (
+        "The exit status is the script's, unless you close the screen before the script ends. It is 3 if the "
+        "script's is 0 but records could not be saved."
+    )
+    add = parser.add_argument
+    add("-m", dest="module", action="store_true", help="run a module, as `python -m MODULE` does")
+    add("--observe", action="store_true", help="observe a script that does not call amptui")
+    add("--run-dir", type=path, metavar="DIR", help="folder of this run (default: a new one)")
+    add("--headless", action="store_true", help="pass the script through instead of showing the screen")
+    add_quiet(add)
+    add_notify(add)
+    add_fps(add)
+    add("script", metavar="SCRIPT", help="the script's file, or torchrun; with -m, a module")
+    rest = add("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="the script's own arguments")
+    rest.required = False  # argparse says of a missing SCRIPT that both are required
+
+
+def run_run(options: argparse.Namespace) -> int:
+    from amptui.guest.run_script import run_script
+
+    hand_over_webhook(options.notify)
+    return run_script(
+        [*(["-m"] if options.module else []), options.script, *options.arguments],
+        run_dir=options.run_dir,
+        observe=options.observe,
+        screen=not options.headless and can_show_a_screen(),
+        frames_per_second=options.fps,
+        quiet=options.quiet,
+    )

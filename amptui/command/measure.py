@@ -1,10 +1,20 @@
-"""Recommends a precision for a model or a script."""
+"""The commands that say what pays here: advise and bench, what the machine can do, which models there are."""
 
 import argparse
 
 from amptui.base.errors import UsageError
 from amptui.base.notify_url import take_url
-from amptui.command.option_values import count, path, positive_float, positive_int, precisions
+from amptui.base.prompt import say
+from amptui.command.option_values import (
+    MAX_ROUNDS,
+    count,
+    path,
+    positive_float,
+    positive_int,
+    positive_ints,
+    precisions,
+    rounds,
+)
 from amptui.command.parser import (
     Parser,
     add_data,
@@ -21,12 +31,13 @@ from amptui.recipe.request import (
     ADVISE_MINUTES,
     FRAMEWORKS,
     AdviseRequest,
+    BenchRequest,
     TrainRequest,
     option_of,
 )
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_advise_options(parser: argparse.ArgumentParser) -> None:
     parser.usage = "amptui advise [options] (MODEL | SCRIPT [ARGUMENT ...])"
     parser.description = (
         "Recommend FP32, bf16, fp16 or fp8 for a model or a script. Measures speed, memory, overflow, "
@@ -78,7 +89,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--html", type=path, metavar="FILE", help="write a self-contained page to share")
 
 
-def run(options: argparse.Namespace) -> int:
+def run_advise(options: argparse.Namespace) -> int:
     from amptui.reports.advise import advise
 
     take_url()  # the scripts that are started here are no runs of anybody's
@@ -100,3 +111,79 @@ def run(options: argparse.Namespace) -> int:
         html=options.html,
     )
     return advise(request, json=options.json)
+
+
+def add_bench_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Benchmark a model in every precision, in alternating blocks of steps. With --compile, measure each "
+        "precision compiled and eager."
+    )
+    add_model(parser)
+    add = parser.add_argument_group("benchmark").add_argument
+    add(
+        "--precisions",
+        type=precisions,
+        metavar="A,B,...",
+        help="precisions to compare; the first is the baseline (default: all that make sense on this "
+        "machine)",
+    )
+    add(
+        "--batch-size",
+        type=positive_ints,
+        default=(None,),
+        metavar="N[,N...]",
+        help="samples per step; several sizes run one after the other (default: the model's)",
+    )
+    add(
+        "--rounds",
+        type=rounds,
+        metavar="N",
+        help=f"stop after N rounds (default: once ratios are known to within 1%%, at most {MAX_ROUNDS})",
+    )
+    add_recipe(add)
+    add = parser.add_argument_group("model and device").add_argument
+    add_device(add)
+    add_speed(add)
+    add = parser.add_argument_group("files and output").add_argument
+    add_data(add)
+    add("--run-dir", type=path, metavar="DIR", help="save the runs there (default: none is saved)")
+    add("--json", action="store_true", help="write one JSON object to standard output instead of tables")
+
+
+def run_bench(options: argparse.Namespace) -> int:
+    from amptui.reports.bench import bench
+
+    given = training_fields(options)
+    del given["batch_size"]
+    training = TrainRequest(**with_data(given))
+    request = BenchRequest(
+        training=training,
+        precisions=options.precisions,
+        batch_sizes=options.batch_size,
+        rounds=options.rounds,
+        run_dir=options.run_dir,
+    )
+    return bench(request, json=options.json)
+
+
+def add_doctor_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Check what this machine can do. Each problem is listed with its fix. "
+        "The exit status is 1 if training cannot run."
+    )
+    parser.add_argument("--json", action="store_true", help="write every check as one JSON line")
+
+
+def run_doctor(options: argparse.Namespace) -> int:
+    from amptui.reports.doctor import doctor
+
+    return doctor(json=options.json)
+
+
+def run_models(_options: argparse.Namespace) -> int:
+    from amptui.models import CATALOGUE
+
+    width = max(map(len, CATALOGUE))
+    for name, (_, lesson) in CATALOGUE.items():
+        say(f"{name:{width}}  {lesson}")
+    return 0
