@@ -285,7 +285,10 @@ FAULTS: list[tuple[Watcher, tuple[str, ...]]] = [
     (
         Watch("closure"),
         (
+            f"{ENGINE}.precision_switch.PrecisionSwitch.attempt",
             f"{ENGINE}.precision_switch.PrecisionSwitch.take",
+            f"{ENGINE}.probes.schedule.Probes.after_backward",
+            f"{ENGINE}.probes.module_trace.ModuleTrace.__enter__",
             f"{GUEST}.switched_optimizer.SwitchedOptimizer._follow_switch",
             f"{GUEST}.switched_optimizer.SwitchedOptimizer._forget_step_again",
         ),
@@ -334,7 +337,8 @@ def test_a_fault_of_ours_costs_one_line_and_no_bit(
     truth = by_hand(watcher, situation)
     monkeypatch.setattr(place, fail)
     capsys.readouterr()
-    training, _ = trained(watcher, situation, runs, {})
+    asked: dict[int, Sequence[Request]] = {3: [{"request": "trace"}]} if "ModuleTrace" in place else {}
+    training, _ = trained(watcher, situation, runs, asked)
     assert training.digests() == truth.digests
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("amptui: ")]
     notes = [note["text"] for note in only_run(runs).of("Note")] if runs.exists() else []

@@ -1,6 +1,7 @@
 """The search for the loop of a script that says nothing: which model it finds, and what it leaves alone."""
 
 import gc
+import signal
 import traceback
 import weakref
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import optimizer as torch_optimizer
 
+import amptui
 from amptui.guest.auto_observe import observe_from_first_step, search_loop
 from amptui.guest.loop.observed_loop import ObservedLoop
 from amptui.guest.loop.parameter_owner import LooseParameters, owner_of
@@ -108,6 +110,29 @@ def test_an_error_has_no_frame_of_ours_wherever_it_is_caught(runs: Path) -> None
     assert [(record.step, record.loss_form) for record in steps_in(runs) if not record.optimizer] == [
         *((1, ""), (2, "no backward")),
     ]
+
+
+def test_an_alarm_of_the_script_that_finds_us_at_work_reaches_the_script(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def alarm(*_: object) -> None:
+        raise TimeoutError
+
+    loop = Loop("fp32")
+    searched(loop, 1)
+    before = signal.signal(signal.SIGUSR1, alarm)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                "amptui.guest.loop.loop_step.StepFacts", lambda *_: signal.raise_signal(signal.SIGUSR1)
+            )
+            with pytest.raises(TimeoutError) as raised:
+                loop.train_step(2)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    ours = str(Path(amptui.__file__).parent)
+    assert not [entry.path for entry in raised.traceback if str(entry.path).startswith(ours)]
+    loop.train_step(3)
 
 
 # ---------------------------------------------------------------------------------- whose parameters
