@@ -16,7 +16,7 @@ import torch
 from hypothesis import strategies as st
 
 from amptui.data import vision
-from amptui.data.synthetic import synthetic_images
+from amptui.data.vision import synthetic_images
 from amptui.engine.float8 import torchao_trouble
 from tests import deprecations
 from tests.faults.watched import Lives

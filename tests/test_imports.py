@@ -26,7 +26,7 @@ def loaded_by(statement: str) -> set[str]:
     ("statement", "allowed"),
     [
         ("import amptui", set()),
-        ("import amptui.cli, amptui.recipe.modelspec, amptui.reports.runs_table, amptui.runs.find", set()),
+        ("import amptui.cli, amptui.reports.runs_table, amptui.runs.find", set()),
         ("import amptui.records.run, amptui.records.control, amptui.base.errors, amptui.base.units", set()),
         ("import amptui.recipe.request", set()),
         ("import amptui.records.codec", set()),

@@ -1,5 +1,7 @@
 """MNIST and CIFAR-10 as torchvision keeps and reads them, or synthetic images in their place.
 
+Synthetic ones are smooth random patterns, shifted and faded, in noise.
+
 Downloads are our own: torchvision's has no timeout, cannot be stopped, prints, and unpacks in place, where
 another rank may be reading.
 """
@@ -10,7 +12,7 @@ import tarfile
 import threading
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http.client import HTTPException
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,10 +22,11 @@ from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 import torch
+from torch import Tensor
+from torch.nn import functional
 
 from amptui.base.errors import DataError
 from amptui.data.sources import Arrays, Data, DataRequest, Named, Progress, real_or_stand_in
-from amptui.data.synthetic import synthetic_images
 
 DOWNLOAD_AGAIN = "delete or rename it to download it again"
 """What to do about a corrupt file."""
@@ -44,6 +47,18 @@ VALIDATION_SAMPLES = 10_000
 
 ANSWER_SECONDS, STALL_SECONDS = 5.0, 15.0
 """How long to wait for the first byte of a file, and for the next one."""
+
+_CLASSES = 10
+_PATTERNS = 5
+"""Of each class."""
+
+_PATTERNS_SEED = 0
+_COARSE_PIXELS = 6
+"""Patterns are noise of this height and width, enlarged."""
+_MAX_SHIFT_PIXELS = 5
+_NOISE = 0.25
+"""Standard deviation, where a pattern's is 1."""
+_CHUNK_SAMPLES = 2_000
 
 _Archives = Mapping[str, tuple[Sequence[str], str]]
 """The URLs and the MD5 of each archive, by its path below the folder of all data sets."""
@@ -111,6 +126,60 @@ def _synthetic(
         return Arrays(*synthetic_images(samples, shape, seed=seed, inverted=inverted, progress=progress))
 
     return Named(name, lambda: Data(name, False, drawn(train_samples, 0), drawn(VALIDATION_SAMPLES, 1)))
+
+
+def synthetic_images(
+    samples: int,
+    shape: tuple[int, int, int],
+    *,
+    seed: int,
+    inverted: bool = False,
+    progress: Callable[[int], object] = lambda _finished: None,
+) -> tuple[Tensor, Tensor]:
+    """Images of ten classes: uint8 [samples, *shape], ``shape`` being channels, height and as large a width.
+
+    Labels are int64 [samples], uniformly random. Every seed draws other images of the same classes. They are
+    white on black; with ``inverted`` on grey, half of their channels negative, of which a linear model learns
+    little. ``progress`` gets how many are finished; an exception from it ends the work.
+    """
+    views = _views(shape)
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(_CLASSES, (samples,), generator=generator)
+    noise = torch.randn(min(samples, _CHUNK_SAMPLES), *shape, generator=generator).mul_(_NOISE)
+    images = torch.empty(samples, *shape, dtype=torch.uint8)
+    finished = 0
+    for some, chunk in zip(labels.split(_CHUNK_SAMPLES), images.split(_CHUNK_SAMPLES), strict=True):
+        chunk.copy_(_drawn(views, noise, some, inverted, generator))
+        finished += len(some)
+        progress(finished)
+    return images, labels
+
+
+def _views(shape: tuple[int, int, int]) -> Tensor:
+    """All patterns at all shifts, without copies: [classes * patterns, shifts, shifts, *shape]."""
+    channels, pixels, _ = shape
+    generator = torch.Generator().manual_seed(_PATTERNS_SEED)
+    coarse = torch.randn(_CLASSES * _PATTERNS, channels, _COARSE_PIXELS, _COARSE_PIXELS, generator=generator)
+    smooth = functional.interpolate(coarse, size=pixels + _MAX_SHIFT_PIXELS, mode="bicubic")
+    smooth /= smooth.std(dim=(1, 2, 3), keepdim=True)
+    return smooth.unfold(2, pixels, 1).unfold(3, pixels, 1).permute(0, 2, 3, 1, 4, 5)
+
+
+def _drawn(
+    views: Tensor, noise: Tensor, labels: Tensor, inverted: bool, generator: torch.Generator
+) -> Tensor:
+    """One image of each label, float32, to be cut off below 0 and above 255."""
+    samples = len(labels)
+    patterns = labels * _PATTERNS + torch.randint(_PATTERNS, (samples,), generator=generator)
+    y, x = torch.randint(_MAX_SHIFT_PIXELS + 1, (2, samples), generator=generator)
+    contrast = torch.empty(samples, 1, 1, 1).uniform_(0.1, 1.0, generator=generator)
+    if inverted:
+        contrast = contrast * (2 * torch.randint(2, (samples, views.shape[3], 1, 1), generator=generator) - 1)
+    images = views[patterns, y, x].mul_(contrast)
+    images += noise[torch.randint(len(noise), (samples,), generator=generator)]
+    # Around grey only the sign tells a pattern from its negative; on black half of it would be cut off.
+    images = images.mul_(0.25).add_(0.5) if inverted else images.mul_(0.5)
+    return images.mul_(255).clamp_(0, 255)
 
 
 def _complete(request: DataRequest, folder: str, checksums: Mapping[str, str], archives: _Archives) -> None:

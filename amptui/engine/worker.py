@@ -15,8 +15,7 @@ from amptui.base.fork import in_forks
 from amptui.base.prompt import complain
 from amptui.base.text import one_line
 from amptui.engine.phase_progress import PhaseProgress
-from amptui.recipe.modelspec import ModelSpec
-from amptui.recipe.request import TrainRequest
+from amptui.recipe.request import ModelSpec, TrainRequest
 from amptui.records.control import Control
 from amptui.records.keeping import WeightsSaved
 from amptui.records.run import Note, Phase, PhaseChanged, Record, RunFailed, RunFinished, RunStarted

@@ -24,8 +24,7 @@ from amptui.base.webhook import Webhook
 from amptui.process.stop_signals import blocked_stop_signals
 from amptui.process.watched_run import LocalRun, WatchedRun
 from amptui.ranks.world import refuse_unsupported
-from amptui.recipe.modelspec import ModelSpec, parse_model
-from amptui.recipe.request import SAFETENSORS, TrainRequest, option_of
+from amptui.recipe.request import SAFETENSORS, ModelSpec, TrainRequest, option_of, parse_model
 from amptui.records.run import RunFailed
 from amptui.runs.find import live_run, refuse_running_elsewhere, resumable
 from amptui.runs.lock import RunLock

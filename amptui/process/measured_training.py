@@ -13,8 +13,7 @@ from typing import NoReturn
 from amptui.base.errors import AmptuiError
 from amptui.process.recorder import Listener
 from amptui.process.training import LOOK_INTERVAL_SECONDS, Training, follow, wire
-from amptui.recipe.modelspec import ModelSpec
-from amptui.recipe.request import TrainRequest
+from amptui.recipe.request import ModelSpec, TrainRequest
 from amptui.runs.rundir import create_run_dir
 from amptui.telemetry.view import SessionView
 

@@ -30,8 +30,7 @@ from amptui.process.stopping import Stopping
 from amptui.process.training import run_for_viewers, run_plainly
 from amptui.ranks.launchers import world_of
 from amptui.ranks.world import World, refuse_unsupported
-from amptui.recipe.modelspec import ModelSpec, parse_model
-from amptui.recipe.request import TrainRequest
+from amptui.recipe.request import ModelSpec, TrainRequest, parse_model
 from amptui.records.control import tell_nobody
 from amptui.records.keeping import UNSAVED_STATUS
 from amptui.records.run import Record, RunFailed

@@ -34,8 +34,7 @@ from amptui.process.recording import Recording
 from amptui.process.stop_signals import StopSignals
 from amptui.process.stopping import Stopping, lost_words, signal_of
 from amptui.ranks.world import World
-from amptui.recipe.modelspec import ModelSpec
-from amptui.recipe.request import TrainRequest
+from amptui.recipe.request import ModelSpec, TrainRequest
 from amptui.records.control import Control
 from amptui.records.run import Note, PhaseChanged, RunFailed
 from amptui.runs import protocol

@@ -19,7 +19,7 @@ from amptui.ranks.agreement.rows import RankNumbers
 from amptui.ranks.launchers import LAUNCHER_GONE, LauncherLostError, LauncherWatch
 from amptui.ranks.numbers.meter import RankMeter, RankReport, blame
 from amptui.ranks.world import NO_SHARDED_XRAY, World
-from amptui.recipe.modelspec import ModelSpec
+from amptui.recipe.request import ModelSpec
 from amptui.recipe.request import HANG_SECONDS, TrainRequest
 from amptui.records.control import StopRequest, tell_nobody
 from amptui.records.ranks import RankLost, RankPhase, RanksStarted

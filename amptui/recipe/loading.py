@@ -12,7 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from amptui.base.errors import ExperimentError, UsageError
 from amptui.recipe.experiment import Experiment
 from amptui.recipe.modelfile import import_file
-from amptui.recipe.modelspec import ModelSpec
+from amptui.recipe.request import ModelSpec
 
 _BOOLEANS = {
     "true": True,

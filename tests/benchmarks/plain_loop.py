@@ -16,7 +16,7 @@ from amptui.data.sources import DataRequest
 from amptui.device.accelerator import enter_device
 from amptui.engine import building, setup
 from amptui.recipe.loading import build_experiment, load_class
-from amptui.recipe.modelspec import parse_model
+from amptui.recipe.request import parse_model
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 

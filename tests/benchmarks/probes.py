@@ -26,8 +26,7 @@ from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.probes.module_trace import ModuleTrace
 from amptui.engine.trainer import Trainer
 from amptui.recipe.loading import build_experiment, load_class
-from amptui.recipe.modelspec import parse_model
-from amptui.recipe.request import TrainRequest
+from amptui.recipe.request import TrainRequest, parse_model
 from amptui.records.control import Control, XRayRequest
 from amptui.records.findings import Float16Window, XRayTaken
 from amptui.records.run import Record

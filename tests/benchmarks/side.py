@@ -17,8 +17,7 @@ from amptui.engine import setup
 from amptui.engine.worker import TrainingThread
 from amptui.process.launch import plan_new
 from amptui.process.training import wire
-from amptui.recipe.modelspec import parse_model
-from amptui.recipe.request import TrainRequest
+from amptui.recipe.request import TrainRequest, parse_model
 from amptui.records.control import Control
 from tests.benchmarks import plain_loop, stamps, tutorial_loop
 

@@ -12,8 +12,7 @@ from torch.utils.data import DataLoader
 from torchvision.datasets import MNIST
 from torchvision.transforms import ToTensor
 
-from amptui.data.synthetic import synthetic_images
-from amptui.data.vision import MNIST_FOLDER, MNIST_MD5
+from amptui.data.vision import MNIST_FOLDER, MNIST_MD5, synthetic_images
 from amptui.models.mnist_deep import DeepCnn
 from tests.benchmarks.plain_loop import DTYPES
 from tests.benchmarks.stamps import StampWriter

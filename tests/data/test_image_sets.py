@@ -21,7 +21,7 @@ from torchvision.datasets import CIFAR10, MNIST
 from amptui.base.errors import DataError
 from amptui.data import vision
 from amptui.data.sources import Data, DataRequest, Progress
-from amptui.data.synthetic import synthetic_images
+from amptui.data.vision import synthetic_images
 
 Watch = Callable[..., Any]
 

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from amptui.engine.worker import TrainingThread
-from amptui.recipe.modelspec import ModelSpec, parse_model
-from amptui.recipe.request import TrainRequest
+from amptui.recipe.request import ModelSpec, TrainRequest, parse_model
 from amptui.records.control import Control
 from amptui.records.run import Record, RunFailed, RunFinished
 from tests.terminal import KNOBS

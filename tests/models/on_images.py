@@ -8,7 +8,7 @@ import torch
 
 from amptui import Data, DataRequest, Experiment
 from amptui.data.sources import Arrays
-from amptui.data.synthetic import synthetic_images
+from amptui.data.vision import synthetic_images
 from amptui.engine import setup
 from amptui.engine.prepared import Prepared
 from amptui.recipe.request import TrainRequest

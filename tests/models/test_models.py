@@ -12,7 +12,7 @@ from amptui import Data, DataRequest, Experiment
 from amptui.data.sources import Arrays
 from amptui.models import CATALOGUE
 from amptui.recipe.loading import load_class
-from amptui.recipe.modelspec import parse_model
+from amptui.recipe.request import parse_model
 from amptui.records.findings import FlopsCounted
 from amptui.records.run import EpochFinished
 from amptui.records.steps import StepRecord

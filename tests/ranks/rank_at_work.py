@@ -30,8 +30,7 @@ from amptui.ranks.agreement.control import RankControl
 from amptui.ranks.agreement.rows import RankNumbers
 from amptui.ranks.launchers import world_of
 from amptui.ranks.thread import RankThread
-from amptui.recipe.modelspec import parse_model
-from amptui.recipe.request import TrainRequest
+from amptui.recipe.request import TrainRequest, parse_model
 from amptui.records.answers import RequestRefused, RequestTaken
 from amptui.records.control import (
     CheckpointRequest,

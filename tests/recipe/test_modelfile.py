@@ -13,7 +13,7 @@ from amptui import Experiment
 from amptui.base.errors import ExperimentError, UsageError
 from amptui.models import CATALOGUE
 from amptui.recipe.loading import build_experiment, load_class
-from amptui.recipe.modelspec import ModelSpec, parse_model
+from amptui.recipe.request import ModelSpec, parse_model
 
 BODY = """
 from amptui import Experiment

@@ -16,8 +16,7 @@ from amptui.base.text import inert_line
 from amptui.process.measured_training import leave_at_once
 from amptui.process.plain_lines import separate_stdout
 from amptui.process.stop_signals import StopSignals
-from amptui.recipe.modelspec import parse_model
-from amptui.recipe.request import AdviseRequest
+from amptui.recipe.request import AdviseRequest, parse_model
 from amptui.records.control import Control
 from amptui.reports.advise.advice_report import Recommendation, advice_page, report_json, report_lines
 from amptui.reports.advise.evidence import Evidence, Exclusion

@@ -16,8 +16,7 @@ from amptui.diagnosis.amp_finding import Finding
 from amptui.engine.ab_test import MAX_ROUNDS
 from amptui.process.measured_training import TrainingEnd, free_memory, measure_training
 from amptui.process.training import Training
-from amptui.recipe.modelspec import ModelSpec
-from amptui.recipe.request import TrainRequest
+from amptui.recipe.request import ModelSpec, TrainRequest
 from amptui.records.control import StopRequest
 from amptui.records.run import LOW_PRECISIONS, Record, base_precision
 from amptui.records.steps import Steps

@@ -20,8 +20,7 @@ from amptui.process.measured_training import free_memory, leave_at_once, measure
 from amptui.process.plain_lines import separate_stdout
 from amptui.process.stop_signals import StopSignals
 from amptui.process.training import Training
-from amptui.recipe.modelspec import ModelSpec, parse_model
-from amptui.recipe.request import BenchRequest, TrainRequest
+from amptui.recipe.request import BenchRequest, ModelSpec, TrainRequest, parse_model
 from amptui.records.control import ComparisonRequest, Control, PauseRequest, StopRequest
 from amptui.records.findings import Float8Layers, ModelCompiled
 from amptui.records.run import PRECISIONS, Record, is_emulated
