@@ -2,9 +2,8 @@
 
 import os
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +12,14 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from amptui.base.errors import DataError, OutputError, UsageError
-from amptui.base.runfiles import clear_of_streams, temporary_beside
+from amptui.base.runfiles import temporary_beside
+from amptui.base.text import one_line
 from amptui.engine.checkpoint.states import load_plain, save_whole
 from amptui.recipe.experiment import Experiment
 from amptui.recipe.request import SAFETENSORS
 
 _COMPILED = "_orig_mod."
 """What ``torch.compile(module)`` puts before the names of the module's parameters."""
-
-_MAX_NAMES = 3
-"""Names in an error's line at most."""
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
@@ -31,19 +28,13 @@ def load_weights(model: nn.Module, path: Path) -> None:
     Raises UsageError where names or shapes differ from the model's, and DataError for a file that holds no
     plain ``state_dict``.
     """
-    model_state = model.state_dict()
+    names = {_plain_name(name): name for name in model.state_dict()}
     file_state = {_plain_name(name): value for name, value in _read(path).items()}
-    names = {_plain_name(name): name for name in model_state}
-    tensors = {plain: model_state[name] for plain, name in names.items()}
-    differences = [
-        *_listed("the file lacks", (name for name in names if name not in file_state)),
-        *_listed("the model has no", (name for name in file_state if name not in names)),
-        *_listed("other shapes:", _other_shapes(file_state, tensors)),
-    ]
-    if differences:
-        what = f"{path} does not fit the model: {'; '.join(differences)}"
-        raise UsageError(what, hint="check the model and its options")
-    model.load_state_dict(OrderedDict((names[plain], value) for plain, value in file_state.items()))
+    try:
+        model.load_state_dict({names.get(plain, plain): value for plain, value in file_state.items()})
+    except RuntimeError as error:
+        what = f"{path} does not fit the model: {one_line(str(error)).removesuffix('.')}"
+        raise UsageError(what, hint="check the model and its options") from error
 
 
 def save_weights(
@@ -66,7 +57,7 @@ def save_weights(
         else:
             # Readable by whom the umask lets, as a file that the user saves.
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            save_whole(state, clear_of_streams(os.open(unfinished, flags, 0o666)))
+            save_whole(state, os.open(unfinished, flags, 0o666))
         unfinished.replace(path)
     except Exception as error:  # safetensors raises its own error for a full disk
         why = getattr(error, "strerror", None) or str(error).partition("\n")[0]
@@ -123,23 +114,3 @@ def _plain_state(state: Mapping[str, Any]) -> "OrderedDict[str, Any]":
 
 def _plain_name(name: str) -> str:
     return name.replace(_COMPILED, "")
-
-
-def _other_shapes(file_state: Mapping[str, Any], model_state: Mapping[str, Any]) -> Iterable[str]:
-    for name, expected in model_state.items():
-        tensor = file_state.get(name)
-        if isinstance(tensor, Tensor) and isinstance(expected, Tensor) and tensor.shape != expected.shape:
-            yield f"{name} is {_shape(tensor)}, not {_shape(expected)}"
-
-
-def _shape(tensor: Tensor) -> str:
-    return "x".join(map(str, tensor.shape)) or "a number"
-
-
-def _listed(what: str, names: Iterable[str]) -> Iterable[str]:
-    """``the file lacks a, b, c and 4 more``; nothing where there are no names."""
-    remaining = iter(names)
-    shown_names = list(islice(remaining, _MAX_NAMES))
-    if shown_names:
-        more = sum(1 for _ in remaining)
-        yield f"{what} {', '.join(shown_names)}" + (f" and {more} more" if more else "")

@@ -61,12 +61,12 @@ class Checkpoint:
     """The state of the training loop."""
     ranks: list[dict[str, Any]] = field(default_factory=list)
     """Of the other ranks from rank 1 on: their ``batches``, ``draws`` and ``epoch_draws``, and the number of
-    their ``gpu``; empty for a single process, whose file then has no such entry."""
+    their ``gpu``; empty for a single process."""
     added_groups: list[dict[str, bool]] = field(default_factory=list)
     """Parameter groups that the optimizer got while training: each parameter's name in the model, and whether
-    it is trained. The file of another run has no such entry."""
+    it is trained."""
     shards: Shards | None = None
-    """Where the parts of a sharded model are; the file of another has no such entry."""
+    """Where the parts of a sharded model are."""
     parts: list[Part] = field(default_factory=list)
     """This rank's, which are not in the file but will be in ``shards``."""
 
@@ -83,9 +83,6 @@ class Checkpoint:
 
 _ENTRIES = tuple(entry.name for entry in fields(Checkpoint) if entry.name != "parts")
 """What a file holds besides its format."""
-
-_OPTIONAL = ("ranks", "added_groups", "shards")
-"""Entries that are left out where they are empty."""
 
 
 class DamagedError(Exception):
@@ -155,7 +152,6 @@ def write(
     shards = checkpoint.shards
     content = {entry: getattr(checkpoint, entry) for entry in _ENTRIES}
     content["shards"] = shards.plain() if shards else None
-    content = {entry: value for entry, value in content.items() if value or entry not in _OPTIONAL}
     with opened_folder(folder) as opened:
         try:
             size_bytes = save_whole({"format": FORMAT, **content}, open_new(unfinished, folder=opened))
@@ -204,9 +200,9 @@ def read(path: Path, *, checksums: bool = True) -> Checkpoint:
     file_format = content.pop("format", None) if isinstance(content, dict) else None
     if file_format != FORMAT:
         raise DamagedError(f"its format is {file_format}, but this amptui reads {FORMAT}")
-    if different := (content.keys() ^ set(_ENTRIES)) - set(_OPTIONAL):
+    if different := content.keys() ^ set(_ENTRIES):
         raise DamagedError(f"unexpected or missing entries: {', '.join(sorted(map(str, different)))}")
-    if content.get("shards") is not None:
+    if content["shards"] is not None:
         content["shards"] = _checked_shards(content["shards"], path.parent, checksums=checksums)
     return Checkpoint(**content)
 

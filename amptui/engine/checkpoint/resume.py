@@ -21,10 +21,11 @@ from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from amptui.base.errors import RunFolderError, UsageError
+from amptui.base.text import one_line
 from amptui.device import accelerator
 from amptui.engine.checkpoint.data_position import DataPosition, random_states
 from amptui.engine.checkpoint.file import Checkpoint, DamagedError, checkpoint_name, checkpoints, read
-from amptui.engine.checkpoint.states import NotPlainError, Part, host_copy, own, plain_tensor, replaced
+from amptui.engine.checkpoint.states import NotPlainError, Part, host_copy, plain_tensor, replaced
 from amptui.engine.description import plain_fields
 from amptui.engine.prepared import Prepared
 from amptui.recipe.request import TrainRequest
@@ -237,8 +238,8 @@ def restore(
     try:
         _load(checkpoint, prepared, warn)
     except (RuntimeError, ValueError, KeyError) as error:
-        what = " ".join(str(error).split())[:500]
-        raise UsageError(f"checkpoint {name} is of a different model: {what}", hint=_START_NEW_RUN) from error
+        what = f"checkpoint {name} is of a different model: {one_line(str(error)).removesuffix('.')}"
+        raise UsageError(what, hint=_START_NEW_RUN) from error
     precision = checkpoint.precision
     why = prepared.unsupported.get(precision) or prepared.precisions[precision].reason_not_to_enter()
     if why:
@@ -294,7 +295,7 @@ def _add_groups(checkpoint: Checkpoint, prepared: Prepared) -> None:
 
 
 def _load(checkpoint: Checkpoint, prepared: Prepared, warn: Warn) -> None:
-    states = {"model": checkpoint.model, "optimizer": own(checkpoint.optimizer)}
+    states = {"model": checkpoint.model, "optimizer": checkpoint.optimizer}
     if checkpoint.shards:  # all of them, or this rank's part
         try:
             states = checkpoint.shards.fill(states, prepared.strategy.room(prepared.optimizer))
@@ -308,7 +309,7 @@ def _load(checkpoint: Checkpoint, prepared: Prepared, warn: Warn) -> None:
     extras = dict(_extras(prepared))
     for name in {**extras, **checkpoint.extras}:
         if name in extras and name in checkpoint.extras:
-            extras[name].load_state_dict(own(checkpoint.extras[name]))
+            extras[name].load_state_dict(checkpoint.extras[name])
         else:
             owner = "checkpoint" if name in checkpoint.extras else "experiment"
             warn(f"{name} was not restored: only the {owner} has it")

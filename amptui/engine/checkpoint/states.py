@@ -68,11 +68,6 @@ def plain_tensor(keys: Keys, tensor: Tensor) -> Tensor:
     return tensor
 
 
-def own(state: Any) -> Any:
-    """A copy of a state from a file, which does not keep the rest of the file in memory."""
-    return replaced(state, lambda _keys, tensor: tensor.clone())
-
-
 def _not_plain(keys: Keys, value: object) -> NotPlainError:
     where = ".".join(map(str, keys))
     return NotPlainError(f"{where} is a {type(value).__name__}, which a checkpoint cannot store")

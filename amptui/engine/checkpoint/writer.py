@@ -10,11 +10,12 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from amptui.base.text import one_line
 from amptui.engine.checkpoint.file import Checkpoint, Place, checkpoint_name, clear, prune, write
 from amptui.engine.checkpoint.states import Part
 from amptui.records.control import CheckpointRequest, Control, PendingRequest
 from amptui.records.keeping import CheckpointWritten, KeepingChanged
-from amptui.records.run import Note, Record, Severity
+from amptui.records.run import Note, Record
 
 Reason = Literal["asked", "epoch", "interval", "end"]
 
@@ -68,7 +69,8 @@ class CheckpointWriter:
         """What the next checkpoint answers."""
         self._lock = threading.Lock()  # guards the next two
         self._wanted: Reason | None = None
-        self._writing = False
+        self.writing = False
+        """Whether a checkpoint is being written."""
         self._thread: threading.Thread | None = None
         self.resume_command: Callable[[], str] = lambda: "amptui train --resume"
         """The command that resumes the run; "" if nothing does."""
@@ -89,11 +91,6 @@ class CheckpointWriter:
         return self._folder is not None and not self._control.is_copy
 
     @property
-    def writing(self) -> bool:
-        """Whether a checkpoint is being written."""
-        return self._writing
-
-    @property
     def way_back(self) -> str:
         """How to resume from the newest checkpoint, whose weights are sound; empty if there is none."""
         if self._folder is None or self._newest is None:
@@ -107,7 +104,8 @@ class CheckpointWriter:
 
     def want_epoch(self) -> None:
         """An epoch ended: a checkpoint is due, if ``epoch_budget`` has covered the last one."""
-        if self._affords_epoch():
+        earned_seconds = self._epoch_budget * (time.perf_counter() - self._last_end)
+        if earned_seconds >= self._last_blocked_seconds:
             self._want_epoch()
 
     def next_step(self, step: int) -> int | None:
@@ -123,7 +121,7 @@ class CheckpointWriter:
         request = self._control.take(CheckpointRequest)
         if not self.keeps:
             if request is not None:
-                self._say("warning", "no checkpoint: this run does not write any")
+                self._warn("no checkpoint: this run does not write any")
                 self._control.refuse(request, "unavailable", "this run does not write any")
             return None
         self._requests += () if request is None else (request,)
@@ -143,7 +141,7 @@ class CheckpointWriter:
 
         ``began`` is when the step boundary was reached, by ``perf_counter``. Do not call it during a write.
         """
-        assert not self._writing, "one at a time"
+        assert not self.writing, "one at a time"
         blocked_since = time.perf_counter()
         with self._lock:
             self._wanted = None
@@ -157,7 +155,7 @@ class CheckpointWriter:
         self._taken_step = checkpoint.step
         self._last_end = time.perf_counter()
         self._last_blocked_seconds = self._last_end - began
-        self._writing = True
+        self.writing = True
         timing = {"blocked_seconds": self._last_end - blocked_since, "began": began}
         self._start_thread(lambda: self._write(checkpoint, reason, requests, **timing))
 
@@ -193,16 +191,12 @@ class CheckpointWriter:
         """Emit a warning, each text once."""
         if text not in self._warned:
             self._warned.add(text)
-            self._say("warning", text)
+            self._warn(text)
 
     @property
     def _busy(self) -> bool:
         """Whether the next checkpoint has to wait."""
-        return self._writing
-
-    def _affords_epoch(self) -> bool:
-        earned_seconds = self._epoch_budget * (time.perf_counter() - self._last_end)
-        return earned_seconds >= self._last_blocked_seconds
+        return self.writing
 
     def _want_epoch(self) -> None:
         with self._lock:
@@ -216,18 +210,7 @@ class CheckpointWriter:
         self._thread = threading.Thread(target=work, name="amptui-checkpoint", daemon=True)
         self._thread.start()
 
-    def _write(self, checkpoint: Checkpoint, reason: Reason, requests: Requests, **timing: float) -> None:
-        try:
-            self._write_or_raise(self._complete(checkpoint), reason, requests, **timing)
-        except Exception as error:  # noqa: BLE001 - the run must go on, whatever the disk or the journal does
-            self._report(error, reason, requests)
-        with self._lock:
-            self._writing = False
-            waits = self._wanted is not None
-        if waits:
-            self._control.wake()
-
-    def _write_or_raise(
+    def _write(
         self,
         checkpoint: Checkpoint,
         reason: Reason,
@@ -237,31 +220,40 @@ class CheckpointWriter:
         blocked_seconds: float,
     ) -> None:
         assert self._folder is not None, "nothing is taken without a folder"
-        refuse_lost(checkpoint.model, self.finite_names)
-        self._claim_folder()
-        size_bytes = write(
-            checkpoint, self._folder, before_it_counts=lambda: self._journaled(checkpoint.step)
-        )
-        self._newest = checkpoint.place
-        self._emit(
-            CheckpointWritten(
-                time=time.time(),
-                step=checkpoint.step,
-                name=checkpoint_name(checkpoint.step),
-                size_bytes=size_bytes,
-                reason=reason,
-                blocked_seconds=blocked_seconds,
-                seconds=time.perf_counter() - began,
+        try:
+            checkpoint = self._complete(checkpoint)
+            refuse_lost(checkpoint.model, self.finite_names)
+            self._claim_folder()
+            size_bytes = write(
+                checkpoint, self._folder, before_it_counts=lambda: self._journaled(checkpoint.step)
             )
-        )
-        for request in requests:
-            self._control.answer(request)
-        self._claim_folder()
-        prune(self._folder)
-        self._missing = 0
-        if self._troubles:
-            self._troubles.clear()
-            self._emit(KeepingChanged(time=time.time(), what="checkpoints", trouble="", unsaved=0))
+            self._newest = checkpoint.place
+            self._emit(
+                CheckpointWritten(
+                    time=time.time(),
+                    step=checkpoint.step,
+                    name=checkpoint_name(checkpoint.step),
+                    size_bytes=size_bytes,
+                    reason=reason,
+                    blocked_seconds=blocked_seconds,
+                    seconds=time.perf_counter() - began,
+                )
+            )
+            for request in requests:
+                self._control.answer(request)
+            self._claim_folder()
+            prune(self._folder)
+            self._missing = 0
+            if self._troubles:
+                self._troubles.clear()
+                self._tell_missing("")
+        except Exception as error:  # noqa: BLE001 - the run must go on, whatever the disk or the journal does
+            self._report(error, reason, requests)
+        with self._lock:
+            self.writing = False
+            waits = self._wanted is not None
+        if waits:
+            self._control.wake()
 
     def _report(self, error: Exception, reason: Reason, requests: Requests) -> None:
         why = explained(error)
@@ -283,8 +275,8 @@ class CheckpointWriter:
         now = time.time()
         self._emit(KeepingChanged(time=now, what="checkpoints", trouble=trouble, unsaved=self._missing))
 
-    def _say(self, severity: Severity, text: str) -> None:
-        self._emit(Note(time=time.time(), severity=severity, text=text))
+    def _warn(self, text: str) -> None:
+        self._emit(Note(time=time.time(), severity="warning", text=text))
 
 
 def refuse_lost(state: Mapping[str, Any], finite_names: Collection[str]) -> None:
@@ -305,4 +297,4 @@ def explained(error: Exception) -> str:
     """The message of ``error``, in one line."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror} (free some space)" if error.errno in _DISK_FULL else error.strerror
-    return " ".join(str(error).split())[:500] or type(error).__name__
+    return one_line(str(error)) or type(error).__name__

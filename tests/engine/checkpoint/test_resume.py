@@ -109,19 +109,17 @@ def test_a_run_that_was_killed_goes_on_from_any_checkpoint_it_left(tmp_path: Pat
         assert epochs(log) == [epoch for epoch in epochs(whole) if epoch[0] > step]
 
 
-def test_a_precision_that_was_switched_to_stays(tmp_path: Path) -> None:
-    whole, second = log_of(prepare(Tiny()), at={3: "bf16"}), Log()
-    first = log_of(prepare(Tiny()), at={3: "bf16", 6: STOP}, checkpoints=tmp_path)
-    resume(prepare(Tiny()), tmp_path, second)
-    assert steps(first, second) == steps(whole)
-    assert {r.precision for r in second.of(StepRecord)} == {"bf16"}
-
-
 @pytest.mark.parametrize(
-    ("asks", "last"), [({2: ComparisonRequest(("bf16", "fp32"))}, "bf16"), ({5: "bf16"}, "fp32")]
+    ("asks", "last", "kept"),
+    [
+        ({3: "bf16"}, "bf16", "bf16"),
+        ({2: ComparisonRequest(("bf16", "fp32"))}, "bf16", "fp32"),
+        ({5: "bf16"}, "fp32", "fp32"),
+    ],
+    ids=["switched", "compared", "never ran"],
 )
-def test_what_is_compared_or_never_ran_is_not_what_the_run_goes_on_in(
-    asks: Any, last: str, tmp_path: Path
+def test_the_run_goes_on_in_the_precision_that_was_chosen_and_ran(
+    asks: Any, last: str, kept: str, tmp_path: Path
 ) -> None:
     control = Control()
 
@@ -132,7 +130,7 @@ def test_what_is_compared_or_never_ran_is_not_what_the_run_goes_on_in(
     log = Log(watch)
     train(prepare(Tiny()), log, control, checkpoints=tmp_path)
     assert log.of(StepRecord)[-1].precision == last
-    assert newest_checkpoint(tmp_path, print).precision == "fp32"
+    assert newest_checkpoint(tmp_path, print).precision == kept
 
 
 def test_an_epoch_s_seconds_and_the_skips_in_a_row_go_on_where_they_were(tmp_path: Path) -> None:
@@ -169,27 +167,21 @@ def test_a_validation_that_was_broken_off_is_done_again_from_its_beginning(tmp_p
 
 
 @pytest.mark.parametrize("source", ["dataset", "loader"])
-def test_a_run_that_is_done_can_be_made_longer(source: Any, tmp_path: Path) -> None:
+def test_a_run_that_is_done_can_be_made_longer_and_otherwise_ends_at_once(
+    source: Any, tmp_path: Path
+) -> None:
     def make(epochs: int = 1) -> Experiment:
         return Drawing(source=source, epochs=epochs)
 
-    whole, first, second, third = Log(), Log(), Log(), Log()
+    whole, *parts = logs = [Log() for _ in range(5)]
     train(prepare(make(3), epochs=3), whole)
-    train(prepare(make(), steps=11), first, checkpoints=tmp_path)
-    assert resume(prepare(make(2), epochs=2), tmp_path, second) == "done"
-    assert resume(prepare(make(3), epochs=3), tmp_path, third) == "done"
-    assert [len(log.of(StepRecord)) for log in (first, second, third)] == [11, 5, 8]
-    assert steps(first, second, third) == steps(whole)
-    assert epochs(first, second, third) == epochs(whole)
-
-
-@pytest.mark.parametrize("options", [{"steps": 11}, {"steps": 16}, {"epochs": 1}], ids=str)
-def test_a_run_that_is_done_ends_at_once(options: dict[str, Any], tmp_path: Path) -> None:
-    train(prepare(Drawing(source="loader"), **options), Log(), checkpoints=tmp_path)
-    log = Log()
-    assert resume(prepare(Drawing(source="loader"), **options), tmp_path, log) == "done"
-    assert steps(log) == []
-    assert log.of(CheckpointWritten) == []
+    train(prepare(make(), steps=11), parts[0], checkpoints=tmp_path)
+    for epochs_then, log in zip((2, 3, 3), parts[1:], strict=True):
+        assert resume(prepare(make(epochs_then), epochs=epochs_then), tmp_path, log) == "done"
+    assert [len(log.of(StepRecord)) for log in logs] == [24, 11, 5, 8, 0]
+    assert steps(*parts) == steps(whole)
+    assert epochs(*parts) == epochs(whole)
+    assert parts[-1].of(CheckpointWritten) == []
 
 
 def test_the_way_back_into_an_epoch_is_told_and_can_be_broken_off(tmp_path: Path) -> None:

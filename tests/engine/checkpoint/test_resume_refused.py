@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from amptui import Data, DataRequest, Experiment
+from amptui import Experiment
 from amptui.base.errors import RunFolderError, UsageError
 from amptui.engine.checkpoint.file import Checkpoint, checkpoints, read
 from amptui.engine.checkpoint.resume import newest_checkpoint, restore, share_batch
@@ -67,27 +67,14 @@ class Wider(Tiny):
         return model
 
 
-class Deeper(Tiny):
-    def build_model(self) -> nn.Module:
-        return nn.Sequential(*super().build_model(), nn.Linear(4, 4))  # type: ignore[misc]
-
-
-class Renamed(Tiny):
-    def load_data(self, request: DataRequest) -> Data:
-        return replace(super().load_data(request), real=True)
-
-
 @pytest.mark.parametrize(
     ("experiment", "options", "difference"),
     [
         (Other(), {}, "with experiment Tiny, but now it is Other"),
         (Tiny(batch_size=4), {}, "with batch_size 8, but now it is 4"),
-        (Tiny(learning_rate=0.5), {}, "with learning_rate 0.01, but now it is 0.5"),
         (Tiny(), {"clip_norm": 1.0}, "with clip_norm None, but now it is 1.0"),
         (Tiny(), {"seed": 5}, "with seed 0, but now it is 5"),
-        (Renamed(), {}, "with data noise (synthetic), but now it is noise"),
         (Wider(), {}, "1.weight was 16x16, but now is 17x16"),
-        (Deeper(), {}, "5.weight was absent, but now is 4x4"),
     ],
     ids=str,
 )
@@ -97,11 +84,8 @@ def test_another_training_s_checkpoint_is_refused_with_the_difference(
     trained(tmp_path)
     if type(experiment) is not Other:
         type(experiment).__name__ = "Tiny"
-    with pytest.raises(UsageError) as raised:
+    with pytest.raises(UsageError, match=f"step-000000013.pt .*{difference}.*without --resume"):
         resume(prepare(experiment, **options), tmp_path, Log())
-    assert difference in str(raised.value)
-    assert "step-000000013.pt" in str(raised.value)
-    assert "without --resume" in str(raised.value)
 
 
 class Foreign(Tiny):
