@@ -6,11 +6,9 @@ import json
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from amptui.diagnosis.summary import summary_lines
 from amptui.process.plain_lines import PlainFront
@@ -33,7 +31,6 @@ from amptui.tui.replay.player import Player
 from amptui.tui.replay.screen import position_words
 from tests.costly_laws import COSTLY
 from tests.forging import LINES, REAL, forged_journals
-from tests.telemetry.test_state import TEXT
 
 TENSORBOARD = importlib.util.find_spec("tensorboard") is not None
 
@@ -113,53 +110,3 @@ def test_no_forged_journal_breaks_what_reads_it(
     tmp_path_factory: pytest.TempPathFactory, journal: bytes
 ) -> None:
     used_in_every_way(written(tmp_path_factory.mktemp("forged"), journal))
-
-
-JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**70), 2**70)
-    | st.floats()
-    | st.sampled_from(["", "nan", "fp16", "AAAAAAAA8D8=", "AAAA\u00e9", "A"]),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
-    max_leaves=6,
-)
-
-
-def mutated(data: st.DataObject, value: Any) -> Any:
-    """``value`` with one thing in it replaced, left out, doubled, or moved."""
-    if not isinstance(value, list | dict) or not value or data.draw(st.integers(0, 9)) == 0:
-        if isinstance(value, int) and data.draw(st.booleans()):
-            return value + data.draw(st.integers(-3, 3))
-        return data.draw(JSON)
-    if isinstance(value, dict):
-        key = data.draw(st.sampled_from([*value]))
-        change = data.draw(st.sampled_from(["deeper"] * 8 + ["drop", "rename"]))
-        others = {element: item for element, item in value.items() if element != key}
-        return {
-            "deeper": lambda: {**value, key: mutated(data, value[key])},
-            "drop": lambda: others,
-            "rename": lambda: {**others, data.draw(st.sampled_from([*value, "type", ""])): value[key]},
-        }[change]()
-    place = data.draw(st.integers(0, len(value) - 1))
-    change = data.draw(st.sampled_from(["deeper"] * 6 + ["drop", "double", "swap"]))
-    head, item, tail = value[:place], value[place], value[place + 1 :]
-    if change == "deeper":
-        return [*head, mutated(data, item), *tail]
-    return {"drop": [*head, *tail], "double": [*head, item, item, *tail], "swap": [*tail, item, *head]}[
-        change
-    ]
-
-
-@pytest.mark.ci
-@given(data=st.data())
-def test_no_forged_state_breaks_a_screen_that_attaches(data: st.DataObject) -> None:
-    state = json.loads(TEXT)
-    state["session"] = mutated(data, state["session"])
-    session = Session()
-    try:
-        session.restore(state)
-    except ValueError:
-        assert session.state() == Session().state()
-    else:
-        drawn(session.view())

@@ -7,7 +7,7 @@ import stat
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import cycle, product
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -32,7 +32,7 @@ from amptui.runs.kept_run import look_at
 from amptui.runs.lock import RunLock, holder
 from amptui.runs.reader import JournalReader
 from amptui.runs.repair import cut_after
-from amptui.runs.rundir import RunDir, create_run_dir, read_run_json
+from amptui.runs.rundir import RunDir, create_run_dir
 from amptui.tui.replay.player import span_of
 from tests.builders import make_run
 from tests.engine.checkpoint.test_file import checkpoint_at
@@ -48,10 +48,10 @@ RUN = make_run(9)
 
 NAMES = (
     *("run.lock", "journal.jsonl", "run.json", "output.log", "run.sock", "checkpoints"),
-    *("run.PID.tmp", "journal.jsonl.PID.tmp", "journal.after-step-3-1.jsonl"),
-    *(f"checkpoints/{checkpoint_name(7)}", f"checkpoints/{checkpoint_name(7)}.writing"),
+    *("journal.after-step-3-1.jsonl", f"checkpoints/{checkpoint_name(7)}"),
+    f"checkpoints/{checkpoint_name(7)}.writing",
 )
-"""All that amptui opens in a run's folder; ``PID`` is its process."""
+"""All that amptui opens in a run's folder by a name that can be foreseen."""
 
 
 def socket_file(path: Path, _victim: Path) -> None:
@@ -63,7 +63,6 @@ def socket_file(path: Path, _victim: Path) -> None:
 
 KINDS: dict[str, Callable[[Path, Path], object]] = {
     "link": Path.symlink_to,
-    "hard link": Path.hardlink_to,
     "fifo": lambda path, _: os.mkfifo(path),
     "link to a folder": lambda path, victim: path.symlink_to(victim.parent),
     "folder": lambda path, _: path.mkdir(),
@@ -128,7 +127,7 @@ def in_time(act: Callable[[Path], object], folder: Path) -> None:
 
 @pytest.mark.ci
 @pytest.mark.parametrize(
-    ("name", "kind"), [*product(NAMES, ["link"]), *zip(NAMES, cycle([*KINDS][1:]), strict=False)]
+    ("name", "kind"), [*product(NAMES, ["link"]), *zip(NAMES, [*KINDS][1:], strict=False)]
 )
 def test_nothing_outside_of_a_prepared_folder_is_touched(tmp_path: Path, name: str, kind: str) -> None:
     home = tmp_path / "home"
@@ -139,7 +138,7 @@ def test_nothing_outside_of_a_prepared_folder_is_touched(tmp_path: Path, name: s
     before = victim.stat()
     for number, act in enumerate([*READERS, *WRITERS]):
         prepared = tmp_path / str(number)
-        planted = prepared / name.replace("PID", str(os.getpid()))
+        planted = prepared / name
         planted.parent.mkdir(parents=True)
         KINDS[kind](planted, victim)
         in_time(act, prepared)
@@ -147,9 +146,6 @@ def test_nothing_outside_of_a_prepared_folder_is_touched(tmp_path: Path, name: s
         assert victim.read_bytes() == SECRET
         assert (after.st_mode, after.st_ino) == (before.st_mode, before.st_ino)
         assert [each.name for each in home.iterdir()] == [victim.name]
-        for each in prepared.rglob("*"):
-            if kind == "hard link" and each.stat().st_ino == before.st_ino:
-                each.unlink()  # the next one counts names
 
 
 @pytest.mark.parametrize(
@@ -157,8 +153,6 @@ def test_nothing_outside_of_a_prepared_folder_is_touched(tmp_path: Path, name: s
     [
         ("run.lock", WRITERS[0], "cannot lock .*: a symbolic link, and none is followed here"),
         ("journal.jsonl", WRITERS[1], "cannot write the journal .*: a symbolic link"),
-        ("journal.jsonl", READERS[2], "cannot read the journal .*: a symbolic link"),
-        ("run.json", read_run_json, r"cannot read .*run\.json: a symbolic link"),
         ("run.sock", socket_place.connect, r"cannot reach the run at .*run\.sock: a symbolic link"),
         ("checkpoints", lambda folder: resumable(str(folder)), r"cannot read .*checkpoints: a symbolic link"),
     ],

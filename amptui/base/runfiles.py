@@ -5,7 +5,6 @@ wait forever. Only the last part of a path is checked: the path to the folder it
 """
 
 import errno
-import fcntl
 import os
 import stat
 from collections.abc import Iterator
@@ -19,9 +18,6 @@ FILE_MODE = 0o600
 FOLDER_MODE = 0o700
 
 _ALWAYS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-
-_LAST_STREAM = 2
-"""The number of standard error."""
 
 LINK = "a symbolic link, and none is followed here"
 """The reason in an error about one."""
@@ -45,8 +41,7 @@ class OwnFolder:
 def open_file(path: Path | str, flags: int, *, folder: int | None = None) -> int:
     """Open the file ``path`` with ``flags`` and return its descriptor; ``path`` may be a name in ``folder``.
 
-    Raises OSError, also if ``path`` is not a regular file, or if it is opened for writing and has a second
-    name (a hard link): writing would change that file as well.
+    Raises OSError, also if ``path`` is not a regular file.
     """
     try:
         descriptor = os.open(path, flags | _ALWAYS, FILE_MODE, dir_fd=folder)
@@ -56,25 +51,13 @@ def open_file(path: Path | str, flags: int, *, folder: int | None = None) -> int
         if error.errno == errno.ENXIO:  # a socket, or a FIFO that nobody reads
             raise OSError(errno.ENXIO, "not a regular file", str(path)) from error
         raise
-    descriptor = clear_of_streams(descriptor)
-    try:
-        _check(os.fstat(descriptor), str(path), writes=bool(flags & (os.O_WRONLY | os.O_RDWR)))
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def clear_of_streams(descriptor: int) -> int:
-    """``descriptor``, or its copy with a number that is no standard stream's.
-
-    A model may close the standard streams: what is printed would end in the next file that is opened.
-    """
-    if descriptor > _LAST_STREAM:
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
         return descriptor
-    copy = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _LAST_STREAM + 1)
     os.close(descriptor)
-    return copy
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise OSError(errno.EINVAL, "not a regular file", str(path))
 
 
 def open_to_read(path: Path | str, *, folder: int | None = None) -> BinaryIO:
@@ -102,15 +85,19 @@ def temporary_beside(path: Path) -> Path:
     return path.with_name(f".amptui-{os.urandom(8).hex()}.tmp")
 
 
-def is_still(descriptor: int, opened: os.stat_result) -> bool:
-    """Whether ``descriptor`` still refers to the file it was ``opened`` for.
-
-    A model file may close descriptors that it does not own; the next file opened then gets the number.
-    """
+def replace_text(path: Path, text: str) -> None:
+    """Write ``path`` as a whole or not at all: readers see the old file or the new one. Raises OSError."""
+    temporary = temporary_beside(path)
     try:
-        return os.path.samestat(os.fstat(descriptor), opened)
+        with os.fdopen(open_new(temporary), "w", encoding="ascii") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
     except OSError:
-        return False
+        with suppress(OSError):
+            temporary.unlink()
+        raise
 
 
 @contextmanager
@@ -138,12 +125,3 @@ def names_in(path: Path) -> list[str]:
             return os.listdir(folder)  # noqa: PTH208 - a descriptor, not a path
     except OSError:
         return []
-
-
-def _check(status: os.stat_result, path: str, *, writes: bool) -> None:
-    if stat.S_ISDIR(status.st_mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "not a regular file", path)
-    if writes and status.st_nlink > 1:
-        raise OSError(errno.EMLINK, "it has a second name (a hard link), where it would change as well", path)

@@ -180,7 +180,12 @@ class Client:
         """Fold the lines in order, in batches as large as possible."""
         records: list[Record] = []
         for line in lines:
-            message = self._read(line)
+            try:
+                message = protocol.read(line)
+            except ProtocolError:
+                message = None  # not of this version
+            if self.hello is None and not isinstance(message, RunHello | RunError):
+                raise ProtocolError("not an amptui run")
             if isinstance(message, RunHello | History | RunError):
                 self._fold_all(records)
                 records = []
@@ -188,16 +193,6 @@ class Client:
             elif message is not None:
                 records.append(message)
         self._fold_all(records)
-
-    def _read(self, line: bytes) -> RunHello | History | RunError | Record | None:
-        """Decode a line; None for one that is not of this version."""
-        try:
-            message = protocol.read(line)
-        except ProtocolError:
-            message = None
-        if self.hello is None and not isinstance(message, RunHello | RunError):
-            raise ProtocolError("not an amptui run")
-        return message
 
     def _obey(self, message: RunHello | History | RunError) -> None:
         match message:
@@ -213,13 +208,11 @@ class Client:
                 try:
                     self._restore(state)
                 except ValueError as error:
-                    raise ProtocolError(f"{error}{self._of_another_version()}") from error
+                    version = self.hello.version if self.hello is not None else __version__
+                    more = f"; attach with amptui {version}" if version != __version__ else ""
+                    raise ProtocolError(f"{error}{more}") from error
             case RunError(text):
                 self.error = text
-
-    def _of_another_version(self) -> str:
-        version = self.hello.version if self.hello is not None else __version__
-        return f"; attach with amptui {version}" if version != __version__ else ""
 
     def _fold_all(self, records: Sequence[Record]) -> None:
         if not records:

@@ -22,9 +22,6 @@ MAX_WAITING = 100_000
 LINES_A_WRITE = 1000
 """Lines in one write call at most: a batch fits, and a backlog is written in small parts."""
 
-_CLOSED = -1
-"""In place of a descriptor that other code has closed: its number may be another file's by now."""
-
 
 class Journal:
     """Appends records to ``path``, complete lines only.
@@ -55,7 +52,6 @@ class Journal:
                 f"cannot write the journal {path}: {reason(error)}",
                 hint="choose another folder with --run-dir",
             ) from error
-        self._opened = os.fstat(self._file)
 
     @property
     def trouble(self) -> str:
@@ -90,7 +86,8 @@ class Journal:
         if self._file is None:
             raise ValueError("the journal is closed")
         self._waiting.extend(lines)
-        self._flush(self._find_damage(self._file))
+        self._find_damage(self._file)
+        self._flush(self._file)
         while len(self._waiting) > self._max_waiting:
             dropped = self._waiting.popleft()
             self._is_torn = self._is_torn or dropped.startswith(b"\n")
@@ -100,31 +97,24 @@ class Journal:
         """Write what still waits, if possible, and sync the file; a failing disk raises nothing."""
         if self._file is None:
             return
-        file = self._find_damage(self._file)
-        self._flush(file)
-        if file != _CLOSED:
-            with suppress(OSError):
-                os.fsync(file)
-            os.close(file)
+        self._find_damage(self._file)
+        self._flush(self._file)
+        with suppress(OSError):
+            os.fsync(self._file)
+        os.close(self._file)
         self._dropped += len(self._waiting)
         self._waiting.clear()  # there will be no other attempt
         self._file = None
 
-    def _find_damage(self, file: int) -> int:
-        """Note what somebody else did to the file; return its descriptor, or ``_CLOSED``."""
-        try:
-            now = os.fstat(file)
-        except OSError:
-            return _CLOSED
-        if not os.path.samestat(now, self._opened):
-            return _CLOSED
-        if now.st_size < self._size_bytes:
-            self._damage, self._is_torn = f"{self._path.name} was truncated: records are lost", None
-        self._size_bytes = now.st_size
+    def _find_damage(self, file: int) -> None:
+        """Note what somebody else did to the file."""
         with suppress(OSError):  # a file system that does not answer now
+            now = os.fstat(file)
+            if now.st_size < self._size_bytes:
+                self._damage, self._is_torn = f"{self._path.name} was truncated: records are lost", None
+            self._size_bytes = now.st_size
             if not self._path.exists() or not os.path.samestat(now, self._path.stat()):
                 self._damage = f"{self._path.name} was deleted or moved"
-        return file
 
     def _flush(self, file: int) -> None:
         if self._is_torn is None and self._waiting:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from amptui.base.errors import RunFolderError
-from amptui.base.runfiles import FILE_MODE, open_file, open_to_read
+from amptui.base.runfiles import open_file, open_to_read
 from amptui.runs.rundir import LOCK_NAME, RunDir, read_run_json, reason, refuse_a_run, written
 
 _PATIENCE_SECONDS = 0.5
@@ -58,14 +58,21 @@ class RunLock:
         """
         run_dir = RunDir(folder)
         try:
-            file = _locked(run_dir.lock_path, _PATIENCE_SECONDS)
+            file = open_file(run_dir.lock_path, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise RunFolderError(f"cannot lock {folder}: {reason(error)}") from error
-        if file is None:
-            raise RunFolderError(
-                f"another run is training in {folder} ({holder(folder) or 'just started'})",
-                hint=f"watch it with `amptui attach {folder}`",
-            )
+        limit = time.monotonic() + _PATIENCE_SECONDS
+        while not _try_to_lock(file):
+            if time.monotonic() >= limit:
+                os.close(file)
+                trains = holder(folder) or "just started"
+                hint = f"watch it with `amptui attach {folder}`"
+                raise RunFolderError(f"another run is training in {folder} ({trains})", hint=hint)
+            time.sleep(_RETRY_SECONDS)
+        signature = {"pid": os.getpid(), "host": socket.gethostname(), "started": time.time()}
+        with suppress(OSError):  # the lock also works on a full disk
+            os.ftruncate(file, 0)
+            os.pwrite(file, f"{json.dumps(signature)}\n".encode("ascii"), 0)
         lock = cls(file)
         try:
             if new:
@@ -114,40 +121,6 @@ def holder(folder: Path | str) -> Holder | None:
         return None
     finally:
         os.close(file)
-
-
-def last_signer(folder: Path) -> Holder | None:
-    """Who signed the lock and has not released it: a process that was killed, or one that still holds it.
-
-    A lock of another machine may not be seen here: some network file systems lock for each machine alone.
-    """
-    try:
-        file = open_file(folder / LOCK_NAME, os.O_RDONLY)
-    except OSError:
-        return None
-    try:
-        signed = _read_holder(file)
-    finally:
-        os.close(file)
-    return signed if signed.pid is not None else None
-
-
-def _locked(path: Path, patience_seconds: float) -> int | None:
-    """The lock file, locked and signed; None if a live run holds it. Raises OSError."""
-    file = open_file(path, os.O_RDWR | os.O_CREAT)
-    with suppress(OSError):  # another user's: older versions let anybody read it, and so lock it
-        os.fchmod(file, FILE_MODE)
-    limit = time.monotonic() + patience_seconds
-    while not _try_to_lock(file):
-        if time.monotonic() >= limit:
-            os.close(file)
-            return None
-        time.sleep(_RETRY_SECONDS)
-    signature = {"pid": os.getpid(), "host": socket.gethostname(), "started": time.time()}
-    with suppress(OSError):  # the lock also works on a full disk
-        os.ftruncate(file, 0)
-        os.pwrite(file, f"{json.dumps(signature)}\n".encode("ascii"), 0)
-    return file
 
 
 def _try_to_lock(file: int) -> bool:
@@ -207,12 +180,18 @@ _LOOK_SECONDS = 0.1
 def recent_signer_elsewhere(folder: Path) -> Holder | None:
     """Who signed the lock of ``folder`` on another machine and may live, as the run was written recently.
 
-    Some network file systems lock for each machine alone: a lock that is held there is free here.
+    Some network file systems lock for each machine alone: a lock that is held there is free here. It bears
+    the signature of a process that holds it or was killed.
     """
-    signer, last = last_signer(folder), written(RunDir(folder))
-    if signer is None or signer.is_here or last is None or abs(time.time() - last) >= RECENT_SECONDS:
+    last = written(RunDir(folder))
+    if last is None or abs(time.time() - last) >= RECENT_SECONDS:
         return None
-    return signer
+    try:
+        with open_to_read(folder / LOCK_NAME) as file:
+            signer = _read_holder(file.fileno())
+    except OSError:
+        return None
+    return None if signer.pid is None or signer.is_here else signer
 
 
 def writer_elsewhere(folder: Path) -> Holder | None:

@@ -1,13 +1,11 @@
 """The metrics that a user pinned to the screen: kept in ``$XDG_STATE_HOME/amptui/pinned.json``."""
 
 import json
-import os
-from contextlib import suppress
 from pathlib import Path
 
 from amptui.base import strictjson
 from amptui.base.errors import RunFolderError
-from amptui.base.runfiles import open_new, open_to_read, temporary_beside
+from amptui.base.runfiles import open_to_read, replace_text
 from amptui.runs.rundir import make_private, reason, xdg_folder
 
 Pins = tuple[tuple[str, str], ...]
@@ -37,26 +35,12 @@ def write_pins(pins: Pins) -> str:
     try:
         path = _path()
         make_private(path.parent)
-        _replace(path, text)
+        replace_text(path, text)
     except OSError as error:
         return reason(error)
     except RunFolderError as error:
         return str(error)
     return ""
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write the file as a whole or not at all."""
-    temporary = temporary_beside(path)
-    with os.fdopen(open_new(temporary), "w", encoding="ascii") as file:
-        try:
-            file.write(text)
-            file.flush()
-            temporary.replace(path)
-        except OSError:
-            with suppress(OSError):
-                temporary.unlink()
-            raise
 
 
 def _path() -> Path:

@@ -9,11 +9,10 @@ from typing import BinaryIO, NamedTuple
 
 from amptui.base import strictjson
 from amptui.base.errors import RunFolderError
-from amptui.base.runfiles import open_file
+from amptui.base.runfiles import open_file, opened_folder
 from amptui.records import codec
 from amptui.records.run import Record, RunFailed, RunFinished, RunStarted
 from amptui.records.steps import Steps
-from amptui.runs.reader import records_at_end
 from amptui.runs.rundir import reason
 
 
@@ -30,29 +29,16 @@ def cut_after(journal: Path, step: int) -> int:
         with os.fdopen(open_file(journal, os.O_RDWR), "r+b") as file:
             cut = _where_to_cut(file, step)
             lost_steps = _move(file, cut, journal, step) if cut.at < _size(file) else 0
-            _end_the_line(file)
+            file.seek(max(0, _size(file) - 1))
+            if file.read(1) not in (b"", b"\n"):  # a complete last record may lack its line break
+                file.write(b"\n")
+                file.flush()
             os.fsync(file.fileno())
     except FileNotFoundError:
         return 0  # the journal was deleted: there is nothing to cut
     except OSError as error:
         raise RunFolderError(f"cannot cut {journal} after step {step}: {reason(error)}") from error
     return lost_steps
-
-
-def refuse_newer_checkpoint(journal: Path, step: int) -> None:
-    """Raise ``RunFolderError`` if ``journal`` ends before ``step``: the checkpoint is of another run.
-
-    One that was deleted, or whose last megabyte has no steps, refuses nothing.
-    """
-    try:
-        records = records_at_end(journal, 2**20)
-    except OSError:
-        return
-    last = max((r.last_step for r in records if isinstance(r, Steps) and not r.optimizer), default=step)
-    if last < step:
-        what = f"{journal} ends at step {last:,}, before the checkpoint of step {step:,}"
-        hint = "if it is of this run, move the journal away and resume again"
-        raise RunFolderError(f"{what}, which may be of another run", hint=hint)
 
 
 class StepRanges:
@@ -97,8 +83,8 @@ def _where_to_cut(file: BinaryIO, step: int) -> _Cut:
     at, line, record = 0, b"", None
     for line in _lines(file):
         record = _record(line)
-        if _is_of_another_optimizer(record):
-            pass
+        if not isinstance(record, RunStarted) and getattr(record, "optimizer", False):
+            pass  # another optimizer counts its own steps
         elif isinstance(record, Steps):
             if record.first_step > step:
                 return _Cut(at if cut is None else cut)
@@ -115,10 +101,6 @@ def _where_to_cut(file: BinaryIO, step: int) -> _Cut:
     return _Cut(at if cut is None else cut)
 
 
-def _is_of_another_optimizer(record: Record | None) -> bool:
-    return not isinstance(record, RunStarted) and bool(getattr(record, "optimizer", ""))
-
-
 def _lines(file: BinaryIO) -> Iterator[bytes]:
     """The lines from here on; a line that is too long for a record comes in pieces."""
     return iter(lambda: file.readline(strictjson.MAX_LINE_BYTES), b"")
@@ -133,10 +115,11 @@ def _record(line: bytes) -> Record | None:
 
 def _move(file: BinaryIO, cut: _Cut, journal: Path, step: int) -> int:
     """Move everything from ``cut`` on to a new file beside it; return how many later steps it contains."""
-    beside, to = _new_file_beside(journal, step)
+    names = (f"{journal.stem}.after-step-{step}-{number}{journal.suffix}" for number in count(1))
+    beside = next(path for path in map(journal.with_name, names) if not os.path.lexists(path))
     moved_steps = 0
     try:
-        with os.fdopen(to, "wb") as out:
+        with os.fdopen(open_file(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as out:
             file.seek(cut.at)
             if cut.block is not None:
                 file.readline()
@@ -150,7 +133,9 @@ def _move(file: BinaryIO, cut: _Cut, journal: Path, step: int) -> int:
                 out.write(line)
             out.flush()
             os.fsync(out.fileno())
-        _sync_folder(journal.parent)
+        # Some file systems otherwise lose a new file's name in a crash; some refuse to sync a folder.
+        with opened_folder(journal.parent) as folder, suppress(OSError):
+            os.fsync(folder)
         if cut.block is not None:
             # Shorter than the line that it replaces: until the file is truncated only that line is damaged.
             file.seek(cut.at)
@@ -169,32 +154,5 @@ def _line(steps: Steps) -> bytes:
     return f"{codec.dumps(steps)}\n".encode()
 
 
-def _new_file_beside(journal: Path, step: int) -> tuple[Path, int]:
-    for number in count(1):
-        path = journal.with_name(f"{journal.stem}.after-step-{step}-{number}{journal.suffix}")
-        with suppress(FileExistsError):
-            return path, open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-    raise AssertionError("there is always another number")
-
-
-def _end_the_line(file: BinaryIO) -> None:
-    """Add the line break that a complete last record may lack."""
-    size = _size(file)
-    file.seek(max(0, size - 1))
-    if size and file.read(1) != b"\n":
-        file.write(b"\n")
-        file.flush()
-
-
 def _size(file: BinaryIO) -> int:
     return os.fstat(file.fileno()).st_size
-
-
-def _sync_folder(folder: Path) -> None:
-    """Sync the folder: some file systems otherwise lose a new file's name in a crash; some refuse to."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

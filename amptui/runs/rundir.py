@@ -13,7 +13,7 @@ from typing import Any
 
 from amptui.base import strictjson
 from amptui.base.errors import RunFolderError
-from amptui.base.runfiles import FOLDER_MODE, OwnFolder, names_in, open_new, open_to_read
+from amptui.base.runfiles import FOLDER_MODE, OwnFolder, names_in, open_to_read, replace_text
 
 JOURNAL_NAME, LOCK_NAME = "journal.jsonl", "run.lock"
 
@@ -75,25 +75,13 @@ class RunDir:
             raise RunFolderError(f"cannot start again in {self.path}: {reason(error)}") from error
 
     def write_run_json(self, content: Mapping[str, Any], own: OwnFolder | None = None) -> None:
-        """Write ``run.json`` atomically, if the folder is still the run's ``own``.
-
-        Readers see the old file or the new one.
-
-        Raises ``RunFolderError``.
-        """
+        """Replace ``run.json`` if the folder is still the run's ``own``. Raises ``RunFolderError``."""
         text = json.dumps(strictjson.plain(content), indent=2, allow_nan=False, ensure_ascii=True)
-        beside = self.run_json_path.with_suffix(f".{os.getpid()}.tmp")
         try:
             if own is not None:
                 own.claim()
-            with os.fdopen(open_new(beside), "w", encoding="ascii") as file:
-                file.write(f"{text}\n")
-                file.flush()
-                os.fsync(file.fileno())
-            beside.replace(self.run_json_path)
+            replace_text(self.run_json_path, f"{text}\n")
         except OSError as error:
-            with suppress(OSError):
-                beside.unlink()
             raise RunFolderError(f"cannot write {self.run_json_path}: {reason(error)}") from error
 
 

@@ -151,7 +151,12 @@ class Server:
 
     def start(self) -> None:
         """Listen, and start serving."""
-        self._listen()
+        try:
+            self._listening = socket_place.listen(self._folder)
+        except RunFolderError as error:
+            self.trouble = str(error)
+            return
+        self._listening.socket.settimeout(_CHECK_SECONDS)
         self._thread.start()
 
     def adopt(self, connection: socket.socket) -> None:
@@ -198,7 +203,7 @@ class Server:
                 socket_place.connect(self._folder).close()  # ends the wait for connections
             if self._thread.ident is not None:  # else it could not be started
                 self._thread.join(_CHECK_SECONDS)
-            self._stop_listening()
+            self._listening.close()
 
     def close_copies(self) -> None:
         """In a forked process: close what belongs to the parent."""
@@ -239,46 +244,19 @@ class Server:
     # The thread that accepts connections.
 
     def _accept(self) -> None:
+        assert self._listening is not None, "else there is no thread"
         while not self._closing.is_set():
-            listening = self._listen()
-            if listening is None:
-                self._closing.wait(_CHECK_SECONDS)
-                continue
             try:
-                connection, _ = listening.socket.accept()
+                connection, _ = self._listening.socket.accept()
             except TimeoutError:
                 continue
             except OSError:  # no free descriptor: try again later
-                self._stop_listening()
                 self._closing.wait(_CHECK_SECONDS)
                 continue
             if self._closing.is_set():
                 connection.close()
             else:
                 self._admit(connection)
-
-    def _listen(self) -> socket_place.Listening | None:
-        """The socket for new screens, made again if its file was deleted."""
-        with self._lock:
-            if self._closing.is_set():
-                return None
-            if self._listening is not None and not self._listening.intact():
-                self._stop_listening()
-            if self._listening is None:
-                try:
-                    self._listening = socket_place.listen(self._folder)
-                except RunFolderError as error:
-                    self.trouble = str(error)
-                    return None
-                self._listening.socket.settimeout(_CHECK_SECONDS)
-                self.trouble = ""
-            return self._listening
-
-    def _stop_listening(self) -> None:
-        listening, self._listening = self._listening, None
-        if listening is None:
-            return
-        listening.close()
 
     def _admit(self, connection: socket.socket) -> None:
         why = ""

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from amptui.base.errors import RunFolderError
 from amptui.base.runfiles import FILE_MODE, FOLDER_MODE, LINK
-from amptui.runs.lock import Holder, holder
+from amptui.runs.lock import holder
 from amptui.runs.rundir import reason, run_argument
 
 SOCKET_NAME = "run.sock"
@@ -50,21 +50,13 @@ class Listening:
 
     socket: socket.socket
     path: Path
-    device: int
-    inode: int
-
-    def intact(self) -> bool:
-        """Whether the file is still there and still ours."""
-        try:
-            status = self.path.lstat()
-        except OSError:
-            return False
-        return (status.st_dev, status.st_ino) == (self.device, self.inode)
+    status: os.stat_result
+    """Of the file."""
 
     def close(self) -> None:
-        """Stop listening, and remove the file if it is ours."""
-        if self.intact():
-            with suppress(OSError):
+        """Stop listening, and remove the file if it is still ours."""
+        with suppress(OSError):
+            if os.path.samestat(self.path.lstat(), self.status):
                 self.path.unlink()
         self.socket.close()
 
@@ -78,7 +70,11 @@ def listen(folder: Path) -> Listening:
     for path in socket_paths(folder):
         try:
             if path.name != SOCKET_NAME:
-                _make_private(path.parent)
+                path.parent.mkdir(mode=FOLDER_MODE, exist_ok=True)
+                status = path.parent.lstat()
+                is_private = stat.S_ISDIR(status.st_mode) and not status.st_mode & 0o077
+                if not is_private or status.st_uid != os.geteuid():
+                    raise PermissionError(errno.EPERM, "its folder is not private")
             return _listen_at(path)
         except OSError as error:
             troubles.append(f"cannot listen at {path}: {reason(error)}")
@@ -103,15 +99,11 @@ def connect_to_live(folder: Path) -> socket.socket:
         run = run_argument(folder)
         if trains is None:
             raise RunFolderError(f"{run} has just ended", hint=f"view it with `amptui replay {run}`")
-        if not _may_listen_soon(trains, began):
+        age_seconds = time.time() - (trains.started or 0.0)
+        if time.monotonic() - began >= _PATIENCE_SECONDS and not 0 <= age_seconds < STARTING_SECONDS:
             hint = f"what it has recorded: `amptui replay {run}`"
             raise RunFolderError(f"{run} is running, {trains}, but lets no screen attach", hint=hint)
         time.sleep(_RETRY_SECONDS)
-
-
-def _may_listen_soon(trains: Holder, began: float) -> bool:
-    age_seconds = time.time() - (trains.started or 0.0)
-    return 0 <= age_seconds < STARTING_SECONDS or time.monotonic() - began < _PATIENCE_SECONDS
 
 
 def connect(folder: Path) -> socket.socket:
@@ -123,7 +115,9 @@ def connect(folder: Path) -> socket.socket:
     for path in socket_paths(folder):
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            _refuse_a_link(path)
+            # A link may lead to any of this user's sockets, for example an agent's that holds keys.
+            if path.is_symlink():
+                raise OSError(errno.ELOOP, LINK)
             # A suspended run accepts no connections: an error is better than waiting.
             connection.setblocking(False)
             with _address(path) as address:
@@ -178,7 +172,7 @@ def _listen_at(path: Path) -> Listening:
     except BaseException:
         listening.close()
         raise
-    return Listening(listening, path, status.st_dev, status.st_ino)
+    return Listening(listening, path, status)
 
 
 def _remove_stale(address: str) -> None:
@@ -196,40 +190,20 @@ def _remove_stale(address: str) -> None:
             Path(address).unlink(missing_ok=True)
 
 
-def _refuse_a_link(path: Path) -> None:
-    """A link may lead to any of this user's sockets, for example an agent that holds keys."""
-    if path.is_symlink():
-        raise OSError(errno.ELOOP, LINK)
-
-
-def _make_private(folder: Path) -> None:
-    folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
-    status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        raise PermissionError(errno.EPERM, "its folder is not private")
-
-
 @contextmanager
 def _address(path: Path) -> Iterator[str]:
     """A name for ``path`` that is short enough for a socket, however long its folder's name."""
     if len(os.fsencode(path)) <= _MAX_ADDRESS_BYTES:
         yield str(path)
         return
-    if sys.platform == "darwin":
-        with short_name(path) as name:
-            yield name
+    if sys.platform == "darwin":  # it has no /proc
+        with tempfile.TemporaryDirectory(prefix="amptui-") as private:
+            link = Path(private, "d")
+            link.symlink_to(path.parent.absolute())
+            yield str(link / path.name)
         return
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"
     finally:
         os.close(folder)
-
-
-@contextmanager
-def short_name(path: Path) -> Iterator[str]:
-    """``path`` through a link to its folder in a private one with a short name, where there is no /proc."""
-    with tempfile.TemporaryDirectory(prefix="amptui-") as private:
-        link = Path(private, "d")
-        link.symlink_to(path.parent.absolute())
-        yield str(link / path.name)

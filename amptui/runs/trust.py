@@ -3,7 +3,7 @@
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,70 +104,41 @@ def _may_name_a_file(text: str) -> bool:
     return False
 
 
-_FOLDERS = r"checkpoints(\.before-\d+)?"
+_OWN_FOLDER = re.compile(r"checkpoints(\.before-\d+)?")
 
-_FILES = (
-    r"journal(\.before-\d+|\.after-step-\d+-\d+|\.\d+)?\.jsonl(\.\d+\.tmp)?"
-    r"|run(\.before-\d+)?\.json|run\.\d+\.tmp|run\.(lock|sock)|output\.log|no-step"
+_OWN_FILE = re.compile(
+    r"journal(\.before-\d+|\.after-step-\d+-\d+)?\.jsonl|run(\.before-\d+)?\.json|run\.(lock|sock)"
+    r"|output\.log|no-step|\.amptui-[0-9a-f]+\.tmp"
 )
-
-_OWN_FOLDER = re.compile(_FOLDERS)
-
-_OWN_NAME = re.compile(f"{_FOLDERS}|{_FILES}")
-
-
-def is_own_name(name: str) -> bool:
-    """Whether amptui has such a file or folder in a run folder."""
-    return _OWN_NAME.fullmatch(name) is not None
 
 
 def is_own_folder_name(name: str) -> bool:
-    """Whether it has such a folder: checkpoints, perhaps of a run that was set aside."""
+    """Whether amptui has such a folder in a run folder: checkpoints, perhaps of a run that was set aside."""
     return _OWN_FOLDER.fullmatch(name) is not None
+
+
+def is_own_name(name: str) -> bool:
+    """Whether it has such a file or folder there."""
+    return is_own_folder_name(name) or _OWN_FILE.fullmatch(name) is not None
 
 
 def why_owned(path: Path, *, read: Iterable[Path] = (), created: Path | None = None) -> str:
     """Why the user may not have ``path`` written, in a few words; empty if it is none of amptui's files.
 
-    Those are the journals in ``read``, and the files of any run folder, also those that are not there yet and
-    other names of them: symbolic links anywhere, hard links to files of the folders of ``path`` and ``read``.
+    Those are the journals in ``read``, and the files of any run folder, also those that are not there yet.
     ``created`` is a folder in which a run is about to start.
     """
-    journals = tuple(read)
     real = Path(os.path.realpath(path))
-    path_by_name = Path(os.path.realpath(path.parent)) / path.name  # which may be a link
     starts = None if created is None else Path(os.path.realpath(created))
-    for place in dict.fromkeys((real, path_by_name)):
-        for own in (place, *place.parents):
-            names = _OWN_NAME if own is place else _OWN_FOLDER
-            if names.fullmatch(own.name) and (own.parent == starts or is_run_folder(own.parent)):
+    for own in (real, *real.parents):
+        if is_own_name(own.name) if own is real else is_own_folder_name(own.name):
+            run = RunDir(own.parent)
+            # Checkpoints alone are no sign of a run, as other programs have such folders.
+            marks = (run.journal_path, run.run_json_path, run.lock_path)
+            if own.parent == starts or any(map(os.path.lexists, marks)):
                 return f"{own.name} in {own.parent} belongs to a run"
-    folders = dict.fromkeys((real.parent, path_by_name.parent, *(journal.parent for journal in journals)))
-    for own in (*journals, *(own for folder in folders for own in _own_files(folder))):
-        if _is_same(own, path):
-            return f"it is {own}, which belongs to a run"
+    for journal in read:
+        with suppress(OSError):  # one of them is not there
+            if journal.samefile(path):
+                return f"it is {journal}, which belongs to a run"
     return ""
-
-
-def is_run_folder(folder: Path) -> bool:
-    """Whether it is a run's folder; ``checkpoints`` alone is no sign, as other programs have such folders."""
-    run = RunDir(folder)
-    return any(map(os.path.lexists, (run.journal_path, run.run_json_path, run.lock_path)))
-
-
-def _own_files(folder: Path) -> Iterator[Path]:
-    """Those in ``folder``, if it is a run's and can be read."""
-    if not is_run_folder(folder):
-        return
-    try:
-        names = os.listdir(folder)  # noqa: PTH208 - names are what is looked at
-    except OSError:
-        return
-    yield from (folder / name for name in names if _OWN_NAME.fullmatch(name))
-
-
-def _is_same(one: Path, other: Path) -> bool:
-    try:
-        return os.path.samefile(one, other)  # noqa: PTH121 - of two paths, none of which is the subject
-    except OSError:
-        return False

@@ -186,19 +186,6 @@ def test_what_others_do_to_the_file_is_told_and_records_go_into_what_is_left(
         assert reader.damaged_lines == (kept == 1)
 
 
-def test_a_number_that_is_another_file_s_by_now_is_not_written_to(path: Path) -> None:
-    journal = Journal(path)
-    journal.append(notes(1, 3))
-    other = os.open(path.with_name("other"), os.O_RDWR | os.O_CREAT)
-    assert journal._file is not None
-    os.dup2(other, journal._file)
-    os.close(other)
-    journal.append(notes(4, 5))
-    journal.close()
-    assert journal.trouble == "bad file descriptor: 2 records are lost"
-    assert (path.with_name("other").read_bytes(), path.read_bytes()) == (b"", lines(1, 3))
-
-
 # Reading, once or while it grows.
 
 

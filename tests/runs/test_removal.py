@@ -6,8 +6,6 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from amptui.base.errors import RunFolderError
 from amptui.records import codec
@@ -15,7 +13,6 @@ from amptui.records.run import RunFailed
 from amptui.runs.lock import RESTART_SECONDS, RunLock
 from amptui.runs.removal import Removal, plan_removal, remove
 from amptui.runs.rundir import RunDir
-from amptui.runs.trust import is_own_name
 
 SHARDS = "step-000000020.3f9a-7.shards"
 
@@ -66,14 +63,17 @@ def test_what_is_not_the_run_s_is_left_and_named(tmp_path: Path) -> None:
     for name in others:
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("mine")
-    (folder / "run.json.bak").write_text("mine")
+    mine = ("run.json.bak", "journal-1.jsonl", "run.log", "checkpoints.txt")
+    for name in mine:
+        (folder / name).write_text("mine")
     (folder / "checkpoints" / "step-9.pt").mkdir()
     removal = remove(plan_removal(folder))
     assert set(removal.left) == {
-        *("train.py", "data", "run.json.bak", "checkpoints/best.pt", "checkpoints/step-9.pt"),
+        *("train.py", "data", "checkpoints/best.pt", "checkpoints/step-9.pt"),
+        *mine,
         f"checkpoints/{SHARDS}/notes",
     }
-    assert {name for name in everything(folder) if (folder / name).is_file()} == {*others, "run.json.bak"}
+    assert {name for name in everything(folder) if (folder / name).is_file()} == {*others, *mine}
 
 
 @pytest.mark.parametrize("name", ["checkpoints", "journal.jsonl", f"checkpoints/{SHARDS}"])
@@ -172,19 +172,3 @@ def test_checkpoints_beside_a_script_s_run_are_the_script_s_and_so_is_a_file_of_
     (folder / "checkpoints").write_text("a list of mine")
     assert remove(plan_removal(folder)).left == ("checkpoints",)
     assert everything(folder) == {"checkpoints"}
-
-
-@given(
-    st.lists(
-        st.text(st.characters(codec="ascii", exclude_characters="/\0"), min_size=1, max_size=12), max_size=8
-    )
-)
-def test_no_name_of_another_file_is_deleted(
-    tmp_path_factory: pytest.TempPathFactory, names: list[str]
-) -> None:
-    folder = whole_run(tmp_path_factory.mktemp("runs") / "run")
-    mine = {name for name in names if name not in (".", "..") and not is_own_name(name)}
-    for name in mine:
-        (folder / name).write_text("mine")
-    assert set(remove(plan_removal(folder)).left) == mine
-    assert (everything(folder) if folder.exists() else set()) == mine

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from amptui.base.errors import RunFolderError
-from amptui.runs import server, socket_place
+from amptui.runs import socket_place
 from amptui.runs.lock import RunLock, holder
 from amptui.runs.socket_place import connect, connect_to_live
 from tests.runs.served import ENOUGH_SECONDS, Screen, attached, running, until
@@ -130,17 +130,6 @@ def test_a_dead_run_s_socket_is_replaced_and_a_live_one_s_is_not(tmp_path: Path)
         assert second.server.trouble.startswith(f"cannot listen at {tmp_path / 'run.sock'}: address already")
         attached(second)
         run.attach_screen().catch_up(run)
-
-
-def test_a_run_whose_socket_vanished_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_CHECK_SECONDS", 0.02)
-    with running(tmp_path) as run:
-        screen = attached(run)
-        (tmp_path / "run.sock").unlink()
-        until(lambda: _connects(tmp_path))
-        run.attach_screen().catch_up(run)
-        run.publish(2)
-        screen.catch_up(run)
 
 
 @pytest.fixture
