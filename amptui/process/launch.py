@@ -22,7 +22,7 @@ from amptui.base.stacks import print_stacks_if_killed, stacks_if_killed
 from amptui.base.terminal import can_show_a_screen
 from amptui.base.webhook import Webhook
 from amptui.process.stop_signals import blocked_stop_signals
-from amptui.process.watched_run import LocalRun, WatchedRun
+from amptui.process.watched_run import LocalRun, RemoteRun, WatchedRun
 from amptui.ranks.world import refuse_unsupported
 from amptui.recipe.request import SAFETENSORS, ModelSpec, TrainRequest, option_of, parse_model
 from amptui.records.run import RunFailed
@@ -45,7 +45,6 @@ _STACKS_BYTES = 65536
 if TYPE_CHECKING:
     from amptui.process.rank_process import RankPlan
     from amptui.process.viewer import ViewerEnd
-    from amptui.runs.remote import Remote
 
 _ENDING_SECONDS = 20.0
 """How long a run's process may take to exit after its last record, for example to close a file."""
@@ -89,12 +88,20 @@ def plan_resumed(given: Mapping[str, Any], text: str) -> Plan:
     which file runs, is read or is written. Raises RunFolderError if the run cannot be resumed.
     """
     folder = resumable(text, say=complain)
-    saved = _asked_at_first(folder)
+    try:
+        saved = TrainRequest.from_json(read_run_json(folder.path)["asked"])
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        what = f"{folder.run_json_path} does not hold the options of the run"
+        raise RunFolderError(what, hint="start a new run") from error
     saved = _with_rank_batch(saved, given.get("nproc", saved.nproc), folder.path.name)
     if "model" in given:
         given = {**given, "model": parse_model(given["model"]).anywhere}
-    if not is_own(folder.path):
-        saved = _with_files_of_this_user(saved, given, folder.path)
+    if not is_own(folder.path):  # the command line has to name the files that resuming it touches
+        effects = [file.effect for file in named_files(saved) if file.field not in given]
+        if effects:
+            what = f"{folder.path} is not one of your runs, and resuming it {' and '.join(effects)}"
+            raise UsageError(what, hint=f"if you trust that: {resume_command(folder.path)}")
+        saved = replace(saved, data_dir=given.get("data_dir", default_data_dir()))
     for name, value in given.items():
         before = getattr(saved, name)
         if name not in _MAY_CHANGE and value != before:
@@ -107,18 +114,6 @@ def plan_resumed(given: Mapping[str, Any], text: str) -> Plan:
         refuse_unsupported(request, request.nproc)
     _check_weights(request, folder.path)
     return Plan(request, parse_model(request.model), folder)
-
-
-def _with_files_of_this_user(saved: TrainRequest, given: Mapping[str, Any], folder: Path) -> TrainRequest:
-    """``saved``, which comes from somebody else's ``folder``, if the command line names the files in it.
-
-    Raises UsageError if not.
-    """
-    effects = [file.effect for file in named_files(saved) if file.field not in given]
-    if effects:
-        what = f"{folder} is not one of your runs, and resuming it {' and '.join(effects)}"
-        raise UsageError(what, hint=f"if you trust that: {resume_command(folder)}")
-    return saved if "data_dir" in given else replace(saved, data_dir=default_data_dir())
 
 
 def _with_rank_batch(saved: TrainRequest, ranks: int, run: str) -> TrainRequest:
@@ -186,14 +181,6 @@ def _why_unwritable(path: Path, run_dir: Path | None) -> str:
         return "" if os.access(path.parent, os.W_OK | os.X_OK) else "its folder cannot be written"
     is_created = next_created is not None and path.parent in (next_created, *next_created.parents)
     return "" if is_created else "no such folder"
-
-
-def _asked_at_first(folder: RunDir) -> TrainRequest:
-    try:
-        return TrainRequest.from_json(read_run_json(folder.path)["asked"])
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
-        what = f"{folder.run_json_path} does not hold the options of the run"
-        raise RunFolderError(what, hint="start a new run") from error
 
 
 def newest_of(model: str) -> str:
@@ -288,34 +275,24 @@ def attach(
         raise UsageError("attach needs a terminal", hint="`amptui runs` lists runs without one")
     from amptui.runs.socket_place import connect_to_live
 
-    if ":" in text and (remote := _remote_of(text, remote_command)) is not None:
-        return _attach_remotely(remote, frames_per_second, quiet=quiet, webhook=webhook)
+    run: LocalRun | RemoteRun
+    if ":" in text:
+        from amptui.runs.remote import connect, remote_of
+
+        remote = remote_of(text, remote_command)
+        if remote is not None:
+            run = RemoteRun(remote, connect(remote))
+            try:
+                watched = watch_run(
+                    run.connection, run, frames_per_second, attached=True, quiet=quiet, webhook=webhook
+                )
+            finally:
+                run.close()
+            return _conclude(watched, run, None)
     folder = live_run(text).path
     run = LocalRun(folder)
     connection = connect_to_live(folder)
     watched = watch_run(connection, run, frames_per_second, attached=True, quiet=quiet, webhook=webhook)
-    return _conclude(watched, run, None)
-
-
-def _remote_of(text: str, command: str) -> "Remote | None":
-    from amptui.runs.remote import remote_of
-
-    return remote_of(text, command)
-
-
-def _attach_remotely(
-    remote: "Remote", frames_per_second: float | None, *, quiet: bool, webhook: Webhook | None
-) -> int:
-    from amptui.process.watched_run import RemoteRun
-    from amptui.runs.remote import connect
-
-    run = RemoteRun(remote, connect(remote))
-    try:
-        watched = watch_run(
-            run.connection, run, frames_per_second, attached=True, quiet=quiet, webhook=webhook
-        )
-    finally:
-        run.close()
     return _conclude(watched, run, None)
 
 
@@ -334,15 +311,16 @@ def watch_run(
     farewell = f"the screen was ended; to watch the run again: {run.attach_command}"
     # Shows the boxes of the panels while Textual is imported.
     with Opening(farewell=farewell) as opening:
-        from amptui.process.viewer import Alerting, watch
+        from amptui.process.viewer import watch
 
         return watch(
             connection,
             run,
+            opening,
             attached=attached,
             frames_per_second=frames_per_second,
-            opening=opening,
-            alerting=Alerting(bell=not quiet, webhook=webhook),
+            bell=not quiet,
+            webhook=webhook,
         )
 
 

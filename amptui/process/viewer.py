@@ -8,14 +8,13 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from amptui.base import units
-from amptui.base.prompt import complain
 from amptui.base.webhook import Webhook
 from amptui.diagnosis.alerts import Alerts
 from amptui.process.capture import OutputCapture
@@ -23,7 +22,8 @@ from amptui.process.notifier import Notifier
 from amptui.process.plain_lines import PlainFront
 from amptui.process.stop_signals import StopSignals
 from amptui.records.answers import RequestMade, RequestRefused
-from amptui.records.control import Asker, StopRequest
+from amptui.records.control import StopRequest
+from amptui.records.run import Record
 from amptui.runs.client import Client
 from amptui.runs.pins import read_pins, write_pins
 from amptui.telemetry.session import Session
@@ -45,18 +45,6 @@ _LOOK_INTERVAL_SECONDS = 0.5
 _SILENT_SECONDS = 5.0
 """A run samples its device every second; during a long call it may miss some."""
 
-_Received = TypeVar("_Received")
-
-
-@dataclass(frozen=True, slots=True)
-class Alerting:
-    """How somebody who looks elsewhere hears of the run."""
-
-    bell: bool = True
-    """Whether the terminal rings."""
-    webhook: Webhook | None = None
-    """Where the same news is sent while the screen is open."""
-
 
 @dataclass(frozen=True, slots=True)
 class ViewerEnd:
@@ -73,29 +61,28 @@ class ViewerEnd:
     silence: str
     """What to say of a live run that has sent nothing for seconds; empty if it has."""
     error: str
-    """The error of the run or the connection if there was no last record; empty if all is well."""
+    """Of the run or the connection, if there was no last record, or of the screen; empty if all is well."""
 
 
 def watch(
     connection: socket.socket,
     run: "WatchedRun",
+    opening: "Opening",
     *,
     attached: bool,
     frames_per_second: float | None,
-    opening: "Opening | None" = None,
-    alerting: Alerting = Alerting(),
+    bell: bool,
+    webhook: Webhook | None,
 ) -> ViewerEnd:
     """Show the run at the other end of ``connection`` until it ends or the viewer leaves.
 
     ``opening`` is on the terminal until the first frame. A signal that ends an ``attached`` viewer does not
-    stop the run.
+    stop the run. ``webhook`` gets the news that rings the ``bell``, while the screen is open.
     """
     from amptui.tui.app import WatchApp
 
     session, ended, last_heard = Session(run.folder_name), threading.Event(), _LastHeard(run.silence_cause)
     client = _client(connection, run, session, ended, last_heard)
-    error = ""
-    alerts = Alerts(time.time()) if alerting.bell else None
 
     def why_ended() -> str:
         return client.error and run.lost_words(client.error)
@@ -121,7 +108,7 @@ def watch(
         opening=opening,
         read_pins=read_pins,
         write_pins=write_pins,
-        alerts=alerts,
+        alerts=Alerts(time.time()) if bell else None,
     )
 
     def stop(request: StopRequest) -> None:
@@ -133,30 +120,67 @@ def watch(
     def busy() -> bool:
         return not (ended.is_set() or last_heard.silence())
 
-    notifying = _notifying(alerting.webhook, session, ended, why_ended)
-    restore = opening.restore_at_once if opening is not None else None
+    notifying = _notifying(webhook, session, ended, why_ended)
+    restore = opening.restore_at_once
     signals = StopSignals(stop, hung_up=app.hang_up, busy=busy, closes=True, restore_terminal=restore)
     with notifying, signals:
         # Nothing printed here belongs to the run: if the screen fails, its traceback goes to the log.
         with OutputCapture(lambda _record: None, run.output_path) as capture:
             try:
                 app.run()
-            except Exception:  # noqa: BLE001 - whatever failed, plain lines can still follow the run
+            except Exception:  # noqa: BLE001 - whatever failed, the run goes on
                 traceback.print_exc()
         if not client.started:
             client.start()  # the screen closed before its first frame; tell the run why
         if app.left is None:
-            if opening is not None:
-                opening.close()
-            complain(_fault_words(run, ended, "leaves" if attached else "stops"))
-            error = _go_on_in_lines(session, ended, client, lambda: app.left is not None, alerts)
+            opening.close()
     left: Left = "interrupted" if signals.received == signal.SIGINT and not attached else app.left or ""
     client.leave("hung up" if left == "hung up" else "detached", _GOODBYE_SECONDS)
     view = _last_view(session)
     over = view.outcome is not None or (ended.is_set() and not run.is_live())
     silence = "" if over else last_heard.silence()
-    error = client.error or error
-    return ViewerEnd(left, over, client.stop_reason is not None, signals.received, view, silence, error)
+    error = client.error
+    if app.left is None and not error:
+        error = "the screen crashed" + ("" if run.host else " (see output.log in the run folder)")
+    stop_asked = client.stop_reason is not None
+    return ViewerEnd(left, over, stop_asked, signals.received, view, silence, error)
+
+
+def _client(
+    connection: socket.socket,
+    run: "WatchedRun",
+    session: Session,
+    ended: threading.Event,
+    last_heard: "_LastHeard",
+) -> Client:
+    """What follows ``run`` into ``session``, over one connection after another."""
+    requests = _Requests(session)
+
+    def restore(state: Any) -> None:
+        last_heard.hears()
+        session.restore(state, host=run.host)
+        requests.refuse_lost()
+
+    def fold(records: Sequence[Record]) -> None:
+        last_heard.hears()
+        session.fold(records)
+
+    def reconnect() -> socket.socket | None:
+        connection = run.reconnect(session.view(), lambda: client.left)
+        requests.note_pending()
+        return connection
+
+    client = Client(
+        connection,
+        restore=restore,
+        fold=fold,
+        on_request=requests.make,
+        ended=ended,
+        on_unsent=lambda request: requests.refuse(request, run.waiting or "the run takes no request now"),
+        reconnect=reconnect,
+        recorded=run.recorded,
+    )
+    return client
 
 
 @contextmanager
@@ -179,42 +203,10 @@ def _notifying(
         notifier.close(awaits_end=False)
 
 
-def _client(
-    connection: socket.socket,
-    run: "WatchedRun",
-    session: Session,
-    ended: threading.Event,
-    last_heard: "_LastHeard",
-) -> Client:
-    """What follows ``run`` into ``session``, over one connection after another."""
-    requests = _Requests(session)
-
-    def restore(state: Any) -> None:
-        session.restore(state, host=run.host)
-        requests.refuse_lost()
-
-    def reconnect() -> socket.socket | None:
-        connection = run.reconnect(session.view(), lambda: client.left)
-        requests.note_pending()
-        return connection
-
-    client = Client(
-        connection,
-        restore=last_heard.first(restore),
-        fold=last_heard.first(session.fold),
-        on_request=requests.make,
-        ended=ended,
-        on_unsent=lambda request: requests.refuse(request, run.waiting or "the run takes no request now"),
-        reconnect=reconnect,
-        recorded=run.recorded,
-    )
-    return client
-
-
 def _last_view(session: Session) -> SessionView:
     try:
         return session.view()
-    except Exception:  # noqa: BLE001 - reported before, when the screen failed
+    except Exception:  # noqa: BLE001 - it is what failed on the screen
         return EMPTY_VIEW
 
 
@@ -264,15 +256,6 @@ class _LastHeard:
         """Note that the run sent something, or that listening starts now."""
         self._heard_at = time.monotonic()
 
-    def first(self, take: Callable[[_Received], None]) -> Callable[[_Received], None]:
-        """``take``, and note the time."""
-
-        def heard(received: _Received) -> None:
-            self.hears()
-            take(received)
-
-        return heard
-
     def silence(self) -> str:
         """One line; empty while the run sends something."""
         seconds = time.monotonic() - self._heard_at
@@ -281,34 +264,6 @@ class _LastHeard:
         words = f"no response from the run for {units.duration(seconds)}"
         cause = self._silence_cause()
         return f"{words}: {cause}" if cause else words
-
-
-def _fault_words(run: "WatchedRun", ended: threading.Event, interrupt: str) -> str:
-    goes_on = "" if ended.is_set() else f"; training continues, shown as plain lines; Ctrl+C {interrupt} it"
-    where = "" if run.host else " (see output.log in the run folder)"
-    return f"the screen crashed{where}{goes_on}"
-
-
-def _go_on_in_lines(
-    session: Session,
-    ended: threading.Event,
-    control: Asker,
-    left: Callable[[], bool],
-    alerts: Alerts | None,
-) -> str:
-    """Follow the run in plain lines after the screen has crashed. Returns why that failed, if it did."""
-    front = PlainFront(
-        session.view, sys.stdout, alerts=alerts, stop_asked=lambda: control.stop_reason is not None
-    )
-    try:
-        while not (left() or control.stop_reason or ended.wait(_LOOK_INTERVAL_SECONDS)):
-            front.update()
-        if control.stop_reason:
-            ended.wait()
-        front.update()
-    except Exception as error:  # noqa: BLE001 - the run itself is unharmed, and amptui attach can show it
-        return f"cannot show the run: {type(error).__name__}: {error}"
-    return ""
 
 
 def follow_until_first_step(connection: socket.socket, run_dir: Path) -> ViewerEnd:
@@ -322,10 +277,8 @@ def follow_until_first_step(connection: socket.socket, run_dir: Path) -> ViewerE
     )
     front = PlainFront(session.view, sys.stdout)
 
-    def busy() -> bool:
-        return not ended.is_set()
-
-    with StopSignals(client.ask, hung_up=closed.set, busy=busy, closes=True) as signals:
+    signals = StopSignals(client.ask, hung_up=closed.set, busy=lambda: not ended.is_set(), closes=True)
+    with signals:
         client.start()
         while not (session.view().step or closed.is_set() or ended.wait(_LOOK_INTERVAL_SECONDS)):
             front.update()

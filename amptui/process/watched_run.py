@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn
 
 from amptui.base.errors import RemoteError, RunFolderError, UsageError
 from amptui.runs.lock import RESTART_SECONDS, holder
@@ -34,54 +34,28 @@ _STEADY_SECONDS = 60.0
 """A connection that lasts less does not shorten the pauses: its machine may refuse each after a moment."""
 
 
-class WatchedRun(Protocol):
-    """Where a run is, and how a viewer gets back to it."""
-
-    host: str
-    """The machine as ssh knows it; empty for this one."""
-    folder_name: str
-    """For people: of another machine ``HOST:FOLDER``."""
-    attach_command: str
-    list_command: str
-    """The command that lists its machine's runs."""
-    output_path: Path
-    """The file for what is printed while the screen is open."""
-    waiting: str
-    """Why nothing arrives, in one line, while the connection is being made again; empty otherwise."""
-
-    def reconnect(self, view: "SessionView", left: Callable[[], bool]) -> socket.socket | None:
-        """A new connection after the last was lost; None if there is none, or the screen has ``left``."""
-
-    def recorded(self) -> "Iterable[Record]":
-        """All records of a run that has ended, if they are here; none of one that may still live."""
-
-    def is_live(self) -> bool:
-        """Whether the run lives on, as far as is known, after its connection has ended."""
-
-    def lost_words(self, error: str) -> str:
-        """What to say of a connection that ended with ``error``."""
-
-    def silence_cause(self) -> str:
-        """Why a connected run is silent, and what to do; empty if that is not known."""
-
-
 class LocalRun:
     """A run on this machine. ``why_lost`` returns how its process ended, if that is known."""
 
     host = ""
+    """The machine as ssh knows it; empty for this one."""
     list_command = "amptui runs"
+    """The command that lists its machine's runs."""
 
     def __init__(self, folder: Path, why_lost: Callable[[], str] = str) -> None:
         self._folder = folder
         self._why_lost = why_lost
         self._max_restarts = 0
         self.folder_name = str(folder)
+        """For people: of another machine ``HOST:FOLDER``."""
         self.attach_command = f"amptui attach {shlex.quote(run_argument(folder))}"
         self.output_path = RunDir(folder).output_path
+        """The file for what is printed while the screen is open."""
         self.waiting = ""
+        """Why nothing arrives, in one line, while the connection is being made again; empty otherwise."""
 
     def reconnect(self, view: "SessionView", left: Callable[[], bool]) -> socket.socket | None:
-        """A connection to the ranks that their launcher starts again; None if it starts none."""
+        """A connection to ranks that are started again; None if there is none, or the screen has ``left``."""
         restarts = 0 if view.ranks is None else view.ranks.restarts
         self._max_restarts = self._max_restarts if view.ranks is None else view.ranks.max_restarts
         if view.outcome is not None or restarts >= self._max_restarts:
@@ -98,7 +72,7 @@ class LocalRun:
         return None
 
     def recorded(self) -> "Iterable[Record]":
-        """What its journal holds."""
+        """All records of a run that has ended; none of one that may still live."""
         from amptui.runs.reader import JournalReader
 
         path = RunDir(self._folder).journal_path
@@ -117,28 +91,25 @@ class LocalRun:
         return False
 
     def lost_words(self, error: str) -> str:
+        """What to say of a connection that ended with ``error``."""
         if not self.is_live():
             return self._why_lost() or error
         return f"{error}; training continues: press q, then amptui attach to reconnect"
 
     def silence_cause(self) -> str:
+        """Why a connected run is silent, and what to do; empty if that is not known."""
+        import psutil
+
         process = holder(self._folder)
-        if process is None or process.pid is None or not process.is_here or not _stands_still(process.pid):
-            return ""
-        return f"suspended (SIGSTOP); to continue it: kill -CONT {process.pid}"
-
-
-def _stands_still(pid: int) -> bool:
-    import psutil
-
-    try:
-        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
-    except psutil.Error:
-        return False
+        if process is not None and process.pid is not None and process.is_here:
+            with suppress(psutil.Error):
+                if psutil.Process(process.pid).status() == psutil.STATUS_STOPPED:
+                    return f"suspended (SIGSTOP); to continue it: kill -CONT {process.pid}"
+        return ""
 
 
 class RemoteRun:
-    """A run on another machine, watched through ssh. Only what arrives there is known of it."""
+    """A run on another machine, watched through ssh, as `LocalRun` is; only what arrives is known of it."""
 
     output_path = Path("/dev/null")
     """Nothing that another machine sends is written to a file here."""
@@ -216,6 +187,10 @@ class RemoteRun:
     def close(self) -> None:
         """End ssh, once it has sent what the screen said last."""
         self._link.ssh.close()
+
+
+WatchedRun = LocalRun | RemoteRun
+"""Where a run is, and how a viewer gets back to it."""
 
 
 def _may_start_again(view: "SessionView") -> bool:
