@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from amptui.records.answers import RequestMade, RequestRefused, RequestTaken
 from amptui.records.control import (
     KINDS,
-    REQUESTS,
     CheckpointRequest,
     ComparisonRequest,
     Control,
@@ -34,36 +33,6 @@ ONE_OF_EACH: list[Request] = [
     CheckpointRequest(),
     StopRequest("SIGTERM"),
 ]
-
-
-def test_nothing_is_asked_for_at_first() -> None:
-    control = Control()
-    assert [control.take(kind) for kind in REQUESTS.values()] == [None] * len(REQUESTS)
-    assert [control.newest(kind) for kind in REQUESTS.values()] == [None] * len(REQUESTS)
-    assert control.stop_reason is None
-    assert not control.attention
-
-
-def test_each_request_is_told_and_wants_attention() -> None:
-    assert [type(request) for request in ONE_OF_EACH] == list(KINDS)
-    log = Log()
-    control = Control(log.emit)
-    numbers = []
-    for request in ONE_OF_EACH:
-        control.look(3)
-        numbers.append(control.ask(request))
-        assert control.attention
-    made = log.of(RequestMade)
-    assert [each.kind for each in made] == list(REQUESTS)
-    assert [each.number for each in made] == numbers
-    assert len(set(numbers)) == len(numbers)
-    assert (made[0].precision, made[1].paused, made[5].precisions, made[7].reason) == (
-        "bf16",
-        True,
-        ("fp32", "bf16"),
-        "SIGTERM",
-    )
-    assert len(log) == len(made)
 
 
 @given(st.lists(st.sampled_from(PRECISIONS), min_size=1))
@@ -105,13 +74,6 @@ def test_a_second_answer_is_none() -> None:
     assert log.of(RequestTaken) == []
 
 
-def test_the_first_reason_to_stop_is_kept() -> None:
-    control = Control()
-    control.ask(StopRequest("SIGTERM"))
-    control.ask(StopRequest("the screen ended"))
-    assert control.stop_reason == "SIGTERM"
-
-
 @pytest.mark.parametrize(
     "make",
     [
@@ -126,12 +88,6 @@ def test_what_no_run_can_do_cannot_be_asked(make: object) -> None:
     assert callable(make)
     with pytest.raises(ValueError, match=r"precision|reason"):
         make()
-
-
-def test_a_comparison_with_eager_steps_has_two_sides_of_each_precision() -> None:
-    assert ComparisonRequest(("bf16",), eager=True).sides == ("bf16 eager", "bf16")
-    assert ComparisonRequest(("fp32", "bf16")).sides == ("fp32", "bf16")
-    assert ComparisonRequest(eager=True).sides == ()
 
 
 @pytest.mark.parametrize("request_", ONE_OF_EACH, ids=lambda request: KINDS[type(request)])

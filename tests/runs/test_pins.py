@@ -1,6 +1,5 @@
 """What a user pinned to the screen comes back on the next one; anything else in its place is ignored."""
 
-import os
 import stat
 from pathlib import Path
 
@@ -30,12 +29,9 @@ def test_pins_come_back_and_are_this_user_s_alone(file: Path) -> None:
 
 def test_what_is_forged_or_no_regular_file_is_ignored_and_replaced(file: Path, tmp_path: Path) -> None:
     file.parent.mkdir(parents=True)
-    for content in (b"{}", b"[1]", b'[["part", 1]]', b'[["a", "b", "c"]]', b"\xff\xfe", b"[" * 5000):
+    for content in (b"{}", b'[["part", 1]]', b"\xff\xfe", b"[" * 5000):
         file.write_bytes(content)
         assert read_pins() == (), content[:20]
-    file.unlink()
-    os.mkfifo(file)
-    assert read_pins() == (), "and nobody waits for a writer"
     file.unlink()
     (tmp_path / "other.json").write_text('[["part", "digit"]]')
     file.symlink_to(tmp_path / "other.json")

@@ -4,7 +4,6 @@ import json
 import os
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -71,18 +70,6 @@ def test_the_command_on_the_other_machine_comes_from_option_or_environment(
     named = Remote(host="box", run="", command="uv run amptui")
     assert named.program == "uv run amptui"
     assert named.argument("a b") == "'box:a b' --remote-command 'uv run amptui'"
-
-
-@given(st.text(), st.text(), st.text())
-def test_a_header_arrives_as_it_was_sent_but_for_what_disturbs_a_line(
-    folder: str, run: str, error: str
-) -> None:
-    sent = Header(version="1.2", protocol=FORM, folder=f"/{folder}", run=run, error=error, status=2)
-    header: Any = read_header(sent.line().rstrip(b"\n"))
-    assert (header.version, header.folder, header.status) == ("1.2", f"/{folder}", 2)
-    assert header.protocol == FORM
-    assert header.run.isprintable()
-    assert header.error.isprintable()
 
 
 @given(st.text())

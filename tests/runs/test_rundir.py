@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from amptui.base.errors import RunFolderError
 from amptui.cli import build_parser
@@ -74,13 +72,11 @@ def test_a_requested_folder_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytes
     assert (tmp_path / "~nobody-of-that-name").is_dir()
 
 
-@pytest.mark.parametrize("left", ["journal.jsonl", "run.json", "checkpoints"])
-def test_a_folder_that_holds_a_run_is_refused_with_the_mend(tmp_path: Path, left: str) -> None:
-    (tmp_path / left).touch()
-    assert "already contains a run; choose another folder with --run-dir" in refused(tmp_path)
-
-
-def test_what_cannot_be_a_folder_is_refused(tmp_path: Path, state_home: Path) -> None:
+def test_what_holds_a_run_or_cannot_be_a_folder_is_refused(tmp_path: Path, state_home: Path) -> None:
+    for left in ("journal.jsonl", "run.json", "checkpoints"):
+        (tmp_path / left).touch()
+        assert "already contains a run; choose another folder with --run-dir" in refused(tmp_path)
+        (tmp_path / left).unlink()
     (tmp_path / "file").touch()
     assert "file exists" in refused(tmp_path / "file")
     assert "not a directory" in refused(tmp_path / "file" / "run")
@@ -105,7 +101,6 @@ def test_without_a_state_home_runs_are_kept_in_the_home_folder(
 @pytest.mark.parametrize(
     ("model", "name"),
     [
-        ("mnist-deep", "mnist-deep"),
         ("path/to/my_model.py", "my_model"),
         ("my.package:Net", "Net"),
         ("../..", "run"),
@@ -116,11 +111,6 @@ def test_without_a_state_home_runs_are_kept_in_the_home_folder(
 )
 def test_model_names_become_one_safe_part_of_a_path(model: str, name: str) -> None:
     assert folder_name(model) == name
-
-
-@given(model=st.text())
-def test_no_model_name_leaves_the_folder_of_all_runs(model: str) -> None:
-    assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", folder_name(model))
 
 
 def test_run_json_holds_what_it_is_given_in_strict_json_or_leaves_nothing(tmp_path: Path) -> None:
@@ -141,11 +131,7 @@ def test_run_json_holds_what_it_is_given_in_strict_json_or_leaves_nothing(tmp_pa
 
 @pytest.mark.parametrize(
     ("content", "why"),
-    [
-        (None, "cannot read .*: no such file"),
-        (b"[" * 100_000, "not JSON"),
-        (b"[1]", "not a JSON object"),
-    ],
+    [(None, "cannot read .*: no such file"), (b"[" * 100_000, "not JSON"), (b"[1]", "not a JSON object")],
 )
 def test_a_run_json_that_cannot_be_read_is_told_in_one_line(
     tmp_path: Path, content: bytes | None, why: str
@@ -167,27 +153,19 @@ def saved(**asked: object) -> RunDir:
     return run_dir
 
 
-@pytest.mark.parametrize("what", ["", "run.json"])
-@pytest.mark.parametrize(("mode", "own"), [(0o700, True), (0o755, True), (0o770, False), (0o702, False)])
-def test_a_run_that_others_may_write_is_not_the_user_s_own(what: str, mode: int, own: bool) -> None:
-    run_dir = saved()
-    (run_dir.path / what).chmod(mode)
-    assert is_own(run_dir.path) is own
-
-
-@pytest.mark.parametrize("what", ["", "run.json"])
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-def test_what_another_user_made_is_not_the_user_s_own(what: str) -> None:
-    run_dir = saved()
-    os.chown(run_dir.path / what, 65534, -1)
-    assert not is_own(run_dir.path)
-
-
-def test_only_a_saved_run_is_the_user_s_own(tmp_path: Path) -> None:
+def test_only_a_saved_run_that_nobody_else_may_write_is_the_user_s_own(tmp_path: Path) -> None:
     RunDir(tmp_path).write_run_json({})
-    assert is_own(saved().path)
     assert not is_own(tmp_path)
     assert not is_own(tmp_path / "gone")
+    for what in ("", "run.json"):
+        for mode, own in ((0o700, True), (0o755, True), (0o770, False), (0o702, False)):
+            run_dir = saved()
+            (run_dir.path / what).chmod(mode)
+            assert is_own(run_dir.path) is own
+        if os.geteuid() == 0:  # only root can give a file away
+            run_dir = saved()
+            os.chown(run_dir.path / what, 65534, -1)
+            assert not is_own(run_dir.path)
 
 
 def test_defaults_and_amptui_s_own_models_name_no_file(

@@ -110,19 +110,6 @@ def test_a_screen_that_stops_reading_delays_nobody_and_gets_a_new_history(
     assert stopped.histories == renewed
 
 
-def test_what_was_published_can_be_called_out_of_date(run: Run) -> None:
-    screen = attached(run)
-    run.publish(5)
-    screen.catch_up(run)
-    run.known[:] = [0, 1]  # the run goes on from before
-    run.server.renew()
-    screen.read_until(lambda: screen.histories == 2, meanwhile=run.publish)
-    assert screen.known == [0, 1]
-    run.publish(1)
-    screen.catch_up(run)
-    assert screen.known == [0, 1, 2]
-
-
 @pytest.mark.parametrize(
     ("farewell", "change"),
     [(b'{"leave": "detached"}\n', "detached"), (b'{"leave": "hung up"}\n', "hung up"), (b"", "lost")],
@@ -140,10 +127,14 @@ def test_how_a_screen_left_is_told_also_with_much_unread(run: Run, farewell: byt
     ("line", "why"),
     [
         (b'{"request": "reboot"}', "not a request that this run knows"),
+        (b'{"request": "precision", "number": 3, "precision": "fp4"}', "not a request that this run knows"),
+        (b'{"request": "x-ray", "number": ' + b"9" * 5000 + b"}", "not a line of strict JSON"),
+        (b'{"hello":' * 7_000, "not a line of strict JSON"),
+        (b"\xff\xfe\x00", "not a line of strict JSON"),
         (HELLO.strip(), "a second hello"),
         (b"x" * 70_000, "a line of more than 65536 bytes"),
     ],
-    ids=["unknown", "second hello", "long"],
+    ids=["unknown", "precision", "number", "deep", "bytes", "second hello", "long"],
 )
 def test_a_screen_that_talks_nonsense_is_told_and_let_go(run: Run, line: bytes, why: str) -> None:
     screen = attached(run)
