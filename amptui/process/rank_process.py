@@ -26,8 +26,7 @@ from amptui.base.stacks import print_stacks_if_killed, stacks_if_killed
 from amptui.device.sampler import watch_gpu
 from amptui.engine.worker import TrainingThread
 from amptui.process.stop_signals import StopSignals, blocked_stop_signals
-from amptui.process.stopping import Stopping
-from amptui.process.training import run_for_viewers, run_plainly
+from amptui.process.training import Stopping, run_for_viewers, run_plainly
 from amptui.ranks.launchers import world_of
 from amptui.ranks.world import World, refuse_unsupported
 from amptui.recipe.request import ModelSpec, TrainRequest, parse_model

@@ -1,7 +1,9 @@
 """One training in this process: connects its trainer with its recording, and ends both cleanly."""
 
 import gc
+import math
 import os
+import signal
 import socket
 import sys
 import time
@@ -23,30 +25,93 @@ from amptui.diagnosis.alerts import Alerts
 from amptui.diagnosis.summary import tell_unsaved
 from amptui.engine.worker import TrainingThread
 from amptui.process.capture import OutputCapture
-from amptui.process.plain_lines import (
-    JsonLines,
-    PlainFront,
-    lasting_streams,
-    separate_stdout,
-)
+from amptui.process.plain_lines import JsonLines, PlainFront, lasting_streams, separate_stdout
 from amptui.process.recorder import Listener
 from amptui.process.recording import Recording
 from amptui.process.stop_signals import StopSignals
-from amptui.process.stopping import Stopping, lost_words, signal_of
 from amptui.ranks.world import World
 from amptui.recipe.request import ModelSpec, TrainRequest
 from amptui.records.control import Control
 from amptui.records.run import Note, PhaseChanged, RunFailed
 from amptui.runs import protocol
-from amptui.runs.rundir import RunDir
+from amptui.runs.rundir import RunDir, create_run_dir
 from amptui.runs.trust import resume_command
+from amptui.telemetry.view import SessionView
 
 LOOK_INTERVAL_SECONDS = 0.5
-"""How often lines are written without a screen."""
+"""How often lines are written without a screen, and an end is looked for."""
+
+RANKS_PATIENCE_SECONDS = 12.0
+"""How long a rank is waited for once another one has ended, or before all have met: the reason has to be
+found. It is less than the time after which a signal ends a process without a word."""
+
+HURRIED_SECONDS = 5.0
+"""How long a trainer may take to stop whose run nobody keeps."""
 
 _SWITCH_INTERVAL_SECONDS = 0.0005
 """How long one thread may hold the interpreter: a tenth of the default lets the pump and the socket through
 beside a trainer that never lets go, at no measured cost to it."""
+
+
+class Stopping:
+    """Waits for a trainer's end: for its step however long, unless somebody asks to end at once.
+
+    ``timeout_seconds`` limits that, but not the time in which a checkpoint is written. ``tell`` gets what is
+    awaited, in words, if it takes longer than a moment.
+    """
+
+    def __init__(
+        self,
+        thread: TrainingThread,
+        control: Control,
+        *,
+        timeout_seconds: float | None = None,
+        tell: Callable[[str], object] = lambda _words: None,
+    ) -> None:
+        self._thread = thread
+        self._control = control
+        self._timeout_seconds = math.inf if timeout_seconds is None else timeout_seconds
+        self._tell = tell
+        self._over = False
+        self.waited_seconds = 0.0
+        """How long the trainer has been waited for."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether the process must not exit yet, by the trainer's leave."""
+        return not (self._over or self._thread.ended.is_set())
+
+    def wait(self, *, hurried: Callable[[], bool] = lambda: False) -> bool:
+        """Wait for the trainer to stop; return whether it did.
+
+        While ``hurried()`` is true, no longer than ``HURRIED_SECONDS``.
+        """
+        began, last_words = time.monotonic(), ""
+        while not self._thread.join(LOOK_INTERVAL_SECONDS):
+            self.waited_seconds = time.monotonic() - began
+            if self._is_given_up(HURRIED_SECONDS if hurried() else self._timeout_seconds):
+                self._over = True
+                return False
+            if not self._thread.saving and (words := self._thread.awaited) != last_words:
+                last_words = words
+                self._tell(words)
+        self._over = True
+        return True
+
+    def why_given_up(self) -> str:
+        """Why the trainer is left, and what it is doing: ``ended at once, in step 20``."""
+        if self._control.ends_at_once:
+            return f"ended at once, {self._thread.doing}"
+        return f"the trainer did not stop within {self.waited_seconds:.0f} s, {self._thread.doing}"
+
+    def _is_given_up(self, limit_seconds: float) -> bool:
+        if self._control.ends_at_once:
+            return True
+        if self._thread.saving:
+            return False
+        if self.waited_seconds >= limit_seconds:
+            return True
+        return self.waited_seconds >= RANKS_PATIENCE_SECONDS and not self._thread.others_are_there
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -226,13 +291,12 @@ def _redirect_output(path: Path, descriptors: Sequence[int]) -> None:
 
 def follow(
     training: Training,
-    *looks: Callable[[], object],
+    look: Callable[[], object] = lambda: None,
     interval_seconds: float = LOOK_INTERVAL_SECONDS,
 ) -> None:
-    """Poll until the trainer has ended or was asked to stop."""
+    """Call ``look`` now and then until the trainer has ended or was asked to stop."""
     while not training.thread.ended.wait(interval_seconds) and not training.control.stop_reason:
-        for look in looks:
-            look()
+        look()
 
 
 def _abandon(training: Training, signals: StopSignals, tell: Callable[[], None]) -> NoReturn:
@@ -240,16 +304,30 @@ def _abandon(training: Training, signals: StopSignals, tell: Callable[[], None])
     recording, control, thread = training.recording, training.control, training.thread
     step = thread.finished_step
     thread.emit_finished_steps()
-    lost = lost_words(recording.view(), step, resume_command(recording.run_dir.path))
+    lost = _lost_words(recording.view(), step, resume_command(recording.run_dir.path))
     text = f"{training.stopping.why_given_up()}: {lost}"
     recording.emit(RunFailed(time=time.time(), step=step, error=text, traceback=""))
     training.close()
     tell()
     tell_unsaved(recording.unsaved)
     complain(text)
-    number = signals.received or signal_of(control.stop_reason)
+    # A key on a screen stands for Ctrl+C.
+    asked_by = signal.Signals.__members__.get(control.stop_reason or "", signal.SIGINT)
     # Exiting the interpreter while a thread is inside torch aborts the process.
-    os._exit(128 + number if control.ends_at_once else 1)
+    os._exit(128 + (signals.received or asked_by) if control.ends_at_once else 1)
+
+
+def _lost_words(view: SessionView, step: int, way_on: str) -> str:
+    """Which steps up to ``step``, the last that was finished, a run loses that ends without a checkpoint."""
+    saved_step = 0 if view.checkpoint is None else view.checkpoint.step
+    lost = "no finished step is lost"
+    if step == saved_step + 1:
+        lost = f"step {step:,} is lost"
+    elif step > saved_step:
+        lost = f"steps {saved_step + 1:,} to {step:,} are lost"
+    if not saved_step:
+        return f"{lost}, there is no checkpoint"
+    return f"{lost}; to resume from step {saved_step:,}: {way_on}"
 
 
 def _finish(training: Training, signals: StopSignals, tell: Callable[[], None]) -> int:
@@ -264,9 +342,69 @@ def _finish(training: Training, signals: StopSignals, tell: Callable[[], None]) 
         show_traceback(training.thread.traceback)
         complain(str(error))
         if isinstance(error, DeviceLostError):
-            # torch would abort when it frees pinned memory, as a normal exit does.
-            with suppress(OSError):
-                sys.stdout.flush()
-            os._exit(error.exit_status)
+            leave_at_once(error.exit_status)
         return error.exit_status
     return 128 + signals.received if signals.received else unsaved_status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingEnd:
+    """How a training ended, and all that is known of it."""
+
+    view: SessionView
+    error: AmptuiError | None
+    """What ended it early."""
+    hangs: bool
+    """The trainer did not stop when asked: this process can train no more."""
+
+
+def measure_training(  # noqa: PLR0913 - options by name
+    request: TrainRequest,
+    spec: ModelSpec,
+    folder: Path,
+    *,
+    begin: Callable[[Training], object] = lambda _training: None,
+    look: Callable[[Training], object],
+    hurried: Callable[[], bool],
+    listeners: Sequence[Listener] = (),
+    look_interval_seconds: float = LOOK_INTERVAL_SECONDS,
+) -> TrainingEnd:
+    """Train in ``folder`` until ``look``, called now and then, asks for a stop, or the run ends.
+
+    ``begin`` is called before the trainer starts; while ``hurried()``, a trainer that was asked to stop is
+    not waited for long. Raises RunFolderError.
+    """
+    from amptui.engine.precision import Tf32Flags
+
+    run_dir, flags = create_run_dir(folder, spec.name), Tf32Flags.current()
+    with wire(request, spec, run_dir, listeners=listeners) as training:
+        begin(training)
+        training.start()
+        follow(training, partial(look, training), look_interval_seconds)
+        in_time = training.stopping.wait(hurried=hurried)
+        training.close()
+    # A run leaves the flags of its last precision, which the next one would take for torch's defaults.
+    flags.apply()
+    error = training.thread.error
+    if not in_time:
+        error = AmptuiError(f"the trainer did not stop ({training.thread.doing}); leaving anyway")
+    return TrainingEnd(view=training.recording.view(), error=error, hangs=not in_time)
+
+
+def free_memory() -> None:
+    """Free the memory of the previous training."""
+    from amptui.device.accelerator import default_device, empty_cache
+
+    gc.collect()
+    empty_cache(default_device())
+
+
+def leave_at_once(status: int) -> NoReturn:
+    """Exit without Python's own end.
+
+    A thread inside torch, or pinned memory after a kernel's failure, would abort it.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    os._exit(status)

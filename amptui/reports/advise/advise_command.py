@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, TextIO
 from amptui.base.errors import AmptuiError, DeviceLostError, UsageError
 from amptui.base.prompt import complain, put
 from amptui.base.text import inert_line
-from amptui.process.measured_training import leave_at_once
 from amptui.process.plain_lines import separate_stdout
 from amptui.process.stop_signals import StopSignals
+from amptui.process.training import leave_at_once
 from amptui.recipe.request import AdviseRequest, parse_model
 from amptui.records.control import Control
 from amptui.reports.advise.advice_report import Recommendation, advice_page, report_json, report_lines

@@ -14,8 +14,7 @@ from amptui.base.errors import AmptuiError, DeviceLostError, ExperimentError
 from amptui.diagnosis.amp_answer import amp_answer
 from amptui.diagnosis.amp_finding import Finding
 from amptui.engine.ab_test import MAX_ROUNDS
-from amptui.process.measured_training import TrainingEnd, free_memory, measure_training
-from amptui.process.training import Training
+from amptui.process.training import Training, TrainingEnd, free_memory, measure_training
 from amptui.recipe.request import ModelSpec, TrainRequest
 from amptui.records.control import StopRequest
 from amptui.records.run import LOW_PRECISIONS, Record, base_precision

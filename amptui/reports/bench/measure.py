@@ -16,10 +16,9 @@ from amptui.base.prompt import complain, put
 from amptui.base.text import inert_line
 from amptui.engine.ab_test import MAX_ROUNDS
 from amptui.engine.worker import torch_failed
-from amptui.process.measured_training import free_memory, leave_at_once, measure_training
 from amptui.process.plain_lines import separate_stdout
 from amptui.process.stop_signals import StopSignals
-from amptui.process.training import Training
+from amptui.process.training import Training, free_memory, leave_at_once, measure_training
 from amptui.recipe.request import BenchRequest, ModelSpec, TrainRequest, parse_model
 from amptui.records.control import ComparisonRequest, Control, PauseRequest, StopRequest
 from amptui.records.findings import Float8Layers, ModelCompiled
