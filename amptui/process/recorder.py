@@ -6,11 +6,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, TypeVar
 
 from amptui.base.errors import RunFolderError
-from amptui.base.runfiles import OwnFolder, open_file
+from amptui.base.runfiles import OwnFolder, open_to_read
 from amptui.diagnosis.event_words import steps_missing
 from amptui.records import codec
 from amptui.records.answers import RequestMade, RequestRefused
@@ -134,8 +133,8 @@ class Recorder:
         self._outbox.append(mark)
         mark.wait(_KEEPING_SECONDS)
         # A checkpoint that survives a power cut needs the steps before it.
-        with suppress(OSError):
-            _sync(self._run_dir.journal_path)
+        with suppress(OSError), open_to_read(self._run_dir.journal_path) as file:
+            os.fsync(file.fileno())
 
     def cut_after(self, step: int, *, starts_at_one: bool = True) -> int | None:
         """Cut the journal and the session after ``step``, from which a run resumes.
@@ -154,7 +153,9 @@ class Recorder:
             with self._folding:
                 self._unfolded.clear()  # they are among those that were held
                 self._session.adopt(before)
-            self._keep_held()
+            held, self._held = self._held, None
+            if held:
+                self._journal.append_lines([_line(record) for record in held])
             if self._server is not None:
                 self._server.renew()
         if missing := steps.missing(step, starts_at_one=starts_at_one):
@@ -202,7 +203,9 @@ class Recorder:
                 batch.append(item)
                 self._over |= isinstance(item, RunFinished | RunFailed)
                 if isinstance(item, KeepingChanged):
-                    self._note_unsaved(item)
+                    self._unsaved.pop(item.what, None)
+                    if item.trouble:
+                        self._unsaved[item.what] = item
         with self._folding:
             self._unfolded += batch
         self._fold_if_due()
@@ -214,12 +217,6 @@ class Recorder:
         lines = [_line(record) for record in batch]
         self._show(self._publish, lines)
         return batch, lines
-
-    def _note_unsaved(self, change: KeepingChanged) -> None:
-        if change.trouble:
-            self._unsaved[change.what] = change
-        else:
-            self._unsaved.pop(change.what, None)
 
     def _fold_if_due(self) -> None:
         if time.monotonic() >= self._fold_due:
@@ -240,11 +237,6 @@ class Recorder:
     def _publish(self, lines: Sequence[bytes]) -> None:
         if self._server is not None:
             self._server.publish(b"".join(lines), self._state)
-
-    def _keep_held(self) -> None:
-        records, self._held = self._held, None
-        if records:
-            self._journal.append_lines([_line(record) for record in records])
 
     def _show(self, show: Callable[[Sequence[_Shown]], None], batch: Sequence[_Shown]) -> None:
         try:
@@ -308,11 +300,3 @@ class Recorder:
 
 def _line(record: Record) -> bytes:
     return f"{codec.dumps(record)}\n".encode()
-
-
-def _sync(path: Path) -> None:
-    file = open_file(path, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)

@@ -50,7 +50,7 @@ def find_run(text: str, *, trust: bool = False) -> Path:
     for a folder without a journal.
     """
     path = _existing(text)
-    journal = journal_of(_kept(text).path if path is None else path)
+    journal = journal_of(_newest_of(_named(text)).path if path is None else path)
     with suppress(OSError):  # whoever reads it says why that cannot be
         if not trust and os.geteuid() and journal.stat().st_uid not in (0, os.geteuid()):
             raise RunFolderError(f"{journal} is another user's", hint="add --trust to read it")
@@ -68,7 +68,10 @@ def resumable(text: str, *, say: Callable[[str], object] = str) -> RunDir:
     """
     path = _existing(text)
     run_dir, why = _newest_resumable(text) if path is None else (_folder(path), "")
-    _refuse_running(run_dir.path)
+    trains = holder(run_dir.path)
+    if trains is not None:
+        watch = f"watch it with `amptui attach {run_argument(run_dir.path)}`"
+        raise RunFolderError(f"{run_argument(run_dir.path)} is still running, {trains}", hint=watch)
     if not _is_there(run_dir.run_json_path):
         what = f"cannot resume {run_dir.path}: it has no {run_dir.run_json_path.name}"
         raise RunFolderError(what, hint=_NOTHING)
@@ -105,7 +108,8 @@ def live_run(text: str) -> RunDir:
     folders = _matching(text) if text else []
     live = [run for folder in folders if (run := _if_live(folder)) is not None] if text else _last_live()
     if not live:
-        newest = RunDir(Path(folders[0])) if folders else _newest_kept()
+        names = [] if folders else kept_names()
+        newest = RunDir(Path(folders[0])) if folders else _newest_of(names) if names else None
         raise _not_live(None if newest is None else look_at(newest), is_named=bool(text))
     if text and len(live) > 1:
         raise _several([run.name for run in live], f"{text!r} matches {len(live)} live runs")
@@ -242,13 +246,6 @@ def _folder(path: Path) -> RunDir:
     return RunDir(path if path.is_dir() else path.parent)
 
 
-def _refuse_running(folder: Path) -> None:
-    trains = holder(folder)
-    if trains is not None:
-        watch = f"watch it with `amptui attach {run_argument(folder)}`"
-        raise RunFolderError(f"{run_argument(folder)} is still running, {trains}", hint=watch)
-
-
 def _newest_resumable(text: str) -> tuple[RunDir, str]:
     """The saved run that ``text`` names; the newest that can be resumed of all, or of a model.
 
@@ -301,22 +298,16 @@ def _if_live(folder: str) -> KeptRun | None:
     return run if run.is_live else None  # it may have just ended
 
 
-def _newest_kept() -> RunDir | None:
-    """The newest of all saved runs, if there is one."""
-    names = kept_names()
-    return _newest_of(names) if names else None
-
-
 def _newest_of(names: list[str]) -> RunDir:
     """The first that has a journal, or whose folder cannot be read; the first if all lack one."""
-    runs = (RunDir(default_base() / name) for name in names)
-    return next((run for run in runs if not _lacks_journal(run)), RunDir(default_base() / names[0]))
-
-
-def _lacks_journal(run_dir: RunDir) -> bool:
-    with suppress(RunFolderError):
-        return not _is_there(run_dir.journal_path)
-    return False
+    runs = [RunDir(default_base() / name) for name in names]
+    for run_dir in runs:
+        try:
+            if _is_there(run_dir.journal_path):
+                return run_dir
+        except RunFolderError:
+            return run_dir
+    return runs[0]
 
 
 def _is_there(path: Path) -> bool:
@@ -337,11 +328,6 @@ def _matching(text: str) -> list[str]:
         return [str(_folder(path).path)]
     base = default_base()
     return [f"{base}{os.sep}{name}" for name in _meant(text)]
-
-
-def _kept(text: str) -> RunDir:
-    """The saved run that ``text`` names; the newest of all, or of a model. Raises ``UsageError``."""
-    return _newest_of(_named(text))
 
 
 def _named(text: str) -> list[str]:

@@ -6,8 +6,9 @@ import statistics
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from amptui.base.errors import RunFolderError
 from amptui.base.runfiles import open_to_read
@@ -90,7 +91,9 @@ def look_at(run_dir: RunDir) -> KeptRun:
     """The run in a folder; what cannot be read is None, and never raises."""
     trains = holder(run_dir.path)
     begun, newest, trouble = _both_ends(run_dir.journal_path)
-    run_json = _run_json(run_dir)
+    run_json: dict[str, Any] = {}
+    with suppress(RunFolderError):
+        run_json = read_run_json(run_dir.path)
     began = trains.started if trains is not None else None
     # What changes on resume is rewritten in run.json; in the journal it may be far from both ends.
     newer = (run_json, newest.resumed, begun)
@@ -98,15 +101,15 @@ def look_at(run_dir: RunDir) -> KeptRun:
         name=run_dir.path.absolute().name,
         folder=run_dir.path,
         state=_state(trains, newest, has_begun=begun is not None, is_readable=trouble is None),
-        model=_known("model", begun, run_json),
-        precision=newest.precision or _known("precision", begun),
+        model=_known(str, "model", begun, run_json),
+        precision=newest.precision or _known(str, "precision", begun),
         step=newest.step,
-        total_steps=_known("total_steps", *newer),
-        started=_known("time", begun, run_json) or began,
+        total_steps=_known(int, "total_steps", *newer),
+        started=_known(float, "time", begun) or _known(float, "started", run_json) or began,
         began=began,
         written=written(run_dir),
-        device=_known("device", *newer),
-        device_name=_known("device_name", *newer),
+        device=_known(str, "device", *newer),
+        device_name=_known(str, "device_name", *newer),
         host=trains.host if trains is not None else None,
         pid=trains.pid if trains is not None else None,
         is_here=trains is None or trains.is_here,
@@ -114,38 +117,13 @@ def look_at(run_dir: RunDir) -> KeptRun:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Said:
-    """The contents of ``run.json``, by the names used in the records."""
-
-    model: str | None
-    time: float | None
-    total_steps: int | None
-    device: str | None
-    device_name: str | None
-
-
-def _run_json(run_dir: RunDir) -> _Said:
-    run_json: dict[str, object] = {}
-    with suppress(RunFolderError):
-        run_json = read_run_json(run_dir.path)
-    return _Said(
-        model=_of(str, run_json.get("model")),
-        time=_of(float, run_json.get("started")),
-        total_steps=_of(int, run_json.get("total_steps")),
-        device=_of(str, run_json.get("device")),
-        device_name=_of(str, run_json.get("device_name")),
-    )
-
-
-def _of(kind: type[_T], value: object) -> _T | None:
-    return value if isinstance(value, kind) else None
-
-
-def _known(name: str, *sources: RunStarted | RunResumed | _Said | None) -> Any:
-    """The value from the first of ``sources`` that has one."""
-    values = (getattr(source, name) for source in sources if source is not None)
-    return next((value for value in values if value is not None), None)
+def _known(kind: type[_T], name: str, *sources: RunStarted | RunResumed | dict[str, Any] | None) -> _T | None:
+    """The value from the first of ``sources`` that has one of that ``kind``."""
+    for source in sources:
+        value = source.get(name) if isinstance(source, dict) else getattr(source, name, None)
+        if isinstance(value, kind):
+            return value
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,62 +171,45 @@ def _state(trains: Holder | None, newest: _Newest, *, has_begun: bool, is_readab
 
 def _both_ends(journal: Path) -> tuple[RunStarted | None, _Newest, str | None]:
     """The run's first record and its newest ones, if present; and why none can be read."""
+    begun, newest = None, _Newest()
     try:
         with open_to_read(journal) as file:
             size = os.fstat(file.fileno()).st_size
-            return _begun(file, size), _newest(file, size), None
+            for length in _HEAD_BYTES:
+                file.seek(0)
+                begun = _searched(b"\n" + file.read(length), RunStarted, bytes.find)[1]
+                if begun is not None or length >= size:
+                    break
+            for length in _TAIL_BYTES:
+                start = max(0, size - length)
+                file.seek(start)
+                newest = _newest_in(file.read(length) if start else b"\n" + file.read(length))
+                if newest.stepped is not None or not start:
+                    break
     except FileNotFoundError:
-        return None, _Newest(), None
+        pass  # it may be starting
     except OSError as error:
         return None, _Newest(), f"cannot read {journal}: {reason(error)}"
-
-
-def _begun(file: BinaryIO, size: int) -> RunStarted | None:
-    """The run's first record."""
-    for length in _HEAD_BYTES:
-        file.seek(0)
-        started = _searched(b"\n" + file.read(length), RunStarted, bytes.find)[1]
-        if started is not None or length >= size:
-            return started
-    return None
-
-
-def _newest(file: BinaryIO, size: int) -> _Newest:
-    """The newest records."""
-    newest = _Newest()
-    for length in _TAIL_BYTES:
-        start = max(0, size - length)
-        file.seek(start)
-        newest = _newest_in(file.read(length) if start else b"\n" + file.read(length))
-        if newest.stepped is not None or not start:
-            break
-    return newest
+    return begun, newest, None
 
 
 def _newest_in(data: bytes) -> _Newest:
-    words = [_last(data, RunFinished), _last(data, RunFailed)]
-    stepped, resumed = _last_steps(data), _last(data, RunResumed)
-    optimizer = stepped[1].optimizer if stepped[1] is not None else ""
-    after = max((at for at, record in (stepped, resumed) if record is not None), default=-1)
+    at, stepped = _last(data, Steps)
+    if stepped is not None and stepped.optimizer:
+        # The run's length is counted in steps of its first optimizer, unless that has long made none.
+        first_at, first = _last(data, Steps, lambda record: not record.optimizer)
+        at, stepped = (at, stepped) if first is None else (first_at, first)
+    optimizer = stepped.optimizer if stepped is not None else ""
+    resumed_at, resumed = _last(data, RunResumed)
     # The end of a run that was resumed later is not its last record.
-    at, word = max(words, key=lambda place_and_word: place_and_word[0])
+    word_at, word = max(_last(data, RunFinished), _last(data, RunFailed), key=itemgetter(0))
     return _Newest(
-        stepped=stepped[1],
-        resumed=resumed[1],
+        stepped=stepped,
+        resumed=resumed,
         switched=_last(data, PrecisionChanged, lambda record: record.optimizer == optimizer)[1],
         pause=_last(data, PauseChanged)[1],
-        word=word if at > after else None,
+        word=word if word_at > max(at, resumed_at) else None,
     )
-
-
-def _last_steps(data: bytes) -> tuple[int, Steps | None]:
-    """The newest steps, and where their line begins: only here is known in which records steps are."""
-    stepped = _last(data, Steps)
-    if stepped[1] is None or not stepped[1].optimizer:
-        return stepped
-    # The run's length is counted in steps of its first optimizer, unless that has long made none.
-    first = _last(data, Steps, lambda record: not record.optimizer)
-    return first if first[1] is not None else stepped
 
 
 def _last(
