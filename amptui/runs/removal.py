@@ -1,7 +1,6 @@
 """Removes a run that has ended: the files that a run folder consists of, and nothing else.
 
-The folder is opened once, and everything is looked at and removed relative to it, so that no link, neither
-one that is there nor one that somebody puts there meanwhile, leads out of it.
+The folder is opened once, and everything is looked at and removed relative to it: no link in it is followed.
 """
 
 import os
@@ -37,6 +36,8 @@ _CHECKPOINT = re.compile(r"step-\d{9,}\.pt")
 _IN_CHECKPOINTS = re.compile(r"step-\d{9,}\.(pt|[0-9a-f]+-\d+\.shards)(\.writing|\.old)?|\.amptui-.*\.tmp")
 """What amptui writes in a folder of checkpoints."""
 
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
 _IN_SHARDS = re.compile(r"__\d+_0\.distcp(\.writing)?|\.metadata(\.writing)?|\.amptui-.*\.tmp")
 
 
@@ -61,7 +62,8 @@ def plan_removal(folder: Path) -> Removal:
     """What removing the run in ``folder`` would delete. Raises ``RunFolderError``, as :func:`remove` does."""
     _refuse_live(folder)
     with _opened(folder) as opened:
-        return replace(_Sweep(folder).over(opened), restart_seconds=_restart_seconds(folder))
+        removal, _ = _sweep(folder, opened, has_checkpoints=not is_of_a_script(RunDir(folder)))
+    return replace(removal, restart_seconds=_restart_seconds(folder))
 
 
 def remove(plan: Removal) -> Removal:
@@ -75,17 +77,25 @@ def remove(plan: Removal) -> Removal:
     _refuse_live(folder)
     with _opened(folder) as opened, RunLock.take(folder):
         # A run that begins now waits for the lock, and then finds that there is none here.
-        if replace(_Sweep(folder).over(opened), restart_seconds=plan.restart_seconds) != plan:
+        has_checkpoints = not is_of_a_script(RunDir(folder))
+        found, folders = _sweep(folder, opened, has_checkpoints=has_checkpoints)
+        if replace(found, restart_seconds=plan.restart_seconds) != plan:
             raise RunFolderError(f"{folder} has changed since you were asked", hint="look at it again")
-        removal = _Sweep(folder, deletes=frozenset(plan.files)).over(opened)
+        for path in plan.files:
+            os.unlink(path, dir_fd=opened)
+        for path in reversed(folders):
+            with suppress(OSError):  # what is not the run's is in it
+                os.rmdir(path, dir_fd=opened)
+        rest, _ = _sweep(folder, opened, has_checkpoints=has_checkpoints)
+        left = (*rest.left, *rest.files)  # with what came meanwhile
         with suppress(FileNotFoundError):
             os.unlink(LOCK_NAME, dir_fd=opened)
-    if not removal.left:
+    if not left:
         try:
             folder.rmdir()
         except OSError as error:  # something new is in it
             raise RunFolderError(f"cannot remove {folder}: {reason(error)}") from error
-    return replace(removal, restart_seconds=plan.restart_seconds)
+    return replace(plan, left=left)
 
 
 def _refuse_live(folder: Path) -> None:
@@ -127,71 +137,48 @@ def _opened(folder: Path) -> Iterator[int]:
         raise RunFolderError(f"cannot remove {folder}: {reason(error)}") from error
 
 
-class _Sweep:
-    """Goes through a run folder, and counts what is the run's; or deletes, of that, the files ``deletes``."""
+def _sweep(folder: Path, opened: int, *, has_checkpoints: bool) -> tuple[Removal, list[str]]:
+    """What of ``folder`` is the run's, its lock aside, and the folders in it that are. Raises OSError.
 
-    def __init__(self, folder: Path, *, deletes: frozenset[str] | None = None) -> None:
-        self._deletes = deletes
-        # Checkpoints beside a script's run are the script's own.
-        self._has_checkpoints = not is_of_a_script(RunDir(folder))
-        self._files: list[str] = []
-        self._removal = Removal(folder=folder)
+    Not ``has_checkpoints``: those beside a script's run are the script's own.
+    """
+    sizes: dict[str, int] = {}
+    folders: list[str] = []
+    left: list[str] = []
 
-    def over(self, opened: int) -> Removal:
-        """The whole folder. Raises OSError."""
-        left = []
-        for name in sorted(os.listdir(opened)):
-            mode = os.lstat(name, dir_fd=opened).st_mode
-            is_folder = stat.S_ISDIR(mode)
-            if is_own_folder_name(name) and (stat.S_ISREG(mode) or not self._has_checkpoints):
-                left.append(name)
-            elif is_folder and is_own_folder_name(name):
-                left += self._inside(opened, name, name, _IN_CHECKPOINTS)
-            elif is_folder or not is_own_name(name) or not self._take(opened, name, name):
-                left.append(name)
-        return replace(self._removal, files=tuple(self._files), left=tuple(left))
+    def visit(parent: int, prefix: str, own: re.Pattern[str] | None) -> None:
+        for name in sorted(os.listdir(parent)):
+            path, status = f"{prefix}{name}", os.lstat(name, dir_fd=parent)
+            is_folder = stat.S_ISDIR(status.st_mode)
+            if own is not None:
+                is_own = own.fullmatch(name) is not None and not (is_folder and own is _IN_SHARDS)
+            elif is_own_folder_name(name):  # or a link in its place
+                is_own = has_checkpoints and not stat.S_ISREG(status.st_mode)
+            else:
+                is_own = is_own_name(name) and not is_folder
+            if not is_own:
+                left.append(path)
+            elif is_folder:
+                folders.append(path)
+                inner = os.open(name, _FOLDER_FLAGS, dir_fd=parent)
+                try:
+                    visit(inner, f"{path}/", _IN_CHECKPOINTS if own is None else _IN_SHARDS)
+                finally:
+                    os.close(inner)
+            elif path != LOCK_NAME:
+                sizes[path] = status.st_size
 
-    def _inside(self, parent: int, name: str, path: str, own: re.Pattern[str]) -> list[str]:
-        """The folder ``name``, with all in it that ``own`` fits; the paths of what stays in it."""
-        left = []
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        opened = os.open(name, flags, dir_fd=parent)
-        try:
-            for inner in sorted(os.listdir(opened)):  # noqa: PTH208 - a descriptor, not a path
-                is_folder = stat.S_ISDIR(os.lstat(inner, dir_fd=opened).st_mode)
-                inner_path = f"{path}/{inner}"
-                if not own.fullmatch(inner) or (is_folder and own is _IN_SHARDS):
-                    left.append(inner_path)
-                elif is_folder:
-                    left += self._inside(opened, inner, inner_path, _IN_SHARDS)
-                elif not self._take(opened, inner, inner_path):
-                    left.append(inner_path)
-        finally:
-            os.close(opened)
-        if self._deletes is not None and not left:
-            os.rmdir(name, dir_fd=parent)
-        return left
-
-    def _take(self, opened: int, name: str, path: str) -> bool:
-        """Count a file, or a link in place of one, and delete it; false for one that is not to be deleted.
-
-        The lock is left to the caller.
-        """
-        if name == LOCK_NAME:
-            return True
-        if self._deletes is not None and path not in self._deletes:
-            return False
-        size_bytes = os.lstat(name, dir_fd=opened).st_size
-        removal = self._removal
-        is_journal, is_checkpoint = bool(_JOURNAL.fullmatch(name)), bool(_CHECKPOINT.fullmatch(name))
-        self._removal = replace(
-            removal,
-            journals=removal.journals + is_journal,
-            checkpoints=removal.checkpoints + is_checkpoint,
-            other_files=removal.other_files + (not is_journal and not is_checkpoint),
-            size_bytes=removal.size_bytes + size_bytes,
-        )
-        self._files.append(path)
-        if self._deletes is not None:
-            os.unlink(name, dir_fd=opened)
-        return True
+    visit(opened, "", None)
+    names = [path.rpartition("/")[2] for path in sizes]
+    journals = sum(_JOURNAL.fullmatch(name) is not None for name in names)
+    checkpoints = sum(_CHECKPOINT.fullmatch(name) is not None for name in names)
+    removal = Removal(
+        folder=folder,
+        journals=journals,
+        checkpoints=checkpoints,
+        other_files=len(sizes) - journals - checkpoints,
+        size_bytes=sum(sizes.values()),
+        files=tuple(sizes),
+        left=tuple(left),
+    )
+    return removal, folders
