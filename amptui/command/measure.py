@@ -5,24 +5,22 @@ import argparse
 from amptui.base.errors import UsageError
 from amptui.base.notify_url import take_url
 from amptui.base.prompt import say
-from amptui.command.option_values import (
-    MAX_ROUNDS,
-    count,
-    path,
-    positive_float,
-    positive_int,
-    positive_ints,
-    precisions,
-    rounds,
-)
 from amptui.command.parser import (
+    MAX_ROUNDS,
     Parser,
     add_data,
     add_device,
     add_model,
     add_recipe,
     add_speed,
+    count,
     is_script,
+    path,
+    positive_float,
+    positive_int,
+    positive_ints,
+    precisions,
+    rounds,
     training_fields,
     with_data,
 )

@@ -10,7 +10,6 @@ from amptui.base.errors import AmptuiError, UsageError
 from amptui.base.prompt import complain, say
 from amptui.base.terminal import can_show_a_screen
 from amptui.base.webhook import parse_webhook
-from amptui.command.option_values import finite_float, path, positive_float, positive_int
 from amptui.command.parser import (
     Parser,
     add_fps,
@@ -19,6 +18,10 @@ from amptui.command.parser import (
     add_remote_command,
     add_run,
     add_trust,
+    finite_float,
+    path,
+    positive_float,
+    positive_int,
 )
 from amptui.recipe.request import PAGE_RUNS
 

@@ -8,15 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from amptui.base.errors import RunFolderError, UsageError
 from amptui.base.terminal import can_show_a_screen
-from amptui.command.option_values import (
-    absolute_path,
-    count,
-    path,
-    positive_float,
-    positive_int,
-    seconds_or_never,
-)
 from amptui.command.parser import (
+    absolute_path,
     add_data,
     add_device,
     add_fps,
@@ -25,7 +18,12 @@ from amptui.command.parser import (
     add_quiet,
     add_recipe,
     add_speed,
+    count,
     hand_over_webhook,
+    path,
+    positive_float,
+    positive_int,
+    seconds_or_never,
     training_fields,
     with_data,
 )

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from amptui.command.option_values import device as device_option
+from amptui.command.parser import device as device_option
 from amptui.device import accelerator
 from amptui.device.accelerator import PINNING, TRAINABLE, capabilities
 from amptui.engine.float8 import NO_TORCHAO, why_no_float8

@@ -18,11 +18,11 @@ import signal, sys, threading, traceback
 from pathlib import Path
 from amptui.records.control import Control
 from amptui.telemetry.session import Session
-from amptui.tui import outlet
+from amptui.tui import terminal_driver
 from amptui.tui.app import WatchApp
 
 result, hangup = Path(sys.argv[1]), sys.argv[2]
-outlet._LEAVING_SECONDS = 0.5
+terminal_driver._LEAVING_SECONDS = 0.5
 session = Session("runs/x")
 
 def look(front):
