@@ -1,13 +1,20 @@
 """Which errors of a training of several ranks come from another rank, and what to do about the others."""
 
 import re
-from typing import NamedTuple
+from typing import Literal
 
 import torch.distributed as dist
 
 from amptui.base.errors import AmptuiError, DeviceError, ExperimentError
 from amptui.engine.failure import is_out_of_memory
-from amptui.ranks.ends.peer_ends import End, PeerEndedError
+
+End = Literal["stopped", "failed", "out of memory", "waited", "cut off"]
+"""How a rank ended early: asked to before the first step, by an error of its own, or because others did.
+
+``cut off``: a connection to another one ended, and none is known to have ended."""
+
+PeerEnd = Literal["stopped", "failed", "out of memory", "waited", "killed", "hung"]
+"""How another rank ended, as this one knows it."""
 
 _OF_A_PEER = re.compile(
     r"closed by peer|reset by peer|broken pipe|timed out|timeout|pair closure|communicator was aborted|"
@@ -40,39 +47,47 @@ _NO_STRATEGY = "does not have a sharding strategy registered"
 """How torch tells that an operator takes no DTensor, such as that of a fused SGD (there)."""
 
 
-class _Hint(NamedTuple):
-    sign: re.Pattern[str]
-    hint: str
-
-
 _HINTS = (
-    _Hint(
-        re.compile(r"shared memory|/dev/shm.*no space left|no space left.*/dev/shm", re.IGNORECASE),
+    (
+        "shared memory|/dev/shm.*no space left|no space left.*/dev/shm",
         "enlarge /dev/shm (docker run --shm-size=8g, or --ipc=host), or set NCCL_SHM_DISABLE=1",
     ),
-    _Hint(
-        re.compile("duplicate gpu detected", re.IGNORECASE),
+    (
+        "duplicate gpu detected",
         "each rank needs a GPU of its own: start fewer ranks, or look at CUDA_VISIBLE_DEVICES",
     ),
-    _Hint(
-        re.compile("driver version is insufficient", re.IGNORECASE),
+    (
+        "driver version is insufficient",
         "update the NVIDIA driver, or install a torch that is built for an older CUDA",
     ),
-    _Hint(
-        re.compile("no socket interface|unable to find address for|no route to host", re.IGNORECASE),
+    (
+        "no socket interface|unable to find address for|no route to host",
         "name the network interface between the machines: NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME",
     ),
-    _Hint(
-        re.compile("nccl.*unhandled system error", re.IGNORECASE),
-        "run again with NCCL_DEBUG=INFO: NCCL then says which; often /dev/shm is full "
-        "(docker run --shm-size=8g)",
+    (
+        "nccl.*unhandled system error",
+        (
+            "run again with NCCL_DEBUG=INFO: NCCL then says which; "
+            "often /dev/shm is full (docker run --shm-size=8g)"
+        ),
     ),
-    _Hint(
-        re.compile("nccl", re.IGNORECASE),
+    (
+        "nccl",
         "run again with NCCL_DEBUG=INFO: NCCL then says more in the output of each rank",
     ),
 )
-"""The first that fits counts."""
+"""What a text says, and what to do about it; the first that fits counts."""
+
+
+class PeerEndedError(DeviceError):
+    """Another rank ended, so that this one cannot go on either."""
+
+    def __init__(self, rank: int, how: PeerEnd, detail: str, text: str, hint: str = "") -> None:
+        super().__init__(text, hint=hint)
+        self.rank = rank
+        self.how = how
+        """``waited`` where no rank is known to have ended first; ``rank`` is -1."""
+        self.detail = detail
 
 
 def is_of_a_group(error: BaseException) -> bool:
@@ -107,17 +122,12 @@ def explain_rank_error(error: BaseException, doing: str) -> AmptuiError | None:
     text = str(error)
     if (unfit := _unfit_model(text, doing)) is not None:
         return unfit
-    if isinstance(error, AmptuiError) or not _is_communication(error):
+    # NCCL or gloo raised it themselves; a model may raise what only mentions them.
+    is_theirs = isinstance(error, RuntimeError) and _OF_COMMUNICATION.search(text) is not None
+    if isinstance(error, AmptuiError) or not (is_theirs or isinstance(error, dist.DistError)):
         return None
-    hint = next((cause.hint for cause in _HINTS if cause.sign.search(text)), "")
+    hint = next((hint for sign, hint in _HINTS if re.search(sign, text, re.IGNORECASE)), "")
     return DeviceError(f"{_words(text)} ({doing})", hint=hint)
-
-
-def _is_communication(error: BaseException) -> bool:
-    """Whether NCCL or gloo raised it themselves; a model may raise what only mentions them."""
-    if isinstance(error, dist.DistError):
-        return True
-    return isinstance(error, RuntimeError) and _OF_COMMUNICATION.search(str(error)) is not None
 
 
 def _words(text: str) -> str:

@@ -19,10 +19,9 @@ from amptui.base.errors import DataError, DeviceError
 from amptui.data.order import Share
 from amptui.engine.strategy import Ranks, Strategy
 from amptui.ranks.agreement.board import Board
-from amptui.ranks.agreement.control import OtherRanks
-from amptui.ranks.ends.hang_watch import Hang, HangWatch
-from amptui.ranks.ends.peer_ends import PeerEndedError, PeerEnds
+from amptui.ranks.ends.hang_watch import HangWatch, PeerEnds
 from amptui.ranks.ends.progress import BUSY_SECONDS, RankProgress
+from amptui.ranks.failure import PeerEndedError
 from amptui.ranks.store.launcher_store import STOPPED_WAITING, LauncherStore, pauses, rank_0_store
 from amptui.ranks.store.place import Place
 from amptui.ranks.world import World
@@ -52,7 +51,7 @@ _SEARCH_SECONDS = 4.0
 _BAD_LOSS, _PLACES, _BOARD = "bad loss", "places", "agreement"
 
 
-class RankGroup(OtherRanks, Ranks):
+class RankGroup(Ranks):
     """The connection to the other ranks. Raises :class:`PeerEndedError` wherever another one has ended."""
 
     def __init__(
@@ -85,12 +84,21 @@ class RankGroup(OtherRanks, Ranks):
         """Wait until all ranks are there, and connect to them."""
         world = self.world
         self.meet("start")
-        self._ends.places = tuple(self._all_places())
+        if world.leads:  # which collects where the ranks run, as one short text for all
+            texts = self._store.multi_get([f"place/{rank}" for rank in range(world.size)])
+            places = zlib.compress(b"[" + b",".join(texts) + b"]")
+            self._store.set(_PLACES, places)  # type: ignore[arg-type]  # it takes bytes too
+        self._wait_until(lambda: self._store.check([_PLACES]))
+        found = json.loads(zlib.decompress(self._store.get(_PLACES)))
+        self._ends.places = tuple(Place(**place) for place in found)
         timeout = _FOREVER
         if self._hang_seconds:  # torch's own timeouts would raise, or abort, and could not tell who hung
             timeout = timedelta(seconds=2 * (self._hang_seconds + BUSY_SECONDS))
+        backends, kind = "gloo", self._device.type
+        if kind != "cpu":  # the collectives of the host's tensors, and those of the device's
+            backends = f"cpu:gloo,{kind}:{dist.get_default_backend_for_device(self._device)}"
         dist.init_process_group(
-            _backends(self._device),
+            backends,
             store=PrefixStore("torch", self._store),
             rank=world.rank,
             world_size=world.size,
@@ -107,26 +115,23 @@ class RankGroup(OtherRanks, Ranks):
         self,
         trainer: threading.Thread,
         emit: Callable[[Record], object],
-        end: Callable[[PeerEndedError | Hang, Sequence[Record]], object],
+        end: Callable[[PeerEndedError, Sequence[Record]], object],
     ) -> HangWatch:
         """Begin to watch the progress of all ranks, all of which have to call it; see :class:`HangWatch`."""
-        options: dict[str, Any] = {"trainer": trainer, "emit": emit, "end": end}
         watch = HangWatch(
-            self.launcher, self.world, self.places, self.progress, hang_seconds=self._hang_seconds, **options
+            self.launcher,
+            self.world,
+            self.places,
+            self.progress,
+            hang_seconds=self._hang_seconds,
+            trainer=trainer,
+            emit=emit,
+            end=end,
         )
         watch.post_beat()
         self.meet("watch")
         watch.start()
         return watch
-
-    def _all_places(self) -> list[Place]:
-        """Where the ranks run; rank 0 collects it, as one short text for all."""
-        if self.world.leads:
-            texts = self._store.multi_get([f"place/{rank}" for rank in range(self.world.size)])
-            places = zlib.compress(b"[" + b",".join(texts) + b"]")
-            self._store.set(_PLACES, places)  # type: ignore[arg-type]  # it takes bytes too
-        self._wait_until(lambda: self._store.check([_PLACES]))
-        return [Place(**place) for place in json.loads(zlib.decompress(self._store.get(_PLACES)))]
 
     def meet(self, where: str, *, stoppable: bool = True) -> None:
         """Wait until all ranks have come to this point, however long it takes.
@@ -305,10 +310,3 @@ class RankGroup(OtherRanks, Ranks):
     def one_has_ended(self) -> bool:
         """Whether another rank has ended; for any thread."""
         return self._ends.first() is not None
-
-
-def _backends(device: torch.device) -> str:
-    """The collectives of the host's tensors and those of the device's."""
-    if device.type == "cpu":
-        return "gloo"
-    return f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"

@@ -7,7 +7,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from amptui.base.errors import DeviceError, UsageError
 from amptui.ranks.world import World
@@ -33,8 +33,7 @@ LAUNCHER_GONE = "launcher gone"
 _LOOK_SECONDS = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class _Launcher:
+class _Launcher(NamedTuple):
     """How one launcher names a process's place."""
 
     name: str
@@ -59,7 +58,14 @@ def world_of(environment: Mapping[str, str]) -> World | None:
     alone, beside them.
     """
     if "TORCHELASTIC_RUN_ID" in environment:
-        return _of_torchrun(environment)
+        if any(name not in environment for name in _TORCHRUN):
+            return None
+        try:
+            rank, local_rank, size = (int(environment[name]) for name in _TORCHRUN[1:4])
+            restart, max_restarts = (int(environment.get(name, "0")) for name in _RESTARTS)
+        except ValueError as error:
+            raise UsageError(f"torchrun's variables: {error}", hint="start again with torchrun") from error
+        return World(rank, local_rank, size, restart, max_restarts) if size > 1 else None
     launcher = _launcher_of(environment)
     if launcher is None:
         return None
@@ -90,19 +96,6 @@ def variables_of(world: World) -> dict[str, str]:
     return {name: str(value) for name, value in names.items()} | {"MASTER_ADDR": host, "MASTER_PORT": port}
 
 
-def _of_torchrun(environment: Mapping[str, str]) -> World | None:
-    if any(name not in environment for name in _TORCHRUN):
-        return None
-    try:
-        rank, local_rank, size = (int(environment[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
-        restart, max_restarts = (int(environment.get(name, "0")) for name in _RESTARTS)
-    except ValueError as error:
-        raise UsageError(f"torchrun's variables: {error}", hint="start again with torchrun") from error
-    if size <= 1:
-        return None
-    return World(rank, local_rank, size, restart, max_restarts)
-
-
 def _launcher_of(environment: Mapping[str, str]) -> _Launcher | None:
     """Who started this process as one of several: the innermost, as all inherit those of an allocation."""
     if "WORLD_SIZE" in environment or environment.get("RANK", "0") != "0":
@@ -111,16 +104,12 @@ def _launcher_of(environment: Mapping[str, str]) -> _Launcher | None:
         return _OPEN_MPI
     if _MPICH.size in environment and _MPICH.local_rank in environment:
         return _MPICH
-    return _SLURM if _is_a_task(environment) else None
-
-
-def _is_a_task(environment: Mapping[str, str]) -> bool:
-    """Whether ``srun`` started this: not a batch script or shell, which have some of its variables too."""
+    # Not a batch script or a shell, which have some of srun's variables too.
     rank, step = environment.get(_SLURM.rank, ""), environment.get("SLURM_STEP_ID", "")
     if not rank or not step.isdecimal() or int(step) >= _SPECIAL_STEPS:
-        return False
+        return None
     # `srun --pty bash`: the shell is task 0, and the others have no terminal.
-    return not ("SLURM_PTY_PORT" in environment and rank == "0")
+    return None if "SLURM_PTY_PORT" in environment and rank == "0" else _SLURM
 
 
 def _number(environment: Mapping[str, str], name: str, launcher: _Launcher) -> int:
@@ -139,7 +128,10 @@ def _master(environment: Mapping[str, str], launcher: _Launcher) -> str:
     host, port = environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")
     if launcher is _SLURM:
         host = host or _first_host(environment)
-        port = port or _port_of_step(environment)
+        job, step = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_STEP_ID", "")
+        if not port and job.isdecimal() and step.isdecimal():
+            # The same on all tasks, and different for jobs and steps that run at the same time.
+            port = str(_FIRST_PORT + (int(job) * 31 + int(step)) % _PORTS)
     missing = [name for name, value in (("MASTER_ADDR", host), ("MASTER_PORT", port)) if not value]
     if missing:
         rank, size = environment[launcher.rank], environment[launcher.size]
@@ -164,21 +156,8 @@ def _first_host(environment: Mapping[str, str]) -> str:
     return "".join(first.groups(default="")) if first else ""
 
 
-def _port_of_step(environment: Mapping[str, str]) -> str:
-    """The same on all tasks, and different for jobs and steps that run at the same time."""
-    job = environment.get("SLURM_JOB_ID", "")
-    step = environment.get("SLURM_STEP_ID", "")
-    if not (job.isdecimal() and step.isdecimal()):
-        return ""
-    return str(_FIRST_PORT + (int(job) * 31 + int(step)) % _PORTS)
-
-
 class LauncherLostError(DeviceError):
     """Nobody starts the ranks again, stops them, or waits for them."""
-
-    def after(self, step: int, *, hint: str) -> "LauncherLostError":
-        """It as the last word of a run that ended with ``step``."""
-        return LauncherLostError(f"{self.what}: stopped after step {step:,}", hint=hint)
 
 
 class LauncherWatch:
@@ -204,15 +183,16 @@ class LauncherWatch:
 
     def start(self, on_loss: Callable[[], object]) -> None:
         """Call ``on_loss`` once, from a thread, if the launcher ends before :meth:`stop`."""
+
+        def look() -> None:
+            while not self._stopping.wait(_LOOK_SECONDS):
+                if self.is_gone:
+                    on_loss()
+                    return
+
         if self._is_due:
-            threading.Thread(target=self._look, args=(on_loss,), name="amptui-launcher", daemon=True).start()
+            threading.Thread(target=look, name="amptui-launcher", daemon=True).start()
 
     def stop(self) -> None:
         """Look no more."""
         self._stopping.set()
-
-    def _look(self, on_loss: Callable[[], object]) -> None:
-        while not self._stopping.wait(_LOOK_SECONDS):
-            if self.is_gone:
-                on_loss()
-                return

@@ -19,8 +19,7 @@ from amptui.ranks.agreement.rows import RankNumbers
 from amptui.ranks.launchers import LAUNCHER_GONE, LauncherLostError, LauncherWatch
 from amptui.ranks.numbers.meter import RankMeter, RankReport, blame
 from amptui.ranks.world import NO_SHARDED_XRAY, World
-from amptui.recipe.request import ModelSpec
-from amptui.recipe.request import HANG_SECONDS, TrainRequest
+from amptui.recipe.request import HANG_SECONDS, ModelSpec, TrainRequest
 from amptui.records.control import StopRequest, tell_nobody
 from amptui.records.ranks import RankLost, RankPhase, RanksStarted
 from amptui.records.run import NonFinite, Note, Record, RunFinished, RunStarted, StepSkipped
@@ -32,8 +31,8 @@ if TYPE_CHECKING:
     from amptui.engine.prepared import Prepared
     from amptui.engine.setup import Choices
     from amptui.ranks.agreement.checkpoints import RankCheckpoints
-    from amptui.ranks.ends.hang_watch import Hang, HangWatch
-    from amptui.ranks.ends.peer_ends import PeerEndedError
+    from amptui.ranks.ends.hang_watch import HangWatch
+    from amptui.ranks.failure import PeerEndedError
     from amptui.ranks.group import MakeStrategy, RankGroup
     from amptui.ranks.numbers.local_overflows import LocalOverflows
     from amptui.ranks.parallel.data_parallel import DataParallel
@@ -99,7 +98,7 @@ class RankThread(TrainingThread):
         self._watch_gpu = watch_gpu
         self._gpu: GpuSample | None = None
         """The newest sample, from another thread."""
-        self._stop_watching: Callable[[], object] = _do_nothing
+        self._stop_watching: Callable[[], object] = lambda: None
 
     def start(self) -> None:
         """See :class:`TrainingThread`; if the launcher ends, so does the run, with a checkpoint."""
@@ -175,19 +174,14 @@ class RankThread(TrainingThread):
         )
         step, states = own.report()
         overflowed = math.nan if own.overflowed is None else own.overflowed
-        return self._with_hash(
-            numbers._replace(overflowed=overflowed, trouble_step=step, trouble_states=states)
-        )
-
-    def _with_hash(self, numbers: RankNumbers) -> RankNumbers:
-        """``numbers`` with the newest hash of the weights, where all ranks should have the same ones."""
+        numbers = numbers._replace(overflowed=overflowed, trouble_step=step, trouble_states=states)
         check = self._strategy.weights_check
-        if check is None:
+        if check is None:  # each rank has weights of its own
             return numbers
-        hashed = check.numbers()
-        if hashed.asks:
+        hashed_step, weights_hash = check.newest()
+        if check.is_due():
             self.control.want_hash()
-        return numbers._replace(hashed_step=hashed.step, weights_hash=hashed.value)
+        return numbers._replace(hashed_step=hashed_step, weights_hash=weights_hash)
 
     @property
     def _strategy(self) -> "DataParallel":
@@ -211,6 +205,7 @@ class RankThread(TrainingThread):
         from amptui.engine.description import device_name, gpu_uuid
         from amptui.ranks.agreement.checkpoints import check_folder
         from amptui.ranks.group import RankGroup
+        from amptui.ranks.parallel.data_parallel import DataParallel
         from amptui.ranks.store.launcher_store import meet_at_start
         from amptui.ranks.store.place import device_of, place_of
 
@@ -226,6 +221,11 @@ class RankThread(TrainingThread):
         if uuid is not None and self._watch_gpu is not None:
             self._stop_watching = self._watch_gpu(uuid, self._take_gpu)
         place = place_of(device, device_name(device), uuid)
+        make_strategy: MakeStrategy = DataParallel
+        if self._request.fsdp:
+            from amptui.ranks.parallel.sharded import ShardedDataParallel
+
+            make_strategy = partial(ShardedDataParallel, keeps_weights=self._saves_weights)
         hang = self._request.hang_timeout
         self._group = RankGroup(
             self._world,
@@ -234,7 +234,7 @@ class RankThread(TrainingThread):
             stopping=stopping,
             hang_seconds=HANG_SECONDS if hang is None else hang,
             compiles=self._request.compile_mode is not None,
-            make_strategy=self._kind_of_parallel(),
+            make_strategy=make_strategy,
         )
         self._group.connect()
         # Watch the other ranks, and let them watch this one.
@@ -248,15 +248,6 @@ class RankThread(TrainingThread):
 
     def _ranks(self) -> "RankGroup | None":
         return self._group
-
-    def _kind_of_parallel(self) -> "MakeStrategy":
-        from amptui.ranks.parallel.data_parallel import DataParallel
-
-        if not self._request.fsdp:
-            return DataParallel
-        from amptui.ranks.parallel.sharded import ShardedDataParallel
-
-        return partial(ShardedDataParallel, keeps_weights=self._saves_weights)
 
     def _read_checkpoint(self) -> "Checkpoint | None":
         """The newest that rank 0 can read; None for ranks that were started again before there was one."""
@@ -299,12 +290,8 @@ class RankThread(TrainingThread):
         super()._announce_run(started, start)
         assert self._group is not None, "the ranks have met"
         ranks = tuple(place.of_rank(rank) for rank, place in enumerate(self._group.places))
-        world = self._world
-        self._emit(
-            RanksStarted(
-                time=time.time(), ranks=ranks, restarts=world.restart, max_restarts=world.max_restarts
-            )
-        )
+        restarts = {"restarts": self._world.restart, "max_restarts": self._world.max_restarts}
+        self._emit(RanksStarted(time=time.time(), ranks=ranks, **restarts))
         share, total = started.batch_size or 0, started.global_batch_size or 0
         accumulated = self._request.accumulate
         batches = f", in {accumulated:,} batches of each rank" if accumulated > 1 else ""
@@ -334,24 +321,16 @@ class RankThread(TrainingThread):
     def _tell_failure(self, error: BaseException) -> None:
         """Emit the last record; none if the launcher starts the ranks again, and that can help."""
         self.error = self._explained(error)
-        if isinstance(self.error, UsageError):
-            self._refuse(self.error.exit_status)
+        if self._world.starts_again and isinstance(self.error, UsageError):
+            from amptui.ranks.store.launcher_store import LauncherStore
+
+            LauncherStore(self._world).refuse(self.error.exit_status)
         elif self._world.starts_again:
-            self._tell_restart()
+            text, way_on = str(self.error), self._way_on()
+            text = text if way_on in text else f"{text}; {way_on}"
+            self._emit(Note(time=time.time(), severity="error", text=f"{text}\n{self.traceback}".strip()))
             return
         super()._tell_failure(error)
-
-    def _refuse(self, exit_status: int) -> None:
-        from amptui.ranks.store.launcher_store import LauncherStore
-
-        if self._world.starts_again:
-            LauncherStore(self._world).refuse(exit_status)
-
-    def _tell_restart(self) -> None:
-        text, way_on = str(self.error), self._way_on()
-        if way_on not in text:
-            text = f"{text}; {way_on}"
-        self._emit(Note(time=time.time(), severity="error", text=f"{text}\n{self.traceback}".strip()))
 
     def _finish_before_training(self) -> None:
         if self._group is not None:
@@ -363,6 +342,8 @@ class RankThread(TrainingThread):
             self._tell_own_end(self._blamed_on_launcher(error))
 
     def _tell_own_end(self, error: BaseException) -> None:
+        from amptui.ranks.failure import PeerEndedError, end_of, may_be_of_a_peer
+
         if isinstance(error, UsageError):
             # Even if asked to stop: the launcher asks when another rank has refused the same.
             if self._group is not None:
@@ -379,14 +360,14 @@ class RankThread(TrainingThread):
         if self._group is None:
             super()._fail(error)
             return
-        from amptui.ranks.failure import end_of, may_be_of_a_peer
-
-        if may_be_of_a_peer(error) and (ended := self._ended_before(error)) is not None:
-            if ended.how == "stopped":
+        if may_be_of_a_peer(error):
+            ended = error if isinstance(error, PeerEndedError) else self._group.find_ended()
+            if ended is not None and ended.how == "stopped":
                 super()._finish_before_training()
                 return
-            self._tell_peer_end(ended, error)
-            return
+            if ended is not None:
+                self._tell_peer_end(ended, error)
+                return
         if not (self._control.stop_reason and not self._trainer and isinstance(error, AmptuiError)):
             how, own = end_of(error), self._explained(error)
             self._group.launcher.tell_end(how, own.what if how == "cut off" else str(own))
@@ -405,7 +386,8 @@ class RankThread(TrainingThread):
             return error
         trainer = self._trainer
         step = trainer.step - trainer.in_step if trainer else self._steps_before  # not the one that failed
-        self._fault = self._fault.after(step, hint=self._way_on())
+        what = f"{self._fault.what}: stopped after step {step:,}"
+        self._fault = LauncherLostError(what, hint=self._way_on())
         return self._fault.with_traceback(error.__traceback__)
 
     def _claim_end(self) -> bool:
@@ -420,24 +402,21 @@ class RankThread(TrainingThread):
                 self._watch.close()
             super()._finish(record)
 
-    def _end_from_watch(self, cause: "PeerEndedError | Hang", records: Sequence[Record]) -> None:
+    def _end_from_watch(self, ended: "PeerEndedError", records: Sequence[Record]) -> None:
         """End the run while the trainer is blocked, and leave it."""
         if not self._claim_end():
             return
         try:
             with suppress(Exception):  # whatever a blocked trainer has left half done
                 self.emit_finished_steps()
-            self._tell_end_of(cause, records)
+            if records and not self._world.leads:  # rank 0 does not answer
+                self._tell = self.last_records.append
+            for record in records:
+                self._emit(record)
+            self._tell_peer_end(ended, ended)
         finally:
             self._given_up.set()
             self.ended.set()
-
-    def _ended_before(self, error: BaseException) -> "PeerEndedError | None":
-        """The rank whose end made this one fail; None if none is known to have ended."""
-        from amptui.ranks.ends.peer_ends import PeerEndedError
-
-        assert self._group is not None, "the ranks have met"
-        return error if isinstance(error, PeerEndedError) else self._group.find_ended()
 
     def _tell_peer_end(self, ended: "PeerEndedError", error: BaseException) -> None:
         """End because of another rank, which made this one fail with ``error``."""
@@ -449,35 +428,21 @@ class RankThread(TrainingThread):
             self._tell = self.last_records.append
         launcher = self._group.launcher if self._watch is None else self._watch.launcher
         launcher.tell_end("waited", "waited for the others")
-        self._tell_lost(ended)
         if ended.rank >= 0:
+            if ended.how != "stopped":
+                self._emit(
+                    RankLost(
+                        time=time.time(),
+                        step=self._trainer.step if self._trainer else 0,
+                        rank=ended.rank,
+                        host=self._group.places[ended.rank].host if self._group.places else "",
+                        cause="failed" if ended.how == "waited" else ended.how,
+                        detail=ended.detail,
+                    )
+                )
             launcher.tell_cause(ended.what)
         explained = type(ended)(ended.rank, ended.how, ended.detail, ended.what, self._way_on())
         self._tell_failure(explained.with_traceback(error.__traceback__))
-
-    def _tell_end_of(self, cause: "PeerEndedError | Hang", records: Sequence[Record]) -> None:
-        from amptui.ranks.ends.peer_ends import PeerEndedError
-
-        if records and not self._world.leads:  # rank 0 does not answer
-            self._tell = self.last_records.append
-        for record in records:
-            self._emit(record)
-        ended = cause if isinstance(cause, PeerEndedError) else cause.error()
-        self._tell_peer_end(ended, ended)
-
-    def _tell_lost(self, ended: "PeerEndedError") -> None:
-        if ended.rank < 0 or ended.how == "stopped" or self._group is None:
-            return
-        self._emit(
-            RankLost(
-                time=time.time(),
-                step=self._trainer.step if self._trainer else 0,
-                rank=ended.rank,
-                host=self._group.places[ended.rank].host if self._group.places else "",
-                cause="failed" if ended.how == "waited" else ended.how,
-                detail=ended.detail,
-            )
-        )
 
     def _explained(self, error: BaseException) -> AmptuiError:
         from amptui.ranks.failure import explain_rank_error
@@ -485,15 +450,8 @@ class RankThread(TrainingThread):
         if (rank_error := explain_rank_error(error, self.doing)) is not None:
             return rank_error if rank_error.hint else DeviceError(rank_error.what, hint=self._way_on())
         explained = super()._explained(error)
-        if isinstance(explained, ExperimentError) and (blame := self._blame()):
-            return ExperimentError(f"{explained.what}; {blame}", hint=explained.hint)
+        if self._world.leads and self._group and self._trainer and isinstance(explained, ExperimentError):
+            culprits = blame(self._group.bad_losses(), self._world.size, self._trainer.step)
+            if culprits:
+                return ExperimentError(f"{explained.what}; {culprits}", hint=explained.hint)
         return explained
-
-    def _blame(self) -> str:
-        """Which ranks were the first whose loss was not finite, shortly before now; "" if none stands out."""
-        bad_losses = self._group.bad_losses() if self._group is not None and self._world.leads else {}
-        return "" if self._trainer is None else blame(bad_losses, self._world.size, self._trainer.step)
-
-
-def _do_nothing() -> None:
-    """Nothing is sampled."""

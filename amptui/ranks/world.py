@@ -44,15 +44,7 @@ class World:
 
 def refuse_unsupported(request: TrainRequest, ranks: int) -> None:
     """Raise UsageError for an option that is not supported in a run of so many ``ranks``."""
-    if request.fsdp:
-        _refuse_with_fsdp(request, ranks)
-    if ranks > 1 and request.device.startswith("cuda:"):
-        what = f"--device with {ranks} ranks: each rank takes the GPU of its own number"
-        raise UsageError(what, hint="use --device cuda")
-
-
-def _refuse_with_fsdp(request: TrainRequest, ranks: int) -> None:
-    if ranks == 1:
+    if request.fsdp and ranks == 1:
         hint = "add --nproc N, or start it with torchrun"
         raise UsageError("--fsdp with a single process: there is nothing to divide", hint=hint)
     reasons = {
@@ -60,5 +52,8 @@ def _refuse_with_fsdp(request: TrainRequest, ranks: int) -> None:
         "--channels-last": request.channels_last and "FSDP2 needs contiguous weights",
     }
     for option, reason in reasons.items():
-        if reason:
+        if request.fsdp and reason:
             raise UsageError(f"{option} with --fsdp: {reason}", hint=f"leave out {option} or --fsdp")
+    if ranks > 1 and request.device.startswith("cuda:"):
+        what = f"--device with {ranks} ranks: each rank takes the GPU of its own number"
+        raise UsageError(what, hint="use --device cuda")

@@ -28,7 +28,7 @@ from unittest.mock import patch
 import torch
 from torch.distributed.distributed_c10d import Store
 
-from amptui.ranks.ends.peer_ends import PeerEndedError
+from amptui.ranks.failure import PeerEndedError
 from amptui.ranks.group import RankGroup
 from amptui.ranks.store import launcher_store
 from amptui.ranks.store.launcher_store import meet_at_start

@@ -2,12 +2,14 @@
 
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, cast
 
 from torch._C._distributed_c10d import HashStore
 
 from amptui.ranks.agreement.board import Board
 from amptui.ranks.agreement.control import RankControl
-from amptui.ranks.agreement.rows import RankRows, RowReport
+from amptui.ranks.agreement.rows import RankRows
 from amptui.ranks.world import World
 from tests.tiny import Log
 
@@ -34,7 +36,19 @@ def in_threads(works: Iterable[Callable[[], object]], together: threading.Barrie
     assert not any(thread.is_alive() for thread in threads)
 
 
-class KeptRows(RowReport):
+class Others:
+    """The other ranks, which never end."""
+
+    def check_others(self) -> None: ...
+
+    def explain_lost(self, error: Exception) -> Exception:
+        return error
+
+    def waiting(self, *, idle: bool = False) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+class KeptRows:
     """Keeps what rank 0 took."""
 
     def __init__(self) -> None:
@@ -58,6 +72,8 @@ class Ranks:
             RankControl(World(rank, rank, count), self.log.emit if rank == 0 else lambda _record: None)
             for rank in range(count)
         ]
+        self.report = KeptRows()
+        self.controls[0].report = cast("Any", self.report)
         self.store = HashStore()
         self._until: Callable[[], object] = lambda: True
         self._is_over = False
@@ -66,7 +82,7 @@ class Ranks:
     def join(self) -> None:
         """Begin to agree."""
         for control in self.controls:
-            control.join(Board(self.store, "test"))
+            control.join(Board(self.store, "test"), cast("Any", Others()))
 
     def run(self, work: Callable[[int, RankControl], object]) -> None:
         """Call ``work`` for each rank in a thread of its own."""

@@ -4,8 +4,7 @@ import pytest
 import torch.distributed as dist
 
 from amptui.base.errors import ExperimentError
-from amptui.ranks.ends.peer_ends import PeerEndedError
-from amptui.ranks.failure import end_of, explain_rank_error, is_of_a_group, may_be_of_a_peer
+from amptui.ranks.failure import PeerEndedError, end_of, explain_rank_error, is_of_a_group
 
 _NCCL = "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94, "
 
@@ -69,7 +68,6 @@ def test_its_own_words_are_kept_and_have_a_hint_and_no_peer_is_blamed(
     error: BaseException, what: str, hint: str
 ) -> None:
     assert is_of_a_group(error)
-    assert not may_be_of_a_peer(error)
     assert end_of(error) == "failed"
     explained = explain_rank_error(error, "in step 3")
     assert explained is not None
@@ -78,42 +76,44 @@ def test_its_own_words_are_kept_and_have_a_hint_and_no_peer_is_blamed(
 
 
 @pytest.mark.parametrize(
-    "error",
+    ("error", "is_of_group", "end"),
     [
-        dist.DistBackendError(REMOTE),
-        dist.DistBackendError(WATCHDOG),
-        dist.DistBackendError("NCCL communicator was aborted on rank 1."),
-        RuntimeError(CLOSED),
-        RuntimeError(f"{_GLOO}pair.cc:446] read [127.0.0.1]:41207: Connection reset by peer"),
-        RuntimeError(f"{_GLOO}unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation"),
-        RuntimeError("Application timeout caused pair closure"),
-        dist.DistNetworkError("Broken pipe"),
-        PeerEndedError(1, "killed", "", "rank 1 was killed"),
+        # A connection or a wait ended: it may be a peer's.
+        (dist.DistBackendError(REMOTE), True, "cut off"),
+        (dist.DistBackendError(WATCHDOG), True, "cut off"),
+        (dist.DistBackendError("NCCL communicator was aborted on rank 1."), True, "cut off"),
+        (RuntimeError(CLOSED), True, "cut off"),
+        (
+            RuntimeError(f"{_GLOO}pair.cc:446] read [127.0.0.1]:41207: Connection reset by peer"),
+            True,
+            "cut off",
+        ),
+        (
+            RuntimeError(f"{_GLOO}unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation"),
+            True,
+            "cut off",
+        ),
+        (RuntimeError("Application timeout caused pair closure"), True, "cut off"),
+        (dist.DistNetworkError("Broken pipe"), True, "cut off"),
+        (PeerEndedError(1, "killed", "", "rank 1 was killed"), True, "cut off"),
+        # What a model raises is its own, whatever it mentions.
+        (RuntimeError("the gloo of my model is not nccl"), True, "failed"),
+        (RuntimeError("no process group for this layer"), True, "failed"),
+        (ValueError("connection closed by peer"), False, "failed"),
+        (RuntimeError("CUDA error: device-side assert triggered"), False, "failed"),
+        (TimeoutError("timed out"), False, "failed"),
+        (ExperimentError("NCCL error in: my words"), False, "failed"),
     ],
 )
-def test_where_a_connection_or_a_wait_ended_it_may_be_a_peer_s(error: BaseException) -> None:
-    assert is_of_a_group(error)
-    assert may_be_of_a_peer(error)
-    assert end_of(error) == "cut off"
+def test_where_a_connection_or_a_wait_ended_it_may_be_a_peer_s(
+    error: BaseException, end: str, *, is_of_group: bool
+) -> None:
+    assert (is_of_a_group(error), end_of(error)) == (is_of_group, end)
+    if end == "failed":
+        assert explain_rank_error(error, "in step 3") is None
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        RuntimeError("the gloo of my model is not nccl"),
-        RuntimeError("no process group for this layer"),
-        ValueError("connection closed by peer"),
-        RuntimeError("CUDA error: device-side assert triggered"),
-        TimeoutError("timed out"),
-    ],
-)
-def test_what_a_model_raises_is_its_own(error: BaseException) -> None:
-    assert not may_be_of_a_peer(error)
-    assert explain_rank_error(error, "in step 3") is None
-
-
-def test_an_error_of_a_peer_s_has_no_hint_and_one_of_ours_is_not_explained_again() -> None:
+def test_an_error_of_a_peer_s_has_no_hint() -> None:
     explained = explain_rank_error(RuntimeError(CLOSED), "in step 3")
     assert explained is not None
     assert (explained.what, explained.hint) == (f"{CLOSED} (in step 3)", "")
-    assert explain_rank_error(ExperimentError("NCCL error in: my words"), "in step 3") is None

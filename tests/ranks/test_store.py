@@ -10,16 +10,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from amptui.base.errors import DeviceError
-from amptui.ranks.agreement.board import collectives_by_group, is_ahead, is_same_place
-from amptui.ranks.ends.peer_ends import PeerEnds
+from amptui.ranks.agreement.board import is_ahead, is_same_place
+from amptui.ranks.ends.hang_watch import PeerEnds
 from amptui.ranks.store import launcher_store
 from amptui.ranks.store.launcher_store import LauncherStore, meet_at_start
-from amptui.ranks.store.place import Machine, Place, device_of, here, place_of, started_ticks
+from amptui.ranks.store.place import Machine, device_of, here, place_of, started_ticks
 from amptui.ranks.world import World
 
 # The stores of the launcher and of rank 0: ci, as each test has servers of its own.
@@ -84,42 +82,28 @@ def test_the_first_end_is_one_key_and_a_rank_that_lost_the_others_is_not_blamed(
     assert stores[0].first_end() == (3, "failed", "a wrong number")
 
 
-# Boards, and how far ranks are in the collectives of all their groups.
+# How far ranks are in the collectives of all their groups.
 
 
-def test_collectives_are_counted_in_every_group() -> None:
-    assert collectives_by_group() == {}
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    try:
-        group = dist.new_group([0])  # as of a device mesh
-        assert isinstance(group, dist.ProcessGroup)
-        before = collectives_by_group()
-        assert len(before) == 2
-        dist.all_reduce(torch.zeros(1), group=group)
-        after = collectives_by_group()
-    finally:
-        dist.destroy_process_group()
-    assert sum(after.values()) == sum(before.values()) + 1
-    assert is_ahead(after, before)
-    assert not is_ahead(before, after)
-    assert not is_same_place([(4, before), (4, after)])
-    assert is_same_place([(4, after), (4, after)])
-
-
-def test_groups_that_ranks_do_not_share_say_nothing() -> None:
-    """As the two halves of a device mesh: each rank is in one of them."""
-    everybody = {"0": 7}
-    assert is_same_place([(4, {**everybody, "left": 3}), (4, {**everybody, "right": 9})])
-    assert not is_same_place([(4, {**everybody, "left": 3}), (4, {**everybody, "left": 4, "right": 9})])
-    assert not is_same_place([(4, everybody), (5, everybody)])
-    assert not is_ahead({"right": 9}, {"left": 3})
+@pytest.mark.parametrize(
+    ("first", "other", "same"),
+    [
+        ((4, {"0": 7, "left": 3}), (4, {"0": 7, "left": 3}), True),
+        ((4, {"0": 7, "left": 3}), (4, {"0": 7, "right": 9}), True),  # halves of a mesh, each in one
+        ((4, {"0": 7, "left": 3}), (4, {"0": 7, "left": 4, "right": 9}), False),
+        ((4, {"0": 7}), (5, {"0": 7}), False),
+    ],
+)
+def test_groups_that_ranks_do_not_share_say_nothing(
+    first: tuple[int, dict[str, int]], other: tuple[int, dict[str, int]], *, same: bool
+) -> None:
+    assert is_same_place([first, other]) == same
+    assert is_ahead(other[1], first[1]) == (other[1].get("left", 0) > 3)
 
 
 # A rank's process is known by its machine, its PID namespace, its number and its start.
 
 MACHINE = here()
-
-needs_proc = pytest.mark.skipif(MACHINE is None, reason="needs /proc")
 
 
 @pytest.fixture
@@ -129,30 +113,14 @@ def other() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def place(pid: int) -> Place:
-    own = place_of(torch.device("cpu"), "CPU", None)
-    return replace(own, pid=pid, started_ticks=started_ticks(pid) or 0)
-
-
-@needs_proc
-def test_a_process_is_gone_once_it_has_died_also_as_a_zombie_and_a_later_one_of_its_number_is_another(
-    other: "subprocess.Popen[bytes]",
-) -> None:
-    there, own = place(other.pid), place(os.getpid())
-    assert not there.is_gone(MACHINE)
-    assert not own.is_gone(MACHINE)
-    assert replace(own, started_ticks=own.started_ticks - 1).is_gone(MACHINE)
-    other.kill()
-    os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
-    assert there.is_gone(MACHINE)
-
-
-@needs_proc
-def test_of_a_process_elsewhere_nothing_is_known_and_nobody_is_killed(
+@pytest.mark.skipif(MACHINE is None, reason="needs /proc")
+def test_a_process_is_known_by_its_machine_its_number_and_its_start(
     other: "subprocess.Popen[bytes]",
 ) -> None:
     assert MACHINE is not None
-    there = place(other.pid)
+    there = replace(
+        place_of(torch.device("cpu"), "CPU", None), pid=other.pid, started_ticks=started_ticks(other.pid) or 0
+    )
     for elsewhere in (
         Machine("another boot", MACHINE.pid_namespace),
         Machine(MACHINE.boot_id, MACHINE.pid_namespace + 1),
@@ -160,9 +128,13 @@ def test_of_a_process_elsewhere_nothing_is_known_and_nobody_is_killed(
     ):
         assert not replace(there, pid=2**22 + 1).is_gone(elsewhere)
         there.kill(elsewhere)
-    replace(there, started_ticks=there.started_ticks - 1).kill(MACHINE)
+    later = replace(there, started_ticks=there.started_ticks - 1)
+    later.kill(MACHINE)
     assert other.poll() is None
+    assert (there.is_gone(MACHINE), later.is_gone(MACHINE)) == (False, True)
     there.kill(MACHINE)
+    os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
+    assert there.is_gone(MACHINE)  # also as a zombie
     assert other.wait(10) == -signal.SIGKILL
 
 

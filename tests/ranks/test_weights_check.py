@@ -81,13 +81,13 @@ def test_on_a_gpu_the_hash_arrives_later_and_is_that_of_the_cpu() -> None:
     check = WeightsCheck(tensors, device, leads=True)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        assert check.numbers().asks
+        assert check.is_due()
         check.hash(2)
-        numbers = check.numbers()
+        step, value = check.newest()
     finally:
         torch.cuda.set_sync_debug_mode("default")
     torch.cuda.synchronize()
-    while numbers.step < 0:
-        numbers = check.numbers()
-    assert numbers.step == 2
-    assert numbers.value >= 0
+    while step < 0:
+        step, value = check.newest()
+    assert step == 2
+    assert value >= 0

@@ -7,13 +7,12 @@ Requests reach rank 0, or any rank as a stop. A thread beside each training talk
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from amptui.ranks.agreement.orders import Agreement, Order
-from amptui.ranks.agreement.rows import PostedRows, RankNumbers, RowReport
+from amptui.ranks.agreement.rows import PostedRows, RankNumbers
 from amptui.ranks.launchers import LAUNCHER_GONE
 from amptui.ranks.world import World
 from amptui.records.control import (
@@ -33,6 +32,8 @@ from amptui.records.run import PRECISIONS, Note, Record
 
 if TYPE_CHECKING:
     from amptui.ranks.agreement.board import Board
+    from amptui.ranks.group import RankGroup
+    from amptui.ranks.numbers.meter import RankReport
 
 _PAUSE_CHECK_SECONDS = 0.5
 """How often a paused rank looks whether all others are there."""
@@ -46,22 +47,6 @@ _CHECKPOINT_NOW = 2
 """As an order asks for one."""
 
 R = TypeVar("R", bound=Request)
-
-
-class OtherRanks:
-    """What a rank has to know of those it agrees with; here they never end, and nobody watches them."""
-
-    def check_others(self) -> None:
-        """Raise what this rank's training is to end with if another one has ended."""
-
-    def explain_lost(self, error: Exception) -> Exception:
-        """What to end with after ``error``, which the board raised."""
-        return error
-
-    @contextmanager
-    def waiting(self, *, idle: bool = False) -> Iterator[None]:  # noqa: ARG002 - for those that look
-        """While entered, this rank waits for others, and makes none wait; ``idle``: for no rank."""
-        yield
 
 
 @dataclass(slots=True)
@@ -93,6 +78,7 @@ class AgreedControl(Control):
     can_retry = False  # the others may be inside its all-reduce
 
     counts_alike = True
+    """Whether all ranks should count their points alike; otherwise another check tells where they are."""
 
     together: tuple[type[Any], ...] = (PrecisionRequest, PauseRequest, CheckpointRequest)
     """What all ranks do together. Rank 0 does the rest alone: traces, the choice of blocks."""
@@ -204,8 +190,16 @@ class AgreedControl(Control):
 
     # Called by the thread that talks to the others.
 
+    def arrived(self) -> int:
+        """The newest point that the training has come to, counted before it looks at the agreement's hold."""
+        raise NotImplementedError
+
+    def notice(self) -> None:
+        """Have the training look at the agreement's hold, also in a pause."""
+        raise NotImplementedError
+
     def voided(self) -> None:
-        """A rank did not answer in time: ask again."""
+        """A rank did not answer in time, so that nobody obeys: ask again."""
 
     def is_something_wanted(self) -> bool:
         """Whether rank 0 has something to order."""
@@ -262,7 +256,7 @@ class RankControl(AgreedControl):
     def __init__(self, world: World, emit: Callable[[Record], object] = tell_nobody) -> None:
         super().__init__(world, emit)
         self._rows: PostedRows | None = None
-        self._others = OtherRanks()
+        self._others: RankGroup | None = None
         self._leaving = threading.Event()
         self._thread: threading.Thread | None = None
         self._boundary = 0
@@ -274,21 +268,21 @@ class RankControl(AgreedControl):
         self.checkpoints_done = 0
         """How many checkpoints rank 0 has done with, written or not; set by its writer's thread."""
         self.measure: Callable[[], RankNumbers] = RankNumbers
-        self.report = RowReport()
+        self.report: RankReport | None = None
+        """Rank 0's: what takes the rows of all."""
         self.hash_weights: Callable[[], object] = lambda: None
         """Called on all ranks after the same step, when rank 0 wants it."""
         self.launcher_lost: Callable[[int], object] = lambda _rank: None
         """Called by the trainer as all ranks agree to stop because that rank has lost its launcher."""
 
-    def join(self, board: "Board", others: OtherRanks | None = None) -> None:
-        """Begin to agree."""
+    def join(self, board: "Board", others: "RankGroup") -> None:
+        """Begin to agree with the ``others``, whose ends the training and the thread have to know."""
         rank, size = self._world.rank, self._world.size
-        self._others = others or self._others
+        self._others = others
         self._rows = PostedRows(board, rank, size, self.report)
         self._agreement = Agreement(board, rank, size, self)
-        self._thread = threading.Thread(
-            target=self._talk, args=(self._agreement, board), name="amptui-agreement", daemon=True
-        )
+        talking = self._agreement, board, self._rows, others
+        self._thread = threading.Thread(target=self._talk, args=talking, name="amptui-agreement", daemon=True)
         self._thread.start()
 
     def leave(self) -> None:
@@ -330,9 +324,10 @@ class RankControl(AgreedControl):
 
     def at_boundary(self, *, validating: bool = False) -> None:
         """Count a boundary; obey what all ranks obey there, and measure if it is time."""
-        agreement, rows = self._agreement, self._rows
+        agreement, rows, others = self._agreement, self._rows, self._others
         assert agreement is not None, "joined before the first step"
         assert rows is not None, "as the agreement"
+        assert others is not None, "as the agreement"
         if self.is_copy:  # a forked process has no thread that talks
             return
         if validating != self._validating:
@@ -342,24 +337,25 @@ class RankControl(AgreedControl):
         else:
             self._boundary += 1
         if self._boundary >= agreement.hold:
-            with self._others.waiting():
-                agreement.settle(self._boundary, self._release, self._others.check_others)
+            with others.waiting():
+                agreement.settle(self._boundary, self._release, others.check_others)
         if self._boundary >= rows.due:
             rows.put(self.measure())
 
     def wait(self) -> None:
         """Block until there may be something to do; the run is paused, on all ranks after the same step."""
-        assert self._agreement is not None, "joined before the first step"
-        agreement = self._agreement
+        agreement, others = self._agreement, self._others
+        assert agreement is not None, "joined before the first step"
+        assert others is not None, "as the agreement"
         is_idle = not (agreement.is_under_way or (self.is_asked_to_stop() and not self.stopping))
-        with self._others.waiting(idle=is_idle), self._changed:
+        with others.waiting(idle=is_idle), self._changed:
             woken = self._changed.wait_for(
                 lambda: self.attention or agreement.pending, timeout=_PAUSE_CHECK_SECONDS
             )
             self.attention = False
         agreement.settle_in_pause(self._release)
         if not woken:
-            self._others.check_others()
+            others.check_others()
 
     def finish(self) -> None:
         """After the last step: obey nothing more, and tell the last numbers."""
@@ -403,39 +399,34 @@ class RankControl(AgreedControl):
     # Called by the thread.
 
     def arrived(self) -> int:
-        """The newest boundary that the trainer has come to."""
         return self._boundary
 
     def notice(self) -> None:
-        """Wake a paused trainer."""
         with self._changed:
             self._changed.notify_all()
 
-    def _talk(self, agreement: Agreement, board: "Board") -> None:
+    def _talk(self, agreement: Agreement, board: "Board", rows: PostedRows, others: "RankGroup") -> None:
         seconds = 0.0
         try:
             while not self._leaving.wait(seconds):
-                seconds = self._talk_once(agreement, board)
+                self._post_stop(board)
+                if self._world.leads:
+                    rows.announce(agreement.point_ahead)
+                    seconds = agreement.tick()
+                else:
+                    call, (number, point) = board.read(["call", "sample"])
+                    rows.follow(number, point)
+                    seconds = agreement.tick(call)
         except Exception as error:  # noqa: BLE001 - the training raises it: it can agree on nothing more
-            agreement.fail(self._others.explain_lost(error))
-
-    def _talk_once(self, agreement: Agreement, board: "Board") -> float:
-        """Tell and hear what there is now; return after how many seconds to do so again."""
-        assert self._rows is not None, "made before"
-        self._post_stop(board)
-        if self._world.leads:
-            self._rows.announce(agreement.point_ahead)
-            return agreement.tick()
-        call, (number, point) = board.read(["call", "sample"])
-        self._rows.follow(number, point)
-        return agreement.tick(call)
+            agreement.fail(others.explain_lost(error))
 
     def _post_stop(self, board: "Board") -> None:
         """The first rank that is asked to stop tells it; rank 0 makes an order of it."""
         reason = self._stop_reason
         if reason is not None and not self._stop_posted:
             self._stop_posted = True
-            board.decide("stop", [self._world.rank, _reason(reason)])
+            is_known = reason == LAUNCHER_GONE or reason in signal.Signals.__members__
+            board.decide("stop", [self._world.rank, reason if is_known else "a request"])
         if self._world.leads and self._asked_to_stop is None and (stop := board.look("stop")):
             self._asked_to_stop = stop[0], stop[1]
 
@@ -453,7 +444,3 @@ def _merged(
     if before is None or before.request != request.request:
         return request, before
     return PendingRequest(request.request, (*before.records, *request.records)), None
-
-
-def _reason(reason: str) -> str:
-    return reason if reason == LAUNCHER_GONE or reason in signal.Signals.__members__ else "a request"

@@ -99,11 +99,9 @@ class GuestControl(AgreedControl):
         return seconds
 
     def arrived(self) -> int:
-        """The steps that the loop has made."""
         return self._count_steps()
 
     def notice(self) -> None:
-        """Have the loop look after this step, or in its pause."""
         self.wake()
 
     def voided(self) -> None:
@@ -189,7 +187,10 @@ class GuestControl(AgreedControl):
             waited = time.monotonic() - began
             verdict = self._compare(order, place, board, waited) if self._world.leads else board.look(go)
             if verdict is None and waited > MEETING_SECONDS:
-                verdict = self._missing(order, board)
+                places = board.read([f"at/{rank}" for rank in range(self._world.size)])
+                missing = [rank for rank, (number, *_) in enumerate(places) if number != order.number]
+                who = f"rank {missing[0]}" if missing else "a rank"
+                verdict = f"{who} did not come to step {order.point:,} within {MEETING_SECONDS:g} s"
             if verdict is None and self._over:
                 verdict = self._over
             if verdict is not None:
@@ -209,12 +210,6 @@ class GuestControl(AgreedControl):
                 if number == order.number and is_ahead(collectives, place[1]):
                     return _APART  # it waits for this rank in a collective of the next step
         return None
-
-    def _missing(self, order: Order, board: Board) -> str:
-        places = board.read([f"at/{rank}" for rank in range(self._world.size)])
-        missing = [rank for rank, (number, *_) in enumerate(places) if number != order.number]
-        who = f"rank {missing[0]}" if missing else "a rank"
-        return f"{who} did not come to step {order.point:,} within {MEETING_SECONDS:g} s"
 
     def is_something_wanted(self) -> bool:
         self._asked_to_stop = None if self._stop_reason is None else (0, self._stop_reason)

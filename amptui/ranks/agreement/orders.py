@@ -18,11 +18,12 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from amptui.ranks.agreement.board import Board
+    from amptui.ranks.agreement.control import AgreedControl
 
 NEVER = 1 << 62
 """A point that no training comes to."""
@@ -79,26 +80,28 @@ class PointsDifferError(RuntimeError):
     """The ranks obeyed the last order at different points: they do not count alike."""
 
 
-class Participant(Protocol):
-    """What an agreement needs of the rank that takes part."""
+class Pace:
+    """How fast a training passes its points, over the last second."""
 
-    counts_alike: bool
-    """Whether all ranks should count their points alike; otherwise another check tells where they are."""
+    def __init__(self) -> None:
+        self._points: deque[tuple[float, int]] = deque()
 
-    def arrived(self) -> int:
-        """The newest point that the training has come to, counted before it looks at ``hold``."""
+    def note(self, now: float, arrived: int) -> None:
+        """The training has come to ``arrived``."""
+        if self._points and arrived - self._points[-1][1] > _MAX_PACE:
+            self._points.clear()  # points of another kind
+        self._points.append((now, arrived))
+        while len(self._points) > 2 and self._points[1][0] <= now - _PACE_SECONDS:
+            self._points.popleft()
 
-    def notice(self) -> None:
-        """Have the training look at ``hold``, also in a pause."""
-
-    def is_something_wanted(self) -> bool:
-        """Of rank 0: whether there is something to order."""
-
-    def compose(self) -> Mapping[str, Any]:
-        """Of rank 0: the fields of an order for all that is wanted; every rank has pledged by now."""
-
-    def voided(self) -> None:
-        """A rank did not answer in time, so that nobody obeys; what was wanted is wanted still."""
+    def point_ahead(self, now: float, arrived: int, ranks: int) -> int:
+        """A point that the training comes to after the other ``ranks`` have heard of it."""
+        then, before = self._points[0] if self._points else (now, arrived)
+        passed, seconds = arrived - before - 1, now - then
+        if passed <= 0 or seconds <= 0:  # its speed is not known yet
+            return arrived + 1
+        ahead = math.ceil(passed / seconds * _AHEAD * poll_seconds(ranks))
+        return arrived + min(max(ahead, 1), _MAX_POINTS_AHEAD)
 
 
 class Agreement:
@@ -109,7 +112,7 @@ class Agreement:
         board: "Board",
         rank: int,
         ranks: int,
-        participant: Participant,
+        participant: "AgreedControl",
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -134,7 +137,7 @@ class Agreement:
         self._held_since: float | None = None
         self._finished = self._others_finished = False
         self._error: Exception | None = None
-        self._pace: deque[tuple[float, int]] = deque()
+        self._pace = Pace()
         board.decide("call", 0)
 
     # ------------------------------------------------------------------ the training
@@ -212,12 +215,8 @@ class Agreement:
 
         ``call_number`` stands on the board under ``call``; not for rank 0. Raises what the board raises.
         """
-        arrived, now = self._participant.arrived(), self._clock()
-        if self._pace and arrived - self._pace[-1][1] > _MAX_PACE:
-            self._pace.clear()  # points of another kind
-        self._pace.append((now, arrived))
-        while len(self._pace) > 2 and self._pace[1][0] <= now - _PACE_SECONDS:
-            self._pace.popleft()
+        arrived = self._participant.arrived()
+        self._pace.note(self._clock(), arrived)
         if not self._rank:
             self._call()
         else:
@@ -259,18 +258,7 @@ class Agreement:
     def point_ahead(self) -> int:
         """A point that the training comes to after the others have heard of it."""
         arrived = self._participant.arrived()
-        return arrived + self._points_ahead(arrived)
-
-    def _points_ahead(self, arrived: int) -> int:
-        """How many the training passes while the others hear and answer; 1 if its speed is not known yet."""
-        if not self._pace:
-            return 1
-        then, before = self._pace[0]
-        passed, seconds = arrived - before - 1, self._clock() - then
-        if passed <= 0 or seconds <= 0:
-            return 1
-        ahead = math.ceil(passed / seconds * _AHEAD * poll_seconds(self._ranks))
-        return min(max(ahead, 1), _MAX_POINTS_AHEAD)
+        return self._pace.point_ahead(self._clock(), arrived, self._ranks)
 
     def _await_order(self) -> None:
         number, name = self._pledge_number, f"order/{self._pledge_number}"

@@ -13,6 +13,7 @@ from amptui.ranks.agreement.orders import NEVER
 
 if TYPE_CHECKING:
     from amptui.ranks.agreement.board import Board
+    from amptui.ranks.numbers.meter import RankReport
 
 _NAN = float("nan")
 
@@ -83,16 +84,6 @@ def rows_seconds(ranks: int) -> float:
     return max(0.25, ranks / 1000)
 
 
-class RowReport:
-    """What rank 0 makes of rows, nothing here; called by one thread at a time."""
-
-    def take(self, rows: RankRows) -> None:
-        """Take the rows of all ranks, in their order."""
-
-    def close(self) -> None:
-        """The last rows were taken, or will never come."""
-
-
 class PostedRows:
     """One rank's part. The training compares a number with ``due`` at each point and calls :meth:`put`.
 
@@ -105,7 +96,7 @@ class PostedRows:
         board: "Board",
         rank: int,
         ranks: int,
-        report: RowReport,
+        report: "RankReport | None",
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -152,6 +143,7 @@ class PostedRows:
                 return
             row, now = self._own_row, self._clock()
             if row is not None and self._board.count("rows") >= self._number * (self._ranks - 1):
+                assert self._report is not None, "rank 0 has one"
                 self._own_row = None
                 rows, self._taken_number = [row, *self._read("row")], self._number
                 self._report.take(RankRows.of_posts(rows))
@@ -174,17 +166,17 @@ class PostedRows:
 
     def take_last(self) -> None:
         """Rank 0's, once it has waited for all others to come here: take what they have told at the end."""
+        if self._report is None:
+            return
         with suppress(RuntimeError):  # the board's: nobody is told
-            if not self._rank and self._board.count(_LAST) >= self._ranks - 1:
-                self._take_both([self._last, *self._read(_LAST)])
+            if self._board.count(_LAST) >= self._ranks - 1:
+                told = [self._last, *self._read(_LAST)]
+                # Those that not all had posted when the training ended come first.
+                pending = [newest if newest[0] > self._taken_number else _NOTHING for newest, _ in told]
+                if any(number for number, *_ in pending):
+                    self._report.take(RankRows.of_posts(pending))
+                self._report.take(RankRows.of_posts([last for _, last in told]))
         self._report.close()
-
-    def _take_both(self, last_rows: list[Any]) -> None:
-        """Take the last rows, and before them those that not all had posted when the training ended."""
-        pending = [newest if newest[0] > self._taken_number else _NOTHING for newest, _ in last_rows]
-        if any(number for number, *_ in pending):
-            self._report.take(RankRows.of_posts(pending))
-        self._report.take(RankRows.of_posts([last for _, last in last_rows]))
 
     def _read(self, name: str) -> list[Any]:
         """What the other ranks have posted."""

@@ -11,11 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any
 
 from amptui.base import units
-from amptui.ranks.ends.peer_ends import PeerEndedError, PeerEnds
 from amptui.ranks.ends.progress import (
+    Awaited,
     AwaitedNews,
     Heartbeat,
     ProgressTable,
@@ -24,10 +24,11 @@ from amptui.ranks.ends.progress import (
     stack_of,
     stacks_taken,
 )
-from amptui.ranks.store.launcher_store import LauncherStore
+from amptui.ranks.failure import PeerEndedError
+from amptui.ranks.store.launcher_store import ENDED, LauncherStore
 from amptui.ranks.store.place import Place, here
 from amptui.ranks.world import World
-from amptui.records.ranks import PHASE_WORDS, RankPhase, StacksTaken
+from amptui.records.ranks import PHASE_WORDS
 from amptui.records.run import Record
 
 GRACE_SECONDS = 6.0
@@ -47,56 +48,83 @@ _LOOKS_PER_SECOND = 32
 
 _HANG, _TOLD = "hang", "hang/told"
 
+_GONE = "gone"
+"""Below it: which ranks' processes a rank of the same machine has found to be gone."""
+
 
 def teller_without(ranks: Collection[int], places: Sequence[Place]) -> int:
     """The rank that tells of the end of ``ranks``: 0, or if that is among them one near its journal."""
     others = [rank for rank in range(len(places)) if rank not in ranks]
     if 0 in others or not others:
         return 0
-    near = (rank for rank in others if _machine(places[rank]) == _machine(places[0]))
+    first = places[0].boot_id, places[0].pid_namespace
+    near = (rank for rank in others if (places[rank].boot_id, places[rank].pid_namespace) == first)
     return next(near, others[0])
 
 
-def _machine(place: Place) -> tuple[str, int]:
-    return place.boot_id, place.pid_namespace
+def hang_error(hang: Awaited) -> PeerEndedError:
+    """Why the ranks end that wait for those of ``hang``."""
+    words, seconds = PHASE_WORDS[hang.phase], units.count(round(hang.seconds))
+    if not hang.ranks:
+        text = f"no rank came further for {seconds} s, and none is behind: {words}, step {hang.step:,}"
+        return PeerEndedError(-1, "waited", "", text)
+    detail = f"it made the others wait for {seconds} s, {words}, step {hang.step:,}"
+    if hang.phase == "silent":
+        detail = f"{words} for {seconds} s"
+    others = f" and {len(hang.ranks) - 1:,} others" if len(hang.ranks) > 1 else ""
+    return PeerEndedError(hang.ranks[0], "hung", detail, f"rank {hang.ranks[0]}{others} hung: {detail}")
 
 
-class Hang(NamedTuple):
-    """What was decided: the ranks that made the others wait, what the first was doing, and who is silent."""
+class PeerEnds:
+    """What is known of the ends of the other ranks, over one connection to the ``launcher``'s store."""
 
-    ranks: tuple[int, ...]
-    phase: RankPhase
-    step: int
-    seconds: float
+    def __init__(self, launcher: LauncherStore, world: World) -> None:
+        self._launcher = launcher
+        self._world = world
+        self.places: tuple[Place, ...] = ()
+        """Where each rank runs, once they have met."""
 
-    @property
-    def silent(self) -> tuple[int, ...]:
-        """The ranks whose processes do not answer."""
-        return self.ranks if self.phase == "silent" else ()
+    def first(self) -> PeerEndedError | None:
+        """The rank that told of an error, or whose process is gone without a word; None if none has."""
+        first: tuple[int, Any, str] | None = None
+        with suppress(RuntimeError):
+            first = self._launcher.first_end()
+        if first is not None and first[0] != self._world.rank:
+            rank, how, text = first
+            if how == "cut off":  # it is not to blame, and nobody knows who is
+                return PeerEndedError(-1, "waited", "", f"rank {rank} lost the others: {text}")
+            return PeerEndedError(rank, how, text, f"rank {rank}: {text}")
+        store = self._launcher.store
+        for rank, place in enumerate(self.places):
+            if place.is_gone(here()) and not self._has_told(rank):
+                detail = f"pid {place.pid} is gone"
+                with suppress(RuntimeError):  # ranks on other machines cannot see it
+                    store.compare_set(_GONE, "", json.dumps([rank, detail]))
+                return _killed(rank, detail)
+        with suppress(RuntimeError):
+            if store.check([_GONE]):
+                rank, detail = json.loads(store.get(_GONE))
+                if rank != self._world.rank and not self._has_told(rank):
+                    return _killed(rank, detail)
+        return None
 
-    def error(self) -> PeerEndedError:
-        """It as the reason why this rank ends."""
-        words, seconds = PHASE_WORDS[self.phase], units.count(round(self.seconds))
-        if not self.ranks:
-            text = f"no rank came further for {seconds} s, and none is behind: {words}, step {self.step:,}"
-            return PeerEndedError(-1, "waited", "", text)
-        detail = f"it made the others wait for {seconds} s, {words}, step {self.step:,}"
-        if self.silent:
-            detail = f"{words} for {seconds} s"
-        others = f" and {len(self.ranks) - 1:,} others" if len(self.ranks) > 1 else ""
-        return PeerEndedError(self.ranks[0], "hung", detail, f"rank {self.ranks[0]}{others} hung: {detail}")
+    def _has_told(self, rank: int) -> bool:
+        """Whether that rank has told of its end."""
+        with suppress(RuntimeError):
+            return self._launcher.store.check([f"{ENDED}/{rank}"])
+        return False
 
-    def teller(self, places: Sequence[Place]) -> int:
-        """The rank that tells of it."""
-        return teller_without(self.silent, places)
+
+def _killed(rank: int, detail: str) -> PeerEndedError:
+    return PeerEndedError(rank, "killed", detail, f"rank {rank} was killed: {detail}")
 
 
 class HangWatch:
     """Watches the progress of all ranks for one of them; :meth:`start` begins once all have met.
 
     ``trainer`` is the thread whose stack is posted. ``emit`` gets rank 0's records. ``end`` is called once,
-    in the watching thread, when the run cannot go on: with the other rank's end or with the hang, and, for
-    the rank that tells of it, with the records of that.
+    in the watching thread, when the run cannot go on: with the rank that ended or hung, and, for the rank
+    that tells of a hang, with the records of that.
     """
 
     def __init__(  # noqa: PLR0913 - by name
@@ -109,7 +137,7 @@ class HangWatch:
         hang_seconds: float,
         trainer: threading.Thread,
         emit: Callable[[Record], object],
-        end: Callable[[PeerEndedError | Hang, Sequence[Record]], object],
+        end: Callable[[PeerEndedError, Sequence[Record]], object],
     ) -> None:
         # A connection of its own: the trainer may wait on the other for minutes.
         self.launcher = launcher.clone()
@@ -152,7 +180,8 @@ class HangWatch:
         if self._progress.left:
             return False
         if self._store.check([_HANG]):
-            self._obey(_hang(self._store.get(_HANG)))
+            ranks, *rest = json.loads(self._store.get(_HANG))
+            self._obey(Awaited(tuple(ranks), *rest))
             return True
         now = time.monotonic()
         if (ended := self._unnoticed(now)) is not None:
@@ -188,46 +217,34 @@ class HangWatch:
                 self._emit(record)
         hung = self._table.hung(now)
         if hung is not None and self._lost_since is None:
-            self._store.compare_set(_HANG, "", json.dumps(Hang(*hung)))
+            self._store.compare_set(_HANG, "", json.dumps(hung))
 
     # ------------------------------------------------------------------------------ a hang
 
-    def _obey(self, hang: Hang) -> None:
+    def _obey(self, hang: Awaited) -> None:
         """End this rank once all have told what they execute."""
         phase, step = self._progress.activity()
         stack = [phase, step, stack_of(self._trainer.ident)]
         self._store.set(f"stack/{self._world.rank}", json.dumps(stack))
-        if hang.teller(self._places) == self._world.rank:
-            stacks = self._stacks(hang)
-            self._kill_silent(hang)
-            self._store.set(_TOLD, "yes")
-            self._end(hang, (stacks,))
+        silent = hang.ranks if hang.phase == "silent" else ()
+        records: list[Record] = []
+        if teller_without(silent, self._places) == self._world.rank:
+            answering = [rank for rank in range(self._world.size) if rank not in silent]
+            keys = [f"stack/{rank}" for rank in answering]
+            self._wait_for(keys, _STACKS_SECONDS)
+            there = [rank for rank, key in zip(answering, keys, strict=True) if self._store.check([key])]
+            posts = {rank: json.loads(self._store.get(f"stack/{rank}")) for rank in there}
+            records.append(stacks_taken(hang.step, self._world.size, posts))
         else:
-            self._wait_until_told()
-            self._kill_silent(hang)
-            self._end(hang, ())
-
-    def _stacks(self, hang: Hang) -> StacksTaken:
-        """What the ranks execute that answer within a few seconds."""
-        ranks = [rank for rank in range(self._world.size) if rank not in hang.silent]
-        limit = time.monotonic() + self._beat_interval + _STACKS_SECONDS
-        while not self._store.check([f"stack/{rank}" for rank in ranks]) and time.monotonic() < limit:
-            time.sleep(_POLL_SECONDS)
-        posted = [rank for rank in ranks if self._store.check([f"stack/{rank}"])]
-        posts = {rank: json.loads(self._store.get(f"stack/{rank}")) for rank in posted}
-        return stacks_taken(hang.step, self._world.size, posts)
-
-    def _wait_until_told(self) -> None:
-        limit = time.monotonic() + self._beat_interval + _TELLING_SECONDS
-        while not self._store.check([_TOLD]) and time.monotonic() < limit:
-            time.sleep(_POLL_SECONDS)
-
-    def _kill_silent(self, hang: Hang) -> None:
-        """Its launcher would wait for it: a process that is stopped receives no SIGTERM."""
-        for rank in hang.silent:
+            self._wait_for([_TOLD], _TELLING_SECONDS)
+        for rank in silent:  # its launcher would wait for it: a process that is stopped receives no SIGTERM
             self._places[rank].kill(here())
+        if records:
+            self._store.set(_TOLD, "yes")
+        self._end(hang_error(hang), records)
 
-
-def _hang(text: bytes) -> Hang:
-    ranks, phase, step, seconds = json.loads(text)
-    return Hang(tuple(ranks), phase, step, seconds)
+    def _wait_for(self, keys: list[str], seconds: float) -> None:
+        """Until all are there, or for so long beside the time of a beat."""
+        limit = time.monotonic() + self._beat_interval + seconds
+        while not self._store.check(keys) and time.monotonic() < limit:
+            time.sleep(_POLL_SECONDS)

@@ -304,9 +304,6 @@ class PeerProgress:
             board.post("stacks", True)
         if self._collect_at is not None and now >= self._collect_at:
             self._collect_at = None
-            self._emit(self._stacks(board, step))
-
-    def _stacks(self, board: Board, step: int) -> StacksTaken:
-        posts = {rank: board.look(f"stack/{rank}") for rank in range(self._world.size)}
-        answers = {rank: ["script", *post] for rank, post in posts.items() if post is not None}
-        return stacks_taken(step, self._world.size, answers)
+            posts = {rank: board.look(f"stack/{rank}") for rank in range(self._world.size)}
+            answers = {rank: ["script", *post] for rank, post in posts.items() if post is not None}
+            self._emit(stacks_taken(step, self._world.size, answers))

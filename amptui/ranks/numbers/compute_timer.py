@@ -28,35 +28,48 @@ class ComputeTimer:
         clock: Callable[[], float] = time.perf_counter,
         new_event: Callable[[], Any] | None = None,
     ) -> None:
-        self._clock = clock
-        self._begin_time: float | None = None
-        self._seconds, self._steps = 0.0, 0
-        self.ends_step = True
-        """Whether the next backward pass is the last of its step: it alone ends the time."""
         if new_event is None and capabilities(device).timed_events:
             new_event = partial(torch.Event, device, enable_timing=True)
-        self._events = None if new_event is None else _EventPair(device, new_event)
+        self._device, self._clock = device, clock
+        self._begin_time: float | None = None
+        self._seconds, self._steps = 0.0, 0
+        self._events = None if new_event is None else (new_event(), new_event())
+        """On the stream that computes, at the start and the end of a step."""
+        self._stream: Any = None
+        self._is_wanted = True
+        """Whether the next step is to be timed by events."""
+        self._has_begun = self._has_ended = False
+        self.ends_step = True
+        """Whether the next backward pass is the last of its step: it alone ends the time."""
         first = next((parameter for parameter in parameters if parameter.requires_grad), None)
         if first is not None:
             first.register_post_accumulate_grad_hook(self._end)
 
     def begin(self) -> None:
         """The first forward pass of a step begins."""
-        if self._events is not None:
-            self._events.begin()
-        else:
+        if self._events is None:
             self._begin_time = self._clock()
+        elif self._is_wanted:
+            self._is_wanted, self._has_begun = False, True
+            # The backward pass runs in another thread, which may have another current stream.
+            on_cpu = self._device.type == "cpu"
+            self._stream = None if on_cpu else torch.accelerator.current_stream(self._device.index)
+            self._events[0].record(self._stream)
 
     def forget(self) -> None:
         """Do not count the step under way."""
         self._begin_time = None
-        if self._events is not None:
-            self._events.forget()
+        if self._has_begun:
+            self._has_begun, self._is_wanted = False, True
 
     def take_seconds(self) -> float | None:
         """The mean over the steps timed since the last call; None without any."""
-        if self._events is not None:
-            return self._events.take_seconds()
+        if self._events is not None and self._has_ended:
+            start, end = self._events
+            if not end.query():
+                return None
+            self._seconds, self._steps = start.elapsed_time(end) / 1000, 1
+        self._is_wanted, self._has_begun, self._has_ended = True, False, False
         seconds, steps = self._seconds, self._steps
         self._seconds, self._steps = 0.0, 0
         return seconds / steps if steps else None
@@ -64,47 +77,10 @@ class ComputeTimer:
     def _end(self, _parameter: Tensor) -> None:
         if not self.ends_step:
             return
-        if self._events is not None:
-            self._events.end()
+        if self._has_begun and self._events is not None:
+            self._has_begun, self._has_ended = False, True
+            self._events[1].record(self._stream)
         elif self._begin_time is not None:
             self._seconds += self._clock() - self._begin_time
             self._steps += 1
             self._begin_time = None
-
-
-class _EventPair:
-    """Two events on the stream that computes."""
-
-    def __init__(self, device: torch.device, new_event: Callable[[], Any]) -> None:
-        self._device = device
-        self._start, self._last = new_event(), new_event()
-        self._is_wanted = True
-        """Whether the next step is to be timed."""
-        self._has_begun = self._has_ended = False
-        self._stream: Any = None
-
-    def begin(self) -> None:
-        if self._is_wanted:
-            self._is_wanted, self._has_begun = False, True
-            # The backward pass runs in another thread, which may have another current stream.
-            on_cpu = self._device.type == "cpu"
-            self._stream = None if on_cpu else torch.accelerator.current_stream(self._device.index)
-            self._start.record(self._stream)
-
-    def forget(self) -> None:
-        if self._has_begun:
-            self._has_begun, self._is_wanted = False, True
-
-    def end(self) -> None:
-        if self._has_begun:
-            self._has_begun, self._has_ended = False, True
-            self._last.record(self._stream)
-
-    def take_seconds(self) -> float | None:
-        seconds: float | None = None
-        if self._has_ended:
-            if not self._last.query():
-                return None
-            seconds = self._start.elapsed_time(self._last) / 1000
-        self._is_wanted, self._has_begun, self._has_ended = True, False, False
-        return seconds

@@ -4,11 +4,11 @@ import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from amptui.ranks.agreement.rows import Floats, RankNumbers, RankRows, RowReport
+from amptui.ranks.agreement.rows import Floats, RankNumbers, RankRows
 from amptui.records.ranks import (
     RanksDisagree,
     RanksOverflowed,
@@ -49,8 +49,8 @@ class RankMeter:
 
     def _begin(self) -> None:
         self._steps = 0
-        self._step_seconds = _Mean()
-        self._data_seconds = _Mean()
+        self._step_seconds: list[float] = []
+        self._data_seconds: list[float] = []
 
     def add(self, record: Record) -> None:
         """Add steps; other records tell nothing of them."""
@@ -58,9 +58,8 @@ class RankMeter:
             return
         self._steps += record.count
         self._last_step = record.last_step
-        for step_seconds, data_seconds in zip(record.step_seconds, record.data_seconds, strict=True):
-            self._step_seconds.add(step_seconds)
-            self._data_seconds.add(data_seconds)
+        self._step_seconds += [seconds for seconds in record.step_seconds if seconds is not None]
+        self._data_seconds += [seconds for seconds in record.data_seconds if seconds is not None]
         self._skipped += record.count * record.skipped
         scale = record.loss_scale[-1]
         self._loss_scale = math.nan if scale is None else scale
@@ -74,8 +73,8 @@ class RankMeter:
         numbers = RankNumbers(
             steps=self._steps,
             last_step=self._last_step,
-            step_seconds=self._step_seconds.value,
-            data_seconds=self._data_seconds.value,
+            step_seconds=_mean(self._step_seconds),
+            data_seconds=_mean(self._data_seconds),
             compute_seconds=math.nan if compute_seconds is None else compute_seconds,
             grad_norm=self._grad_norm,
             skipped=self._skipped,
@@ -92,51 +91,21 @@ class RankMeter:
         return numbers
 
 
-class _Mean:
+def _mean(values: Sequence[float]) -> float:
     """The mean of what was measured; NaN without any."""
-
-    def __init__(self) -> None:
-        self._sum, self._count = 0.0, 0.0
-
-    def add(self, value: float | None, weight: float = 1.0) -> None:
-        if value is not None and not math.isnan(value):
-            self._sum += value * weight
-            self._count += weight
-
-    @property
-    def value(self) -> float:
-        return self._sum / self._count if self._count else math.nan
+    measured = [value for value in values if not math.isnan(value)]
+    return sum(measured) / len(measured) if measured else math.nan
 
 
-class _Means:
-    """The same for each rank."""
-
-    def __init__(self, ranks: int) -> None:
-        self._sums, self._counts = np.zeros(ranks), np.zeros(ranks)
-
-    def add(self, values: Floats, weights: Floats) -> None:
-        measured = ~np.isnan(values)
-        self._sums += np.where(measured, values, 0.0) * weights
-        self._counts += measured * weights
-
-    def values(self) -> Floats:
-        """NaN where nothing was measured."""
-        measured = self._counts > 0
-        means: Floats = np.full(len(measured), math.nan)
-        np.divide(self._sums, self._counts, out=means, where=measured)
-        return means
-
-
-class RankReport(RowReport):
+class RankReport:
     """Turns the rows of all ranks into records, about one a second; rank 0's."""
 
     def __init__(self, emit: Callable[[Record], object]) -> None:
         self._emit = emit
         self._due = 0.0
-        self._means: dict[str, _Means] = {}
+        self._rows: list[RankRows] = []
+        """Those since the last sample."""
         self._steps = 0
-        self._rows = RankRows([])
-        """The newest ones."""
         self._skipped: Floats | None = None
         self._hashed_step = -1.0
         self._blamed_step = 0
@@ -144,14 +113,9 @@ class RankReport(RowReport):
         self._standing_out = StandingOut()
 
     def take(self, rows: RankRows) -> None:
-        """Take one exchange's rows, in the order of the ranks."""
-        if not self._means:
-            self._means = {name: _Means(len(rows)) for name in _SECONDS}
-        steps = rows.column("steps")
-        for name, means in self._means.items():
-            means.add(rows.column(name), steps)
-        self._steps += int(steps[0])
-        self._rows = rows
+        """Take one exchange's rows, in the order of the ranks; called by one thread at a time."""
+        self._rows = [*self._rows, rows] if self._steps else [rows]
+        self._steps += int(rows.column("steps")[0])
         self._compare(rows)
         self._compare_weights(rows)
         self._blame(rows)
@@ -165,18 +129,20 @@ class RankReport(RowReport):
     def _tell_sample(self) -> None:
         if self._steps:
             self._due = time.monotonic() + SAMPLE_SECONDS
-            self._emit(condensed(self._sample(self._rows), self._standing_out))
-            self._means, self._steps = {}, 0
+            self._emit(condensed(self._sample(), self._standing_out))
+            self._rows, self._steps = [], 0
 
-    def _sample(self, rows: RankRows) -> RanksSampled:
-        seconds: dict[str, Any] = {name: _column(means.values()) for name, means in self._means.items()}
+    def _sample(self) -> RanksSampled:
+        rows = self._rows[-1]
         return RanksSampled(
             time=time.time(),
             step=int(rows.column("last_step")[0]),
             steps=self._steps,
             world_size=len(rows),
             ranks=tuple(range(len(rows))),
-            **seconds,
+            step_seconds=_column(self._means("step_seconds")),
+            data_seconds=_column(self._means("data_seconds")),
+            compute_seconds=_column(self._means("compute_seconds")),
             peak_allocated_bytes=_whole(rows.column("peak_bytes")),
             memory_used_bytes=_whole(rows.column("memory_used_bytes")),
             grad_norm=_column(rows.column("grad_norm")),
@@ -185,6 +151,14 @@ class RankReport(RowReport):
             sm_clock_mhz=_column(rows.column("sm_clock_mhz")),
             throttled=_throttled(rows.column("clocks_event_reasons")),
         )
+
+    def _means(self, name: str) -> Floats:
+        """[ranks]: the means over all steps of the sample; NaN where nothing was measured."""
+        values, steps = (np.stack([rows.column(column) for rows in self._rows]) for column in (name, "steps"))
+        steps = np.where(np.isnan(values), 0.0, steps)
+        with np.errstate(invalid="ignore"):  # 0 / 0
+            means: Floats = np.nansum(values * steps, axis=0) / steps.sum(axis=0)
+        return means
 
     def _compare(self, rows: RankRows) -> None:
         """Tell when ranks begin, or cease, to differ in what DDP keeps equal after the same step."""
@@ -245,9 +219,6 @@ class RankReport(RowReport):
                 others=others[:MAX_NAMED],
             )
         )
-
-
-_SECONDS = ("step_seconds", "data_seconds", "compute_seconds")
 
 
 def _all_equal(column: Floats) -> bool:

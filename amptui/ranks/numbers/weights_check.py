@@ -1,9 +1,9 @@
 """Hashes of each rank's weights, to find replicas that no longer have the same."""
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -77,14 +77,9 @@ def _factors(odd: int, count: int, device: torch.device) -> Tensor:
     """
     numbers = torch.arange(1, count + 1, device=device) * _GOLDEN
     for shift, factor in zip((30, 27), _MIXERS, strict=True):
-        numbers = (numbers ^ (numbers >> shift)) * _signed(factor)
+        numbers = (numbers ^ (numbers >> shift)) * (factor - (1 << 64))  # the same bits as an int64
     numbers = numbers ^ (numbers >> 31)
     return torch.cat([numbers[:odd] | 1, numbers[odd:] & ~1])
-
-
-def _signed(number: int) -> int:
-    """The same 64 bits as an int64."""
-    return number - (1 << 64) if number >> 63 else number
 
 
 def _integers(parameter: Tensor) -> Tensor:
@@ -102,17 +97,6 @@ def _padded(flat: Tensor) -> Tensor:
     """The same bit patterns and zeros, in rows of 64-bit words."""
     row = _ROW_WORDS * 8 // flat.itemsize
     return nn.functional.pad(flat, (0, -flat.numel() % row)).view(torch.int64).view(-1, _ROW_WORDS)
-
-
-class HashNumbers(NamedTuple):
-    """What a rank's row tells of its weights' hash."""
-
-    asks: bool
-    """Of rank 0: all should hash their weights, after the same step."""
-    step: int
-    """The step after which the newest one was computed; -1 before the first."""
-    value: float
-    """52 bits, which a float64 holds; NaN without one, for lack of memory too."""
 
 
 class WeightsCheck:
@@ -140,8 +124,9 @@ class WeightsCheck:
         self._asked_at = -MIN_HASH_SECONDS
         self._room: Tensor | None = None
         """Pinned memory, for one hash at a time."""
-        self._pending: _OnItsWay | None = None
-        self._newest = HashNumbers(asks=False, step=-1, value=float("nan"))
+        self._pending: tuple[int, Tensor, torch.Event, torch.Event, float] | None = None
+        """A hash on its way: its step, its place in pinned memory, its start, its end, the host's seconds."""
+        self._newest = -1, math.nan
 
     def hash(self, step: int) -> None:
         """Hash the weights after ``step``, as all ranks do now."""
@@ -150,17 +135,28 @@ class WeightsCheck:
             self._begin(step)
         except torch.OutOfMemoryError:  # no reason to end a run
             self._cadence.charge(None)
-            self._newest = HashNumbers(asks=False, step=step, value=float("nan"))
+            self._newest = step, math.nan
 
-    def numbers(self) -> HashNumbers:
-        """What to tell in the next row."""
-        self._read()
+    def newest(self) -> tuple[int, float]:
+        """The step after which the newest hash was computed, and 52 bits of it, which a float64 holds.
+
+        The step is -1 before the first; the hash is NaN without one, for lack of memory too.
+        """
+        if self._pending is not None:
+            step, value, start, end, host_seconds = self._pending
+            if end.query():
+                self._pending = None
+                self._take(step, int(value), max(host_seconds, start.elapsed_time(end) / 1000))
+        return self._newest
+
+    def is_due(self) -> bool:
+        """Of rank 0: whether all should hash their weights now; true once for each hash."""
         now = self._clock()
         idle = self._leads and not self._is_asking and self._pending is None
-        if idle and now - self._asked_at >= MIN_HASH_SECONDS and self._cadence.due():
-            self._is_asking, self._asked_at = True, now
-            return self._newest._replace(asks=True)
-        return self._newest
+        if not (idle and now - self._asked_at >= MIN_HASH_SECONDS and self._cadence.due()):
+            return False
+        self._is_asking, self._asked_at = True, now
+        return True
 
     def _begin(self, step: int) -> None:
         self._cadence.begin()
@@ -176,30 +172,11 @@ class WeightsCheck:
             self._room = torch.empty((), dtype=torch.int64, device="cpu", pin_memory=True)
         self._room.copy_(self._hash.compute(), non_blocking=True)
         end.record(stream)
-        self._pending = _OnItsWay(step, self._room, start, end, self._clock() - began)
-
-    def _read(self) -> None:
-        """Take the hash on its way if it has arrived."""
-        pending = self._pending
-        if pending is not None and pending.end.query():
-            self._pending = None
-            device_seconds = pending.start.elapsed_time(pending.end) / 1000
-            self._take(pending.step, int(pending.value), max(pending.host_seconds, device_seconds))
+        self._pending = step, self._room, start, end, self._clock() - began
 
     def _take(self, step: int, value: int, cost_seconds: float) -> None:
         self._cadence.charge(cost_seconds)
-        self._newest = HashNumbers(asks=False, step=step, value=float(_mixed(value) >> 12))
-
-
-class _OnItsWay(NamedTuple):
-    """A hash that the device computes."""
-
-    step: int
-    value: Tensor
-    """In pinned memory."""
-    start: torch.Event
-    end: torch.Event
-    host_seconds: float
+        self._newest = step, float(_mixed(value) >> 12)
 
 
 def _mixed(value: int) -> int:
