@@ -149,26 +149,18 @@ def _status(launch: _Launch, folder: Path) -> int:
         return int(codes[0])
     if codes:
         first = min(launch.failures, key=lambda rank: (codes[rank] > 0, launch.failures[rank].timestamp))
-        cause = _cause_in_journal(folder)
+        from amptui.runs.kept_run import look_at
+
+        run_dir = RunDir(folder)
+        run = look_at(run_dir) if run_dir.journal_path.exists() else None
+        cause = run.error or "" if run is not None and run.state == "failed" else ""
         if cause and 0 not in codes:  # torch 2.9 knows only who failed first; rank 0 has said why
             return 1
         cause = cause if codes.get(0, 0) < 0 else ""  # another rank wrote it for a rank 0 that hung
-        complain(cause or f"rank {first} {how_ended(codes[first])}{_way_back(folder)}")
+        way_back = f"; to resume from the last checkpoint: {resume_command(folder)}"
+        ended = f"rank {first} {how_ended(codes[first])}"
+        complain(cause or (f"{ended}{way_back}" if run_dir.holds_checkpoints else ended))
     return int(bool(codes))
-
-
-def _cause_in_journal(folder: Path) -> str:
-    """Why the run failed, if its journal ends with that."""
-    from amptui.runs.kept_run import look_at
-
-    run = look_at(RunDir(folder)) if RunDir(folder).journal_path.exists() else None
-    return run.error or "" if run is not None and run.state == "failed" else ""
-
-
-def _way_back(folder: Path) -> str:
-    if not RunDir(folder).holds_checkpoints:
-        return ""
-    return f"; to resume from the last checkpoint: {resume_command(folder)}"
 
 
 def _connect(viewer: socket.socket, folder: Path, launch: _Launch) -> None:

@@ -24,7 +24,6 @@ from amptui.base.prompt import complain, show_traceback
 from amptui.base.runfiles import open_file
 from amptui.base.stacks import print_stacks_if_killed, stacks_if_killed
 from amptui.device.sampler import watch_gpu
-from amptui.engine.worker import TrainingThread
 from amptui.process.stop_signals import StopSignals, blocked_stop_signals
 from amptui.process.training import Stopping, run_for_viewers, run_plainly
 from amptui.ranks.launchers import world_of
@@ -66,10 +65,16 @@ class RankPlan:
 
     def text(self) -> str:
         """As JSON, for :data:`RANK_VARIABLE`."""
-        shown = {"shown": self.shown, "json": self.json, "quiet": self.quiet}
-        plain = {"resume": self.request.resume, **shown}
-        folder = str(self.run_dir.path.absolute())
-        return json.dumps({"asked": self.request.as_json(), "run_dir": folder, **plain})
+        return json.dumps(
+            {
+                "asked": self.request.as_json(),
+                "resume": self.request.resume,
+                "run_dir": str(self.run_dir.path.absolute()),
+                "shown": self.shown,
+                "json": self.json,
+                "quiet": self.quiet,
+            }
+        )
 
     @classmethod
     def parse(cls, text: str) -> "RankPlan":
@@ -91,9 +96,11 @@ def run_rank(plan: RankPlan, world: World) -> int:
 
     Ranks that were started again go on where the earlier ones were, or begin if those had not.
     """
-    final_status = _final_status(world)
-    if final_status is not None:
-        return final_status
+    if world.restart:
+        from amptui.ranks.store.launcher_store import LauncherStore
+
+        if (final_status := LauncherStore(world).final_status) is not None:
+            return final_status
     if world.leads and world.restart and not plan.run_dir.path.is_dir():
         _end_for_good(world, RunFolderError.exit_status)
         what = f"{socket.gethostname()}, where rank 0 runs now, does not see {plan.run_dir.path}"
@@ -142,15 +149,6 @@ def run_under_launcher(world: World, make_plan: Callable[[World], RankPlan], *, 
     return plan if isinstance(plan, int) else run_rank(RankPlan.parse(plan), world)
 
 
-def _final_status(world: World) -> int | None:
-    """The exit status of a run that a restart cannot help; None for any other."""
-    if not world.restart:
-        return None
-    from amptui.ranks.store.launcher_store import LauncherStore
-
-    return LauncherStore(world).final_status
-
-
 def _follow(request: TrainRequest, spec: ModelSpec, world: World, plan: RankPlan) -> int:
     """Train as a rank other than 0, which records what all ranks do; return the exit status."""
     from amptui.ranks.thread import RankThread
@@ -172,7 +170,7 @@ def _follow(request: TrainRequest, spec: ModelSpec, world: World, plan: RankPlan
         end_workers()
         if thread.last_records:
             _write_for_rank_0(plan, thread.last_records)
-    return _status(thread)
+    return 0 if thread.error is None else thread.error.exit_status  # rank 0 tells why the run failed
 
 
 def _write_for_rank_0(plan: RankPlan, records: Sequence[Record]) -> None:
@@ -221,11 +219,6 @@ def _redirect_output(log: Path | None) -> None:
     os.dup2(file, 1)
     os.dup2(file, 2)
     os.close(file)
-
-
-def _status(thread: TrainingThread) -> int:
-    """Rank 0 tells why the run failed."""
-    return 0 if thread.error is None else thread.error.exit_status
 
 
 def _main(environment: Mapping[str, str]) -> int:
