@@ -190,18 +190,13 @@ def test_what_ranks_cannot_do_is_refused_before_a_folder_is_made(
 # ----------------------------------------------------------------------------------- asked to stop, killed
 
 
-@pytest.mark.parametrize(
-    ("rank", "status", "own"),
-    [
-        pytest.param(None, 143, ("--fsdp", "--max-restarts", "3"), marks=pytest.mark.ci, id="the launcher"),
-        pytest.param(0, 143, (), marks=pytest.mark.nightly, id="rank 0"),
-        pytest.param(1, 0, (), marks=pytest.mark.nightly, id="another rank"),
-    ],
-)
+@pytest.mark.ci
+@pytest.mark.parametrize(("rank", "status"), [(None, 143), (1, 0)])
 def test_sigterm_stops_all_ranks_cleanly_and_none_is_started_again(
-    warm: WarmSource, run: Path, rank: int | None, status: int, own: Sequence[str]
+    warm: WarmSource, run: Path, rank: int | None, status: int
 ) -> None:
     weights = run.with_name("weights.pt")
+    own = ("--fsdp", "--max-restarts", "3") if rank is None else ()
     with ranks(run, "--save-weights", str(weights), *own, warm=warm) as process:
         os.kill(process.pid if rank is None else pid_of(rank, process), signal.SIGTERM)
         _, said = process.communicate(timeout=90)

@@ -40,23 +40,25 @@ class Event:
         return (end.at - self.at) * 1000
 
 
-def step(device: Device, timer: ComputeTimer, model: nn.Module, seconds: float) -> None:
-    """Forward and backward take so many seconds; then the step waits for others."""
+def step(device: Device, timer: ComputeTimer, model: nn.Module, *batches: float) -> None:
+    """Forward and backward of each batch take so many seconds; then the step waits for others."""
     model.zero_grad()
     timer.begin()
-    loss = model(torch.ones(1, 2)).sum()
-    device.now += seconds
-    loss.backward()
+    for number, seconds in enumerate(batches, 1):
+        timer.ends_step = number == len(batches)
+        loss = model(torch.ones(1, 2)).sum()
+        device.now += seconds
+        loss.backward()
     device.now += 100.0
 
 
 @pytest.mark.torch  # hooks of gradients
-def test_a_cpu_is_timed_in_all_steps_until_the_last_gradient() -> None:
+def test_a_cpu_is_timed_in_all_steps_from_the_first_pass_to_the_last_gradient() -> None:
     device, model = Device(), nn.Linear(2, 2)
     timer = ComputeTimer(model.parameters(), CPU, clock=device.clock)
     assert timer.take_seconds() is None
     step(device, timer, model, 1.0)
-    step(device, timer, model, 3.0)
+    step(device, timer, model, 2.0, 1.0)
     assert timer.take_seconds() == 2.0
     assert timer.take_seconds() is None
 
@@ -73,19 +75,6 @@ def test_a_gpu_is_timed_in_one_step_which_is_read_once_it_is_over() -> None:
     assert timer.take_seconds() is None
     step(device, timer, model, 7.0)
     assert timer.take_seconds() == 7.0
-
-
-def test_a_step_of_several_batches_is_timed_from_its_first_pass_to_its_last() -> None:
-    device, model = Device(), nn.Linear(2, 2)
-    timer = ComputeTimer(model.parameters(), CPU, clock=device.clock)
-    timer.begin()
-    for seconds, last in ((1.0, False), (2.0, True)):
-        timer.ends_step = last
-        loss = model(torch.ones(1, 2)).sum()
-        device.now += seconds
-        loss.backward()
-    device.now += 100.0  # it waits for others
-    assert timer.take_seconds() == 3.0
 
 
 @pytest.mark.gpu

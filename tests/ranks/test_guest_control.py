@@ -1,8 +1,6 @@
 """The ranks of a script, which share a store and talk in turns; those that meet do so in threads."""
 
 import threading
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -49,10 +47,6 @@ class Rank:
         self.control.look(self.step)
         self.take()
 
-    def wait(self) -> None:
-        self.control.wait()
-        self.take()
-
     def take(self) -> Request | None:
         newest: Request | None = None
         for kind in (PrecisionRequest, PauseRequest, CheckpointRequest):
@@ -79,8 +73,8 @@ class Ranks:
             if connected:
                 member.control.connect(member.board, member.steps_so_far)
 
-    def agree(self, *requests: Request, paused: bool = False) -> None:
-        """Ask for these; an order stands, and all ranks come to its step unless they are in a pause."""
+    def agree(self, *requests: Request) -> None:
+        """Ask for these; an order stands, and all ranks come to its step."""
         leader, *others = self.all
         for request in requests:
             leader.control.ask(request)
@@ -90,29 +84,17 @@ class Ranks:
                 other.control.talk(leader.board.look("call"))
         for rank in self.all:
             assert rank.order is not None
-            rank.step = rank.step if paused else rank.order.point
+            rank.step = rank.order.point
 
-    def meet(self, work: Callable[[Rank], object] = Rank.look) -> None:
-        """Each looks, or waits in a pause, in a thread of its own."""
-        in_threads([partial(work, rank) for rank in self.all], threading.Barrier(self.count))
+    def meet(self) -> None:
+        """Each looks in a thread of its own."""
+        in_threads([rank.look for rank in self.all], threading.Barrier(self.count))
 
     def refusals(self) -> list[tuple[str, str]]:
         return [(record.request.kind, record.reason) for record in self.log.of(RequestRefused)]
 
 
 BF16 = PrecisionRequest("bf16")
-
-
-def test_a_pause_takes_other_requests_and_ends_for_all() -> None:
-    ranks = Ranks()
-    ranks.agree(PauseRequest(True))
-    ranks.meet()
-    for request in (PrecisionRequest("fp16"), PauseRequest(False)):
-        ranks.agree(request, paused=True)
-        ranks.meet(Rank.wait)
-    step = ranks.all[0].step
-    requests = (PauseRequest(True), PrecisionRequest("fp16"), PauseRequest(False))
-    assert [rank.obeyed for rank in ranks.all] == [[(step, request) for request in requests]] * 2
 
 
 def test_a_comparison_s_next_block_begins_on_all_ranks() -> None:

@@ -1,6 +1,6 @@
 """Who makes the others wait, and when ranks are given up: by beats at made-up times."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -21,6 +21,8 @@ def at(place: int, **groups: int) -> dict[str, int]:
     return {"": place, **groups}
 
 
+BUSY: tuple[RankPhase, ...] = ("compiling", "alone", "saving")
+
 WORKS = Heartbeat(place=at(7), step=3, phase="training")
 
 
@@ -38,79 +40,52 @@ def table(
     return progress
 
 
-def after(seconds: int, *ranks: Heartbeat, **options: Any) -> tuple[Awaited | None, Awaited | None]:
-    """Who is awaited and who is given up when nobody has moved for so long."""
-    progress = table(*ranks, seconds=seconds, **options)
-    return progress.awaited(seconds + 1.0), progress.hung(seconds + 1.0)
+BEHIND = WORKS._replace(place=at(6), phase="after_step", step=2)
 
+WAITS, LOADS = WORKS._replace(waits=True), WORKS._replace(phase="loading")
 
-def test_the_rank_that_has_begun_fewer_collectives_makes_the_others_wait() -> None:
-    behind = WORKS._replace(place=at(6), phase="after_step", step=2)
-    assert after(9, WORKS, behind, WORKS) == (None, None)
-    assert after(30, WORKS, behind, WORKS) == (Awaited((1,), "after_step", 2, 30.0), None)
-    assert after(60, behind, WORKS, WORKS)[1] == Awaited((0,), "after_step", 2, 60.0)
-    assert after(30, behind, WORKS, behind)[0] == Awaited((0, 2), "after_step", 2, 30.0)
+PREPARES = (Heartbeat(place=at(3), waits=True), Heartbeat(place=at(2)))
 
-
-def test_where_groups_differ_the_rank_is_named_that_is_ahead_in_none() -> None:
-    """0 waits for 1 in their group, which waits for 2 in theirs; 3 has nothing to do with them."""
-    ranks = (at(7, a=5), at(7, a=4, b=9), at(7, b=8), at(7, c=1))
-    beats = [WORKS._replace(place=place) for place in ranks]
-    assert after(30, *beats)[0] == Awaited((2,), "training", 3, 30.0)
-
-
-def test_of_ranks_at_the_same_place_those_that_wait_are_awaited_by_nobody() -> None:
-    waits = WORKS._replace(waits=True)
-    assert after(30, waits, WORKS, waits)[0] == Awaited((1,), "training", 3, 30.0)
-    assert after(30, waits, waits) == (None, None)
-
-
-def test_a_step_that_takes_long_on_all_ranks_is_nobodys_fault() -> None:
-    assert after(30, WORKS, WORKS)[0] is None
-    assert after(60, WORKS, WORKS) == (None, Awaited((), "training", 3, 60.0))
-    waits = WORKS._replace(waits=True, phase="loading")
-    assert after(60, waits, waits) == (None, Awaited((), "loading", 3, 60.0))
-    loads = WORKS._replace(phase="loading")
-    assert after(60, loads, loads) == (None, None)
-
-
-def test_a_process_that_does_not_answer_is_named_whatever_its_place() -> None:
-    ahead = WORKS._replace(place=at(9))
-    assert after(30, WORKS, ahead, silent=[1])[0] == Awaited((1,), "silent", 3, 30.0)
-    assert after(60, WORKS, ahead, silent=[1])[1] == Awaited((1,), "silent", 3, 60.0)
-
-
-@pytest.mark.parametrize("hang_seconds", [0.0, 600.0])
-def test_a_rank_that_is_slow_for_minutes_is_told_and_not_given_up(hang_seconds: float) -> None:
-    behind = WORKS._replace(place=at(6), phase="after_step")
-    awaited, hung = after(599, WORKS, behind, hang_seconds=hang_seconds)
-    assert (awaited, hung) == (Awaited((1,), "after_step", 3, 599.0), None)
-    assert (after(601, WORKS, behind, hang_seconds=hang_seconds)[1] is None) == (hang_seconds == 0)
+IN_GROUPS = [WORKS._replace(place=place) for place in (at(7, a=5), at(7, a=4, b=9), at(7, b=8), at(7, c=1))]
+"""0 waits for 1 in their group, which waits for 2 in theirs; 3 has nothing to do with them."""
 
 
 @pytest.mark.parametrize(
-    ("phase", "limit"),
+    ("seconds", "ranks", "options", "awaited", "hung"),
     [
-        ("loading", 60),
-        ("validating", 60),
-        *[(name, BUSY_SECONDS) for name in ("compiling", "alone", "saving")],
+        # Whoever has begun fewer collectives makes the others wait, and is given up later.
+        (9, [WORKS, BEHIND, WORKS], {}, None, None),
+        (30, [WORKS, BEHIND, WORKS], {}, [1], None),
+        (60, [BEHIND, WORKS, WORKS], {}, [0], [0]),
+        (30, [BEHIND, WORKS, BEHIND], {}, [0, 2], None),
+        (30, IN_GROUPS, {}, [2], None),
+        (599, [WORKS, BEHIND], {"hang_seconds": 600.0}, [1], None),
+        (601, [WORKS, BEHIND], {"hang_seconds": 600.0}, [1], [1]),
+        (601, [WORKS, BEHIND], {"hang_seconds": 0.0}, [1], None),
+        # At the same place nobody is to blame, but for one that others wait for.
+        (30, [WAITS, WORKS, WAITS], {}, [1], None),
+        (60, [WORKS, WORKS], {}, None, []),
+        (60, [LOADS, LOADS], {}, None, None),
+        # A process that does not answer is named whatever its place.
+        (60, [WORKS, WORKS._replace(place=at(9))], {"silent": [1]}, [1], [1]),
+        (60, PREPARES, {"silent": [1]}, [1], [1]),
+        # Preparations, compiling and what only one rank does may take longer; who has left is not watched.
+        (2000, PREPARES, {}, [1], None),
+        *[(BUSY_SECONDS - 1, [WORKS, BEHIND._replace(phase=busy)], {}, [1], None) for busy in BUSY],
+        *[(BUSY_SECONDS, [WORKS, BEHIND._replace(phase=busy)], {}, [1], [1]) for busy in BUSY],
+        (60, [WORKS, WORKS._replace(place=at(1), left=True)], {"silent": [1]}, None, None),
     ],
 )
-def test_a_rank_may_compile_or_save_for_longer(phase: RankPhase, limit: float) -> None:
-    behind = WORKS._replace(place=at(6), phase=phase)
-    assert after(int(limit) - 1, WORKS, behind)[1] is None
-    assert after(int(limit), WORKS, behind)[1] == Awaited((1,), phase, 3, limit)
-
-
-def test_preparations_may_take_for_ever_but_not_a_process_that_does_not_answer() -> None:
-    waits, loads = Heartbeat(place=at(3), waits=True), Heartbeat(place=at(2))
-    assert after(2000, waits, loads) == (Awaited((1,), "preparing", 0, 2000.0), None)
-    assert after(60, waits, loads, silent=[1])[1] == Awaited((1,), "silent", 0, 60.0)
-
-
-def test_a_rank_that_is_done_with_the_others_is_not_watched() -> None:
-    left = WORKS._replace(place=at(1), left=True)
-    assert after(60, WORKS, left, silent=[1]) == (None, None)
+def test_who_makes_the_others_wait_and_who_is_given_up(
+    seconds: float,
+    ranks: Sequence[Heartbeat],
+    options: dict[str, Any],
+    awaited: list[int] | None,
+    hung: list[int] | None,
+) -> None:
+    progress = table(*ranks, seconds=int(seconds), **options)
+    found = progress.awaited(seconds + 1.0), progress.hung(seconds + 1.0)
+    assert [who if who is None else list(who.ranks) for who in found] == [awaited, hung]
 
 
 def test_time_in_which_this_process_did_not_run_is_nobodys_fault() -> None:

@@ -1,7 +1,6 @@
 """What a rank measures, what rank 0 makes of all ranks' numbers, and what of them a journal keeps."""
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,23 +16,20 @@ from amptui.ranks.numbers.meter import (
     UNKNOWN,
     RankMeter,
     RankReport,
-    packed,
     ranks_at_fault,
     unpacked,
 )
 from amptui.records.ranks import (
     MAX_RANKS_SAMPLED,
     RanksDisagree,
-    RanksOverflowed,
     RanksSampled,
     RankValue,
-    StandingOut,
     condensed,
 )
 from amptui.records.samples import GpuSample
 from amptui.records.steps import Steps
 from tests.builders import in_blocks, make_step, make_steps
-from tests.tiny import Log, no_waits
+from tests.tiny import Log
 
 
 class Reported:
@@ -152,19 +148,19 @@ def test_ranks_after_different_steps_are_not_compared_and_weights_once_all_hashe
 
 
 class OwnSteps:
-    """Steps of a small model on ``device`` whose last layer can give Inf."""
+    """Steps of a small model whose last layer can give Inf."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)).to(device)
-        self.own = LocalOverflows(list(self.model.parameters()), device)
-        self.device, self.number = device, 0
+    def __init__(self) -> None:
+        self.model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+        self.own = LocalOverflows(list(self.model.parameters()), torch.device("cpu"))
+        self.number = 0
 
     def step(self, *, scaled: bool = True, loss: float = 1.0, gradient: float = 1.0) -> int:
         """The step's number."""
         self.number += 1
         self.own.begin(1 if self.number == 1 else None, scaled=scaled)
         self.model.zero_grad()
-        out: Tensor = self.model(torch.ones(1, 2, device=self.device)).sum()
+        out: Tensor = self.model(torch.ones(1, 2)).sum()
         out.backward(torch.full_like(out, gradient))
         for parameter in self.model.parameters():  # the averages replace them
             parameter.grad = torch.zeros_like(parameter)
@@ -175,9 +171,6 @@ class OwnSteps:
         """What is told of ``step`` after trouble in it."""
         self.own.judge(step)
         return unpacked(*self.own.report()).get(step, UNKNOWN)
-
-
-CPU = torch.device("cpu")
 
 
 @pytest.mark.torch
@@ -194,23 +187,13 @@ CPU = torch.device("cpu")
     ],
 )
 def test_what_is_known_of_a_step(options: dict[str, float], state: int) -> None:
-    steps = OwnSteps(CPU)
+    steps = OwnSteps()
     number = steps.step(**options)  # type: ignore[arg-type]
     steps.step()
     assert steps.own.overflowed is None
     assert steps.state(number) == state
     assert steps.own.overflowed == (None if state == UNKNOWN else int(state in (GRADIENTS, LOSS)))
     assert steps.own.bad_since == (number if state == LOSS else 0)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
-def test_on_a_gpu_it_is_the_same() -> None:
-    steps = OwnSteps(torch.device("cuda", 0))
-    with no_waits():
-        numbers = [steps.step(), steps.step(gradient=math.inf), steps.step(loss=math.nan)]
-    torch.cuda.synchronize()
-    assert [steps.state(number) for number in numbers] == [FINITE, GRADIENTS, LOSS]
 
 
 @pytest.mark.parametrize(
@@ -228,75 +211,39 @@ def test_ranks_are_named_where_that_is_known_and_tells_something(states: list[in
     assert ranks_at_fault(states) == ranks
 
 
-def test_rank_0_names_ranks_once_all_have_told() -> None:
-    reported = Reported()
-
-    def of(*states: tuple[int, int], overflowed: float = math.nan) -> RankNumbers:
-        newest = max((step for step, _ in states), default=0)
-        trouble = {"trouble_step": newest, "trouble_states": packed(newest, dict(states))}
-        return RankNumbers(steps=1, last_step=50, overflowed=overflowed, **trouble)
-
-    def named(*ranks: RankNumbers) -> list[tuple[int, tuple[int, ...]]]:
-        return [(record.step, record.ranks) for record in reported.take(*ranks).of(RanksOverflowed)]
-
-    (sample,) = reported.take(of(), of((40, GRADIENTS), overflowed=1)).of(RanksSampled)
-    assert reported.log.of(RanksOverflowed) == []
-    assert sample.overflowed == (None, 1)
-    assert named(of((40, FINITE)), of((40, GRADIENTS))) == [(40, (1,))]
-    both = of((40, FINITE), (44, LOSS)), of((40, GRADIENTS), (44, FINITE), (45, LOSS))
-    assert named(*both) == [(44, (0,))]
-    assert named(*both) == []
-
-
 # What of them is kept in a journal.
 
 
-def sample_of(world_size: int, **changes: Any) -> RanksSampled:
+@pytest.mark.parametrize(
+    ("size", "kept", "percentiles"),
+    [
+        (MAX_RANKS_SAMPLED, set(range(MAX_RANKS_SAMPLED)), ()),
+        (1000, {0, 1, 5, 700, 999}, (0.0, 0.1, 0.5, 0.899, 0.999)),
+    ],
+)
+def test_a_journal_keeps_all_ranks_or_those_that_stand_out_and_percentiles(
+    size: int, kept: set[int], percentiles: tuple[float, ...]
+) -> None:
     """Rank r computes for r ms and more; rank 700 waits for data, and rank 5's clock is held down."""
-    ranks = tuple(range(world_size))
+    ranks = tuple(range(size))
     sample = RanksSampled(
         time=1.0,
         step=9,
         steps=9,
-        world_size=world_size,
+        world_size=size,
         ranks=ranks,
-        step_seconds=(1.23456,) * world_size,
+        step_seconds=(1.23456,) * size,
         compute_seconds=tuple(rank / 1000 for rank in ranks),
         data_seconds=tuple(0.5 if rank == 700 else 0.0 for rank in ranks),
-        skipped=(3,) * world_size,
         sm_clock_mhz=tuple(900.0 if rank == 5 else None if rank == 6 else 1980.0 for rank in ranks),
         throttled={"thermal": (5,), "power cap": (300,)},
     )
-    return replace(sample, **changes)
-
-
-def test_a_small_run_keeps_all_ranks() -> None:
-    entry = condensed(sample_of(MAX_RANKS_SAMPLED))
-    rounded = (1.235,) * MAX_RANKS_SAMPLED
-    assert entry == sample_of(MAX_RANKS_SAMPLED, step_seconds=rounded, throttled={"thermal": (5,)})
-
-
-def test_a_large_run_keeps_the_ranks_that_stand_out_and_percentiles() -> None:
-    entry = condensed(sample_of(1000))
+    entry = condensed(sample)
     assert len(entry.ranks) <= MAX_RANKS_SAMPLED
     assert entry.ranks == tuple(sorted(set(entry.ranks)))
-    assert {0, 1, 5, 700, 999} <= set(entry.ranks)
+    assert kept <= set(entry.ranks)
+    assert entry.step_seconds == (1.235,) * len(entry.ranks)
     assert entry.compute_seconds == tuple(rank / 1000 for rank in entry.ranks)
-    assert entry.data_seconds[entry.ranks.index(700)] == 0.5
     assert entry.sm_clock_mhz[entry.ranks.index(5)] == 900.0
     assert entry.throttled == {"thermal": (5,)}
-    assert entry.compute_percentiles == (0.0, 0.1, 0.5, 0.899, 0.999)
-    assert entry.data_percentiles == (0.0, 0.0, 0.0, 0.0, 0.5)
-
-
-def test_a_slow_rank_stands_out_among_many_with_hiccups_and_other_ranks_begin_anew() -> None:
-    """In each sample 30 of 1,000 other ranks take longer than the slow one."""
-    standing_out = StandingOut()
-    for second in range(20):
-        slow = [0.02 if rank % 33 == second else 0.01 for rank in range(1000)]
-        slow[500] = 0.012
-        entry = condensed(sample_of(1000, compute_seconds=tuple(slow)), standing_out)
-    assert 500 in entry.ranks
-    assert 500 not in condensed(sample_of(1000, compute_seconds=tuple(slow))).ranks
-    fewer = sample_of(900, compute_seconds=tuple(1.0 - rank / 1000 for rank in range(900)))
-    assert {0, 1, 2} <= set(condensed(fewer, standing_out).ranks)
+    assert entry.compute_percentiles == percentiles

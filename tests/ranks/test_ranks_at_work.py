@@ -42,15 +42,7 @@ def test_accumulated_gradients_are_those_of_one_process_with_the_global_batches(
     assert ranks[0].results["micro_batches"] == [record.micro_batches for record in steps] == [4, 2] * 2
 
 
-@pytest.mark.parametrize(
-    ("ranks", "fsdp"),
-    [
-        (2, False),
-        (3, True),
-        pytest.param(3, False, marks=pytest.mark.nightly),
-        pytest.param(2, True, marks=pytest.mark.nightly),
-    ],
-)
+@pytest.mark.parametrize(("ranks", "fsdp"), [(2, False), (3, True)])
 def test_random_requests_are_obeyed_at_the_same_steps_and_leave_the_same_weights(
     start: Start, ranks: int, fsdp: bool
 ) -> None:
