@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from amptui.base.errors import AmptuiError, RunFolderError
-from amptui.cli import main
 from amptui.engine.checkpoint.file import (
     DamagedError,
     checkpoint_name,
@@ -36,9 +35,7 @@ from amptui.runs.rundir import RunDir, create_run_dir
 from amptui.tui.replay.player import span_of
 from tests.builders import make_run
 from tests.engine.checkpoint.test_file import checkpoint_at
-from tests.opened import Opened
 from tests.reports.export.recorded import write as recorded
-from tests.terminal import KNOBS
 
 SECRET = b"the only copy\n"
 
@@ -203,24 +200,3 @@ def test_whatever_the_umask_a_run_is_its_user_s_alone(
     assert {name for name, mode in found.items() if mode == 0o700} == folders
     assert len(found) >= len(folders) + 6
     assert {mode for name, mode in found.items() if name not in folders} == {0o600}
-
-
-@pytest.mark.ci
-def test_a_whole_training_follows_no_link_in_its_folder(tmp_path: Path) -> None:
-    train = ["train", KNOBS, "--device", "cpu", "--headless", "--set", "step_ms=0"]
-    folder = tmp_path / "run"
-    with Opened() as opened:
-        assert main([*train, "--run-dir", str(folder), "--steps", "3"]) == 0
-        assert main([*train, "--resume", str(folder), "--steps", "5"]) == 0
-        assert main(["export", str(folder), "--csv", str(tmp_path / "steps.csv")]) == 0
-        span_of(folder / "journal.jsonl")
-        look_at(RunDir(folder))
-    ours = [
-        (path, flags)
-        for path, flags in opened.files
-        if path.is_relative_to(folder) or path.name.startswith("step-")
-    ]
-    names = {path.name.split(".")[0] for path, _ in ours}
-    assert names >= {"journal", "run", "checkpoints", "step-000000005"}
-    followed = {path for path, flags in ours if not flags & os.O_NOFOLLOW}
-    assert followed <= {folder}, "the folder itself, whose user named it"

@@ -9,12 +9,23 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from amptui.base.errors import RunFolderError
-from amptui.records.control import KINDS, Control, PauseRequest, Request, StopRequest, XRayRequest
+from amptui.records.control import (
+    KINDS,
+    CheckpointRequest,
+    ComparisonRequest,
+    Control,
+    HistogramRequest,
+    PauseRequest,
+    PrecisionRequest,
+    Request,
+    StopRequest,
+    TraceRequest,
+    XRayRequest,
+)
 from amptui.records.run import FORM, Note, Record, RunFailed, RunFinished
 from amptui.runs import protocol, socket_place
 from amptui.runs.client import Client
 from amptui.runs.socket_place import connect
-from tests.records.test_control import ONE_OF_EACH
 from tests.runs.served import ENOUGH_SECONDS, Run, note, running, until
 from tests.runs.test_journal import line
 
@@ -24,6 +35,10 @@ if TYPE_CHECKING:
 FINISHED = RunFinished(time=9.0, steps=3, seconds=1.0, reason="done")
 UNEXPECTED_EXIT = "the training process exited unexpectedly"
 FAILED = RunFailed(time=9.0, step=3, error="out of memory", traceback="")
+ONE_OF_EACH: list[Request] = [
+    *(PrecisionRequest("bf16"), PauseRequest(True), XRayRequest(), TraceRequest(), HistogramRequest()),
+    *(ComparisonRequest(("fp32", "bf16")), CheckpointRequest(), StopRequest("SIGTERM")),
+]
 RUN_HELLO = protocol.hello_line({"version": "1.2", "pid": 7, "run_dir": "/kept/run"})
 
 
@@ -146,13 +161,6 @@ def test_a_lost_connection_is_followed_by_one_to_the_run_that_was_started_again(
     assert (watching.histories, watching.client.error) == (2, UNEXPECTED_EXIT)
 
 
-def test_what_comes_between_two_histories_is_folded_between_them(scripted: Scripted) -> None:
-    first, second = protocol.history_line("[0]"), protocol.history_line("[0, 1, 2]")
-    watching = scripted.tell(RUN_HELLO + first + line(note(1)) + second + line(note(3)))
-    assert watching.known == [0, 1, 2, 3]
-    assert watching.told == [note(1), note(3)]
-
-
 def test_lines_that_are_no_records_are_left_out(scripted: Scripted) -> None:
     odd = b'{"type": "OfLater", "time": 1}\n\xff\xfe\n\n{"type":"Note"}\n{"type":' + b"[" * 50_000 + b"\n"
     odd += b'{"hello": {"protocol": 1}}\n{"of": "later"}\n'
@@ -191,6 +199,7 @@ def test_how_a_connection_ended_is_known(scripted: Scripted, told: list[bytes], 
 def test_every_request_reaches_the_control_of_the_run_under_its_number(tmp_path: Path) -> None:
     control = Control()
     reached: list[tuple[Request, int]] = []
+    assert [type(request) for request in ONE_OF_EACH] == list(KINDS)
 
     def obey(request: Request, number: int) -> None:
         reached.append((request, control.ask(request, number)))

@@ -15,7 +15,7 @@ from amptui.process.launch import can_go_on
 from amptui.records import codec
 from amptui.records.run import RunFinished
 from amptui.runs import lock
-from amptui.runs.find import find_run, journal_of, live_run, name_of, resumable
+from amptui.runs.find import find_run, journal_of, live_run, resumable
 from amptui.runs.lock import RunLock
 from amptui.runs.rundir import RunDir, default_base
 
@@ -86,20 +86,6 @@ def test_whatever_is_written_is_a_run_or_a_usage_error_in_one_line(
         assert (caught.value.exit_status, bool(caught.value.hint)) == (2, True)
 
 
-def test_a_run_is_called_by_its_folder_or_by_its_renamed_journal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "my-run").mkdir()
-    monkeypatch.chdir(tmp_path / "my-run")
-    for path, name in (
-        ("runs/mnist-1/journal.jsonl", "mnist-1"),
-        ("saved/best.jsonl", "best"),
-        ("/journal.jsonl", "journal"),
-        ("journal.jsonl", "my-run"),
-    ):
-        assert name_of(Path(path)) == name
-
-
 # What --resume goes on with.
 
 
@@ -120,15 +106,6 @@ def of_a_script(name: str, age_seconds: int = 0) -> RunDir:
     run_dir = with_checkpoints(name, age_seconds)
     run_dir.write_run_json({"asked": {"script": ["train.py"], "max_restarts": 0}})
     return run_dir
-
-
-def test_a_run_with_checkpoints_can_go_on(tmp_path: Path) -> None:
-    old, new = with_checkpoints("mnist-20261120-120000", 50), with_checkpoints("vit-20261120-120000", 10)
-    assert resumable("") == new
-    assert resumable("mnist") == resumable("mnist-2026") == old
-    assert resumable(str(old.path)) == resumable(str(old.journal_path)) == old
-    old.journal_path.unlink()
-    assert resumable("mnist") == old
 
 
 def told(find: Callable[[str], object], text: str) -> str:
@@ -156,7 +133,11 @@ def test_a_run_that_is_running_or_lacks_what_it_needs_cannot_be_gone_on_with() -
 
 def test_the_newest_run_that_can_go_on_is_taken_and_said_with_the_reason() -> None:
     """Not a newer one of a script, nor one without a checkpoint or its options; that of a model, if named."""
+    kept("mnist-20261119-120000", 70)
+    of_a_script("vit-20261119-120000", 80)
+    assert "none of 2 runs can be resumed: the newest, mnist-20261119-120000, has no" in told(resumable, "")
     mnist, vit = with_checkpoints("mnist-20261120-120000", 50), with_checkpoints("vit-20261120-120000", 60)
+    assert resumable(str(mnist.path)) == resumable(str(mnist.journal_path)) == mnist
     lines: list[str] = []
     assert resumable("mnist", say=lines.append) == mnist
     assert resumable("mnist-20261120-120000", say=lines.append) == mnist
@@ -172,16 +153,6 @@ def test_the_newest_run_that_can_go_on_is_taken_and_said_with_the_reason() -> No
     kept("observed-20261122-120000")
     assert resumable("") == resumable("mnist") == mnist
     assert resumable("vit") == vit
-
-
-def test_where_no_run_can_go_on_it_is_told_how_many_were_looked_at_and_why() -> None:
-    of_a_script("mnist-20261120-120000")
-    assert "mnist-20261120-120000: it is of a script, which amptui does not" in told(resumable, "")
-    kept("mnist-20261121-120000", 10)
-    of_a_script("vit-20261121-120000", 20)
-    newest = "the newest, mnist-20261120-120000, is of a script, which"
-    assert told(resumable, "").startswith(f"none of 3 runs can be resumed: {newest}")
-    assert told(resumable, "mnist").startswith(f"none of 2 runs can be resumed: {newest}")
 
 
 def test_no_older_run_is_taken_while_the_newest_training_runs_but_while_a_script_does() -> None:

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.base import strictjson
-from amptui.base.errors import RunFolderError
 from amptui.records import codec
 from amptui.records.run import Note, Record
 from amptui.runs import reader as journal_reader
@@ -68,22 +67,6 @@ def test_a_journal_cut_off_anywhere_loses_only_the_line_that_was_cut(
     journal.append(notes(5, 4 + more))
     journal.close()
     assert list(JournalReader(path)) == whole + notes(5, 4 + more)
-
-
-@pytest.mark.parametrize(
-    ("act", "message"),
-    [
-        (lambda path: next(iter(JournalReader(path))), r"cannot read the journal .*none.*no such file"),
-        (lambda path: JournalReader(path).read(), r"cannot read the journal .*none.*no such file"),
-        (lambda path: Journal(path / "journal.jsonl"), r"cannot write the journal .*no such file"),
-    ],
-)
-def test_a_journal_that_is_not_there_is_told_in_one_line(
-    act: Callable[[Path], object], message: str, tmp_path: Path
-) -> None:
-    with pytest.raises(RunFolderError, match=message) as caught:
-        act(tmp_path / "none")
-    assert "\n" not in str(caught.value)
 
 
 # A disk that takes no more: a real limit of the operating system's, which needs no rights.

@@ -39,10 +39,8 @@ def test_what_is_forged_or_no_regular_file_is_ignored_and_replaced(file: Path, t
     assert write_pins(PINS) == ""
     assert (tmp_path / "other.json").read_text() == '[["part", "digit"]]'
     assert read_pins() == PINS
-
-
-def test_a_folder_that_cannot_be_written_is_a_reason(file: Path) -> None:
-    file.parent.parent.write_text("a file where a folder should be")
-    assert write_pins(PINS)
-    assert read_pins() == ()
-    assert write_pins((("part", "x" * 5000),))
+    assert write_pins((("part", "x" * 5000),)), "a reason"
+    file.unlink()
+    file.mkdir()
+    assert write_pins(PINS), "a reason"
+    assert [path.name for path in file.parent.iterdir()] == [file.name]

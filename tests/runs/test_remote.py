@@ -38,12 +38,11 @@ def test_a_host_stands_before_the_first_colon(text: str, host: str, run: str) ->
     assert remote.argument(run).replace("'", "") == text
 
 
-@pytest.mark.parametrize("text", ["", "mnist", "./a:b", "/a:b", "a/b:c", ":run", "~/a:b"])
-def test_a_slash_before_the_colon_or_no_host_is_a_path(text: str) -> None:
-    assert remote_of(text) is None
-
-
-def test_what_is_here_is_no_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: Path) -> None:
+def test_what_is_here_and_what_begins_like_a_path_is_no_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: Path
+) -> None:
+    for text in ("", "mnist", "./a:b", "/a:b", "a/b:c", ":run", "~/a:b"):
+        assert remote_of(text) is None
     monkeypatch.chdir(tmp_path)
     assert remote_of("lr:0.1") == Remote(host="lr", run="0.1")
     (tmp_path / "lr:0.1").mkdir()
@@ -58,18 +57,6 @@ def test_what_is_here_is_no_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_an_option_is_no_host(text: str) -> None:
     with pytest.raises(UsageError, match="is not a host"):
         remote_of(text)
-
-
-def test_the_command_on_the_other_machine_comes_from_option_or_environment(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delenv("AMPTUI_REMOTE_COMMAND", raising=False)
-    assert Remote(host="box", run="").program == "amptui"
-    monkeypatch.setenv("AMPTUI_REMOTE_COMMAND", "~/venv/bin/amptui")
-    assert Remote(host="box", run="").program == "~/venv/bin/amptui"
-    named = Remote(host="box", run="", command="uv run amptui")
-    assert named.program == "uv run amptui"
-    assert named.argument("a b") == "'box:a b' --remote-command 'uv run amptui'"
 
 
 @given(st.text())

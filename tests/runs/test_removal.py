@@ -105,7 +105,7 @@ def test_a_live_run_a_link_to_one_and_what_is_no_run_of_this_user_s_are_refused(
 
 @pytest.mark.parametrize(
     ("name", "files"),
-    [("checkpoints/step-000000040.pt", 15), ("notes.txt", 15), ("journal.jsonl", 14)],
+    [("checkpoints/step-000000040.pt", 15), ("journal.jsonl", 14)],
 )
 def test_what_is_new_since_the_question_is_not_removed(name: str, files: int, tmp_path: Path) -> None:
     folder = whole_run(tmp_path / "run")

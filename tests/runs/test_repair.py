@@ -83,13 +83,6 @@ def test_the_last_word_of_a_run_that_goes_on_is_moved_too_but_not_an_end_that_it
     assert (tmp_path / "journal.after-step-10-2.jsonl").read_bytes() == line(make_step(11))
 
 
-def test_a_torn_end_is_moved_where_no_later_step_came(tmp_path: Path) -> None:
-    path = written(tmp_path, make_steps(1, 6), TORN)
-    assert [cut_after(path, 6) for _ in range(2)] == [0, 0]
-    assert (list(read(path)), moved(path)) == (make_steps(1, 6), TORN)
-    assert len(list(tmp_path.iterdir())) == 2, "where there is nothing to move, nothing is made"
-
-
 def test_where_nothing_can_be_cut_the_journal_stays_as_it_was(tmp_path: Path) -> None:
     assert cut_after(tmp_path / "journal.jsonl", 5) == 0
     assert list(tmp_path.iterdir()) == []

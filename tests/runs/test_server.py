@@ -32,19 +32,6 @@ def test_a_screen_gets_hello_then_the_history_then_what_is_new(run: Run) -> None
     assert run.histories == 1
 
 
-def test_nobody_watching_costs_no_history_and_screens_that_wait_together_share_one(run: Run) -> None:
-    for _ in range(100):
-        run.publish(1)
-    assert run.histories == 0
-    screens = [run.adopt_screen() for _ in range(3)]
-    until(lambda: sum(viewer.waits_for_history for viewer in run.server._connected) == 3)
-    run.publish(1)
-    for screen in screens:
-        screen.read_until(lambda screen=screen: screen.histories)  # type: ignore[misc]
-        assert screen.known == list(range(101))
-    assert run.histories == 1
-
-
 ACTIONS = st.lists(
     st.tuples(st.just("publish"), st.integers(0, 40))
     | st.tuples(st.just("join"), st.integers(1, 60_000))

@@ -113,14 +113,6 @@ def test_a_run_that_has_just_begun_is_waited_for(tmp_path: Path, monkeypatch: py
         until(lambda: run.told() == [("attached", 1)])
 
 
-def test_a_run_that_ends_before_it_listens_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with RunLock.take(tmp_path) as lock, attaching(tmp_path, monkeypatch) as attached:
-        lock.release()
-        with pytest.raises(RunFolderError) as raised:
-            attached.result(ENOUGH_SECONDS)
-    assert str(raised.value) == f"{tmp_path} has just ended; view it with `amptui replay {tmp_path}`"
-
-
 def test_a_dead_run_s_socket_is_replaced_and_a_live_one_s_is_not(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as stale:
         stale.bind(str(tmp_path / "run.sock"))
