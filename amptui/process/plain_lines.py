@@ -148,7 +148,11 @@ def status_line(view: SessionView) -> str:
     last, run = view.last, view.run
     total = f"/{run.total_steps:,}" if run is not None and run.total_steps else ""
     parts = [f"step {view.step:,}{total}", f"epoch {view.epoch}", precision_label(view.precision or "")]
-    parts += _loss_parts(view)
+    words = step_loss_words(view.newest)
+    if has_no_loss(view.newest):
+        parts.append(words)
+    elif last is not None:
+        parts.append(f"loss {units.loss(last.loss)}" + (f" ({words})" if words else ""))
     if view.smoothed_loss is not None:
         parts.append(f"smoothed {units.loss(view.smoothed_loss)}")
     if view.step_seconds is not None:
@@ -165,27 +169,9 @@ def status_line(view: SessionView) -> str:
         parts.append(f"ETA {units.duration(view.eta_seconds)}")
     if run is not None and not run.data.real:
         parts.append(SYNTHETIC)
-    return "  ".join([*_front_parts(view), *parts, *_other_parts(view)])
-
-
-def _loss_parts(view: SessionView) -> list[str]:
-    """The newest loss and what it is, or why there is none."""
-    words = step_loss_words(view.newest)
-    if has_no_loss(view.newest):
-        return [words]
-    beside = f" ({words})" if words else ""
-    return [] if view.last is None else [f"loss {units.loss(view.last.loss)}{beside}"]
-
-
-def _front_parts(view: SessionView) -> list[str]:
-    """Which of several optimizers the numbers are of."""
-    return [f"{line.label}:" for line in view.optimizers if line.is_front]
-
-
-def _other_parts(view: SessionView) -> list[str]:
-    """The others in short."""
+    fronts = [f"{line.label}:" for line in view.optimizers if line.is_front]
     others = [_other(line) for line in view.optimizers if not line.is_front]
-    return others + optimizers_left_out(view)
+    return "  ".join([*fronts, *parts, *others, *optimizers_left_out(view)])
 
 
 def _other(optimizer: OptimizerView) -> str:

@@ -98,7 +98,11 @@ def parse(line: bytes) -> Hello | Ask | Leave:
         case {"leave": "detached" | "hung up" as kind}:
             return Leave(kind)
         case {"request": str(kind)}:
-            request, number = _request(kind, fields), fields.get("number")
+            try:
+                request = _REQUESTS[kind].read(fields)
+            except (KeyError, ValueError) as error:
+                raise ProtocolError("not a request that this run knows") from error
+            number = fields.get("number")
             if type(number) is not int or number < 0:
                 raise ProtocolError("a request has a number")
             return Ask(number, request)
@@ -178,13 +182,6 @@ def _object(line: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ProtocolError("not a JSON object")
     return value
-
-
-def _request(kind: str, fields: Mapping[str, Any]) -> Request:
-    try:
-        return _REQUESTS[kind].read(fields)
-    except (KeyError, ValueError) as error:
-        raise ProtocolError("not a request that this run knows") from error
 
 
 _REQUESTS: Mapping[str, Codec[Request]] = {kind: Codec(request) for kind, request in REQUESTS.items()}

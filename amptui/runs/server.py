@@ -101,7 +101,7 @@ HISTORY_SHARE = 0.05
 """At most this part of the pump's time goes into histories, however often screens attach or fall behind."""
 
 _CHECK_SECONDS = 1.0
-"""How often the socket's file is checked."""
+"""How often the server sees that it is to close, and tries again to accept where no descriptor was free."""
 
 _LAST_WORD_SECONDS = 1.0
 """How long a screen that is turned away may take to read why."""
@@ -259,12 +259,11 @@ class Server:
                 self._admit(connection)
 
     def _admit(self, connection: socket.socket) -> None:
-        why = ""
         if not socket_place.is_ours(connection):
             why = "this run belongs to another user"
         elif len(self._connected) >= MAX_VIEWERS:
             why = f"{MAX_VIEWERS} screens are already attached"
-        if not why:
+        else:
             self._welcome(Viewer(connection, adopted=False))
             return
         self._tell_refusal(why)
@@ -306,7 +305,16 @@ class Server:
         if hello is None:
             return "lost"
         viewer.connection.settimeout(None)
-        self._introduce(viewer, hello)
+        if not isinstance(hello, Hello):
+            raise ProtocolError("the first line must be a hello")
+        if hello.protocol != FORM:
+            versions = f"the run uses protocol {FORM}, the screen {hello.protocol}"
+            raise ProtocolError(f"{versions}; attach with the version of amptui that started it")
+        with self._lock:
+            viewer.introduced = True
+            viewer.add(self._hello)
+            self._lock.notify_all()
+            self._tell("attached")
         for message in _messages(requests):
             if isinstance(message, Leave):
                 return message.kind
@@ -315,32 +323,20 @@ class Server:
             self._obey(message.request, message.number)
         return "lost"
 
-    def _introduce(self, viewer: Viewer, message: protocol.Hello | protocol.Ask | Leave) -> None:
-        if not isinstance(message, Hello):
-            raise ProtocolError("the first line must be a hello")
-        if message.protocol != FORM:
-            versions = f"the run uses protocol {FORM}, the screen {message.protocol}"
-            raise ProtocolError(f"{versions}; attach with the version of amptui that started it")
-        with self._lock:
-            viewer.introduced = True
-            viewer.add(self._hello)
-            self._lock.notify_all()
-            self._tell("attached")
-
     def _send(self, viewer: Viewer) -> None:
         """Send what is queued until the connection is over."""
         with suppress(OSError):
-            while piece := self._next_piece(viewer):
+            while True:
+                with self._lock:
+                    viewer.sending = False
+                    self._lock.notify_all()  # it may wait for a history now, or the server for its end
+                    self._lock.wait_for(lambda: viewer.queue or viewer.over)
+                    piece = viewer.take()
+                if not piece:
+                    break
                 viewer.connection.sendall(piece)
         with suppress(OSError):  # ends the reading once what the screen sent before is read
             viewer.connection.shutdown(socket.SHUT_RD)
-
-    def _next_piece(self, viewer: Viewer) -> bytes:
-        with self._lock:
-            viewer.sending = False
-            self._lock.notify_all()  # it may wait for a history now, or the server for its end
-            self._lock.wait_for(lambda: viewer.queue or viewer.over)
-            return viewer.take()
 
     def _turn_away(self, viewer: Viewer, sender: threading.Thread, change: _Change, why: str) -> None:
         """Close the connection, after sending ``why`` if it is not empty."""

@@ -57,7 +57,10 @@ def named_files(request: TrainRequest) -> list[NamedFile]:
         add("model", f"executes {request.model}", _model_argument(request))
     if request.save_weights is not None:
         add("save_weights", f"writes {request.save_weights}", f"--save-weights={request.save_weights}")
-    if not _is_default(request.data_dir):
+    defaults = [Path()]  # it was never named
+    with suppress(RunFolderError):  # without a home there is no default
+        defaults.append(default_data_dir())
+    if request.data_dir not in defaults:
         add("data_dir", f"reads data in {request.data_dir}", f"--data-dir={request.data_dir}")
     texts = [f"{name}={text}" for name, text in request.settings.items() if _may_name_a_file(text)]
     if texts:
@@ -82,14 +85,6 @@ def resume_command(folder: Path) -> str:
 def _model_argument(request: TrainRequest) -> str:
     """MODEL on the command line, where it must not look like an option."""
     return f"./{request.model}" if request.model.startswith("-") else request.model
-
-
-def _is_default(data_dir: Path) -> bool:
-    """Whether it is where this user's data is, or was never named."""
-    try:
-        return data_dir in (Path(), default_data_dir())
-    except RunFolderError:  # without a home there is no default
-        return False
 
 
 def _may_name_a_file(text: str) -> bool:
