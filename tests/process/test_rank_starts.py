@@ -18,7 +18,7 @@ from amptui.records.ranks import RanksStarted
 from amptui.records.run import RunFailed, RunFinished, RunStarted
 from amptui.runs.trust import resume_command
 from tests.living import ended_afterwards, steps_of
-from tests.process.test_elastic import ALONE, MODEL, TORCHRUN, family, is_building, last, of, pid_of, ranks
+from tests.process.test_elastic import ALONE, MODEL, TORCHRUN, family, last, of, pid_of, ranks
 from tests.warm import PipedProcess, WarmSource, start_piped
 
 SLOWLY = ("--set", "slow_seconds=0.01")
@@ -57,17 +57,6 @@ def test_ranks_whose_launcher_is_killed_end_with_a_checkpoint_and_say_why(
     assert f"amptui: {end.error}" in said.splitlines()
     assert "[c10d]" not in said
     assert statuses == [1, 1]
-
-
-@pytest.mark.nightly
-def test_ranks_whose_launcher_is_killed_before_their_first_step_say_so(warm: WarmSource, run: Path) -> None:
-    options = ("--set", "loading_seconds=600", "--max-restarts", "2")
-    with ranks(run, *options, until=is_building, warm=warm) as process:
-        process.kill()
-        _, said = process.communicate(timeout=100)
-    end = last(RunFailed, run)
-    assert end.error == f"the launcher (pid {process.pid}) is gone: stopped after step 0"
-    assert f"amptui: {end.error}" in said.splitlines()
 
 
 def free_port() -> int:

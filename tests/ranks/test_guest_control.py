@@ -97,17 +97,6 @@ class Ranks:
 BF16 = PrecisionRequest("bf16")
 
 
-def test_a_comparison_s_next_block_begins_on_all_ranks() -> None:
-    ranks = Ranks()
-    leader, other = ranks.all
-    leader.control.want_turn("bf16", now="fp32")
-    assert leader.control.attention
-    ranks.agree()
-    ranks.meet()
-    assert leader.control.take_turn() == "bf16"
-    assert other.obeyed == [(leader.step, BF16)]
-
-
 def test_ranks_at_different_places_refuse_and_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """As after batches that one rank did not have: the steps that it counts are others."""
     ranks = Ranks()

@@ -19,7 +19,6 @@ from amptui.records.control import (
     CheckpointRequest,
     PrecisionRequest,
     Request,
-    StopRequest,
     XRayRequest,
 )
 from tests.ranks.agreeing import Others, Ranks
@@ -118,39 +117,15 @@ def test_all_ranks_take_a_checkpoint_at_the_same_boundary_and_no_other_before_it
     assert [answer.request.number for answer in ranks.log.of(RequestTaken)] == numbers
 
 
-@pytest.mark.parametrize(
-    ("reason", "told"), [("SIGTERM", "SIGTERM on rank 1"), ("the test", "a request on rank 1")]
-)
-def test_what_stops_one_rank_stops_all_at_the_same_boundary(of: Of, reason: str, told: str) -> None:
-    ranks = of(2)
-    stopped: dict[int, int] = {}
-    ranks.controls[1].ask(StopRequest(reason))
-
-    def work(boundary: int, rank: int, control: RankControl) -> None:
-        if control.stopping:
-            stopped.setdefault(rank, boundary)
-
-    ranks.boundaries(lambda: stopped, work)
-    assert stopped[0] == stopped[1]
-    assert ranks.controls[0].stop_reason == told
-    ranks.run(lambda _rank, control: control.finish())
-
-
-@pytest.mark.parametrize("asked", ["", "fp16"])
-def test_a_comparison_s_next_block_reaches_all_ranks_unless_the_user_asks_for_another(
-    of: Of, asked: str
-) -> None:
+def test_what_the_user_asks_for_ends_a_comparison_on_all_ranks(of: Of) -> None:
     ranks = of(2)
     leader, other = ranks.controls
     leader.want_turn("bf16", now="fp32")
-    if asked:
-        leader.ask(PrecisionRequest(asked))
+    leader.ask(PrecisionRequest("fp16"))
     ranks.boundaries(lambda: other.newest(PrecisionRequest))
-    assert leader.take_turn() == ("" if asked else "bf16")
-    last, mine = other.take(PrecisionRequest), leader.take(PrecisionRequest)
-    assert last is not None
-    assert last.request == PrecisionRequest(asked or "bf16")
-    assert (mine and mine.request) == (PrecisionRequest(asked) if asked else None)
+    assert leader.take_turn() == ""
+    taken_by_all = [control.take(PrecisionRequest) for control in ranks.controls]
+    assert [pending and pending.request for pending in taken_by_all] == [PrecisionRequest("fp16")] * 2
 
 
 # Where a rank or the store is lost.

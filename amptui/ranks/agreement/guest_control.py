@@ -57,7 +57,8 @@ class GuestControl(AgreedControl):
         self.refuses = {"x-ray": NO_SCRIPT_XRAY}
         self._store: Board | None = None
         self._is_alone = False
-        self._over = ""
+        self.over = ""
+        """Why the ranks agree on nothing more; empty if they may."""
         self._others_silent = False
         """Whether a rank did not answer rank 0, which refuses what it has asked for."""
         self._count_steps: Callable[[], int] = lambda: self._step
@@ -79,7 +80,7 @@ class GuestControl(AgreedControl):
 
     def end(self, why: str) -> None:
         """Agree on nothing more; requests are refused with ``why``. A pause ends."""
-        self._over = self._over or why
+        self.over = self.over or why
         if self._agreement is not None:
             self._agreement.finish()
         self.wake()
@@ -110,11 +111,6 @@ class GuestControl(AgreedControl):
         self.wake()
 
     @property
-    def over(self) -> str:
-        """Why the ranks agree on nothing more; empty if they may."""
-        return self._over
-
-    @property
     def stop_reason(self) -> str | None:
         """See :class:`Control`; not before all ranks stop."""
         return self._stop_reason if self._stop_agreed else None
@@ -123,7 +119,7 @@ class GuestControl(AgreedControl):
 
     def want_turn(self, precision: str, *, now: str) -> None:
         super().want_turn(precision, now=now)
-        if self._over:  # there are no more turns
+        if self.over:  # there are no more turns
             self._wishes.turn = ""
             self._waiting.setdefault(ComparisonRequest, PendingRequest(ComparisonRequest(), ()))
         if self._wishes.turn:
@@ -148,13 +144,13 @@ class GuestControl(AgreedControl):
         if self._agreement is not None:
             self._agreement.settle_in_pause(self._meet)
         self._look_after_itself()
-        if self._over:
+        if self.over:
             self._agreed_requests[PauseRequest] = PendingRequest(PauseRequest(False), ())
 
     def _look_after_itself(self) -> None:
         """Without other ranks, or no longer with them."""
-        if self._over:
-            self._refuse_all(self._over)
+        if self.over:
+            self._refuse_all(self.over)
         elif self._others_silent:
             self._others_silent = False
             self.compose()
@@ -191,8 +187,8 @@ class GuestControl(AgreedControl):
                 missing = [rank for rank, (number, *_) in enumerate(places) if number != order.number]
                 who = f"rank {missing[0]}" if missing else "a rank"
                 verdict = f"{who} did not come to step {order.point:,} within {MEETING_SECONDS:g} s"
-            if verdict is None and self._over:
-                verdict = self._over
+            if verdict is None and self.over:
+                verdict = self.over
             if verdict is not None:
                 return str(board.decide(go, verdict))
             time.sleep(min(0.0005 + waited / 20, 0.05))
@@ -213,7 +209,7 @@ class GuestControl(AgreedControl):
 
     def is_something_wanted(self) -> bool:
         self._asked_to_stop = None if self._stop_reason is None else (0, self._stop_reason)
-        return not self._over and not self._others_silent and super().is_something_wanted()
+        return not self.over and not self._others_silent and super().is_something_wanted()
 
     def _refuse_sent(self, why: str) -> None:
         for request in self._sent_requests.values():

@@ -130,8 +130,8 @@ class Agreement:
         """The newest that was answered. It is open while ``_settled_number`` is less."""
         self._settled_number = 0
         """The newest that is known to be an order, or void."""
-        self._order: Order | None = None
-        """It, until the training obeys."""
+        self.pending: Order | None = None
+        """An order whose point has not come: the training has not obeyed it."""
         self._last_obeyed = (0, 0)
         """The number and the point of the last."""
         self._held_since: float | None = None
@@ -156,7 +156,7 @@ class Agreement:
                         raise self._error
                     if point < self.hold:
                         return
-                    if self._order is not None:
+                    if self.pending is not None:
                         break
                     if self._held_since is None:
                         self._held_since = self._clock()
@@ -171,23 +171,23 @@ class Agreement:
         """The same in a pause, in which all ranks are or to which they come before the order's point."""
         if self._error is not None:
             raise self._error
-        if self._order is not None:
+        if self.pending is not None:
             self._obey(self._participant.arrived(), obey)
 
     def _obey(self, point: int, obey: Callable[[Order], object]) -> None:
-        order = self._order
+        order = self.pending
         if order is None:  # the training was told to end meanwhile
             return
         obey(order)
         with self._changed:  # last: rank 0's thread may call for the next
             self._last_obeyed = (order.number, point)
-            if self._order is order:
-                self._order, self.hold = None, NEVER if self._error is None else 0
+            if self.pending is order:
+                self.pending, self.hold = None, NEVER if self._error is None else 0
 
     def finish(self) -> None:
         """The training comes to no more points; the thread still answers those that may."""
         with self._changed:
-            self._finished, self.hold, self._order = True, NEVER, None
+            self._finished, self.hold, self.pending = True, NEVER, None
             self._changed.notify_all()
 
     def fail(self, error: Exception) -> None:
@@ -199,14 +199,9 @@ class Agreement:
         self._participant.notice()
 
     @property
-    def pending(self) -> Order | None:
-        """The order whose point has not come."""
-        return self._order
-
-    @property
     def is_under_way(self) -> bool:
         """Whether this rank waits for others to agree, or the training has an order to obey."""
-        return self._is_open or self._order is not None
+        return self._is_open or self.pending is not None
 
     # ------------------------------------------------------------------ the thread
 
@@ -221,7 +216,7 @@ class Agreement:
             self._call()
         else:
             self._call_number = call_number
-        if self._call_number > self._pledge_number and not self._is_open and self._order is None:
+        if self._call_number > self._pledge_number and not self._is_open and self.pending is None:
             self._pledge()
         if self._is_open:
             self._await_order()
@@ -234,7 +229,7 @@ class Agreement:
 
     def _call(self) -> None:
         """Rank 0's: call for pledges if there is something to order and the last order was obeyed."""
-        busy = self._is_open or self._order is not None or self._finished or self._others_finished
+        busy = self._is_open or self.pending is not None or self._finished or self._others_finished
         if not busy and self._participant.is_something_wanted():
             self._call_number += 1
             self._board.post("call", self._call_number)
@@ -291,8 +286,8 @@ class Agreement:
             if decision is _VOID or self._finished:
                 self.hold = NEVER
             else:
-                self._order = Order(*decision)
-                self.hold = self._order.point
+                self.pending = Order(*decision)
+                self.hold = self.pending.point
             self._changed.notify_all()
         if decision is _VOID and not self._others_finished:
             self._participant.voided()
