@@ -33,6 +33,11 @@ def test_without_a_command_and_without_a_terminal_it_prints_help_and_its_version
     assert captured.out.startswith("usage: amptui ")
     assert all(f"\n    {name} " in captured.out for name in COMMANDS)
     assert captured.err == ""
+    for command in COMMANDS:
+        with pytest.raises(SystemExit) as left:
+            main([command, "--help"])
+        assert left.value.code == 0
+        assert f"usage: amptui {command}" in capsys.readouterr().out
     assert main(["models"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(CATALOGUE)
 
@@ -124,21 +129,25 @@ def run(tmp_path: Path, *options: str, model: str = KNOBS) -> int:
 def test_a_headless_run_says_what_the_journal_keeps(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(tmp_path, "--steps", "30", "--precision", "bf16", "--seed", "3") == 0
+    options = "--steps 30 --epochs 3 --precision bf16 --amp-dtype fp16 --seed 3 --batch-size 16 --lr 0.5"
+    assert run(tmp_path, *options.split(), "--clip-norm", "1", "--set", "at=99") == 0
     out = capsys.readouterr().out
     assert "done after 30 steps" in out
     assert "synthetic" in out
     assert "AMP bf16" in out
     assert f"journal: {tmp_path}/run/journal.jsonl" in out
     records = list(read(tmp_path / "run" / "journal.jsonl"))
-    assert [r.step for r in records if isinstance(r, StepRecord)] == list(range(1, 31))
+    steps = [(r.step, r.samples, r.lr, r.precision) for r in records if isinstance(r, StepRecord)]
+    assert steps == [(step, 16, 0.5, "bf16") for step in range(1, 31)]
     (started,) = [r for r in records if isinstance(r, RunStarted)]
     assert started.model == "knobs"
-    assert started.config["seed"] == 3
+    assert (started.batch_size, started.total_epochs, started.total_steps) == (16, 3, 30)
+    assert (started.precision, started.amp_precision, started.device) == ("bf16", "fp16", "cpu")
+    assert [started.config[name] for name in ("seed", "clip_norm", "at")] == [3, 1.0, 99]
     assert not started.data.real
     assert [r.steps for r in records if isinstance(r, RunFinished)] == [30]
     asked = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert asked["asked"]["steps"] == 30
+    assert (asked["asked"]["steps"], asked["asked"]["settings"]) == (30, {"step_ms": "0", "at": "99"})
     assert asked["versions"]["amptui"] == amptui.__version__
 
 
@@ -273,14 +282,6 @@ def test_compile_takes_a_mode_and_no_other_word(words: list[str], mode: str | No
         assert (options.model, options.compile) == ("mnist-deep", mode)
 
 
-def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
-    for command in COMMANDS:
-        with pytest.raises(SystemExit) as left:
-            main([command, "--help"])
-        assert left.value.code == 0
-        assert f"usage: amptui {command}" in capsys.readouterr().out
-
-
 def test_a_task_of_srun_that_cannot_join_the_others_is_refused_unless_it_shall_train_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -299,12 +300,3 @@ def test_a_task_of_srun_that_cannot_join_the_others_is_refused_unless_it_shall_t
     monkeypatch.setenv("MASTER_PORT", "29500")
     assert main(["train", "no-such-model", "--headless", "--nproc", "2"]) == 2
     assert "--nproc under srun, which starts the ranks" in capsys.readouterr().err
-
-
-def test_what_follows_a_script_is_the_script_s_own(tmp_path: Path) -> None:
-    """Also what looks like an option of amptui's; an option before it may have a value."""
-    script = tmp_path / "train.py"
-    script.write_text("print('no experiment')\n")
-    options = build_parser().parse_args(["advise", "--seed", "3", str(script), "--seed", "4", "--json"])
-    assert (options.model, options.seed, options.json) == (str(script), 3, False)
-    assert options.arguments == ["--seed", "4", "--json"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from amptui.process.plain_lines import JsonLines, PlainFront
 from amptui.records import codec
-from amptui.records.run import NonFinite, Note, PauseChanged, Printed, Record, RunFinished
+from amptui.records.run import NonFinite, Note, PauseChanged, Printed, Record
 from amptui.records.steps import Steps
 from amptui.runs.reader import JournalReader
 from amptui.telemetry.session import Session
@@ -84,16 +84,6 @@ def test_phases_are_told_until_the_first_step_and_their_progress_is_not() -> Non
     text = front.out.getvalue()
     assert text.count("downloading train-images") == 1
     assert "validating" not in text
-
-
-def test_the_end_is_told_with_the_summary() -> None:
-    front = Looks()
-    front.session.fold([note(1), RunFinished(time=2.0, steps=5, seconds=1.5, reason="done")])
-    front.front.finish()
-    lines = front.out.getvalue().splitlines()
-    assert lines[0].endswith("note 1")
-    assert "done after 5 steps in 0:02" in lines
-    assert lines[-1] == "journal: runs/x/journal.jsonl"
 
 
 class Gone(io.StringIO):

@@ -7,7 +7,6 @@ from typing import Literal, Optional, Union
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 
 from amptui import Experiment
 from amptui.base.errors import ExperimentError, UsageError
@@ -34,14 +33,6 @@ def load(text: str) -> type[Experiment]:
     return load_class(parse_model(text))
 
 
-def test_a_file_s_one_experiment_is_found(tmp_path: Path) -> None:
-    path = tmp_path / "net.py"
-    path.write_text(BODY.format(name="Net"))
-    experiment_class = load(str(path))
-    assert experiment_class.__name__ == "Net"
-    assert isinstance(build_experiment(experiment_class, {"width": "5"}).build_model(), nn.Linear)
-
-
 def test_a_file_imports_its_neighbours_as_a_script_does_and_only_what_it_defines_is_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,20 +56,21 @@ def two(tmp_path: Path) -> Path:
     return path
 
 
-def test_of_two_experiments_one_must_be_chosen(two: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("", "{two} defines 2 experiments"),
+        (":Wider", "{two}:Wider: Wider is not an Experiment"),
+        (":nn", "{two}:nn: nn is not an Experiment"),
+    ],
+)
+def test_of_two_experiments_one_must_be_chosen(name: str, said: str, two: Path) -> None:
     with pytest.raises(ExperimentError) as refused:
-        load(str(two))
-    assert str(refused.value) == f"{two} defines 2 experiments; choose {two}:Narrow or {two}:Wide"
-    assert load(f"{two}:Wide").__name__ == "Wide"
-
-
-@pytest.mark.parametrize("name", ["Wider", "nn"])
-def test_a_class_that_is_no_experiment_is_refused(name: str, two: Path) -> None:
-    with pytest.raises(ExperimentError) as refused:
-        load(f"{two}:{name}")
-    assert str(refused.value) == (
-        f"{two}:{name}: {name} is not an Experiment; choose {two}:Narrow or {two}:Wide"
-    )
+        load(f"{two}{name}")
+    assert str(refused.value) == f"{said.format(two=two)}; choose {two}:Narrow or {two}:Wide"
+    wide = load(f"{two}:Wide")
+    assert wide.__name__ == "Wide"
+    assert build_experiment(wide, {"width": "5"}).build_model().in_features == 5
 
 
 def test_a_module_in_the_shell_s_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,9 +82,6 @@ def test_a_module_in_the_shell_s_folder_is_found(tmp_path: Path, monkeypatch: py
     assert load("my_package.nets:Net").__module__ == "my_package.nets"
     with pytest.raises(ExperimentError, match=r"choose my_package\.nets:Net"):
         load("my_package.nets:Other")
-
-
-def test_what_a_module_raises_passes_through() -> None:
     with pytest.raises(ModuleNotFoundError, match="no_such_package"):
         load("no_such_package.nets:Net")
 
