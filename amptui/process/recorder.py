@@ -61,7 +61,6 @@ class Recorder:
         self,
         session: Session,
         run_dir: RunDir,
-        own: OwnFolder | None = None,
         *,
         request: Mapping[str, Any],
         listeners: Sequence[Listener] = (),
@@ -72,7 +71,8 @@ class Recorder:
         self._fold_due = 0.0
         self._folding = threading.Lock()  # guards the two above; taken after the lock of the journal
         self._run_dir = run_dir
-        self._own = own or OwnFolder(run_dir.path)
+        self.own_folder = OwnFolder(run_dir.path)
+        """Its ``claim`` refuses to write where another folder has taken its place."""
         self._request = request
         self._journal = Journal(run_dir.journal_path)
         self._listeners = listeners
@@ -272,7 +272,7 @@ class Recorder:
     def _write_run_json(self) -> None:
         trouble = ""
         try:
-            self._run_dir.write_run_json(self._run_json, self._own)
+            self._run_dir.write_run_json(self._run_json, self.own_folder)
         except RunFolderError as error:
             trouble = str(error)
         if trouble or self._lacks_run_json:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from amptui.base.runfiles import OwnFolder
 from amptui.base.version import __version__
 from amptui.base.webhook import Webhook
 from amptui.device.sampler import Sampler
@@ -46,8 +45,7 @@ class Recording:
         self._lock = RunLock.take(run_dir.path, new=not goes_on)
         try:
             session = Session(str(run_dir.path))
-            own = OwnFolder(run_dir.path)
-            recorder = Recorder(session, run_dir, own, request=request, listeners=listeners, goes_on=goes_on)
+            recorder = Recorder(session, run_dir, request=request, listeners=listeners, goes_on=goes_on)
         except BaseException:
             self._lock.release()
             raise
@@ -59,7 +57,7 @@ class Recording:
         if webhook is not None:
             self._notifier = Notifier(webhook, look=recorder.status, say=recorder.emit)
         self._is_closed = False
-        self.claim_folder = own.claim
+        self.claim_folder = recorder.own_folder.claim
         self.emit = recorder.emit
         self.view = recorder.view
         self.cut_after = recorder.cut_after

@@ -175,20 +175,6 @@ def test_of_long_journals_only_the_ends_are_read(monkeypatch: pytest.MonkeyPatch
     assert (found.model, found.step) == (None, None), "what is too far from both ends is not known"
 
 
-def test_runs_are_listed_from_the_one_that_was_written_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert kept_names() == []
-    for name, written in (("a", 10.0), ("b", 30.0), ("c", 20.0)):
-        kept(name, [make_started()], written=written)
-    (default_base() / "d").mkdir()
-    (default_base() / "e").mkdir()
-    (default_base() / "file").touch()
-    RunDir(default_base() / "d").write_run_json({"model": "m"})
-    assert kept_names() == ["d", "b", "c", "a"], "one without a journal may be starting now"
-    assert kept_names(lambda name: name in "ad") == ["d", "a"]
-    monkeypatch.chdir(default_base() / "a")
-    assert look_at(RunDir(Path())).name == "a"
-
-
 # A run has stalled if it makes no headway for much longer than a step takes; a pause is none of that.
 
 LAST = 106.0

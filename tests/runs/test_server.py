@@ -74,29 +74,6 @@ def test_nothing_is_lost_or_doubled_whoever_comes_and_however_slowly_they_read(
             assert screen.known == list(range(len(run.known)))
 
 
-def test_a_screen_that_stops_reading_delays_nobody_and_gets_a_new_history(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server, "MAX_QUEUED_BYTES", 2**18)
-    stopped, good = run.adopt_screen(), attached(run)
-    stopped.catch_up(run)
-    before = stopped.histories
-    for _ in range(10):
-        run.publish(400, size=400)
-        good.catch_up(run)
-    asked = run.histories
-    run.publish(1, size=400)
-    assert run.histories == asked  # none is made for a screen that takes nothing
-    good.say(b'{"leave": "detached"}\n')
-    run.publish(1000, size=400)
-    stopped.catch_up(run)
-    renewed = stopped.histories
-    assert renewed > before
-    run.publish(2)
-    stopped.catch_up(run)
-    assert stopped.histories == renewed
-
-
 @pytest.mark.parametrize(
     ("farewell", "change"),
     [(b'{"leave": "detached"}\n', "detached"), (b'{"leave": "hung up"}\n', "hung up"), (b"", "lost")],
