@@ -169,14 +169,14 @@ def test_files_of_other_names_and_folders_without_a_run_are_the_user_s(read: Pat
 # --------------------------------------------------------------------- what exports write besides
 
 
-@pytest.mark.parametrize("second", ["link", "same.ranks.csv"])
 def test_two_formats_in_one_file_are_refused(
-    second: str, read: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    read: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "link").symlink_to("same.csv")
-    with nothing_written(tmp_path, capsys, "--csv and --html would both write"):
-        arguments = ["--csv", str(tmp_path / "same.csv"), "--html", str(tmp_path / second)]
-        assert main(["export", str(read), *arguments]) == 2
+    for second in ("link", "same.ranks.csv"):
+        with nothing_written(tmp_path, capsys, "--csv and --html would both write"):
+            arguments = ["--csv", str(tmp_path / "same.csv"), "--html", str(tmp_path / second)]
+            assert main(["export", str(read), *arguments]) == 2
 
 
 def test_a_link_where_the_table_of_ranks_is_written_is_not_followed(tmp_path: Path) -> None:

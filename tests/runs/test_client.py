@@ -82,16 +82,6 @@ class Watching:
         until(lambda: self.histories and self.known == run.known, meanwhile=run.publish)
 
 
-@pytest.fixture
-def watching(run: Run) -> Iterator[Watching]:
-    """A client that is up to date."""
-    watching = Watching(connect(run.folder))
-    watching.client.start()
-    watching.catch_up(run)
-    yield watching
-    watching.client.leave("detached", ENOUGH_SECONDS)
-
-
 class Scripted:
     """A run of which the test says every byte."""
 
@@ -238,22 +228,6 @@ def test_a_run_that_hears_nothing_delays_no_key_and_hears_it_all_later(scripted:
         heard += scripted.connection.recv(2**20)
     assert heard == expected
     until(lambda: watching.client.send(b"again\n"))
-
-
-@pytest.mark.parametrize("kind", ["detached", "hung up"])
-def test_leaving_is_told_and_is_not_the_run_s_end(run: Run, watching: Watching, kind: Any) -> None:
-    assert watching.client.hello == protocol.RunHello(FORM, "1.2", 7, str(run.folder))
-    run.publish(1000)
-    watching.catch_up(run)
-    assert watching.histories == 1
-    run.publish(3000)
-    watching.client.leave(kind, ENOUGH_SECONDS)
-    until(lambda: len(run.changes) == 2, meanwhile=run.publish)
-    assert run.told() == [("attached", 1), (kind, 0)]
-    assert not watching.ended.is_set()
-    assert watching.client.error == ""
-    watching.client.leave(kind)
-    watching.client.ask(PauseRequest(True))
 
 
 def test_a_run_that_cannot_be_reached_is_told_in_one_line(

@@ -68,10 +68,7 @@ def test_a_kept_run_is_found_by_its_name_by_its_model_s_or_by_a_beginning_that_n
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        *("resnet", "../a", "x" * 300, "a\nb\x1b[31m", "\udcff", ".\x00", "~nobody-of-that-name"),
-    ],
+    "text", ["resnet", "../a", "x" * 300, "a\nb\x1b[31m", "\udcff", ".\x00", "~nobody-of-that-name"]
 )
 def test_whatever_is_written_is_a_run_or_a_usage_error_in_one_line(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

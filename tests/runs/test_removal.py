@@ -117,20 +117,6 @@ def test_what_is_new_since_the_question_is_not_removed(name: str, files: int, tm
     assert len(everything(folder)) == files
 
 
-def test_a_file_that_comes_while_others_are_deleted_stays(tmp_path: Path) -> None:
-    folder, unlink = whole_run(tmp_path / "run"), os.unlink
-    plan, new = plan_removal(folder), f"checkpoints/{SHARDS}/__2_0.distcp"
-
-    def unlink_and_write(name: str, **options: int) -> None:
-        if not (folder / new).exists():
-            (folder / new).write_text("new")
-        unlink(name, **options)
-
-    with patch.object(os, "unlink", unlink_and_write):
-        assert remove(plan).left == (new,)
-    assert {name for name in everything(folder) if (folder / name).is_file()} == {new}
-
-
 def test_the_lock_of_another_machine_counts_as_long_as_its_run_writes(tmp_path: Path) -> None:
     """A file system may lock for each machine alone: the lock is free here, and the run lives there."""
     folder = whole_run(tmp_path / "run")

@@ -85,19 +85,9 @@ def test_what_holds_a_run_or_cannot_be_a_folder_is_refused(tmp_path: Path, state
         create_run_dir(None, "mnist-deep")
 
 
-@pytest.mark.parametrize(
-    ("model", "name"),
-    [
-        ("path/to/my_model.py", "my_model"),
-        ("my.package:Net", "Net"),
-        ("../..", "run"),
-        ("", "run"),
-        ("größer als", "gr-er-als"),
-        ("x" * 300, "x" * 64),
-    ],
-)
-def test_model_names_become_one_safe_part_of_a_path(model: str, name: str) -> None:
-    assert folder_name(model) == name
+def test_model_names_become_one_safe_part_of_a_path() -> None:
+    models = ("path/to/my_model.py", "my.package:Net", "../..", "", "größer als", "x" * 300)
+    assert [*map(folder_name, models)] == ["my_model", "Net", "run", "run", "gr-er-als", "x" * 64]
 
 
 def test_run_json_holds_what_it_is_given_in_strict_json_or_leaves_nothing(tmp_path: Path) -> None:

@@ -8,17 +8,13 @@ import stat
 import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from amptui.base.errors import RunFolderError
-from amptui.runs import socket_place
 from amptui.runs.lock import RunLock, holder
 from amptui.runs.socket_place import connect, connect_to_live
 from tests.runs.served import ENOUGH_SECONDS, Screen, attached, running, until
@@ -84,33 +80,12 @@ def test_a_run_in_a_folder_with_a_very_long_name_is_reached(tmp_path: Path) -> N
 # A run that has locked its folder and does not listen yet.
 
 
-@contextmanager
-def attaching(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Future[socket.socket]]:
-    """A screen that has found nobody listening so far."""
-    tried, real = threading.Event(), socket_place.connect
-
-    def connect(folder: Path) -> socket.socket:
-        try:
-            return real(folder)
-        finally:
-            tried.set()
-
-    monkeypatch.setattr(socket_place, "connect", connect)
-    with ThreadPoolExecutor(1) as screens:
-        attached = screens.submit(connect_to_live, folder)
-        assert tried.wait(ENOUGH_SECONDS)
-        yield attached
-
-
-def test_a_run_that_has_just_begun_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with (
-        RunLock.take(tmp_path),
-        attaching(tmp_path, monkeypatch) as attached,
-        running(tmp_path) as run,
-        attached.result(ENOUGH_SECONDS) as connection,
-    ):
-        Screen(connection)
-        until(lambda: run.told() == [("attached", 1)])
+def test_a_run_that_has_just_begun_is_waited_for(tmp_path: Path) -> None:
+    with RunLock.take(tmp_path), ThreadPoolExecutor(1) as screens:
+        attached = screens.submit(connect_to_live, tmp_path)
+        with running(tmp_path) as run, attached.result(ENOUGH_SECONDS) as connection:
+            Screen(connection)
+            until(lambda: run.told() == [("attached", 1)])
 
 
 def test_a_dead_run_s_socket_is_replaced_and_a_live_one_s_is_not(tmp_path: Path) -> None:
