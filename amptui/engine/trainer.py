@@ -326,8 +326,9 @@ class Trainer:
         self.saving, self._doing = True, f"while writing the checkpoint of step {self.step}"
         if writer.writing or writer.lacks(place):
             self._enter_phase("stopping", "writing the checkpoint")
-        if writer.last_is_due(place):
-            self._write_checkpoint(writer.last_reason())
+        reason = writer.last_due(place)
+        if reason is not None:
+            self._write_checkpoint(reason)
             writer.wait()
         writer.tell_missing_at_end()
         self.saving = False

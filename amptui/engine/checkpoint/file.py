@@ -158,7 +158,7 @@ def write(
             before_it_counts()
             if shards:
                 shards.check(checksums=False)
-                size_bytes += shards.size_bytes
+                size_bytes += sum(part_bytes for _, part_bytes, *_ in shards.files)
             os.replace(unfinished, name, src_dir_fd=opened, dst_dir_fd=opened)
         except BaseException:
             if shards:

@@ -5,7 +5,6 @@ the data, which is a position in the order of a single process with the global b
 then mean the same.
 """
 
-import random
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
@@ -28,6 +27,7 @@ from amptui.engine.checkpoint.file import Checkpoint, DamagedError, checkpoint_n
 from amptui.engine.checkpoint.states import NotPlainError, Part, host_copy, plain_tensor, replaced
 from amptui.engine.description import plain_fields
 from amptui.engine.prepared import Prepared
+from amptui.engine.setup import seed_everything
 from amptui.recipe.request import TrainRequest
 
 _LR_SCHEDULE = "learning-rate schedule"
@@ -331,10 +331,7 @@ def _random_states_of(checkpoint: Checkpoint, rank: int, ranks: int, prepared: P
     if rank >= before:
         # States that no other rank has, nor this one had at another step.
         entropy = np.random.SeedSequence((prepared.request.seed % (1 << 64), checkpoint.step, rank))
-        for_python, for_numpy, for_torch = entropy.generate_state(3, np.uint32).tolist()
-        random.seed(for_python)
-        np.random.seed(for_numpy)
-        torch.manual_seed(for_torch)
+        seed_everything(int(entropy.generate_state(1)[0]))
         fresh = random_states(prepared)
         return {"draws": fresh, "epoch_draws": fresh}
     own_states = checkpoint.ranks[rank - 1]

@@ -69,11 +69,6 @@ class Shards:
         """As plain values, for a checkpoint."""
         return {"folder": self.folder.name, "files": self.files}
 
-    @property
-    def size_bytes(self) -> int:
-        """Of all files of the ranks."""
-        return sum(size_bytes for _, size_bytes, *_ in self.files)
-
     def check(self, *, checksums: bool) -> None:
         """Raise OSError or ValueError if a file is missing, cut or, with ``checksums``, changed."""
         with opened_folder(self.folder) as folder:

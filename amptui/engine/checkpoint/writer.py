@@ -176,13 +176,12 @@ class CheckpointWriter:
         if self._thread is not None:
             self._thread.join()
 
-    def last_is_due(self, place: Place) -> bool:
-        """Wait until nothing is being written; whether the run's last checkpoint, of ``place``, remains."""
+    def last_due(self, place: Place) -> Reason | None:
+        """Wait until nothing is being written; why the last checkpoint, of ``place``, is due, if it is."""
         self.wait()
-        return self.lacks(place)
+        return self._last_reason() if self.lacks(place) else None
 
-    def last_reason(self) -> Reason:
-        """Why the run's last checkpoint is written."""
+    def _last_reason(self) -> Reason:
         request = self._control.take(CheckpointRequest)  # it came after the last step boundary
         self._requests += () if request is None else (request,)
         return "asked" if self._requests else self._wanted or "end"

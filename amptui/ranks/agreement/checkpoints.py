@@ -114,9 +114,9 @@ class RankCheckpoints(CheckpointWriter):
             self._name = _LAST
             self._hand_in(states)
 
-    def last_is_due(self, place: Place) -> bool:
+    def last_due(self, place: Place) -> Reason | None:
         """See :class:`CheckpointWriter`; rank 0 writes it alone."""
-        return not self.follows and super().last_is_due(place)
+        return None if self.follows else super().last_due(place)
 
     def give_up(self) -> None:
         """See :class:`CheckpointWriter`."""
@@ -194,16 +194,16 @@ class ShardedCheckpoints(RankCheckpoints):
         else:
             self._send(states, lambda: self._written(self._parts, {}))
 
-    def last_is_due(self, place: Place) -> bool:
+    def last_due(self, place: Place) -> Reason | None:
         """See :class:`CheckpointWriter`; rank 0 decides for all."""
         self._due_step = place[0]
         self.wait()
         if not self.keeps:
-            return False
+            return None
         self._group.on_rank_0(
             _LAST_SHARDS, lambda: self._group.tell(_LAST_SHARDS, "due" if self.lacks(place) else "")
         )
-        return bool(self._group.hear(_LAST_SHARDS))
+        return self._last_reason() if self._group.hear(_LAST_SHARDS) else None
 
     def part(self, states: dict[str, Any]) -> None:  # noqa: ARG002 - the last checkpoint has them
         """Wait until all ranks are done with the last checkpoint."""
