@@ -327,12 +327,10 @@ def _settings(pairs: list[str]) -> dict[str, str]:
 
 def _with_compile_mode(arguments: Sequence[str]) -> list[str]:
     """Each bare ``--compile`` with its mode: argparse would take whatever word follows for one."""
+    names = {
+        "--compile"[:length] for length in range(len("--co"), len("--compile") + 1)
+    }  # as argparse allows
     return [
-        "--compile=default" if _is_compile(word) and following not in _COMPILE_CHOICES else word
+        "--compile=default" if word in names and following not in _COMPILE_CHOICES else word
         for word, following in zip_longest(arguments, arguments[1:])
     ]
-
-
-def _is_compile(word: str) -> bool:
-    """Whether it is the option, perhaps shortened as argparse allows."""
-    return len(word) >= len("--co") and "--compile".startswith(word)

@@ -141,29 +141,26 @@ def run_train(options: argparse.Namespace) -> int:
     # until that frame. Starting the training turns the collector on again.
     gc.disable()
     try:
-        return _launch(options)
+        from amptui.process import launch
+
+        hand_over_webhook(options.notify)
+        is_alone = options.nproc == 1 and "TORCHELASTIC_RUN_ID" not in os.environ
+        world = None if is_alone else world_of(os.environ)
+        if world is not None:
+            return _train_as_rank(options, world)
+        if options.detach and (options.headless or options.json):
+            raise UsageError("--detach writes no output", hint="leave out --headless and --json")
+        screen = not (options.headless or options.json) and can_show_a_screen()
+        plan = _plan(options, training_fields(options) | {"interactive": screen or options.detach})
+        return launch.train(
+            plan,
+            json=options.json,
+            detach=options.detach,
+            frames_per_second=options.fps,
+            quiet=options.quiet,
+        )
     finally:
         gc.enable()
-
-
-def _launch(options: argparse.Namespace) -> int:
-    from amptui.process import launch
-
-    hand_over_webhook(options.notify)
-    world = None if options.nproc == 1 and "TORCHELASTIC_RUN_ID" not in os.environ else world_of(os.environ)
-    if world is not None:
-        return _train_as_rank(options, world)
-    if options.detach and (options.headless or options.json):
-        raise UsageError("--detach writes no output", hint="leave out --headless and --json")
-    screen = not (options.headless or options.json) and can_show_a_screen()
-    plan = _plan(options, training_fields(options) | {"interactive": screen or options.detach})
-    return launch.train(
-        plan,
-        json=options.json,
-        detach=options.detach,
-        frames_per_second=options.fps,
-        quiet=options.quiet,
-    )
 
 
 def _train_as_rank(options: argparse.Namespace, world: "World") -> int:

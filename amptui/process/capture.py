@@ -64,7 +64,8 @@ class OutputCapture:
         self._streams = sys.__stdout__, sys.__stderr__
         self._own_streams = sys.stdout, sys.stderr
         self._redirect(1, "stdout")
-        if os.isatty(2) or _is_null_device(2):
+        error, null = os.fstat(2), os.stat(os.devnull)  # noqa: PTH116 - a device, not a path
+        if os.isatty(2) or (stat.S_ISCHR(error.st_mode) and error.st_rdev == null.st_rdev):
             self._redirect(2, "stderr")
         # Textual draws on sys.__stderr__ and asks sys.__stdout__ for the terminal's size.
         sys.__stdout__ = sys.__stderr__ = terminal  # type: ignore[misc]
@@ -82,7 +83,9 @@ class OutputCapture:
         for reader in self._readers:
             reader.join(timeout=1)
         self._log.close()
-        _close_quietly(terminal)
+        if terminal is not None:
+            with suppress(OSError):  # it may be gone
+                terminal.close()
 
     def reclaim(self) -> None:
         """Restore ``sys.stdout`` and ``sys.stderr`` after a screen library has replaced them."""
@@ -96,20 +99,6 @@ class OutputCapture:
         reader = _PipeReader(reading, name, self._log)
         self._readers.append(reader)
         reader.start()
-
-
-def _is_null_device(descriptor: int) -> bool:
-    stream_status, null = os.fstat(descriptor), os.stat(os.devnull)  # noqa: PTH116 - a device, not a path
-    return stat.S_ISCHR(stream_status.st_mode) and stream_status.st_rdev == null.st_rdev
-
-
-def _close_quietly(stream: IO[str] | None) -> None:
-    """Close a terminal that may be gone: there is nobody left to tell."""
-    try:
-        if stream is not None:
-            stream.close()
-    except OSError:
-        pass
 
 
 class _OutputLog:

@@ -162,29 +162,23 @@ def wire(
         if report is not None:
             report(f"{words}; a second Ctrl+C or SIGTERM ends the run at once, without a checkpoint")
 
-    with recording:
-        control, thread = _trainer(request, spec, recording, world)
-        stopping = Stopping(thread, control, timeout_seconds=request.stop_timeout, tell=tell)
-        yield Training(recording, control, thread, stopping)
-
-
-def _trainer(
-    request: TrainRequest, spec: ModelSpec, recording: Recording, world: World | None
-) -> tuple[Control, TrainingThread]:
-    """The thread that trains, alone or as rank 0, and how it is asked for anything."""
     files: dict[str, Any] = {
         "cut": recording.cut_after,
         "claim_folder": recording.claim_folder,
         "journaled": recording.wait_until_kept,
-        "resume_command": partial(resume_command, recording.run_dir.path),
+        "resume_command": partial(resume_command, run_dir.path),
     }
-    if world is None:
-        control = Control(recording.emit)
-        return control, TrainingThread(request, spec, control, recording.emit, **files)
-    from amptui.ranks.thread import RankThread
+    with recording:
+        if world is None:
+            control = Control(recording.emit)
+            thread = TrainingThread(request, spec, control, recording.emit, **files)
+        else:
+            from amptui.ranks.thread import RankThread
 
-    thread = RankThread(request, spec, recording.emit, world, watch_gpu=watch_gpu, **files)
-    return thread.control, thread
+            thread = RankThread(request, spec, recording.emit, world, watch_gpu=watch_gpu, **files)
+            control = thread.control
+        stopping = Stopping(thread, control, timeout_seconds=request.stop_timeout, tell=tell)
+        yield Training(recording, control, thread, stopping)
 
 
 def run_for_viewers(
@@ -272,21 +266,17 @@ def _stop_signals(training: Training) -> StopSignals:
     def hung_up() -> None:
         text = "the terminal was closed (SIGHUP); training continues"
         training.recording.emit(Note(time=time.time(), severity="info", text=text))
-        _redirect_output(training.recording.run_dir.output_path, terminals)
+        # On a closed terminal every print would fail.
+        try:
+            file = open_file(training.recording.run_dir.output_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        except OSError:
+            file = os.open(os.devnull, os.O_WRONLY)
+        for descriptor in terminals:
+            os.dup2(file, descriptor)
+        os.close(file)
 
     busy = training.stopping
     return StopSignals(training.control.ask, hung_up=hung_up, busy=lambda: busy.waits, closes=True)
-
-
-def _redirect_output(path: Path, descriptors: Sequence[int]) -> None:
-    """Write further output to a file: on a closed terminal every print would fail."""
-    try:
-        file = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    except OSError:
-        file = os.open(os.devnull, os.O_WRONLY)
-    for descriptor in descriptors:
-        os.dup2(file, descriptor)
-    os.close(file)
 
 
 def follow(
