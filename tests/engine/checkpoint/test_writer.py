@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from amptui.engine.checkpoint.file import checkpoints
 from amptui.records.control import CheckpointRequest, Control
 from amptui.records.keeping import CheckpointWritten, KeepingChanged
 from amptui.records.run import EpochFinished, PhaseChanged, Record
@@ -52,12 +51,13 @@ class Waiting(Log):
 @pytest.mark.parametrize(
     ("epochs", "options", "asked", "cut", "expected"),
     [
+        (2, {}, 0, 99, [(8, "epoch"), (16, "epoch")]),
         (5, {"epoch_budget": 1e-9}, 0, 99, [(8, "epoch"), (40, "end")]),
         (2, {"every": 3}, 0, 7, [(3, "interval"), (6, "interval"), (7, "end")]),
         (2, {"every": 6}, 0, 6, [(6, "interval")]),
         (2, {}, 4, 6, [(4, "asked"), (6, "end")]),
     ],
-    ids=["short epochs", "intervals and the end", "no second one at the end", "asked for"],
+    ids=["epochs", "short epochs", "intervals and the end", "no second one at the end", "asked for"],
 )
 def test_checkpoints_are_written_when_they_are_due(
     epochs: int, options: Any, asked: int, cut: int, expected: list[tuple[int, str]], tmp_path: Path
@@ -72,21 +72,15 @@ def test_checkpoints_are_written_when_they_are_due(
     log = Waiting(ask)
     train(prepare(Unhurried(epochs=epochs)), log, control, checkpoints=tmp_path, **options)
     assert written(log) == expected
+    for record in log.of(CheckpointWritten):
+        before = log[: log.index(record)]
+        validated = max((r.step for r in before if isinstance(r, EpochFinished)), default=0)
+        assert validated == record.step or record.reason != "epoch"
+        assert 0 < record.blocked_seconds < record.seconds
+        assert record.size_bytes == (tmp_path / record.name).stat().st_size
     if expected[-1][1] == "end":
         last = log.of(PhaseChanged)[-1]
         assert (last.phase, last.detail) == ("stopping", "writing the checkpoint")
-
-
-def test_each_epoch_ends_with_a_checkpoint_after_its_validation(tmp_path: Path) -> None:
-    log = Log()
-    train(prepare(Unhurried(epochs=5)), log, checkpoints=tmp_path)
-    assert written(log) == [(step, "epoch") for step in (8, 16, 24, 32, 40)]
-    assert [path.name for path in checkpoints(tmp_path)] == [f"step-0000000{n}.pt" for n in (40, 32, 24)]
-    for record in log.of(CheckpointWritten):
-        before = log[: log.index(record)]
-        assert max(r.step for r in before if isinstance(r, EpochFinished)) == record.step
-        assert 0 < record.blocked_seconds < record.seconds
-    assert log.of(CheckpointWritten)[-1].size_bytes == (tmp_path / "step-000000040.pt").stat().st_size
 
 
 def test_steps_go_on_while_a_checkpoint_waits_for_the_journal(tmp_path: Path) -> None:
