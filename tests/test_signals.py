@@ -71,40 +71,41 @@ def said_by(terminal: Terminal) -> str:
 
 
 @contextmanager
-def headless(warm: WarmSource, run: Path, *options: str, program: str = "") -> Iterator[Process]:
+def headless(
+    warm: WarmSource, run: Path, *options: str, program: str = "", command: tuple[str, ...] = ()
+) -> Iterator[Process]:
     """A run that has begun to train; ``program`` stands for amptui's own."""
-    command = [sys.executable, "-c", program] if program else amptui_command()
-    arguments = [*train_arguments(run, "--headless"), *options]
+    amptui = [sys.executable, "-c", program] if program else amptui_command()
+    arguments = command or (*train_arguments(run, "--headless"), *options)
     with ended_afterwards(run), run.with_name("log").open("w") as said, open(os.devnull) as nothing:  # noqa: PTH123
-        process = warm.start([*command, *arguments], nothing.fileno(), said.fileno(), said.fileno())
+        process = warm.start([*amptui, *arguments], nothing.fileno(), said.fileno(), said.fileno())
         wait_until(lambda: last_step(run) > 0, "no step was taken")
         yield process
 
 
 @pytest.mark.parametrize(
-    "number",
-    [SIGTERM, pytest.param(SIGINT, marks=pytest.mark.ci), pytest.param(SIGUSR1, marks=pytest.mark.ci)],
+    ("number", "script"),
+    [
+        (SIGTERM, ""),
+        pytest.param(SIGINT, "", marks=pytest.mark.ci),
+        pytest.param(SIGUSR1, "", marks=pytest.mark.ci),
+        pytest.param(SIGTERM, WATCHED, marks=pytest.mark.ci),
+    ],
+    ids=["SIGTERM", "SIGINT", "SIGUSR1", "a script dies of it as without amptui"],
 )
-def test_a_headless_run_that_is_signalled_writes_a_checkpoint_and_says_so(
-    number: signal.Signals, warm: WarmSource, tmp_path: Path
+def test_a_headless_run_that_is_signalled_writes_a_checkpoint(
+    number: signal.Signals, script: str, warm: WarmSource, tmp_path: Path
 ) -> None:
-    run = tmp_path / "run"
-    with headless(warm, run) as process:
+    run, program = tmp_path / "run", tmp_path / "train.py"
+    program.write_text(script)
+    command = ("run", "--headless", "--run-dir", str(run), str(program)) if script else ()
+    with headless(warm, run, command=command) as process:
         process.send_signal(number)
         assert process.wait(60) == 128 + number
-    assert_whole(run)
-
-
-@pytest.mark.ci
-def test_a_signal_ends_a_script_as_it_does_without_us(tmp_path: Path) -> None:
-    run, script = tmp_path / "run", tmp_path / "train.py"
-    script.write_text(WATCHED)
-    command = amptui_command("run", "--headless", "--run-dir", str(run), str(script))
-    with ended_afterwards(run), subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-        wait_until(lambda: last_step(run) > 0, "no step was taken")
-        process.send_signal(SIGTERM)
-        assert process.wait(60) == 128 + SIGTERM
-    assert outcome(run) is RunFailed
+    if script:
+        assert outcome(run) is RunFailed
+    else:
+        assert_whole(run)
 
 
 @pytest.mark.ci
@@ -215,13 +216,11 @@ SCREENS = (
     ("train", "closed", 129, GOES_ON, ""),
     ("train", SIGQUIT, -SIGQUIT, GOES_ON, "to watch the run again: amptui attach"),
     ("attach", SIGINT, 130, GOES_ON, "training continues to watch it again: amptui attach"),
-    ("attach", SIGUSR1, 128 + SIGUSR1, GOES_ON, "training continues to watch it again: amptui attach"),
     ("attach", "closed", 129, GOES_ON, ""),
     ("run", "closed", 129, GOES_ON, ""),
     ("replay", SIGTERM, 143, NO_RUN, ""),
     ("replay", "closed", 129, NO_RUN, ""),
     ("list", "ctrl+c", 130, NO_RUN, ""),
-    ("list", SIGTERM, 143, NO_RUN, ""),
     ("list", "closed", 129, NO_RUN, ""),
 )
 """Command; what is sent to it; its exit status; what becomes of the run; what it says at last."""
@@ -279,44 +278,20 @@ def test_what_a_signal_does_to_a_screen_and_to_its_run(
 
 
 @pytest.mark.ci
-def test_a_scheduler_that_signals_the_run_and_its_screen_stops_both_once(
-    warm: WarmSource, tmp_path: Path
-) -> None:
-    run = tmp_path / "run"
-    with screen_of("train", warm, run) as terminal:
-        pid = run_pid(run)
-        assert pid is not None
-        os.kill(pid, SIGUSR1)
-        os.kill(terminal.process.pid, SIGUSR1)
-        assert terminal.wait() == 128 + SIGUSR1
-        assert_restored(terminal)
-        wait_for_end(run)
-    assert_whole(run)
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize("sent", ["ctrl+c", "SIGTERM"])
 @pytest.mark.parametrize("twice", [True, False])
 def test_a_screen_says_which_step_its_stop_waits_for_and_a_second_one_does_not_wait(
-    sent: str, *, twice: bool, warm: WarmSource, tmp_path: Path
+    *, twice: bool, warm: WarmSource, tmp_path: Path
 ) -> None:
     run, gate = tmp_path / "run", tmp_path / "gate"
-
-    def send() -> None:
-        if sent == "SIGTERM":
-            terminal.process.send_signal(SIGTERM)
-        else:
-            terminal.press("\x03")
-
     with train(warm, run, "--set", f"gate={gate}", "--set", "at=3") as terminal:
         terminal.wait_for(r"step\s+2")
-        send()
+        terminal.press("\x03")
         terminal.wait_for("stopping after step 3")
         if twice:
-            send()
+            terminal.press("\x03")
         else:
             gate.touch()
-        assert terminal.wait() == (128 + SIGTERM if sent == "SIGTERM" else 130)
+        assert terminal.wait() == 130
         assert_restored(terminal)
         if twice:
             assert "ended at once, in step 3: steps 1 to 2 are lost" in said_by(terminal)

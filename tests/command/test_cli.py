@@ -115,12 +115,6 @@ def test_no_error_lists_a_hidden_command(capsys: pytest.CaptureFixture[str]) -> 
         assert build_parser([name]).parse_args([name, "RUN"]).command == name
 
 
-def test_a_path_may_begin_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/home/me")
-    options = build_parser().parse_args(["train", "mnist-deep", "--data-dir=~/sets", "--run-dir", "here"])
-    assert (options.data_dir, options.run_dir) == (Path("/home/me/sets"), Path("here"))
-
-
 def run(tmp_path: Path, *options: str, model: str = KNOBS) -> int:
     arguments = ["train", model, "--headless", "--device", "cpu", "--run-dir", str(tmp_path / "run")]
     return main([*arguments, "--set", "step_ms=0", *options])

@@ -78,12 +78,6 @@ def test_random_samples_are_the_same_with_any_number_of_workers(kind: Any, opene
     assert expected not in others
 
 
-def test_no_batch_draws_what_another_drew(opened: Any) -> None:
-    still = Augmented(Arrays(torch.zeros(40, 1, dtype=torch.uint8), torch.arange(40)))
-    values = [value for inputs, _ in contents(opened(still, workers=0), 1) for (value,) in inputs]
-    assert len(set(values)) == 40
-
-
 def test_loading_in_the_training_s_own_process_takes_nothing_from_its_generators(opened: Any) -> None:
     before = random.getstate(), np.random.get_state(legacy=False), torch.get_rng_state()
     for source in (None, arrays(40)):

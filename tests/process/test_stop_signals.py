@@ -38,6 +38,8 @@ with StopSignals(control.ask) as signals:
     for number in ({numbers}):
         os.kill(os.getpid(), number)
         say(signals.received, control.stop_reason)
+handlers = [signal.getsignal(number) for number in (SIGINT, SIGTERM)]
+assert handlers == [signal.default_int_handler, signal.SIG_DFL], "what they were"
 """
 
 IGNORING = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
@@ -64,19 +66,6 @@ def test_the_first_signal_asks_for_a_clean_end_and_a_person_s_second_leaves_at_o
     numbers: str, prelude: str, asked: list[str], status: int
 ) -> None:
     assert end_of(SENDS.format(numbers=numbers), prelude=prelude) == (asked, status)
-
-
-AFTERWARDS = """
-with StopSignals(control.ask):
-    os.kill(os.getpid(), SIGINT)
-for number in (SIGINT, SIGTERM, SIGHUP):
-    handler = signal.getsignal(number)
-    say(handler.__name__ if handler is signal.default_int_handler else handler.name)
-"""
-
-
-def test_afterwards_the_handlers_are_what_they_were() -> None:
-    assert end_of(AFTERWARDS, prelude=IGNORING) == (["default_int_handler", "SIG_DFL", "SIG_IGN"], 0)
 
 
 LAST_RESORT = "stop_signals.LEAVE_AFTER_SECONDS = 0.2\n"
