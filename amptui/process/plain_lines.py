@@ -113,16 +113,12 @@ class PlainFront:
             self._status_due = time.monotonic() + STATUS_INTERVAL_SECONDS
             self._status_step, self._status_front = view.step, view.front
             self._write(f"{_clock(time.time())}   {status_line(view)}")
-            self._write_answer(view)
+            answer = amp_answer(view)
+            if answer.headline_key != self._answer:
+                self._answer = answer.headline_key
+                self._write(f"{_clock(time.time())} {_SIGNS[safety_grade(answer)]} {answer_line(answer)}")
         if self._alerts is not None and (text := self._alerts.news(view, stop_asked=self._stop_asked())):
             notify(self._out, text)
-
-    def _write_answer(self, view: SessionView) -> None:
-        """The answer on AMP beside a status line, when it has changed."""
-        answer = amp_answer(view)
-        if answer.headline_key != self._answer:
-            self._answer = answer.headline_key
-            self._write(f"{_clock(time.time())} {_SIGNS[safety_grade(answer)]} {answer_line(answer)}")
 
     def _new_events(self, events: tuple[Event, ...]) -> list[Event]:
         """The events since the last look, oldest first; an event whose count grows is written once.

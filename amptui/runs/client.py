@@ -126,7 +126,11 @@ class Client:
                 self._go_on_with(again)
                 self._follow()
             if self._is_lost and not self._has_history:
-                self._take_recorded()
+                # What the run has left: on a busy machine a short one is over before its screen can ask.
+                records = iter(self._recorded())
+                while not self._left and (batch := list(islice(records, _BATCH_RECORDS))):
+                    self._has_history = True
+                    self._fold_all(batch)
             if self._is_lost:
                 self.error = (
                     "the training process exited unexpectedly"
@@ -145,13 +149,6 @@ class Client:
     def _follow(self) -> None:
         while not self.error and (piece := self._receive()):
             self._take(self._lines.take(piece))
-
-    def _take_recorded(self) -> None:
-        """Fold what the run has left: on a busy machine a short one is over before its screen can ask."""
-        records = iter(self._recorded())
-        while not self._left and (batch := list(islice(records, _BATCH_RECORDS))):
-            self._has_history = True
-            self._fold_all(batch)
 
     @property
     def _is_lost(self) -> bool:

@@ -118,7 +118,9 @@ class Journal:
 
     def _flush(self, file: int) -> None:
         if self._is_torn is None and self._waiting:
-            self._is_torn = _ends_in_mid_line(file)
+            with suppress(OSError):
+                size = os.fstat(file).st_size
+                self._is_torn = size > 0 and os.pread(file, 1, size - 1) != b"\n"
         while self._waiting:
             if self._is_torn:
                 # End the incomplete line in the file, so that it does not spoil the next one.
@@ -155,11 +157,3 @@ class Journal:
             self._is_torn = True
         self._size_bytes = min(self._size_bytes, whole_bytes)
         return whole_lines
-
-
-def _ends_in_mid_line(file: int) -> bool:
-    try:
-        size = os.fstat(file).st_size
-        return size > 0 and os.pread(file, 1, size - 1) != b"\n"
-    except OSError:
-        return False

@@ -150,10 +150,6 @@ class _Newest:
             return self.switched.current
         return ran[-1].precision if ran else None
 
-    @property
-    def is_paused(self) -> bool:
-        return self.pause is not None and self.pause.paused and self.pause.step >= (self.step or 0)
-
 
 def _state(trains: Holder | None, newest: _Newest, *, has_begun: bool, is_readable: bool) -> State:
     word = newest.word
@@ -166,7 +162,9 @@ def _state(trains: Holder | None, newest: _Newest, *, has_begun: bool, is_readab
         return "died" if is_readable else "unreadable"
     if going_on or not has_begun:
         return "starting"
-    return "paused" if newest.is_paused else "running"
+    pause = newest.pause
+    is_paused = pause is not None and pause.paused and pause.step >= (newest.step or 0)
+    return "paused" if is_paused else "running"
 
 
 def _both_ends(journal: Path) -> tuple[RunStarted | None, _Newest, str | None]:

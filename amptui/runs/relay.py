@@ -76,7 +76,10 @@ def relay(text: str) -> int:
         folder = live_run(text).path.absolute()
         connection = connect_to_live(folder)
     except AmptuiError as error:
-        return _refuse(error)
+        refusal = Header(version=__version__, protocol=FORM, error=str(error), status=error.exit_status)
+        with suppress(OSError):
+            _write(refusal.line())
+        return error.exit_status
     header = Header(version=__version__, protocol=FORM, folder=str(folder), run=run_argument(folder))
     with connection, suppress(OSError):  # the screen has gone
         _write(header.line())
@@ -84,13 +87,6 @@ def relay(text: str) -> int:
         while piece := connection.recv(_PIECE_BYTES):
             _write(piece)
     return 0
-
-
-def _refuse(error: AmptuiError) -> int:
-    header = Header(version=__version__, protocol=FORM, error=str(error), status=error.exit_status)
-    with suppress(OSError):
-        _write(header.line())
-    return error.exit_status
 
 
 def _send_requests(connection: socket.socket) -> None:

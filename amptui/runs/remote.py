@@ -374,17 +374,14 @@ def connect(remote: Remote, *, batch: bool = False, given_up: Callable[[], bool]
 def _check(header: Header, host: str) -> None:
     """Raise an error if HOST has another version or refuses."""
     if (header.version, header.protocol) != (__version__, FORM):
-        older, newer = sorted((header.version, __version__), key=_version_key)
+        versions = (header.version, __version__)
+        older, newer = sorted(versions, key=lambda version: [*map(int, re.findall(r"\d{1,9}", version))])
         where = f"on {host}" if older == header.version else "here"
         what = f"{host} has amptui {header.version}, this machine {__version__}"
         raise RemoteError(what, hint=f"upgrade it {where}: pip install amptui=={newer}")
     if header.error:
         error: type[AmptuiError] = UsageError if header.status == UsageError.exit_status else RefusedError
         raise error(f"{host}: {header.error}")
-
-
-def _version_key(version: str) -> list[int]:
-    return [int(digits) for digits in re.findall(r"\d{1,9}", version)]
 
 
 def _missing_options(ssh: str, host: str, *, batch: bool) -> list[str]:
