@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial, wraps
 from threading import RLock, current_thread, get_ident
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -30,9 +30,6 @@ from amptui.guest.loop.backward_pass import BackwardPass, mark_scaled, read_pass
 from amptui.guest.loop.computed_precision import PrecisionReader
 from amptui.guest.loop.guard import SeveralThreadsError, is_settled, leave_traceback, not_compiled
 
-if TYPE_CHECKING:
-    from amptui.guest.loop.observed_loop import ObservedLoop
-
 _SCALER_EVENTS = {
     "unscale_": ("before_unscale", "after_unscale"),
     "step": ("before_scaled_step", "after_scaled_step"),
@@ -46,6 +43,9 @@ _CLIPPING = (
     (nn.utils, "clip_grad_value_"),
 )
 """The functions of torch's that clip gradients, where they are looked up."""
+
+Listener = Any
+"""An ``ObservedLoop``, whose module imports this one. No method of it may change a tensor that it gets."""
 
 Around = Callable[["Patch", Callable[..., Any]], Callable[..., Any]]
 """Makes what stands in the place of the original function, of the patch and the original.
@@ -83,7 +83,7 @@ class LoopHooks:
     """All hooks of this process. They are in place while anybody listens."""
 
     def __init__(self) -> None:
-        self._listeners: tuple[ObservedLoop, ...] = ()
+        self._listeners: tuple[Listener, ...] = ()
         self._removals: list[Callable[[], object]] = []
         self._may_be_scaled = False
         self._thread = current_thread()
@@ -99,13 +99,13 @@ class LoopHooks:
         self._precisions = PrecisionReader()
         self._patched_scalers: set[type] = {GradScaler}
 
-    def add(self, listener: "ObservedLoop") -> None:
+    def add(self, listener: Listener) -> None:
         """Tell ``listener`` from now on. Hooks that cannot be put in place raise, and none is left."""
         if not self._listeners:
             self._install()
         self._listeners = (*self._listeners, listener)
 
-    def remove(self, listener: "ObservedLoop") -> None:
+    def remove(self, listener: Listener) -> None:
         """Tell it nothing more; nothing happens the second time."""
         self._listeners = tuple(other for other in self._listeners if other is not listener)
         if not self._listeners:
