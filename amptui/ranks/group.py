@@ -84,13 +84,7 @@ class RankGroup(Ranks):
         """Wait until all ranks are there, and connect to them."""
         world = self.world
         self.meet("start")
-        if world.leads:  # which collects where the ranks run, as one short text for all
-            texts = self._store.multi_get([f"place/{rank}" for rank in range(world.size)])
-            places = zlib.compress(b"[" + b",".join(texts) + b"]")
-            self._store.set(_PLACES, places)  # type: ignore[arg-type]  # it takes bytes too
-        self._wait_until(lambda: self._store.check([_PLACES]))
-        found = json.loads(zlib.decompress(self._store.get(_PLACES)))
-        self._ends.places = tuple(Place(**place) for place in found)
+        self._ends.places = tuple(self.all_places())
         timeout = _FOREVER
         if self._hang_seconds:  # torch's own timeouts would raise, or abort, and could not tell who hung
             timeout = timedelta(seconds=2 * (self._hang_seconds + BUSY_SECONDS))
@@ -132,6 +126,15 @@ class RankGroup(Ranks):
         self.meet("watch")
         watch.start()
         return watch
+
+    def all_places(self) -> list[Place]:
+        """Where the ranks run; rank 0 collects it, as one short text for all."""
+        if self.world.leads:
+            texts = self._store.multi_get([f"place/{rank}" for rank in range(self.world.size)])
+            places = zlib.compress(b"[" + b",".join(texts) + b"]")
+            self._store.set(_PLACES, places)  # type: ignore[arg-type]  # it takes bytes too
+        self._wait_until(lambda: self._store.check([_PLACES]))
+        return [Place(**place) for place in json.loads(zlib.decompress(self._store.get(_PLACES)))]
 
     def meet(self, where: str, *, stoppable: bool = True) -> None:
         """Wait until all ranks have come to this point, however long it takes.

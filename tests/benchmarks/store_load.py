@@ -187,7 +187,7 @@ def measure(ranks: int, late_seconds: float = LATE_SECONDS) -> StoreLoad:
         released_seconds = time.monotonic() - began
         requests.take()
 
-        finished(range(ranks), lambda rank: groups[rank]._all_places())
+        finished(range(ranks), lambda rank: groups[rank].all_places())
         place_requests = requests.take() / ranks
 
         waiting = begun(range(1, ranks), lambda rank: waits_in_vain(groups[rank]))
