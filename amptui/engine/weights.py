@@ -21,6 +21,9 @@ from amptui.recipe.request import SAFETENSORS
 _COMPILED = "_orig_mod."
 """What ``torch.compile(module)`` puts before the names of the module's parameters."""
 
+_MAX_NAMES = 3
+"""Names in an error's line at most."""
+
 
 def load_weights(model: nn.Module, path: Path) -> None:
     """Copy the weights and buffers in ``path`` into ``model``; prefixes of compiled models are ignored.
@@ -30,11 +33,18 @@ def load_weights(model: nn.Module, path: Path) -> None:
     """
     names = {_plain_name(name): name for name in model.state_dict()}
     file_state = {_plain_name(name): value for name, value in _read(path).items()}
+    state = {names.get(plain, plain): value for plain, value in file_state.items()}
     try:
-        model.load_state_dict({names.get(plain, plain): value for plain, value in file_state.items()})
-    except RuntimeError as error:
-        what = f"{path} does not fit the model: {one_line(str(error)).removesuffix('.')}"
-        raise UsageError(what, hint="check the model and its options") from error
+        missing, unexpected = model.load_state_dict(state, strict=False)
+        why = "; ".join(
+            f"{len(keys):,} {kind}: {', '.join(keys[:_MAX_NAMES])}{', ...' if keys[_MAX_NAMES:] else ''}"
+            for kind, keys in (("missing", missing), ("unexpected", unexpected))
+            if keys
+        )
+    except RuntimeError as error:  # other shapes
+        why = one_line(str(error)).removesuffix(".")
+    if why:
+        raise UsageError(f"{path} does not fit the model: {why}", hint="check the model and its options")
 
 
 def save_weights(
