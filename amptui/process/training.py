@@ -266,17 +266,21 @@ def _stop_signals(training: Training) -> StopSignals:
     def hung_up() -> None:
         text = "the terminal was closed (SIGHUP); training continues"
         training.recording.emit(Note(time=time.time(), severity="info", text=text))
-        # On a closed terminal every print would fail.
-        try:
-            file = open_file(training.recording.run_dir.output_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        except OSError:
-            file = os.open(os.devnull, os.O_WRONLY)
-        for descriptor in terminals:
-            os.dup2(file, descriptor)
-        os.close(file)
+        _redirect_output(training.recording.run_dir.output_path, terminals)
 
     busy = training.stopping
     return StopSignals(training.control.ask, hung_up=hung_up, busy=lambda: busy.waits, closes=True)
+
+
+def _redirect_output(path: Path, descriptors: Sequence[int]) -> None:
+    """Write further output to a file: on a closed terminal every print would fail."""
+    try:
+        file = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    except OSError:
+        file = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in descriptors:
+        os.dup2(file, descriptor)
+    os.close(file)
 
 
 def follow(
