@@ -391,7 +391,7 @@ def _plain_steps(steps: Steps) -> dict[str, Any]:
         if name in COLUMNS:
             fields[name] = _plain_column(value)
         elif name == "losses":
-            fields[name] = {plain_text(part): _plain_column(column) for part, column in value.items()}
+            fields[name] = {plain_text(str(part)): _plain_column(column) for part, column in value.items()}
         elif name == "group_lrs":
             fields[name] = [_plain_column(column) for column in value]
         else:

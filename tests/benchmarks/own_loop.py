@@ -22,7 +22,7 @@ import numpy as np
 from amptui.base.student import t_quantile
 from tests.benchmarks.figures import Figure, mean_interval, mean_ratio, rounded, table
 from tests.benchmarks.lab import Lab, last_line, open_lab
-from tests.observed import FAULTS
+from tests.benchmarks.own_script import FAULTS
 
 LOOPS = ((32, 600, None), (160, 400, None), (384, 200, 0.985), (960, 40, 0.995))
 """The width of a loop's layers, the steps of a turn, and the aim of the step rate. A step of the bare loop
