@@ -25,7 +25,7 @@ from amptui.records.run import (
 from amptui.records.samples import DeviceSample
 from amptui.runs.journal import Journal
 from amptui.runs.reader import JournalReader
-from amptui.runs.repair import StepRanges, cut_after
+from amptui.runs.repair import StepRanges, cut_after, refuse_newer_checkpoint
 from amptui.runs.rundir import RunDir, read_run_json
 from amptui.runs.server import Server
 from amptui.telemetry.session import Session
@@ -141,9 +141,11 @@ class Recorder:
 
         Returns how many steps were cut off: they are repeated. None if the journal does not contain the run's
         first record. What is emitted meanwhile comes after, and a warning of the steps that are missing; a
-        script's may have started anywhere.
+        script's may have started anywhere. Raises RunFolderError for a journal that ends before ``step``.
         """
         # While records are held nothing is written: the pump need not wait for a long journal.
+        if starts_at_one:
+            refuse_newer_checkpoint(self._run_dir.journal_path, step)
         lost_steps = cut_after(self._run_dir.journal_path, step)
         before, steps = Session(str(self._run_dir.path)), StepRanges()
         before.fold(steps.seen(JournalReader(self._run_dir.journal_path)))

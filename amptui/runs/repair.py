@@ -13,6 +13,7 @@ from amptui.base.runfiles import open_file, opened_folder
 from amptui.records import codec
 from amptui.records.run import Record, RunFailed, RunFinished, RunStarted
 from amptui.records.steps import Steps
+from amptui.runs.reader import records_at_end
 from amptui.runs.rundir import reason
 
 
@@ -39,6 +40,20 @@ def cut_after(journal: Path, step: int) -> int:
     except OSError as error:
         raise RunFolderError(f"cannot cut {journal} after step {step}: {reason(error)}") from error
     return lost_steps
+
+
+def refuse_newer_checkpoint(journal: Path, step: int) -> None:
+    """Raise ``RunFolderError`` if ``journal`` ends before ``step``: the checkpoint is of another run.
+
+    One that was deleted, or whose last megabyte has no steps, refuses nothing.
+    """
+    with suppress(OSError):
+        records = records_at_end(journal, 2**20)
+        last = max((r.last_step for r in records if isinstance(r, Steps) and not r.optimizer), default=step)
+        if last < step:
+            what = f"{journal} ends at step {last:,}, before the checkpoint of step {step:,}"
+            hint = "if it is of this run, move the journal away and resume again"
+            raise RunFolderError(f"{what}, which may be of another run", hint=hint)
 
 
 class StepRanges:

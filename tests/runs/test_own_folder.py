@@ -1,5 +1,6 @@
 """A run writes and removes files in its own folder only, whatever its path comes to mean."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from amptui.cli import main
 from tests.terminal import KNOBS
 
 _CHDIR = "os.chdir(place / 'other')"
+_LINK = "(place / 'new').unlink(); (place / 'new').symlink_to(place / 'other')"
 # In one system call: between two renames the run would create its folder again.
 _SWAP = "assert not ctypes.CDLL(None).renameat2(-100, bytes(place / 'run'), -100, bytes(place / 'other'), 2)"
 
@@ -34,9 +36,10 @@ def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     ("change", "own", "now_other", "status"),
     [
         (_CHDIR, "run", "other", 0),
+        (_LINK, "run", "other", 0),
         (_SWAP, "other", "run", 3),
     ],
-    ids=["chdir", "swap"],
+    ids=["chdir", "link", "swap"],
 )
 def test_another_folder_is_left_as_it_is(
     change: str, own: str, now_other: str, status: int, other: Path, tmp_path: Path,
@@ -44,14 +47,35 @@ def test_another_folder_is_left_as_it_is(
 ) -> None:  # fmt: skip
     before = content(other)
     (tmp_path / "run").mkdir()
+    (tmp_path / "new").symlink_to(tmp_path / "run")
     place = f"place = pathlib.Path({str(tmp_path)!r})"
     source = f"import ctypes, os, pathlib\n{place}\n{Path(KNOBS).read_text()}"
     at = "            self.calls += 1\n"
     (tmp_path / "m.py").write_text(
         source.replace(at, f"{at}            if self.calls == 25:\n                {change}\n")
     )
-    assert train("--steps", "60", "--run-dir", "run", model=str(tmp_path / "m.py")) == status
+    assert (
+        train("--steps", "60", "--run-dir", "new" if change == _LINK else "run", model=str(tmp_path / "m.py"))
+        == status
+    )
     assert content(tmp_path / now_other) == before
     newest = max((file.name for file in (tmp_path / own).glob("checkpoints/*")), default="")
     assert newest <= "step-000000024.pt" if status else newest == "step-000000060.pt"
     assert ("another folder has taken its place" in capsys.readouterr().err) is bool(status)
+
+
+def test_a_checkpoint_newer_than_the_journal_beside_it_is_not_resumed(
+    other: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train("--steps", "60", "--run-dir", "longer") == 0
+    for file in (tmp_path / "longer" / "checkpoints").iterdir():
+        shutil.copy(file, other / "checkpoints")
+    before = content(other)
+    capsys.readouterr()
+    assert main(["train", KNOBS, "--resume", "other", "--steps", "80", "--headless"]) == 1
+    said = capsys.readouterr().err
+    assert "journal.jsonl ends at step 30, before the checkpoint of step 60" in said
+    assert said.count("\n") == 1
+    assert content(other) == before
+    (other / "journal.jsonl").rename(other / "journal.old")
+    assert main(["train", KNOBS, "--resume", "other", "--steps", "80", "--headless"]) == 0
