@@ -78,8 +78,8 @@ def remove(plan: Removal) -> Removal:
     with _opened(folder) as opened, RunLock.take(folder):
         # A run that begins now waits for the lock, and then finds that there is none here.
         has_checkpoints = not is_of_a_script(RunDir(folder))
-        found, folders = _sweep(folder, opened, has_checkpoints=has_checkpoints)
-        if replace(found, restart_seconds=plan.restart_seconds) != plan:
+        now, folders = _sweep(folder, opened, has_checkpoints=has_checkpoints)
+        if replace(now, restart_seconds=plan.restart_seconds) != plan:
             raise RunFolderError(f"{folder} has changed since you were asked", hint="look at it again")
         for path in plan.files:
             os.unlink(path, dir_fd=opened)

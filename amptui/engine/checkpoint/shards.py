@@ -78,10 +78,10 @@ class Shards:
                     found_bytes = os.fstat(file.fileno()).st_size
                     if found_bytes != size_bytes:
                         raise ValueError(f"{where} has {found_bytes:,} bytes instead of {size_bytes:,}")
-                    found = 0
+                    actual = 0
                     while checksums and (piece := file.read(_READ_BYTES)):
-                        found = zlib.crc32(piece, found)
-                    if checksums and found != checksum:
+                        actual = zlib.crc32(piece, actual)
+                    if checksums and actual != checksum:
                         raise ValueError(f"checksum mismatch in {where}")
 
     def write_metadata(self) -> None:

@@ -170,12 +170,12 @@ class PostedRows:
             return
         with suppress(RuntimeError):  # the board's: nobody is told
             if self._board.count(_LAST) >= self._ranks - 1:
-                told = [self._last, *self._read(_LAST)]
+                last_posts = [self._last, *self._read(_LAST)]
                 # Those that not all had posted when the training ended come first.
-                pending = [newest if newest[0] > self._taken_number else _NOTHING for newest, _ in told]
+                pending = [newest if newest[0] > self._taken_number else _NOTHING for newest, _ in last_posts]
                 if any(number for number, *_ in pending):
                     self._report.take(RankRows.of_posts(pending))
-                self._report.take(RankRows.of_posts([last for _, last in told]))
+                self._report.take(RankRows.of_posts([last for _, last in last_posts]))
         self._report.close()
 
     def _read(self, name: str) -> list[Any]:
