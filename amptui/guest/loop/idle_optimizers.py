@@ -19,8 +19,10 @@ _MAX_MISSES = 256
 
 
 class _IdleOptimizer:
-    def __init__(self, optimizer: Optimizer) -> None:
+    def __init__(self, optimizer: Optimizer, *, is_new: bool) -> None:
         self.optimizer = weakref.ref(optimizer)
+        self.is_new = is_new
+        """Whether it was built while the loop was watched."""
         self.account = PassAccount(optimizer)
         self.misses = 0
         """Backward passes in a row that gave it no gradients."""
@@ -35,18 +37,23 @@ class IdleOptimizers:
         self.by_id: dict[int, _IdleOptimizer] = {}
         """They, by their ids."""
         for optimizer in optimizers_alive():
-            self.add(optimizer)
+            self.add(optimizer, is_new=False)
 
     @property
     def accounts(self) -> Iterator[PassAccount]:
         """The backward passes of each."""
         return (idle.account for idle in self.by_id.values())
 
-    def add(self, optimizer: Optimizer) -> PassAccount:
+    @property
+    def new_accounts(self) -> list[PassAccount]:
+        """Those of optimizers that were built while the loop was watched, the oldest first."""
+        return [idle.account for idle in self.by_id.values() if idle.is_new]
+
+    def add(self, optimizer: Optimizer, *, is_new: bool) -> PassAccount:
         """Look for the passes of another one."""
         if len(self.by_id) >= _MAX_OPTIMIZERS:
             del self.by_id[next(iter(self.by_id))]
-        idle = self.by_id[id(optimizer)] = _IdleOptimizer(optimizer)
+        idle = self.by_id[id(optimizer)] = _IdleOptimizer(optimizer, is_new=is_new)
         return idle.account
 
     @property
@@ -60,7 +67,7 @@ class IdleOptimizers:
         idle = self.by_id.get(id(optimizer))
         if idle is not None and idle.optimizer() is optimizer:
             return idle.account
-        account = self.add(optimizer)
+        account = self.add(optimizer, is_new=True)
         account.passes.absence = "unattributed"
         return account
 

@@ -119,7 +119,7 @@ class ObservedLoop:
             other.account.is_alone = account.is_alone = False
 
     def optimizer_built(self, optimizer: Optimizer) -> None:
-        self._idle.add(optimizer)
+        self._idle.add(optimizer, is_new=True)
 
     def _watcher_of(self, optimizer: Any) -> ObservedOptimizer | None:
         """Who watches ``optimizer``, if anybody is to."""
@@ -155,18 +155,28 @@ class ObservedLoop:
         return self.first if self.active else None
 
     def _predecessor(self, account: PassAccount) -> ObservedOptimizer | None:
-        """In whose place an optimizer comes, if in any's.
-
-        It trains the same, or a part of what one that is gone did; or the run had only one, which is gone,
-        and this one was built later.
-        """
+        """In whose place an optimizer comes: of one that trained the same, or of one that is gone."""
         ids = account.ids
         for watcher in self.optimizers:
-            common = ids & watcher.account.ids
-            is_later = len(self.optimizers) == 1 and account.number > watcher.account.number
-            if (ids and ids == watcher.account.ids) or (watcher.is_dropped and (common or is_later)):
+            if ids and ids == watcher.account.ids:
                 return watcher
-        return None
+        orphans = [watcher for watcher in self.optimizers if watcher.is_dropped]
+        return next((watcher for watcher in orphans if ids and self._heir(watcher.account) == ids), None)
+
+    def _heir(self, account_of_gone: PassAccount) -> frozenset[int] | None:
+        """The ids of what is trained in the place of an optimizer that is gone, if anything is.
+
+        Its heir changes some of the same parameters, or as many of the same shapes. An inner loop has
+        optimizers of such shapes too, but they are built later: without the shapes, one would take the place
+        of the outer loop's.
+        """
+        accounts = self._idle.new_accounts
+        for account in accounts:
+            account.refresh()
+        gone_ids = account_of_gone.ids
+        same = (ids for account in accounts if (ids := account.ids) & gone_ids)
+        alike = (account.ids for account in accounts if account.shapes == account_of_gone.shapes)
+        return next(same, None) or next(alike, None)
 
     def _replace(self, watcher: ObservedOptimizer, optimizer: Optimizer) -> None:
         kind, before = watcher.kind, watcher.account

@@ -7,7 +7,6 @@ loop clears before the step (an adversarial example, the first pass of SAM, a ba
 
 import weakref
 from collections.abc import Sequence
-from itertools import count
 from typing import NamedTuple
 
 import torch
@@ -20,8 +19,6 @@ from amptui.records.own_loop import LossForm
 
 _WATCHED_PARAMETERS = 3
 """Those with the fewest elements, of as many parts of the model: their gradients are held between passes."""
-
-_numbers = count(1)
 
 _ALL_UP_TO = 6
 """So many parameters are all looked at, always."""
@@ -107,8 +104,7 @@ class PassAccount:
         """Whether no other optimizer is known whose passes these could be."""
         self._references: tuple[weakref.ref[Tensor], ...] = ()
         """To the parameters: they tell what the optimizer trained, once it is gone."""
-        self.number = next(_numbers)
-        """That of a later optimizer is greater."""
+        self.shapes: tuple[torch.Size, ...] = ()
         self._groups = -1
         self.weights_word = ""
         """The precision that the weights' own dtype stands for; empty for float32."""
@@ -164,6 +160,7 @@ class PassAccount:
         self._groups = len(groups)
         self._parameters = tuple(p for group in groups for p in group["params"] if isinstance(p, Tensor))
         self._references = tuple(map(weakref.ref, self._parameters))
+        self.shapes = tuple(p.shape for p in self._parameters)
         trainable = [p for p in self._parameters if p.requires_grad]
         witnesses = trainable if len(trainable) <= _ALL_UP_TO else _smallest(trainable)
         self._witnesses = tuple(sorted(witnesses, key=Tensor.numel))
