@@ -138,20 +138,16 @@ class ScriptRun:
         """
         stopped = self.stop_reason is not None
         try:
-            self._close_loop(error)
-        finally:  # also if the script's alarm or Ctrl+C found us at work
-            self.loop.leave()
-            self._end(error, stopped=stopped, at_exit=at_exit)
-
-    def _close_loop(self, error: BaseException | None) -> None:
-        self.processes.leave("has ended", failure_of(error))
-        try:
+            self.processes.leave("has ended", failure_of(error))
             self.loop.close(waits=self.processes.waits_for_device(error))
         except Exception as fault:  # a device that failed has nothing left to deliver
             if is_from_signal_handler(fault) or self.path is None:
                 raise
             trouble = f"the last steps could not be read: {type(fault).__name__}: {fault}"
             self.note("warning", one_line(trouble))
+        finally:  # also if the script's alarm or Ctrl+C found us at work
+            self.loop.leave()
+            self._end(error, stopped=stopped, at_exit=at_exit)
 
     def _end(self, error: BaseException | None, *, stopped: bool, at_exit: bool) -> None:
         """The loop is closed."""

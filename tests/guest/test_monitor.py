@@ -3,6 +3,8 @@
 import copy
 import pickle
 import signal
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,14 +73,19 @@ class Bell:
     def ring(self, *_: object) -> None:
         raise AlarmError
 
+    __call__ = ring
+
     def __float__(self) -> float:
         signal.raise_signal(signal.SIGUSR1)
         return 0.0
 
 
-def test_what_a_handler_of_the_script_raises_in_our_work_reaches_the_script(runs: Path) -> None:
+@pytest.mark.parametrize("handler", [Bell().ring, Bell(), partial(Bell.ring, Bell())], ids=type)
+def test_what_a_handler_of_the_script_raises_in_our_work_reaches_the_script(
+    handler: Callable[..., Any], runs: Path
+) -> None:
     loop, bell = Loop("fp32"), Bell()
-    before = signal.signal(signal.SIGUSR1, bell.ring)
+    before = signal.signal(signal.SIGUSR1, handler)
     try:
         with amptui.observe(loop.model, loop.optimizer) as watched:
             for step in range(1, 4):

@@ -5,6 +5,7 @@ is not measured pays nothing.
 """
 
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -78,6 +79,7 @@ class UpdateRatios:
         began = time.perf_counter()
         with self._measuring():
             self._before, self.is_open = self._probe.copy(optimizer), True
+            self._owner = weakref.ref(optimizer, lambda _optimizer: self.forget())  # gone within its step
         self._copy_seconds = time.perf_counter() - began
         if not self.is_open:
             self._cadence.charge_since(began)

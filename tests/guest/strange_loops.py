@@ -1,0 +1,565 @@
+"""Loops that are written in unusual ways, each with what it knows itself of its steps."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+from torch.nn.functional import linear, mse_loss, relu, softplus
+
+import amptui
+
+Row = dict[str, Any]
+"""Fields of a step as the loop itself knows them; None for what cannot be known from outside."""
+
+Batch = tuple[Tensor, Tensor]
+
+
+def small_net() -> nn.Module:
+    return nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 1))
+
+
+def deep_net() -> nn.Module:
+    """Of so many parameters that not all of them are looked at."""
+    layers = [layer for _ in range(6) for layer in (nn.Linear(16, 16), nn.Tanh())]
+    return nn.Sequential(*layers, nn.Linear(16, 1))
+
+
+class Training:
+    """A small model with its optimizer, watched from the first loop on."""
+
+    def __init__(
+        self,
+        optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
+        model: Callable[[], nn.Module] = small_net,
+    ) -> None:
+        torch.manual_seed(0)
+        self.model = model()
+        self.optimizer: Any = optimizer(self.parameters, lr=0.01)
+        self.monitor = amptui.observe(self.model, self.optimizer)
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        return [*self.model.parameters()]
+
+    @property
+    def gradients(self) -> list[Tensor]:
+        return [p.grad for p in self.parameters if p.grad is not None]
+
+    @property
+    def norm(self) -> float:
+        return float(nn.utils.get_total_norm(self.gradients))
+
+    def batches(self, count: int = 3) -> Iterator[Batch]:
+        numbers = torch.Generator().manual_seed(1)
+        for _ in range(count):
+            self.optimizer.zero_grad()
+            inputs = torch.randn(4, 16, generator=numbers)
+            yield inputs, inputs[:, :1]
+
+    def loss(self, batch: Batch) -> Tensor:
+        return mse_loss(self.model(batch[0]), batch[1])
+
+
+# ----------------------------------------------------------------------------------- whose loss it is
+
+
+def loss_changed_in_place(training: Training) -> Iterator[Row]:
+    for batch in training.batches():
+        loss = training.loss(batch)
+        yield {"loss": loss.item()}
+        loss.backward()
+        loss *= 4
+        training.optimizer.step()
+
+
+def logged_tensor_changed_in_place(training: Training) -> Iterator[Row]:
+    total = torch.zeros(())
+    for batch in training.batches():
+        loss = training.loss(batch)
+        loss.backward()
+        total += loss.detach()
+        training.optimizer.step()
+        training.monitor.log(total=total)
+        yield {"losses": {"total": total.item()}}
+        total.zero_()
+
+
+def gradients_of_two_tasks_added(training: Training) -> Iterator[Row]:
+    for x, y in training.batches():
+        parts = []
+        for target in (y, -y):
+            training.optimizer.zero_grad()
+            training.loss((x, target)).backward()
+            parts.append([p.grad for p in training.parameters])
+        for parameter, *gradients in zip(training.parameters, *parts, strict=True):
+            parameter.grad = sum(gradients)
+        training.optimizer.step()
+        yield {"loss": None, "loss_form": "edited", "grad_norm": None}
+
+
+def an_adversarial_pass(training: Training, *, to_none: bool = True) -> Iterator[Row]:
+    for x, y in training.batches(80 if len(training.parameters) > 4 else 6):
+        attacked = x.clone().requires_grad_()
+        training.loss((attacked, y)).backward()
+        assert attacked.grad is not None
+        loss = training.loss(((attacked + 0.1 * attacked.grad.sign()).detach(), y))
+        training.optimizer.zero_grad(to_none)
+        loss.backward()
+        training.optimizer.step()
+        yield {"loss": loss.item()}
+
+
+def an_adversarial_pass_cleared_to_zeros(training: Training) -> Iterator[Row]:
+    yield from an_adversarial_pass(training, to_none=False)
+
+
+def the_second_pass_of_sam(training: Training) -> Iterator[Row]:
+    weights: list[Tensor] = [*training.parameters]
+    for batch in training.batches():
+        training.loss(batch).backward()
+        with torch.no_grad():
+            moves = [0.05 * gradient / gradient.norm() for gradient in training.gradients]
+            torch._foreach_add_(weights, moves)
+        training.optimizer.zero_grad()
+        loss = training.loss(batch)
+        loss.backward()
+        with torch.no_grad():
+            torch._foreach_sub_(weights, moves)
+        training.optimizer.step()
+        yield {"loss": loss.item(), "loss_form": ""}
+
+
+def closures(training: Training, form: str) -> Iterator[Row]:
+    for batch in training.batches():
+
+        def closure(batch: Batch = batch) -> Tensor:
+            training.optimizer.zero_grad()
+            loss = training.loss(batch)
+            loss.backward()
+            return loss
+
+        yield {"loss": training.optimizer.step(closure).item(), "loss_form": form}
+
+
+def a_closure_called_once(training: Training) -> Iterator[Row]:
+    yield from closures(training, "")
+
+
+def a_closure_called_four_times(training: Training) -> Iterator[Row]:
+    yield from closures(training, "first closure")
+
+
+def several_roots_of_one_pass(training: Training) -> Iterator[Row]:
+    for x, _ in training.batches():
+        outputs = training.model(x)
+        first, second = outputs.square().mean(), outputs.abs().mean()
+        torch.autograd.backward([first, second])
+        training.optimizer.step()
+        yield {"loss": torch.add(first, second).item()}
+
+
+def a_step_within_the_pass(training: Training) -> Iterator[Row]:
+    def step(_parameter: Tensor) -> None:
+        training.optimizer.step()
+        training.optimizer.zero_grad()
+
+    training.parameters[0].register_post_accumulate_grad_hook(step)
+    for batch in training.batches():
+        loss = training.loss(batch)
+        loss.backward()
+        yield {"loss": loss.item()}
+
+
+def a_gradient_to_begin_with(training: Training) -> Iterator[Row]:
+    for batch in training.batches():
+        loss = training.loss(batch)
+        loss.backward(torch.tensor(1.0))
+        training.optimizer.step()
+        yield {"loss": loss.item(), "loss_form": ""}
+
+
+def gradients_cleared_before_the_step(training: Training) -> Iterator[Row]:
+    for batch in training.batches():
+        training.loss(batch).backward()
+        training.optimizer.zero_grad()
+        training.optimizer.step()
+        yield {"loss": None, "loss_form": "no backward"}
+
+
+class FailsOnce(torch.optim.SGD):
+    """Raises in its first step, after the closure has run."""
+
+    fails = True
+
+    def step(self, closure: Any = None) -> Any:
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
+        if self.fails:
+            self.fails = False
+            raise ArithmeticError
+        super().step()
+        return loss
+
+
+def a_step_that_raises(training: Training) -> Iterator[Row]:
+    with contextlib.suppress(ArithmeticError):
+        next(closures(training, ""))
+    yield from closures(training, "")
+
+
+class Sam(torch.optim.Optimizer):
+    """Moves by the optimizer that it wraps, and shares its groups."""
+
+    def __init__(self, base: torch.optim.Optimizer) -> None:
+        super().__init__([p for group in base.param_groups for p in group["params"]], {})
+        self.base, self.param_groups = base, base.param_groups
+
+    def step(self, closure: Any = None) -> Any:
+        self.base.step(closure)
+
+
+def after_an_error(training: Training, failing: Any, next_one: Callable[[], Any]) -> Iterator[Row]:
+    training.loss(next(training.batches())).backward()
+    with pytest.raises(ArithmeticError):
+        failing.step()
+    training.optimizer = next_one()
+    for batch in training.batches():
+        loss = training.loss(batch)
+        loss.backward()
+        training.optimizer.step()
+        yield {"loss": loss.item(), "loss_form": ""}
+
+
+def another_optimizer_after_one_that_raised(training: Training) -> Iterator[Row]:
+    yield from after_an_error(training, training.optimizer, lambda: torch.optim.Adam(training.parameters))
+
+
+def the_one_inside_a_wrapper_that_raised(training: Training) -> Iterator[Row]:
+    yield from after_an_error(training, Sam(training.optimizer), lambda: training.optimizer)
+
+
+# ------------------------------------------------------------------------------- gradients and scales
+
+
+def scaled_by_hand(training: Training) -> Iterator[Row]:
+    for batch in training.batches():
+        (training.loss(batch) * 128).backward()
+        torch._foreach_div_(training.gradients, 128)
+        training.optimizer.step()
+        yield {"loss": None, "loss_form": "scaled", "grad_norm": None}
+
+
+def divided_and_clipped(training: Training) -> Iterator[Row]:
+    for batch in training.batches():
+        loss = training.loss(batch)
+        loss.backward()
+        torch._foreach_div_(training.gradients, 8)
+        nn.utils.clip_grad_norm_(training.parameters, 1.0)
+        training.optimizer.step()
+        yield {"loss": loss.item(), "grad_norm": None}
+
+
+def clipped_by_torch(training: Training) -> Iterator[Row]:
+    for number, batch in enumerate(training.batches()):
+        loss = training.loss(batch)
+        loss.backward()
+        norm = training.norm
+        nn.utils.clip_grad_norm_(training.parameters, norm / 2)
+        training.optimizer.step()
+        # Later norms are measured as time allows.
+        yield {"loss": loss.item()} | ({} if number else {"grad_norm": norm})
+
+
+def scaler_called_with_a_loss_scaled_by_hand(training: Training) -> Iterator[Row]:
+    scaler = GradScaler("cpu", init_scale=256.0)
+    scaler.scale(torch.zeros(()))
+    for batch in training.batches():
+        (training.loss(batch) * scaler.get_scale()).backward()
+        scaler.step(training.optimizer)
+        scaler.update()
+        yield {"loss": None, "loss_form": "scaled", "loss_scale": 256.0, "grad_norm": None}
+
+
+def a_scaler_that_was_not_named(training: Training) -> Iterator[Row]:
+    scaler = GradScaler("cpu", init_scale=4.0)
+    for number, (x, y) in enumerate(training.batches(5)):
+        loss = training.loss((x * (torch.inf if number == 2 else 1.0), y))
+        scale, skipped = scaler.get_scale(), number == 2
+        scaler.scale(loss).backward()
+        scaler.step(training.optimizer)
+        scaler.update()
+        yield {"loss_scale": scale, "skipped": skipped, "loss_form": ""} | (
+            {} if skipped else {"loss": loss.item()}
+        )
+    assert scaler.get_scale() == 2.0
+
+
+def a_scaler_for_each_epoch(training: Training) -> Iterator[Row]:
+    """The loss is divided before it is scaled, or its product is."""
+    for first, second in ((3, 1), (1, 3), (1, 1)):
+        scaler = GradScaler("cpu", init_scale=1024.0)
+        for batch in training.batches():
+            with torch.autocast("cpu", dtype=torch.float16):
+                loss = training.loss(batch) / first
+            (scaler.scale(loss) / second).backward()
+            scaler.step(training.optimizer)
+            scaler.update()
+            yield {"loss": loss.item() / second, "loss_scale": 1024.0, "precision": "fp16"}
+
+
+def last_layer(parameters: list[nn.Parameter], lr: float) -> torch.optim.SGD:
+    return torch.optim.SGD(parameters[2:], lr=lr)
+
+
+def groups_added_later(training: Training) -> Iterator[Row]:
+    for number, batch in enumerate(training.batches()):
+        if number == 1:
+            training.optimizer.add_param_group({"params": training.parameters[:2]})
+        training.loss(batch).backward()
+        groups = training.optimizer.param_groups
+        norm = float(nn.utils.get_total_norm([p.grad for group in groups for p in group["params"]]))
+        training.optimizer.step()
+        yield {"grad_norm": norm}
+
+
+class TwiceAdam(torch.optim.Adam):
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        super().step(closure)
+        super().step(closure)
+
+
+def a_step_of_two_steps(training: Training) -> Iterator[Row]:
+    torch.optim.Adam([nn.Parameter(torch.zeros(1))])  # from now on torch calls hooks in Adam's own step
+    for batch in training.batches():
+        loss = training.loss(batch)
+        loss.backward()
+        training.optimizer.step()
+        yield {"loss": loss.item(), "loss_form": ""}
+
+
+class Halving(torch.optim.SGD):
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            torch._foreach_add_(
+                [p.data for p in group["params"]], [p.grad for p in group["params"]], alpha=-group["lr"]
+            )
+            group["lr"] /= 2
+
+
+def a_rate_that_the_step_changes(training: Training) -> Iterator[Row]:
+    for batch in training.batches():
+        training.loss(batch).backward()
+        yield {"lr": training.optimizer.param_groups[0]["lr"]}
+        training.optimizer.step()
+
+
+# ------------------------------------------------------------------------------ computed in what
+
+
+def weights_cast_in_the_middle(training: Training) -> Iterator[Row]:
+    """A dtype other than float32 is a precision of its own."""
+    for dtype, word in (
+        (torch.float32, "fp32"),
+        (torch.bfloat16, "bf16 weights"),
+        (torch.float64, "float64"),
+    ):
+        training.model.to(dtype)
+        for x, y in training.batches():
+            training.loss((x.to(dtype), y.to(dtype))).backward()
+            training.optimizer.step()
+            yield {"precision": word}
+
+
+def micro_batches_in_two_precisions(training: Training) -> Iterator[Row]:
+    for batch in training.batches():
+        training.loss(batch).backward()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = training.loss(batch)
+        loss.backward()
+        training.optimizer.step()
+        yield {"precision": "mixed"}
+
+
+def a_body_in_bfloat16_below_a_large_head(training: Training) -> Iterator[Row]:
+    *body, head = training.model.children()
+    assert isinstance(head, nn.Linear)
+    for x, y in training.batches():
+        with torch.autocast("cpu", torch.bfloat16):
+            features = nn.Sequential(*body)(x)
+        features = features.float()
+        for _ in range(600):
+            features = features * head.weight[:, :8]
+        mse_loss(head(features), y).backward()
+        training.optimizer.step()
+        yield {"precision": "bf16"}
+
+
+def casts_without_autocast(training: Training) -> Iterator[Row]:
+    weight, bias, *last = training.parameters
+    for number, (x, y) in enumerate(training.batches(40)):
+        dtype = torch.bfloat16 if number >= 30 else torch.float32
+        hidden = relu(linear(x.to(dtype), weight.to(dtype), bias.to(dtype)))
+        output = linear(hidden.float(), *last)
+        mse_loss(output, y).backward()
+        training.optimizer.step()
+        yield {"precision": "bf16" if number >= 30 else "fp32"}
+
+
+def as_many_operations_in_either_precision(training: Training) -> Iterator[Row]:
+    weight, bias, *_ = training.parameters
+    for number, (x, y) in enumerate(training.batches(40)):
+        is_low = number >= 30 and number % 2 == 1
+        if is_low:
+            hidden = linear(x.bfloat16(), weight.bfloat16(), bias.bfloat16()).float()
+        else:
+            hidden = linear(x, weight, bias).relu().sin().tanh()
+        mse_loss(hidden[:, :1], y).backward()
+        training.optimizer.step()
+        yield {"precision": "bf16" if is_low else "fp32"}
+
+
+class Hidden(torch.autograd.Function):
+    """Multiplies in bfloat16 and shows float32 on both sides."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return (x.bfloat16() @ weight.bfloat16().T).float()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        return gradient @ weight, gradient.T @ x
+
+
+def a_function_that_hides_what_it_computes(training: Training) -> Iterator[Row]:
+    for x, y in training.batches():
+        mse_loss(Hidden.apply(x, training.parameters[0])[:, :1], y).backward()
+        training.optimizer.step()
+        yield {"precision": "unknown"}
+
+
+def passes_within_a_pass(training: Training) -> Iterator[Row]:
+    for batch in training.batches():
+        loss = training.loss(batch).detach().requires_grad_()
+
+        def run_again(gradient: Tensor, batch: Batch = batch) -> None:
+            with torch.enable_grad():
+                with torch.autocast("cpu", torch.bfloat16):
+                    output = training.model(batch[0])
+                (mse_loss(output.float(), batch[1]) * gradient).backward()
+
+        loss.register_hook(run_again)
+        loss.backward()
+        training.optimizer.step()
+        yield {"loss": loss.item(), "precision": "bf16"}
+
+
+# --------------------------------------------------------------------------------- two optimizers
+
+
+def a_gan(training: Training) -> Iterator[Row]:
+    """Of the critic's loss, a sum, and the generator's, whose pass gives the critic gradients too."""
+    generator = nn.Linear(3, 16)
+    of_generator, critic = torch.optim.Adam(generator.parameters()), training.model
+    for x, _ in training.batches():
+        fake = generator(torch.randn(4, 3))
+        real_loss = softplus(-critic(x)).mean()
+        real_loss.backward()
+        fake_loss = softplus(critic(fake.detach())).mean()
+        fake_loss.backward()
+        training.optimizer.step()
+        yield {"loss": torch.add(real_loss, fake_loss).item(), "loss_form": "sum"}
+        of_generator.zero_grad()
+        loss = softplus(-critic(fake)).mean()
+        loss.backward()
+        of_generator.step()
+        yield {"loss": loss.item(), "loss_form": "", "optimizer": "Linear"}
+
+
+def a_second_optimizer_clips_before_its_first_step(training: Training) -> Iterator[Row]:
+    head = nn.Linear(1, 2)
+    of_head = torch.optim.SGD(head.parameters(), lr=0.01)
+    for x, _ in training.batches():
+        loss = head(training.model(x)).square().mean() * 50  # a product, which the clipping shortens
+        loss.backward()
+        for optimizer, name in ((training.optimizer, ""), (of_head, "Linear")):
+            nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], 0.1)
+            optimizer.step()
+            optimizer.zero_grad()
+            yield {"loss": loss.item(), "optimizer": name}
+
+
+def both_forward_passes_before_the_backward_passes(training: Training) -> Iterator[Row]:
+    other = nn.Linear(16, 1)
+    of_other = torch.optim.SGD(other.parameters(), lr=0.01)
+    for x, y in training.batches():
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = training.loss((x, y))
+        of_other.zero_grad()
+        mse_loss(other(x), y).backward()
+        loss.backward()
+        training.optimizer.step()
+        yield {"precision": "bf16"}
+        of_other.step()
+        yield {"precision": "fp32", "optimizer": "Linear"}
+
+
+Loop = Callable[[Training], Iterator[Row]]
+
+Optimizer = Callable[..., torch.optim.Optimizer]
+
+SGD = torch.optim.SGD
+
+
+def lbfgs(calls: int) -> Optimizer:
+    return lambda parameters, lr: torch.optim.LBFGS(parameters, lr=lr * 10, max_iter=calls)
+
+
+LOOPS: list[Loop] = [
+    loss_changed_in_place,
+    logged_tensor_changed_in_place,
+    gradients_of_two_tasks_added,
+    an_adversarial_pass,
+    an_adversarial_pass_cleared_to_zeros,
+    the_second_pass_of_sam,
+    several_roots_of_one_pass,
+    a_gradient_to_begin_with,
+    gradients_cleared_before_the_step,
+    scaled_by_hand,
+    divided_and_clipped,
+    clipped_by_torch,
+    scaler_called_with_a_loss_scaled_by_hand,
+    a_scaler_that_was_not_named,
+    a_scaler_for_each_epoch,
+    weights_cast_in_the_middle,
+    micro_batches_in_two_precisions,
+    a_body_in_bfloat16_below_a_large_head,
+    casts_without_autocast,
+    as_many_operations_in_either_precision,
+    a_function_that_hides_what_it_computes,
+    passes_within_a_pass,
+    a_gan,
+    a_second_optimizer_clips_before_its_first_step,
+    both_forward_passes_before_the_backward_passes,
+]
+"""Of the small network, with SGD."""
+
+SPECIAL: list[tuple[Loop, Optimizer, Callable[[], nn.Module]]] = [
+    (an_adversarial_pass, SGD, deep_net),
+    (an_adversarial_pass_cleared_to_zeros, SGD, deep_net),
+    (a_closure_called_once, lbfgs(1), small_net),
+    (a_closure_called_four_times, lbfgs(4), small_net),
+    (a_step_within_the_pass, SGD, lambda: nn.Linear(16, 1, bias=False)),
+    (a_step_that_raises, FailsOnce, small_net),
+    (another_optimizer_after_one_that_raised, FailsOnce, small_net),
+    (the_one_inside_a_wrapper_that_raised, FailsOnce, small_net),
+    (groups_added_later, last_layer, small_net),
+    (a_step_of_two_steps, TwiceAdam, small_net),
+    (a_rate_that_the_step_changes, Halving, small_net),
+]
+"""With the optimizer and the model of each."""
