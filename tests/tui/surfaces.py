@@ -6,11 +6,9 @@ from functools import cache, partial
 
 from amptui.diagnosis.activity import switch_target, unsupported_requests
 from amptui.records.answers import REQUEST_KINDS
-from amptui.reports.compare.axis_cursor import AxisCursor
 from amptui.reports.compare.compare_frame import Choice, CompareFrame
 from amptui.reports.compare.contrasts import Compared
 from amptui.reports.compare.following import read_all
-from amptui.reports.compare.grid import Span
 from amptui.telemetry.view import SessionView
 from amptui.tui import waiting
 from amptui.tui.canvas import Canvas
@@ -260,8 +258,6 @@ def _comparisons() -> Iterator[tuple[str, Draw]]:
         ", end": Choice(top=1000),
         ", help": Choice(shows_help=True),
         ", message": Choice(message="no run has a validation"),
-        ", cursor": Choice(cursor=AxisCursor(30.0)),
-        ", zoomed cursor of runs": Choice(cursor=AxisCursor(30.0, Span(20.0, 40.0)), by_run=True),
     }
     for name, choice in choices.items():
         yield f"compare{name}", partial(_draw_comparison, choice=choice)

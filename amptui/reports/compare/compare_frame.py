@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from amptui.reports.compare import sentences
-from amptui.reports.compare.axis_cursor import AxisCursor, Extent, cursor_line, draw_cursor
 from amptui.reports.compare.contrasts import Compared
 from amptui.reports.compare.grid import grid
 from amptui.reports.compare.overlay_plot import MAX_GROUPS, STYLES, OverlayPlot, dot_columns
@@ -23,16 +22,10 @@ from amptui.tui.panels.phrases import (
     quiet,
     whole_words,
     wrapped,
-    write,
     write_right,
 )
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.panels.step_cursor import ZOOM_KEYS
-from amptui.tui.renderables.plot import DOTS_ACROSS
 from amptui.tui.style import BOLD, NO_VERDICT, VERDICT_SIGNS, Style
-
-MOVE_CURSOR = "move_cursor"
-"""The action of all keys of the cursor, which it tells apart."""
 
 KEYS = (
     Key(
@@ -45,23 +38,6 @@ KEYS = (
     Key("v", ("v",), "toggle_validation", "validation", "draw the losses of validations, or of training"),
     Key("l", ("l",), "toggle_log", "log", "switch the loss axis between logarithmic and linear"),
     Key("r", ("r",), "toggle_runs", "runs", "show a row for each run, or for each group"),
-    Key(
-        "← →",
-        ("left", "right"),
-        MOVE_CURSOR,
-        "cursor",
-        "read the curves at a line and move it; esc removes it",
-    ),
-    Key(
-        "[ ]",
-        ("left_square_bracket", "right_square_bracket", "shift+left", "shift+right"),
-        MOVE_CURSOR,
-        "",
-        "move it ten times as far (or with shift)",
-    ),
-    Key("home end", ("home", "end"), MOVE_CURSOR, "", "move it to the first and the last value"),
-    Key("+ -", ("plus", "equals_sign", "minus"), MOVE_CURSOR, "", "zoom around the line"),
-    Key("0", ("0",), MOVE_CURSOR, "", "show the whole axis again"),
     Key("↓", ("down", "j"), "scroll_down", "", "show the next line of the verdict (or j)"),
     Key("↑", ("up", "k"), "scroll_up", "", "show the line before (or k)"),
     Key("?", ("question_mark",), "show_help", "help", "show or close this help"),
@@ -70,9 +46,6 @@ KEYS = (
 """The keys of this screen, for its dispatch, footer and help; Ctrl+C quits too."""
 
 _HINTS = tuple((key.label, key.hint) for key in KEYS if key.hint)
-
-_CURSOR_HINTS = (*ZOOM_KEYS, *_HINTS[-2:])
-"""While there is a cursor."""
 
 _MIN_PLOT = 6
 """Lines of the plot with its frame, below which text gives way."""
@@ -100,7 +73,6 @@ class Choice:
     validation: bool = False
     log_y: bool = False
     by_run: bool = False
-    cursor: AxisCursor | None = None
     top: int = 0
     """Lines of the verdict that are scrolled out of sight."""
     shows_help: bool = False
@@ -119,15 +91,12 @@ class CompareFrame:
     """Draws each frame; in between it keeps the limits of the plot."""
 
     def __init__(self) -> None:
-        self.extent: Extent | None = None
-        """The plot as it was drawn last; None without curves."""
         self.help_scroll = Scroll()
         """What of the help is visible."""
         self._plots = {validation: OverlayPlot() for validation in (False, True)}
 
     def draw(self, canvas: Canvas, comparison: Compared | None, choice: Choice) -> None:
         """Draw the whole of ``canvas``; ``comparison`` is None while nothing has been read."""
-        self.extent = None
         if canvas.width < _MIN_WIDTH or canvas.height < _MIN_HEIGHT:
             size = f"{canvas.width}x{canvas.height}"
             quiet(canvas, f"amptui: the terminal is too small ({size})")
@@ -136,8 +105,7 @@ class CompareFrame:
             quiet(canvas, "reading the journals")
         else:
             self._draw(canvas, comparison, choice)
-        hints = _HINTS if choice.cursor is None else _CURSOR_HINTS
-        state = ScreenState(hints=hints, message=choice.message, severity="info")
+        state = ScreenState(hints=_HINTS, message=choice.message, severity="info")
         footer.draw(canvas.rows(canvas.height - 1, 1), EMPTY_VIEW, state)
         if choice.message:
             lines = footer.NOTICE_LINES
@@ -191,28 +159,10 @@ class CompareFrame:
         write_right(canvas, 0, legend, margin=3)
         inner = canvas.part(Rect(2, 1, canvas.width - 4, canvas.height - 2))
         columns = dot_columns(inner.width, ascii_only=canvas.ascii_only)
-        cursor = choice.cursor
-        look = None if cursor is None else cursor.look
-        curves = grid(comparison, choice.axis, columns, validation=choice.validation, look=look)
+        curves = grid(comparison, choice.axis, columns, validation=choice.validation)
         styles = [STYLES[group.colour] for group in comparison.groups[:MAX_GROUPS]]
         if not self._plots[choice.validation].draw(inner, curves, styles, log_y=choice.log_y):
             quiet(inner, _why_empty(comparison, choice))
-            return
-        across = 1 if canvas.ascii_only else DOTS_ACROSS
-        self.extent = Extent(curves, columns, across, lines=range(2, canvas.height))
-        if cursor is not None:
-            draw_cursor(inner, cursor, self.extent)
-            line = cursor_line(
-                comparison,
-                cursor,
-                self.extent,
-                by_run=choice.by_run,
-                smoothed=not choice.validation,
-                width=canvas.width - 6,
-            )
-            edge = canvas.part(Rect(2, canvas.height - 1, min(line_width(line), canvas.width - 6) + 2, 1))
-            edge.clear()
-            write(edge.part(Rect(1, 0, edge.width - 2, 1)), 0, 0, line)
 
 
 def _why_empty(comparison: Compared, choice: Choice) -> str:

@@ -130,8 +130,8 @@ def _lines(name: str, colour: str, curve: GroupCurve) -> Iterator[Line]:
 
 def _axis(curves: Grid) -> str:
     """Each column counts as a step, labelled as what the axis is of."""
-    words, shown = sentences.axis_words(curves.axis), curves.shown
-    labels = [(share, words(shown.low + share * shown.width)) for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
+    words, width = sentences.axis_words(curves.axis), curves.high - curves.low
+    labels = [(share, words(curves.low + share * width)) for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
     return data({"first": 0, "count": MAX_COLUMNS, "labels": labels, "switches": []})
 
 

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from amptui.reports.compare import axis_cursor, sentences
-from amptui.reports.compare.compare_frame import KEYS, MOVE_CURSOR, Choice, CompareFrame
+from amptui.reports.compare import sentences
+from amptui.reports.compare.compare_frame import KEYS, Choice, CompareFrame
 from amptui.reports.compare.following import Following
 from amptui.tui.canvas import Canvas
 from amptui.tui.canvas_app import CanvasApp
@@ -20,11 +20,7 @@ FRAME_SECONDS = 0.5
 MAX_TOP = 1000
 """The limit of scrolling: more lines than any verdict has."""
 
-_ACTIONS = {
-    press: f"{key.action}('{press}')" if key.action == MOVE_CURSOR else key.action
-    for key in KEYS
-    for press in key.presses
-}
+_ACTIONS = {press: key.action for key in KEYS for press in key.presses}
 
 
 class CompareApp(CanvasApp):
@@ -63,16 +59,6 @@ class CompareApp(CanvasApp):
 
     def _paint(self, canvas: Canvas) -> None:
         self._frame.draw(canvas, self._following.newest, self._choice)
-        # Text can be selected until there is a cursor to move.
-        self._report_mouse(self._choice.cursor is not None and not self._choice.shows_help)
-
-    _wheel_keys = ("up", "down")
-
-    def _point(self, column: int, line: int) -> None:
-        extent, cursor = self._frame.extent, self._choice.cursor
-        if extent is not None and cursor is not None and line in extent.lines:
-            self._choice = replace(self._choice, cursor=axis_cursor.point(cursor, column, extent))
-            self._dashboard.repaint()
 
     # --------------------------------------------------------------------------------- keys
 
@@ -86,8 +72,6 @@ class CompareApp(CanvasApp):
             scroll.press(key)
         elif self._choice.shows_help:
             self._choice = replace(self._choice, shows_help=False)
-        elif key == "escape" and self._choice.cursor is not None:
-            self._choice = replace(self._choice, cursor=None)
         elif key in _ACTIONS:
             self._choice = replace(self._choice, message="")
             await self.run_action(_ACTIONS[key])
@@ -97,8 +81,7 @@ class CompareApp(CanvasApp):
         """By step, by samples, by training time, and again."""
         axes = [*sentences.AXES]
         at = axes.index(self._choice.axis)
-        # A cursor's position is no place on another axis.
-        self._choice = replace(self._choice, axis=axes[(at + 1) % len(axes)], cursor=None)
+        self._choice = replace(self._choice, axis=axes[(at + 1) % len(axes)])
 
     def action_toggle_validation(self) -> None:
         """Losses of validations, if there are any, or of training."""
@@ -115,12 +98,6 @@ class CompareApp(CanvasApp):
     def action_toggle_runs(self) -> None:
         """A row for each run, or for each group."""
         self._choice = replace(self._choice, by_run=not self._choice.by_run)
-
-    def action_move_cursor(self, key: str) -> None:
-        """Put a line on the curves, move it, or zoom around it."""
-        if self._frame.extent is not None:
-            cursor = axis_cursor.press(self._choice.cursor, key, self._frame.extent)
-            self._choice = replace(self._choice, cursor=cursor)
 
     def action_scroll_down(self) -> None:
         """On by a line of the verdict."""

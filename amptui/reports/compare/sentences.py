@@ -237,13 +237,6 @@ def spread(figure: Spread | None, words: Callable[[float], str], *, brief: bool 
     return f"{mean} [{low}–{high}]"
 
 
-def spread_of_some(figure: Spread, left: int, words: Callable[[float], str], *, brief: bool = False) -> str:
-    """``0.49–0.53 (2 of 3 runs)``: the range of those runs that have not ended."""
-    low, high = words(figure.low), words(figure.high)
-    values = low if low == high else f"{low}–{high}"
-    return f"{values} ({left} of {figure.runs}{'' if brief else ' runs'})"
-
-
 def _unit(words: str) -> str:
     """What stands behind the number: `` GiB``, ``/s``."""
     return words.lstrip("0123456789.,+-−")
