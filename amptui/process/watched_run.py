@@ -117,7 +117,6 @@ class RemoteRun:
     def __init__(self, remote: "Remote", link: "Link") -> None:
         self._remote = replace(remote, run=link.header.folder)
         self._link = link
-        self._link.ssh.keep_reading_errors()
         self._is_lost = False
         self._connected_at = time.monotonic()
         self._attempts = 0
@@ -163,7 +162,6 @@ class RemoteRun:
             else:
                 self._link, self._is_lost, self.waiting = link, False, ""
                 self._connected_at = time.monotonic()
-                link.ssh.keep_reading_errors()
                 return self.connection
         self.waiting = lost  # the screen has left
         return None

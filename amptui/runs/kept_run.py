@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from amptui.base.errors import RunFolderError
 from amptui.base.runfiles import open_to_read
@@ -103,7 +103,7 @@ def look_at(run_dir: RunDir) -> KeptRun:
         state=_state(trains, newest, has_begun=begun is not None, is_readable=trouble is None),
         model=_known(str, "model", begun, run_json),
         precision=newest.precision or _known(str, "precision", begun),
-        step=newest.step,
+        step=None if newest.last is None else newest.last.step,
         total_steps=_known(int, "total_steps", *newer),
         started=_known(float, "time", begun) or _known(float, "started", run_json) or began,
         began=began,
@@ -126,8 +126,7 @@ def _known(kind: type[_T], name: str, *sources: RunStarted | RunResumed | dict[s
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Newest:
+class _Newest(NamedTuple):
     """The newest record of each kind that shows a run's status."""
 
     stepped: Steps | None = None
@@ -137,18 +136,17 @@ class _Newest:
     word: RunFinished | RunFailed | None = None
 
     @property
-    def step(self) -> int | None:
-        records = (self.stepped, self.resumed)
-        return max((record.step for record in records if record is not None), default=None)
+    def last(self) -> Steps | RunResumed | None:
+        """What has the newest step."""
+        records = [record for record in (self.resumed, self.stepped) if record is not None]
+        return max(records, key=lambda record: record.step, default=None)
 
     @property
     def precision(self) -> str | None:
         # A switch may be recorded before earlier steps that were still being measured.
-        ran = [record for record in (self.stepped, self.resumed) if record is not None]
-        ran = sorted(ran, key=lambda record: record.step)
-        if self.switched is not None and (not ran or self.switched.step > ran[-1].step):
+        if self.switched is not None and (self.last is None or self.switched.step > self.last.step):
             return self.switched.current
-        return ran[-1].precision if ran else None
+        return None if self.last is None else self.last.precision
 
 
 def _state(trains: Holder | None, newest: _Newest, *, has_begun: bool, is_readable: bool) -> State:
@@ -163,7 +161,7 @@ def _state(trains: Holder | None, newest: _Newest, *, has_begun: bool, is_readab
     if going_on or not has_begun:
         return "starting"
     pause = newest.pause
-    is_paused = pause is not None and pause.paused and pause.step >= (newest.step or 0)
+    is_paused = pause is not None and pause.paused and (newest.last is None or pause.step >= newest.last.step)
     return "paused" if is_paused else "running"
 
 
@@ -175,7 +173,7 @@ def _both_ends(journal: Path) -> tuple[RunStarted | None, _Newest, str | None]:
             size = os.fstat(file.fileno()).st_size
             for length in _HEAD_BYTES:
                 file.seek(0)
-                begun = _searched(b"\n" + file.read(length), RunStarted, bytes.find)[1]
+                begun = _last(b"\n" + file.read(length), RunStarted)[1]
                 if begun is not None or length >= size:
                     break
             for length in _TAIL_BYTES:
@@ -213,23 +211,10 @@ def _newest_in(data: bytes) -> _Newest:
 def _last(
     data: bytes, kind: type[_R], fits: Callable[[_R], bool] = lambda _record: True
 ) -> tuple[int, _R | None]:
-    return _searched(data, kind, bytes.rfind, fits)
-
-
-def _searched(
-    data: bytes,
-    kind: type[_R],
-    search: Callable[[bytes, bytes, int, int], int],
-    fits: Callable[[_R], bool] = lambda _record: True,
-) -> tuple[int, _R | None]:
-    """The record that ``search`` finds first and that ``fits``, and where its line begins.
-
-    Damaged ones are skipped.
-    """
-    mark = f'\n{{"type":"{kind.__name__}"'.encode()
-    start, end = 0, len(data)
+    """The last record of that ``kind`` that ``fits``, and where its line begins; damaged ones are skipped."""
+    mark, at = f'\n{{"type":"{kind.__name__}"'.encode(), len(data)
     for _ in range(_MAX_DAMAGED):
-        at = search(data, mark, start, end)
+        at = data.rfind(mark, 0, at)
         if at < 0:
             break
         line_end = data.find(b"\n", at + 1)
@@ -237,7 +222,6 @@ def _searched(
             record = codec.loads(data[at + 1 : line_end if line_end >= 0 else len(data)])
             if isinstance(record, kind) and fits(record):
                 return at, record
-        start, end = (at + 1, end) if search is bytes.find else (0, at)
     return -1, None
 
 

@@ -6,7 +6,6 @@ Nothing listens on a port: ssh starts `amptui relay` on HOST, whose input and ou
 import math
 import os
 import re
-import select
 import shlex
 import shutil
 import socket
@@ -33,8 +32,6 @@ from amptui.runs.rundir import default_base, expanded
 COMMAND_VARIABLE = "AMPTUI_REMOTE_COMMAND"
 """Environment variable with the command that starts amptui on HOST."""
 
-DEFAULT_COMMAND = "amptui"
-
 _NAME = re.compile(r"((?:[^/:\[\]]*@)?(?:\[[^/\[\]]+\]|[^/:\[\]]+)):(.*)", re.DOTALL)
 """A host and what follows its colon; an IPv6 address stands in brackets."""
 
@@ -43,14 +40,12 @@ _OPTIONS = (
     *("-T", "-x", "-a", "-C", "-o", "RemoteCommand=none"),
     # A second connection could not bind the ports of the user's forwardings again, and nothing shall listen.
     *("-o", "ClearAllForwardings=yes", "-o", "PermitLocalCommand=no"),
+    # ssh gives a dead connection up after three times that.
+    *("-o", "ServerAliveInterval=5"),
 )
 """For every connection, as scp has them but for the compression; all else is as the user configured it."""
 
-_ALIVE_SECONDS = 5
-"""ssh gives a dead connection up after three times that, unless the user's configuration says otherwise."""
-
-_CONNECT_SECONDS = 15
-"""How long a reconnection may take, unless the user's configuration says otherwise."""
+_BATCH_OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=15")
 
 _BATCH_SECONDS = 60.0
 """How long ssh and HOST may take to answer if ssh may ask the user nothing."""
@@ -68,9 +63,6 @@ _MAX_ERROR_BYTES = 4096
 
 _MAX_ERRORS_BYTES = 4 * 1024 * 1024
 """What ssh and the shell on HOST may say in all before an answer."""
-
-_MAX_ERROR_PIECES = 64
-"""How much of them is read at the end at most; a pipe holds 16."""
 
 _MAX_QUOTED_CHARACTERS = 160
 
@@ -116,7 +108,7 @@ class Remote:
     @property
     def program(self) -> str:
         """The shell command that starts amptui there."""
-        return self.command or os.environ.get(COMMAND_VARIABLE, "") or DEFAULT_COMMAND
+        return self.command or os.environ.get(COMMAND_VARIABLE, "") or "amptui"
 
     def arguments(self, run: str) -> list[str]:
         """``HOST:RUN`` and the option that it needs, as a command takes them."""
@@ -175,30 +167,28 @@ class Ssh:
         self.host = remote.host
         self._limit_seconds = _BATCH_SECONDS if batch else math.inf
         command = " ".join([remote.program, *map(shlex.quote, arguments)])
-        options = [*_OPTIONS, *_missing_options(ssh, remote.host, batch=batch)]
+        options = [*_OPTIONS, *(_BATCH_OPTIONS if batch else ())]
         self.connection, theirs = socket.socketpair()
-        errors, their_errors = os.pipe()
         try:
             self._process = subprocess.Popen(  # noqa: S603 - the host is no option: `remote_of`
                 [ssh, *options, remote.host, "--", command],
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
-                stderr=their_errors,
+                stderr=subprocess.PIPE,
             )
         except (OSError, ValueError) as error:  # ValueError: HOST's name of a run that no argument can hold
             self.connection.close()
-            os.close(errors)
             why = getattr(error, "strerror", "") or one_line(str(error))
             raise RemoteError(f"cannot start ssh: {printable(why)}") from error
         finally:
             theirs.close()
-            os.close(their_errors)
-        os.set_blocking(errors, False)
-        self._errors = errors
-        self._is_drained = False
+        self.connection.settimeout(_LOOK_SECONDS)
         self._error_text = b""
         self._errors_bytes = 0
         self._noise = b""
+        # ssh, and later the run, never wait for what it says to be read.
+        self._errors = threading.Thread(target=self._read_errors, name="amptui-ssh-errors", daemon=True)
+        self._errors.start()
 
     def __enter__(self) -> Self:
         return self
@@ -210,51 +200,39 @@ class Ssh:
         """Wait for the relay's first line; raise ``RemoteError`` if there is none."""
         limit = time.monotonic() + self._limit_seconds
         while not given_up():
-            if self._arrives(limit) and (header := self._next_line()) is not None:
-                return header
+            self._check_patience(limit)
+            with suppress(TimeoutError):
+                header = self._next_line()
+                if header is not None:
+                    self.connection.settimeout(None)
+                    return header
         raise UnreachableError(self.host, "no answer yet")
 
-    def read_output(self, max_bytes: int, *, hint: str = "") -> bytes:
-        """What the command writes until its end; raise ``RemoteError`` if it or ssh fails.
+    def read_output(self, max_bytes: int, *, end: bytes, hint: str) -> bytes:
+        """What the command writes until its end, ``end`` in it; raise ``RemoteError`` if it or ssh fails.
 
         ``hint``: what to do about more than ``max_bytes``, which are refused as soon as they come.
-
-        In a batch it may take ``_BATCH_SECONDS``: a HOST that hangs keeps its connection.
         """
-        pieces: list[bytes] = []
-        left_bytes = max_bytes
+        output = bytearray()
         limit = time.monotonic() + self._limit_seconds
-        while True:
-            if not self._arrives(limit):
-                continue
-            piece = self.connection.recv(_MAX_NOISE_BYTES)
-            left_bytes -= len(piece)
-            if left_bytes < 0:
+        piece = None
+        while piece != b"":
+            self._check_patience(limit)
+            with suppress(TimeoutError):
+                piece = self.connection.recv(_MAX_NOISE_BYTES)
+                output += piece
+            if len(output) > max_bytes:
                 raise RemoteError(f"{self.host} sends more than {max_bytes:,} bytes", hint=hint)
-            if not piece:
-                break
-            pieces.append(piece)
+        self._noise = bytes(output[-_MAX_NOISE_BYTES:])
         failure = self.trouble()
-        if self._process.returncode != 0:
+        if self._process.returncode != 0 or end not in output:
             raise failure
-        return b"".join(pieces)
-
-    def only_noise(self, output: bytes) -> RemoteError:
-        """Why ``output`` is not what amptui writes, though its command has ended well."""
-        self._noise = output[-_MAX_NOISE_BYTES:]
-        return self.trouble()
-
-    def keep_reading_errors(self) -> None:
-        """Read them in a thread of its own, so that ssh never waits for that."""
-        self._is_drained = True
-        threading.Thread(target=self._drain, name="amptui-ssh-errors", daemon=True).start()
+        return bytes(output)
 
     def trouble(self) -> UnreachableError | RemoteError:
         """Why there is no connection, or no answer, once ssh has closed it."""
         status = self._wait(_EXIT_SECONDS)
-        for _ in range(_MAX_ERROR_PIECES):
-            if not self._read_errors():
-                break
+        self._errors.join(_EXIT_SECONDS)
         line = self.last_error()
         if status is None or status == _SSH_FAILED or status < 0:
             why = line or ("ssh closed the connection" if status is None else f"ssh {how_ended(status)}")
@@ -291,24 +269,13 @@ class Ssh:
             if self._wait(_EXIT_SECONDS) is None:
                 self._process.kill()
                 self._process.wait()
-        if not self._is_drained:
-            self._is_drained = True
-            os.close(self._errors)
 
-    def _arrives(self, limit: float) -> bool:
-        """Whether something arrives within a moment; what ssh says meanwhile is read.
-
-        Raises ``UnreachableError`` once ``limit``, on the monotonic clock, is over.
-        """
+    def _check_patience(self, limit: float) -> None:
+        """Raise an error if ``limit``, on the monotonic clock, is over, or HOST says too much."""
         if time.monotonic() > limit:
             raise UnreachableError(self.host, f"no answer for {self._limit_seconds:g} s")
         if self._errors_bytes > _MAX_ERRORS_BYTES:
             raise RemoteError(f"{self.host} writes errors without end: {self.last_error()}")
-        arrives = self.connection.fileno()
-        ready, _, _ = select.select([arrives, self._errors], [], [], _LOOK_SECONDS)
-        if self._errors in ready and not self._read_errors() and arrives not in ready:
-            time.sleep(_LOOK_SECONDS)  # closed: the connection ends as well
-        return arrives in ready
 
     def _next_line(self) -> Header | None:
         """The header, if it is complete; what comes before it is noise of the user's shell."""
@@ -323,21 +290,12 @@ class Ssh:
             raise RemoteError(f"{self.host} does not speak amptui's protocol: {self.last_error()}")
         return header
 
-    def _read_errors(self) -> bool:
-        """Read what is there; false if nothing is."""
-        try:
-            piece = os.read(self._errors, _MAX_ERROR_BYTES)
-        except OSError:
-            return False
-        self._errors_bytes += len(piece)
-        self._error_text = (self._error_text + piece)[-_MAX_ERROR_BYTES:]
-        return bool(piece)
-
-    def _drain(self) -> None:
-        """Read to the end; only then close, because another file may get the number."""
-        while select.select([self._errors], [], [])[0] and self._read_errors():
-            pass
-        os.close(self._errors)
+    def _read_errors(self) -> None:
+        assert self._process.stderr is not None, "a pipe"
+        with self._process.stderr as errors:
+            while piece := os.read(errors.fileno(), _MAX_ERROR_BYTES):
+                self._errors_bytes += len(piece)
+                self._error_text = (self._error_text + piece)[-_MAX_ERROR_BYTES:]
 
     def _wait(self, seconds: float) -> int | None:
         try:
@@ -384,27 +342,6 @@ def _check(header: Header, host: str) -> None:
         raise error(f"{host}: {header.error}")
 
 
-def _missing_options(ssh: str, host: str, *, batch: bool) -> list[str]:
-    """Options for what the user's configuration does not set: ssh's command line would overrule it."""
-    options = ["-o", "BatchMode=yes"] if batch else []
-    try:
-        done = subprocess.run(  # noqa: S603 - as above
-            [ssh, "-G", host],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_CONNECT_SECONDS,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return options  # an ssh that cannot tell
-    settings = done.stdout.decode(errors="replace").splitlines()
-    if "serveraliveinterval 0" in settings:
-        options += ["-o", f"ServerAliveInterval={_ALIVE_SECONDS}"]
-    if batch and "connecttimeout none" in settings:
-        options += ["-o", f"ConnectTimeout={_CONNECT_SECONDS}"]
-    return options
-
-
 _MAX_OUTPUT_BYTES = 20_000 * 1024
 """Limit of what is read: 20,000 runs, the largest list that is promised. One has about 600 bytes."""
 
@@ -438,10 +375,9 @@ def remote_runs(remote: Remote, limit: int | None = None, *, batch: bool = False
     """
     limits = [] if limit is None else ["--limit", str(limit)]
     with Ssh(remote, ["runs", "--json", "--end", *limits], batch=batch) as ssh:
-        output = ssh.read_output(_MAX_OUTPUT_BYTES, hint="list fewer with `amptui runs HOST: --limit N`")
+        hint = "list fewer with `amptui runs HOST: --limit N`"
+        output = ssh.read_output(_MAX_OUTPUT_BYTES, end=_END, hint=hint)
         said = ssh.last_error().removeprefix("amptui: ")
-        if _END not in output:
-            raise ssh.only_noise(output)
     runs: list[KeptRun] = []
     for line in output.splitlines():
         noise, opening, fields = line.partition(_OPENING)
