@@ -79,7 +79,8 @@ def grid(comparison: Compared, axis: str, columns: int, *, validation: bool) -> 
 def _line(run: RunFigures, axis: str, *, validation: bool) -> tuple[Floats, Floats, Floats]:
     """Where the run's values are, the values, and how many were not finite; in order, all finite places."""
     if validation:
-        x = np.array([getattr(moment, "step" if axis == "steps" else axis) for moment in run.validations], np.float64)
+        place = "step" if axis == "steps" else axis
+        x = np.array([getattr(moment, place) for moment in run.validations], np.float64)
         loss = np.array([moment.loss for moment in run.validations], np.float64)
         nonfinite = (~np.isfinite(loss)).astype(np.float64)
     else:
