@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from amptui.base.errors import AmptuiError, DeviceError, ExperimentError, RunFolderError, UsageError
 from amptui.engine.worker import TrainingThread
 from amptui.ranks.agreement.control import RankControl
-from amptui.ranks.agreement.rows import RankNumbers
 from amptui.ranks.launchers import LAUNCHER_GONE, LauncherLostError, LauncherWatch
-from amptui.ranks.numbers.meter import RankMeter, RankReport, blame
+from amptui.ranks.numbers.meter import RankMeter, RankNumbers, RankReport, blame
 from amptui.ranks.world import NO_SHARDED_XRAY, World
 from amptui.recipe.request import HANG_SECONDS, ModelSpec, TrainRequest
 from amptui.records.control import StopRequest, tell_nobody

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from amptui.process.recorder import Recorder
-from amptui.ranks.agreement.rows import PostedRows, RankNumbers, rows_seconds
-from amptui.ranks.numbers.meter import RankReport
+from amptui.ranks.agreement.rows import PostedRows, rows_seconds
+from amptui.ranks.numbers.meter import RankNumbers, RankReport
 from amptui.records import codec
 from amptui.records.keeping import ViewersChanged
 from amptui.records.ranks import RanksSampled, StandingOut, condensed

@@ -9,7 +9,7 @@ from torch._C._distributed_c10d import HashStore
 
 from amptui.ranks.agreement.board import Board
 from amptui.ranks.agreement.control import RankControl
-from amptui.ranks.agreement.rows import RankRows
+from amptui.ranks.numbers.meter import RankRows
 from amptui.ranks.world import World
 from tests.tiny import Log
 

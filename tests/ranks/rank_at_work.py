@@ -27,8 +27,8 @@ from amptui.engine.checkpoint.shards import ShardFile, write_part
 from amptui.engine.checkpoint.states import Part
 from amptui.ranks.agreement import checkpoints
 from amptui.ranks.agreement.control import RankControl
-from amptui.ranks.agreement.rows import RankNumbers
 from amptui.ranks.launchers import world_of
+from amptui.ranks.numbers.meter import RankNumbers
 from amptui.ranks.thread import RankThread
 from amptui.recipe.request import TrainRequest, parse_model
 from amptui.records.answers import RequestRefused, RequestTaken

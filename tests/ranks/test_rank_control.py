@@ -13,7 +13,7 @@ from amptui.ranks.agreement import control as rank_control
 from amptui.ranks.agreement import orders, rows
 from amptui.ranks.agreement.board import Board
 from amptui.ranks.agreement.control import RankControl
-from amptui.ranks.agreement.rows import RankNumbers
+from amptui.ranks.numbers.meter import RankNumbers
 from amptui.records.answers import RequestTaken
 from amptui.records.control import (
     CheckpointRequest,

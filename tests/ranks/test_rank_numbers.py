@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from amptui.ranks.agreement.rows import RankNumbers, RankRows
 from amptui.ranks.numbers.local_overflows import LocalOverflows
 from amptui.ranks.numbers.meter import (
     FINITE,
@@ -15,7 +14,9 @@ from amptui.ranks.numbers.meter import (
     LOSS,
     UNKNOWN,
     RankMeter,
+    RankNumbers,
     RankReport,
+    RankRows,
     ranks_at_fault,
     unpacked,
 )

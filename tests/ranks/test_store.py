@@ -17,7 +17,7 @@ from amptui.ranks.agreement.board import is_ahead, is_same_place
 from amptui.ranks.ends.hang_watch import PeerEnds
 from amptui.ranks.store import launcher_store
 from amptui.ranks.store.launcher_store import LauncherStore, meet_at_start
-from amptui.ranks.store.place import Machine, device_of, here, place_of, started_ticks
+from amptui.ranks.store.place import device_of, here, place_of, started_ticks
 from amptui.ranks.world import World
 
 # The stores of the launcher and of rank 0: ci, as each test has servers of its own.
@@ -86,8 +86,6 @@ def test_groups_that_ranks_do_not_share_say_nothing(
 
 # A rank's process is known by its machine, its PID namespace, its number and its start.
 
-MACHINE = here()
-
 
 @pytest.fixture
 def other() -> Iterator[subprocess.Popen[bytes]]:
@@ -96,28 +94,24 @@ def other() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-@pytest.mark.skipif(MACHINE is None, reason="needs /proc")
+@pytest.mark.skipif(not here(), reason="needs /proc")
 def test_a_process_is_known_by_its_machine_its_number_and_its_start(
     other: "subprocess.Popen[bytes]",
 ) -> None:
-    assert MACHINE is not None
     there = replace(
         place_of(torch.device("cpu"), "CPU", None), pid=other.pid, started_ticks=started_ticks(other.pid) or 0
     )
-    for elsewhere in (
-        Machine("another boot", MACHINE.pid_namespace),
-        Machine(MACHINE.boot_id, MACHINE.pid_namespace + 1),
-        None,
-    ):
-        assert not replace(there, pid=2**22 + 1).is_gone(elsewhere)
-        there.kill(elsewhere)
+    for machine in ("another boot/4026531836", ""):
+        elsewhere = replace(there, machine=machine)
+        assert not replace(elsewhere, pid=2**22 + 1).is_gone
+        elsewhere.kill()
     later = replace(there, started_ticks=there.started_ticks - 1)
-    later.kill(MACHINE)
+    later.kill()
     assert other.poll() is None
-    assert (there.is_gone(MACHINE), later.is_gone(MACHINE)) == (False, True)
-    there.kill(MACHINE)
+    assert (there.is_gone, later.is_gone) == (False, True)
+    there.kill()
     os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
-    assert there.is_gone(MACHINE)  # also as a zombie
+    assert there.is_gone  # also as a zombie
     assert other.wait(10) == -signal.SIGKILL
 
 

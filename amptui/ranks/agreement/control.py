@@ -9,11 +9,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from amptui.ranks.agreement.orders import Agreement, Order
-from amptui.ranks.agreement.rows import PostedRows, RankNumbers
+from amptui.ranks.agreement.orders import Agreement, Order, Participant
+from amptui.ranks.agreement.rows import PostedRows
 from amptui.ranks.launchers import LAUNCHER_GONE
+from amptui.ranks.numbers.meter import RankNumbers, RankReport
 from amptui.ranks.world import World
 from amptui.records.control import (
     KINDS,
@@ -33,7 +35,6 @@ from amptui.records.run import PRECISIONS, Note, Record
 if TYPE_CHECKING:
     from amptui.ranks.agreement.board import Board
     from amptui.ranks.group import RankGroup
-    from amptui.ranks.numbers.meter import RankReport
 
 _PAUSE_CHECK_SECONDS = 0.5
 """How often a paused rank looks whether all others are there."""
@@ -72,13 +73,10 @@ class Wishes:
         self.hashes |= newer.hashes
 
 
-class AgreedControl(Control):
+class AgreedControl(Control, Participant):
     """The control of one rank. Its loop is given only what all ranks have agreed on."""
 
     can_retry = False  # the others may be inside its all-reduce
-
-    counts_alike = True
-    """Whether all ranks should count their points alike; otherwise another check tells where they are."""
 
     together: tuple[type[Any], ...] = (PrecisionRequest, PauseRequest, CheckpointRequest)
     """What all ranks do together. Rank 0 does the rest alone: traces, the choice of blocks."""
@@ -86,7 +84,6 @@ class AgreedControl(Control):
     def __init__(self, world: World, emit: Callable[[Record], object] = tell_nobody) -> None:
         super().__init__(emit)
         self._world = world
-        self._agreement: Agreement | None = None
         self._agreed_requests: dict[type[Any], PendingRequest[Any]] = {}
         self._sent_requests: dict[type[Any], PendingRequest[Any]] = {}
         """What rank 0's order on its way asks for, as the next two."""
@@ -190,19 +187,7 @@ class AgreedControl(Control):
 
     # Called by the thread that talks to the others.
 
-    def arrived(self) -> int:
-        """The newest point that the training has come to, counted before it looks at the agreement's hold."""
-        raise NotImplementedError
-
-    def notice(self) -> None:
-        """Have the training look at the agreement's hold, also in a pause."""
-        raise NotImplementedError
-
-    def voided(self) -> None:
-        """A rank did not answer in time, so that nobody obeys: ask again."""
-
     def is_something_wanted(self) -> bool:
-        """Whether rank 0 has something to order."""
         if any(kind in self._waiting for kind in self.together) or self._sent_requests:
             return True
         if self._wishes or self._sent_wishes:
@@ -210,7 +195,6 @@ class AgreedControl(Control):
         return self._asked_to_stop is not None and not self._stop_agreed
 
     def compose(self) -> dict[str, Any]:
-        """An order of all that is wanted by now. If it becomes void, the next asks for the same and more."""
         overruled: list[PendingRequest[Any] | None] = []
         with self._changed:
             for kind in () if self._finished else self.together:
@@ -255,8 +239,10 @@ class RankControl(AgreedControl):
 
     def __init__(self, world: World, emit: Callable[[Record], object] = tell_nobody) -> None:
         super().__init__(world, emit)
-        self._rows: PostedRows | None = None
-        self._others: RankGroup | None = None
+        self._agreement: Agreement
+        self._rows: PostedRows
+        self._others: RankGroup
+        """These since :meth:`join`, before the first step."""
         self._leaving = threading.Event()
         self._thread: threading.Thread | None = None
         self._boundary = 0
@@ -281,8 +267,8 @@ class RankControl(AgreedControl):
         self._others = others
         self._rows = PostedRows(board, rank, size, self.report)
         self._agreement = Agreement(board, rank, size, self)
-        talking = self._agreement, board, self._rows, others
-        self._thread = threading.Thread(target=self._talk, args=talking, name="amptui-agreement", daemon=True)
+        talk = partial(self._talk, board)
+        self._thread = threading.Thread(target=talk, name="amptui-agreement", daemon=True)
         self._thread.start()
 
     def leave(self) -> None:
@@ -324,10 +310,6 @@ class RankControl(AgreedControl):
 
     def at_boundary(self, *, validating: bool = False) -> None:
         """Count a boundary; obey what all ranks obey there, and measure if it is time."""
-        agreement, rows, others = self._agreement, self._rows, self._others
-        assert agreement is not None, "joined before the first step"
-        assert rows is not None, "as the agreement"
-        assert others is not None, "as the agreement"
         if self.is_copy:  # a forked process has no thread that talks
             return
         if validating != self._validating:
@@ -336,31 +318,27 @@ class RankControl(AgreedControl):
             self._boundary = ((self._boundary >> _PHASE_BITS) + 1) << _PHASE_BITS
         else:
             self._boundary += 1
-        if self._boundary >= agreement.hold:
-            with others.waiting():
-                agreement.settle(self._boundary, self._release, others.check_others)
-        if self._boundary >= rows.due:
-            rows.put(self.measure())
+        if self._boundary >= self._agreement.hold:
+            with self._others.waiting():
+                self._agreement.settle(self._boundary, self._release, self._others.check_others)
+        if self._boundary >= self._rows.due:
+            self._rows.put(self.measure())
 
     def wait(self) -> None:
         """Block until there may be something to do; the run is paused, on all ranks after the same step."""
-        agreement, others = self._agreement, self._others
-        assert agreement is not None, "joined before the first step"
-        assert others is not None, "as the agreement"
+        agreement = self._agreement
         is_idle = not (agreement.is_under_way or (self.is_asked_to_stop() and not self.stopping))
-        with others.waiting(idle=is_idle), self._changed:
+        with self._others.waiting(idle=is_idle), self._changed:
             woken = self._changed.wait_for(
                 lambda: self.attention or agreement.pending, timeout=_PAUSE_CHECK_SECONDS
             )
             self.attention = False
         agreement.settle_in_pause(self._release)
         if not woken:
-            others.check_others()
+            self._others.check_others()
 
     def finish(self) -> None:
         """After the last step: obey nothing more, and tell the last numbers."""
-        assert self._agreement is not None, "joined before the first step"
-        assert self._rows is not None, "as the agreement"
         self._agreement.finish()
         self._rows.finish(self.measure())
         overruled: list[PendingRequest[Any] | None] = []
@@ -376,7 +354,6 @@ class RankControl(AgreedControl):
 
     def parted(self) -> None:
         """After all ranks have waited for each other: their last numbers are there."""
-        assert self._rows is not None, "joined before the first step"
         self._rows.take_last()
 
     def _release(self, order: Order) -> None:
@@ -405,20 +382,20 @@ class RankControl(AgreedControl):
         with self._changed:
             self._changed.notify_all()
 
-    def _talk(self, agreement: Agreement, board: "Board", rows: PostedRows, others: "RankGroup") -> None:
+    def _talk(self, board: "Board") -> None:
         seconds = 0.0
         try:
             while not self._leaving.wait(seconds):
                 self._post_stop(board)
                 if self._world.leads:
-                    rows.announce(agreement.point_ahead)
-                    seconds = agreement.tick()
+                    self._rows.announce(self._agreement.point_ahead)
+                    seconds = self._agreement.tick()
                 else:
                     call, (number, point) = board.read(["call", "sample"])
-                    rows.follow(number, point)
-                    seconds = agreement.tick(call)
+                    self._rows.follow(number, point)
+                    seconds = self._agreement.tick(call)
         except Exception as error:  # noqa: BLE001 - the training raises it: it can agree on nothing more
-            agreement.fail(others.explain_lost(error))
+            self._agreement.fail(self._others.explain_lost(error))
 
     def _post_stop(self, board: "Board") -> None:
         """The first rank that is asked to stop tells it; rank 0 makes an order of it."""

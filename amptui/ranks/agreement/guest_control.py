@@ -55,6 +55,7 @@ class GuestControl(AgreedControl):
     def __init__(self, world: World, emit: Callable[[Record], object]) -> None:
         super().__init__(world, emit)
         self.refuses = {"x-ray": NO_SCRIPT_XRAY}
+        self._agreement: Agreement | None = None
         self._store: Board | None = None
         self._is_alone = False
         self.over = ""

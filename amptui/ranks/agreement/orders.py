@@ -17,13 +17,13 @@ what stands on the board first counts, so that all ranks or none have it.
 import math
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from amptui.ranks.agreement.board import Board
-    from amptui.ranks.agreement.control import AgreedControl
 
 NEVER = 1 << 62
 """A point that no training comes to."""
@@ -104,6 +104,32 @@ class Pace:
         return arrived + min(max(ahead, 1), _MAX_POINTS_AHEAD)
 
 
+class Participant(ABC):
+    """What a rank's training is to its agreement; called by the thread that talks to the others."""
+
+    counts_alike = True
+    """Whether all ranks should count their points alike; otherwise another check tells where they are."""
+
+    @abstractmethod
+    def arrived(self) -> int:
+        """The newest point that the training has come to, counted before it looks at the agreement's hold."""
+
+    @abstractmethod
+    def notice(self) -> None:
+        """Have the training look at the agreement's hold, also in a pause."""
+
+    @abstractmethod
+    def is_something_wanted(self) -> bool:
+        """Whether rank 0 has something to order."""
+
+    @abstractmethod
+    def compose(self) -> dict[str, Any]:
+        """An order of all that is wanted by now. If it becomes void, the next asks for the same and more."""
+
+    def voided(self) -> None:  # noqa: B027 - a rank may have nothing to do then
+        """A rank did not answer in time, so that nobody obeys: ask again."""
+
+
 class Agreement:
     """One rank's part. Its training calls :meth:`settle`, and a thread beside it :meth:`tick`."""
 
@@ -112,7 +138,7 @@ class Agreement:
         board: "Board",
         rank: int,
         ranks: int,
-        participant: "AgreedControl",
+        participant: Participant,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -216,7 +242,7 @@ class Agreement:
             self._call()
         else:
             self._call_number = call_number
-        if self._call_number > self._pledge_number and not self._is_open and self.pending is None:
+        if self._call_number > self._pledge_number and not self.is_under_way:
             self._pledge()
         if self._is_open:
             self._await_order()
@@ -229,7 +255,7 @@ class Agreement:
 
     def _call(self) -> None:
         """Rank 0's: call for pledges if there is something to order and the last order was obeyed."""
-        busy = self._is_open or self.pending is not None or self._finished or self._others_finished
+        busy = self.is_under_way or self._finished or self._others_finished
         if not busy and self._participant.is_something_wanted():
             self._call_number += 1
             self._board.post("call", self._call_number)

@@ -2,81 +2,20 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any
 
 from amptui.ranks.agreement.orders import NEVER
+from amptui.ranks.numbers.meter import RankNumbers, RankReport, RankRows
 
 if TYPE_CHECKING:
     from amptui.ranks.agreement.board import Board
-    from amptui.ranks.numbers.meter import RankReport
-
-_NAN = float("nan")
 
 _LAST = "last"
 
-Floats = npt.NDArray[np.float64]
-
-
-class RankNumbers(NamedTuple):
-    """What a rank measured since its last row; NaN where it measured nothing."""
-
-    steps: float = 0.0
-    """How many steps the means are of."""
-    last_step: float = 0.0
-    """The last of them."""
-    step_seconds: float = _NAN
-    data_seconds: float = _NAN
-    compute_seconds: float = _NAN
-    grad_norm: float = _NAN
-    skipped: float = 0.0
-    """Steps that its scaler skipped so far."""
-    overflowed: float = _NAN
-    """Steps so far in which its own loss or gradients were not finite; NaN before one was looked at."""
-    trouble_step: float = 0.0
-    """The newest step that was looked at for that."""
-    trouble_states: float = 0.0
-    """What was found in it and in those before, for ``meter.unpacked``."""
-    loss_scale: float = _NAN
-    """After ``last_step``."""
-    peak_bytes: float = _NAN
-    hashed_step: float = -1.0
-    """After which the newest hash of the weights was computed; -1 before the first."""
-    weights_hash: float = _NAN
-    memory_used_bytes: float = _NAN
-    """Of the rank's GPU, by NVML, as the next two."""
-    sm_clock_mhz: float = _NAN
-    clocks_event_reasons: float = 0.0
-    """As NVML's mask."""
-
-
-ROW_VALUES = len(RankNumbers._fields)
-
 _NOTHING = (0.0, *RankNumbers())
 """Instead of a row that a rank has not measured."""
-
-
-class RankRows:
-    """The numbers of all ranks, in their order: a table of [ranks, ROW_VALUES]."""
-
-    def __init__(self, numbers: Floats | Sequence[Sequence[float]]) -> None:
-        self._table = np.asarray(numbers, np.float64).reshape(-1, ROW_VALUES)
-
-    @classmethod
-    def of_posts(cls, posts: Sequence[Sequence[float]]) -> "RankRows":
-        """What ranks have posted, each the number of its row and the row."""
-        return cls(np.asarray(posts, np.float64)[:, 1:])
-
-    def __len__(self) -> int:
-        return len(self._table)
-
-    def column(self, name: str) -> Floats:
-        """[ranks]: one field of :class:`RankNumbers`."""
-        return self._table[:, RankNumbers._fields.index(name)]
 
 
 def rows_seconds(ranks: int) -> float:
@@ -96,7 +35,7 @@ class PostedRows:
         board: "Board",
         rank: int,
         ranks: int,
-        report: "RankReport | None",
+        report: RankReport | None,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -26,7 +26,7 @@ from amptui.ranks.ends.progress import (
 )
 from amptui.ranks.failure import PeerEndedError
 from amptui.ranks.store.launcher_store import ENDED, LauncherStore
-from amptui.ranks.store.place import Place, here
+from amptui.ranks.store.place import Place
 from amptui.ranks.world import World
 from amptui.records.ranks import PHASE_WORDS
 from amptui.records.run import Record
@@ -57,9 +57,7 @@ def teller_without(ranks: Collection[int], places: Sequence[Place]) -> int:
     others = [rank for rank in range(len(places)) if rank not in ranks]
     if 0 in others or not others:
         return 0
-    first = places[0].boot_id, places[0].pid_namespace
-    near = (rank for rank in others if (places[rank].boot_id, places[rank].pid_namespace) == first)
-    return next(near, others[0])
+    return next((rank for rank in others if places[rank].machine == places[0].machine), others[0])
 
 
 def hang_error(hang: Awaited) -> PeerEndedError:
@@ -96,7 +94,7 @@ class PeerEnds:
             return PeerEndedError(rank, how, text, f"rank {rank}: {text}")
         store = self._launcher.store
         for rank, place in enumerate(self.places):
-            if place.is_gone(here()) and not self._has_told(rank):
+            if place.is_gone and not self._has_told(rank):
                 detail = f"pid {place.pid} is gone"
                 with suppress(RuntimeError):  # ranks on other machines cannot see it
                     store.compare_set(_GONE, "", json.dumps([rank, detail]))
@@ -238,7 +236,7 @@ class HangWatch:
         else:
             self._wait_for([_TOLD], _TELLING_SECONDS)
         for rank in silent:  # its launcher would wait for it: a process that is stopped receives no SIGTERM
-            self._places[rank].kill(here())
+            self._places[rank].kill()
         if records:
             self._store.set(_TOLD, "yes")
         self._end(hang_error(hang), records)

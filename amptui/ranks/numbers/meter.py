@@ -4,11 +4,11 @@ import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from amptui.ranks.agreement.rows import Floats, RankNumbers, RankRows
 from amptui.records.ranks import (
     RanksDisagree,
     RanksOverflowed,
@@ -37,6 +37,62 @@ STORM_GAP_STEPS = 100
 """Losses that are not finite belong together as long as one follows within so many steps."""
 
 _Compared = Literal["loss scale", "found_inf", "weights"]
+
+Floats = npt.NDArray[np.float64]
+
+
+class RankNumbers(NamedTuple):
+    """What a rank measured since its last row; NaN where it measured nothing."""
+
+    steps: float = 0.0
+    """How many steps the means are of."""
+    last_step: float = 0.0
+    """The last of them."""
+    step_seconds: float = math.nan
+    data_seconds: float = math.nan
+    compute_seconds: float = math.nan
+    grad_norm: float = math.nan
+    skipped: float = 0.0
+    """Steps that its scaler skipped so far."""
+    overflowed: float = math.nan
+    """Steps so far in which its own loss or gradients were not finite; NaN before one was looked at."""
+    trouble_step: float = 0.0
+    """The newest step that was looked at for that."""
+    trouble_states: float = 0.0
+    """What was found in it and in those before, for ``meter.unpacked``."""
+    loss_scale: float = math.nan
+    """After ``last_step``."""
+    peak_bytes: float = math.nan
+    hashed_step: float = -1.0
+    """After which the newest hash of the weights was computed; -1 before the first."""
+    weights_hash: float = math.nan
+    memory_used_bytes: float = math.nan
+    """Of the rank's GPU, by NVML, as the next two."""
+    sm_clock_mhz: float = math.nan
+    clocks_event_reasons: float = 0.0
+    """As NVML's mask."""
+
+
+ROW_VALUES = len(RankNumbers._fields)
+
+
+class RankRows:
+    """The numbers of all ranks, in their order: a table of [ranks, ROW_VALUES]."""
+
+    def __init__(self, numbers: Floats | Sequence[Sequence[float]]) -> None:
+        self._table = np.asarray(numbers, np.float64).reshape(-1, ROW_VALUES)
+
+    @classmethod
+    def of_posts(cls, posts: Sequence[Sequence[float]]) -> "RankRows":
+        """What ranks have posted, each the number of its row and the row."""
+        return cls(np.asarray(posts, np.float64)[:, 1:])
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def column(self, name: str) -> Floats:
+        """[ranks]: one field of :class:`RankNumbers`."""
+        return self._table[:, RankNumbers._fields.index(name)]
 
 
 class RankMeter:

@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
@@ -15,13 +14,6 @@ from amptui.base.errors import DeviceError
 from amptui.device.accelerator import default_device, device_count, properties
 from amptui.ranks.world import World
 from amptui.records.ranks import RankPlace
-
-
-class Machine(NamedTuple):
-    """What a process number belongs to: two containers on one machine number theirs from 1 each."""
-
-    boot_id: str
-    pid_namespace: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +26,8 @@ class Place:
     device_name: str
     gpu_uuid: str | None
     memory_total_bytes: int | None
-    boot_id: str = ""
-    pid_namespace: int = 0
+    machine: str = ""
+    """What its process number belongs to, see :func:`here`."""
     started_ticks: int = 0
     """When its process began, in clock ticks since the boot: another process of its number began later."""
 
@@ -50,24 +42,20 @@ class Place:
             memory_total_bytes=self.memory_total_bytes,
         )
 
-    def is_near(self, machine: Machine | None) -> bool:
-        """Whether its process number means the same process on ``machine``."""
-        return machine is not None and (self.boot_id, self.pid_namespace) == machine
+    @property
+    def is_gone(self) -> bool:
+        """Whether its process has ended; False if this one cannot know that."""
+        return self.machine == here() != "" and started_ticks(self.pid) != self.started_ticks
 
-    def is_gone(self, machine: Machine | None) -> bool:
-        """Whether its process has ended, as one on ``machine`` sees it; False if that cannot be known."""
-        return self.is_near(machine) and started_ticks(self.pid) != self.started_ticks
-
-    def kill(self, machine: Machine | None) -> None:
-        """Kill its process, if it is on ``machine`` and no other has its number by now."""
-        if self.is_near(machine) and started_ticks(self.pid) == self.started_ticks and self.pid > 0:
+    def kill(self) -> None:
+        """Kill its process, if this one can and no other has its number by now."""
+        if self.machine == here() != "" and started_ticks(self.pid) == self.started_ticks and self.pid > 0:
             with suppress(OSError):
                 os.kill(self.pid, signal.SIGKILL)
 
 
 def place_of(device: torch.device, device_name: str, gpu_uuid: str | None) -> Place:
     """Where this process runs."""
-    machine = here()
     return Place(
         host=socket.gethostname(),
         pid=os.getpid(),
@@ -75,8 +63,7 @@ def place_of(device: torch.device, device_name: str, gpu_uuid: str | None) -> Pl
         device_name=device_name,
         gpu_uuid=gpu_uuid,
         memory_total_bytes=properties(device).memory_bytes,
-        boot_id=machine.boot_id if machine is not None else "",
-        pid_namespace=machine.pid_namespace if machine is not None else 0,
+        machine=here(),
         started_ticks=started_ticks(os.getpid()) or 0,
     )
 
@@ -103,18 +90,19 @@ def device_of(world: World, name: str) -> str:
 
 
 @cache
-def here() -> Machine | None:
-    """Where this process runs; None if the system does not say.
+def here() -> str:
+    """What this process's number belongs to; "" if the system does not say.
 
-    Nor does it if ``/proc`` is that of another PID namespace, whose numbers mean other processes.
+    A boot and a PID namespace: two containers on one machine number their processes from 1 each. Nor does it
+    say if ``/proc`` is that of another namespace.
     """
     try:
         if Path("/proc/self").readlink().name != str(os.getpid()):
-            return None
+            return ""
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return Machine(boot_id, Path("/proc/self/ns/pid").stat().st_ino)
+        return f"{boot_id}/{Path('/proc/self/ns/pid').stat().st_ino}"
     except OSError:
-        return None
+        return ""
 
 
 def started_ticks(pid: int) -> int | None:
