@@ -52,11 +52,11 @@ class Script:
         if self.kind.startswith("bare"):
             return
         import amptui
-        from amptui.guest import peer as rank_peer
+        from amptui.guest import processes
         from amptui.ranks.ends import progress as rank_progress
 
         if self.kind in ("only rank 0", "only rank 1"):
-            rank_peer.SIGN_IN_SECONDS = rank_peer._LATER_SECONDS = 0.5
+            processes.SIGN_IN_SECONDS = processes._LATER_SECONDS = 0.5
             if self.kind != f"only rank {self.rank}":
                 return
         if self.kind == "stuck":

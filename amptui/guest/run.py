@@ -31,10 +31,10 @@ from amptui.guest.loop.observed_optimizer import ObservedOptimizer
 from amptui.guest.loop.parallel_layout import ParallelLayout
 from amptui.guest.loop.script import ObservedScript, WatchedScript
 from amptui.guest.loop.switched_optimizer import SwitchedOptimizer
-from amptui.guest.peer import NOT_WATCHED, Emit
-from amptui.guest.processes import OneProcess
+from amptui.guest.processes import NOT_WATCHED, Emit, OneProcess
 from amptui.guest.run_records import RunLength, describe, failure_of, last_record, own_script_name
 from amptui.process.recording import Recording
+from amptui.ranks.agreement.guest_control import GuestControl
 from amptui.records.answers import RequestMade, RequestRefused
 from amptui.records.control import Control, Request, StopRequest, record_of, tell_nobody
 from amptui.records.ranks import RankLost
@@ -139,7 +139,8 @@ class ScriptRun:
         stopped = self.stop_reason is not None
         try:
             self.processes.leave("has ended", failure_of(error))
-            self.loop.close(waits=self.processes.waits_for_device(error))
+            # The GPU of a rank that failed may wait for a collective of ranks that have ended.
+            self.loop.close(waits=error is None or self.processes.size == 1)
         except Exception as fault:  # a device that failed has nothing left to deliver
             if is_from_signal_handler(fault) or self.path is None:
                 raise
@@ -186,7 +187,8 @@ class GuestRun(ScriptRun):
         try:
             with HOOKS.all_or_none():
                 self.open_loop(script, self._emit)
-            self.processes.tell_if_not_stopped(self._cannot_stop)
+            if isinstance(self.control, GuestControl):
+                self.control.cannot_stop = self._cannot_stop
             try:
                 self._serve(skip_output=goes_on)
                 if not run_dir:
@@ -226,7 +228,7 @@ class GuestRun(ScriptRun):
 
     @property
     def stop_reason(self) -> str | None:
-        return self.processes.stop_reason(self._stop_request)
+        return self._stop_request if self.processes.size == 1 else super().stop_reason
 
     def _end(self, error: BaseException | None, *, stopped: bool, at_exit: bool) -> None:
         """Write the last record, and close."""

@@ -11,7 +11,6 @@ from torch._C._distributed_c10d import HashStore
 from amptui.engine.readback import HostReadback
 from amptui.guest.loop.named_optimizers import NamedOptimizer
 from amptui.guest.loop.script import ObservedScript
-from amptui.guest.peer import RankPeer
 from amptui.guest.processes import OneOfRanks
 from amptui.guest.run_records import own_script_name
 from amptui.ranks.agreement.board import Board
@@ -76,15 +75,13 @@ def test_a_script_may_say_how_many_ranks_take_samples_of_their_own(
     assert (layout.unknown == "") is is_known
 
 
-def test_a_rank_that_fails_tells_the_others(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_rank_that_fails_tells_the_others(capsys: pytest.CaptureFixture[str]) -> None:
     """Else they would wait for it after each request."""
     world, log = World(1, 1, 2), Log()
     board, control = Board(HashStore(), "test"), GuestControl(world, log.emit)
-    monkeypatch.setattr("amptui.guest.peer.open_board", lambda _name: board)
-    monkeypatch.setattr("amptui.guest.peer.world_of_script", lambda: world)
-    RankPeer(world, control, log.emit)._work()  # it was not started with a loop
+    rank = OneOfRanks(world)
+    rank._board, rank._control, rank._emit = board, control, log.emit
+    rank._work()  # it was not started with a loop
     assert board.look("gone")[0] == 1
     assert control.over
     assert capsys.readouterr().err.count("\n") == 1
