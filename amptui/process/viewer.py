@@ -80,6 +80,7 @@ def watch(
     stop the run. ``webhook`` gets the news that rings the ``bell``, while the screen is open.
     """
     from amptui.tui.app import WatchApp
+    from amptui.tui.screen import Parts
 
     session, ended, last_heard = Session(run.folder_name), threading.Event(), _LastHeard(run.silence_cause)
     client = _client(connection, run, session, ended, last_heard)
@@ -94,14 +95,13 @@ def watch(
         last_heard.hears()
         client.start()
 
-    app = WatchApp(
+    parts = Parts(
         look=session.view,
         control=client,
         ended=ended,
         start=start,
         patience_seconds=PATIENCE_SECONDS,
         frames_per_second=frames_per_second,
-        attached=attached,
         why_ended=why_ended,
         why_silent=lambda: run.waiting or last_heard.silence(),
         is_away=lambda: bool(run.waiting),
@@ -110,6 +110,7 @@ def watch(
         write_pins=write_pins,
         alerts=Alerts(time.time()) if bell else None,
     )
+    app = WatchApp(parts, attached=attached)
 
     def stop(request: StopRequest) -> None:
         if attached:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar, Unpack
+from typing import TYPE_CHECKING, ClassVar
 
 from amptui.diagnosis import activity
 from amptui.diagnosis.event_words import checkpoint_written, comparison_over
@@ -22,7 +22,7 @@ from amptui.records.control import (
 )
 from amptui.telemetry.events import ComparisonOver
 from amptui.telemetry.optimizers import FIRST
-from amptui.tui.keys import ACTIONS, KEYS, pages_of
+from amptui.tui.keys import ACTIONS, KEYS, MAX_ZOOM, pages_of
 from amptui.tui.layout import PANELS, RANKED_PANELS
 from amptui.tui.panels import ab_comparison, loss, step_cursor
 from amptui.tui.panels.metric_charts import MAX_PINNED
@@ -30,11 +30,10 @@ from amptui.tui.screen import Parts, RunScreen
 
 if TYPE_CHECKING:
     from amptui.records.run import Severity
+    from amptui.tui.overlays.overlay import Overlay
 
 FINDING_SECONDS = 15.0
 """How long a result is shown above the footer; it takes longer to read than a notice."""
-
-MAX_ZOOM = 16
 
 _PLAIN: Mapping[RequestKind, Request] = {
     "x-ray": XRayRequest(),
@@ -53,14 +52,13 @@ UNANSWERED = "waiting for your answer: press space"
 class WatchApp(RunScreen):
     """The screen of a run in another process, with keys that send requests to it.
 
-    Overlays are imported when they open: the first frame does not need them. ``attached``: the run was
-    started elsewhere, so that Ctrl+C only detaches.
+    ``attached``: the run was started elsewhere, so that Ctrl+C only detaches.
     """
 
     _pages: ClassVar[Mapping[str, str]] = pages_of(KEYS)
 
-    def __init__(self, *, attached: bool = False, **parts: Unpack[Parts]) -> None:
-        super().__init__(**parts)
+    def __init__(self, parts: Parts, *, attached: bool = False) -> None:
+        super().__init__(parts)
         self._attached = attached
         self._unanswered: set[int] = set()
         """Numbers of this screen's requests that have no answer yet."""
@@ -76,7 +74,9 @@ class WatchApp(RunScreen):
     def _follow_session(self) -> None:
         """Show the answers to this screen's requests; open a question or an X-ray if nothing else is open."""
         if self._early and (self._over or self._view.run is not None):
-            self._ask_early()
+            early, self._early = self._early, ()
+            for kind in () if self._over else early:
+                self._send(kind)
         view = self._view
         for answer in view.answers if self._unanswered else ():
             if answer.request.number in self._unanswered:
@@ -86,11 +86,7 @@ class WatchApp(RunScreen):
         if was_comparing and view.compared is not None and view.compared.over:
             result = comparison_over(ComparisonOver(record=view.compared, run=view.run))
             self._say(result, severity="info", seconds=FINDING_SECONDS)
-        self._close_questions()
-        if self._overlay is None and self._control.stop_reason is None and not activity.is_stopping(view):
-            self._open_by_itself()
-        if self._has_open("x-ray"):
-            self._xray_is_new = False
+        self._close_and_open()
 
     def _tell(self, answer: Answer) -> None:
         """Show the answer to a request of this screen: an X-ray in its overlay, all others in the footer."""
@@ -110,27 +106,19 @@ class WatchApp(RunScreen):
         elif kind == "checkpoint" and view.checkpoint is not None:
             self._say(checkpoint_written(view.checkpoint), severity="info")
 
-    def _close_questions(self) -> None:
-        """Close a question that the run or another screen has answered."""
-        if not self._view.pause_reason:
-            self._question_answered = False
-            if self._has_open("loss scale"):
-                self._overlay = None
-        if self._over and self._has_open("quit"):
+    def _close_and_open(self) -> None:
+        """Close a question that the run or another screen has answered; open one, or a new X-ray."""
+        asks = bool(self._view.pause_reason)
+        self._question_answered &= asks
+        if (not asks and self._has_open("loss scale")) or (self._over and self._has_open("quit")):
             self._overlay = None
-
-    def _open_by_itself(self) -> None:
-        if self._view.pause_reason and not self._question_answered and not self._over:
-            from amptui.tui.overlays.questions import LossScaleQuestion
-
-            self._overlay = LossScaleQuestion()
-        elif self._xray_is_new:
-            self._open_xray()
-
-    def _open_xray(self) -> None:
-        from amptui.tui.overlays.xray_overlay import XRay
-
-        self._overlay = XRay()
+        stops = self._control.stop_reason is not None or activity.is_stopping(self._view)
+        if self._overlay is None and not stops:
+            if asks and not self._question_answered and not self._over:
+                self.action_open("loss scale")
+            elif self._xray_is_new:
+                self.action_open("x-ray")
+        self._xray_is_new &= not self._has_open("x-ray")
 
     def _has_open(self, name: str) -> bool:
         return self._overlay is not None and self._overlay.name == name
@@ -163,7 +151,8 @@ class WatchApp(RunScreen):
             if answer.action:
                 await self.run_action(answer.action)
         elif self._takes_cursor_key(key):
-            self._move_cursor(key)
+            extent = loss.cursor_extent(self._view, self._state, self.size.width)
+            self._state = replace(self._state, cursor=step_cursor.press(self._state.cursor, key, extent))
         elif key in ACTIONS:
             await self.run_action(ACTIONS[key])
         if self._overlay not in (None, before) and self._message_until == message_until:
@@ -177,10 +166,6 @@ class WatchApp(RunScreen):
             and self._state.focus == "loss"
             and step_cursor.is_cursor_key(self._state.cursor, key)
         )
-
-    def _move_cursor(self, key: str) -> None:
-        extent = loss.cursor_extent(self._view, self._state, self.size.width)
-        self._state = replace(self._state, cursor=step_cursor.press(self._state.cursor, key, extent))
 
     def _point(self, column: int, line: int) -> None:
         if not self._has_chart() or not 0 < line < self.size.height - 2:
@@ -199,7 +184,7 @@ class WatchApp(RunScreen):
         if metric not in self._state.pinned:
             pinned = (*pinned, metric)[-MAX_PINNED:]
         self._state = replace(self._state, pinned=pinned)
-        if why := self._write_pins(pinned):
+        if why := self._parts.write_pins(pinned):
             self._say(f"not remembered for the next screen: {why}")
 
     # ------------------------------------------------------------------- requests
@@ -213,14 +198,13 @@ class WatchApp(RunScreen):
 
         ``steps``: why the request needs a step soon.
         """
-        reason = ""
         if self._over:
-            reason = "the run has ended"
+            self._say("the run has ended")
         elif steps and self._view.state == "paused":
-            reason = f"resume first: {steps}"
-        if reason:
-            self._say(reason)
-        return not reason
+            self._say(f"resume first: {steps}")
+        else:
+            return True
+        return False
 
     def _ask_for(self, kind: RequestKind, *, steps: str = "") -> None:
         """Ask for ``kind`` now; before the run has begun, keep that for then, or take it back.
@@ -236,27 +220,19 @@ class WatchApp(RunScreen):
         else:
             self._early, self._warned_of_early = (*self._early, kind), False
 
-    def _ask_early(self) -> None:
-        """The run has begun: ask for what was kept. One that ended before that is asked for nothing."""
-        early, self._early = self._early, ()
-        for kind in () if self._over else early:
-            self._send(kind)
-
     def _send(self, kind: RequestKind) -> None:
         """Ask a run that has begun for ``kind``."""
         if kind == "precision":
-            self._switch()
+            self._request(activity.switch_target(self._view))
         elif kind == "comparison":
-            self._compare()
+            precisions = activity.compared_precisions(self._view)
+            if self._supports(*precisions):
+                self._ask(ComparisonRequest(precisions))
         else:
             self._ask(_PLAIN[kind])
 
     def action_toggle_precision(self) -> None:
-        """Switch from FP32 to AMP, or from AMP to what ran before it."""
         self._ask_for("precision")
-
-    def _switch(self) -> None:
-        self._request(activity.switch_target(self._view))
 
     def _request(self, precision: str) -> None:
         if self._can_ask() and self._supports(precision):
@@ -272,7 +248,6 @@ class WatchApp(RunScreen):
         return True
 
     def action_choose_precision(self) -> None:
-        """Open the menu of precisions."""
         if self._can_ask():
             from amptui.tui.overlays.menus import PrecisionMenu
 
@@ -298,7 +273,6 @@ class WatchApp(RunScreen):
         self._ask(PauseRequest(False))
 
     def action_write_checkpoint(self) -> None:
-        """Ask for a checkpoint."""
         stop_is_pending = self._state.stopping or activity.newest(self._view, "stop") is not None
         if stop_is_pending or activity.is_stopping(self._view):
             self._say("the run is stopping: it writes a checkpoint at its end")
@@ -313,24 +287,18 @@ class WatchApp(RunScreen):
         elif self._can_ask():
             self._ask(ComparisonRequest())
 
-    def _compare(self) -> None:
-        precisions = activity.compared_precisions(self._view)
-        if self._supports(*precisions):
-            self._ask(ComparisonRequest(precisions))
-
     def action_take_xray(self) -> None:
         """Ask for an X-ray. If none can be taken now, show the last one."""
         self._probe("x-ray", "X-ray")
         if self._has_open("x-ray"):
             return
-        stopped = self._ended.is_set() or self._view.state == "paused"
+        stopped = self._parts.ended.is_set() or self._view.state == "paused"
         if stopped and self._view.numerics.xray is not None:
-            self._open_xray()
+            self.action_open("x-ray")
         elif not stopped and "x-ray" in self._accepts():
             self._overlay = None  # the X-ray opens when it is taken
 
     def action_trace_modules(self) -> None:
-        """Ask for a trace of all modules."""
         self._probe("trace", "trace")
 
     def _probe(self, kind: RequestKind, name: str) -> None:
@@ -340,7 +308,6 @@ class WatchApp(RunScreen):
     # ------------------------------------------------------------------------- views
 
     def action_toggle_log(self) -> None:
-        """Switch the loss axis between logarithmic and linear."""
         self._state = replace(self._state, log_y=not self._state.log_y)
 
     def action_next_optimizer(self) -> None:
@@ -359,20 +326,9 @@ class WatchApp(RunScreen):
             self._chosen_front = FIRST
             self._look_again()
 
-    def action_zoom_in(self) -> None:
-        """Show half as many steps."""
-        self._zoom_to(self._state.zoom + 1)
-
-    def action_zoom_out(self) -> None:
-        """Show twice as many steps."""
-        self._zoom_to(self._state.zoom - 1)
-
-    def action_zoom_all(self) -> None:
-        """Show the whole run."""
-        self._zoom_to(0)
-
-    def _zoom_to(self, zoom: int) -> None:
-        self._state = replace(self._state, zoom=max(0, min(MAX_ZOOM, zoom)))
+    def action_zoom(self, levels: int) -> None:
+        """Zoom in by so many levels, of which each shows half as many steps; out if negative."""
+        self._state = replace(self._state, zoom=max(0, min(MAX_ZOOM, self._state.zoom + levels)))
 
     def action_next_panel(self) -> None:
         """Enlarge the next panel to the whole screen; after the last, show all."""
@@ -388,10 +344,6 @@ class WatchApp(RunScreen):
         if focus is None:
             self._early = tuple(kind for kind in self._early if kind != "histogram")
             return
-        self._measure_numerics()
-
-    def _measure_numerics(self) -> None:
-        """Ask for a histogram of the next step, if the run takes that and nobody waits for one."""
         is_pending = "histogram" in self._early or activity.newest(self._view, "histogram") is not None
         # Where the run takes no such request, the panel says how old its histogram is.
         if "histogram" in self._accepts() and not is_pending:
@@ -399,35 +351,21 @@ class WatchApp(RunScreen):
             self._ask_for("histogram", steps="a histogram needs a batch")
 
     def action_all_panels(self) -> None:
-        """Show all panels."""
         self._state = replace(self._state, focus=None)
 
-    def action_browse_events(self) -> None:
-        """Open the list of events."""
+    def action_open(self, name: str) -> None:
+        """Open the overlay of that name. They are imported here: the first frame does not need them."""
         from amptui.tui.overlays.event_browser import EventBrowser
-
-        self._overlay = EventBrowser()
-
-    def action_show_output(self) -> None:
-        """Open what was printed."""
-        from amptui.tui.overlays.text_browser import OutputBrowser
-
-        self._overlay = OutputBrowser()
-
-    def action_show_configuration(self) -> None:
-        """Open what the run is."""
-        from amptui.tui.overlays.text_browser import ConfigurationBrowser
-
-        self._overlay = ConfigurationBrowser()
-
-    def action_browse_metrics(self) -> None:
-        """Open the charts of all logged values."""
         from amptui.tui.overlays.metrics_browser import MetricsBrowser
+        from amptui.tui.overlays.questions import LossScaleQuestion
+        from amptui.tui.overlays.text_browser import ConfigurationBrowser, OutputBrowser
+        from amptui.tui.overlays.xray_overlay import XRay
 
-        self._overlay = MetricsBrowser()
+        browsers = (EventBrowser, MetricsBrowser, OutputBrowser, ConfigurationBrowser)
+        overlays: tuple[type[Overlay], ...] = (*browsers, LossScaleQuestion, XRay)
+        self._overlay = next(overlay for overlay in overlays if overlay.name == name)()
 
     def action_show_help(self) -> None:
-        """Open the help."""
         from amptui.tui.overlays.menus import Help
 
         self._overlay = Help("keys", self._keys())
@@ -449,7 +387,7 @@ class WatchApp(RunScreen):
             self._warned_of_early = True
             self._say(f"d again detaches without: {activity.early_words(self._early)}")
             return
-        self._leave("" if self._ended.is_set() else "detached")
+        self._leave("" if self._parts.ended.is_set() else "detached")
 
     def action_stop(self) -> None:
         """Stop after the current step, and close the screen once that is done."""
@@ -461,8 +399,8 @@ class WatchApp(RunScreen):
         If attached, only detach.
         """
         if self._attached:
-            self._leave("" if self._ended.is_set() else "detached")
-        elif self._hurried or self._ended.is_set():
+            self._leave("" if self._parts.ended.is_set() else "detached")
+        elif self._hurried or self._parts.ended.is_set():
             self._leave("interrupted")
         elif self._interrupted:
             self._hurried = True

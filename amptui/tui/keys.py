@@ -27,6 +27,10 @@ class Key:
     """Whether it opens something to read, which it does from other pages too."""
 
 
+MAX_ZOOM = 16
+
+OPEN_OUTPUT = "open('output')"
+
 RUN_KEYS = (
     Key(
         "p",
@@ -63,24 +67,24 @@ VIEW_KEYS = (
     ),
     Key("o", ("o",), "next_optimizer", "optimizer", "show the next of several optimizers in all panels"),
     Key("l", ("l",), "toggle_log", "log", "switch the loss axis between logarithmic and linear"),
-    Key("+", ("plus", "equals_sign"), "zoom_in", "", "zoom in: show half as many steps"),
-    Key("-", ("minus",), "zoom_out", "", "zoom out: show twice as many steps"),
-    Key("0", ("0",), "zoom_all", "", "show the whole run"),
+    Key("+", ("plus", "equals_sign"), "zoom(1)", "", "zoom in: show half as many steps"),
+    Key("-", ("minus",), "zoom(-1)", "", "zoom out: show twice as many steps"),
+    Key("0", ("0",), f"zoom({-MAX_ZOOM})", "", "show the whole run"),
     Key("tab", ("tab",), "next_panel", "", "enlarge the next panel; in the loss, ← → read its values"),
     Key("escape", ("escape",), "all_panels", "", "show all panels again"),
     Key(
         "g",
         ("g",),
-        "browse_metrics",
+        "open('metrics')",
         "metrics",
         "chart everything that is logged, with a cursor",
         is_page=True,
     ),
-    Key("e", ("e",), "browse_events", "events", "list all events, with their details", is_page=True),
+    Key("e", ("e",), "open('events')", "events", "list all events, with their details", is_page=True),
     Key(
         "t",
         ("t",),
-        "show_output",
+        OPEN_OUTPUT,
         "output",
         "show what the script or the model prints, and its traceback",
         is_page=True,
@@ -88,7 +92,7 @@ VIEW_KEYS = (
     Key(
         "i",
         ("i",),
-        "show_configuration",
+        "open('configuration')",
         "",
         "show options, versions, hardware and environment",
         is_page=True,
@@ -125,26 +129,16 @@ def footer_hints(
 
     If the run ended with a traceback, its key is the first, which has a place on every screen.
     """
-    target = precision_label(switches_to).removesuffix(" emulated").split()[-1] if switches_to else ""
-    words = {"toggle_precision": target}
-    traceback = [key for key in keys if has_traceback and key.action == "show_output"]
-    return (
-        *((key.label, "traceback") for key in traceback),
-        *_hints([key for key in keys if key not in traceback], paused, words, several_optimizers),
-    )
-
-
-def _hints(
-    keys: Iterable[Key], paused: bool, words: Mapping[str, str], several_optimizers: bool
-) -> Iterable[tuple[str, str]]:
-    return (
-        (
-            key.label,
-            (paused and key.hint_paused) or words.get(key.action) or key.hint,
-        )
-        for key in keys
-        if key.hint and (several_optimizers or key.action != "next_optimizer")
-    )
+    first, hints = [], []
+    for key in keys:
+        words = (paused and key.hint_paused) or key.hint
+        if key.action == "toggle_precision" and switches_to:
+            words = precision_label(switches_to).removesuffix(" emulated").split()[-1]
+        if has_traceback and key.action == OPEN_OUTPUT:
+            first.append((key.label, "traceback"))
+        elif words and (several_optimizers or key.action != "next_optimizer"):
+            hints.append((key.label, words))
+    return (*first, *hints)
 
 
 FOOTER_HINTS = footer_hints(KEYS)

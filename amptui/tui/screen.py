@@ -4,9 +4,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import median
-from typing import TYPE_CHECKING, NotRequired, TypedDict, Unpack
+from typing import TYPE_CHECKING
 
 from amptui.base.cores import read_cores, read_limits
 from amptui.base.notification import notification
@@ -47,20 +47,12 @@ _FRAMES_REMEMBERED = 9
 """The pace follows the median of these, so that one expensive frame (an import, a resize) changes nothing."""
 
 
-def _remember_nothing(_pins: tuple[tuple[str, str], ...]) -> str:
-    return ""
+Pins = tuple[tuple[str, str], ...]
+"""The metrics that a user pinned: kind and name of each."""
 
 
-class PinParts(TypedDict):
-    """What remembers the metrics that a user pinned."""
-
-    read_pins: NotRequired[Callable[[], tuple[tuple[str, str], ...]]]
-    """Returns the metrics that this user pinned on an earlier screen."""
-    write_pins: NotRequired[Callable[[tuple[tuple[str, str], ...]], str]]
-    """Keeps them for the next screen; returns the reason if it cannot."""
-
-
-class Parts(PinParts):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
     """What connects a screen to its run and its terminal."""
 
     look: Callable[[str | None], SessionView]
@@ -72,18 +64,22 @@ class Parts(PinParts):
     """Called once the first frame is drawn."""
     patience_seconds: float
     """How long a run that was asked to stop may be silent before the screen closes anyway."""
-    frames_per_second: NotRequired[float | None]
+    frames_per_second: float | None = None
     """A fixed rate; None to adapt to the cost of a frame."""
-    why_ended: NotRequired[Callable[[], str]]
+    why_ended: Callable[[], str] = str
     """Returns one line on a run that ended without its last record."""
-    why_silent: NotRequired[Callable[[], str]]
+    why_silent: Callable[[], str] = str
     """Returns one line on a live run that has sent nothing for seconds; empty while it sends."""
-    is_away: NotRequired[Callable[[], bool]]
+    is_away: Callable[[], bool] = bool
     """Returns whether the connection to the run is lost for now, so that nothing can be asked of it."""
-    opening: NotRequired[Opening | None]
+    opening: Opening | None = None
     """What the terminal shows until this screen takes it over."""
-    alerts: NotRequired[Alerts | None]
+    alerts: Alerts | None = None
     """Decides what rings the terminal's bell; None for a screen that stays quiet."""
+    read_pins: Callable[[], Pins] = tuple
+    """Returns what this user pinned on an earlier screen."""
+    write_pins: Callable[[Pins], str] = lambda _pins: ""
+    """Keeps them for the next screen; returns the reason if it cannot."""
 
 
 class Pace:
@@ -127,20 +123,11 @@ class RunScreen(CanvasApp):
 
     TITLE = "amptui"
 
-    def __init__(self, **parts: Unpack[Parts]) -> None:
-        super().__init__(parts.get("opening"))
-        self._look = parts["look"]
-        self._control = parts["control"]
-        self._ended = parts["ended"]
-        self._start = parts["start"]
-        self._patience_seconds = parts["patience_seconds"]
-        self._why_ended = parts.get("why_ended", str)
-        self._why_silent = parts.get("why_silent", str)
-        self._is_away = parts.get("is_away", bool)
-        self._alerts = parts.get("alerts")
-        self._read_pins = parts.get("read_pins", tuple)
-        self._write_pins = parts.get("write_pins", _remember_nothing)
-        self._pace = Pace(parts.get("frames_per_second"), cores=read_cores(read_limits()).seconds)
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts.opening)
+        self._parts = parts
+        self._control = parts.control
+        self._pace = Pace(parts.frames_per_second, cores=read_cores(read_limits()).seconds)
         self._frame = Frame()
         self._overlay: Overlay | None = None
         self._view = EMPTY_VIEW
@@ -155,8 +142,8 @@ class RunScreen(CanvasApp):
         """Whether the user does not wait for the current step any more."""
 
     def _begin(self) -> None:
-        self._start()
-        self._state = replace(self._state, pinned=self._read_pins()[-MAX_PINNED:])
+        self._parts.start()
+        self._state = replace(self._state, pinned=self._parts.read_pins()[-MAX_PINNED:])
         self._tick()
 
     # ------------------------------------------------------------------------------- frames
@@ -178,8 +165,8 @@ class RunScreen(CanvasApp):
     def _look_again(self) -> None:
         """Read the newest view, and whether the run has ended, with its last record or without."""
         # In this order: once the connection has ended, the view has everything that arrived.
-        over = self._ended.is_set()
-        self._view = self._look(self._chosen_front)
+        over = self._parts.ended.is_set()
+        self._view = self._parts.look(self._chosen_front)
         self._over = over or self._is_told_over()
 
     def _is_told_over(self) -> bool:
@@ -189,7 +176,9 @@ class RunScreen(CanvasApp):
         """React to a new view before it is drawn."""
 
     def _refresh_state(self) -> None:
-        now = time.time()
+        now, lost = time.time(), self._state.lost
+        if not lost and self._over and not self._is_told_over():  # it ended without its last record
+            lost = self._parts.why_ended() or LOST
         self._state = replace(
             self._state,
             frames_per_second=self._pace.frames_per_second,
@@ -206,14 +195,14 @@ class RunScreen(CanvasApp):
                 has_traceback=isinstance(self._view.outcome, RunFailed)
                 and bool(self._view.outcome.traceback),
             ),
-            lost=self._state.lost or self._lost_words(),
-            silence="" if self._over else self._why_silent(),
+            lost=lost,
+            silence="" if self._over else self._parts.why_silent(),
             message=self._state.message if now < self._message_until else "",
         )
 
     def _accepts(self) -> frozenset[RequestKind]:
         """The kinds of request that the run takes from this screen now, by keys that its device supports."""
-        if self._over or self._is_away():
+        if self._over or self._parts.is_away():
             return frozenset()
         return self._view.accepts - activity.unsupported_requests(self._view)
 
@@ -221,12 +210,8 @@ class RunScreen(CanvasApp):
         """The keys that work now, for the footer and the help."""
         if self._over:
             return ENDED_KEYS
-        accepts = frozenset[RequestKind]() if self._is_away() else self._view.accepts
+        accepts = frozenset[RequestKind]() if self._parts.is_away() else self._view.accepts
         return keys_of(accepts, activity.unsupported_requests(self._view))
-
-    def _lost_words(self) -> str:
-        """What to say about a run that ended without its last record."""
-        return (self._why_ended() or LOST) if self._over and not self._is_told_over() else ""
 
     def _paint(self, canvas: Canvas) -> None:
         if self._overlay is None or not self._overlay.covers_all:
@@ -251,10 +236,10 @@ class RunScreen(CanvasApp):
 
     def _ring(self) -> None:
         """Notify somebody who looks elsewhere; what is written leaves the cursor and the cells alone."""
-        if self._alerts is None:
+        alerts, stop_asked = self._parts.alerts, self._control.stop_reason is not None
+        if alerts is None:
             return
-        stop_asked = self._control.stop_reason is not None
-        if text := self._alerts.news(self._view, fate=self._state.lost, stop_asked=stop_asked):
+        if text := alerts.news(self._view, fate=self._state.lost, stop_asked=stop_asked):
             self._write(notification(text))
 
     # ------------------------------------------------------------------------------ leaving
@@ -276,4 +261,5 @@ class RunScreen(CanvasApp):
         now = time.monotonic()
         if self._patient_since is None or not (self._state.silence or self._hurried):
             self._patient_since = now
-        return now - self._patient_since > (HURRIED_SECONDS if self._hurried else self._patience_seconds)
+        patience_seconds = HURRIED_SECONDS if self._hurried else self._parts.patience_seconds
+        return now - self._patient_since > patience_seconds

@@ -28,13 +28,15 @@ with Opening() as opening:
     from amptui.records.control import Control
     from amptui.telemetry.session import Session
     from amptui.tui.app import WatchApp
+    from amptui.tui.screen import Parts
     class Listening(WatchApp):
         keys = []
         async def action_press(self, key):
             self.keys.append(key)
             await super().action_press(key)
-    app = Listening(look=Session("x").view, control=Control(), ended=threading.Event(), start=lambda: None,
-                    patience_seconds=1.0, attached=True, opening=opening)
+    parts = Parts(look=Session("x").view, control=Control(), ended=threading.Event(), start=lambda: None,
+                  patience_seconds=1.0, opening=opening)
+    app = Listening(parts, attached=True)
     app.run()
 print("keys", app.keys, "left", app.left)
 """

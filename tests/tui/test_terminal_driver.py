@@ -20,6 +20,7 @@ from amptui.records.control import Control
 from amptui.telemetry.session import Session
 from amptui.tui import terminal_driver
 from amptui.tui.app import WatchApp
+from amptui.tui.screen import Parts
 
 result, hangup = Path(sys.argv[1]), sys.argv[2]
 terminal_driver._LEAVING_SECONDS = 0.5
@@ -29,8 +30,9 @@ def look(front):
     assert not (result.parent / "raise").exists()
     return session.view(front)
 
-app = WatchApp(look=look, control=Control(), ended=threading.Event(), start=lambda: None,
-               patience_seconds=1.0, frames_per_second=20, attached=True)
+parts = Parts(look=look, control=Control(), ended=threading.Event(), start=lambda: None,
+              patience_seconds=1.0, frames_per_second=20)
+app = WatchApp(parts, attached=True)
 signal.signal(signal.SIGHUP, signal.SIG_IGN if hangup == "ignored" else lambda *_: app.hang_up())
 try:
     app.run()

@@ -22,6 +22,7 @@ from amptui.tui.app import WatchApp
 from amptui.tui.canvas_app import CanvasApp
 from amptui.tui.panels.footer import NOTICE_LINES
 from amptui.tui.panels.screen_state import ScreenState
+from amptui.tui.screen import Parts
 from tests.tui import views
 
 ENOUGH_SECONDS = 60.0
@@ -81,13 +82,15 @@ class Screen(Shown):
 
     app: WatchApp
 
-    def __init__(self, *, patience_seconds: float = ENOUGH_SECONDS, **options: Any) -> None:
+    def __init__(
+        self, *, patience_seconds: float = ENOUGH_SECONDS, attached: bool = False, **options: Any
+    ) -> None:
         self.session = Session("runs/x")
         # As in a run's process, or behind a client: what is asked is known at once.
         self.control = Control(lambda record: self.session.fold([record]))
         self.ended = threading.Event()
         self.seen_at_start: list[str] = []
-        self.app = WatchApp(
+        parts = Parts(
             look=self.session.view,
             control=self.control,
             ended=self.ended,
@@ -96,6 +99,7 @@ class Screen(Shown):
             frames_per_second=20,
             **options,
         )
+        self.app = WatchApp(parts, attached=attached)
 
     @property
     def header(self) -> str:

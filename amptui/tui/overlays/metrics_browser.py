@@ -6,6 +6,7 @@ from textual.keys import key_to_character
 
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
+from amptui.tui.keys import VIEW_KEYS
 from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Overlay, open_box, pages_beside, write_edge
 from amptui.tui.panels import step_cursor
 from amptui.tui.panels.metric_charts import SMALLEST_CHART, Chart, charts_of
@@ -25,11 +26,10 @@ _CHARTS_A_FRAME = 6
 _MAX_FILTER = 60
 
 _ACTIONS = {
-    "plus": "zoom_in",
-    "equals_sign": "zoom_in",
-    "minus": "zoom_out",
-    "0": "zoom_all",
-    "l": "toggle_log",
+    press: key.action
+    for key in VIEW_KEYS
+    for press in key.presses
+    if key.action.startswith("zoom") or key.action == "toggle_log"
 }
 """Keys of the screen that charts follow too."""
 

@@ -131,8 +131,7 @@ def open_box(canvas: Canvas, title: str, *, width: int, height: int) -> Canvas:
 
 def pages_beside(own: str = "") -> tuple[str, str]:
     """The keys of the pages that every run has, but its ``own``, for the lower edge of a page."""
-    actions = ("browse_metrics", "browse_events", "show_output", "show_configuration")
-    labels = (key.label for key in VIEW_KEYS if key.action in actions)
+    labels = (key.label for key in VIEW_KEYS if key.action.startswith("open("))
     return " ".join(label for label in labels if label != own), "other pages"
 
 

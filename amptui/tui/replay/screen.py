@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Unpack
 
 from amptui.base import units
 from amptui.records.answers import RequestKind
@@ -16,7 +15,7 @@ from amptui.tui.opening import Opening
 from amptui.tui.overlays.event_browser import EventBrowser
 from amptui.tui.overlays.menus import Help
 from amptui.tui.replay.player import Player, Position
-from amptui.tui.screen import PinParts
+from amptui.tui.screen import Parts, Pins
 
 FRAMES_PER_SECOND = 8.0
 """Smoother than during training, which needs the CPU cores itself."""
@@ -82,9 +81,11 @@ class ReplayApp(WatchApp):
         player: Player,
         control: Control,
         opening: Opening | None = None,
-        **pins: Unpack[PinParts],
+        *,
+        read_pins: Callable[[], Pins] = tuple,
+        write_pins: Callable[[Pins], str] = lambda _pins: "",
     ) -> None:
-        super().__init__(
+        parts = Parts(
             look=player.look,
             control=control,
             ended=threading.Event(),
@@ -92,8 +93,10 @@ class ReplayApp(WatchApp):
             patience_seconds=0.0,
             frames_per_second=FRAMES_PER_SECOND,
             opening=opening,
-            **pins,
+            read_pins=read_pins,
+            write_pins=write_pins,
         )
+        super().__init__(parts)
         self._player = player
 
     async def action_press(self, key: str) -> None:
@@ -140,7 +143,7 @@ class ReplayApp(WatchApp):
         if self._view.numerics.xray is None:
             self._say("no X-ray was recorded up to this point")
         elif not self._has_open("x-ray"):
-            self._open_xray()
+            self.action_open("x-ray")
 
     def action_trace_modules(self) -> None:
         traces = (event.number for event in self._view.events if isinstance(event.about, ModulesTraced))
