@@ -280,11 +280,11 @@ def condensed(sample: RanksSampled, standing_out: StandingOut | None = None) -> 
         for name in COLUMNS
     }
     ranks = tuple([sample.ranks[i] for i in places])
-    throttled = {reason: _among(all_ranks, ranks) for reason, all_ranks in sample.throttled.items()}
+    slow = {reason: set(all_ranks).intersection(ranks) for reason, all_ranks in sample.throttled.items()}
     return replace(
         sample,
         ranks=ranks,
-        throttled={reason: slow for reason, slow in throttled.items() if slow},
+        throttled={reason: tuple(sorted(some)) for reason, some in slow.items() if some},
         **columns,
         **percentiles,
     )
@@ -302,10 +302,6 @@ def percentiles_of(column: Sequence[float | None]) -> tuple[float, ...]:
     values = sorted([value for value in column if value is not None and not math.isnan(value)])
     last = len(values) - 1
     return tuple([_rounded(values[round(last * part / 100)]) for part in PERCENTILES]) if values else ()
-
-
-def _among(subset: Sequence[int], ranks: Sequence[int]) -> tuple[int, ...]:
-    return tuple(sorted(set(subset).intersection(ranks)))
 
 
 def _rounded(value: Any) -> Any:

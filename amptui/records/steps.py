@@ -109,29 +109,16 @@ class Steps:
     @classmethod
     def of(cls, record: StepRecord) -> "Steps":
         """A block of one step."""
+        columns = {name: (getattr(record, name),) for name in COLUMNS}
+        same = {name: getattr(record, name) for name in SAME}
         return cls(
             time=record.time,
             first_step=record.step,
             count=1,
-            epoch=record.epoch,
-            precision=record.precision,
-            skipped=record.skipped,
-            settling=record.settling,
-            loss=(record.loss,),
-            samples=(record.samples,),
-            step_seconds=(record.step_seconds,),
-            data_seconds=(record.data_seconds,),
-            lr=(record.lr,),
-            loss_scale=(record.loss_scale,),
-            growth_tracker=(record.growth_tracker,),
-            grad_norm=(record.grad_norm,),
-            nonfinite_gradients=(record.nonfinite_gradients,),
-            grad_max=(record.grad_max,),
             losses={name: (loss,) for name, loss in record.losses.items()},
-            micro_batches=record.micro_batches,
             group_lrs=tuple((lr,) for lr in record.group_lrs),
-            optimizer=record.optimizer,
-            loss_form=record.loss_form,
+            **columns,
+            **same,
         )
 
     @property
@@ -142,7 +129,7 @@ class Steps:
     @property
     def step(self) -> int:
         """The same, by the name that other records of a step have for it."""
-        return self.first_step + self.count - 1
+        return self.last_step
 
     @property
     def is_measured(self) -> bool:
@@ -158,12 +145,6 @@ class Steps:
         times.reverse()
         return times
 
-    def _time_of(self, index: int) -> float:
-        time = self.time
-        for seconds in self.step_seconds[:index:-1]:
-            time -= seconds or 0.0
-        return time
-
     def one(self, index: int, time: float | None = None) -> StepRecord:
         """The step at ``index``, which ended at ``time`` if that is known already."""
         index %= self.count
@@ -172,7 +153,7 @@ class Steps:
         parts = ((name, column[index]) for name, column in self.losses.items())
         group_lrs: tuple[Any, ...] = tuple(column[index] for column in self.group_lrs)
         return StepRecord(
-            time=self._time_of(index) if time is None else time,
+            time=self.times()[index] if time is None else time,
             step=self.first_step + index,
             losses={name: part for name, part in parts if part is not None},
             group_lrs=group_lrs,

@@ -56,10 +56,12 @@ class Client:
         self._recorded = recorded
         self._has_history = False
         self._lines = protocol.Lines(protocol.MAX_LINE_BYTES)
-        self._left = False
+        self.left = False
+        """Whether the screen has left the run."""
         self._finished = False
         self._thread = threading.Thread(target=self._run, name="amptui-client", daemon=True)
-        self._stop_reason: str | None = None
+        self.stop_reason: str | None = None
+        """The reason with which this screen asked the run to stop."""
         self.hello: RunHello | None = None
         """The run's hello."""
         self.error = ""
@@ -70,11 +72,6 @@ class Client:
         self.send(protocol.encode(Hello()))
 
     @property
-    def left(self) -> bool:
-        """Whether the screen has left the run."""
-        return self._left
-
-    @property
     def started(self) -> bool:
         """Whether :meth:`start` was called."""
         return self._thread.ident is not None
@@ -83,18 +80,13 @@ class Client:
         """Start reading."""
         self._thread.start()
 
-    @property
-    def stop_reason(self) -> str | None:
-        """The reason with which this screen asked the run to stop."""
-        return self._stop_reason
-
     def ask(self, request: Request) -> int:
         """Send a request without waiting; return its number."""
         number = new_number()
         sent = self.send(protocol.encode(Ask(number, request)))
         if isinstance(request, StopRequest):
             # A signal's handler may ask for it: it must not take the session's lock.
-            self._stop_reason = self._stop_reason or request.reason
+            self.stop_reason = self.stop_reason or request.reason
         else:
             (self._on_request if sent else self._on_unsent)(record_of(request, number))
         return number
@@ -111,7 +103,7 @@ class Client:
 
     def leave(self, kind: LeaveKind, timeout_seconds: float = 1.0) -> None:
         """Tell the run that this screen leaves, and how; training continues."""
-        self._left = True
+        self.left = True
         self.send(protocol.encode(Leave(kind)))
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)  # ends the reading thread
@@ -128,7 +120,7 @@ class Client:
             if self._is_lost and not self._has_history:
                 # What the run has left: on a busy machine a short one is over before its screen can ask.
                 records = iter(self._recorded())
-                while not self._left and (batch := list(islice(records, _BATCH_RECORDS))):
+                while not self.left and (batch := list(islice(records, _BATCH_RECORDS))):
                     self._has_history = True
                     self._fold_all(batch)
             if self._is_lost:
@@ -143,7 +135,7 @@ class Client:
             self.error = f"cannot follow the run: {type(error).__name__}: {error}"
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)  # a run that is not understood need not send more
-        if not self._left:
+        if not self.left:
             self._ended.set()
 
     def _follow(self) -> None:
@@ -153,7 +145,7 @@ class Client:
     @property
     def _is_lost(self) -> bool:
         """Whether the connection ended without a word."""
-        return not (self._finished or self._left or self.error)
+        return not (self._finished or self.left or self.error)
 
     def _go_on_with(self, connection: socket.socket) -> None:
         with suppress(OSError):
@@ -161,9 +153,9 @@ class Client:
         before, self._connection = self._connection, connection
         before.close()
         self.hello, self._lines = None, protocol.Lines(protocol.MAX_LINE_BYTES)
-        if self._stop_reason is not None:  # the run that was asked is gone
-            self.ask(StopRequest(self._stop_reason))
-        if self._left:  # meanwhile
+        if self.stop_reason is not None:  # the run that was asked is gone
+            self.ask(StopRequest(self.stop_reason))
+        if self.left:  # meanwhile
             connection.close()
 
     def _receive(self) -> bytes:
@@ -215,6 +207,6 @@ class Client:
         if not records:
             return
         if any(isinstance(record, RequestRefused) and record.request.kind == "stop" for record in records):
-            self._stop_reason = None  # an observed script goes on
+            self.stop_reason = None  # an observed script goes on
         self._finished |= any(isinstance(record, RunFinished | RunFailed) for record in records)
         self._fold(records)

@@ -33,8 +33,6 @@ _MAX_NAMED = 3
 
 _GIVE = "give a run's folder, its journal.jsonl or its name"
 
-_OF_A_SCRIPT = "is of a script, which amptui does not resume"
-
 _DIED = "died unexpectedly (as SIGKILL leaves it: out of memory, a scheduler, or `kill -9`)"
 
 _NOTHING = "start a new run, or choose another with --resume RUN"
@@ -72,18 +70,14 @@ def resumable(text: str, *, say: Callable[[str], object] = str) -> RunDir:
     if trains is not None:
         watch = f"watch it with `amptui attach {run_argument(run_dir.path)}`"
         raise RunFolderError(f"{run_argument(run_dir.path)} is still running, {trains}", hint=watch)
-    if not _is_there(run_dir.run_json_path):
-        what = f"cannot resume {run_dir.path}: it has no {run_dir.run_json_path.name}"
-        raise RunFolderError(what, hint=_NOTHING)
-    if is_of_a_script(run_dir):
-        raise RunFolderError(f"cannot resume {run_dir.path}: it {_OF_A_SCRIPT}", hint=_NOTHING)
-    if not _is_there(run_dir.checkpoints_path):
-        raise RunFolderError(f"cannot resume {run_dir.path}: it has no checkpoints", hint=_NOTHING)
+    opened = open_run_dir(run_dir.path)
+    lack = _lack(run_dir)
+    if lack:
+        raise RunFolderError(f"cannot resume {run_dir.path}: it {lack}", hint=_NOTHING)
     if run_dir.checkpoints_path.is_symlink():
         what = f"cannot read {run_dir.checkpoints_path}: {LINK}"
         raise RunFolderError(what, hint="replace the link with the checkpoints themselves")
     refuse_running_elsewhere(run_dir.path)
-    opened = open_run_dir(run_dir.path)
     if path is None and run_dir.path.name != text:
         say(f"resuming {run_dir.path.name}" + (f": {why}" if why else ""))
     return opened
@@ -105,11 +99,12 @@ def live_run(text: str) -> RunDir:
 
     Raises ``UsageError``, with a hint, if no live run matches or several do.
     """
-    folders = _matching(text) if text else []
-    live = [run for folder in folders if (run := _if_live(folder)) is not None] if text else _last_live()
+    folders = _matching(text) if text else [folder for folder in _saved_folders() if _signed(folder)]
+    held = [look_at(RunDir(Path(folder))) for folder in folders if holder(folder) is not None]
+    live = [run for run in held if run.is_live]  # one may have just ended
     if not live:
-        names = [] if folders else kept_names()
-        newest = RunDir(Path(folders[0])) if folders else _newest_of(names) if names else None
+        names = [] if text else kept_names()
+        newest = RunDir(Path(folders[0])) if text else _newest_of(names) if names else None
         raise _not_live(None if newest is None else look_at(newest), is_named=bool(text))
     if text and len(live) > 1:
         raise _several([run.name for run in live], f"{text!r} matches {len(live)} live runs")
@@ -193,37 +188,25 @@ def _saved_folders(matches: Callable[[str], object] | None = None) -> list[str]:
     base = default_base()
     try:
         with os.scandir(base) as entries:
-            return [
-                entry.path
-                for entry in entries
-                if (matches is None or matches(entry.name)) and _is_folder(entry)
-            ]
+            return [entry.path for entry in entries if matches is None or matches(entry.name)]
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         raise RunFolderError(f"cannot read {base}: {reason(error)}") from error
 
 
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:
-        return True  # a link to a folder that cannot be reached
-
-
 def _last_change(folder: str) -> float | None:
     """When the run in ``folder`` was last written, in Unix seconds; None if there is none."""
     try:
         return os.lstat(f"{folder}{os.sep}{JOURNAL_NAME}").st_mtime
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         if not RunDir(Path(folder)).holds_a_run:
             return None
     except OSError:
         pass  # whether it is a run cannot be known, so the list says that it cannot be read
-    try:
+    with suppress(OSError):  # deleted meanwhile
         return os.lstat(folder).st_mtime
-    except OSError:
-        return None  # deleted meanwhile
+    return None
 
 
 def _signed(folder: str) -> float | None:
@@ -253,72 +236,30 @@ def _newest_resumable(text: str) -> tuple[RunDir, str]:
     older one: it is returned, and refused by the caller.
     """
     runs = [RunDir(default_base() / name) for name in _named(text)]
-    why = "" if len(runs) == 1 else _why_passed_over(runs[0])
+    why = "" if len(runs) == 1 else _lack(runs[0])
     if not why:
         return runs[0], ""
     newest = f"the newest, {runs[0].path.name}, {why}"
     for run_dir in runs[1:]:
-        if not _why_passed_over(run_dir):
+        if not _lack(run_dir):
             return run_dir, newest
     raise RunFolderError(f"none of {len(runs):,} runs can be resumed: {newest}", hint=_NOTHING)
 
 
-def _why_passed_over(run_dir: RunDir) -> str:
-    """Why a run is not what somebody means who resumes the newest one; empty if it is.
-
-    Raises ``RunFolderError`` for a folder that cannot be read: that may be the run.
-    """
+def _lack(run_dir: RunDir) -> str:
+    """Why a run that is not running cannot be resumed; empty if it can."""
     if is_of_a_script(run_dir):
-        return _OF_A_SCRIPT
-    checkpoints = run_dir.checkpoints_path
-    has_checkpoints = _is_there(checkpoints) and (run_dir.holds_checkpoints or checkpoints.is_symlink())
-    if holder(run_dir.path) is not None or (has_checkpoints and _is_there(run_dir.run_json_path)):
+        return "is of a script, which amptui does not resume"
+    has_checkpoints = run_dir.holds_checkpoints or run_dir.checkpoints_path.is_symlink()
+    if holder(run_dir.path) is not None or (has_checkpoints and os.path.lexists(run_dir.run_json_path)):
         return ""
     return f"has no {run_dir.run_json_path.name}" if has_checkpoints else "has no checkpoints"
 
 
-def _last_live() -> list[KeptRun]:
-    """The live run that was started last, if there is one; one of this machine, if there is one."""
-    elsewhere: list[KeptRun] = []
-    signed = ((_signed(folder), folder) for folder in _saved_folders())
-    for _, folder in sorted(((when, folder) for when, folder in signed if when is not None), reverse=True):
-        if (run := _if_live(folder)) is None:
-            continue
-        if run.is_here:
-            return [run]
-        elsewhere.append(run)
-    return elsewhere[:1]
-
-
-def _if_live(folder: str) -> KeptRun | None:
-    """The run in ``folder`` if a process trains it now."""
-    if holder(folder) is None:
-        return None
-    run = look_at(RunDir(Path(folder)))
-    return run if run.is_live else None  # it may have just ended
-
-
 def _newest_of(names: list[str]) -> RunDir:
-    """The first that has a journal, or whose folder cannot be read; the first if all lack one."""
+    """The first that has a journal; the first if all lack one."""
     runs = [RunDir(default_base() / name) for name in names]
-    for run_dir in runs:
-        try:
-            if _is_there(run_dir.journal_path):
-                return run_dir
-        except RunFolderError:
-            return run_dir
-    return runs[0]
-
-
-def _is_there(path: Path) -> bool:
-    """Whether anything has that name. Raises ``RunFolderError`` if its folder cannot be read."""
-    try:
-        os.lstat(path)
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise RunFolderError(f"cannot read {path}: {reason(error)}") from error
-    return True
+    return next((run_dir for run_dir in runs if os.path.lexists(run_dir.journal_path)), runs[0])
 
 
 def _matching(text: str) -> list[str]:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from amptui.base import strictjson
+from amptui.base.text import one_line
 from amptui.records import codec
 from amptui.records.codec import Codec
 from amptui.records.control import KINDS, REQUESTS, Request
@@ -20,8 +21,6 @@ MAX_REQUEST_BYTES = 64 * 1024
 
 MAX_LINE_BYTES = 256 * 1024**2
 """Limit of a run's line: a history has a few MiB, a record some hundred bytes."""
-
-_MAX_ERROR_CHARACTERS = 500
 
 LeaveKind = Literal["detached", "hung up"]
 """How a screen left: on purpose, or because its terminal was closed."""
@@ -135,7 +134,7 @@ def read(line: bytes) -> RunHello | History | RunError | Record | None:
         case {"history": state}:
             return History(state)
         case {"error": str(text)}:
-            return RunError(" ".join(text.split())[:_MAX_ERROR_CHARACTERS])
+            return RunError(one_line(text))
         case {
             "hello": {
                 "protocol": int(protocol),

@@ -44,8 +44,6 @@ class JournalReader(Iterable[Record]):
         """The beginning of a line whose end has not been read."""
         self._skips_line = False
         """The line that is being read is too long for a record."""
-        self._lacks_break = False
-        """The last record was read before its line break."""
 
     @property
     def at_end(self) -> bool:
@@ -103,7 +101,7 @@ class JournalReader(Iterable[Record]):
         self._file = open_to_read(self.path)
         self.size_bytes = os.fstat(self._file.fileno()).st_size
         self.damaged_lines = self.unknown_records = self.read_bytes = 0
-        self._rest, self._skips_line, self._lacks_break = b"", False, False
+        self._rest, self._skips_line = b"", False
 
     def _next_piece(self) -> bytes:
         assert self._file is not None, "opened before"
@@ -125,17 +123,6 @@ class JournalReader(Iterable[Record]):
                 yield record
         if len(self._rest) > strictjson.MAX_LINE_BYTES:
             self._rest, self._skips_line = b"", True  # its end is passed over with the next line break
-        if self._rest and not self._skips_line and self.at_end:
-            # A record that lacks only its line break is whole: its last brace is there.
-            try:
-                record = codec.loads(self._rest)
-            except ValueError:
-                record = None
-            else:
-                self._rest, self._lacks_break = b"", True
-                self.unknown_records += record is None
-            if record is not None:
-                yield record
         self.torn = bool(self._rest) or self._skips_line
 
     def _record(self, line: bytes) -> Record | None:
@@ -143,10 +130,6 @@ class JournalReader(Iterable[Record]):
             self._skips_line = False
             self.damaged_lines += 1
             return None
-        if self._lacks_break:
-            self._lacks_break = False
-            if not line:
-                return None
         try:
             record = codec.loads(line)
         except OtherFormError as error:

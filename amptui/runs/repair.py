@@ -30,10 +30,6 @@ def cut_after(journal: Path, step: int) -> int:
         with os.fdopen(open_file(journal, os.O_RDWR), "r+b") as file:
             cut = _where_to_cut(file, step)
             lost_steps = _move(file, cut, journal, step) if cut.at < _size(file) else 0
-            file.seek(max(0, _size(file) - 1))
-            if file.read(1) not in (b"", b"\n"):  # a complete last record may lack its line break
-                file.write(b"\n")
-                file.flush()
             os.fsync(file.fileno())
     except FileNotFoundError:
         return 0  # the journal was deleted: there is nothing to cut
@@ -95,7 +91,7 @@ class _Cut(NamedTuple):
 
 def _where_to_cut(file: BinaryIO, step: int) -> _Cut:
     cut: int | None = None
-    at, line, record = 0, b"", None
+    at, line = 0, b""
     for line in _lines(file):
         record = _record(line)
         if not isinstance(record, RunStarted) and getattr(record, "optimizer", False):
@@ -111,7 +107,7 @@ def _where_to_cut(file: BinaryIO, step: int) -> _Cut:
         ):
             cut = at
         at += len(line)
-    if cut is None and not line.endswith(b"\n") and record is None:
+    if cut is None and not line.endswith(b"\n"):
         return _Cut(at - len(line))  # incomplete
     return _Cut(at if cut is None else cut)
 

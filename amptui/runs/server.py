@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, Literal
 
 from amptui.base.errors import RunFolderError
 from amptui.base.fork import in_forks
+from amptui.base.text import one_line
 from amptui.records.control import Request
 from amptui.records.keeping import ViewersChanged
 from amptui.records.run import FORM
@@ -41,7 +42,7 @@ class Viewer:
         self.sending = False
         self.queue: deque[bytes] = deque()
         self._queued_bytes = 0
-        self._max_queued_bytes = MAX_QUEUED_BYTES
+        self.max_queued_bytes = MAX_QUEUED_BYTES
 
     @property
     def idle(self) -> bool:
@@ -58,20 +59,10 @@ class Viewer:
         return self.live and self.idle if self.introduced else not self.adopted
 
     def add(self, data: bytes) -> None:
-        """Queue whole lines."""
+        """Queue whole lines; if too many are waiting, drop them: a new history will replace them."""
         self.queue.append(data)
         self._queued_bytes += len(data)
-
-    def add_history(self, line: bytes) -> None:
-        """Queue the history; what is published later follows it."""
-        self._max_queued_bytes = MAX_QUEUED_BYTES + len(line)
-        self.add(line)
-        self.live = True
-
-    def add_published(self, lines: bytes) -> None:
-        """Queue published lines; if too many are waiting, drop them: a new history will replace them."""
-        self.add(lines)
-        if self._queued_bytes > self._max_queued_bytes:
+        if self._queued_bytes > self.max_queued_bytes:
             self.fall_behind()
 
     def fall_behind(self) -> None:
@@ -105,8 +96,6 @@ _CHECK_SECONDS = 1.0
 
 _LAST_WORD_SECONDS = 1.0
 """How long a screen that is turned away may take to read why."""
-
-_MAX_DETAIL_CHARACTERS = 200
 
 _Change = Literal["attached", "detached", "hung up", "lost", "refused"]
 
@@ -173,7 +162,7 @@ class Server:
         with self._lock:
             for viewer in self._connected:
                 if viewer.live and lines:
-                    viewer.add_published(lines)
+                    viewer.add(lines)
             self._lock.notify_all()
         if time.monotonic() >= self._history_due:
             self._send_history(history)
@@ -237,7 +226,9 @@ class Server:
         self._history_due = now + (now - began) / HISTORY_SHARE
         with self._lock:
             for viewer in waiting:
-                viewer.add_history(line or _refusal(why))
+                viewer.max_queued_bytes = MAX_QUEUED_BYTES + len(line)
+                viewer.add(line or _refusal(why))
+                viewer.live = True  # what is published later follows the history
                 viewer.over = not line
             self._lock.notify_all()
 
@@ -355,9 +346,9 @@ class Server:
             self._connected.remove(viewer)
             self._lock.notify_all()
             if viewer.introduced:
-                self._tell(change, _one_line(why))
+                self._tell(change, one_line(why))
         if why and not viewer.introduced:
-            self._tell_refusal(_one_line(why))
+            self._tell_refusal(one_line(why))
 
     def _tell_refusal(self, why: str) -> None:
         now = time.monotonic()
@@ -379,12 +370,8 @@ def _messages(requests: BinaryIO) -> Iterator[protocol.Hello | protocol.Ask | Le
         raise ProtocolError(f"a line of more than {protocol.MAX_REQUEST_BYTES} bytes")
 
 
-def _one_line(why: str) -> str:
-    return " ".join(why.split())[:_MAX_DETAIL_CHARACTERS]
-
-
 def _refusal(why: str) -> bytes:
-    return protocol.error_line(_one_line(why))
+    return protocol.error_line(one_line(why))
 
 
 def _hang_up(viewer: Viewer) -> None:
