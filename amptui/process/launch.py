@@ -9,7 +9,7 @@ import signal
 import socket
 import stat
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,7 +93,9 @@ def plan_resumed(given: Mapping[str, Any], text: str) -> Plan:
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         what = f"{folder.run_json_path} does not hold the options of the run"
         raise RunFolderError(what, hint="start a new run") from error
-    saved = _with_rank_batch(saved, given.get("nproc", saved.nproc), folder.path.name)
+    if given.get("nproc", saved.nproc) != saved.nproc:  # each rank's part follows from the checkpoint
+        settings = {name: value for name, value in saved.settings.items() if name != "batch_size"}
+        saved = replace(saved, batch_size=None, settings=settings)
     if "model" in given:
         given = {**given, "model": parse_model(given["model"]).anywhere}
     if not is_own(folder.path):  # the command line has to name the files that resuming it touches
@@ -114,30 +116,6 @@ def plan_resumed(given: Mapping[str, Any], text: str) -> Plan:
         refuse_unsupported(request, request.nproc)
     _check_weights(request, folder.path)
     return Plan(request, parse_model(request.model), folder)
-
-
-def _with_rank_batch(saved: TrainRequest, ranks: int, run: str) -> TrainRequest:
-    """``saved`` with the batch size of each of ``ranks``, if it names one: the global batch stays.
-
-    Raises UsageError if they cannot have equal parts of it.
-    """
-    if ranks == saved.nproc:
-        return saved
-
-    def part(batch_size: int) -> int:
-        whole = batch_size * saved.nproc
-        if whole % ranks:
-            what = (
-                f"--nproc {ranks}: {run} has a global batch of {whole:,} samples, which {ranks} ranks cannot"
-            )
-            raise UsageError(f"{what} share equally", hint="use another number of ranks")
-        return whole // ranks
-
-    settings = dict(saved.settings)
-    if settings.get("batch_size", "").isdecimal():
-        settings["batch_size"] = str(part(int(settings["batch_size"])))
-    batch_size = None if saved.batch_size is None else part(saved.batch_size)
-    return replace(saved, batch_size=batch_size, settings=settings)
 
 
 def _check_weights(request: TrainRequest, run_dir: Path | None) -> None:
@@ -275,24 +253,16 @@ def attach(
         raise UsageError("attach needs a terminal", hint="`amptui runs` lists runs without one")
     from amptui.runs.socket_place import connect_to_live
 
-    run: LocalRun | RemoteRun
+    options: dict[str, Any] = {"attached": True, "quiet": quiet, "webhook": webhook}
     if ":" in text:
         from amptui.runs.remote import connect, remote_of
 
-        remote = remote_of(text, remote_command)
-        if remote is not None:
-            run = RemoteRun(remote, connect(remote))
-            try:
-                watched = watch_run(
-                    run.connection, run, frames_per_second, attached=True, quiet=quiet, webhook=webhook
-                )
-            finally:
-                run.close()
-            return _conclude(watched, run, None)
-    folder = live_run(text).path
-    run = LocalRun(folder)
-    connection = connect_to_live(folder)
-    watched = watch_run(connection, run, frames_per_second, attached=True, quiet=quiet, webhook=webhook)
+        if (remote := remote_of(text, remote_command)) is not None:
+            with closing(RemoteRun(remote, connect(remote))) as far_run:
+                watched = watch_run(far_run.connection, far_run, frames_per_second, **options)
+            return _conclude(watched, far_run, None)
+    run = LocalRun(live_run(text).path)
+    watched = watch_run(connect_to_live(run.folder), run, frames_per_second, **options)
     return _conclude(watched, run, None)
 
 

@@ -43,7 +43,7 @@ class LocalRun:
     """The command that lists its machine's runs."""
 
     def __init__(self, folder: Path, why_lost: Callable[[], str] = str) -> None:
-        self._folder = folder
+        self.folder = folder
         self._why_lost = why_lost
         self._max_restarts = 0
         self.folder_name = str(folder)
@@ -65,7 +65,7 @@ class LocalRun:
         try:
             while not left() and time.monotonic() < limit:
                 with suppress(RunFolderError):
-                    return connect(self._folder)
+                    return connect(self.folder)
                 time.sleep(_RECONNECT_SECONDS)
         finally:
             self.waiting = ""
@@ -75,7 +75,7 @@ class LocalRun:
         """All records of a run that has ended; none of one that may still live."""
         from amptui.runs.reader import JournalReader
 
-        path = RunDir(self._folder).journal_path
+        path = RunDir(self.folder).journal_path
         return JournalReader(path) if not self._is_held(_LAST_RECORD_SECONDS) and path.exists() else ()
 
     def is_live(self) -> bool:
@@ -84,7 +84,7 @@ class LocalRun:
 
     def _is_held(self, patience_seconds: float) -> bool:
         limit = time.monotonic() + patience_seconds
-        while holder(self._folder) is not None:
+        while holder(self.folder) is not None:
             if time.monotonic() > limit:
                 return True
             time.sleep(0.02)
@@ -100,7 +100,7 @@ class LocalRun:
         """Why a connected run is silent, and what to do; empty if that is not known."""
         import psutil
 
-        process = holder(self._folder)
+        process = holder(self.folder)
         if process is not None and process.pid is not None and process.is_here:
             with suppress(psutil.Error):
                 if psutil.Process(process.pid).status() == psutil.STATUS_STOPPED:

@@ -202,7 +202,6 @@ class RankThread(TrainingThread):
         from amptui.device.accelerator import enter_device
         from amptui.engine import setup
         from amptui.engine.description import device_name, gpu_uuid
-        from amptui.ranks.agreement.checkpoints import check_folder
         from amptui.ranks.group import RankGroup
         from amptui.ranks.parallel.data_parallel import DataParallel
         from amptui.ranks.store.launcher_store import meet_at_start
@@ -239,9 +238,6 @@ class RankThread(TrainingThread):
         # Watch the other ranks, and let them watch this one.
         self._group.progress.activity = self._activity
         self._watch = self._group.watch(self._thread, self._emit, self._end_from_watch)
-        if self._checkpoints_path is not None:
-            run_dir, all_write = self._checkpoints_path.parent, self._request.fsdp
-            check_folder(self._group, run_dir, all_write=all_write, warn=self._warn)
         self.control.join(self._group.board(), self._group)
         return choices
 

@@ -6,9 +6,7 @@ writes its own parts first, and rank 0's file makes them count: nothing is gathe
 """
 
 import io
-import os
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -17,8 +15,7 @@ from typing import Any
 
 import torch
 
-from amptui.base.errors import RunFolderError
-from amptui.base.runfiles import open_file, opened_folder
+from amptui.base.runfiles import opened_folder
 from amptui.engine.checkpoint.file import Checkpoint, Place
 from amptui.engine.checkpoint.shards import Shards, remove_shards, shards_name, write_part
 from amptui.engine.checkpoint.states import Part
@@ -35,13 +32,6 @@ _LAST_SHARDS = "last checkpoint"
 
 _FILE, _TROUBLE = "file", "trouble"
 """What a rank tells of its parts of a sharded model besides its random states."""
-
-_PATIENCE_SECONDS = 5.0
-"""A file of another machine may take a moment to be seen: NFS keeps what a folder held for seconds."""
-
-_POLL_SECONDS = 0.25
-
-_SIGN = "folder"
 
 
 class RankCheckpoints(CheckpointWriter):
@@ -95,9 +85,9 @@ class RankCheckpoints(CheckpointWriter):
 
     def send_states(self, states: dict[str, Any], take: Callable[[], list[Part]]) -> None:  # noqa: ARG002
         """The part of the other ranks."""
-        self._send(states)
+        self._send(states, dict)
 
-    def _send(self, states: dict[str, Any], write: Callable[[], dict[str, Any]] = dict) -> None:
+    def _send(self, states: dict[str, Any], write: Callable[[], dict[str, Any]]) -> None:
         """Hand in ``states`` in a thread, with what ``write`` returns there."""
         self._begin()
         with self._lock:
@@ -258,29 +248,3 @@ class ShardedCheckpoints(RankCheckpoints):
         folder = self._shards_folder
         with suppress(OSError), opened_folder(folder.parent) as opened:
             remove_shards(folder.name, folder=opened)
-
-
-def check_folder(group: RankGroup, run_dir: Path, *, all_write: bool, warn: Callable[[str], object]) -> None:
-    """Let rank 0 put a file into ``run_dir`` and the others look for it.
-
-    If one does not see it, ``warn``; raises RunFolderError where ``all_write`` there.
-    """
-    sign = run_dir / f".ranks-{os.urandom(8).hex()}"  # no other machine has such a file
-    if group.world.leads:
-        with suppress(OSError):  # where nothing can be written, that is told elsewhere
-            os.close(open_file(sign, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
-        group.tell(_SIGN, sign.name if sign.exists() else "")
-    seen, limit = run_dir / group.hear(_SIGN), time.monotonic() + _PATIENCE_SECONDS
-    while not seen.exists() and time.monotonic() < limit:
-        time.sleep(_POLL_SECONDS)
-    blind = [rank for rank, sees in enumerate(group.gather(seen.exists())) if not sees]
-    if group.world.leads:
-        sign.unlink(missing_ok=True)
-    if not blind:
-        return
-    who = f"rank {blind[0]}" + (f" and {len(blind) - 1:,} more ranks" if len(blind) > 1 else "")
-    what = f"{who}, on {group.places[blind[0]].host}, {'do' if len(blind) > 1 else 'does'} not see {run_dir}"
-    hint = "use a folder that all machines share (--run-dir)"
-    if all_write:
-        raise RunFolderError(f"{what}: with --fsdp each writes its part of a checkpoint there", hint=hint)
-    warn(f"{what}: only a run whose ranks all see it can be resumed or started again; {hint}")

@@ -25,7 +25,7 @@ from amptui.ranks.ends.progress import (
     stacks_taken,
 )
 from amptui.ranks.failure import PeerEndedError
-from amptui.ranks.store.launcher_store import ENDED, LauncherStore
+from amptui.ranks.store.launcher_store import ENDED, FIRST_END, LauncherStore
 from amptui.ranks.store.place import Place
 from amptui.ranks.world import World
 from amptui.records.ranks import PHASE_WORDS
@@ -84,15 +84,15 @@ class PeerEnds:
 
     def first(self) -> PeerEndedError | None:
         """The rank that told of an error, or whose process is gone without a word; None if none has."""
-        first: tuple[int, Any, str] | None = None
-        with suppress(RuntimeError):
-            first = self._launcher.first_end()
-        if first is not None and first[0] != self._world.rank:
-            rank, how, text = first
-            if how == "cut off":  # it is not to blame, and nobody knows who is
-                return PeerEndedError(-1, "waited", "", f"rank {rank} lost the others: {text}")
-            return PeerEndedError(rank, how, text, f"rank {rank}: {text}")
         store = self._launcher.store
+        with suppress(RuntimeError):
+            own_rank = self._world.rank
+            first: Any = json.loads(store.get(FIRST_END)) if store.check([FIRST_END]) else (own_rank, "", "")
+            rank, how, text = first
+            if rank != own_rank and how == "cut off":  # it is not to blame, and nobody knows who is
+                return PeerEndedError(-1, "waited", "", f"rank {rank} lost the others: {text}")
+            if rank != own_rank:
+                return PeerEndedError(rank, how, text, f"rank {rank}: {text}")
         for rank, place in enumerate(self.places):
             if place.is_gone and not self._has_told(rank):
                 detail = f"pid {place.pid} is gone"

@@ -58,7 +58,9 @@ class WeightsHash:
                 matrices.append(flat[:whole].view(torch.int64).view(-1, _ROW_WORDS))
             if whole < flat.numel():
                 rests[flat.dtype].append(flat[whole:])
-        matrices += [_padded(torch.cat(pieces)) for pieces in rests.values()]
+        for rest in map(torch.cat, rests.values()):
+            padding = -rest.numel() % (_ROW_WORDS * 8 // rest.itemsize)
+            matrices.append(nn.functional.pad(rest, (0, padding)).view(torch.int64).view(-1, _ROW_WORDS))
         if not matrices:
             return torch.zeros((), dtype=torch.int64, device="cpu")
         rows = [matrix.sum(1) for matrix in matrices]
@@ -91,12 +93,6 @@ def _integers(parameter: Tensor) -> Tensor:
     if flat.storage_offset() * flat.itemsize % 8:
         flat = flat.clone()
     return flat.view(_INTEGERS[flat.itemsize])
-
-
-def _padded(flat: Tensor) -> Tensor:
-    """The same bit patterns and zeros, in rows of 64-bit words."""
-    row = _ROW_WORDS * 8 // flat.itemsize
-    return nn.functional.pad(flat, (0, -flat.numel() % row)).view(torch.int64).view(-1, _ROW_WORDS)
 
 
 class WeightsCheck:
@@ -176,12 +172,4 @@ class WeightsCheck:
 
     def _take(self, step: int, value: int, cost_seconds: float) -> None:
         self._cadence.charge(cost_seconds)
-        self._newest = step, float(_mixed(value) >> 12)
-
-
-def _mixed(value: int) -> int:
-    """64 bits, of which every one depends on every one of ``value``; different for different values."""
-    value &= (1 << 64) - 1
-    for shift, factor in zip((30, 27), _MIXERS, strict=True):
-        value = (value ^ (value >> shift)) * factor & (1 << 64) - 1
-    return value ^ (value >> 31)
+        self._newest = step, float(value % (1 << 64) >> 12)

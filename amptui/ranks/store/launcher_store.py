@@ -52,12 +52,6 @@ _LATE_SECONDS = 30.0
 _READ_SECONDS = 2.0
 """How long rank 0 stays with its last word, where the store ends with its process."""
 
-_CONNECTIONS = 2
-"""Of each rank to each other one: gloo keeps one for torch's default group, and one for ours."""
-
-_OWN_FILES = 256
-"""What a process has open besides: files, sockets, workers, CUDA."""
-
 _PLAN, _OVER, _CAUSE = "amptui/plan", "amptui/over", "amptui/cause"
 
 _CALL = "amptui/call"
@@ -155,13 +149,6 @@ class LauncherStore:
         with suppress(RuntimeError):
             self._lasting.compare_set(_CAUSE, "", cause)
 
-    def first_end(self) -> tuple[int, str, str] | None:
-        """The first rank of all that told of an end of its own: which, how, and its words."""
-        if not self.store.check([FIRST_END]):
-            return None
-        rank, how, text = json.loads(self.store.get(FIRST_END))
-        return rank, how, text
-
 
 def rank_0_store(world: World) -> Store:
     """A connection to the store in rank 0's process, once the ranks have met."""
@@ -177,9 +164,11 @@ def meet_at_start(world: World, stopping: Callable[[], bool] = lambda: False) ->
     The launcher's store may hold what the ranks before these have told. So rank 0 opens a store of its own
     and calls the others there; a call of a rank 0 that has ended leads to nobody. Launchers of several
     machines may count restarts differently: the highest number counts. Raises DeviceError if rank 0 ends
-    meanwhile, if this process is asked to stop, or if it may not open enough files.
+    meanwhile, or if this process is asked to stop.
     """
-    _allow_open_files(world.size, keeps_store=world.leads)
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):  # each rank has two connections to every other one
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
     store = _launcher_store(leads=world.leads)
     late = _Late(world, stopping)
     try:
@@ -323,19 +312,3 @@ def _listens(host: str, port: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def _allow_open_files(ranks: int, *, keeps_store: bool) -> None:
-    """Raise this process's soft limit of open files, if so many ``ranks`` need more.
-
-    One that ``keeps_store`` also has two connections of each rank. Raises DeviceError if the hard limit is
-    lower: gloo would fail in the middle of connecting.
-    """
-    needed = _OWN_FILES + (_CONNECTIONS + 2 * keeps_store) * ranks
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= needed:
-        return
-    if hard != resource.RLIM_INFINITY and hard < needed:
-        what = f"{ranks:,} ranks need {needed:,} open files in each process, and the limit is {hard:,}"
-        raise DeviceError(what, hint="raise it (ulimit -Hn, LimitNOFILE)")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
