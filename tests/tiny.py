@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 from amptui import Data, DataRequest, Experiment
 from amptui.data.sources import Arrays, Source
 from amptui.engine import setup
+from amptui.engine.checkpoint.file import Checkpoint
 from amptui.engine.checkpoint.resume import newest_checkpoint, restore
 from amptui.engine.checkpoint.writer import CheckpointWriter
 from amptui.engine.precision import unsupported_precisions
@@ -208,6 +209,7 @@ def train(
     interactive: bool = False,
     checkpoints: Path | None = None,
     look_interval_seconds: float = 0.0,
+    start: Checkpoint | None = None,
     **options: Any,
 ) -> Outcome:
     """Run the loop in this thread; with a folder for checkpoints, ``options`` are the writer's.
@@ -224,9 +226,15 @@ def train(
         log.emit,
         interactive=interactive,
         writer=writer,
+        start=start,
         look_interval_seconds=look_interval_seconds,
     )
-    return _run(trainer, prepared)
+    try:
+        return trainer.run()
+    finally:  # whatever test collects a DataLoader's workers later waits 5 s for each
+        for batches in (prepared.training, prepared.validation):
+            if batches is not None:
+                batches.close()
 
 
 def log_of(
@@ -244,46 +252,17 @@ def log_of(
 
 
 def resume(
-    prepared: Prepared,
-    folder: Path,
-    log: Log,
-    control: Control | None = None,
-    *,
-    interactive: bool = False,
-    **options: Any,
+    prepared: Prepared, folder: Path, log: Log, control: Control | None = None, **options: Any
 ) -> Outcome:
     """Go on from the newest checkpoint in this thread, as the worker does it."""
-    control = control or Control()
 
     def say(text: str) -> None:
         log.emit(Note(time=time.time(), severity="warning", text=text))
 
     checkpoint = newest_checkpoint(folder, say)
     prepared, start = restore(checkpoint, prepared, say)
-    options = {"epoch_budget": math.inf, **options}
-    writer = CheckpointWriter(
-        folder, control=control, emit=log.emit, resumed_from=checkpoint.place, **options
-    )
-    trainer = Trainer(
-        prepared,
-        control,
-        log.emit,
-        interactive=interactive,
-        writer=writer,
-        start=start,
-        look_interval_seconds=0,
-    )
-    return _run(trainer, prepared)
-
-
-def _run(trainer: Trainer, prepared: Prepared) -> Outcome:
-    """Train, and end the DataLoader's workers: whatever test collects them later waits 5 s for each."""
-    try:
-        return trainer.run()
-    finally:
-        for batches in (prepared.training, prepared.validation):
-            if batches is not None:
-                batches.close()
+    options = {"checkpoints": folder, "resumed_from": checkpoint.place, **options}
+    return train(prepared, log, control, start=start, **options)
 
 
 def losses(log: Log) -> list[float | None]:

@@ -1,11 +1,10 @@
 """Limits of containers as the kernel writes them."""
 
-import os
 from pathlib import Path
 
 import pytest
 
-from amptui.base.cores import Cores, Limits, read_cores, read_limits
+from amptui.base.cores import Cores, Limits, read_limits
 
 GIB = 2**30
 
@@ -64,8 +63,3 @@ def test_the_narrower_of_cpu_set_and_quota_counts(
 ) -> None:
     cores = Cores(machine=64, allowed=allowed, limit=limit)
     assert (cores.usable, cores.seconds) == (usable, seconds)
-
-
-def test_where_there_is_no_affinity_mask_all_cores_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(os, "sched_getaffinity", raising=False)  # as on macOS
-    assert read_cores(Limits(cores=None, memory_bytes=None)).allowed == os.cpu_count()

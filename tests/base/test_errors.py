@@ -7,16 +7,7 @@ import pytest
 from amptui.base import errors
 
 
-@pytest.mark.parametrize(
-    ("kind", "status"),
-    [
-        (errors.UsageError, 2),
-        (errors.ExperimentError, 1),
-        (errors.DataError, 1),
-        (errors.DeviceError, 1),
-        (errors.RunFolderError, 1),
-    ],
-)
+@pytest.mark.parametrize(("kind", "status"), [(errors.UsageError, 2), (errors.DataError, 1)])
 def test_an_error_says_what_and_how_to_mend_it(kind: type[errors.AmptuiError], status: int) -> None:
     error = kind("no model file x.py", hint="check the path")
     assert str(error) == "no model file x.py; check the path"
