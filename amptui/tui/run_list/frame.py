@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from amptui.base import units
 from amptui.base.text import printable
@@ -14,7 +14,17 @@ from amptui.tui.canvas import Canvas, text_width
 from amptui.tui.keys import Key
 from amptui.tui.overlays.overlay import open_box
 from amptui.tui.panels import footer
-from amptui.tui.panels.phrases import Phrase, Word, end_of, fitting, quiet, wrapped, write, write_right
+from amptui.tui.panels.phrases import (
+    Phrase,
+    Word,
+    end_of,
+    fitting,
+    phrase,
+    quiet,
+    wrapped,
+    write,
+    write_right,
+)
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.sparkline import draw_sparkline
 from amptui.tui.run_list.entry import RemovalPlan, RowState, RunEntry, RunRow
@@ -68,7 +78,7 @@ _MIN_NAME, _MAX_NAME = 20, 80
 _WANTED_NAME = 28
 """No column is left out for a longer name, such as a path: its end tells it apart."""
 
-_MIN_SPARKLINE, _MAX_SPARKLINE = 8, 24
+_MAX_SPARKLINE = 24
 
 _MAX_HOST = 40
 
@@ -160,34 +170,35 @@ def draw(canvas: Canvas, state: ListState) -> None:
 
 
 def _draw_header(canvas: Canvas, state: ListState) -> None:
-    counts = [
-        Phrase((Word(f"{units.count(state.live)} live", Style.STRONG),), 0),
-        Phrase((Word(f"{units.count(state.ended)} ended"),), 1),
-    ]
-    if state.selected:
-        counts.append(Phrase((Word(f"{len(state.selected)} selected", Style.KEY),), 2))
-    shown = counts if state.entries is not None else []
+    shown = []
+    if state.entries is not None:
+        shown = [
+            phrase(f"{units.count(state.live)} live", Style.STRONG),
+            phrase(f"{units.count(state.ended)} ended", rank=1),
+        ]
+        if state.selected:
+            shown.append(phrase(f"{len(state.selected)} selected", Style.KEY, 2))
     host = [Word(" on ", Style.DIM), Word(end_of(printable(state.host), _MAX_HOST))] if state.host else []
     title = Phrase((Word("amptui runs", Style.DIM), *host), 3)
     write(canvas, 1, 0, fitting([title, *shown], canvas.width - 2))
     if state.pattern and not state.is_typing:
-        room = canvas.width - 3 - sum(phrase.width + _GAP for phrase in [title, *shown])
+        room = canvas.width - 3 - sum(part.width + _GAP for part in [title, *shown])
         matching = f"{units.count(len(state.entries or ()))} match /{printable(state.pattern)}"
         if text_width(matching) <= room:
-            write_right(canvas, 0, [Phrase((Word(matching, Style.KEY),))], margin=1)
+            write_right(canvas, 0, [phrase(matching, Style.KEY)], margin=1)
 
 
 # ----------------------------------------------------------------------------------------- the table
 
 
-@dataclass(frozen=True, slots=True)
-class _Column:
+class _Column(NamedTuple):
     heading: str
     worth: int
     """If the screen is too narrow, the column that is worth least is left out first."""
     text: Callable[[RunRow, float], str]
+    """Of a row, at a time in Unix seconds."""
     style: Callable[[RunRow], int] = lambda _row: int(Style.TEXT)
-    align: Literal["left", "right"] = "left"
+    align: Literal["left", "right"] = "right"
     min_width: int = 0
     """So that the columns do not move while a run goes on."""
     is_local: bool = False
@@ -198,19 +209,11 @@ def _precision(row: RunRow, _now: float) -> str:
     return f"{precision_glyph(row.precision)} {printable(row.precision)}" if row.precision else ""
 
 
-def _step(row: RunRow, _now: float) -> str:
-    return "" if row.step is None else units.count(row.step)
-
-
 def _done(row: RunRow, _now: float) -> str:
     """``6%``; empty for a run without a length, and beyond its original goal."""
     if row.step is None or not row.total_steps or row.step > row.total_steps:
         return ""
     return units.percent(row.step / row.total_steps)
-
-
-def _loss(row: RunRow, _now: float) -> str:
-    return "" if row.loss is None else units.loss(row.loss)
 
 
 def _age(row: RunRow, now: float) -> str:
@@ -221,13 +224,9 @@ def _age(row: RunRow, now: float) -> str:
     return "now" if seconds < _NOW_SECONDS else _span(seconds)
 
 
-def _took(row: RunRow, _now: float) -> str:
-    return "" if row.seconds is None else _span(row.seconds)
-
-
-def _span(seconds: float) -> str:
+def _span(seconds: float | None) -> str:
     """``41 s``, ``3 min``, ``26 h``, ``3 d``; empty for the times of a forged journal."""
-    if not math.isfinite(seconds):
+    if seconds is None or not math.isfinite(seconds):
         return ""
     whole = max(0, int(seconds))
     for limit, one, unit in _SPANS:
@@ -236,111 +235,93 @@ def _span(seconds: float) -> str:
     return f"{units.count(whole // 86_400)} d"
 
 
+def _curve(_row: RunRow, _now: float) -> str:
+    """Nothing: the newest losses are drawn there."""
+    return ""
+
+
 _COLUMNS = (
     _Column(
         "state",
         9,
         lambda row, _now: row.state,
         lambda row: _STATE_STYLES.get(row.state, Style.TEXT),
+        "left",
         min_width=8,
     ),
-    _Column("model", 1, lambda row, _now: printable(row.model or "")),
-    _Column("precision", 5, _precision, lambda row: int(precision_style(row.precision)), min_width=9),
-    _Column("step", 4, _step, align="right", min_width=6),
-    _Column("done", 8, _done, align="right", min_width=4),
-    _Column("loss", 7, _loss, align="right", min_width=7, is_local=True),
-    _Column("took", 2, _took, align="right", min_width=6),
-    _Column("age", 3, _age, align="right", min_width=6),
+    _Column("model", 1, lambda row, _now: printable(row.model or ""), align="left"),
+    _Column("precision", 5, _precision, lambda row: int(precision_style(row.precision)), "left", min_width=9),
+    _Column("step", 4, lambda row, _now: "" if row.step is None else units.count(row.step), min_width=6),
+    _Column("done", 8, _done, min_width=4),
+    _Column(
+        "loss",
+        7,
+        lambda row, _now: "" if row.loss is None else units.loss(row.loss),
+        min_width=7,
+        is_local=True,
+    ),
+    _Column("recently", 6, _curve, align="left", is_local=True),
+    _Column("took", 2, lambda row, _now: _span(row.seconds), min_width=6),
+    _Column("age", 3, _age, min_width=6),
 )
-"""The columns after the name; the curve of the loss stands after the loss."""
-
-_CURVE_WORTH = 6
-_LOSS = 5
-"""The place of the loss among the columns."""
+"""The columns after the name."""
 
 _MAX_CELL = 24
 """A longer text, such as a model's name, leaves no room for others: its column is as wide at most."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Table:
-    """What of the table fits on the screen."""
-
-    columns: Sequence[int]
-    """Places in ``_COLUMNS``."""
-    widths: Sequence[int]
-    """Of all columns."""
-    name_width: int
-    curve_width: int
-    """0 if it does not fit."""
-
-
 def _draw_runs(canvas: Canvas, state: ListState, entries: Sequence[RunEntry]) -> None:
     shown = entries[state.top : state.top + canvas.height - 1]
     rows = [state.row(entry) for entry in shown]
-    texts = [["" if row is None else column.text(row, state.now) for column in _COLUMNS] for row in rows]
-    columns = [at for at, column in enumerate(_COLUMNS) if not (column.is_local and state.host)]
+    texts = {
+        column: ["" if row is None else column.text(row, state.now) for row in rows]
+        for column in _COLUMNS
+        if not (column.is_local and state.host)
+    }
     longest_name = max(text_width(entry.name) for entry in shown)
-    table = _fitted(texts, columns, longest_name, canvas.width - 2 - _MARKS)
-    _draw_headings(canvas, table)
-    for y, (entry, row, line) in enumerate(zip(shown, rows, texts, strict=True), 1):
+    widths, name_width = _fitted(texts, longest_name, canvas.width - 2 - _MARKS)
+    x = 1 + _MARKS
+    canvas.text(x, 0, "run", Style.DIM)
+    for y, entry in enumerate(shown, 1):
         here = state.top + y - 1 == state.cursor
         canvas.text(1, y, "▸" if here else " ", Style.KEY)
         canvas.text(2, y, "◆" if entry.run in state.selected else " ", Style.KEY)
-        name = end_of(printable(entry.name), table.name_width)
-        canvas.text(1 + _MARKS, y, name, Style.STRONG if here else Style.TEXT, width=table.name_width)
-        if row is not None:
-            _draw_row(canvas.rows(y, 1), table, row, line)
+        name = end_of(printable(entry.name), name_width)
+        canvas.text(x, y, name, Style.STRONG if here else Style.TEXT, width=name_width)
+    x += name_width
+    for column, width in widths.items():
+        x += _GAP
+        canvas.text(x, 0, column.heading, Style.DIM, width=width, align=column.align)
+        for y, (row, text) in enumerate(zip(rows, texts[column], strict=True), 1):
+            if row is not None and column.text is _curve:
+                draw_sparkline(canvas, x, y, width, row.losses, precision_style(row.precision))
+            elif row is not None:
+                canvas.text(x, y, text, column.style(row), width=width, align=column.align)
+        x += width
 
 
-def _draw_headings(canvas: Canvas, table: _Table) -> None:
-    canvas.text(1 + _MARKS, 0, "run", Style.DIM)
-    x = 1 + _MARKS + table.name_width
-    for at in table.columns:
-        column = _COLUMNS[at]
-        x = canvas.text(x + _GAP, 0, column.heading, Style.DIM, width=table.widths[at], align=column.align)
-        if at == _LOSS and table.curve_width:
-            canvas.text(x + _GAP, 0, "recently", Style.DIM)
-            x += _GAP + table.curve_width
-
-
-def _draw_row(canvas: Canvas, table: _Table, row: RunRow, texts: Sequence[str]) -> None:
-    x = 1 + _MARKS + table.name_width
-    for at in table.columns:
-        column = _COLUMNS[at]
-        x = canvas.text(x + _GAP, 0, texts[at], column.style(row), width=table.widths[at], align=column.align)
-        if at == _LOSS and table.curve_width:
-            style = precision_style(row.precision)
-            draw_sparkline(canvas, x + _GAP, 0, table.curve_width, row.losses, style)
-            x += _GAP + table.curve_width
-
-
-def _fitted(texts: Sequence[Sequence[str]], wanted: Sequence[int], longest_name: int, room: int) -> _Table:
-    """Those of the ``wanted`` columns that fit in ``room`` cells beside the names.
+def _fitted(
+    texts: Mapping[_Column, Sequence[str]], longest_name: int, room: int
+) -> tuple[dict[_Column, int], int]:
+    """The columns that fit in ``room`` cells beside the names, each with its width, and the names' width.
 
     The curve of the loss and the names get the rest.
     """
-    widths = [
-        min(_MAX_CELL, max(len(column.heading), column.min_width, *(text_width(line[at]) for line in texts)))
-        for at, column in enumerate(_COLUMNS)
-    ]
+    widths = {
+        column: min(_MAX_CELL, max(len(column.heading), column.min_width, *map(text_width, cells)))
+        for column, cells in texts.items()
+    }
     name_width = min(max(longest_name, _MIN_NAME), _WANTED_NAME)
-    columns, curve_width = list(wanted), _MIN_SPARKLINE if _LOSS in wanted else 0
 
     def free() -> int:
-        used = sum(widths[at] + _GAP for at in columns) + (curve_width and curve_width + _GAP)
-        return room - name_width - used
+        return room - name_width - sum(width + _GAP for width in widths.values())
 
-    while free() < 0 and (curve_width or len(columns) > 1):
-        least = min(columns, key=lambda at: _COLUMNS[at].worth)
-        if curve_width and (_COLUMNS[least].worth > _CURVE_WORTH or _LOSS not in columns):
-            curve_width = 0
-        else:
-            columns.remove(least)
-    if curve_width:
-        curve_width += min(max(0, free()), _MAX_SPARKLINE - curve_width)
-    name_width = max(0, min(name_width + free(), longest_name, _MAX_NAME))
-    return _Table(columns=columns, widths=widths, name_width=name_width, curve_width=curve_width)
+    while free() < 0 and len(widths) > 1:
+        del widths[min(widths, key=lambda column: column.worth)]
+    for column, width in widths.items():
+        if column.text is _curve:
+            widths[column] = min(width + max(0, free()), _MAX_SPARKLINE)
+    return widths, max(0, min(name_width + free(), longest_name, _MAX_NAME))
 
 
 def _draw_detail(canvas: Canvas, state: ListState, entries: Sequence[RunEntry]) -> None:
@@ -360,16 +341,11 @@ def _draw_detail(canvas: Canvas, state: ListState, entries: Sequence[RunEntry]) 
 
 def _draw_footer(canvas: Canvas, state: ListState) -> None:
     if state.is_typing:
-        hints = [
-            Phrase((Word(key, Style.KEY), Word(f" {words}", Style.DIM)), 1) for key, words in _FILTER_HINTS
-        ]
         typed = end_of(printable(state.pattern), canvas.width // 2)
-        write(
-            canvas,
-            1,
-            0,
-            fitting([Phrase((Word(f"/{typed}", Style.STRONG), Word("▏"))), *hints], canvas.width - 2),
-        )
+        line = [Phrase((Word(f"/{typed}", Style.STRONG), Word("▏")))]
+        for key, words in _FILTER_HINTS:
+            line.append(Phrase((Word(key, Style.KEY), Word(f" {words}", Style.DIM)), 1))
+        write(canvas, 1, 0, fitting(line, canvas.width - 2))
         return
     footer.draw(canvas, EMPTY_VIEW, ScreenState(hints=_REMOTE_HINTS if state.host else _HINTS))
 

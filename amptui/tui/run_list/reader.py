@@ -77,7 +77,14 @@ class ListReader(ReadingThread):
         is_due = began >= self._reading_due
         for entry in self._wanted:
             last = self._reads.get(entry.run)
-            if last is None or last.is_live != entry.is_live or (is_due and _may_differ(last, entry)):
+            # What could not be read may be readable now.
+            may_differ = is_due and (
+                entry.is_live
+                or last is None
+                or last.written != entry.written
+                or last.row.state == "unreadable"
+            )
+            if last is None or last.is_live != entry.is_live or may_differ:
                 self._reads[entry.run] = _Read(entry.is_live, entry.written, entry.read())
                 self.rows = {run: read.row for run, read in self._reads.items()}
                 self.version += 1
@@ -89,8 +96,3 @@ class ListReader(ReadingThread):
         if len(self._reads) > _MAX_ROWS:
             shown = {entry.run for entry in self._wanted}
             self._reads = {run: read for run, read in self._reads.items() if run in shown}
-
-
-def _may_differ(last: _Read, entry: RunEntry) -> bool:
-    """Whether there is more to read than last time; what could not be read may be readable now."""
-    return entry.is_live or last.written != entry.written or last.row.state == "unreadable"

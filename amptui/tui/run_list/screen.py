@@ -1,7 +1,10 @@
 """The screen of the list of runs and its keys: it ends with what the user chose to do with which runs."""
 
+import asyncio
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -16,7 +19,6 @@ from amptui.tui.overlays.overlay import line_after
 from amptui.tui.run_list.entry import Chosen, RemovalPlan, RunEntry, RunSource
 from amptui.tui.run_list.frame import KEYS, MOVE, ListState, draw, page_rows
 from amptui.tui.run_list.reader import ListReader
-from amptui.tui.run_list.removals import Outcome, Removals
 
 FRAME_SECONDS = 0.25
 """From one look at what was read to the next."""
@@ -27,6 +29,9 @@ before a name with these letters types them."""
 
 MAX_COMPARED = 26
 """As many as there are letters for their groups."""
+
+Outcome = RemovalPlan | AmptuiError
+"""Of a removal: its plan, what was removed, or why it cannot be."""
 
 _ACTIONS = {press: key.action for key in KEYS for press in key.presses}
 
@@ -60,7 +65,10 @@ class RunListApp(CanvasApp):
         super().__init__(opening)
         self._source = source
         self._reader = ListReader(source)
-        self._removals = Removals(source)
+        self._planned = ""
+        """The run whose removal is being looked up."""
+        self._removing: dict[str, RunEntry] = {}
+        """The runs that are being deleted. A removal that is cut off leaves a run that can be removed."""
         place = place or Place()
         self._state = ListState(
             entries=None,
@@ -131,11 +139,13 @@ class RunListApp(CanvasApp):
         entries = self._reader.entries
         if entries is None:
             return
-        entries = self._removals.kept_in(entries)
+        if self._removing:
+            entries = _in_their_places(entries, self._removing)
         state = self._state
         live = sum(entry.is_live for entry in entries)
         runs = {entry.run for entry in entries} if state.selected else set()
-        shown = _matching(entries, state.pattern)
+        pattern = state.pattern.casefold()
+        shown = [entry for entry in entries if pattern in entry.name.casefold()] if pattern else entries
         cursor = next(
             (place for place, entry in enumerate(shown) if entry.run == self._run_under_cursor),
             min(state.cursor, max(0, len(shown) - 1)),
@@ -149,7 +159,7 @@ class RunListApp(CanvasApp):
             live=live,
             ended=len(entries) - live,
             rows=self._reader.rows,
-            removing=self._removals.running,
+            removing=tuple(self._removing),
             cursor=cursor,
             top=top,
             selected=tuple(run for run in state.selected if run in runs),
@@ -181,10 +191,10 @@ class RunListApp(CanvasApp):
             self._state = replace(self._state, message="")
             action = _ACTIONS[key]
             if action != "remove":
-                self._removals.forget_plan()
+                self._planned = ""
             await self.run_action(f"{action}('{key}')" if action == MOVE else action)
         elif key == "escape":
-            self._removals.forget_plan()
+            self._planned = ""
             self._state = replace(self._state, pattern="", message="")
         self._dashboard.repaint()
 
@@ -193,7 +203,7 @@ class RunListApp(CanvasApp):
         """The run under the cursor; None, and a word of it, if nothing can be done with it."""
         entries = self._state.entries
         entry = entries[self._state.cursor] if entries else None
-        if entry is not None and entry.run in self._removals.running:
+        if entry is not None and entry.run in self._removing:
             self._say("this run is being removed")
             return None
         return entry
@@ -253,9 +263,14 @@ class RunListApp(CanvasApp):
             self._say("this run is live: stop it before you remove it", "warning")
             return
         self._say(f"looking up what is in {entry.name}")
-        self._removals.plan(entry, partial(self._ask, entry))
+        if self._planned != entry.run:
+            self._planned = entry.run
+            _in_thread(partial(self._source.plan_removal, entry.run), partial(self._ask, entry))
 
     def _ask(self, entry: RunEntry, plan: Outcome) -> None:
+        if self._planned != entry.run:
+            return  # the user went on to something else
+        self._planned = ""
         self._say("")
         if isinstance(plan, AmptuiError):
             self._say(str(plan), "error")
@@ -272,9 +287,11 @@ class RunListApp(CanvasApp):
         self._say("")
         self._state = replace(self._state, removal=None)
         if key == "y" and self._asked_of is not None:
-            self._removals.remove(self._asked_of, plan, self._tell_removed)
+            self._removing[self._asked_of.run] = self._asked_of
+            _in_thread(partial(self._source.remove, plan), partial(self._tell_removed, self._asked_of.run))
 
-    def _tell_removed(self, removed: Outcome) -> None:
+    def _tell_removed(self, run: str, removed: Outcome) -> None:
+        del self._removing[run]
         if isinstance(removed, AmptuiError):
             self._say(str(removed), "error")
             self._is_leaving = False  # so that it can be read
@@ -282,12 +299,11 @@ class RunListApp(CanvasApp):
             stays = f"; {len(removed.left)} that are not the run's are kept" if removed.left else ""
             self._say(f"removed {removed.folder}{stays}")
         self._reader.list_again()
-        if self._is_leaving and not self._removals.running:
+        if self._is_leaving and not self._removing:
             self._leave("")
         self._dashboard.repaint()
 
     def action_filter(self) -> None:
-        """Let keys go into the filter."""
         self._state = replace(self._state, is_typing=True)
 
     def _type(self, key: str) -> None:
@@ -304,12 +320,11 @@ class RunListApp(CanvasApp):
         self._state = replace(self._state, pattern=pattern, top=0)
 
     def action_show_help(self) -> None:
-        """Open the help."""
         self._state = replace(self._state, shows_help=True)
 
     def action_leave(self) -> None:
         """Quit, once nothing is being removed; the second time at once."""
-        removing = len(self._removals.running)
+        removing = len(self._removing)
         if not removing or self._leaves_now:
             self._leave("")
             return
@@ -318,16 +333,35 @@ class RunListApp(CanvasApp):
         self._say(f"quits once {runs} removed; q again: at once, with the rest of the files kept")
 
     def _choose(self, chosen: Chosen) -> None:
-        if self._removals.running:
+        if self._removing:
             self._say("a run is being removed: open another when that is done")
             return
         self.chosen = chosen
         self._leave("")
 
 
-def _matching(entries: Sequence[RunEntry], pattern: str) -> Sequence[RunEntry]:
-    """The entries whose name has ``pattern`` in it, in capital letters or not."""
-    if not pattern:
-        return entries
-    pattern = pattern.casefold()
-    return [entry for entry in entries if pattern in entry.name.casefold()]
+def _in_their_places(entries: Sequence[RunEntry], removing: Mapping[str, RunEntry]) -> Sequence[RunEntry]:
+    """``entries``, in which the runs that are being deleted stand as and where they did before.
+
+    A removal holds a run's lock, changes its folder and deletes its journal: it would jump about.
+    """
+    others = [entry for entry in entries if entry.run not in removing]
+    live = [entry for entry in others if entry.is_live]
+    ended = [*(entry for entry in others if not entry.is_live), *removing.values()]
+    return [*live, *sorted(ended, key=lambda entry: -entry.written)]
+
+
+def _in_thread(work: Callable[[], RemovalPlan], take: Callable[[Outcome], object]) -> None:
+    """Have ``take`` called with what ``work`` returns: on a slow file system keys keep working."""
+    loop = asyncio.get_running_loop()
+
+    def run() -> None:
+        try:
+            outcome: Outcome = work()
+        except AmptuiError as error:
+            outcome = error
+        with suppress(RuntimeError):  # the screen has closed
+            loop.call_soon_threadsafe(take, outcome)
+
+    # A daemon: a file system that never answers must not keep the process.
+    threading.Thread(target=run, name="amptui-removal", daemon=True).start()
