@@ -3,13 +3,11 @@
 import ctypes
 import os
 import re
-import warnings
-from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from amptui.reports.doctor.check import Check, fine, one_line, poor
+from amptui.base.units import counted
+from amptui.reports.doctor.report import Check, fine, one_line, poor
 
 _MIN_DRIVERS = {11: "450", 12: "525", 13: "580"}
 """The oldest Linux driver that supports all minor versions of a CUDA: CUDA Toolkit release notes, table "CUDA
@@ -98,62 +96,47 @@ def read_cuda() -> Cuda:
     """Ask torch, the environment and the driver."""
     import torch
 
-    count = usable_gpus()
+    from amptui.device.accelerator import capabilities, default_device, device_count
+
+    count, torch_says, device = device_count("cuda"), "", default_device()
+    if not count:
+        try:
+            torch.cuda.init()
+        except (RuntimeError, AssertionError) as error:
+            torch_says = one_line(error)
     return Cuda(
         build=torch.version.cuda,
         rocm=torch.version.hip,
         gpu_count=count,
-        torch_says="" if count else _torch_refusal(),
+        torch_says=torch_says,
         visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
         driver=read_driver(initialize=not count),
-        other=_other_accelerator(),
+        other="" if device.type in ("cpu", "cuda") else capabilities(device).title,
     )
-
-
-def _other_accelerator() -> str:
-    from amptui.device.accelerator import capabilities, default_device
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        device = default_device()
-    return "" if device.type in ("cpu", "cuda") else capabilities(device).title
-
-
-def usable_gpus() -> int:
-    """How many GPUs torch can use; torch's warnings about it are suppressed."""
-    from amptui.device.accelerator import device_count
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return device_count("cuda")
 
 
 def check_driver(driver: Driver) -> list[Check]:
     """The driver's version, if there is a driver; `check_cuda` reports its absence."""
     if not driver.loaded_version and driver.cuda is None:
         return []
-    supports = f", supports CUDA up to {_dotted(driver.cuda)}" if driver.cuda else ""
-    version = driver.loaded_version
-    text = f"NVIDIA driver {version or 'of unknown version'}{supports}"
-    return [fine("driver", text, version=version, cuda=_dotted(driver.cuda) if driver.cuda else None)]
+    supports = f", supports CUDA up to {'.'.join(map(str, driver.cuda))}" if driver.cuda else ""
+    return [fine("driver", f"NVIDIA driver {driver.loaded_version or 'of unknown version'}{supports}")]
 
 
 def check_cuda(cuda: Cuda) -> Check:
     """Usable, or the root cause why not: fixing anything else first would change nothing."""
-    facts: dict[str, object] = {"usable": bool(cuda.gpu_count), "build": cuda.build}
     if cuda.gpu_count:
-        gpus = "1 GPU" if cuda.gpu_count == 1 else f"{cuda.gpu_count} GPUs"
         build = f"CUDA {cuda.build}" if cuda.build else f"ROCm {cuda.rocm}"
-        return fine("cuda", f"{build}: {gpus} available", **facts, gpus=cuda.gpu_count)
+        return fine("cuda", f"{build}: {counted(cuda.gpu_count, 'GPU')} available")
     if cuda.other:
-        return fine("cuda", f"not used: torch trains on {cuda.other}", **facts)
+        return fine("cuda", f"not used: torch trains on {cuda.other}")
     if cuda.build is None and not cuda.driver.shows_a_gpu:
-        return fine("cuda", "CPU-only build of torch, no NVIDIA GPU found", **facts)
+        return fine("cuda", "CPU-only build of torch, no NVIDIA GPU found")
     if cuda.build is None:
         reason = "this machine has an NVIDIA GPU, but torch is a CPU-only build"
-        return poor("cuda", reason, f"install a CUDA build of torch: {_CHOOSE_BUILD}", **facts)
+        return poor("cuda", reason, f"install a CUDA build of torch: {_CHOOSE_BUILD}")
     reason, hint = _without_library(cuda.driver) if not cuda.driver.library_found else _with_library(cuda)
-    return poor("cuda", f"training runs on the CPU: {reason}", hint, **facts, torch=cuda.torch_says)
+    return poor("cuda", f"training runs on the CPU: {reason}", hint)
 
 
 def _without_library(driver: Driver) -> tuple[str, str]:
@@ -176,18 +159,21 @@ def _without_library(driver: Driver) -> tuple[str, str]:
 
 def _with_library(cuda: Cuda) -> tuple[str, str]:
     """Why torch finds no GPU although the driver's library is there, and a hint."""
-    driver = cuda.driver
-    if cuda.visible_devices is not None and _hides_every_gpu(cuda.visible_devices.strip(), driver):
+    driver, visible = cuda.driver, cuda.visible_devices
+    # An empty or negative first entry hides every GPU; so does an index that does not exist.
+    names_none = driver.refusal == _NO_DEVICE and bool(driver.device_files)
+    if visible is not None and (not visible.strip() or visible.strip().startswith("-") or names_none):
         return (
-            f"CUDA_VISIBLE_DEVICES={cuda.visible_devices!r} hides every GPU",
+            f"CUDA_VISIBLE_DEVICES={visible!r} hides every GPU",
             "unset CUDA_VISIBLE_DEVICES, or set it to a GPU that `nvidia-smi -L` lists",
         )
     # A driver supports every build for its own major CUDA version and for older ones.
     needed = int((cuda.build or "0").split(".")[0])
     if driver.cuda is not None and driver.cuda[0] < needed:
+        supported = ".".join(map(str, driver.cuda))
         newer = f" to {_MIN_DRIVERS[needed]} or newer" if needed in _MIN_DRIVERS else ""
         return (
-            f"the driver supports CUDA {_dotted(driver.cuda)}, but torch is built for CUDA {cuda.build}",
+            f"the driver supports CUDA {supported}, but torch is built for CUDA {cuda.build}",
             f"update the driver{newer}, or install torch built for CUDA {driver.cuda[0]}: {_CHOOSE_BUILD}",
         )
     if driver.locked_files:
@@ -200,42 +186,16 @@ def _with_library(cuda: Cuda) -> tuple[str, str]:
             "there are no device files /dev/nvidia*",
             "a container needs `--gpus all`; otherwise run `nvidia-modprobe -u -c 0` as root",
         )
-    return _refused(driver.refusal, cuda.torch_says)
-
-
-def _hides_every_gpu(visible: str, driver: Driver) -> bool:
-    """An empty or negative first entry hides every GPU; so does an index that does not exist."""
-    names_none = driver.refusal == _NO_DEVICE and bool(driver.device_files)
-    return not visible or visible.startswith("-") or names_none
-
-
-def _refused(refusal: int | None, torch_says: str) -> tuple[str, str]:
-    """The driver's error; if it has none, what torch says."""
-    if refusal in _REFUSALS:
-        return _REFUSALS[refusal]
-    if not refusal:
+    if not driver.refusal:
         return (
-            f"the driver works, but torch cannot use it ({torch_says or 'torch does not say why'})",
+            f"the driver works, but torch cannot use it ({cuda.torch_says or 'torch does not say why'})",
             "check whether LD_LIBRARY_PATH points to another CUDA",
         )
-    hint = "check `nvidia-smi` and `dmesg | grep NVRM`; if they show nothing, reboot"
-    return f"CUDA does not start (error {refusal})", hint
-
-
-def _torch_refusal() -> str:
-    import torch
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            torch.cuda.init()
-        except (RuntimeError, AssertionError) as error:
-            return one_line(error)
-    return ""
-
-
-def _dotted(version: tuple[int, int]) -> str:
-    return f"{version[0]}.{version[1]}"
+    unknown = (
+        f"CUDA does not start (error {driver.refusal})",
+        "check `nvidia-smi` and `dmesg | grep NVRM`; if they show nothing, reboot",
+    )
+    return _REFUSALS.get(driver.refusal, unknown)
 
 
 def read_driver(root: Path = Path("/"), *, initialize: bool = True) -> Driver:
@@ -243,26 +203,37 @@ def read_driver(root: Path = Path("/"), *, initialize: bool = True) -> Driver:
 
     ``initialize`` also calls ``cuInit``, which takes a second on a machine with many GPUs.
     """
-    files = _device_files(root)
-    locked = [path for path in files if not os.access(path, os.R_OK | os.W_OK)]
-    library = _load_library()
-    return Driver(
-        gpus_on_bus=sum(1 for _ in _display_controllers(root)),
+    names = re.compile(r"nvidia(\d+|ctl|-uvm)")
+    files = sorted(path for path in (root / "dev").glob("nvidia*") if names.fullmatch(path.name))
+    driver = Driver(
+        gpus_on_bus=sum(map(_is_nvidia_gpu, (root / "sys/bus/pci/devices").glob("*"))),
         loaded_version=_loaded_version(root),
         device_files=tuple(path.name for path in files),
-        locked_files=tuple(path.name for path in locked),
-        library_found=library is not None,
-        cuda=None if library is None else _supported_cuda(library),
-        refusal=None if library is None or not initialize else int(library.cuInit(0)),
+        locked_files=tuple(path.name for path in files if not os.access(path, os.R_OK | os.W_OK)),
+        library_found=False,
+    )
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return driver
+    # ``cuDriverGetVersion`` returns 1000 x major + 10 x minor, and works without ``cuInit``.
+    version = ctypes.c_int()
+    is_known = not library.cuDriverGetVersion(ctypes.byref(version)) and version.value > 0
+    return replace(
+        driver,
+        library_found=True,
+        cuda=(version.value // 1000, version.value % 1000 // 10) if is_known else None,
+        refusal=int(library.cuInit(0)) if initialize else None,
     )
 
 
-def _display_controllers(root: Path) -> Iterator[Path]:
-    for device in (root / "sys/bus/pci/devices").glob("*"):
-        with suppress(OSError):
-            vendor, kind = ((device / name).read_text().strip() for name in ("vendor", "class"))
-            if vendor == _NVIDIA and kind.startswith(_DISPLAY_CLASS):
-                yield device
+def _is_nvidia_gpu(device: Path) -> bool:
+    """Whether a folder of the PCI bus is that of an NVIDIA display controller."""
+    try:
+        vendor, kind = ((device / name).read_text().strip() for name in ("vendor", "class"))
+    except OSError:
+        return False
+    return vendor == _NVIDIA and kind.startswith(_DISPLAY_CLASS)
 
 
 def _loaded_version(root: Path) -> str | None:
@@ -273,23 +244,3 @@ def _loaded_version(root: Path) -> str | None:
         return None
     version = re.search(r"\b(\d{3,}\.\d+(?:\.\d+)?)\b", text)
     return version[1] if version else "unknown"
-
-
-def _device_files(root: Path) -> list[Path]:
-    names = re.compile(r"nvidia(\d+|ctl|-uvm)")
-    return sorted(path for path in (root / "dev").glob("nvidia*") if names.fullmatch(path.name))
-
-
-def _load_library() -> ctypes.CDLL | None:
-    try:
-        return ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return None
-
-
-def _supported_cuda(library: ctypes.CDLL) -> tuple[int, int] | None:
-    """``cuDriverGetVersion`` returns 1000 x major + 10 x minor, and works without ``cuInit``."""
-    version = ctypes.c_int()
-    if library.cuDriverGetVersion(ctypes.byref(version)) or version.value <= 0:
-        return None
-    return version.value // 1000, version.value % 1000 // 10

@@ -1,12 +1,32 @@
-"""The cores and the memory that this process may use: in a container, less than the machine has."""
+"""The machine but for its GPUs: its software, cores, memory, terminal, folders and data sets."""
 
+import importlib
+import os
+import platform
+import re
 import shutil
 import sys
+import tempfile
+from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 
 from amptui.base.cores import Cores, Limits, read_cores, read_limits
-from amptui.base.units import bytes_of, number_of_bytes
-from amptui.reports.doctor.check import Check, fine, poor
+from amptui.base.units import bytes_of, counted, number_of_bytes
+from amptui.base.version import __version__
+from amptui.reports.doctor.report import Check, broken, fine, one_line, poor
+
+NEEDED = {
+    "torch": (2, 9),
+    "torchvision": (0, 24),
+    "pillow": (10,),
+    "numpy": (1, 26),
+    "orjson": (3, 10),
+    "textual": (8,),
+    "psutil": (6,),
+    "nvidia-ml-py": (12, 560),
+}
+"""The packages amptui depends on and the oldest version of each that it supports, as in pyproject.toml."""
 
 _MIN_MEMORY_BYTES = 2 * 2**30
 """Enough for torch and a small model: a process with CUDA loaded takes 1 to 2 GiB."""
@@ -14,9 +34,74 @@ _MIN_MEMORY_BYTES = 2 * 2**30
 _MIN_SHARED_BYTES = 256 * 2**20
 """Docker's default is 64 MiB; the batches of a few DataLoader workers need more."""
 
+_MIN_FREE_BYTES = 2**30
+"""A day of short steps writes a few hundred MB of journal; checkpoints of a large model take more."""
+
+_SET_TERM = "set TERM=xterm-256color"
+
+
+# ------------------------------------------------------------------------------------- software
+
+
+def software_checks() -> list[Check]:
+    """One line with all versions, each package that is missing or too old, and a real import of torch."""
+    versions = {name: installed(name) for name in NEEDED}
+    packages = (f"{name} {version}" for name, version in versions.items() if version)
+    text = ", ".join([f"amptui {__version__}", f"Python {platform.python_version()}", *packages])
+    checks = (check_package(name, versions[name], least) for name, least in NEEDED.items())
+    return [fine("amptui", text), *filter(None, checks), check_torch_loads()]
+
+
+def check_package(name: str, version: str | None, least: tuple[int, ...]) -> Check | None:
+    """The problem with package ``name``, installed in ``version``; None if that is ``least`` or newer."""
+    if version is not None and release(version) >= least:
+        return None
+    text = f"{name} is not installed" if version is None else f"{name} {version} is too old"
+    return broken(name, text, f"pip install '{name}>={'.'.join(map(str, least))}'")
+
+
+def check_torch_loads() -> Check:
+    """Whether ``import torch`` works: only that finds a wheel for another system or a missing library."""
+    try:
+        torch = importlib.import_module("torch")
+        versions = {"CUDA": torch.version.cuda, "ROCm": torch.version.hip}
+        built = next((f"built for {name} {number}" for name, number in versions.items() if number), "")
+        return fine("torch-loads", f"torch {torch.__version__} imports, {built or 'built without CUDA'}")
+    except Exception as error:  # noqa: BLE001 - a package that is broken raises what it likes
+        why = f"{type(error).__name__}: {one_line(error)}"
+        return broken("torch-loads", f"cannot import torch: {why}", "reinstall torch in this environment")
+
+
+def compile_checks() -> list[Check]:
+    """Whether ``--compile`` finds its compiler; training does not need one."""
+    from amptui.engine.compilation import missing_for_compile
+    from amptui.engine.setup import choose_device
+
+    missing = missing_for_compile(choose_device("auto"))
+    if missing is None:
+        return [fine("compile", "torch.compile finds its compiler")]
+    return [fine("compile", f"--compile does not work here: {missing.what}", missing.hint)]
+
+
+def installed(name: str) -> str | None:
+    """The version of a package; None if it is not installed."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def release(version: str) -> tuple[int, ...]:
+    """The leading numbers of a version: ``2.15.0+cu132`` is (2, 15, 0)."""
+    match = re.match(r"\d+(\.\d+)*", version)
+    return tuple(int(part) for part in match[0].split(".")) if match else ()
+
+
+# ----------------------------------------------------------------------------- cores and memory
+
 
 def machine_checks() -> list[Check]:
-    """Cores, memory and shared memory."""
+    """Cores, memory and shared memory: in a container, less than the machine has."""
     limits = read_limits()
     shared = [check_shared_memory()] if sys.platform == "linux" else []  # elsewhere it has no folder
     return [check_cores(read_cores(limits)), check_memory(limits), *shared]
@@ -31,13 +116,12 @@ def thread_checks() -> list[Check]:
 
 def check_cores(cores: Cores) -> Check:
     """How many cores this process may use."""
-    facts: dict[str, object] = {"machine": cores.machine, "usable": cores.usable, "limit": cores.limit}
-    text = f"{_cores(cores.usable)} available"
+    text = f"{counted(cores.usable, 'core')} available"
     if cores.usable < cores.machine:
-        text = f"{cores.usable} of {_cores(cores.machine)} available"
+        text = f"{cores.usable} of {counted(cores.machine, 'core')} available"
     if cores.limit is not None and cores.limit < cores.allowed:
         text += f" (container limit {cores.limit:g})"
-    return fine("cores", text, **facts)
+    return fine("cores", text)
 
 
 def check_threads(threads: int, cores: Cores) -> Check:
@@ -45,39 +129,30 @@ def check_threads(threads: int, cores: Cores) -> Check:
 
     Fewer threads than half of the cores leave some idle: torch starts one for each physical core.
     """
-    facts: dict[str, object] = {"threads": threads, "cores": cores.usable}
-    counted = "1 thread" if threads == 1 else f"{threads} threads"
-    text = f"torch uses {counted} on {_cores(cores.usable)}"
+    text = f"torch uses {counted(threads, 'thread')} on {counted(cores.usable, 'core')}"
     if threads > cores.usable:
         hint = f"set OMP_NUM_THREADS={cores.usable}: more threads than cores slow each other down"
-        return poor("threads", text, hint, **facts)
+        return poor("threads", text, hint)
     if 2 * threads < cores.usable:
         hint = "unset OMP_NUM_THREADS and MKL_NUM_THREADS, unless other programs need the other cores"
-        return poor("threads", f"{text}: CPU training leaves most cores idle", hint, **facts)
-    return fine("threads", text, **facts)
+        return poor("threads", f"{text}: CPU training leaves most cores idle", hint)
+    return fine("threads", text)
 
 
 def check_memory(limits: Limits) -> Check:
     """Available memory, within what this process may use."""
     import psutil
 
-    machine = psutil.virtual_memory()
-    limit = limits.memory_bytes
-    bound = limit is not None and limit < machine.total
-    total = limit if bound else machine.total
-    available = min(machine.available, total) if total is not None else machine.available
-    facts: dict[str, object] = {
-        "available_bytes": machine.available,
-        "total_bytes": machine.total,
-        "limit_bytes": limit if bound else None,
-    }
-    text = f"memory: {bytes_of(machine.available, machine.total)} available"
-    if bound:
+    machine, limit = psutil.virtual_memory(), limits.memory_bytes
+    text, available = f"memory: {bytes_of(machine.available, machine.total)} available", machine.available
+    if limit is not None and limit < machine.total:
         text += f" (container limit {number_of_bytes(limit)})"
+        available = min(available, limit)
     if available < _MIN_MEMORY_BYTES:
-        hint = "stop other programs, raise the limit, or train a smaller model"
-        return poor("memory", f"{text}: low", hint, **facts)
-    return fine("memory", text, **facts)
+        return poor(
+            "memory", f"{text}: low", "stop other programs, raise the limit, or train a smaller model"
+        )
+    return fine("memory", text)
 
 
 def check_shared_memory(folder: Path = Path("/dev/shm")) -> Check:  # noqa: S108 - looked at, never written to
@@ -86,13 +161,161 @@ def check_shared_memory(folder: Path = Path("/dev/shm")) -> Check:  # noqa: S108
     try:
         usage = shutil.disk_usage(folder)
     except OSError:
-        text = f"no shared memory at {folder}: DataLoader workers will fail"
-        return poor("shared-memory", text, hint, free_bytes=None)
+        return poor("shared-memory", f"no shared memory at {folder}: DataLoader workers will fail", hint)
     text = f"shared memory: {bytes_of(usage.free, usage.total)} free"
     if usage.free < _MIN_SHARED_BYTES:
-        return poor("shared-memory", f"{text}: low for DataLoader workers", hint, free_bytes=usage.free)
-    return fine("shared-memory", text, free_bytes=usage.free)
+        return poor("shared-memory", f"{text}: low for DataLoader workers", hint)
+    return fine("shared-memory", text)
 
 
-def _cores(count: int) -> str:
-    return "1 core" if count == 1 else f"{count} cores"
+# ------------------------------------------------------------------------------------- terminal
+
+
+def terminal_checks() -> list[Check]:
+    """Whether the screen can be shown here, and how it will look."""
+    from amptui.base.text import terminal_speaks_utf8
+
+    term, utf8 = os.environ.get("TERM", ""), terminal_speaks_utf8()
+    if sys.stdin is None or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return [check_kind(term, is_terminal=False), check_characters(term, utf8=utf8)]
+    return [
+        check_kind(term, is_terminal=True),
+        check_size(*os.get_terminal_size(sys.stdout.fileno())),
+        check_characters(term, utf8=utf8),
+        check_colours(term, os.environ.get("NO_COLOR", "")),
+    ]
+
+
+def check_kind(term: str, *, is_terminal: bool) -> Check:
+    """Whether ``amptui train`` shows its screen here, or plain lines."""
+    if not is_terminal:
+        return fine("terminal", "not a terminal: amptui writes plain lines")
+    if term in ("", "dumb"):
+        words = f"TERM={term}" if term else "TERM is not set"
+        return poor("terminal", f"{words}: amptui writes plain lines instead of the screen", _SET_TERM)
+    return fine("terminal", f"TERM={term}")
+
+
+def check_size(columns: int, lines: int) -> Check:
+    """The window against what the screen needs, and 80 × 24."""
+    from amptui.tui.layout import SMALLEST
+
+    text, hint = f"{columns} × {lines} characters", "enlarge the window to at least 80 × 24, better 120 × 40"
+    if columns == 0 or lines == 0:
+        return poor("size", "the terminal does not report its size", "run `stty cols 120 rows 40`")
+    if columns < SMALLEST[0] or lines < SMALLEST[1]:
+        return poor("size", f"{text}: too small for the screen", hint)
+    if columns < 80 or lines < 24:
+        return poor("size", f"{text}: most panels collapse to one line", hint)
+    return fine("size", text)
+
+
+def check_characters(term: str, *, utf8: bool) -> Check:
+    """Whether curves can be drawn with Unicode dots and lines."""
+    if utf8:
+        return fine("characters", "UTF-8")
+    if term == "linux":
+        text = "the Linux console's font has no braille: the screen uses ASCII"
+        return poor("characters", text, "use a graphical terminal or SSH")
+    hint = "set LC_ALL=C.UTF-8 if the terminal supports UTF-8"
+    return poor("characters", "the locale is not UTF-8: the screen uses ASCII", hint)
+
+
+def check_colours(term: str, no_color: str) -> Check:
+    """The screen needs sixteen colours; ``NO_COLOR`` turns them off (https://no-color.org)."""
+    from amptui.tui.background import has_256_colours
+
+    if no_color:
+        return poor("colours", "NO_COLOR is set: no colours", "unset NO_COLOR to get them")
+    if term.startswith("vt") or term.endswith("-m"):
+        return poor("colours", f"TERM={term} has no colours", _SET_TERM)
+    return fine("colours", f"{256 if has_256_colours({**os.environ, 'TERM': term}) else 16} colours")
+
+
+# ------------------------------------------------------------------------- folders and data sets
+
+
+def storage_checks() -> list[Check]:
+    """The folder of runs and the folder of data sets; leaves nothing behind in either."""
+    from amptui.runs.rundir import default_base, default_data_dir
+
+    return [check_runs(default_base()), check_data_folder(default_data_dir())]
+
+
+def check_runs(folder: Path) -> Check:
+    """Whether runs can be saved in ``folder``."""
+    return _check_folder("runs", "runs", folder, broken, "XDG_STATE_HOME, or train with --run-dir DIR")
+
+
+def check_data_folder(folder: Path) -> Check:
+    """Whether data sets can be downloaded to ``folder``; without them training uses synthetic data."""
+    return _check_folder(
+        "data-folder", "data sets", folder, poor, "XDG_CACHE_HOME, or train with --data-dir DIR"
+    )
+
+
+def _check_folder(
+    name: str, what: str, folder: Path, bad: Callable[[str, str, str], Check], instead: str
+) -> Check:
+    """Whether a file can be created in ``folder``, or in its nearest existing parent, and how much fits.
+
+    A real file finds more than permission bits do: a full disk, a quota, a read-only file system.
+    """
+    try:
+        place = next(path for path in (folder, *folder.parents) if path.exists())
+        with tempfile.TemporaryFile(dir=place) as file:
+            file.write(b"\0" * 4096)
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        return bad(name, f"cannot save {what} in {folder}: {why}", f"make the folder writable, set {instead}")
+    free = shutil.disk_usage(place).free
+    text = f"{what} are saved in {folder}, {number_of_bytes(free)} free"
+    if free < _MIN_FREE_BYTES:
+        return poor(name, f"{text}: low", f"free some space, or {instead.partition(', or ')[2]}")
+    return fine(name, text)
+
+
+def data_checks() -> list[Check]:
+    """Which data sets are there already; downloads nothing."""
+    from amptui.runs.rundir import default_data_dir
+
+    return [check_mnist(default_data_dir()), check_cifar10(default_data_dir())]
+
+
+def check_mnist(data_dir: Path) -> Check:
+    """MNIST's four files, compressed or not."""
+    from torchvision.datasets.utils import check_integrity
+
+    from amptui.data.vision import DOWNLOAD_AGAIN, MNIST_FOLDER, MNIST_MD5
+
+    folder = data_dir / MNIST_FOLDER
+    there = [name for name in MNIST_MD5 if (folder / name).exists()]
+    damaged = [name for name in there if not check_integrity(folder / name, MNIST_MD5[name])]
+    if damaged:
+        text = f"MNIST: {', '.join(damaged)} in {folder} is corrupt"
+        return poor("mnist", text, DOWNLOAD_AGAIN)
+    is_there = all(name in there or (folder / f"{name}.gz").exists() for name in MNIST_MD5)
+    return _check_found("mnist", "MNIST", folder, is_there=is_there, megabytes=12)
+
+
+def check_cifar10(data_dir: Path) -> Check:
+    """CIFAR-10's folder with every batch, or its archive."""
+    from torchvision.datasets import CIFAR10
+
+    folder = data_dir / CIFAR10.base_folder
+    if folder.exists():
+        names = [name for name, _md5 in CIFAR10.train_list + CIFAR10.test_list]
+        missing = [name for name in names if not (folder / name).exists()]
+        if missing:
+            text = f"CIFAR-10: {', '.join(missing)} is missing from {folder}"
+            return poor("cifar-10", text, "delete or rename the folder to download it again")
+        return _check_found("cifar-10", "CIFAR-10", folder, is_there=True, megabytes=170)
+    archive = data_dir / CIFAR10.filename
+    return _check_found("cifar-10", "CIFAR-10", archive, is_there=archive.exists(), megabytes=170)
+
+
+def _check_found(name: str, title: str, path: Path, *, is_there: bool, megabytes: int) -> Check:
+    if is_there:
+        return fine(name, f"{title} is in {path}")
+    hint = f"the first run downloads it ({megabytes} MB); without a network it uses synthetic data"
+    return poor(name, f"{title} is not downloaded yet", hint)

@@ -7,19 +7,20 @@ time on casts, memory traffic and everything else in a step.
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from amptui.diagnosis.speed import interval_ends, times_speed
 from amptui.engine.estimate import MIN_PAIRS, Ratio, paired_ratio
 from amptui.records.run import FP8_PRECISIONS
-from amptui.reports.doctor.check import Check, fine, one_line, poor
-from amptui.reports.doctor.gpus import Gpu, read_gpus
-from amptui.reports.doctor.software import installed, release
+from amptui.reports.doctor.gpus import read_gpus
+from amptui.reports.doctor.machine import installed, release
+from amptui.reports.doctor.report import Check, fine, one_line, poor
 
 if TYPE_CHECKING:
     import torch
+
+    from amptui.device.accelerator import Properties
 
 _BUDGET_SECONDS = 1.0
 _SAMPLE_SECONDS = 0.003
@@ -54,12 +55,8 @@ volume 1; AMD APM, volume 3) and ``Features`` of Arm ones (Linux, Documentation/
 _LABELS = {"tf32": "TF32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8"}
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """The speed of one precision relative to FP32, or why it could not be measured."""
-
-    ratio: Ratio | None
-    trouble: str = ""
+Measured: TypeAlias = Ratio | str
+"""The speed of one precision relative to FP32, or why it could not be measured."""
 
 
 def precision_checks() -> list[Check]:
@@ -70,7 +67,7 @@ def precision_checks() -> list[Check]:
     from amptui.engine.float8 import torchao_trouble
     from amptui.engine.precision import unsupported_precisions
 
-    gpus = read_gpus()
+    gpus = list(read_gpus().values())
     device = default_device() if gpus else torch.device("cpu")
     unsupported = unsupported_precisions(device)
     emulated = unsupported.pop("fp8", "")
@@ -81,19 +78,18 @@ def precision_checks() -> list[Check]:
     measured = measure(device, tuple(names))
     # FP8 needs layers that not every model has.
     best = best_of({name: one for name, one in measured.items() if name not in FP8_PRECISIONS})
-    flags = frozenset() if gpus else cpu_flags()
-    reasons = {name: gpu_reason(name, gpus[0]) if gpus else cpu_reason(name, flags) for name in measured}
-    size = _size_for(device)
-    return [
-        *([] if gpus else [_cpu_level(torch.backends.cpu.get_cpu_capability(), flags)]),
-        *(check_precision(name, ratio, reasons[name], size, best) for name, ratio in measured.items()),
-        *(
-            check_unsupported(name, why, best)
-            for name, why in unsupported.items()
-            if gpus and gpus[0].capability
-        ),
-        *([] if no_float8 is None else [no_float8]),
-    ]
+    checks, flags = [], frozenset[str]()
+    if not gpus:
+        flags = cpu_flags()
+        present = sorted(flags & {name for names in _INSTRUCTIONS.values() for name in names})
+        low = f"; low-precision instructions: {', '.join(present)}" if present else ""
+        checks.append(fine("cpu", f"torch uses {torch.backends.cpu.get_cpu_capability()} kernels{low}"))
+    for name, ratio in measured.items():
+        reason = gpu_reason(name, gpus[0]) if gpus else cpu_reason(name, flags)
+        checks.append(check_precision(name, ratio, reason, _size_for(device), best))
+    if gpus and gpus[0].compute_capability:
+        checks += [check_unsupported(name, why, best) for name, why in unsupported.items()]
+    return checks if no_float8 is None else [*checks, no_float8]
 
 
 def check_float8(torchao: str | None, trouble: str, emulated: str) -> Check | None:
@@ -102,29 +98,22 @@ def check_float8(torchao: str | None, trouble: str, emulated: str) -> Check | No
     ``torchao``: the installed version; ``trouble``: why it cannot be used; ``emulated``: why this device does
     not multiply float8.
     """
-    facts = {"torchao": torchao, "emulated": bool(emulated), "usable": torchao is not None and not trouble}
     if torchao is None:
-        text = "fp8 needs torchao, which is not installed"
-        return Check(name="fp8", severity="info", text=text, hint="pip install 'amptui[fp8]'", facts=facts)
-    least = ".".join(map(str, TORCHAO))
+        return fine("fp8", "fp8 needs torchao, which is not installed", "pip install 'amptui[fp8]'")
     if release(torchao) < TORCHAO:
-        facts["usable"] = False
-        return poor(
-            "fp8", f"torchao {torchao} is too old for fp8", f"pip install 'torchao>={least}'", **facts
-        )
+        least = ".".join(map(str, TORCHAO))
+        return poor("fp8", f"torchao {torchao} is too old for fp8", f"pip install 'torchao>={least}'")
     if trouble:
-        hint = (
-            f"install the torchao that was made for this torch; fp8 is tested with torchao {TORCHAO_TESTED}"
-        )
-        return poor("fp8", f"no fp8: {trouble} (torchao {torchao})", hint, **facts)
+        hint = "install the torchao that was made for this torch; fp8 is tested with torchao "
+        return poor("fp8", f"no fp8: {trouble} (torchao {torchao})", hint + TORCHAO_TESTED)
     if emulated:
-        return fine("fp8", f"fp8 is emulated here, so its speed is not measured: {emulated}", **facts)
+        return fine("fp8", f"fp8 is emulated here, so its speed is not measured: {emulated}")
     return None
 
 
 def check_unsupported(name: str, why: str, best: str) -> Check:
     """A precision that amptui cannot train in on this device; ``why`` comes from the engine."""
-    return poor(name, f"{name} is not supported here: {why}", f"train with --precision {best}", pays=False)
+    return poor(name, f"{name} is not supported here: {why}", f"train with --precision {best}")
 
 
 def check_precision(name: str, measured: Measured, reason: str, size: int, best: str) -> Check:
@@ -132,39 +121,35 @@ def check_precision(name: str, measured: Measured, reason: str, size: int, best:
 
     ``best`` is the precision to use instead.
     """
-    ratio = measured.ratio
-    facts: dict[str, object] = {"reason": reason, "size": size, "speedup": ratio and ratio.value}
-    facts |= {"speedup_low": ratio and ratio.low, "speedup_high": ratio and ratio.high}
     hint = f"train with --precision {best}"
-    if ratio is None:
-        return poor(name, f"{name} could not be measured ({measured.trouble}); {reason}", hint, **facts)
-    ends = interval_ends(ratio.low, ratio.high)
-    times = times_speed(ratio.value, "FP32") + (f" ({ends})" if ends else "")
+    if isinstance(measured, str):
+        return poor(name, f"{name} could not be measured ({measured}); {reason}", hint)
+    ends = interval_ends(measured.low, measured.high)
+    times = times_speed(measured.value, "FP32") + (f" ({ends})" if ends else "")
     speed = f"{times} in {size} × {size} matrix products; {reason}"
-    if ratio.low is not None and ratio.low > 1:
-        return fine(name, f"{name} is faster: {speed}", pays=True, **facts)
-    if ratio.high is not None and ratio.high < 1:
-        return poor(name, f"{name} is slower: {speed}", hint, pays=False, **facts)
+    if measured.low is not None and measured.low > 1:
+        return fine(name, f"{name} is faster: {speed}")
+    if measured.high is not None and measured.high < 1:
+        return poor(name, f"{name} is slower: {speed}", hint)
     hint = "the machine may be busy; `amptui bench` measures a whole model"
-    return poor(name, f"{name}: no clear difference, {speed}", hint, pays=None, **facts)
+    return poor(name, f"{name}: no clear difference, {speed}", hint)
 
 
 def best_of(measured: Mapping[str, Measured]) -> str:
     """The precision with the highest lower bound; ``fp32`` if no bound is above 1."""
-    lows = {name: m.ratio.low for name, m in measured.items() if m.ratio and m.ratio.low}
+    lows = {name: one.low for name, one in measured.items() if isinstance(one, Ratio) and one.low}
     name = max(lows, key=lows.__getitem__, default="fp32")
     return name if lows.get(name, 0.0) > 1 else "fp32"
 
 
-def gpu_reason(name: str, gpu: Gpu) -> str:
+def gpu_reason(name: str, gpu: "Properties") -> str:
     """The GPU's hardware support for ``name``."""
-    if gpu.capability is None:
+    if gpu.compute_capability is None:
         return "its hardware support is not known here"
-    has = f"{gpu.capability[0]}.{gpu.capability[1]}"
-    needs = f"{_SINCE[name][0]}.{_SINCE[name][1]}"
+    has, needs = (".".join(map(str, version)) for version in (gpu.compute_capability, _SINCE[name]))
     if _WITHOUT_TENSOR_CORES in gpu.name:
         return f"{gpu.name} has no Tensor Cores"
-    if gpu.capability >= _SINCE[name]:
+    if gpu.compute_capability >= _SINCE[name]:
         return f"Tensor Cores support {_LABELS[name]} (compute capability {has})"
     return f"Tensor Cores support {_LABELS[name]} from compute capability {needs}, this GPU has {has}"
 
@@ -181,10 +166,10 @@ def cpu_flags(root: Path = Path("/")) -> frozenset[str]:
         lines = (root / "proc/cpuinfo").read_text().splitlines()
     except OSError:
         return frozenset()
-    sentence = (
-        line.partition(":")[2] for line in lines if line.partition(":")[0].strip() in ("flags", "Features")
+    fields = (line.partition(":") for line in lines)
+    return frozenset(
+        next((text for name, _, text in fields if name.strip() in ("flags", "Features")), "").split()
     )
-    return frozenset(next(sentence, "").split())
 
 
 def measure(
@@ -197,9 +182,23 @@ def measure(
     """
     from amptui.engine.precision import Tf32Flags
 
-    flags_before, share_seconds = Tf32Flags.current(), budget_seconds / len(names)
+    flags_before, size = Tf32Flags.current(), size or _size_for(device)
+    measured: dict[str, Measured] = {}
     try:
-        return {name: _measure_one(device, name, size or _size_for(device), share_seconds) for name in names}
+        for name in names:
+            seconds: tuple[list[float], list[float]] = ([], [])
+            try:
+                timers = _timer(device, "fp32", size), _timer(device, name, size)
+                end = time.perf_counter() + budget_seconds / len(names)
+                while len(seconds[0]) < MIN_PAIRS or time.perf_counter() < end:
+                    for timer, durations in zip(timers, seconds, strict=True):
+                        durations.append(timer())
+                ratio = paired_ratio(*seconds)
+                assert ratio is not None, "there are pairs"
+                measured[name] = ratio
+            except RuntimeError as error:  # out of memory, or a format that this torch has no kernel for
+                measured[name] = one_line(error)
+        return measured
     finally:
         flags_before.apply()
 
@@ -209,20 +208,6 @@ def _size_for(device: "torch.device") -> int:
 
     # One that torch has as a plugin may be as slow as a CPU.
     return _GPU_SIZE if device.type in TRAINABLE and device.type != "cpu" else _CPU_SIZE
-
-
-def _measure_one(device: "torch.device", name: str, size: int, budget_seconds: float) -> Measured:
-    plain_seconds: list[float] = []
-    other_seconds: list[float] = []
-    try:
-        plain, other = _timer(device, "fp32", size), _timer(device, name, size)
-        end = time.perf_counter() + budget_seconds
-        while len(plain_seconds) < MIN_PAIRS or time.perf_counter() < end:
-            plain_seconds.append(plain())
-            other_seconds.append(other())
-    except RuntimeError as error:  # out of memory, or a format that this torch has no kernel for
-        return Measured(None, one_line(error))
-    return Measured(paired_ratio(plain_seconds, other_seconds))
 
 
 def _timer(device: "torch.device", name: str, size: int) -> Callable[[], float]:
@@ -259,9 +244,3 @@ def _timer(device: "torch.device", name: str, size: int) -> Callable[[], float]:
     repetitions = max(1, math.ceil(_SAMPLE_SECONDS / seconds(1)))
     samples = _SAMPLES if repetitions > 1 else 1
     return lambda: min(seconds(repetitions) for _ in range(samples))
-
-
-def _cpu_level(level: str, flags: frozenset[str]) -> Check:
-    present = sorted(flags & {name for names in _INSTRUCTIONS.values() for name in names})
-    low = f"; low-precision instructions: {', '.join(present)}" if present else ""
-    return fine("cpu", f"torch uses {level} kernels{low}", capability=level, low_precision_flags=present)

@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from amptui.device.accelerator import Properties
 from amptui.records.samples import GpuSample
-from amptui.reports.doctor.check import Check, Section, fine
-from amptui.reports.doctor.gpus import Gpu, NvmlLook, check_gpu, check_nvml
-from amptui.reports.doctor.report import _JsonReport, _PlainReport, examine
-from amptui.reports.doctor.storage import check_data_folder
-from amptui.reports.doctor.terminal_checks import check_kind
+from amptui.reports.doctor.gpus import NvmlLook, check_gpu, check_nvml
+from amptui.reports.doctor.machine import check_data_folder, check_kind
+from amptui.reports.doctor.report import Check, JsonReport, PlainReport, Section, examine, fine
 from tests import poison
 from tests.terminal import Terminal
 
@@ -55,7 +54,7 @@ def test_a_machine_that_trains_has_status_0_and_every_problem_its_hint(fake_driv
     if torch.version.cuda is not None:
         assert "CUDA_VISIBLE_DEVICES='' hides every GPU" in by_name["cuda"]["text"]
     assert by_name["nvml"]["text"].startswith("NVML: Fake GPU: ")
-    assert by_name["bf16"]["facts"]["speedup"] > 0
+    assert re.search(r"[\d.]+× the speed of FP32", by_name["bf16"]["text"])
     warnings = sum(check["severity"] == "warning" for check in checks)
     assert verdict == {
         "type": "Verdict",
@@ -103,25 +102,25 @@ def fails() -> Iterator[Check]:
 
 
 def test_a_look_that_fails_costs_no_other() -> None:
-    sick, well = Section(title="sick", look=fails), Section(title="well", look=lambda: [fine("b", "seen")])
+    sick, well = Section("sick", fails), Section("well", lambda: [fine("b", "seen")])
     (title, check), after = examine([sick, well])
     assert (title, check.severity) == ("sick", "warning")
     assert check.text == "sick could not be checked: ZeroDivisionError: nobody"
     assert after == ("well", fine("b", "seen"))
 
 
-@pytest.mark.parametrize("report", [_PlainReport, _JsonReport])
+@pytest.mark.parametrize("report", [PlainReport, JsonReport])
 def test_what_drivers_folders_and_environments_say_steers_nothing(
-    report: type[_PlainReport | _JsonReport], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    report: type[PlainReport | JsonReport], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     texts, show = poison.words(), report()
     for _ in poison.STEERING:
         kind = check_kind(next(texts), is_terminal=True)
-        gpu = Gpu(index=0, name=next(texts), memory_bytes=1, capability=(9, 0))
+        gpu = Properties(name=next(texts), memory_bytes=1, compute_capability=(9, 0))
         sample = GpuSample(uuid="GPU-1", name=next(texts))
         found = NvmlLook(samples=(sample,), note=next(texts))
         folder = tmp_path / next(texts).replace("\0", "").encode("utf-8", "replace").decode()[:40]
-        checks = [kind, check_gpu(gpu, []), check_data_folder(folder)]
+        checks = [kind, check_gpu("cuda:0", gpu, []), check_data_folder(folder)]
         for check in [*checks, *check_nvml(found, expected=True)]:
             show.check("section", check)
     written = capsys.readouterr().out
