@@ -9,7 +9,7 @@ from itertools import chain
 from typing import get_args
 
 from amptui.records.findings import UpdatesMeasured
-from amptui.records.run import EpochFinished, RunStarted, Validated
+from amptui.records.run import RunStarted, Validation
 from amptui.records.samples import DeviceSample
 from amptui.records.steps import Column
 from amptui.telemetry.history import Track
@@ -61,16 +61,12 @@ class Metrics:
         for name, column in _parts(stretch).items():
             self._add("part", name, first_step, column)
 
-    def add_validation(self, record: EpochFinished | Validated) -> None:
+    def add_validation(self, step: int, result: Validation) -> None:
         """Add loss, accuracy and the experiment's own metrics, at the step of the validation."""
-        result = record.validation
-        if result is None:
-            return
-        values = {"loss": result.loss, "accuracy": result.accuracy}
-        for name, value in values.items():
-            self._add("validation", name, record.step, [value])
+        self._add("validation", "loss", step, [result.loss])
+        self._add("validation", "accuracy", step, [result.accuracy])
         for name, value in result.metrics.items():
-            self._add("own validation", name, record.step, [value])
+            self._add("own validation", name, step, [value])
 
     def add_updates(self, record: UpdatesMeasured) -> None:
         """Add the update ratio of each layer."""

@@ -95,9 +95,9 @@ class NumericsWatch:
     """Step, headroom and the scale that it is for."""
     _forward_overflows: deque[int] = field(default_factory=lambda: deque(maxlen=MIN_OF))
     """Those steps whose loss was not finite: their gradients say nothing about the scale."""
-    _window: Float16Window | None = None
-    _trace: ModulesTraced | None = None
-    _xray: XRayTaken | None = None
+    window: Float16Window | None = None
+    trace: ModulesTraced | None = None
+    xray: XRayTaken | None = None
 
     def add(self, stretch: Stretch, rooms: Column | None, float16_scale: float) -> None:
         """Add a stretch and its :func:`headrooms`; it replaces everything from its first step on."""
@@ -137,18 +137,6 @@ class NumericsWatch:
                 if room is not None and loss is not None and not math.isfinite(loss)
             )
 
-    def add_window(self, window: Float16Window) -> None:
-        """Add a float16 histogram."""
-        self._window = window
-
-    def add_trace(self, trace: ModulesTraced) -> None:
-        """Add a module trace."""
-        self._trace = trace
-
-    def add_xray(self, xray: XRayTaken) -> None:
-        """Add an X-ray."""
-        self._xray = xray
-
     def view(self, watch: ScalerWatch, series: Series, precision: str | None, low: str) -> NumericsView:
         """Everything. ``series``: the run's headrooms; ``precision``: the confirmed one.
 
@@ -170,9 +158,9 @@ class NumericsWatch:
             scaler=replace(
                 judge_scaler(facts, self._explaining(facts)), is_past=facts.steps > 0 and low != "fp16"
             ),
-            window=self._window,
-            trace=self._trace,
-            xray=self._xray,
+            window=self.window,
+            trace=self.trace,
+            xray=self.xray,
         )
 
     def _least(self, scale: float) -> float | None:
@@ -212,7 +200,7 @@ class NumericsWatch:
 
     def _explaining(self, facts: ScalerFacts) -> ModulesTraced | None:
         """The newest trace, if it still explains the newest skip."""
-        trace, skip = self._trace, facts.newest_skip
+        trace, skip = self.trace, facts.newest_skip
         if trace is None or trace.precision != "fp16" or skip is None:
             return None
         if trace.cause == "buffer" and not trace.modules:

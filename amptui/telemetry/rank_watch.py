@@ -3,7 +3,7 @@
 import statistics
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from amptui.records.ranks import (
@@ -17,13 +17,7 @@ from amptui.records.ranks import (
     RanksStarted,
     percentiles_of,
 )
-from amptui.telemetry.stragglers import (
-    WINDOW_SAMPLES,
-    RankVerdict,
-    SlowRankNews,
-    StragglerNews,
-    find_straggler,
-)
+from amptui.telemetry.stragglers import WINDOW_SAMPLES, RankVerdict, SlowRankNews, find_straggler
 
 MAX_LOST = 64
 """Lost ranks kept at most."""
@@ -56,7 +50,22 @@ class RankSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RanksView:
+class RankFacts:
+    """What is wrong with the ranks of a run now, and how often it was started again."""
+
+    straggler: RankVerdict | None = None
+    disagreements: tuple[RanksDisagree, ...] = ()
+    """What is not equal on all ranks now."""
+    awaited: RanksAwaited | None = None
+    """The ranks that make all others wait now, as last told."""
+    lost: tuple[RankLost, ...] = ()
+    restarts: int = 0
+    """How often the launcher has started the ranks again."""
+    max_restarts: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RanksView(RankFacts):
     """The ranks of a run, as of their newest sample."""
 
     world_size: int
@@ -70,15 +79,6 @@ class RanksView:
     percentiles: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """``PERCENTILES`` of ``step``, ``data`` and ``compute`` seconds over all ranks, in the newest sample;
     without those that were not measured."""
-    straggler: RankVerdict | None = None
-    disagreements: tuple[RanksDisagree, ...] = ()
-    """What is not equal on all ranks now."""
-    awaited: RanksAwaited | None = None
-    """The ranks that make all others wait now, as last told."""
-    lost: tuple[RankLost, ...] = ()
-    restarts: int = 0
-    """How often the launcher has started the ranks again."""
-    max_restarts: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -87,20 +87,17 @@ class RankWatch:
 
     _places: tuple[RankPlace, ...] = ()
     _window: deque[RanksSampled] = field(default_factory=lambda: deque(maxlen=WINDOW_SAMPLES))
-    _straggler: RankVerdict | None = None
-    _news: StragglerNews = field(default_factory=StragglerNews)
-    _disagreements: tuple[RanksDisagree, ...] = ()
-    _awaited: RanksAwaited | None = None
-    _lost: tuple[RankLost, ...] = ()
-    _restarts: int = 0
-    _max_restarts: int = 0
+    _facts: RankFacts = field(default_factory=RankFacts)
+    _slow_causes: tuple[tuple[int, str], ...] = ()
+    """Slow ranks and causes that are reported: once, until none has been slow for a whole window."""
+    _quiet_samples: int = 0
     _view: RanksView | None = field(default=None, init=False)
 
     def restart(self) -> None:
         """Another process goes on: forget what the ranks measured, and what was wrong with them."""
         self._window.clear()
-        self._straggler, self._awaited, self._disagreements, self._lost, self._view = None, None, (), (), None
-        self._news = StragglerNews()
+        self._facts = RankFacts(restarts=self._facts.restarts, max_restarts=self._facts.max_restarts)
+        self._slow_causes, self._quiet_samples, self._view = (), 0, None
 
     def take(self, record: RankRecord) -> RanksDisagree | RanksAwaited | RankLost | SlowRankNews | None:
         """Add a record; return what the event list should tell of it.
@@ -111,67 +108,66 @@ class RankWatch:
         if isinstance(record, RanksSampled):
             return self._sample(record)
         if isinstance(record, RanksDisagree):
-            others = tuple(other for other in self._disagreements if other.what != record.what)
-            self._disagreements = (*others, record) if record.count > 0 else others
+            others = tuple(other for other in self._facts.disagreements if other.what != record.what)
+            self._facts = replace(
+                self._facts, disagreements=(*others, record) if record.count > 0 else others
+            )
             return record
-        if isinstance(record, RanksAwaited):
-            return self._await(record)
+        if isinstance(record, RanksAwaited):  # the events tell the beginning and the end
+            before = self._facts.awaited
+            self._facts = replace(self._facts, awaited=None if record.over else record)
+            is_same = before is not None and (before.ranks, before.phase) == (record.ranks, record.phase)
+            return None if is_same and not record.over else record
         if isinstance(record, RankLost):
-            self._lost = (*self._lost, record)[-MAX_LOST:]
+            self._facts = replace(self._facts, lost=(*self._facts.lost, record)[-MAX_LOST:])
             return record
         self.restart()
         self._places = record.ranks
-        self._restarts, self._max_restarts = record.restarts, record.max_restarts
+        self._facts = RankFacts(restarts=record.restarts, max_restarts=record.max_restarts)
         return None
-
-    def _await(self, record: RanksAwaited) -> RanksAwaited | None:
-        """The events tell the beginning and the end."""
-        before, self._awaited = self._awaited, None if record.over else record
-        same = before is not None and (before.ranks, before.phase) == (record.ranks, record.phase)
-        return None if same and not record.over else record
 
     def _sample(self, record: RanksSampled) -> SlowRankNews | None:
         if not 0 < len(set(record.ranks)) == len(record.ranks) <= MAX_RANKS_SAMPLED:
             return None
+        before = self._facts.straggler
         if self._window and self._window[-1].world_size != record.world_size:
             self._window.clear()
-            self._straggler = None
+            before = None
         self._window.append(record)
-        slow = self._straggler = find_straggler(self._window, self._straggler)
-        if not self._news.judge(slow):
+        slow = find_straggler(self._window, before)
+        self._facts = replace(self._facts, straggler=slow)
+        self._quiet_samples = self._quiet_samples + 1 if slow is None else 0
+        if slow is None:
+            if not self._slow_causes or self._quiet_samples < WINDOW_SAMPLES:
+                return None
+            self._slow_causes = ()
+            return SlowRankNews(time=record.time, step=record.step, verdict=None)
+        if (slow.rank, slow.cause) in self._slow_causes:
             return None
-        rank = None if slow is None else slow.rank
-        place = next((place for place in self._places if place.rank == rank), None)
+        self._slow_causes = (*self._slow_causes, (slow.rank, slow.cause))
+        place = next((place for place in self._places if place.rank == slow.rank), None)
         return SlowRankNews(time=record.time, step=record.step, verdict=slow, place=place)
 
     def view(self, world_size: int) -> RanksView | None:
         """All of it; None for a single process."""
         if world_size <= 1 and not self._window:
             return None
-        if self._view is None or self._view.world_size != self._size(world_size):
-            self._view = self._composed(self._size(world_size))
+        facts = {attribute.name: getattr(self._facts, attribute.name) for attribute in fields(RankFacts)}
+        if not self._window:
+            return RanksView(**facts, world_size=world_size)
+        if self._view is None:
+            newest = self._window[-1]
+            rows = tuple(_rows(newest, self._window, self._places))
+            self._view = RanksView(
+                **facts,
+                world_size=newest.world_size,
+                rows=rows,
+                step=newest.step,
+                time=newest.time,
+                samples=len(self._window),
+                percentiles=_percentiles(newest, rows),
+            )
         return self._view
-
-    def _size(self, world_size: int) -> int:
-        return self._window[-1].world_size if self._window else world_size
-
-    def _composed(self, world_size: int) -> RanksView:
-        newest = self._window[-1] if self._window else None
-        rows = () if newest is None else tuple(_rows(newest, self._window, self._places))
-        return RanksView(
-            world_size=world_size,
-            rows=rows,
-            step=None if newest is None else newest.step,
-            time=None if newest is None else newest.time,
-            samples=len(self._window),
-            percentiles={} if newest is None else _percentiles(newest, rows),
-            straggler=self._straggler,
-            disagreements=self._disagreements,
-            awaited=self._awaited,
-            lost=self._lost,
-            restarts=self._restarts,
-            max_restarts=self._max_restarts,
-        )
 
 
 def _rows(

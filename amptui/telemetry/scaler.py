@@ -32,7 +32,7 @@ class ScalerWatch:
     _last: StepRecord | None = None
     _change: LossScaleChanged | None = None
     _has_grown: bool = False
-    _newest_skip: StepSkipped | None = None
+    newest_skip: StepSkipped | None = None
 
     def add(self, stretch: Stretch) -> None:
         """Add a stretch of steps; unmeasured steps count neither as applied nor as skipped."""
@@ -65,10 +65,6 @@ class ScalerWatch:
         """Add a change of the scale."""
         self._change = change
         self._has_grown = self._has_grown or change.reason == "growth"
-
-    def add_skip(self, skip: StepSkipped) -> None:
-        """Add the record of a skipped step."""
-        self._newest_skip = skip
 
     def rewind(self, next_step: int) -> None:
         """Forget the scale of steps from ``next_step`` on, and their changes of it; the counts stay."""
@@ -109,7 +105,7 @@ class ScalerWatch:
             forward_overflow_step=overflows[-1] if overflows else None,
             scale=self.scale,
             scale_has_grown=self._has_grown,
-            newest_skip=self._newest_skip,
+            newest_skip=self.newest_skip,
         )
 
     def _newer_change(self) -> LossScaleChanged | None:

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
-from typing import Any, Literal
+from typing import Any, TypeVar
 
 from amptui.base.strictjson import JsonError
 from amptui.records import answers, findings, ranks, samples
@@ -23,19 +23,9 @@ from amptui.telemetry.optimizers import FIRST, Optimizers
 from amptui.telemetry.pace import RunningTime
 from amptui.telemetry.rank_watch import RankRecord, RankWatch
 from amptui.telemetry.underflow import UnderflowFound, UnderflowWatch
-from amptui.telemetry.view import RunStatus, SessionView
+from amptui.telemetry.view import RunFacts, RunStatus, SessionView
 
 _OTHER_VERSION = "the run was started by another version of amptui; attach with that version"
-
-_OfOptimizer = (
-    records.PrecisionChanged
-    | records.LossScaleChanged
-    | records.StepSkipped
-    | records.NonFinite
-    | findings.UpdatesMeasured
-    | OptimizerFollowed
-    | GradientsDropped
-)
 
 _BETWEEN_STEPS = (
     *(records.RunStarted, records.RunResumed, records.PrecisionChanged),
@@ -43,64 +33,8 @@ _BETWEEN_STEPS = (
 )
 
 
-MAX_KEPT = 64
-
-Kept = CheckpointWritten | WeightsSaved | KeepingChanged | ViewersChanged
-
-
-@dataclass(slots=True, eq=False)
-class RequestWatch:
-    """Matches requests with their answers by number, in whatever order they arrive."""
-
-    pending: tuple[RequestMade, ...] = ()
-    """The oldest first; the newest ``MAX_KEPT``."""
-    answers: tuple[Answer, ...] = ()
-    """The same."""
-
-    def make(self, record: RequestMade) -> None:
-        """Add a request; a screen knows its own before the run reports it."""
-        numbers = {request.number for request in self.pending} | {
-            answer.request.number for answer in self.answers
-        }
-        if record.number not in numbers:
-            self.pending = (*self.pending, record)[-MAX_KEPT:]
-
-    def answer(self, record: Answer) -> None:
-        """Add an answer."""
-        self.pending = tuple(request for request in self.pending if request.number != record.request.number)
-        self.answers = (*self.answers, record)[-MAX_KEPT:]
-
-    def drop_pending(self) -> None:
-        """Forget the pending requests: nobody is left to answer them."""
-        self.pending = ()
-
-
-@dataclass(slots=True, eq=False)
-class Keeping:
-    """The newest checkpoint, the weights, what is currently not saved, and the number of screens."""
-
-    checkpoint: CheckpointWritten | None = None
-    weights: WeightsSaved | None = None
-    not_kept: tuple[KeepingChanged, ...] = ()
-    viewers: int = 0
-
-    def add(self, record: Kept) -> None:
-        """Something was saved, is no longer saved or is saved again; or a screen attached or detached."""
-        if isinstance(record, CheckpointWritten):
-            self.checkpoint = record
-        elif isinstance(record, WeightsSaved):
-            self.weights = record
-        elif isinstance(record, ViewersChanged):
-            self.viewers = record.viewers
-        else:
-            others = tuple(change for change in self.not_kept if change.what != record.what)
-            self.not_kept = (*others, record) if record.trouble else others
-
-    def resume_after(self, step: int) -> None:
-        """Another process continues after ``step``: no save has failed yet, and nobody watches."""
-        self.weights, self.not_kept, self.viewers = None, (), 0
-        if self.checkpoint is not None and self.checkpoint.step > step:
-            self.checkpoint = None
+MAX_REQUESTS = 64
+"""The newest requests and answers that are kept."""
 
 
 @dataclass(slots=True, eq=False)
@@ -112,21 +46,11 @@ class Session:
     """
 
     _run_dir: str = ""
-    _state: Literal["starting", "running", "paused", "finished", "failed"] = "starting"
-    _run: records.RunStarted | None = None
-    _phase: records.PhaseChanged | None = None
-    _outcome: records.RunFinished | records.RunFailed | None = None
+    _facts: RunFacts = field(default_factory=RunFacts)
     _running_time: RunningTime = field(default_factory=RunningTime)
-    _keeping: Keeping = field(default_factory=Keeping)
-    _validated: records.EpochFinished | records.Validated | None = None
-    _device: samples.DeviceSample | None = None
-    _allocator: samples.AllocatorSample | None = None
     _pending: list[Steps] = field(default_factory=list, init=False)
-    _pause: records.PauseChanged | None = None
-    _compared: findings.PrecisionsCompared | None = None
     _optimizers: Optimizers = field(default_factory=Optimizers)
     _ranks: RankWatch = field(default_factory=RankWatch)
-    _requests: RequestWatch = field(default_factory=RequestWatch)
     _underflow: UnderflowWatch = field(default_factory=UnderflowWatch)
     _log: EventLog = field(default_factory=EventLog)
     _views: dict[str, SessionView] = field(default_factory=dict, init=False)
@@ -199,7 +123,7 @@ class Session:
     def _fold_batch(self, batch: Sequence[records.Record]) -> None:
         self._views.clear()
         for item in batch:
-            record = Steps.of(item) if isinstance(item, StepRecord) else item
+            record: Any = Steps.of(item) if isinstance(item, StepRecord) else item
             if isinstance(record, Steps):
                 self._running_time.see_steps(record)
                 self._pending.append(record)
@@ -213,133 +137,122 @@ class Session:
                 for steps in self._optimizers:
                     steps.energy.interrupt()
             self._running_time.take(record)
-            _FOLDS[type(record)](self, record)
+            if (fold := _FOLDS.get(type(record))) is not None:
+                fold(self, record)
+            elif (its_steps := self._optimizers.of(record.optimizer)) is not None:
+                _FOLDS_OF_OPTIMIZER[type(record)](self, its_steps, record)
         self._fold_pending()
 
     def _fold_pending(self) -> None:
         steps, self._pending = self._pending, []
         if not steps:
             return
-        if self._state == "starting":
-            self._state = "running"
-        self._optimizers.add(steps, self._run.steps_per_epoch if self._run else None)
+        if self._facts.state == "starting":
+            self._change(state="running")
+        run = self._facts.run
+        self._optimizers.add(steps, run.steps_per_epoch if run else None)
+
+    def _change(self, **facts: Any) -> None:
+        self._facts = replace(self._facts, **facts)
 
     def _start(self, record: records.RunStarted) -> None:
-        if self._run is not None:  # what is asked of a first process before it trains, it answers
-            self._requests.drop_pending()
-        self._run = record
+        if self._facts.run is not None:  # what is asked of a first process before it trains, it answers
+            self._change(pending=())
+        self._change(run=record)
         self._optimizers.set_growth_interval(record.growth_interval)
         self._begin()
         self._log.add(record)
 
     def _begin(self) -> None:
         """A process starts to train, however the one before it ended."""
-        self._state, self._outcome, self._pause = "running", None, None
-        if self._compared is not None and not self._compared.over:
-            self._compared = None
+        self._change(
+            state="running",
+            outcome=None,
+            pause_reason="",
+            pause_cause="",
+            compared=None if self._is_comparing else self._facts.compared,
+        )
         for steps in self._optimizers:
             steps.tracks.expect_resume()
         self._ranks.restart()
 
-    def _change_phase(self, record: records.PhaseChanged) -> None:
-        self._phase = record
-
     def _sample_device(self, record: samples.DeviceSample) -> None:
-        self._device = record
+        self._change(device=record)
         if record.allocator is not None:
-            self._allocator = record.allocator
-        first = self._optimizers.first
-        first.metrics.add_sample(record, self._run, first.tracks.last_step)
-        training = self._state == "running" and (self._phase is None or self._phase.phase == "training")
+            self._change(allocator=record.allocator)
+        first, run, phase = self._optimizers.first, self._facts.run, self._facts.phase
+        first.metrics.add_sample(record, run, first.tracks.last_step)
+        training = self._facts.state == "running" and (phase is None or phase.phase == "training")
         precision = "" if record.allocator is None else record.allocator.precision
         attributed = self._optimizers.training(precision)
         for steps in self._optimizers:
             if steps in attributed:
-                steps.add_sample(record, self._run, training=training)
+                steps.add_sample(record, run, training=training)
             else:
                 steps.skip_sample()
 
-    def _change_precision(self, record: records.PrecisionChanged) -> None:
-        if (steps := self._steps_of(record)) is None:
-            return
+    def _change_precision(self, steps: OptimizerSteps, record: records.PrecisionChanged) -> None:
         steps.switches.switch(record.step, record.current)
-        if self._compared is None or self._compared.over or self._outcome is not None:
+        if not self._is_comparing or self._facts.outcome is not None:
             self._log.add(record)
 
-    def _change_loss_scale(self, record: records.LossScaleChanged) -> None:
-        if (steps := self._steps_of(record)) is not None:
-            steps.scaler.add_change(record)
-            self._log.add_scale_change(record, steps.scaler.growth_interval)
+    def _change_loss_scale(self, steps: OptimizerSteps, record: records.LossScaleChanged) -> None:
+        steps.scaler.add_change(record)
+        self._log.add_scale_change(record, steps.scaler.growth_interval)
 
-    def _skip(self, record: records.StepSkipped) -> None:
-        if (steps := self._steps_of(record)) is not None:
-            steps.scaler.add_skip(record)
-            self._log.add_skip(record)
+    def _skip(self, steps: OptimizerSteps, record: records.StepSkipped) -> None:
+        steps.scaler.newest_skip = record
+        self._log.add_skip(record)
 
-    def _steps_of(self, record: _OfOptimizer) -> OptimizerSteps | None:
-        """Those of the record's optimizer, which may be new; None if there are too many."""
-        return self._optimizers.of(record.optimizer)
+    def _follow_optimizer(self, steps: OptimizerSteps, record: OptimizerFollowed) -> None:
+        steps.followed = record
+        if self._optimizers.are_several:  # from now on events of the first optimizer name it
+            self._log.first_optimizer = self._optimizers.label(FIRST, self._facts.run)
+        self._log.add(record)
 
-    def _follow_optimizer(self, record: OptimizerFollowed) -> None:
-        if (steps := self._steps_of(record)) is not None:
-            steps.followed = record
-            self._name_first()
-            self._log.add(record)
+    def _drop_gradients(self, steps: OptimizerSteps, record: GradientsDropped) -> None:
+        if record.loss is not None and not math.isfinite(record.loss):
+            steps.dropped = record
+        self._log.add(record)
 
-    def _name_first(self) -> None:
-        """From now on events of the first optimizer name it, if there are others."""
-        if self._optimizers.are_several:
-            self._log.first_optimizer = self._optimizers.label(FIRST, self._run)
-
-    def _drop_gradients(self, record: GradientsDropped) -> None:
-        if (steps := self._steps_of(record)) is not None:
-            if record.loss is not None and not math.isfinite(record.loss):
-                steps.dropped = record
-            self._log.add(record)
-
-    def _add_window(self, record: findings.Float16Window) -> None:
-        self._optimizers.first.numerics.add_window(record)
-        self._tell_underflow(self._underflow.see_window(record))
-
-    def _add_updates(self, record: findings.UpdatesMeasured) -> None:
-        if (steps := self._steps_of(record)) is not None:
-            steps.metrics.add_updates(record)
-
-    def _tell_underflow(self, underflow: UnderflowFound | None) -> None:
-        """Before float16 it is told only where ``p`` would switch to that."""
-        foretells = self._run is not None and self._run.amp_precision == "fp16"
-        if underflow is not None and (foretells or not underflow.hypothetical):
-            self._log.add(underflow)
-
-    def _trace(self, record: findings.ModulesTraced) -> None:
-        self._optimizers.first.numerics.add_trace(record)
-        self._log.add_trace(record)
-
-    def _take_xray(self, record: findings.XRayTaken) -> None:
-        self._optimizers.first.numerics.add_xray(record)
-        self._log.add(summary_of_xray(record))
-        self._tell_underflow(self._underflow.see_xray(record))
-
-    def _compare(self, record: findings.PrecisionsCompared) -> None:
-        self._compared = record
-        if record.over:
-            self._log.add(ComparisonOver(record=record, run=self._run))
-
-    @property
-    def _is_comparing(self) -> bool:
-        return self._compared is not None and not self._compared.over
-
-    def _find_nonfinite(self, record: records.NonFinite) -> None:
-        if (steps := self._steps_of(record)) is None:
-            return
+    def _find_nonfinite(self, steps: OptimizerSteps, record: records.NonFinite) -> None:
         if record.what == "buffer":
             steps.bad_buffers = record
         pending = (
             block.precision for block in reversed(self._pending) if block.optimizer == record.optimizer
         )
-        current = self._optimizers.precision(record.optimizer, self._run)
+        current = self._optimizers.precision(record.optimizer, self._facts.run)
         precision = steps.switches.at(record.step) or current or next(pending, None)
         self._log.add_nonfinite(record, precision)
+
+    def _take_window(self, record: findings.Float16Window) -> None:
+        self._optimizers.first.numerics.window = record
+        self._report_underflow(self._underflow.see_window(record))
+
+    def _take_trace(self, record: findings.ModulesTraced) -> None:
+        self._optimizers.first.numerics.trace = record
+        self._log.add_trace(record)
+
+    def _take_xray(self, record: findings.XRayTaken) -> None:
+        self._optimizers.first.numerics.xray = record
+        self._log.add(summary_of_xray(record))
+        self._report_underflow(self._underflow.see_xray(record))
+
+    def _report_underflow(self, underflow: UnderflowFound | None) -> None:
+        """Before float16 only where ``p`` would switch to that."""
+        run = self._facts.run
+        foretells = run is not None and run.amp_precision == "fp16"
+        if underflow is not None and (foretells or not underflow.hypothetical):
+            self._log.add(underflow)
+
+    def _compare(self, record: findings.PrecisionsCompared) -> None:
+        self._change(compared=record)
+        if record.over:
+            self._log.add(ComparisonOver(record=record, run=self._facts.run))
+
+    @property
+    def _is_comparing(self) -> bool:
+        return self._facts.compared is not None and not self._facts.compared.over
 
     def _take_ranks(self, record: RankRecord) -> None:
         if (news := self._ranks.take(record)) is not None:
@@ -347,109 +260,115 @@ class Session:
 
     def _validate(self, record: records.EpochFinished | records.Validated) -> None:
         if record.validation is not None:
-            self._validated = record
-            self._optimizers.first.metrics.add_validation(record)
+            self._change(validated=record)
+            self._optimizers.first.metrics.add_validation(record.step, record.validation)
         self._log.add(record)
 
     def _change_pause(self, record: records.PauseChanged) -> None:
-        if self._outcome is None:
-            self._state = "paused" if record.paused else "running"
-            self._pause = record if record.paused else None
+        if self._facts.outcome is None:
+            state, reason, cause = (
+                ("paused", record.reason, record.cause) if record.paused else ("running", "", "")
+            )
+            self._change(state=state, pause_reason=reason, pause_cause=cause)
         self._log.add(record)
 
-    def _keep(self, record: Kept) -> None:
-        self._keeping.add(record)
+    def _change_unsaved(self, record: KeepingChanged) -> None:
+        others = tuple(change for change in self._facts.not_kept if change.what != record.what)
+        self._change(not_kept=(*others, record) if record.trouble else others)
         self._log.add(record)
+
+    def _note(self, record: Any, **facts: Any) -> None:
+        """An event, and what it changes."""
+        self._change(**facts)
+        self._log.add(record)
+
+    def _ask(self, record: RequestMade) -> None:
+        """A screen knows its own request before the run reports it."""
+        pending, answered = self._facts.pending, self._facts.answers
+        if record.number not in {request.number for request in (*pending, *(it.request for it in answered))}:
+            self._change(pending=(*pending, record)[-MAX_REQUESTS:])
+
+    def _answer(self, record: Answer) -> None:
+        """Requests and answers are matched by number, in whatever order they arrive."""
+        pending = (request for request in self._facts.pending if request.number != record.request.number)
+        self._change(pending=tuple(pending), answers=(*self._facts.answers, record)[-MAX_REQUESTS:])
 
     def _resume(self, record: records.RunResumed) -> None:
         """Another process continues after a step, perhaps on another device; later steps no longer count."""
-        before = self._run.device_name if self._run is not None else record.device_name
-        self._requests.drop_pending()
+        facts = self._facts
+        before = facts.run.device_name if facts.run is not None else record.device_name
         self._begin()
-        if self._run is not None:
-            self._run = as_resumed(self._run, record)
-        self._phase = None
-        self._keeping.resume_after(record.step)
+        self._change(
+            pending=(),
+            run=None if facts.run is None else as_resumed(facts.run, record),
+            phase=None,
+            weights=None,
+            not_kept=(),
+            viewers=0,
+            checkpoint=_up_to(record.step, facts.checkpoint),
+            validated=_up_to(record.step, facts.validated),
+        )
         self._optimizers.resume_after(record.step, record.precision)
-        if self._validated is not None and self._validated.step > record.step:
-            self._validated = None
         if record.device_name != before:
             for steps in self._optimizers:
                 steps.change_device()
-            self._compared = None
+            self._change(compared=None)
         self._log.add(Resumption(record=record, device_before=before))
 
     def _end(self, record: records.RunFinished | records.RunFailed) -> None:
-        self._outcome, self._pause = record, None
-        self._state = "finished" if isinstance(record, records.RunFinished) else "failed"
-        self._log.add(record)
-
-    def _eta_seconds(self) -> float | None:
-        total_steps = self._run.total_steps if self._run and self._state == "running" else None
-        first = self._optimizers.first
-        return None if total_steps is None else first.pace.eta_seconds(total_steps - first.tracks.last_step)
+        state = "finished" if isinstance(record, records.RunFinished) else "failed"
+        self._note(record, state=state, outcome=record, pause_reason="", pause_cause="")
 
     def _status(self, front: str) -> RunStatus:
-        steps = self._optimizers.steps_of(front)
+        steps, run = self._optimizers.steps_of(front), self._facts.run
+        facts = {attribute.name: getattr(self._facts, attribute.name) for attribute in fields(RunFacts)}
+        if run is not None and front != FIRST:  # the run's length is counted in steps of its first optimizer
+            facts["run"] = replace(run, total_steps=None, steps_per_epoch=None, total_epochs=0)
+        if front != FIRST and not self._is_comparing:
+            facts["compared"] = None
+        if self._facts.outcome is not None:
+            facts["pending"] = ()
         return RunStatus(
-            state=self._state,
-            phase=self._phase,
-            # The run's ends are counted in steps of its first optimizer.
-            run=self._run if front == FIRST or self._run is None else without_ends(self._run),
+            **facts,
             run_dir=self._run_dir,
             step=steps.tracks.last_step,
             step_seconds=steps.pace.step_seconds,
-            optimizers=self._optimizers.views(front, self._run),
-            pause_reason="" if self._pause is None else self._pause.reason,
+            optimizers=self._optimizers.views(front, run),
             events=self._log.events(),
-            outcome=self._outcome,
         )
 
     def _compose(self, front: str) -> SessionView:
-        is_first, status = front == FIRST, self._status(front)
+        status, run, eta_seconds = self._status(front), self._facts.run, None
+        if run is not None and run.total_steps is not None and status.state == "running" and front == FIRST:
+            first = self._optimizers.first
+            eta_seconds = first.pace.eta_seconds(run.total_steps - first.tracks.last_step)
         view = SessionView(
             **{attribute.name: getattr(status, attribute.name) for attribute in fields(status)},
-            precision=self._optimizers.precision(front, self._run),
+            precision=self._optimizers.precision(front, run),
             front=front,
             optimizers_left_out=self._optimizers.is_left_out,
-            elapsed_seconds=self._running_time.seconds if self._run else None,
-            eta_seconds=self._eta_seconds() if is_first else None,
-            validated=self._validated,
-            compared=self._compared if is_first or self._is_comparing else None,
-            pause_cause="" if self._pause is None else self._pause.cause,
-            device=self._device,
-            ranks=self._ranks.view(self._run.world_size if self._run else 1),
-            allocator=self._allocator,
+            elapsed_seconds=self._running_time.seconds if run else None,
+            eta_seconds=eta_seconds,
+            ranks=self._ranks.view(run.world_size if run else 1),
             warnings=self._log.warnings,
             errors=self._log.errors,
-            checkpoint=self._keeping.checkpoint,
-            weights=self._keeping.weights,
-            not_kept=self._keeping.not_kept,
-            viewers=self._keeping.viewers,
-            pending=self._requests.pending if self._outcome is None else (),
-            answers=self._requests.answers,
         )
         return self._optimizers.steps_of(front).in_front(view)
 
 
-def without_ends(run: records.RunStarted) -> records.RunStarted:
-    """``run`` beside steps that its length is not counted in."""
-    return replace(run, total_steps=None, steps_per_epoch=None, total_epochs=0)
+_Saved = TypeVar("_Saved", CheckpointWritten, records.EpochFinished | records.Validated)
+
+
+def _up_to(step: int, saved: _Saved | None) -> _Saved | None:
+    """What was written after ``step`` is of steps that are repeated."""
+    return None if saved is None or saved.step > step else saved
 
 
 def as_resumed(run: records.RunStarted, resumed: records.RunResumed) -> records.RunStarted:
     """``run`` as it goes on in a new process: perhaps longer, on another device, or with other ranks."""
+    names = ("total_epochs", "total_steps", "world_size", "parallel", "batch_size", "global_batch_size")
     changed: dict[str, Any] = {
-        name: value
-        for name in (
-            "total_epochs",
-            "total_steps",
-            "world_size",
-            "parallel",
-            "batch_size",
-            "global_batch_size",
-        )
-        if (value := getattr(resumed, name)) or value == ""
+        name: value for name in names if (value := getattr(resumed, name)) or value == ""
     }
     if resumed.world_size == 1:
         changed["global_batch_size"] = None
@@ -466,51 +385,52 @@ def as_resumed(run: records.RunStarted, resumed: records.RunResumed) -> records.
 
 _FOLDS: Mapping[type[Any], Callable[[Session, Any], None]] = {
     records.RunStarted: Session._start,
-    records.PhaseChanged: Session._change_phase,
+    records.PhaseChanged: lambda session, record: session._change(phase=record),
     samples.DeviceSample: Session._sample_device,
-    ranks.RanksStarted: Session._take_ranks,
-    ranks.RanksSampled: Session._take_ranks,
-    ranks.RanksDisagree: Session._take_ranks,
+    **dict.fromkeys(
+        (ranks.RanksStarted, ranks.RanksSampled, ranks.RanksDisagree, ranks.RanksAwaited, ranks.RankLost),
+        Session._take_ranks,
+    ),
     ranks.RanksOverflowed: lambda session, record: session._log.add_overflow(record),
-    ranks.RanksAwaited: Session._take_ranks,
-    ranks.StacksTaken: lambda session, record: session._log.add(record),
-    ranks.RankLost: Session._take_ranks,
-    records.PrecisionChanged: Session._change_precision,
     records.BlockFinished: lambda session, record: session._optimizers.first.ledger.add_peak(
         record.precision, record.peak_allocated_bytes
     ),
-    records.LossScaleChanged: Session._change_loss_scale,
-    records.StepSkipped: Session._skip,
-    findings.Float16Window: Session._add_window,
-    findings.UpdatesMeasured: Session._add_updates,
-    findings.ModulesTraced: Session._trace,
+    findings.Float16Window: Session._take_window,
+    findings.ModulesTraced: Session._take_trace,
     findings.XRayTaken: Session._take_xray,
     findings.PrecisionsCompared: Session._compare,
     findings.StepTimed: lambda session, record: session._optimizers.first.timing.add(record),
-    findings.ModelCompiled: lambda session, record: session._log.add(record),
-    findings.Float8Layers: lambda session, record: session._log.add(record),
     findings.MemoryBreakdown: lambda session, record: session._optimizers.first.memory.update(
         {record.precision: record}
     ),
     findings.FlopsCounted: lambda session, record: session._optimizers.first.flops.add(record),
-    records.NonFinite: Session._find_nonfinite,
     records.EpochFinished: Session._validate,
     records.Validated: Session._validate,
-    OptimizerFollowed: Session._follow_optimizer,
-    GradientsDropped: Session._drop_gradients,
     records.PauseChanged: Session._change_pause,
-    records.Note: lambda session, record: session._log.add(record),
-    records.Printed: lambda session, record: session._log.add(record),
-    CheckpointWritten: Session._keep,
-    WeightsSaved: Session._keep,
+    **dict.fromkeys(
+        (ranks.StacksTaken, findings.ModelCompiled, findings.Float8Layers, records.Note, records.Printed),
+        Session._note,
+    ),
+    CheckpointWritten: lambda session, record: session._note(record, checkpoint=record),
+    WeightsSaved: lambda session, record: session._note(record, weights=record),
+    ViewersChanged: lambda session, record: session._note(record, viewers=record.viewers),
+    KeepingChanged: Session._change_unsaved,
     records.RunResumed: Session._resume,
-    KeepingChanged: Session._keep,
-    ViewersChanged: Session._keep,
-    RequestMade: lambda session, record: session._requests.make(record),
-    answers.RequestTaken: lambda session, record: session._requests.answer(record),
-    answers.RequestRefused: lambda session, record: session._requests.answer(record),
+    RequestMade: Session._ask,
+    answers.RequestTaken: Session._answer,
+    answers.RequestRefused: Session._answer,
     records.RunFinished: Session._end,
     records.RunFailed: Session._end,
+}
+
+_FOLDS_OF_OPTIMIZER: Mapping[type[Any], Callable[[Session, OptimizerSteps, Any], None]] = {
+    records.PrecisionChanged: Session._change_precision,
+    records.LossScaleChanged: Session._change_loss_scale,
+    records.StepSkipped: Session._skip,
+    records.NonFinite: Session._find_nonfinite,
+    findings.UpdatesMeasured: lambda _session, steps, record: steps.metrics.add_updates(record),
+    OptimizerFollowed: Session._follow_optimizer,
+    GradientsDropped: Session._drop_gradients,
 }
 
 

@@ -1,7 +1,7 @@
 """Finds the rank that others wait for, if the ranks' numbers show one."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -82,28 +82,6 @@ class SlowRankNews:
     place: RankPlace | None = None
 
 
-@dataclass(slots=True, eq=False)
-class StragglerNews:
-    """Tells of each slow rank and each reason once, until none has been slow for a whole window."""
-
-    _told: tuple[tuple[int, str], ...] = ()
-    """The ranks and causes told since none was slow; a name in the states of sessions."""
-    _quiet_samples: int = 0
-
-    def judge(self, verdict: RankVerdict | None) -> bool:
-        """Whether ``verdict``, that of the newest sample, is news."""
-        if verdict is None:
-            self._quiet_samples += 1
-            is_over = bool(self._told) and self._quiet_samples >= WINDOW_SAMPLES
-            self._told = () if is_over else self._told
-            return is_over
-        self._quiet_samples = 0
-        cause = verdict.rank, verdict.cause
-        is_new = cause not in self._told
-        self._told = (*self._told, cause) if is_new else self._told
-        return is_new
-
-
 def find_straggler(window: Sequence[RanksSampled], before: RankVerdict | None = None) -> RankVerdict | None:
     """The rank that is slower than all others in the samples of ``window``; ``before`` is the last verdict.
 
@@ -171,27 +149,18 @@ def _slow_clock(window: Sequence[RanksSampled], before: RankVerdict | None) -> R
 def _with_clock(verdict: RankVerdict, window: Sequence[RanksSampled]) -> RankVerdict:
     """``verdict`` with the clocks as its cause, if NVML says that they are held down in most samples."""
     reasons = _reasons(verdict.rank, window)
-    clocks = [clock for sample in window if (clock := _clock_of(sample, verdict.rank)) is not None]
-    others = [
-        value
-        for sample in window
-        for rank, value in zip(sample.ranks, sample.sm_clock_mhz, strict=False)
-        if rank != verdict.rank and value is not None
-    ]
+    clocks: list[float] = []
+    others: list[float] = []
+    for sample in window:
+        for rank, clock in zip(sample.ranks, sample.sm_clock_mhz, strict=False):
+            if clock is not None:
+                (clocks if rank == verdict.rank else others).append(clock)
     if not reasons or not clocks or not others:
         return verdict
     clock_mhz, others_mhz = float(np.median(clocks)), float(np.median(others))
     if not clock_mhz < (1 - MIN_SHARE * _STAYS) * others_mhz:
         return verdict
-    return RankVerdict(
-        rank=verdict.rank,
-        cause="clocks",
-        seconds=verdict.seconds,
-        others_seconds=verdict.others_seconds,
-        clock_mhz=clock_mhz,
-        others_clock_mhz=others_mhz,
-        reasons=reasons,
-    )
+    return replace(verdict, cause="clocks", clock_mhz=clock_mhz, others_clock_mhz=others_mhz, reasons=reasons)
 
 
 def _reasons(rank: int, window: Sequence[RanksSampled]) -> tuple[str, ...]:
@@ -202,10 +171,6 @@ def _reasons(rank: int, window: Sequence[RanksSampled]) -> tuple[str, ...]:
         for reason in names
         if 2 * sum(rank in sample.throttled.get(reason, ()) for sample in window) >= len(window)
     )
-
-
-def _clock_of(sample: RanksSampled, rank: int) -> float | None:
-    return dict(zip(sample.ranks, sample.sm_clock_mhz, strict=False)).get(rank)
 
 
 def _step_seconds(window: Sequence[RanksSampled]) -> float | None:
@@ -224,15 +189,23 @@ def _outlier(
     ranks, table = _table(window, column)
     if len(ranks) < 2:
         return None
-    centres = _centres(window, column, table)
+    percentiles = [_percentiles(sample, column) for sample in window]
+    # The median over all ranks in each sample, also over those whose numbers are not told one by one.
+    centres = np.array(
+        [of_all[2] if of_all else own for of_all, own in zip(percentiles, _medians(table), strict=True)]
+    )
     typical = _medians((sign * (table - centres[:, None])).T)
     worst = int(np.argmax(typical))
-    whole_spread = _whole_spread(window, column)
-    beside = _medians(np.delete(table, worst, axis=1)) if whole_spread is None else centres
+    ranges = [of_all[3] - of_all[1] for of_all in percentiles if of_all]
+    if ranges:
+        beside, spread = centres, _SIGMA_PER_DECILES * float(np.median(ranges))
+    else:
+        beside, spread = _medians(np.delete(table, worst, axis=1)), _spread(np.delete(typical, worst))
     beyond = sign * (table[:, worst] - beside)
     beyond = beyond[np.isfinite(beyond)]
-    spread = _spread(np.delete(typical, worst)) if whole_spread is None else whole_spread
-    noise = max(_sigma(beyond), _median(_sigmas(table - centres[:, None])))
+    off_centre = table - centres[:, None]
+    sigmas = _SIGMA_PER_MAD * _medians(np.abs(off_centre - _medians(off_centre.T)).T)
+    noise = max(_sigma(beyond), _median(sigmas))
     error = _MEDIAN_ERROR * noise / np.sqrt(len(beyond))
     excess = float(np.median(beyond))
     eased = _STAYS if ranks[worst] == stays else 1.0
@@ -258,21 +231,6 @@ def _number(value: float | None) -> float:
     return value if value is not None and 0 <= value < np.inf else np.nan
 
 
-def _centres(window: Sequence[RanksSampled], column: Column, table: Floats) -> Floats:
-    """The median over all ranks in each sample, also over those whose numbers are not told one by one."""
-    percentiles = [_percentiles(sample, column) for sample in window]
-    return np.array(
-        [of_all[2] if of_all else own for of_all, own in zip(percentiles, _medians(table), strict=True)]
-    )
-
-
-def _whole_spread(window: Sequence[RanksSampled], column: Column) -> float | None:
-    """The spread over all ranks in one sample, where only some have their numbers told; else None."""
-    percentiles = [of_all for sample in window if (of_all := _percentiles(sample, column))]
-    ranges = [of_all[3] - of_all[1] for of_all in percentiles]
-    return _SIGMA_PER_DECILES * float(np.median(ranges)) if ranges else None
-
-
 def _percentiles(sample: RanksSampled, column: Column) -> tuple[float, ...]:
     """``PERCENTILES`` of a column; empty where they are not told."""
     if column == "sm_clock_mhz":
@@ -289,11 +247,6 @@ def _spread(values: Floats) -> float:
 def _sigma(values: Floats) -> float:
     """A standard deviation that outliers do not move."""
     return _SIGMA_PER_MAD * _median(np.abs(values - _median(values)))
-
-
-def _sigmas(table: Floats) -> Floats:
-    """Of each column."""
-    return _SIGMA_PER_MAD * _medians(np.abs(table - _medians(table.T)).T)
 
 
 def _medians(table: Floats) -> Floats:

@@ -372,24 +372,50 @@ class OptimizerView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunStatus:
-    """How a run is doing: what deserves a bell follows from it, and no curve is needed."""
+class RunFacts:
+    """What a run's records say by themselves, whichever optimizer is in front."""
 
     state: Literal["starting", "running", "paused", "finished", "failed"] = "starting"
     phase: PhaseChanged | None = None
     """What the run is doing when no step runs; None or ``training`` while steps run."""
     run: RunStarted | None = None
+    pause_reason: str = ""
+    """Why the trainer paused by itself; empty while it runs or if a person paused it."""
+    pause_cause: PauseCause = ""
+    outcome: RunFinished | RunFailed | None = None
+    validated: EpochFinished | Validated | None = None
+    """The newest record with a validation."""
+    compared: PrecisionsCompared | None = None
+    """The newest A/B comparison of precisions: its progress or its result."""
+    device: DeviceSample | None = None
+    allocator: AllocatorSample | None = None
+    """The newest sample of torch's allocator, if there is one."""
+    checkpoint: CheckpointWritten | None = None
+    """The newest complete one; checkpoints never contain lost weights."""
+    weights: WeightsSaved | None = None
+    """Where the run saved its weights at its end."""
+    not_kept: tuple[KeepingChanged, ...] = ()
+    """What is currently not saved, each part with the newest word on it."""
+    viewers: int = 0
+    """Screens that watch the run, this one among them."""
+    pending: tuple[RequestMade, ...] = ()
+    """Requests without an answer yet, the oldest first."""
+    answers: tuple[Answer, ...] = ()
+    """The newest 64, the newest last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStatus(RunFacts):
+    """How a run is doing: what deserves a bell follows from it, and no curve is needed."""
+
     run_dir: str = ""
     step: int = 0
     step_seconds: float | None = None
     """Mean over the last 50 measured steps in any precision, hiccups included."""
     optimizers: tuple[OptimizerView, ...] = ()
     """All of a run with several, in the order in which they came; empty for a single one."""
-    pause_reason: str = ""
-    """Why the trainer paused by itself; empty while it runs or if a person paused it."""
     events: tuple[Event, ...] = ()
     """Newest first; the newest thousand."""
-    outcome: RunFinished | RunFailed | None = None
 
     @property
     def folder_name(self) -> str:
@@ -422,8 +448,6 @@ class SessionView(RunStatus):
     """Exponential moving average of the finite losses."""
     best_loss: float | None = None
     best_loss_step: int | None = None
-    validated: EpochFinished | Validated | None = None
-    """The newest record with a validation."""
     samples_per_second: float | None = None
     """Over the steps of ``step_seconds``."""
     loss: Series = EMPTY_SERIES
@@ -439,8 +463,6 @@ class SessionView(RunStatus):
     switches: tuple[PrecisionSwitch, ...] = ()
     """The stretches of the run; the newest thousand."""
     comparison: Comparison = field(default_factory=Comparison)
-    compared: PrecisionsCompared | None = None
-    """The newest A/B comparison of precisions: its progress or its result."""
     timings: tuple[PrecisionTiming, ...] = ()
     """In the order of ``PRECISION_ORDER``."""
     flops: tuple[PrecisionFlops, ...] = ()
@@ -449,12 +471,8 @@ class SessionView(RunStatus):
     """The newest of each precision, in the same order."""
     scaler: ScalerView = field(default_factory=ScalerView)
     numerics: NumericsView = field(default_factory=NumericsView)
-    pause_cause: PauseCause = ""
-    device: DeviceSample | None = None
     ranks: RanksView | None = None
     """None for a single process."""
-    allocator: AllocatorSample | None = None
-    """The newest sample of torch's allocator, if there is one."""
     warnings: int = 0
     errors: int = 0
     unmeasured_steps: int = 0
@@ -464,18 +482,6 @@ class SessionView(RunStatus):
     """The newest gradients that no step used and whose loss was NaN or Inf."""
     bad_buffers: NonFinite | None = None
     """The newest buffers that were found to hold NaN or Inf."""
-    checkpoint: CheckpointWritten | None = None
-    """The newest complete one; checkpoints never contain lost weights."""
-    weights: WeightsSaved | None = None
-    """Where the run saved its weights at its end."""
-    not_kept: tuple[KeepingChanged, ...] = ()
-    """What is currently not saved, each part with the newest word on it."""
-    viewers: int = 0
-    """Screens that watch the run, this one among them."""
-    pending: tuple[RequestMade, ...] = ()
-    """Requests without an answer yet, the oldest first."""
-    answers: tuple[Answer, ...] = ()
-    """The newest 64, the newest last."""
 
     @property
     def accepts(self) -> frozenset[RequestKind]:

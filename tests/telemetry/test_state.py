@@ -194,17 +194,15 @@ def test_a_state_of_another_version_is_refused_in_words(version: Any) -> None:
 
 
 FRONT: dict[str, Any] = {"name": "", "_longest_gap": {}, "_others": {}}
-FIRST_ALONE: dict[str, Any] = json.loads(Session().state())["session"]["_optimizers"]
+EMPTY: dict[str, Any] = json.loads(Session().state())["session"]
+FACTS, FIRST_ALONE = EMPTY["_facts"], EMPTY["_optimizers"]
 
 
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"_keeping": None}, r"\(Session\._keeping: Keeping: expected an object, not None\)$"),
-        (
-            {"_keeping": {"viewers": 0}},
-            r"\(Session\._keeping: Keeping: missing checkpoint, not_kept, weights",
-        ),
+        ({"_log": None}, r"\(Session\._log: EventLog: expected an object, not None\)$"),
+        ({"_running_time": {"seconds": 0}}, r"\(Session\._running_time: RunningTime: missing _newest"),
         (
             {"_optimizers": {"is_left_out": False, "_by_name": {}, "_front": FRONT}},
             r"\(Session\._optimizers: Optimizers: without its first optimizer",
@@ -214,7 +212,10 @@ FIRST_ALONE: dict[str, Any] = json.loads(Session().state())["session"]["_optimiz
             r"\(Session\._optimizers: Optimizers: without its first optimizer",
         ),
         ({"_speed": 1.0}, r"\(Session: unknown fields\)$"),
-        ({"_state": "standing"}, r"\(Session\._state: expected one of starting, running"),
+        (
+            {"_facts": FACTS | {"state": "standing"}},
+            r"\(Session\._facts: .*state: expected one of starting, running",
+        ),
     ],
 )
 def test_a_version_that_declares_other_fields_is_refused_in_one_line(
