@@ -7,9 +7,7 @@ import threading
 
 import pytest
 
-from amptui.base.terminal import RESTORE
 from amptui.process.stop_signals import Arrival, received_of_pending
-from tests.terminal import Terminal
 
 HEADER = """
 import os, signal, sys, threading
@@ -18,7 +16,6 @@ from signal import SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXCPU
 from amptui.process import stop_signals
 from amptui.process.stop_signals import StopSignals, blocked_stop_signals, received_within
 from amptui.records.control import Control
-from amptui.tui.opening import Opening
 control, hangups = Control(), []
 def say(*words):
     os.write(1, " ".join(map(str, words)).encode() + bytes([10]))
@@ -100,32 +97,6 @@ def test_a_process_that_cannot_leave_by_itself_is_left_once_it_saves_nothing_any
     program: str, lines: list[str], status: int
 ) -> None:
     assert end_of(LAST_RESORT + program) == (lines, status)
-
-
-IN_USE = """
-opening = Opening(farewell="farewell")
-with opening, StopSignals(control.ask, restore_terminal=opening.restore_at_once):
-    say("ready")
-    threading.Event().wait()
-"""
-
-
-@pytest.mark.parametrize(
-    ("numbers", "status"),
-    [((signal.SIGABRT,), -signal.SIGABRT), ((signal.SIGINT, signal.SIGTERM), 128 + signal.SIGINT)],
-    ids=["fatal", "a second one"],
-)
-def test_the_terminal_is_whole_before_a_process_that_a_signal_ends_is_gone(
-    numbers: tuple[signal.Signals, ...], status: int
-) -> None:
-    with Terminal([sys.executable, "-c", HEADER + IN_USE]) as terminal:
-        terminal.wait_for("ready")
-        assert terminal.modes != terminal.modes_before
-        for number in numbers:
-            terminal.process.send_signal(number)
-        assert terminal.wait() == status
-        assert terminal.modes == terminal.modes_before
-        assert RESTORE + b"amptui: farewell\r\n" in terminal.written
 
 
 EACH = """

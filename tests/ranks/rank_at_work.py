@@ -367,17 +367,10 @@ def die_at_second_part() -> None:
     checkpoints.write_part = write_half  # type: ignore[attr-defined]
 
 
-def _with_full_disk(folder: Path, **options: Any) -> Run:
-    """Rank 1 cannot write its checkpoints."""
+def _in_trouble(folder: Path, *, trouble: Callable[[], object], **options: Any) -> Run:
+    """Rank 1 gets into ``trouble``."""
     if os.environ["RANK"] == "1":
-        fill_disk()
-    return _plain(folder, options=options)
-
-
-def _killed_while_writing(folder: Path, **options: Any) -> Run:
-    """Rank 1 is killed when it has written half of its second checkpoint."""
-    if os.environ["RANK"] == "1":
-        die_at_second_part()
+        trouble()
     return _plain(folder, options=options)
 
 
@@ -389,8 +382,8 @@ TASKS: dict[str, Callable[..., Run]] = {
     "refused": partial(_with_requests, ask=_xray_in_vain),
     "switched": partial(_with_requests, ask=_switch_in_vain),
     "float8": partial(_with_requests, ask=_through_float8),
-    "full disk": _with_full_disk,
-    "killed while writing": _killed_while_writing,
+    "full disk": partial(_in_trouble, trouble=fill_disk),
+    "killed while writing": partial(_in_trouble, trouble=die_at_second_part),
 }
 
 

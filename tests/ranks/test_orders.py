@@ -8,7 +8,9 @@ from typing import Any, cast
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch._C._distributed_c10d import HashStore
 
+from amptui.ranks.agreement.board import Board
 from amptui.ranks.agreement.orders import Agreement, Order, PointsDifferError
 
 _PHASE = 1 << 40
@@ -78,37 +80,16 @@ class Turns:
         return turn
 
 
-class Board:
-    """A store; everything done to it takes a turn."""
+class TurningBoard:
+    """A board in a store; everything done to it takes a turn."""
 
     def __init__(self, turns: Turns) -> None:
         self._offer = turns.offer
-        self._values: dict[str, Any] = {}
+        self._board = Board(HashStore(), "test")
 
-    def post(self, name: str, value: Any) -> None:
+    def __getattr__(self, name: str) -> Any:
         self._offer()
-        self._values[name] = value
-
-    def read(self, names: Sequence[str]) -> list[Any]:
-        self._offer()
-        return [self._values[name] for name in names]
-
-    def look(self, name: str) -> Any:
-        self._offer()
-        return self._values.get(name)
-
-    def decide(self, name: str, value: Any) -> Any:
-        self._offer()
-        return self._values.setdefault(name, value)
-
-    def count(self, name: str, more: int = 0) -> int:
-        self._offer()
-        self._values[name] = self._values.get(name, 0) + more
-        return int(self._values[name])
-
-    def remove(self, name: str) -> None:
-        self._offer()
-        self._values.pop(name, None)
+        return getattr(self._board, name)
 
 
 class _Changed:
@@ -201,7 +182,7 @@ class Ranks:
         self.voids = 0
         turn_seconds = draw.choice([0.0001, 0.01, 0.5])
         self.turns = Turns(draw)
-        self.board: Any = Board(self.turns)
+        self.board: Any = TurningBoard(self.turns)
         self.wanted: list[dict[str, Any]] = []
         for number in range(1, wants + 1):
             if draw.random() < 0.3:

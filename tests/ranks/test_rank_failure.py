@@ -19,7 +19,7 @@ NO_SPACE = (
     "Error while creating shared memory segment /dev/shm/nccl-KzrVVx (size 33030528), error: "
     "No space left on device (28)"
 )
-SHARED_MEMORY = str(nccl("unhandled system error", "ncclSystemError", NO_SPACE))
+SHARED_MEMORY = nccl("unhandled system error", "ncclSystemError", NO_SPACE)
 TWICE = "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1a000"
 SYSTEM = (
     f"{_NCCL}unhandled system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.21.5\n"
@@ -45,11 +45,7 @@ INTERFACE = f"{_GLOO}device.cc:84] ifa != nullptr. Unable to find address for: e
 @pytest.mark.parametrize(
     ("error", "what", "hint"),
     [
-        (
-            dist.DistBackendError(SHARED_MEMORY),
-            f"NCCL unhandled system error: {NO_SPACE}",
-            "enlarge /dev/shm",
-        ),
+        (SHARED_MEMORY, f"NCCL unhandled system error: {NO_SPACE}", "enlarge /dev/shm"),
         (
             nccl("invalid usage", "ncclInvalidUsage", TWICE),
             f"NCCL invalid usage: {TWICE}",
@@ -83,16 +79,8 @@ def test_its_own_words_are_kept_and_have_a_hint_and_no_peer_is_blamed(
         (dist.DistBackendError(WATCHDOG), True, "cut off"),
         (dist.DistBackendError("NCCL communicator was aborted on rank 1."), True, "cut off"),
         (RuntimeError(CLOSED), True, "cut off"),
-        (
-            RuntimeError(f"{_GLOO}pair.cc:446] read [127.0.0.1]:41207: Connection reset by peer"),
-            True,
-            "cut off",
-        ),
-        (
-            RuntimeError(f"{_GLOO}unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation"),
-            True,
-            "cut off",
-        ),
+        (RuntimeError(f"{_GLOO}pair.cc:446] read [::1]:41207: Connection reset by peer"), True, "cut off"),
+        (RuntimeError(f"{_GLOO}unbound_buffer.cc:78] Timed out waiting 1800000ms"), True, "cut off"),
         (RuntimeError("Application timeout caused pair closure"), True, "cut off"),
         (dist.DistNetworkError("Broken pipe"), True, "cut off"),
         (PeerEndedError(1, "killed", "", "rank 1 was killed"), True, "cut off"),

@@ -1,7 +1,7 @@
 """FSDP2 around an experiment's loss: weights, gradients and optimizer states are divided among all ranks."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import partial
 from typing import Any, TypeVar
@@ -103,13 +103,25 @@ class ShardedDataParallel(DataParallel):
         return partial(_room, like)
 
     def load_states(self, model: dict[str, Any], state: dict[str, Any], optimizer: Optimizer) -> None:
-        divided = divided_optimizer(state, _parameters(optimizer))
-        super().load_states(divided_model(model, self._model.state_dict()), divided, optimizer)
+        like, parameters = self._model.state_dict(), _parameters(optimizer)
+        divided = copy(model)  # it keeps its versions
+        divided.update({name: _part(value, like.get(name)) for name, value in model.items()})
+        states = {
+            number: {name: _part(value, parameters[number]) for name, value in values.items()}
+            for number, values in state["state"].items()
+        }
+        super().load_states(divided, {**state, "state": states}, optimizer)
 
+    @torch.no_grad()
     def leave(self, hand_in: Callable[[], object]) -> None:
         hand_in()
         if self._keeps_weights:
-            self.state = gathered(self._model.state_dict(), keep=self.leads)
+            state = copy(self._model.state_dict())
+            for name, tensor in state.items():
+                if isinstance(tensor, DTensor):
+                    whole = tensor.full_tensor()  # one after the other, on all ranks
+                    state[name] = whole.cpu() if self.leads else None
+            self.state = state
         self._group.leave()
 
     def _average(self) -> None:
@@ -288,21 +300,6 @@ def _is_sequence_of_layers(module: nn.Module) -> bool:
 
 
 @torch.no_grad()
-def gathered(state: dict[str, Any], *, keep: bool) -> dict[str, Any]:
-    """A model's ``state_dict`` with whole tensors in host memory instead of sharded ones.
-
-    It keeps its versions. The tensors are gathered one after the other: all ranks have to call it with equal
-    states. With ``keep`` False a rank takes part and keeps none of them.
-    """
-    whole_state = copy(state)
-    for name, tensor in state.items():
-        if isinstance(tensor, DTensor):
-            whole = tensor.full_tensor()
-            whole_state[name] = whole.cpu() if keep else None
-    return whole_state
-
-
-@torch.no_grad()
 def _take_part(parts: list[Part], keys: Keys, tensor: Tensor) -> Tensor:
     """What stands for a tensor; a sharded one's part is added to ``parts``, unless it is empty."""
     if not isinstance(tensor, DTensor):
@@ -338,24 +335,8 @@ def _parameters(optimizer: Optimizer) -> list[Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def divided_model(whole: dict[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
-    """A ``whole`` ``state_dict``, sharded as that of the ``model`` is; communicates with nobody."""
-    divided = copy(whole)
-    divided.update({name: _part(value, model.get(name)) for name, value in whole.items()})
-    return divided
-
-
-def divided_optimizer(whole: Mapping[str, Any], parameters: Iterable[Tensor]) -> dict[str, Any]:
-    """An optimizer's ``whole`` ``state_dict``: what has the shape of its parameter is sharded alike."""
-    numbered = list(parameters)
-    state = {
-        number: {name: _part(value, numbered[number]) for name, value in values.items()}
-        for number, values in whole["state"].items()
-    }
-    return {**whole, "state": state}
-
-
 def _part(whole: Any, like: object) -> Any:
+    """Of what has the shape of a sharded tensor this rank's part; communicates with nobody."""
     if isinstance(whole, DTensor) or not (
         isinstance(like, DTensor) and isinstance(whole, Tensor) and whole.shape == like.shape
     ):
