@@ -8,7 +8,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import NoReturn
 
 _LOOK_INTERVAL_SECONDS = 0.02
 
@@ -105,27 +104,19 @@ def fork(work: Callable[[], int]) -> Offspring:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     pid = os.fork()
     if pid == 0:
-        _live_as_child(work)
+        status = 1
+        try:
+            os.setsid()
+            nothing = os.open(os.devnull, os.O_RDWR)
+            for descriptor in (0, 1) if stat.S_ISREG(os.fstat(2).st_mode) else (0, 1, 2):
+                os.dup2(nothing, descriptor)
+            os.close(nothing)
+            status = work()
+            # multiprocessing removes its folders, as at Python's exit, if that waits for nothing.
+            multiprocessing = sys.modules.get("multiprocessing")
+            if multiprocessing is not None and not multiprocessing.active_children():
+                multiprocessing.util._exit_function()
+        finally:
+            # Not sys.exit: the parent's exit handlers must not run in the child.
+            os._exit(status)
     return Offspring(pid)
-
-
-def _live_as_child(work: Callable[[], int]) -> NoReturn:
-    status = 1
-    try:
-        os.setsid()
-        nothing = os.open(os.devnull, os.O_RDWR)
-        for descriptor in (0, 1) if stat.S_ISREG(os.fstat(2).st_mode) else (0, 1, 2):
-            os.dup2(nothing, descriptor)
-        os.close(nothing)
-        status = work()
-        _remove_files()
-    finally:
-        # Not sys.exit: the parent's exit handlers must not run in the child.
-        os._exit(status)
-
-
-def _remove_files() -> None:
-    """Let :mod:`multiprocessing` remove its folders, as at Python's exit, if that waits for nothing."""
-    multiprocessing = sys.modules.get("multiprocessing")
-    if multiprocessing is not None and not multiprocessing.active_children():
-        multiprocessing.util._exit_function()

@@ -33,7 +33,13 @@ def notification(text: str, environ: Mapping[str, str] | None = None) -> str:
     else:
         # The title keeps a text that begins with digits from being one of ConEmu's commands, as 9;4.
         command = f"\x1b]9;{_TITLE}: {safe}{_BEL}"
-    return _BEL + _passed_through(command, term, environ)
+    # For the terminal around a multiplexer. Over SSH, TERM alone tells of a tmux.
+    if environ.get("TMUX") or term.startswith("tmux"):
+        escaped = command.replace("\x1b", "\x1b\x1b")
+        command = f"\x1bPtmux;{escaped}\x1b\\"
+    elif environ.get("STY") or term.startswith("screen"):
+        command = f"\x1bP{command}\x1b\\"
+    return _BEL + command
 
 
 def notify(out: TextIO, text: str) -> None:
@@ -43,13 +49,3 @@ def notify(out: TextIO, text: str) -> None:
             encoding = out.encoding or "utf-8"
             out.write(notification(text).encode(encoding, "replace").decode(encoding))
             out.flush()
-
-
-def _passed_through(command: str, term: str, environ: Mapping[str, str]) -> str:
-    """``command`` for the terminal around a multiplexer. Over SSH, TERM alone tells of a tmux."""
-    if environ.get("TMUX") or term.startswith("tmux"):
-        escaped = command.replace("\x1b", "\x1b\x1b")
-        return f"\x1bPtmux;{escaped}\x1b\\"
-    if environ.get("STY") or term.startswith("screen"):
-        return f"\x1bP{command}\x1b\\"
-    return command

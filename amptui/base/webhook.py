@@ -95,7 +95,17 @@ def post(webhook: Webhook, news: News, *, timeout_seconds: float) -> None:
         def redirect_request(self, *_: Any) -> None:
             return None
 
-    body, headers = _content(webhook, news)
+    text = news.text if len(news.text) <= MAX_CHARACTERS else f"{news.text[: MAX_CHARACTERS - 1]}…"
+    line = f"{text} ({news.run} on {news.host})"
+    if webhook.is_ntfy:
+        body = line.encode("utf-8", "replace")
+        headers = {"Title": "amptui", "Content-Type": "text/plain; charset=utf-8"}
+    else:  # Slack and its kin read "text", Discord reads "content"
+        body = json.dumps({"text": line, "content": line}).encode()
+        headers = {"Content-Type": "application/json"}
+    headers["User-Agent"] = "amptui"  # some services refuse Python's own
+    if webhook.credentials:
+        headers["Authorization"] = f"Basic {base64.b64encode(webhook.credentials.encode()).decode()}"
     request = Request(webhook.url, body, headers, method="POST")  # noqa: S310 - the scheme was checked
     try:
         build_opener(NoRedirect).open(request, timeout=timeout_seconds).close()
@@ -106,24 +116,6 @@ def post(webhook: Webhook, news: News, *, timeout_seconds: float) -> None:
         raise DeliveryError(_reason(error.reason)) from None
     except (OSError, HTTPException, ValueError) as error:
         raise DeliveryError(_reason(error)) from None
-
-
-def _content(webhook: Webhook, news: News) -> tuple[bytes, dict[str, str]]:
-    """The body and the headers of the request."""
-    text = news.text if len(news.text) <= MAX_CHARACTERS else f"{news.text[: MAX_CHARACTERS - 1]}…"
-    headers = {"User-Agent": "amptui"}  # some services refuse Python's own
-    if webhook.credentials:
-        headers["Authorization"] = f"Basic {base64.b64encode(webhook.credentials.encode()).decode()}"
-    line = f"{text} ({news.run} on {news.host})"
-    if webhook.is_ntfy:
-        return line.encode("utf-8", "replace"), headers | {
-            "Title": "amptui",
-            "Content-Type": "text/plain; charset=utf-8",
-        }
-    # Slack and its kin read "text", Discord reads "content".
-    return json.dumps({"text": line, "content": line}).encode(), headers | {
-        "Content-Type": "application/json"
-    }
 
 
 def _reason(error: object) -> str:

@@ -8,16 +8,10 @@ from amptui.base.prompt import say
 from amptui.command.parser import (
     MAX_ROUNDS,
     Parser,
-    add_data,
-    add_device,
-    add_model,
-    add_recipe,
-    add_speed,
+    add_shared,
     count,
     is_script,
-    path,
     positive_float,
-    positive_int,
     positive_ints,
     precisions,
     rounds,
@@ -45,7 +39,7 @@ def add_advise_options(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "Put amptui's options before SCRIPT; what follows it goes to the script."
     assert isinstance(parser, Parser), "made by the parser's own class"
     parser.splits_script = True
-    add_model(parser)
+    add_shared(parser, "model")
     rest = parser.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="the script's own arguments")
     rest.required = False
     add = parser.add_argument_group("measurement").add_argument
@@ -70,21 +64,19 @@ def add_advise_options(parser: argparse.ArgumentParser) -> None:
         help="compare the loss after N steps (40 or more) from the same start, with several seeds; 0: skip "
         f"this (default: {ADVISE_LOSS_STEPS})",
     )
-    add = parser.add_argument_group("model and device, not for a SCRIPT").add_argument
-    add("--batch-size", type=positive_int, metavar="N", help="samples per batch (default: the model's)")
-    add("--accumulate", type=positive_int, metavar="N", help="accumulate N batches per optimizer step")
-    add_recipe(add)
-    add_device(add)
-    add_speed(add)
-    add_data(add)
-    add = parser.add_argument_group("output").add_argument
+    add_shared(
+        parser.add_argument_group("model and device, not for a SCRIPT"),
+        *("--batch-size", "--accumulate", "--lr", "--clip-norm", "--seed", "--set", "--device"),
+        *("--channels-last", "--cudnn-benchmark", "--compile", "--data", "--workers", "--data-dir"),
+    )
+    group = parser.add_argument_group("output")
+    add = group.add_argument
     add(
         "--lines",
         choices=FRAMEWORKS,
         help="print the lines to paste for one of these (default: PyTorch in full, the others in brief)",
     )
-    add("--json", action="store_true", help="write one JSON object to standard output")
-    add("--html", type=path, metavar="FILE", help="write a self-contained page to share")
+    add_shared(group, "--json", "--html")
 
 
 def run_advise(options: argparse.Namespace) -> int:
@@ -116,8 +108,9 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
         "Benchmark a model in every precision, in alternating blocks of steps. With --compile, measure each "
         "precision compiled and eager."
     )
-    add_model(parser)
-    add = parser.add_argument_group("benchmark").add_argument
+    add_shared(parser, "model")
+    group = parser.add_argument_group("benchmark")
+    add = group.add_argument
     add(
         "--precisions",
         type=precisions,
@@ -138,14 +131,13 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"stop after N rounds (default: once ratios are known to within 1%%, at most {MAX_ROUNDS})",
     )
-    add_recipe(add)
-    add = parser.add_argument_group("model and device").add_argument
-    add_device(add)
-    add_speed(add)
-    add = parser.add_argument_group("files and output").add_argument
-    add_data(add)
-    add("--run-dir", type=path, metavar="DIR", help="save the runs there (default: none is saved)")
-    add("--json", action="store_true", help="write one JSON object to standard output instead of tables")
+    add_shared(group, "--lr", "--clip-norm", "--seed", "--set")
+    group = parser.add_argument_group("model and device")
+    add_shared(group, "--device", "--channels-last", "--cudnn-benchmark", "--compile")
+    group = parser.add_argument_group("files and output")
+    add_shared(group, "--data", "--workers", "--data-dir")
+    add_shared(group, "--run-dir", help="save the runs there (default: none is saved)")
+    add_shared(group, "--json", help="write one JSON object to standard output instead of tables")
 
 
 def run_bench(options: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ import argparse
 import math
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from itertools import zip_longest
 from pathlib import Path
@@ -36,8 +36,6 @@ _GPUS = ("cuda", "xpu", "mps")
 
 _MAX_INT, _MAX_WORKERS = 2**63 - 1, 1024
 """What counts steps has 64 bits; each worker is a process."""
-
-_Add = Callable[..., Any]
 
 _Value = Callable[[str], Any]
 
@@ -179,55 +177,98 @@ def is_script(text: str) -> bool:
     return bool(is_watched) or not re.search(r"^class \w+\([^)]", source, re.MULTILINE)
 
 
-def add_model(parser: argparse.ArgumentParser, *, needed: bool = True) -> None:
-    parser.add_argument(
-        "model",
-        metavar="MODEL",
-        nargs=None if needed else "?",
-        help="a name, path/to/file.py[:Class] or package.module:Class",
-    )
+RUN_HELP = "a run's folder, journal or name, or a model's name for its newest run (default: {})"
 
-
-def add_run(parser: argparse.ArgumentParser, *, default: str = "the newest") -> None:
-    parser.add_argument(
-        "run",
-        metavar="RUN",
-        nargs="?",
-        default="",
-        help=f"a run's folder, journal or name, or a model's name for its newest run (default: {default})",
-    )
-
-
-def add_trust(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--trust", action="store_true", help="read the run even if it is another user's")
-
-
-def add_remote_command(add: _Add) -> None:
-    add(
-        "--remote-command",
-        default="",
-        metavar="COMMAND",
-        help="shell command that starts amptui on HOST, for example '~/venv/bin/amptui' "
+SHARED: Mapping[str, Mapping[str, Any]] = {
+    "run": {"metavar": "RUN", "nargs": "?", "default": "", "help": RUN_HELP.format("the newest")},
+    "--trust": {"action": "store_true", "help": "read the run even if it is another user's"},
+    "--remote-command": {
+        "default": "",
+        "metavar": "COMMAND",
+        "help": "shell command that starts amptui on HOST, for example '~/venv/bin/amptui' "
         "(default: $AMPTUI_REMOTE_COMMAND, or amptui)",
-    )
-
-
-def add_quiet(add: _Add) -> None:
-    add(
-        "--quiet",
-        action="store_true",
-        help="turn off the bell and desktop notifications",
-    )
-
-
-def add_notify(add: _Add) -> None:
-    add(
-        "--notify",
-        type=webhook_url,
-        metavar="URL",
-        help="also post to a webhook (Slack, Discord, ntfy and others) what rings the bell; see "
+    },
+    "--quiet": {"action": "store_true", "help": "turn off the bell and desktop notifications"},
+    "--notify": {
+        "type": webhook_url,
+        "metavar": "URL",
+        "help": "also post to a webhook (Slack, Discord, ntfy and others) what rings the bell; see "
         "demo/guide/runs.md. AMPTUI_NOTIFY=URL does the same, and no list of processes shows it",
-    )
+    },
+    "--fps": {
+        "type": frames_per_second,
+        "metavar": "X",
+        "help": "frames per second (default: 2 to 4, fewer if drawing takes more than 1%% of the CPU)",
+    },
+    "model": {"metavar": "MODEL", "help": "a name, path/to/file.py[:Class] or package.module:Class"},
+    "--batch-size": {
+        "type": positive_int,
+        "metavar": "N",
+        "help": "samples per batch (default: the model's)",
+    },
+    "--accumulate": {"type": positive_int, "metavar": "N", "help": "accumulate N batches per optimizer step"},
+    "--lr": {"type": positive_float, "metavar": "X", "help": "learning rate (default: the model's)"},
+    "--clip-norm": {
+        "type": positive_float,
+        "metavar": "X",
+        "help": "clip the gradient norm, after unscaling",
+    },
+    "--seed": {"type": seed, "metavar": "N", "help": "random seed (default: 0)"},
+    "--set": {
+        "action": "append",
+        "default": [],
+        "metavar": "NAME=VALUE",
+        "help": "set any field of the experiment",
+    },
+    "--device": {
+        "type": device,
+        "metavar": "DEVICE",
+        "help": "auto, cpu, cuda, cuda:N, xpu or mps (default: auto)",
+    },
+    "--channels-last": {
+        "action": "store_const",
+        "const": True,
+        "help": "use the channels_last memory format",
+    },
+    "--cudnn-benchmark": {
+        "action": "store_const",
+        "const": True,
+        "help": "let cuDNN measure its algorithms for each new shape and use the fastest (GPU only)",
+    },
+    "--compile": {
+        "choices": _COMPILE_CHOICES,
+        "nargs": "?",
+        "const": "default",
+        "metavar": "MODE",
+        "help": "compile the model with torch.compile; MODE: default, reduce-overhead (CUDA graphs), "
+        "max-autotune, or off (to resume uncompiled)",
+    },
+    "--data": {
+        "choices": ("auto", "real", "synthetic"),
+        "help": "auto: real data, or synthetic data if it is not available (default: auto, but real with "
+        "--data-dir)",
+    },
+    "--workers": {
+        "type": workers,
+        "metavar": "N",
+        "help": "processes that load data (default: the model's)",
+    },
+    "--data-dir": {
+        "type": path,
+        "metavar": "DIR",
+        "help": "folder of data sets (default: ~/.cache/amptui)",
+    },
+    "--run-dir": {"type": path, "metavar": "DIR", "help": "folder of this run (default: a new one)"},
+    "--json": {"action": "store_true", "help": "write one JSON object to standard output"},
+    "--html": {"type": path, "metavar": "FILE", "help": "write a self-contained page to share"},
+}
+"""Arguments that several commands have."""
+
+
+def add_shared(group: argparse._ActionsContainer, *names: str, **changes: Any) -> None:
+    """Add those of ``SHARED``, with ``changes`` for this command."""
+    for name in names:
+        group.add_argument(name, **{**SHARED[name], **changes})
 
 
 def hand_over_webhook(url: str | None) -> None:
@@ -239,56 +280,6 @@ def hand_over_webhook(url: str | None) -> None:
             parse_webhook(os.environ[NOTIFY_VARIABLE])
         except ValueError as error:
             raise UsageError(f"{NOTIFY_VARIABLE}: {error}", hint="correct or unset it") from None
-
-
-def add_fps(add: _Add) -> None:
-    add(
-        "--fps",
-        type=frames_per_second,
-        metavar="X",
-        help="frames per second (default: 2 to 4, fewer if drawing takes more than 1%% of the CPU)",
-    )
-
-
-def add_recipe(add: _Add) -> None:
-    add("--lr", type=positive_float, metavar="X", help="learning rate (default: the model's)")
-    add("--clip-norm", type=positive_float, metavar="X", help="clip the gradient norm, after unscaling")
-    add("--seed", type=seed, metavar="N", help="random seed (default: 0)")
-    add("--set", action="append", default=[], metavar="NAME=VALUE", help="set any field of the experiment")
-
-
-def add_device(add: _Add) -> None:
-    add("--device", type=device, metavar="DEVICE", help="auto, cpu, cuda, cuda:N, xpu or mps (default: auto)")
-
-
-def add_speed(add: _Add) -> None:
-    add("--channels-last", action="store_const", const=True, help="use the channels_last memory format")
-    add(
-        "--cudnn-benchmark",
-        action="store_const",
-        const=True,
-        help="let cuDNN measure its algorithms for each new shape and use the fastest (GPU only)",
-    )
-    add(
-        "--compile",
-        choices=_COMPILE_CHOICES,
-        nargs="?",
-        const="default",
-        metavar="MODE",
-        help="compile the model with torch.compile; MODE: default, reduce-overhead (CUDA graphs), "
-        "max-autotune, or off (to resume uncompiled)",
-    )
-
-
-def add_data(add: _Add) -> None:
-    add(
-        "--data",
-        choices=("auto", "real", "synthetic"),
-        help="auto: real data, or synthetic data if it is not available (default: auto, but real with "
-        "--data-dir)",
-    )
-    add("--workers", type=workers, metavar="N", help="processes that load data (default: the model's)")
-    add("--data-dir", type=path, metavar="DIR", help="folder of data sets (default: ~/.cache/amptui)")
 
 
 def with_data(given: dict[str, Any]) -> dict[str, Any]:

@@ -11,13 +11,9 @@ from amptui.base.prompt import complain, say
 from amptui.base.terminal import can_show_a_screen
 from amptui.base.webhook import parse_webhook
 from amptui.command.parser import (
+    RUN_HELP,
     Parser,
-    add_fps,
-    add_notify,
-    add_quiet,
-    add_remote_command,
-    add_run,
-    add_trust,
+    add_shared,
     finite_float,
     path,
     positive_float,
@@ -39,11 +35,8 @@ def add_attach_options(parser: argparse.ArgumentParser) -> None:
         "Show a live run. Leaving the screen does not stop it. HOST:RUN is a run on another machine that "
         "you reach with `ssh HOST`, HOST: its newest live run. If the connection is lost, amptui reconnects."
     )
-    add_run(parser, default="the newest live run")
-    add_remote_command(parser.add_argument)
-    add_quiet(parser.add_argument)
-    add_notify(parser.add_argument)
-    add_fps(parser.add_argument)
+    add_shared(parser, "run", help=RUN_HELP.format("the newest live run"))
+    add_shared(parser, "--remote-command", "--quiet", "--notify", "--fps")
 
 
 def run_attach(options: argparse.Namespace) -> int:
@@ -72,7 +65,7 @@ def add_runs_options(parser: argparse.ArgumentParser) -> None:
     how_many.add_argument(
         "--all", dest="limit", action="store_const", const=sys.maxsize, help="list all runs"
     )
-    add_remote_command(parser.add_argument)
+    add_shared(parser, "--remote-command")
     parser.add_argument("--json", action="store_true", help="write one JSON line for each run")
     # For `amptui runs HOST:`, which starts this command there: nobody else needs it.
     parser.add_argument("--end", action="store_true", help=argparse.SUPPRESS)
@@ -93,7 +86,7 @@ def list_machine(arguments: Sequence[str], run: Callable[[Sequence[str]], int]) 
     """Browse the runs of the machine that ``HOST:`` names; print them where there is no terminal."""
     parser = Parser(prog="amptui", description="List the runs of HOST, which you reach with `ssh HOST`.")
     parser.add_argument("host", metavar="HOST:", help="a machine, with its colon")
-    add_remote_command(parser.add_argument)
+    add_shared(parser, "--remote-command")
     options = parser.parse_args(arguments)
     from amptui.runs.remote import host_of
 
@@ -152,8 +145,7 @@ def _show_list(source: "RunSource", place: "Place | None", message: str) -> tupl
 
 def add_replay_options(parser: argparse.ArgumentParser) -> None:
     parser.description = "Play back a recorded run on the screen, without torch or a GPU."
-    add_run(parser)
-    add_trust(parser)
+    add_shared(parser, "run", "--trust")
     parser.add_argument(
         "--speed", type=positive_float, default=1.0, metavar="X", help="playback speed (default: 1)"
     )
@@ -179,12 +171,12 @@ def add_compare_options(parser: argparse.ArgumentParser) -> None:
         help="a run's folder, journal or name, or a model's name for its newest run; the first is the "
         "baseline",
     )
-    add_trust(parser)
+    add_shared(parser, "--trust")
     add("--target-loss", type=finite_float, metavar="X", help="show the training time to a loss of X")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--plain", action="store_true", help="write tables instead of showing the screen")
-    how.add_argument("--json", action="store_true", help="write one JSON object to standard output")
-    add("--html", type=path, metavar="FILE", help="write a self-contained page to share")
+    add_shared(how, "--json")
+    add_shared(parser, "--html")
 
 
 def run_compare(options: argparse.Namespace) -> int:
@@ -202,14 +194,9 @@ def run_compare(options: argparse.Namespace) -> int:
 
 def add_export_options(parser: argparse.ArgumentParser) -> None:
     parser.description = "Export a run to one or more formats."
-    add_run(parser)
-    add_trust(parser)
-    parser.add_argument(
-        "--csv",
-        type=path,
-        metavar="FILE",
-        help="a table of all steps, and a second one of the ranks",
-    )
+    add_shared(parser, "run", "--trust")
+    table = "a table of all steps, and a second one of the ranks"
+    parser.add_argument("--csv", type=path, metavar="FILE", help=table)
     parser.add_argument("--tensorboard", type=path, metavar="DIR", help="event files for TensorBoard")
     parser.add_argument("--html", type=path, metavar="FILE", help="a self-contained page to share")
 

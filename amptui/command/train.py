@@ -10,17 +10,9 @@ from amptui.base.errors import RunFolderError, UsageError
 from amptui.base.terminal import can_show_a_screen
 from amptui.command.parser import (
     absolute_path,
-    add_data,
-    add_device,
-    add_fps,
-    add_model,
-    add_notify,
-    add_quiet,
-    add_recipe,
-    add_speed,
+    add_shared,
     count,
     hand_over_webhook,
-    path,
     positive_float,
     positive_int,
     seconds_or_never,
@@ -45,16 +37,16 @@ def add_train_options(parser: argparse.ArgumentParser) -> None:
         "A second Ctrl+C or SIGTERM ends it at once. In a Slurm script, use #SBATCH --signal=USR1@60, and "
         "--run-dir DIR --resume to continue after a requeue."
     )
-    add_model(parser, needed=False)
-    add = parser.add_argument_group("training").add_argument
+    add_shared(parser, "model", nargs="?")
+    group = parser.add_argument_group("training")
+    add = group.add_argument
     add("--epochs", type=positive_int, metavar="N", help="epochs to train (default: the model's)")
     add("--steps", type=positive_int, metavar="N", help="stop after N steps")
-    add("--batch-size", type=positive_int, metavar="N", help="samples per batch (default: the model's)")
-    add("--accumulate", type=positive_int, metavar="N", help="accumulate N batches per optimizer step")
-    add_recipe(add)
+    add_shared(group, "--batch-size", "--accumulate", "--lr", "--clip-norm", "--seed", "--set")
     add("--validate-every", type=positive_int, metavar="N", help="also validate every N steps")
     add("--validation-batches", type=positive_int, metavar="N", help="validate on at most N batches")
-    add = parser.add_argument_group("precision and device").add_argument
+    group = parser.add_argument_group("precision and device")
+    add = group.add_argument
     add(
         "--precision",
         choices=PRECISIONS,
@@ -67,7 +59,7 @@ def add_train_options(parser: argparse.ArgumentParser) -> None:
         choices=FP8_RECIPES,
         help="torchao's scaling of float8 Linear layers (default: tensorwise)",
     )
-    add_device(add)
+    add_shared(group, "--device")
     add("--nproc", type=positive_int, metavar="N", help="train with N processes (DDP), one per GPU")
     add(
         "--fsdp",
@@ -88,10 +80,10 @@ def add_train_options(parser: argparse.ArgumentParser) -> None:
         help="end a run of several processes if one makes the others wait this long, and name that process; "
         "0: never (default: 600)",
     )
-    add_speed(add)
-    add = parser.add_argument_group("files").add_argument
-    add_data(add)
-    add("--run-dir", type=path, metavar="DIR", help="folder of this run (default: a new one)")
+    add_shared(group, "--channels-last", "--cudnn-benchmark", "--compile")
+    group = parser.add_argument_group("files")
+    add = group.add_argument
+    add_shared(group, "--data", "--workers", "--data-dir", "--run-dir")
     add(
         "--resume",
         nargs="?",
@@ -127,13 +119,12 @@ def add_train_options(parser: argparse.ArgumentParser) -> None:
         help="save a state_dict when the run is done or stopped, but not if it fails: the AveragedModel's if "
         "the experiment has one, otherwise the model's",
     )
-    add = parser.add_argument_group("output").add_argument
+    group = parser.add_argument_group("output")
+    add = group.add_argument
     add("--detach", action="store_true", help="train in the background; `amptui attach` opens the screen")
     add("--headless", action="store_true", help="write plain lines instead of showing the screen")
     add("--json", action="store_true", help="write every record as a JSON line, and the verdict on AMP last")
-    add_quiet(add)
-    add_notify(add)
-    add_fps(add)
+    add_shared(group, "--quiet", "--notify", "--fps")
 
 
 def run_train(options: argparse.Namespace) -> int:
@@ -166,7 +157,8 @@ def run_train(options: argparse.Namespace) -> int:
 def _train_as_rank(options: argparse.Namespace, world: "World") -> int:
     """Train as one of the processes that a launcher started; rank 0 writes lines."""
     from amptui.process.launch import rank_plan
-    from amptui.process.rank_process import leave, run_under_launcher
+    from amptui.process.rank_process import run_under_launcher
+    from amptui.process.training import leave_at_once
 
     for name in ("detach", "nproc", "max_restarts"):
         if getattr(options, name):
@@ -187,7 +179,7 @@ def _train_as_rank(options: argparse.Namespace, world: "World") -> int:
         return rank_plan(_plan(options, given), json=options.json, quiet=options.quiet)
 
     status = run_under_launcher(world, make_plan, resumes=options.resume is not None)
-    leave(status)
+    leave_at_once(status)
 
 
 def _plan(options: argparse.Namespace, given: dict[str, Any]) -> "Plan":
@@ -221,11 +213,9 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("-m", dest="module", action="store_true", help="run a module, as `python -m MODULE` does")
     add("--observe", action="store_true", help="observe a script that does not call amptui")
-    add("--run-dir", type=path, metavar="DIR", help="folder of this run (default: a new one)")
+    add_shared(parser, "--run-dir")
     add("--headless", action="store_true", help="pass the script through instead of showing the screen")
-    add_quiet(add)
-    add_notify(add)
-    add_fps(add)
+    add_shared(parser, "--quiet", "--notify", "--fps")
     add("script", metavar="SCRIPT", help="the script's file, or torchrun; with -m, a module")
     rest = add("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="the script's own arguments")
     rest.required = False  # argparse says of a missing SCRIPT that both are required

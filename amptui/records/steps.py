@@ -109,7 +109,7 @@ class Steps:
     @classmethod
     def of(cls, record: StepRecord) -> "Steps":
         """A block of one step."""
-        columns = {name: (getattr(record, name),) for name in COLUMNS}
+        columns: dict[str, Any] = {name: (getattr(record, name),) for name in COLUMNS}
         same = {name: getattr(record, name) for name in SAME}
         return cls(
             time=record.time,

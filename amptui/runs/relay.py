@@ -64,10 +64,9 @@ def read_header(line: bytes) -> Header | None:
         header = _CODEC.read(fields)
     except ValueError:
         return None
-    is_whole = bool(header.error) or header.folder.startswith("/")
-    if not is_whole or not _VERSION.fullmatch(header.version):
+    if not (header.error or header.folder.startswith("/")) or not _VERSION.fullmatch(header.version):
         return None
-    return replace(header, run=_printed(header.run), error=_printed(header.error))
+    return replace(header, run=printable(one_line(header.run)), error=printable(one_line(header.error)))
 
 
 def relay(text: str) -> int:
@@ -103,7 +102,3 @@ def _write(data: bytes) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(1, rest) :]
-
-
-def _printed(text: str) -> str:
-    return printable(one_line(text))

@@ -105,11 +105,6 @@ class Remote:
     command: str = ""
     """As the command line names it; empty if it does not."""
 
-    @property
-    def program(self) -> str:
-        """The shell command that starts amptui there."""
-        return self.command or os.environ.get(COMMAND_VARIABLE, "") or "amptui"
-
     def arguments(self, run: str) -> list[str]:
         """``HOST:RUN`` and the option that it needs, as a command takes them."""
         user, at, name = self.host.rpartition("@")
@@ -128,8 +123,12 @@ def remote_of(text: str, command: str = "") -> Remote | None:
     saved run of that name. Raises ``UsageError`` for a host that ssh would take for an option.
     """
     match = _NAME.fullmatch(text)
-    if match is None or _is_here(text):
+    # Unlike Path.exists, this returns False for a path that is too long or invalid.
+    if match is None or os.path.lexists(expanded(Path(text))):
         return None
+    with suppress(RunFolderError):
+        if os.path.lexists(default_base() / text):
+            return None
     host = match[1].replace("[", "").replace("]", "")
     if any(part.startswith("-") or not part for part in host.split("@")):
         raise UsageError(f"{host!r} is not a host", hint="write HOST:RUN or USER@HOST:RUN")
@@ -142,15 +141,6 @@ def host_of(text: str, command: str = "") -> Remote:
     if remote is None or remote.run:
         raise UsageError(f"{text!r} is not a machine", hint="write HOST: with its colon")
     return remote
-
-
-def _is_here(text: str) -> bool:
-    # Unlike Path.exists, this returns False for a path that is too long or invalid.
-    if os.path.lexists(expanded(Path(text))):
-        return True
-    with suppress(RunFolderError):
-        return os.path.lexists(default_base() / text)
-    return False
 
 
 class Ssh:
@@ -166,7 +156,8 @@ class Ssh:
             raise RemoteError("there is no ssh here", hint="install OpenSSH's client")
         self.host = remote.host
         self._limit_seconds = _BATCH_SECONDS if batch else math.inf
-        command = " ".join([remote.program, *map(shlex.quote, arguments)])
+        program = remote.command or os.environ.get(COMMAND_VARIABLE, "") or "amptui"
+        command = " ".join([program, *map(shlex.quote, arguments)])
         options = [*_OPTIONS, *(_BATCH_OPTIONS if batch else ())]
         self.connection, theirs = socket.socketpair()
         try:
