@@ -14,17 +14,15 @@ from torch import nn
 from torch.optim import Optimizer
 
 from amptui.base.prompt import complain
-from amptui.base.script_signals import is_from_signal_handler
 from amptui.device.accelerator import TRAINABLE
 from amptui.engine.checkpoint.states import load_plain
 from amptui.engine.float8 import supported_float8
 from amptui.engine.precision import default_amp, unsupported_precisions
-from amptui.guest.amp_monitor import PrecisionName, check_fp8_recipe, must_have_closure
-from amptui.guest.framework import FrameworkMonitor, model_of
+from amptui.guest.amp_monitor import PrecisionName, check_fp8_recipe, check_precision, must_have_closure
+from amptui.guest.framework import FrameworkMonitor, harmless_event, model_of
 from amptui.guest.loop.named_optimizers import NamedOptimizer
 from amptui.guest.loop.script import ObservedScript, WatchedScript
 from amptui.guest.loop.switched_amp import AUTOCAST_DTYPES, SwitchedAmp
-from amptui.guest.run import tell_fault
 from amptui.recipe.request import Fp8Recipe
 from amptui.records.run import AMP_PRECISIONS, PRECISIONS, precision_option
 
@@ -91,6 +89,8 @@ class AcceleratorMonitor(FrameworkMonitor):
     """The run of what an accelerator trains, from its ``prepare()`` to the end of the script."""
 
     _no_xray = _NO_XRAY
+    _ends_steps = False
+    """Whether something tells where a step ends besides the model's next forward pass."""
 
     def __init__(
         self,
@@ -115,10 +115,14 @@ class AcceleratorMonitor(FrameworkMonitor):
         self.may_stop = accelerator.num_processes == 1
         self._unsupported = unsupported_precisions(accelerator.device)
         precision = precision and supported_float8(precision, self._unsupported)
-        self._check_precisions(precision, amp)
-        self._first_precision = precision or _own_precision(accelerator)
+        for name in filter(None, (precision, amp)):
+            check_precision(name, self._unsupported)
+        own = str(accelerator.mixed_precision)
+        is_own_low = accelerator.native_amp and own in AMP_PRECISIONS  # on a CPU, its fp16 is float32
+        self._first_precision = precision or (own if is_own_low else "fp32")
         self._unsupported.pop(self._first_precision, None)  # the script uses it
-        self._amp_precision = amp or self._default_amp()
+        usual = (name for name in (self._first_precision, own) if name in AMP_PRECISIONS)
+        self._amp_precision = amp or next(usual, default_amp(accelerator.device))
         self._reason = _why_only_observed(accelerator)
         """Why amptui does not switch the precision; empty if it does."""
         if not accelerator.is_main_process:
@@ -152,19 +156,6 @@ class AcceleratorMonitor(FrameworkMonitor):
 
     # ------------------------------------------------------------------- the precision
 
-    def _default_amp(self) -> str:
-        names = (self._first_precision, str(self._accelerator.mixed_precision))
-        return next((name for name in names if name in AMP_PRECISIONS), default_amp(self._accelerator.device))
-
-    def _check_precisions(self, *names: str | None) -> None:
-        for name in names:
-            if name is None:
-                continue
-            if name not in PRECISIONS:
-                raise ValueError(f"no precision {name!r}: use one of {', '.join(PRECISIONS)}")
-            if name in self._unsupported:
-                raise ValueError(f"precision {precision_option(name)}: {self._unsupported[name]}")
-
     def _replace(self, name: str, around: Callable[..., Any]) -> None:
         """Let ``around``, which gets the accelerator's method first, do what the method of that name does."""
         method = getattr(self._accelerator, name)
@@ -174,8 +165,10 @@ class AcceleratorMonitor(FrameworkMonitor):
         """Take the precision over before the first of the script's parts is prepared, if that is possible."""
         if self._amp is not None or self._reason:
             return self._amp
-        self._reason = _why_not_these(parameters)
-        if self._reason:
+        dtypes = {p.dtype for p in parameters if p.requires_grad and p.dtype != torch.float32}
+        if dtypes:
+            name = str(dtypes.pop()).removeprefix("torch.")
+            self._reason = f"the trained weights are {name}, not float32"
             return None
         accelerator = self._accelerator
         try:
@@ -293,27 +286,19 @@ class AcceleratorMonitor(FrameworkMonitor):
 
     # ------------------------------------------------------------------------- the run
 
+    @harmless_event
     def _open_if_complete(self) -> None:
         """Open the run when there are a model and its optimizer; say once what comes too late for it."""
-        try:
-            if self._is_open:
-                self._keep_precision_of_several()
-            elif self._models and self._optimizers:
-                self._is_open = True
-                self._open(self._script())
-                if self._run is not None and self._reason:
-                    self._run.note("info", f"only observed: {self._reason}")
-        except Exception as error:  # whatever fails here, the script goes on
-            if is_from_signal_handler(error):
-                raise
-            tell_fault("cannot watch this script", error)
-
-    def _keep_precision_of_several(self) -> None:
         run = self._run
         if run is not None and len(self._optimizers) > 1:
             switchable = [name for name in PRECISIONS if name != self.precision]
             self._unsupported.update(dict.fromkeys(switchable, _SEVERAL_OPTIMIZERS))
             run.warn_once(f"{_SEVERAL_OPTIMIZERS}: the precision stays")
+        elif self._models and self._optimizers and not self._is_open:
+            self._is_open = True
+            self._open(self._script())
+            if self._run is not None and self._reason:
+                self._run.note("info", f"only observed: {self._reason}")
 
     def _script(self) -> ObservedScript | WatchedScript:
         optimizer = self._optimizers[0]
@@ -328,6 +313,7 @@ class AcceleratorMonitor(FrameworkMonitor):
         if must_have_closure(optimizer):
             self._unsupported["fp16"] = f"{type(optimizer).__name__} calls its closure again"
         self._take_layers(self._amp, first.model)
+        dynamo = self._accelerator.state.dynamo_plugin
         return WatchedScript(
             first=first,
             amp=self._amp,
@@ -335,7 +321,8 @@ class AcceleratorMonitor(FrameworkMonitor):
             unsupported=self._unsupported,
             samples_per_step=self._samples_per_step,
             save=self._save,
-            ends_steps=self._ends_steps,
+            # A new step is noticed where it begins: not in a forward pass that is compiled.
+            ends_steps=self._ends_steps or getattr(dynamo.backend, "value", "NO") == "NO",
             no_closure=self._no_xray,
         )
 
@@ -350,11 +337,6 @@ class AcceleratorMonitor(FrameworkMonitor):
             amp.follow(amp.precisions["bf16"])
             complain(f"no {precision_option(name)} here, training is in bf16: {why}")
 
-    @property
-    def _ends_steps(self) -> bool:
-        """Whether a new step is noticed where it begins: not in a forward pass that is compiled."""
-        return getattr(self._accelerator.state.dynamo_plugin.backend, "value", "NO") == "NO"
-
 
 def _bare(optimizer: Any) -> Optimizer:
     """The optimizer of torch's in Accelerate's."""
@@ -362,12 +344,6 @@ def _bare(optimizer: Any) -> Optimizer:
         optimizer = inner
     bare: Optimizer = optimizer
     return bare
-
-
-def _own_precision(accelerator: Accelerator) -> str:
-    """The precision in which Accelerate would train: on a CPU, its ``fp16`` is float32."""
-    name = str(accelerator.mixed_precision)
-    return name if accelerator.native_amp and name in AMP_PRECISIONS else "fp32"
 
 
 def _why_unwatched(accelerator: Accelerator) -> str:
@@ -391,12 +367,4 @@ def _why_only_observed(accelerator: Accelerator) -> str:
     handler = accelerator.autocast_handler
     if handler is not None and not handler.enabled:
         return "the accelerator's AutocastKwargs disable autocast"
-    return ""
-
-
-def _why_not_these(parameters: Iterable[nn.Parameter]) -> str:
-    """Why amptui cannot switch the precision of a training of these; empty if it can."""
-    for parameter in parameters:
-        if parameter.requires_grad and parameter.dtype != torch.float32:
-            return f"the trained weights are {str(parameter.dtype).removeprefix('torch.')}, not float32"
     return ""

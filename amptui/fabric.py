@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -10,7 +11,6 @@ from lightning.fabric.plugins import Precision as FabricPrecision
 from torch import Tensor, distributed, nn
 from torch.optim import Optimizer
 
-from amptui.base.script_signals import is_from_signal_handler
 from amptui.guest.amp_monitor import check_fp8_recipe
 from amptui.guest.framework import (
     LIGHTNING_NAMES,
@@ -18,6 +18,7 @@ from amptui.guest.framework import (
     ClosureRunBefore,
     FrameworkMonitor,
     checked_amp,
+    harmless_event,
     lightning_script,
     model_of,
 )
@@ -25,7 +26,6 @@ from amptui.guest.loop.named_optimizers import NamedOptimizer
 from amptui.guest.loop.observed_loop import ObservedLoop
 from amptui.guest.loop.script import ObservedScript, WatchedScript
 from amptui.guest.loop.switched_amp import SwitchedAmp
-from amptui.guest.run import tell_fault
 from amptui.recipe.request import Fp8Recipe
 
 NO_CLOSURE = "only the loop itself can run its forward passes"
@@ -103,7 +103,7 @@ class Precision(FabricPrecision):
         if closure is not None and not scaler.is_enabled():
             kwargs["closure"] = ClosureRunBefore(closure)
         if not self.monitor.is_open:
-            self._open_run(optimizer, has_closure=closure is not None)
+            self.monitor.open(partial(self._script, optimizer, has_closure=closure is not None))
         output = scaler.step(optimizer, **kwargs)
         scaler.update()
         return output
@@ -143,15 +143,6 @@ class Precision(FabricPrecision):
         """Between two steps is where the next forward pass begins: all optimizers have stepped."""
         if torch.is_grad_enabled():
             self.monitor.end_step()
-
-    def _open_run(self, optimizer: Optimizer, *, has_closure: bool) -> None:
-        try:
-            self.monitor.open(self._script(optimizer, has_closure=has_closure))
-        except Exception as error:  # whatever fails here, the training goes on
-            if is_from_signal_handler(error):
-                raise
-            self.monitor.is_open = True
-            tell_fault("cannot watch this training, which goes on", error)
 
     def _script(self, optimizer: Optimizer, *, has_closure: bool) -> ObservedScript | WatchedScript | None:
         """What is trained, as the first step begins; None where another process shows it."""
@@ -193,9 +184,11 @@ class FabricMonitor(FrameworkMonitor):
         """What sees the first step until the run begins."""
         self._early_batches: list[tuple[float, float, int]] = []
 
-    def open(self, script: ObservedScript | WatchedScript | None) -> None:
-        """Begin to watch, with what is known of the first step; None watches nothing."""
+    @harmless_event
+    def open(self, make_script: Callable[[], ObservedScript | WatchedScript | None]) -> None:
+        """Begin to watch the script, with what is known of the first step; None watches nothing."""
         self.is_open = True
+        script = make_script()
         if script is not None:
             self._open(script)
         elif self.first_loop is not None:

@@ -5,6 +5,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from numbers import Real
 from typing import Any, Literal
 
@@ -15,7 +16,6 @@ from amptui.base.prompt import complain
 from amptui.guest.amp_monitor import PrecisionName
 from amptui.guest.framework import harmless_event
 from amptui.guest.monitor import samples_of
-from amptui.guest.run import ScriptRun
 from amptui.recipe.request import Fp8Recipe
 
 _STATE = "amptui"
@@ -57,8 +57,8 @@ def watch(
     return TrainerMonitor(trainer, precision=precision, amp=amp, fp8_recipe=fp8_recipe)
 
 
-class TrainerMonitor(AcceleratorMonitor):
-    """The run of what a Trainer trains, from its ``train()`` to the end of the script."""
+class TrainerMonitor(AcceleratorMonitor, TrainerCallback):  # type: ignore[misc] # transformers counts as untyped
+    """The run of what a Trainer trains, from its ``train()`` to the end of the script, and its callback."""
 
     _no_xray = _NO_XRAY
     _ends_steps = True
@@ -67,15 +67,30 @@ class TrainerMonitor(AcceleratorMonitor):
         self, trainer: Trainer, *, precision: str | None, amp: str | None, fp8_recipe: str | None
     ) -> None:
         self._trainer = trainer
+        self._validating = self._unfinished_epoch = False
         super().__init__(trainer.accelerator, precision=precision, amp=amp, fp8_recipe=fp8_recipe)
         if not trainer.is_world_process_zero():
             return
         if trainer.args.n_gpu > 1:
             complain("cannot watch this script: nn.DataParallel copies the model for each GPU")
             return
-        trainer.add_callback(_Callback(self))
+        trainer.add_callback(self)
         if hasattr(trainer, "get_batch_samples"):
             trainer.get_batch_samples = functools.partial(self._get_batches, trainer.get_batch_samples)
+
+    def _get_batches(self, get_batch_samples: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """The batches of the next step; measures the time to load them and counts their samples."""
+        start = time.perf_counter()
+        result = get_batch_samples(*args, **kwargs)
+        self._take_batches(start, time.perf_counter() - start, result[0])
+        return result
+
+    @harmless_event
+    def _take_batches(self, start: float, seconds: float, batches: Any) -> None:
+        if self._run is not None:
+            self._run.loop.take_batch(start, seconds, sum(map(samples_of, batches)))
+
+    # ------------------------------------------------------------------------------ the scaler
 
     @property
     def _scaler_state(self) -> dict[str, Any] | None:
@@ -84,22 +99,11 @@ class TrainerMonitor(AcceleratorMonitor):
             return None
         return self._amp.scaler.state_dict()
 
-    def _load_scaler_state(self, state: dict[str, Any]) -> None:
-        """Continue with the scale of a checkpoint."""
-        if self._amp is not None and self._accelerator.scaler is None:
-            self._amp.scaler.load_state_dict(state)
-
-    def _get_batches(self, get_batch_samples: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """The batches of the next step; measures the time to load them and counts their samples."""
-        start = time.perf_counter()
-        result = get_batch_samples(*args, **kwargs)
-        run, seconds = self._run, time.perf_counter() - start
-        if run is not None:
-            try:
-                run.loop.take_batch(start, seconds, sum(map(samples_of, result[0])))
-            except Exception as error:  # noqa: BLE001 - the training is worth more than its batch size
-                self.give_up(error)
-        return result
+    def _export_scaler(self) -> None:
+        """Put the scaler's state into the Trainer's, which a checkpoint is about to hold."""
+        state = self._scaler_state
+        if state is not None:
+            self._trainer.state.stateful_callbacks[_STATE] = state
 
     def _save(self) -> object:
         """Let the Trainer save a checkpoint; return where."""
@@ -111,63 +115,43 @@ class TrainerMonitor(AcceleratorMonitor):
         trainer.control.should_save = was_due
         return os.path.join(trainer.args.output_dir, f"checkpoint-{trainer.state.global_step}")  # noqa: PTH118
 
-    def _export_scaler(self) -> None:
-        """Put the scaler's state into the Trainer's, which a checkpoint is about to hold."""
-        state = self._scaler_state
-        if state is not None:
-            self._trainer.state.stateful_callbacks[_STATE] = state
-
-
-class _Callback(TrainerCallback):  # type: ignore[misc] # transformers counts as untyped
-    """Tells the run where steps, epochs and evaluations end, and the Trainer when to stop."""
-
-    failed = False
-
-    def __init__(self, monitor: TrainerMonitor) -> None:
-        self._monitor = monitor
-        self.give_up = monitor.give_up
-        self._validating = False
-        self._unfinished_epoch = False
+    # ------------------------------------------------------------------- what the Trainer calls
 
     @harmless_event
     def on_train_begin(self, args: Any, state: Any, _control: Any, **kwargs: Any) -> None:
         """Continue where a checkpoint was saved, and tell how long the training is."""
-        scaler_state, run = state.stateful_callbacks.get(_STATE), self._monitor._run
-        if isinstance(scaler_state, dict):
-            self._monitor._load_scaler_state(scaler_state)
-        if self._monitor._trainer.accelerator is not self._monitor._accelerator:
+        scaler_state = state.stateful_callbacks.get(_STATE)
+        if isinstance(scaler_state, dict) and self._amp is not None and self._accelerator.scaler is None:
+            self._amp.scaler.load_state_dict(scaler_state)
+        if self._trainer.accelerator is not self._accelerator:
             complain("cannot watch this training: the Trainer has made another accelerator")
-        elif run is not None:
-            self._describe(run, args, state, kwargs.get("train_dataloader"))
-            self._monitor.log()  # from the first step on, each one waits for what is logged with it
-
-    @staticmethod
-    def _describe(run: ScriptRun, args: Any, state: Any, loader: Any) -> None:
-        run.stops_when_asked = args.world_size == 1
-        if run.first.step == 0:
-            run.first.step = state.global_step
-            run.first.epoch = int(state.epoch or 0) + 1
-        run.length.total_steps = state.max_steps
-        run.length.total_epochs = math.ceil(state.num_train_epochs)
-        try:
-            run.length.steps_per_epoch = math.ceil(len(loader) / args.gradient_accumulation_steps)
-        except TypeError:
-            run.length.steps_per_epoch = None  # a stream of samples
+        elif (run := self._run) is not None:
+            run.stops_when_asked = args.world_size == 1
+            if run.first.step == 0:
+                run.first.step = state.global_step
+                run.first.epoch = int(state.epoch or 0) + 1
+            run.length.total_steps = state.max_steps
+            run.length.total_epochs = math.ceil(state.num_train_epochs)
+            loader: Any = kwargs.get("train_dataloader")
+            with suppress(TypeError):  # a stream of samples
+                batches = len(loader)
+                run.length.steps_per_epoch = math.ceil(batches / args.gradient_accumulation_steps)
+            self.log()  # from the first step on, each one waits for what is logged with it
 
     @harmless_event
     def on_epoch_begin(self, _args: Any, _state: Any, _control: Any, **_kwargs: Any) -> None:
         """What the epoch before logged and evaluated at its end is told."""
-        self._monitor.end_step()
-        self._finish_epoch()
+        self.end_step()
+        self._end_epoch()
 
     @harmless_event
     def on_step_end(self, _args: Any, state: Any, control: Any, **_kwargs: Any) -> None:
         """The Trainer has counted the step; what it logs now belongs to it."""
         if not (control.should_log or _ends_epoch(state)):
-            self._monitor.end_step()
+            self.end_step()
         self._stop_if_asked(control)
         if control.should_save:
-            self._monitor._export_scaler()
+            self._export_scaler()
 
     @harmless_event
     def on_log(self, _args: Any, _state: Any, control: Any, *, logs: Any, **_kwargs: Any) -> None:
@@ -176,23 +160,22 @@ class _Callback(TrainerCallback):  # type: ignore[misc] # transformers counts as
             values = {name: value for name, value in _numbers(logs).items() if name not in _NOT_LOGGED}
             if isinstance(logs.get("loss"), Real):
                 values["logged_loss"] = float(logs["loss"])
-            self._monitor.log(**values)
-            self._monitor.end_step()
+            self.log(**values)
+            self.end_step()
             self._stop_if_asked(control)
 
     @harmless_event
     def on_prediction_step(self, _args: Any, _state: Any, _control: Any, **_kwargs: Any) -> None:
         """An evaluation runs."""
-        run = self._monitor._run
-        if not self._validating and run is not None:
+        if not self._validating and self._run is not None:
             self._validating = True
-            run.first.begin_validation()
+            self._run.first.begin_validation()
 
     @harmless_event
     def on_evaluate(self, _args: Any, _state: Any, _control: Any, *, metrics: Any, **_kwargs: Any) -> None:
         """Show its results."""
         self._finish_validation(metrics, "eval_")
-        self._monitor._export_scaler()
+        self._export_scaler()
 
     @harmless_event
     def on_predict(self, _args: Any, _state: Any, _control: Any, *, metrics: Any, **_kwargs: Any) -> None:
@@ -204,34 +187,35 @@ class _Callback(TrainerCallback):  # type: ignore[misc] # transformers counts as
         """The epoch's own logs, evaluation and checkpoint follow."""
         self._unfinished_epoch = _ends_epoch(state)
         if control.should_save:
-            self._monitor._export_scaler()
+            self._export_scaler()
 
     @harmless_event
     def on_train_end(self, _args: Any, _state: Any, _control: Any, **_kwargs: Any) -> None:
         """What the script does now, it does itself."""
-        run = self._monitor._run
-        self._monitor.end_step()
-        self._finish_epoch()
-        if run is not None:
-            run.stops_when_asked = False
+        self.end_step()
+        self._end_epoch()
+        if self._run is not None:
+            self._run.stops_when_asked = False
 
     def _stop_if_asked(self, control: Any) -> None:
-        if self._monitor.should_stop:
+        if self.should_stop:
             control.should_training_stop = True
 
-    def _finish_epoch(self) -> None:
-        run = self._monitor._run
-        if self._unfinished_epoch and run is not None:
+    def _end_epoch(self) -> None:
+        if self._unfinished_epoch:
             self._unfinished_epoch = False
-            run.loop.finish_epoch()
+            self.finish_epoch()
 
     def _finish_validation(self, metrics: Any, prefix: str) -> None:
-        run = self._monitor._run
-        if run is None or not self._validating:
+        """Show a metric by its name without the prefix; how fast the evaluation ran is left out."""
+        if self._run is None or not self._validating:
             return
         self._validating = False
-        self._monitor.log(**_results(_numbers(metrics or {}), prefix))
-        run.first.finish_validation()
+        results = {
+            name: value for name, value in _numbers(metrics or {}).items() if not name.endswith(_SPEEDS)
+        }
+        self.log(**{name.removeprefix(prefix): value for name, value in results.items() if name != "epoch"})
+        self._run.first.finish_validation()
 
 
 def _ends_epoch(state: Any) -> bool:
@@ -241,9 +225,3 @@ def _ends_epoch(state: Any) -> bool:
 def _numbers(values: Mapping[str, object]) -> dict[str, float]:
     """Those of ``values`` that are numbers."""
     return {name: float(value) for name, value in values.items() if isinstance(value, Real)}
-
-
-def _results(metrics: Mapping[str, float], prefix: str) -> dict[str, float]:
-    """An evaluation's metrics by their names without its prefix; how fast it ran is left out."""
-    results = {name: value for name, value in metrics.items() if not name.endswith(_SPEEDS)}
-    return {name.removeprefix(prefix): value for name, value in results.items() if name != "epoch"}

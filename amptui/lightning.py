@@ -5,7 +5,7 @@ Lightning's autocast and the order of its hooks; between two steps its precision
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import NoneType
@@ -33,7 +33,7 @@ from amptui.guest.loop.named_optimizers import NamedOptimizer
 from amptui.guest.loop.script import ONLY_OBSERVED, ObservedScript, WatchedScript
 from amptui.guest.loop.switched_amp import SwitchedAmp, SwitchedScaler
 from amptui.guest.monitor import samples_of
-from amptui.guest.run import tell_fault
+from amptui.guest.run import ScriptRun
 from amptui.recipe.request import Fp8Recipe
 
 NO_CLOSURE = "the Trainer runs no forward pass twice"
@@ -87,7 +87,7 @@ class SwitchedPrecision(MixedPrecision):
         Precision.clip_gradients(self, optimizer, clip_val or 0.0, *args, **kwargs)
 
 
-class PrecisionMonitor(Callback):
+class PrecisionMonitor(FrameworkMonitor, Callback):
     """Shows a training on amptui's screen, whose keys switch its precision, compare, pause, save and stop.
 
     ``amp`` is what AMP means: by default the Trainer's own mixed precision, else ``fp16`` on a GPU and
@@ -107,6 +107,7 @@ class PrecisionMonitor(Callback):
         fp8_recipe: Fp8Recipe | None = None,
         dirpath: str | Path | None = None,
     ) -> None:
+        super().__init__(None)
         check_fp8_recipe(fp8_recipe)
         self._fp8_recipe = fp8_recipe
         self._amp = checked_amp(amp)
@@ -114,9 +115,12 @@ class PrecisionMonitor(Callback):
         self._plugin: SwitchedPrecision | None = None
         self._own_precision = "fp32"
         self._why_observed = ""
-        self._run: _FitRun | None = None
-        self.failed = False
-        """Whether an error of amptui's own has ended the watching."""
+        self._undo: Callable[[], None] = lambda: None
+        self._load_start = 0.0
+        self._loading_seconds: float | None = None
+        self._metrics: dict[str, Tensor] = {}
+        """Those of Lightning's that were looked at last; of an epoch before they belong to no step."""
+        self._metrics_due = 0.0
 
     # ------------------------------------------------------------------- before and after a fit
 
@@ -161,101 +165,14 @@ class PrecisionMonitor(Callback):
                 save=partial(self._save, trainer),
                 no_closure=NO_CLOSURE,
             )
-        self._run = _FitRun(script, trainer, self._why_observed)
-
-    def _save(self, trainer: Trainer) -> str:
-        """Save a checkpoint as Lightning does; return where."""
-        folder = self._dirpath or (self._run.path if self._run else None) or trainer.default_root_dir
-        path = str(Path(folder) / f"epoch={trainer.current_epoch}-step={trainer.global_step}.ckpt")
-        trainer.save_checkpoint(path)
-        return path
-
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:  # noqa: ARG002
-        if stage == "fit":
-            self._finish(None)
-
-    def on_exception(self, _trainer: Trainer, _module: LightningModule, exception: BaseException) -> None:
-        self._finish(exception)
-
-    def _finish(self, error: BaseException | None) -> None:
-        """End the run; what the Trainer does next is in its own precision again."""
-        run, self._run = self._run, None
-        if run is not None:
-            run.finish(error)
-        if self._plugin is not None:
-            amp = self._plugin.amp
-            amp.follow(amp.precisions[self._own_precision])
-
-    def give_up(self, error: Exception) -> None:
-        """Watch this fit no longer; say so once."""
-        self.failed = True
-        if self._run is None:
-            tell_fault("cannot watch this training, which goes on", error)
-        else:
-            self._run.give_up(error)
-
-    # ---------------------------------------------------------------------------- within a fit
-
-    @harmless_event
-    def on_train_epoch_start(self, trainer: Trainer, _module: LightningModule) -> None:
+        self._open(script)
         if self._run is not None:
-            self._run.begin_epoch(trainer)
+            self._describe(trainer, self._run)
+            self._time_loading(trainer.fit_loop.epoch_loop)
 
-    @harmless_event
-    def on_train_batch_start(self, _trainer: Trainer, _module: LightningModule, batch: Any, *_: Any) -> None:
-        if self._run is not None:
-            self._run.take_batch(batch)
-
-    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        self._end_batch(trainer)
-        run = self._run
-        if run is not None and run.should_stop:
-            trainer.should_stop = True
-
-    @harmless_event
-    def _end_batch(self, trainer: Trainer) -> None:
-        if self._run is not None:
-            self._run.end_batch(trainer)
-
-    @harmless_event
-    def on_train_epoch_end(self, _trainer: Trainer, _module: LightningModule) -> None:
-        if self._run is not None:
-            self._run.end_epoch()
-
-    @harmless_event
-    def on_validation_start(self, trainer: Trainer, _module: LightningModule) -> None:
-        if self._run is not None:
-            self._run.begin_validation(trainer)
-
-    @harmless_event
-    def on_validation_end(self, trainer: Trainer, _module: LightningModule) -> None:
-        if self._run is not None:
-            self._run.end_validation(trainer)
-
-
-class _FitRun(FrameworkMonitor):
-    """The run of one ``Trainer.fit``."""
-
-    def __init__(self, script: ObservedScript | WatchedScript, trainer: Trainer, why_observed: str) -> None:
-        self._undo: Callable[[], None] = lambda: None
-        self._load_start = time.perf_counter()
-        self._loading_seconds: float | None = None
-        self._metrics: dict[str, Tensor] = {}
-        self._metrics_due = 0.0
-        self.may_stop = trainer.world_size == 1
-        super().__init__(script)
-        try:
-            self._describe(trainer, why_observed)
-        except Exception:
-            self.finish(None)  # nobody would answer its screen
-            raise
-
-    def _describe(self, trainer: Trainer, why_observed: str) -> None:
+    def _describe(self, trainer: Trainer, run: ScriptRun) -> None:
         """Tell the screen how long the training is, and where it begins."""
-        run = self._run
-        if run is None:
-            return
-        run.stops_when_asked = self.may_stop
+        run.stops_when_asked = self.may_stop = trainer.world_size == 1
         batches, steps = trainer.num_training_batches, trainer.estimated_stepping_batches
         run.length.batches_per_epoch = batches if isinstance(batches, int) else 0
         run.length.total_steps = steps if isinstance(steps, int) else 0
@@ -263,14 +180,8 @@ class _FitRun(FrameworkMonitor):
         # Lightning counts the steps of all optimizers together.
         run.first.step = trainer.global_step // len(trainer.optimizers)
         run.first.epoch = trainer.current_epoch + 1
-        if why_observed:
-            run.note("info", f"the training is only observed: {why_observed}")
-        self._time_loading(trainer.fit_loop.epoch_loop)
-
-    @property
-    def path(self) -> Path | None:
-        """The run's folder."""
-        return None if self._run is None else self._run.path
+        if self._why_observed:
+            run.note("info", f"the training is only observed: {self._why_observed}")
 
     def _time_loading(self, epoch_loop: Any) -> None:
         """Measure the time to load each batch, where this version of Lightning says when it begins and ends.
@@ -297,67 +208,86 @@ class _FitRun(FrameworkMonitor):
         epoch_loop._on_before_fetch, epoch_loop._on_after_fetch = before_fetch, after_fetch
         self._undo = undo
 
-    def begin_epoch(self, trainer: Trainer) -> None:
-        """What was logged of the last epoch belongs to no step."""
+    def _save(self, trainer: Trainer) -> str:
+        """Save a checkpoint as Lightning does; return where."""
+        folder = self._dirpath or (self._run and self._run.path) or trainer.default_root_dir
+        path = str(Path(folder) / f"epoch={trainer.current_epoch}-step={trainer.global_step}.ckpt")
+        trainer.save_checkpoint(path)
+        return path
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:  # noqa: ARG002
+        if stage == "fit":
+            self._finish(None)
+
+    def on_exception(self, _trainer: Trainer, _module: LightningModule, exception: BaseException) -> None:
+        self._finish(exception)
+
+    def _finish(self, error: BaseException | None) -> None:
+        """End the run; what the Trainer does next is in its own precision again."""
+        self._undo()
+        self._close(error)
+        if self._plugin is not None:
+            amp = self._plugin.amp
+            amp.follow(amp.precisions[self._own_precision])
+
+    def give_up(self, error: Exception) -> None:
+        """Watch this fit no longer; say so once."""
+        self._undo()
+        super().give_up(error)
+        self.failed = True
+
+    # ---------------------------------------------------------------------------- within a fit
+
+    @harmless_event
+    def on_train_epoch_start(self, trainer: Trainer, _module: LightningModule) -> None:
         self._metrics = dict(trainer.callback_metrics)
 
-    def take_batch(self, batch: Any) -> None:
-        """The batch of the next forward pass was loaded."""
+    @harmless_event
+    def on_train_batch_start(self, _trainer: Trainer, _module: LightningModule, batch: Any, *_: Any) -> None:
         if self._run is not None and self._loading_seconds is not None:
             self._run.loop.take_batch(self._load_start, self._loading_seconds, samples_of(batch))
             self._loading_seconds = None
 
-    def end_batch(self, trainer: Trainer) -> None:
-        """Lightning's own count of the batch is complete: take what was logged, handle the requests."""
-        if self._run is None:
-            return
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        self._take_metrics(trainer)
+        self.end_step()
+        if self._run is not None and self.should_stop:
+            trainer.should_stop = True
+
+    @harmless_event
+    def _take_metrics(self, trainer: Trainer) -> None:
         now = time.perf_counter()
-        if now >= self._metrics_due:  # Lightning computes all of them at each look
+        if self._run is not None and now >= self._metrics_due:  # Lightning computes all of them at each look
             self._metrics_due = now + LOOK_INTERVAL_SECONDS
-            values = self._new_metrics(trainer.callback_metrics)
+            values = self._new_metrics(trainer)
             values.pop("loss", None)  # it is shown as it was backpropagated
             self._run.first.log(None, values)
-        self.end_step()
 
-    def end_epoch(self) -> None:
-        """Its validation, if it had one, has ended before."""
-        if self._run is not None:
-            self._run.loop.finish_epoch()
+    def on_train_epoch_end(self, _trainer: Trainer, _module: LightningModule) -> None:
+        self.finish_epoch()
 
-    def begin_validation(self, trainer: Trainer) -> None:
-        """Neither its time nor its results belong to a step."""
+    @harmless_event
+    def on_validation_start(self, trainer: Trainer, _module: LightningModule) -> None:
         self._metrics = dict(trainer.callback_metrics)
         if self._run is not None:
             self._run.first.begin_validation()
 
-    def end_validation(self, trainer: Trainer) -> None:
-        """Take its results."""
-        if self._run is None:
-            return
-        values = self._new_metrics(trainer.callback_metrics)
-        first = self._run.first
-        first.log(None, {_validation_name(name): value for name, value in values.items()})
-        first.finish_validation()
+    @harmless_event
+    def on_validation_end(self, trainer: Trainer, _module: LightningModule) -> None:
+        if self._run is not None:
+            values = {_validation_name(name): value for name, value in self._new_metrics(trainer).items()}
+            self._run.first.log(None, values)
+            self._run.first.finish_validation()
 
-    def _new_metrics(self, metrics: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _new_metrics(self, trainer: Trainer) -> dict[str, Tensor]:
         """What was logged since the last look; Lightning keeps all metrics, some under two names."""
         old = {value.data_ptr() for value in self._metrics.values()}
-        self._metrics = dict(metrics)
+        self._metrics = dict(trainer.callback_metrics)
         new: dict[int, tuple[str, Tensor]] = {}
-        for name, value in metrics.items():
+        for name, value in self._metrics.items():
             if value.numel() == 1 and value.data_ptr() not in old:
                 new.setdefault(value.data_ptr(), (name, value.detach().reshape(())))
         return dict(new.values())
-
-    def give_up(self, error: Exception) -> None:
-        """Watch no longer; the screen is told why."""
-        self._undo()
-        super().give_up(error)
-
-    def finish(self, error: BaseException | None) -> None:
-        """End the run as the fit has ended."""
-        self._undo()
-        self._close(error)
 
 
 def _why_observed(trainer: Trainer, pl_module: LightningModule) -> str:

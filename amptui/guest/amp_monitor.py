@@ -74,15 +74,13 @@ def watch(  # noqa: PLR0913 - options by name, as in torch
     usual_amp = "bf16" if "fp16" in unsupported else default_amp(device)
     amp_precision = amp or (precision if precision in ("fp16", "bf16") else usual_amp)
     for name in (precision, amp or precision):
-        if name not in PRECISIONS:
-            raise ValueError(f"no precision {name!r}: use one of {', '.join(PRECISIONS)}")
-        _check_supported(supported_float8(name, unsupported), unsupported)
+        check_precision(supported_float8(name, unsupported), unsupported)
     if amp not in (None, *AMP_PRECISIONS):
         raise ValueError(f"amp is {' or '.join(AMP_PRECISIONS)}, not {amp}")
     close_monitors_of(pair.optimizer for pair in pairs)  # which restores the flags and layers of before
     switched = SwitchedAmp(device, scaler, fp8_recipe=fp8_recipe)
     unsupported = switched.take_layers(models_of(pairs), unsupported)
-    _check_supported(first_precision, unsupported)
+    check_precision(first_precision, unsupported)
     if (cast := sharded_dtype(first.model)) is not None:
         why = f"the MixedPrecisionPolicy of fully_shard() casts parameters to {cast}"
         unsupported.update({name: why for name in PRECISIONS if name != first_precision})
@@ -112,9 +110,12 @@ def check_fp8_recipe(name: str | None) -> None:
         raise ValueError(f"no fp8_recipe {name!r}: use one of {', '.join(FP8_RECIPES)}")
 
 
-def _check_supported(precision: str, unsupported: Mapping[str, str]) -> None:
-    if precision in unsupported:
-        raise ValueError(f"precision {precision_option(precision)}: {unsupported[precision]}")
+def check_precision(name: str, unsupported: Mapping[str, str]) -> None:
+    """Raise ValueError if there is no such precision, or with the reason why it is ``unsupported``."""
+    if name not in PRECISIONS:
+        raise ValueError(f"no precision {name!r}: use one of {', '.join(PRECISIONS)}")
+    if name in unsupported:
+        raise ValueError(f"precision {precision_option(name)}: {unsupported[name]}")
 
 
 def _what_cannot_scale(pairs: Iterable[NamedOptimizer]) -> dict[str, str]:

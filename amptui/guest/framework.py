@@ -32,60 +32,58 @@ OWN_NAMES = {"32-true": "fp32", "16-mixed": "fp16", "bf16-mixed": "bf16"}
 """What amptui calls those of Lightning's that it can switch."""
 
 
+_Event = TypeVar("_Event", bound=Callable[..., None])
+
+
+def harmless_event(event: _Event) -> _Event:
+    """An event of a framework's in which an error ends the watching, not the training."""
+
+    @functools.wraps(event)
+    def call(monitor: Any, *args: Any, **kwargs: Any) -> None:
+        if monitor.failed:
+            return
+        try:
+            event(monitor, *args, **kwargs)
+        except Exception as error:  # whatever fails here, the training goes on
+            if is_from_signal_handler(error):
+                raise
+            monitor.give_up(error)
+
+    return cast("_Event", call)
+
+
 class FrameworkMonitor(Monitor):
     """A run of a framework's loop, which tells us where its steps end."""
 
     may_stop = True
     """Whether to end the loop when a screen asks for it: of several processes all would have to."""
 
+    failed = False
+    """Whether an error of amptui's own has ended the watching before there was a run."""
+
     @property
     def should_stop(self) -> bool:
         return self.may_stop and super().should_stop
 
-    _has_fault = False
-
     def end_step(self) -> None:
         """Handle the requests, if a step has ended since the last call."""
-        run = self._run
-        try:
-            if run is not None and isinstance(run.first, SwitchedOptimizer):
-                run.first.end_step()
-        except Exception as error:  # whatever fails here, the training goes on
-            if is_from_signal_handler(error):
-                raise
-            self.give_up(error)
+        if self._run is not None and isinstance(self._run.first, SwitchedOptimizer):
+            self._run.first.end_step()
+
+    @harmless_event
+    def finish_epoch(self) -> None:
+        """Report the epoch, once its last steps are delivered."""
+        if self._run is not None:
+            self._run.loop.finish_epoch()
 
     def give_up(self, error: Exception) -> None:
         """Watch nothing more, by a fault of amptui's own, which is told once."""
         if self._run is not None:
             if self._run.loop.active:
                 self._run.loop.give_up(error)
-        elif not self._has_fault:
-            self._has_fault = True
-            tell_fault("a fault of its own, which the training does not notice", error)
-
-
-_Event = TypeVar("_Event", bound=Callable[..., None])
-
-
-def harmless_event(event: _Event) -> _Event:
-    """An event of a framework's in which an error ends the watching, not the training.
-
-    The object with the events has ``give_up(error)``; its ``failed`` says whether it takes no more of them.
-    """
-
-    @functools.wraps(event)
-    def call(callbacks: Any, *args: Any, **kwargs: Any) -> None:
-        if callbacks.failed:
-            return
-        try:
-            event(callbacks, *args, **kwargs)
-        except Exception as error:  # whatever fails here, the training goes on
-            if is_from_signal_handler(error):
-                raise
-            callbacks.give_up(error)
-
-    return cast("_Event", call)
+        elif not self.failed:
+            self.failed = True
+            tell_fault("cannot watch this training, which goes on", error)
 
 
 def checked_amp(amp: str | None) -> str | None:

@@ -298,8 +298,8 @@ FAULTS: list[tuple[Watcher, tuple[str, ...]]] = [
         (
             "amptui.lightning.SwitchedAmp",
             *(
-                f"amptui.lightning._FitRun.{hook}"
-                for hook in ("__init__", "_describe", "take_batch", "end_batch", "begin_epoch")
+                f"amptui.lightning.PrecisionMonitor.{hook}"
+                for hook in ("_open", "_describe", "_time_loading", "_new_metrics")
             ),
         ),
     ),
