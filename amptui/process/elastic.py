@@ -20,8 +20,9 @@ from amptui.base.errors import RunFolderError
 from amptui.base.fork import how_ended
 from amptui.base.prompt import complain
 from amptui.base.text import one_line
-from amptui.process.rank_process import IMPORT_PATH_VARIABLE, RANK_VARIABLE, RankPlan, leave
+from amptui.process.rank_process import IMPORT_PATH_VARIABLE, RANK_VARIABLE, RankPlan
 from amptui.process.stop_signals import received_within
+from amptui.process.training import leave_at_once
 from amptui.runs import protocol
 from amptui.runs.lock import holder
 from amptui.runs.rundir import RunDir
@@ -57,7 +58,7 @@ def run_ranks(plan: RankPlan, ranks: int, viewer: socket.socket | None = None) -
         if received is not None and received.number != signal.SIGHUP:
             if not psutil.Process().children():
                 complain("stopped before the ranks were started")  # whatever torch's launcher waits for
-                leave(128 + received.number)
+                leave_at_once(128 + received.number)
             first = first or received.number
             waiting.append(received.number)
         leader = holder(folder) if first else None

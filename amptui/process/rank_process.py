@@ -5,7 +5,6 @@
 
 import gc
 import json
-import logging
 import os
 import socket
 import sys
@@ -15,17 +14,16 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from amptui.base.errors import AmptuiError, RunFolderError, UsageError
 from amptui.base.fork import end_workers
 from amptui.base.notify_url import take_url
 from amptui.base.prompt import complain, show_traceback
-from amptui.base.runfiles import open_file
 from amptui.base.stacks import print_stacks_if_killed, stacks_if_killed
 from amptui.device.sampler import watch_gpu
 from amptui.process.stop_signals import StopSignals, blocked_stop_signals
-from amptui.process.training import Stopping, run_for_viewers, run_plainly
+from amptui.process.training import Stopping, leave_at_once, redirect_output, run_for_viewers, run_plainly
 from amptui.ranks.launchers import world_of
 from amptui.ranks.world import World, refuse_unsupported
 from amptui.recipe.request import ModelSpec, TrainRequest, parse_model
@@ -110,7 +108,10 @@ def run_rank(plan: RankPlan, world: World) -> int:
     with blocked_stop_signals():
         if not world.leads:
             take_url()  # rank 0 sends the news
-            _redirect_output(plan.run_dir.output_path if plan.shown else None)
+            if plan.shown:
+                redirect_output(plan.run_dir.output_path, (1, 2))
+            else:  # what another rank's model prints
+                os.dup2(2, 1)
             print_stacks_if_killed()
             return _follow(request, spec, world, plan)
         if plan.shown:
@@ -197,30 +198,6 @@ def _quiet_torch() -> None:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 
-def leave(status: int) -> NoReturn:
-    """Exit at once, when all is done and written.
-
-    torch may abort as the interpreter ends: when it frees a group that others have left, or in handlers of
-    its own, which would turn a finished run into a failed one.
-    """
-    logging.shutdown()
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError, AttributeError):  # gone, or closed by the model
-            stream.flush()
-    os._exit(status)
-
-
-def _redirect_output(log: Path | None) -> None:
-    """What another rank's model prints goes to the log of a run that is shown, or to standard error."""
-    if log is None:
-        os.dup2(2, 1)
-        return
-    file = open_file(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(file, 1)
-    os.dup2(file, 2)
-    os.close(file)
-
-
 def _main(environment: Mapping[str, str]) -> int:
     world = world_of(environment)
     if world is None or RANK_VARIABLE not in environment:
@@ -238,4 +215,4 @@ if __name__ == "__main__":
     except AmptuiError as error:
         complain(str(error))
         ended = error.exit_status
-    leave(ended)
+    leave_at_once(ended)

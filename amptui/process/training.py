@@ -1,6 +1,7 @@
 """One training in this process: connects its trainer with its recording, and ends both cleanly."""
 
 import gc
+import logging
 import math
 import os
 import signal
@@ -266,13 +267,13 @@ def _stop_signals(training: Training) -> StopSignals:
     def hung_up() -> None:
         text = "the terminal was closed (SIGHUP); training continues"
         training.recording.emit(Note(time=time.time(), severity="info", text=text))
-        _redirect_output(training.recording.run_dir.output_path, terminals)
+        redirect_output(training.recording.run_dir.output_path, terminals)
 
     busy = training.stopping
     return StopSignals(training.control.ask, hung_up=hung_up, busy=lambda: busy.waits, closes=True)
 
 
-def _redirect_output(path: Path, descriptors: Sequence[int]) -> None:
+def redirect_output(path: Path, descriptors: Sequence[int]) -> None:
     """Write further output to a file: on a closed terminal every print would fail."""
     try:
         file = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -394,11 +395,13 @@ def free_memory() -> None:
 
 
 def leave_at_once(status: int) -> NoReturn:
-    """Exit without Python's own end.
+    """Exit without Python's own end, when all is done and written.
 
-    A thread inside torch, or pinned memory after a kernel's failure, would abort it.
+    A thread inside torch, pinned memory after a kernel's failure, or a group that other ranks have left would
+    abort it.
     """
+    logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError):
+        with suppress(OSError, ValueError, AttributeError):  # gone, or closed by the model
             stream.flush()
     os._exit(status)

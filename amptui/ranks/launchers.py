@@ -1,12 +1,7 @@
-"""What started this process: which rank it is by the variables of torchrun, srun, mpirun or another launcher.
+"""What started this process: which rank it is by variables of torchrun, srun, mpirun or another launcher."""
 
-And whether that launcher is still there, with the store that it keeps.
-"""
-
-import os
 import re
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from amptui.base.errors import DeviceError, UsageError
@@ -29,8 +24,6 @@ _FIRST_PORT, _PORTS = 20_000, 12_000
 
 LAUNCHER_GONE = "launcher gone"
 """Why a rank stops whose launcher has ended: all do, and the run has failed."""
-
-_LOOK_SECONDS = 0.5
 
 
 class _Launcher(NamedTuple):
@@ -158,41 +151,3 @@ def _first_host(environment: Mapping[str, str]) -> str:
 
 class LauncherLostError(DeviceError):
     """Nobody starts the ranks again, stops them, or waits for them."""
-
-
-class LauncherWatch:
-    """Looks after this process's parent; not where ranks may outlive what started them.
-
-    A shell that starts them in the background may end; srun and mpirun end their tasks themselves.
-    """
-
-    def __init__(self, world: World) -> None:
-        self.pid = os.getppid()
-        self._is_due = world.launcher == "torchrun"
-        self._stopping = threading.Event()
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether the launcher has ended; a process whose parent has is given another one."""
-        return self._is_due and os.getppid() != self.pid
-
-    @property
-    def error(self) -> LauncherLostError:
-        """Why the run ends, once it is gone."""
-        return LauncherLostError(f"the launcher (pid {self.pid}) is gone")
-
-    def start(self, on_loss: Callable[[], object]) -> None:
-        """Call ``on_loss`` once, from a thread, if the launcher ends before :meth:`stop`."""
-
-        def look() -> None:
-            while not self._stopping.wait(_LOOK_SECONDS):
-                if self.is_gone:
-                    on_loss()
-                    return
-
-        if self._is_due:
-            threading.Thread(target=look, name="amptui-launcher", daemon=True).start()
-
-    def stop(self) -> None:
-        """Look no more."""
-        self._stopping.set()

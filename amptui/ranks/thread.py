@@ -1,6 +1,7 @@
 """The trainer thread of one rank: meets the others before it prepares, and tells them how it ended."""
 
 import math
+import os
 import secrets
 import socket
 import threading
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from amptui.base.errors import AmptuiError, DeviceError, ExperimentError, RunFolderError, UsageError
 from amptui.engine.worker import TrainingThread
 from amptui.ranks.agreement.control import RankControl
-from amptui.ranks.launchers import LAUNCHER_GONE, LauncherLostError, LauncherWatch
+from amptui.ranks.launchers import LAUNCHER_GONE, LauncherLostError
 from amptui.ranks.numbers.meter import RankMeter, RankNumbers, RankReport, blame
 from amptui.ranks.world import NO_SHARDED_XRAY, World
 from amptui.recipe.request import HANG_SECONDS, ModelSpec, TrainRequest
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 WatchGpu = Callable[[str, Callable[[Record], object]], Callable[[], object]]
 """Samples the GPU of that UUID about once a second, in a thread, until what it returns is called."""
+
+_LAUNCHER_POLL_SECONDS = 0.5
 
 _NO_BREAKDOWN = "FSDP: no memory breakdown, as gathered weights cannot be told from activations at the peak"
 
@@ -74,7 +77,8 @@ class RankThread(TrainingThread):
         if not world.leads:
             request = replace(request, checkpoint_dir=None, save_weights=None, probes=False)
         self._world = world
-        self._launcher = LauncherWatch(world)
+        self._launcher_pid = os.getppid()
+        self._closing = threading.Event()
         control.launcher_lost = self._lose_launcher_of
         self._meter = RankMeter()
         self._tell = emit if world.leads else tell_nobody
@@ -101,19 +105,33 @@ class RankThread(TrainingThread):
 
     def start(self) -> None:
         """See :class:`TrainingThread`; if the launcher ends, so does the run, with a checkpoint."""
-        self._launcher.start(self._lose_launcher)
+        # A shell that starts ranks in the background may end; srun and mpirun end their tasks themselves.
+        if self._world.launcher == "torchrun":
+            threading.Thread(target=self._watch_launcher, name="amptui-launcher", daemon=True).start()
         super().start()
+
+    def _watch_launcher(self) -> None:
+        while not self._closing.wait(_LAUNCHER_POLL_SECONDS):
+            if self._launcher_is_gone:
+                self._lose_launcher()
+                return
+
+    @property
+    def _launcher_is_gone(self) -> bool:
+        """Whether torchrun has ended; a process whose parent has is given another one."""
+        return self._world.launcher == "torchrun" and os.getppid() != self._launcher_pid
 
     def _lose_launcher(self) -> None:
         """From any thread."""
         self._world = replace(self._world, max_restarts=0)  # none starts the ranks again
         if self._control.stop_reason is None:
-            self._fault = self._fault or self._launcher.error
+            gone = LauncherLostError(f"the launcher (pid {self._launcher_pid}) is gone")
+            self._fault = self._fault or gone
             self._control.ask(StopRequest(LAUNCHER_GONE))
 
     def _lose_launcher_of(self, rank: int) -> None:
         """All ranks have agreed to stop, as that one has lost its launcher."""
-        if self._launcher.is_gone:
+        if self._launcher_is_gone:
             self._lose_launcher()
         host = self._group.places[rank].host if self._group else ""
         self._fault = self._fault or LauncherLostError(f"the launcher of rank {rank} on {host} is gone")
@@ -127,7 +145,7 @@ class RankThread(TrainingThread):
 
     def close(self) -> None:
         """Part from the other ranks, and end the DataLoader workers, after training has ended."""
-        self._launcher.stop()
+        self._closing.set()
         self._stop_watching()
         self.control.leave()
         if self._watch is not None:
@@ -370,7 +388,7 @@ class RankThread(TrainingThread):
 
     def _blamed_on_launcher(self, error: BaseException) -> BaseException:
         """``error``, or that a launcher has ended if that is behind it: a store was lost, or all stop."""
-        if self._launcher.is_gone:
+        if self._launcher_is_gone:
             self._lose_launcher()
         if not isinstance(self._fault, LauncherLostError):
             return error

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from amptui.process.rank_process import leave
+from amptui.process.training import leave_at_once
 from amptui.records.ranks import RanksStarted
 from amptui.records.run import RunFailed, RunFinished, RunStarted
 from amptui.runs.trust import resume_command
@@ -159,7 +159,7 @@ def test_a_crash_in_an_exit_handler_does_not_change_how_a_rank_ended(status: int
         atexit.register(os.kill, os.getpid(), signal.SIGKILL)
         sys.stdout = os.fdopen(writing, "w")
         print("done", end="")
-        leave(status)
+        leave_at_once(status)
     os.close(writing)
     with os.fdopen(reading, "rb") as out:
         assert out.read() == b"done"
