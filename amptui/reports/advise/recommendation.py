@@ -1,6 +1,10 @@
 """Makes the recommendation of what was measured, with the command and the lines that follow from it."""
 
+import shlex
+from pathlib import Path
+
 from amptui.base.errors import UsageError
+from amptui.base.masking import masked
 from amptui.recipe.request import AdviseRequest
 from amptui.records.run import AMP_PRECISIONS
 from amptui.reports.advise.advice import recommend
@@ -9,7 +13,7 @@ from amptui.reports.advise.evidence import Evidence, candidates, compiling, has_
 from amptui.reports.advise.loss_race import LossRace
 from amptui.reports.advise.paste import Setting, lines_for
 from amptui.reports.advise.stages import BASELINE
-from amptui.reports.bench.results import command_line
+from amptui.runs.rundir import default_data_dir
 
 _CANDIDATES = ("bf16", "fp16", "fp8", "tf32")
 """What FP32 is compared with, in this order."""
@@ -68,12 +72,26 @@ def recommendation(
 
 
 def train_command(request: AdviseRequest, precision: str, *, compiles: bool) -> str:
-    """The command line that trains the same model in ``precision``."""
+    """The command line that trains the same model in ``precision``, with all its options."""
     training = request.training
-    options = {
+    values: dict[str, object] = {
         "--precision": precision,
         "--amp-dtype": precision if precision in AMP_PRECISIONS else "",
         "--batch-size": training.batch_size,
         "--accumulate": training.accumulate if training.accumulate > 1 else None,
+        "--lr": training.learning_rate,
+        "--clip-norm": training.clip_norm,
+        "--seed": training.seed or None,
+        "--device": "" if training.device == "auto" else training.device,
+        "--data": "" if training.data == "auto" else training.data,
+        "--workers": training.workers,
+        "--data-dir": "" if training.data_dir in (Path(), default_data_dir()) else training.data_dir,
     }
-    return command_line("train", training, options, training.compile_mode if compiles else None)
+    words = ["amptui", "train", training.model]
+    for name, value in values.items():
+        words += [name, str(value)] if value not in (None, "") else []
+    for name, text in training.settings.items():
+        words += ["--set", masked(f"{name}={text}")]  # it stands on a page, too
+    words += ["--channels-last"] * training.channels_last + ["--cudnn-benchmark"] * training.cudnn_benchmark
+    words += ["--compile", training.compile_mode] if compiles and training.compile_mode else []
+    return shlex.join(words)

@@ -3,9 +3,10 @@
 import json as json_text
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -45,18 +46,6 @@ class Plan:
     left_out: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Ended:
-    """The result of one batch size; ``error`` is what ended its training early."""
-
-    measured: Measured
-    error: AmptuiError | None
-    left_out: Mapping[str, str]
-    """The planned precisions that this model cannot run, each with the reason."""
-    hangs: bool
-    """The trainer did not stop when asked: this process can measure no more."""
-
-
 def bench(request: BenchRequest, *, json: bool) -> int:
     """Measure, print the results, and return the exit status.
 
@@ -64,25 +53,67 @@ def bench(request: BenchRequest, *, json: bool) -> int:
     the number of the signal that ended it. With ``json`` standard output is one JSON object; progress goes to
     standard error. Raises ``UsageError`` and ``DeviceError`` for what is not there.
     """
-    spec = parse_model(request.training.model)
+    training, spec = request.training, parse_model(request.training.model)
     out = separate_stdout() if json else sys.stdout
     progress = Progress(sys.stderr if json else sys.stdout)
-    stop = Control()
+    stop, trials = Control(), list[_Trial]()
     with StopSignals(stop.ask) as signals:
-        plan = _make_plan(request)
-        ended = _measure_all(request, spec, plan, _Watch(progress, stop))
+        compiles = training.compile_mode is not None
+        plan = plan_precisions(
+            request.precisions, device_of(training), fp8_recipe=training.fp8_recipe, compiles=compiles
+        )
+        with TemporaryDirectory(prefix="amptui-bench-", ignore_cleanup_errors=True) as scratch:
+            for batch_size in request.batch_sizes:
+                if stop.stop_reason:
+                    break
+                folder = request.run_dir or Path(scratch)
+                if len(request.batch_sizes) > 1:
+                    folder /= f"batch-{batch_size}"
+                trials.append(_Trial(plan, compiles, progress, stop))
+                trials[-1].run(_training(request, plan, batch_size), spec, folder)
+                free_memory()
+                # Lack of memory or data does not end the list.
+                if trials[-1].hangs or not isinstance(trials[-1].error, DeviceError | DataError | None):
+                    break
+        left_out = dict(plan.left_out)
+        for trial in trials:
+            left_out |= trial.left_out
         result = Bench(
             model=spec.text,
             request=request,
-            left_out={**plan.left_out, **{name: why for end in ended for name, why in end.left_out.items()}},
-            sizes=tuple(end.measured for end in ended),
+            left_out={
+                **plan.left_out,
+                **{name: why for trial in trials for name, why in trial.left_out.items()},
+            },
+            sizes=tuple(trial.measured for trial in trials),
             interrupted=signals.received is not None,
         )
         _print(result, out, json=json)
-    status = 128 + signals.received if signals.received else _status(ended)
-    if any(end.hangs or isinstance(end.error, DeviceLostError) for end in ended):
+    errors = [trial.error for trial in trials]
+    status = next((error.exit_status for error in errors if error is not None), 1)
+    if any(trial.error is None and trial.measured.rows for trial in trials):
+        status = 0
+    if signals.received:
+        status = 128 + signals.received
+    if any(trial.hangs or isinstance(trial.error, DeviceLostError) for trial in trials):
         leave_at_once(status or 1)
     return status
+
+
+def _training(request: BenchRequest, plan: Plan, batch_size: int | None) -> TrainRequest:
+    """What trains for one batch size, longer than the comparison takes."""
+    training = request.training
+    sides = len(plan.precisions) * (1 if training.compile_mode is None else 2)
+    return replace(
+        training,
+        precision=plan.precisions[0],
+        batch_size=batch_size,
+        min_steps=(request.rounds or MAX_ROUNDS) * sides * MAX_BLOCK_STEPS,
+        interactive=False,
+        probes=False,
+        max_rounds=request.rounds,
+        validation=False,
+    )
 
 
 def plan_precisions(
@@ -140,16 +171,6 @@ def float16_slowdown(size: int = 512) -> float:
     return seconds(torch.float16) / seconds(torch.float32)
 
 
-def _make_plan(request: BenchRequest) -> Plan:
-    training = request.training
-    return plan_precisions(
-        request.precisions,
-        device_of(training),
-        fp8_recipe=training.fp8_recipe,
-        compiles=training.compile_mode is not None,
-    )
-
-
 def device_of(training: TrainRequest) -> "torch.device":
     """The device that it trains on. Raises ``AmptuiError`` if torch cannot be imported."""
     try:
@@ -172,151 +193,93 @@ def slow_float16() -> dict[str, str]:
     }
 
 
-def _measure_all(request: BenchRequest, spec: ModelSpec, plan: Plan, watch: "_Watch") -> list[_Ended]:
-    """Run one training after the other; lack of memory or data does not end the list."""
-    ended: list[_Ended] = []
-    with TemporaryDirectory(prefix="amptui-bench-", ignore_cleanup_errors=True) as scratch:
-        for batch_size in request.batch_sizes:
-            if watch.stop.stop_reason:
-                break
-            folder = request.run_dir or Path(scratch)
-            if len(request.batch_sizes) > 1:
-                folder /= f"batch-{batch_size}"
-            compiles = request.training.compile_mode is not None
-            sides = len(plan.precisions) * (2 if compiles else 1)
-            training = replace(
-                request.training,
-                precision=plan.precisions[0],
-                batch_size=batch_size,
-                min_steps=(request.rounds or MAX_ROUNDS) * sides * MAX_BLOCK_STEPS,
-                interactive=False,
-                probes=False,
-                max_rounds=request.rounds,
-                validation=False,
-            )
-            end = _measure(training, spec, plan, folder, watch)
-            ended.append(end)
-            free_memory()
-            if end.error is not None:
-                batch = f"batch {batch_size}: " if batch_size is not None else ""
-                complain(f"{batch}{end.error}")
-            if end.hangs or not isinstance(end.error, DeviceError | DataError | None):
-                break
-    return ended
+class _Trial:
+    """One training, which runs until the planned precisions are compared, or until it is asked to stop.
 
-
-def _measure(request: TrainRequest, spec: ModelSpec, plan: Plan, folder: Path, watch: "_Watch") -> _Ended:
-    """Train like any run, until the precisions are compared."""
-    noted, comparison = _Noted(), _Comparison(plan, compiles=request.compile_mode is not None)
-
-    def begin(training: Training) -> None:
-        comparison.begin(training)
-        watch.progress.begin()
-
-    def look(training: Training) -> None:
-        comparison.look(training)
-        watch.look(training)
-
-    end = measure_training(
-        request,
-        spec,
-        folder,
-        begin=begin,
-        look=look,
-        hurried=lambda: watch.stop.stop_reason is not None,
-        listeners=[noted],
-    )
-    watch.progress.clear()
-    view, error = end.view, end.error or comparison.error
-    measured = Measured(
-        batch_size=view.run.batch_size if view.run is not None else request.batch_size,
-        view=view,
-        error=str(error or ""),
-        compile_seconds=noted.compile_seconds,
-        float8=noted.float8,
-    )
-    return _Ended(measured=measured, error=error, left_out=comparison.left_out, hangs=end.hangs)
-
-
-class _Noted:
-    """What compiling took for each precision, and which layers multiply in float8."""
-
-    def __init__(self) -> None:
-        self.compile_seconds: dict[str, float] = {}
-        self.float8: Float8Layers | None = None
-
-    def __call__(self, records: Sequence[Record]) -> None:
-        for record in records:
-            if isinstance(record, ModelCompiled):
-                before = self.compile_seconds.get(record.precision, 0.0)
-                self.compile_seconds[record.precision] = before + record.seconds
-            elif isinstance(record, Float8Layers):
-                self.float8 = record
-
-
-@dataclass(slots=True)
-class _Comparison:
-    """Asks a training for the comparison of the planned precisions.
-
-    At once, or where FP8 is among them once the model is built: only then is it known whether it has a layer
-    for it. Until then the training pauses before its first step: it has no more than the comparison takes.
+    The comparison is asked for at once, or where FP8 is among the precisions once the model is built: only
+    then is it known whether it has a layer for it. Until then the training pauses before its first step: it
+    has no more than the comparison takes.
     """
 
-    plan: Plan
-    compiles: bool
-    left_out: dict[str, str] = field(default_factory=dict)
-    error: UsageError | None = None
-    """That too few precisions are left."""
-    _has_asked: bool = False
+    measured: Measured
+    """The result."""
 
-    def begin(self, training: Training) -> None:
-        """To be called before the trainer starts."""
-        if "fp8" in self.plan.precisions:
+    def __init__(self, plan: Plan, compiles: bool, progress: Progress, stop: Control) -> None:
+        self.error: AmptuiError | None = None
+        """What ended it early."""
+        self.left_out: dict[str, str] = {}
+        """The planned precisions that this model cannot run, each with the reason."""
+        self.hangs = False
+        """The trainer did not stop when asked: this process can measure no more."""
+        self._plan, self._compiles, self._progress, self._stop = plan, compiles, progress, stop
+        self._has_asked = False
+        self._compile_seconds: defaultdict[str, float] = defaultdict(float)
+        self._float8: Float8Layers | None = None
+
+    def run(self, request: TrainRequest, spec: ModelSpec, folder: Path) -> None:
+        """Train like any run; complain of what ended it early."""
+        end = measure_training(
+            request,
+            spec,
+            folder,
+            begin=self._begin,
+            look=self._look,
+            hurried=lambda: self._stop.stop_reason is not None,
+            listeners=[self._note],
+        )
+        self._progress.clear()
+        view, self.hangs = end.view, end.hangs
+        self.error = end.error or self.error
+        self.measured = Measured(
+            batch_size=view.run.batch_size if view.run is not None else request.batch_size,
+            view=view,
+            error=str(self.error or ""),
+            compile_seconds=dict(self._compile_seconds),
+            float8=self._float8,
+        )
+        if self.error is not None:
+            batch = f"batch {request.batch_size}: " if request.batch_size is not None else ""
+            complain(f"{batch}{self.error}")
+
+    def _begin(self, training: Training) -> None:
+        if "fp8" in self._plan.precisions:
             training.control.ask(PauseRequest(paused=True))
         else:
             self._ask(training)
+        self._progress.begin()
 
-    def look(self, training: Training) -> None:
-        """To be called now and then."""
+    def _look(self, training: Training) -> None:
         view = training.recording.view()
         if view.run is not None and not self._has_asked:
-            self._leave_out(view.run.unsupported)
+            planned, unsupported = self._plan.precisions, view.run.unsupported
+            self.left_out = {name: unsupported[name] for name in planned if name in unsupported}
+            self._plan = Plan(
+                precisions=tuple(name for name in planned if name not in self.left_out),
+                left_out={**self._plan.left_out, **self.left_out},
+            )
+            self.error = nothing_to_compare(self._plan, compiles=self._compiles)
             self._ask(training)
             training.control.ask(PauseRequest(paused=False))
-
-    def _leave_out(self, unsupported: Mapping[str, str]) -> None:
-        planned = self.plan.precisions
-        self.left_out |= {name: unsupported[name] for name in planned if name in unsupported}
-        left_out = {**self.plan.left_out, **self.left_out}
-        self.plan = Plan(
-            precisions=tuple(name for name in planned if name not in left_out), left_out=left_out
-        )
-        self.error = nothing_to_compare(self.plan, compiles=self.compiles)
+        self._progress.update(view)
+        if self._stop.stop_reason:
+            training.control.ask(StopRequest(self._stop.stop_reason))
+        elif view.compared is not None and view.compared.over:
+            training.control.ask(StopRequest("compared"))
 
     def _ask(self, training: Training) -> None:
         self._has_asked = True
         if self.error is not None:
             training.control.ask(StopRequest("nothing to compare"))
         else:
-            training.control.ask(ComparisonRequest(self.plan.precisions, eager=self.compiles))
+            training.control.ask(ComparisonRequest(self._plan.precisions, eager=self._compiles))
 
-
-@dataclass(frozen=True, slots=True)
-class _Watch:
-    """Watches a training while it runs."""
-
-    progress: Progress
-    stop: Control
-    """Whether the benchmark was asked to stop."""
-
-    def look(self, training: Training) -> None:
-        """Show the progress; end the training once its precisions are compared, or when asked to."""
-        view = training.recording.view()
-        self.progress.update(view)
-        if self.stop.stop_reason:
-            training.control.ask(StopRequest(self.stop.stop_reason))
-        elif view.compared is not None and view.compared.over:
-            training.control.ask(StopRequest("compared"))
+    def _note(self, records: Sequence[Record]) -> None:
+        """Note what compiling took for each precision, and which layers multiply in float8."""
+        for record in records:
+            if isinstance(record, ModelCompiled):
+                self._compile_seconds[record.precision] += record.seconds
+            elif isinstance(record, Float8Layers):
+                self._float8 = record
 
 
 def _print(result: Bench, out: TextIO, *, json: bool) -> None:
@@ -326,9 +289,3 @@ def _print(result: Bench, out: TextIO, *, json: bool) -> None:
     put(json_text.dumps(report_json(result), allow_nan=False) + "\n", out)
     with suppress(OSError):  # the stream is not shared
         out.close()
-
-
-def _status(ended: Sequence[_Ended]) -> int:
-    if any(end.error is None and end.measured.rows for end in ended):
-        return 0
-    return next((end.error.exit_status for end in ended if end.error is not None), 1)

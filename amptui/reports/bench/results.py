@@ -1,14 +1,11 @@
 """The results of a benchmark, as lines to read and as one JSON object."""
 
 import math
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from amptui.base import units
-from amptui.base.masking import masked
 from amptui.base.strictjson import plain
 from amptui.diagnosis.bottleneck import (
     AMP_PHASES,
@@ -23,7 +20,7 @@ from amptui.diagnosis.labels import compared_label, data_label, precision_label
 from amptui.diagnosis.speed import explanations, launch_bound_gain, ratio_words, result_cards
 from amptui.diagnosis.summary import table
 from amptui.diagnosis.tensor_cores import flops_hints, mfu_words, rate_words
-from amptui.recipe.request import BenchRequest, TrainRequest
+from amptui.recipe.request import BenchRequest
 from amptui.records.findings import Float8Layers, PairCompared, PrecisionMeasured, PrecisionsCompared
 from amptui.records.run import (
     EAGER_SUFFIX,
@@ -32,7 +29,6 @@ from amptui.records.run import (
     base_precision,
     reference_precision,
 )
-from amptui.runs.rundir import default_data_dir
 from amptui.telemetry.comparison import LITTLE_SPEED
 from amptui.telemetry.flops import flops_now
 from amptui.telemetry.view import PrecisionFlops, PrecisionTiming, SessionView
@@ -51,15 +47,6 @@ _ENDINGS = {
 
 _MAX_LEFT_OUT = 3
 """Layers outside float8 that are named; the JSON object has all that the record has."""
-
-REFERENCES: Mapping[str, tuple[str, ...]] = {
-    "mnist-deep": ("the original tutorial, unknown GPU: FP32 22.1 s per epoch, AMP 12.95 s, 1.71 times",),
-    "resnet50": (
-        "NVIDIA DeepLearningExamples, A100-80G: TF32 938 images/s, AMP 2,470, 2.63 times",
-        "NVIDIA DeepLearningExamples, V100-16G: FP32 367 images/s, AMP 1,200, 3.26 times",
-    ),
-}
-"""Published results by name in the catalogue; a model file of the same name is a different model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,15 +191,12 @@ class Bench:
 
 
 def report_lines(bench: Bench) -> list[str]:
-    """A table and sentences for each batch size, then published results."""
+    """A table and sentences for each batch size, and what was not measured."""
     lines = _heading(bench)
     for size in bench.sizes:
-        lines += ["", *_size_lines(size, bench.request)]
+        lines += ["", *_size_lines(size, bench.request.training.compile_mode)]
     if bench.left_out and bench.sizes:
         lines += ["", *_not_measured(bench.left_out)]
-    references = REFERENCES.get(bench.model, ())
-    if references and any(size.rows for size in bench.sizes):
-        lines += ["", "for comparison, not measured here:", *(f"  {line}" for line in references)]
     return lines
 
 
@@ -233,22 +217,10 @@ def report_json(bench: Bench) -> dict[str, Any]:
         "seed": request.training.seed,
         "interrupted": bench.interrupted,
         "left_out": bench.left_out,
-        "measured": [_size_json(size) | _compile_json(size, request) for size in bench.sizes],
-        "not_measured_here": REFERENCES.get(bench.model, ()),
+        "measured": [_size_json(size, request.training.compile_mode) for size in bench.sizes],
     }
     converted: dict[str, Any] = plain(content)
     return converted
-
-
-def _timing_json(timing: PrecisionTiming, size: Measured) -> dict[str, Any]:
-    return {
-        "precision": timing.precision,
-        "steps": timing.steps,
-        "phases": timing.phases,
-        "bound": "" if timing.bound == "unknown" else timing.bound,
-        "evidence": evidence(timing),
-        "limit": size.limit_of(timing),
-    }
 
 
 def _phase_words(baseline: PrecisionTiming, other: PrecisionTiming) -> str:
@@ -278,7 +250,7 @@ def _heading(bench: Bench) -> list[str]:
     return [", ".join([f"{run.model} on {run.device_name}", data_label(run.data), *ways])]
 
 
-def _size_lines(size: Measured, request: BenchRequest) -> list[str]:
+def _size_lines(size: Measured, compile_mode: str | None) -> list[str]:
     name = f"batch {units.count(size.batch_size)}" if size.batch_size is not None else "batch n/a"
     compared = size.view.compared
     if compared is None or not size.rows:
@@ -290,15 +262,26 @@ def _size_lines(size: Measured, request: BenchRequest) -> list[str]:
     if size.error:
         lines.append(f"ended early: {size.error}")
     lines += _not_measured(size.failed, "failed in its first step: ")
-    lines += _not_measured(_skipping(compared), "too few applied steps: ")
+    lines += _not_measured(
+        {
+            row.precision: f"the scaler skipped {units.count(row.skipped)}"
+            for row in compared.rows
+            if row.step_seconds is None and row.skipped
+        },
+        "too few applied steps: ",
+    )
     lines += ["", *size.cards] if size.cards else []
     lines += _float8_lines(size.float8) if size.float8 is not None else []
     if size.compile_seconds:
         seconds = size.compile_seconds.items()
         took = ", ".join(f"{precision_label(name)} {units.span(span)}" for name, span in seconds)
         lines.append(f"compiling took, in no step's time: {took}")
-    hints = (*launch_hints(size, request), *float8_hints(size, request), *flops_hints(size.view.flops))
-    lines += [f"hint: {hint}" for hint in hints]
+    hints = launch_hints(size, compile_mode)
+    if compile_mode is None and any(row.precision == "fp8" and size.gains_little(row) for row in size.rows):
+        hints.append(
+            "FP8 runs kernels of its own to cast each factor: `--compile` measures it with them fused"
+        )
+    lines += [f"hint: {hint}" for hint in (*hints, *flops_hints(size.view.flops))]
     return lines + [f"why: {reason}" for reason in size.reasons]
 
 
@@ -311,70 +294,25 @@ def _float8_lines(record: Float8Layers) -> list[str]:
     return [float8_layers(record), *(f"  {line}" for line in (*left_out, named))]
 
 
-def float8_hints(size: Measured, request: BenchRequest) -> list[str]:
-    """The command that measures FP8 compiled, if it gained little eagerly."""
-    row = next((row for row in size.rows if row.precision == "fp8"), None)
-    if row is None or request.training.compile_mode is not None or not size.gains_little(row):
-        return []
-    command = bench_command(request, "default")
-    return [f"FP8 runs kernels of their own to cast each factor: `{command}` measures it with them fused"]
-
-
-def launch_hints(size: Measured, request: BenchRequest) -> list[str]:
-    """What CUDA graphs gain where steps are launch-bound, or the command that measures it."""
-    mode = request.training.compile_mode
+def launch_hints(size: Measured, compile_mode: str | None) -> list[str]:
+    """What CUDA graphs gain where steps are launch-bound, or the option that measures it."""
     bound = [timing.precision for timing in size.view.timings if timing.bound == "launch"]
     overall = size.view.comparison
-    if mode is None and not bound and overall.held_back_by == "launch":
+    if compile_mode is None and not bound and overall.held_back_by == "launch":
         bound = [name for name in (overall.baseline, overall.low) if name is not None]
     hints = []
-    for name in bound if mode is not None else ():
+    for name in bound if compile_mode is not None else ():
         gain = size.gain_by_compiling(base_precision(name))
         if gain is not None and gain.than == name:
-            hints.append(launch_bound_gain(gain, f"--compile {mode}"))
-    if bound and mode in (None, "default"):
+            hints.append(launch_bound_gain(gain, f"--compile {compile_mode}"))
+    if bound and compile_mode in (None, "default"):
         compared, verb = size.view.compared, "is" if len(bound) == 1 else "are"
         labels = " and ".join(
             compared_label(name, compared) if compared else precision_label(name) for name in bound
         )
-        command = bench_command(request, "reduce-overhead")
-        hints.append(f"{labels} {verb} launch-bound: `{command}` measures what CUDA graphs gain")
+        measures = "`--compile reduce-overhead` measures what CUDA graphs gain"
+        hints.append(f"{labels} {verb} launch-bound: {measures}")
     return hints
-
-
-def bench_command(request: BenchRequest, compile_mode: str) -> str:
-    """The command line of the same benchmark with ``--compile``; it keeps no run."""
-    sizes = [size for size in request.batch_sizes if size is not None]
-    options = {
-        "--precisions": ",".join(request.precisions or ()),
-        "--batch-size": ",".join(map(str, sizes)),
-        "--rounds": request.rounds,
-    }
-    return command_line("bench", request.training, options, compile_mode)
-
-
-def command_line(
-    command: str, training: TrainRequest, options: Mapping[str, object], compile_mode: str | None
-) -> str:
-    """The command line for the model of ``training`` with its options, after ``options`` of the command."""
-    values: dict[str, object] = {
-        **options,
-        "--lr": training.learning_rate,
-        "--clip-norm": training.clip_norm,
-        "--seed": training.seed or None,
-        "--device": "" if training.device == "auto" else training.device,
-        "--data": "" if training.data == "auto" else training.data,
-        "--workers": training.workers,
-        "--data-dir": "" if training.data_dir in (Path(), default_data_dir()) else training.data_dir,
-    }
-    words = ["amptui", command, training.model]
-    for name, value in values.items():
-        words += [name, str(value)] if value not in (None, "") else []
-    for name, text in training.settings.items():
-        words += ["--set", masked(f"{name}={text}")]  # advise writes it on a page
-    words += ["--channels-last"] * training.channels_last + ["--cudnn-benchmark"] * training.cudnn_benchmark
-    words += ["--compile", compile_mode] if compile_mode else []
-    return shlex.join(words)
 
 
 def _cells(row: PrecisionMeasured, compared: PrecisionsCompared, size: Measured) -> Sequence[str]:
@@ -401,12 +339,6 @@ def _not_measured(reasons: Mapping[str, str], what: str = "") -> list[str]:
     return [f"not measured: {precision_label(name)}: {what}{why}" for name, why in reasons.items()]
 
 
-def _skipping(compared: PrecisionsCompared) -> Mapping[str, str]:
-    """The precisions without a time because the scaler skipped their steps."""
-    rows = [row for row in compared.rows if row.step_seconds is None and row.skipped]
-    return {row.precision: f"the scaler skipped {units.count(row.skipped)}" for row in rows}
-
-
 def _flops_json(flops: PrecisionFlops) -> dict[str, Any]:
     return {
         "precision": flops.counted.precision,
@@ -422,15 +354,9 @@ def _flops_json(flops: PrecisionFlops) -> dict[str, Any]:
     }
 
 
-def _compile_json(size: Measured, request: BenchRequest) -> dict[str, Any]:
-    """What compiling took and gained, if it was asked for."""
-    if request.training.compile_mode is None:
-        return {}
-    return {"compile_seconds": size.compile_seconds, "hints": launch_hints(size, request)}
-
-
-def _size_json(size: Measured) -> dict[str, Any]:
+def _size_json(size: Measured, compile_mode: str | None) -> dict[str, Any]:
     compared = size.view.compared
+    compiling = {"compile_seconds": size.compile_seconds, "hints": launch_hints(size, compile_mode)}
     return {
         "batch_size": size.batch_size,
         "baseline": compared.baseline if compared is not None else None,
@@ -443,11 +369,22 @@ def _size_json(size: Measured) -> dict[str, Any]:
         "cards": size.cards,
         "reasons": size.reasons,
         "flops": [_flops_json(flops) for row in size.rows if (flops := size.flops_of(row))],
-        "timings": [_timing_json(timing, size) for timing in size.view.timings],
+        "timings": [
+            {
+                "precision": timing.precision,
+                "steps": timing.steps,
+                "phases": timing.phases,
+                "bound": "" if timing.bound == "unknown" else timing.bound,
+                "evidence": evidence(timing),
+                "limit": size.limit_of(timing),
+            }
+            for timing in size.view.timings
+        ],
         "memory": size.view.memory,
         "joules_per_1000_samples": {
             row.precision: row.joules_per_1000_samples for row in size.view.comparison.rows
         },
         "failed": size.failed,
         "error": size.error or None,
+        **({} if compile_mode is None else compiling),
     }

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from amptui.cli import build_parser
@@ -21,6 +22,7 @@ from amptui.reports.advise.evidence import Candidate, Evidence, Exclusion
 from amptui.reports.advise.loss_race import LossRace
 from amptui.reports.advise.paste import Setting, lines_for
 from amptui.reports.advise.recommendation import candidate_names, train_command
+from amptui.runs.rundir import default_data_dir
 from amptui.telemetry.view import EMPTY_VIEW
 from tests.golden import Goldens
 from tests.reports.advise.situations import HIGHER_LOSSES, SAME_LOSSES, candidate, finding
@@ -144,16 +146,34 @@ def test_a_report_in_lines_of_80_columns(goldens: Goldens) -> None:
 
 def test_the_command_trains_what_was_measured() -> None:
     training = TrainRequest(
-        model="mine.py", batch_size=64, accumulate=2, learning_rate=0.1, compile_mode="default"
+        model="my models/a.py",
+        batch_size=64,
+        accumulate=2,
+        learning_rate=0.1,
+        clip_norm=1.0,
+        seed=3,
+        device="cuda:1",
+        data="synthetic",
+        data_dir=Path("/data"),
+        workers=0,
+        settings={"width": "64", "note": "a b"},
+        channels_last=True,
+        cudnn_benchmark=True,
+        compile_mode="default",
     )
     request = AdviseRequest(training=training, minutes=1.0, loss_steps=0)
     for precision, compiles in (("bf16", True), ("tf32", False)):
         command = train_command(request, precision, compiles=compiles)
         options = build_parser().parse_args(shlex.split(command)[1:])
-        assert (options.model, options.precision) == ("mine.py", precision)
+        assert (options.model, options.precision) == ("my models/a.py", precision)
         assert (options.batch_size, options.accumulate, options.lr) == (64, 2, 0.1)
+        assert (options.clip_norm, options.seed, options.device) == (1.0, 3, "cuda:1")
+        assert (options.data, options.data_dir, options.workers) == ("synthetic", Path("/data"), 0)
+        assert options.set == ["width=64", "note=a b"]
+        assert (options.channels_last, options.cudnn_benchmark) == (True, True)
         assert options.compile == ("default" if compiles else None)
-    assert "--amp-dtype bf16" in train_command(request, "bf16", compiles=False)
+    plain = replace(request, training=TrainRequest(model="x", data_dir=default_data_dir()))
+    assert train_command(plain, "bf16", compiles=True) == ("amptui train x --precision bf16 --amp-dtype bf16")
     assert candidate_names(request) == ("bf16", "fp16", "fp8", "tf32")
     assert candidate_names(replace(request, precisions=("fp32", "tf32"))) == ("tf32",)
 

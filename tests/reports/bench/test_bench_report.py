@@ -2,23 +2,18 @@
 
 import io
 import re
-import shlex
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.cells import cell_len
 
-from amptui.cli import build_parser
-from amptui.recipe.request import BenchRequest, TrainRequest
 from amptui.records.findings import PairCompared, PrecisionMeasured
 from amptui.records.run import PhaseChanged
 from amptui.reports.bench.measure import _print
 from amptui.reports.bench.progress import Progress
-from amptui.reports.bench.results import Bench, Measured, bench_command, report_json, report_lines
-from amptui.runs.rundir import default_data_dir
+from amptui.reports.bench.results import Bench, Measured, report_json, report_lines
 from amptui.telemetry.flops import flops_now
 from amptui.telemetry.view import Comparison, SessionView
 from tests import poison
@@ -88,8 +83,6 @@ EAGER_BOUND = (
 
 REPORTS: dict[str, Callable[[], Bench]] = {
     "a clear gain": lambda: bench(measured(amp()), channels_last=True),
-    "resnet50": lambda: bench(measured(amp()), model="resnet50"),
-    "a file called resnet50": lambda: bench(measured(amp()), model="mine/resnet50.py"),
     "every step skipped": lambda: bench(measured(skipped_all())),
     "FLOP/s": lambda: bench(counted()),
     "FLOP/s of a CPU": lambda: bench(counted(run=replace(RUN, device="cpu"))),
@@ -147,38 +140,6 @@ def test_each_report_as_strict_json(goldens: Goldens) -> None:
             f"reports/bench json, {name.replace('/', ' per ')}", json_text(report_json(REPORTS[name]()))
         )
     goldens.check_digests({name: json_text(report_json(make())) for name, make in REPORTS.items()})
-
-
-def test_the_command_has_the_options_of_this_benchmark() -> None:
-    request = BenchRequest(
-        training=TrainRequest(
-            model="my models/a.py",
-            learning_rate=0.1,
-            clip_norm=1.0,
-            seed=3,
-            device="cuda:1",
-            data="synthetic",
-            data_dir=Path("/data"),
-            workers=0,
-            settings={"width": "64", "note": "a b"},
-            channels_last=True,
-            cudnn_benchmark=True,
-        ),
-        precisions=("fp32", "bf16"),
-        batch_sizes=(32, 64),
-        rounds=4,
-        run_dir=Path("runs/x"),
-    )
-    options = build_parser().parse_args(shlex.split(bench_command(request, "reduce-overhead"))[1:])
-    assert options.model == "my models/a.py"
-    assert (options.precisions, options.batch_size, options.rounds) == (("fp32", "bf16"), (32, 64), 4)
-    assert (options.lr, options.clip_norm, options.seed, options.device) == (0.1, 1.0, 3, "cuda:1")
-    assert (options.data, options.data_dir, options.workers) == ("synthetic", Path("/data"), 0)
-    assert options.set == ["width=64", "note=a b"]
-    assert (options.channels_last, options.cudnn_benchmark) == (True, True)
-    assert (options.compile, options.run_dir) == ("reduce-overhead", None)
-    plain = BenchRequest(training=TrainRequest(model="x", data_dir=default_data_dir()))
-    assert bench_command(plain, "default") == "amptui bench x --compile default"
 
 
 # ------------------------------------------------------------------------------ while it measures
