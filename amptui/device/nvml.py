@@ -11,7 +11,7 @@ https://docs.nvidia.com/deploy/nvml-api/
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from types import ModuleType
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 from amptui.records.samples import GpuSample, decode_clocks_event_reasons
 
@@ -42,8 +42,9 @@ _WORDS = {
 _GONE = frozenset({15, 16, 28})
 """The codes after which a GPU no longer answers: lost, needs a reset, not found."""
 
-Absence = Literal["absent", "refused"]
-"""Why there is no data: no NVIDIA GPU or no NVML, or there is a driver that does not let this process in."""
+Absence = Literal["", "absent", "refused"]
+"""Why there is no data: no NVIDIA GPU or no NVML, or there is a driver that does not let us in; empty where
+there is some."""
 
 _ABSENT = frozenset({9, 12, 28})
 """The codes of a machine without an NVIDIA GPU: driver not loaded, library not found, no GPU listed."""
@@ -58,43 +59,30 @@ _START_FAILURES = {
 }
 
 
-class Probe(Protocol):
-    """A source of GPU data. None of its methods raises: what cannot be measured is None."""
-
-    @property
-    def note(self) -> str:
-        """Why GPUs or some of their data were missing in the last sample, in one line; else ``""``."""
-        ...
-
-    def sample(self) -> tuple[GpuSample, ...]:
-        """One sample of every GPU. It may take as long as the driver does; one thread calls it."""
-        ...
-
-    def close(self) -> None:
-        """Release the driver's library; the probe must not be used afterwards."""
-        ...
-
-
 class NullProbe:
-    """The probe if there is nothing to query: ``note`` and ``absence`` say why."""
+    """A source of GPU data: of none, and ``note`` and ``absence`` say why.
+
+    None of its methods raises: what cannot be measured is None.
+    """
 
     def __init__(self, note: str, absence: Absence = "absent") -> None:
         self.note = note
+        """Why GPUs or some of their data were missing in the last sample, in one line; else ``""``."""
         self.absence = absence
 
     def sample(self) -> tuple[GpuSample, ...]:
-        """No GPUs."""
+        """One sample of every GPU. It may take as long as the driver does; one thread calls it."""
         return ()
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Release the driver's library; the probe must not be used afterwards."""
 
 
-def open_probe(uuid: str | None = None) -> Probe:
-    """NVML's probe, or a `NullProbe` that says why there is none; may block while the driver starts.
+def open_probe(uuid: str | None = None) -> NullProbe:
+    """NVML's probe, or a plain `NullProbe` that says why there is none; may block while the driver starts.
 
     ``uuid``: that of the only GPU, or MIG instance of one, to sample, as torch or NVML tells it. A
-    `NullProbe` is final: nobody installs a driver under a running program.
+    plain `NullProbe` is final: nobody installs a driver under a running program.
     """
     try:
         import pynvml
@@ -112,7 +100,7 @@ def open_probe(uuid: str | None = None) -> Probe:
     return probe
 
 
-class NvmlProbe:
+class NvmlProbe(NullProbe):
     """Every GPU that NVML lists, each followed by its MIG instances; created by `open_probe`.
 
     A lost GPU stays listed without data, and each sample looks for it again. One whose UUID is unknown is
@@ -120,8 +108,8 @@ class NvmlProbe:
     """
 
     def __init__(self, gate: "_Gate", uuid: str | None = None) -> None:
+        super().__init__("", "")
         self._gate = gate
-        self.note = ""
         count = self._gate.ask("nvmlDeviceGetCount")
         if isinstance(count, _Refusal):
             self.note = f"no GPU data: NVML's list of GPUs: {count.words}"
@@ -132,11 +120,8 @@ class NvmlProbe:
             self._gpus += [gpu, *gpu.mig_instances()]
         if uuid is not None:
             self._gpus = [gpu for gpu in self._gpus if gpu.has_uuid(uuid)]
-
-    @property
-    def gpu_count(self) -> int:
+        self.gpu_count = len(self._gpus)
         """The number of GPUs and MIG instances sampled."""
-        return len(self._gpus)
 
     def sample(self) -> tuple[GpuSample, ...]:
         """One sample of every GPU and MIG instance, in NVML's order."""

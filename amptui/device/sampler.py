@@ -8,7 +8,7 @@ from functools import partial
 from typing import TypeVar
 
 from amptui.device.host import HostProbe
-from amptui.device.nvml import NullProbe, Probe, open_probe
+from amptui.device.nvml import NullProbe, open_probe
 from amptui.records.run import Note, Record
 from amptui.records.samples import AllocatorSample, DeviceSample, GpuSample, HostSample
 
@@ -37,7 +37,7 @@ class Sampler:
         self,
         emit: Callable[[Record], object],
         *,
-        open_probe: Callable[[], Probe] = open_probe,
+        open_probe: Callable[[], NullProbe] = open_probe,
         read_allocator: Callable[[], AllocatorSample | None] = lambda: None,
         interval_seconds: float = 1.0,
     ) -> None:
@@ -99,7 +99,7 @@ class Sampler:
 
     def _answer_until_stopped(self) -> None:
         """The probe's thread: one answer for each time it is asked."""
-        nothing: Probe = NullProbe("no GPU data: opening NVML failed")
+        nothing = NullProbe("no GPU data: opening NVML failed")
         probe = self._or_else("opening NVML", self._open_probe, nothing)
         while self._wait_until_asked():
             failed = _Reading((), "no GPU data: sampling failed")

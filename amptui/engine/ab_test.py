@@ -125,7 +125,23 @@ class ABTest:
             blocks.block_seconds.append(record.step_seconds)
             blocks.steps += 1
             blocks.samples += record.samples
-        return self._end_block(blocks) if self.steps_left <= 0 else False
+        if self.steps_left > 0:
+            return False
+        full = len(blocks.block_seconds) >= self._block_steps
+        blocks.medians.append(median(blocks.block_seconds) if full else None)
+        blocks.block_seconds.clear()
+        blocks.block_skips = 0
+        del self._remaining[0]
+        if self._remaining:
+            return False
+        self._rounds += 1
+        # Every other round runs backwards, so that a steady drift cancels.
+        self._remaining = list(self._precisions if self._rounds % 2 == 0 else reversed(self._precisions))
+        if self._is_narrow():
+            self._reason = "narrow"
+        elif self._rounds >= self._max_rounds:
+            self._reason = "limit"
+        return True
 
     def add_peak(self, precision: str, peak_bytes: int | None) -> None:
         """Add the memory peak of a block that ended."""
@@ -150,23 +166,6 @@ class ABTest:
             chosen=self.chosen,
             pairs=tuple(pair for side in self._pairs() if (pair := self._pair(*side))),
         )
-
-    def _end_block(self, blocks: _Blocks) -> bool:
-        full = len(blocks.block_seconds) >= self._block_steps
-        blocks.medians.append(median(blocks.block_seconds) if full else None)
-        blocks.block_seconds.clear()
-        blocks.block_skips = 0
-        del self._remaining[0]
-        if self._remaining:
-            return False
-        self._rounds += 1
-        # Every other round runs backwards, so that a steady drift cancels.
-        self._remaining = list(self._precisions if self._rounds % 2 == 0 else reversed(self._precisions))
-        if self._is_narrow():
-            self._reason = "narrow"
-        elif self._rounds >= self._max_rounds:
-            self._reason = "limit"
-        return True
 
     def _is_narrow(self) -> bool:
         sides = [(name, self._precisions[0]) for name in self._precisions[1:]] + self._pairs()

@@ -28,29 +28,23 @@ class BatchCount:
 
         Validation has no ``epoch``. Raises DataError at the end of a training epoch without batches.
         """
-        count = passed
+        count, batches = passed, self._batches
         # A None among the passed batches was reported before the run was resumed.
-        self._reported_none = self._reported_none or self._batches.dropped > 0
+        self._reported_none = self._reported_none or batches.dropped > 0
         for batch in left:
             count += 1
             self._report_none()
             yield batch
         self._report_none()
-        self._report_end(epoch, count)
-
-    def _report_none(self) -> None:
-        if self._batches.dropped and self._equal:
-            what = f"a {self._role} batch was None (from collate_fn?): all ranks must have as many batches"
-            raise DataError(what, hint="let collate_fn return a batch")
-        if self._batches.dropped and not self._reported_none:
-            self._reported_none = True
-            self._note("warning", f"a {self._role} batch was None (from collate_fn?): skipped and counted")
-
-    def _report_end(self, epoch: int, count: int) -> None:
-        dropped, length = self._batches.dropped, self._batches.batches_per_epoch
+        dropped, length = batches.dropped, batches.batches_per_epoch
         total = count + dropped
         if not count:
-            self._refuse_empty(epoch, dropped)
+            kind = f"{self._role} batches"
+            what = f"all {dropped:,} {kind} were None" if dropped else f"no {kind}"
+            hint = "let collate_fn return batches" if dropped else "each iter() must yield at least one batch"
+            if self._role == "training":
+                raise DataError(f"epoch {epoch}: {what}", hint=hint)
+            self._note("error", f"no validation: {what}; {hint}")  # an epoch without one still counts
         elif dropped:
             what = f"{dropped:,} of {total:,} {self._role} batches were None and were skipped"
             self._note("warning", f"epoch {epoch}: {what}" if epoch else what)
@@ -61,13 +55,13 @@ class BatchCount:
         has = "ended after" if total < length else "has"
         self._note(severity, f"the {self._role} data {has} {total:,} batches, but len() is {length:,}")
 
-    def _refuse_empty(self, epoch: int, dropped: int) -> None:
-        what = f"all {dropped:,} {self._role} batches were None" if dropped else f"no {self._role} batches"
-        hint = "let collate_fn return batches" if dropped else "each iter() must yield at least one batch"
-        if self._role == "training":
-            raise DataError(f"epoch {epoch}: {what}", hint=hint)
-        # An epoch without validation still counts.
-        self._note("error", f"no validation: {what}; {hint}")
+    def _report_none(self) -> None:
+        if self._batches.dropped and self._equal:
+            what = f"a {self._role} batch was None (from collate_fn?): all ranks must have as many batches"
+            raise DataError(what, hint="let collate_fn return a batch")
+        if self._batches.dropped and not self._reported_none:
+            self._reported_none = True
+            self._note("warning", f"a {self._role} batch was None (from collate_fn?): skipped and counted")
 
     def _note(self, severity: Severity, text: str) -> None:
         self._emit(Note(time=time.time(), severity=severity, text=text))

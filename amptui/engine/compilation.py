@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -22,7 +21,7 @@ from amptui.base.errors import DeviceError
 from amptui.device.accelerator import capabilities, properties
 from amptui.engine.precision import Precision
 from amptui.records.findings import ModelCompiled
-from amptui.records.run import EAGER_SUFFIX, PhaseChanged, Record
+from amptui.records.run import EAGER_SUFFIX, Phase, PhaseChanged, Record
 
 MAX_VARIANTS = 64
 """Compiled variants of one function. torch's own limit is 8, after which it runs eagerly; the model alone
@@ -48,29 +47,20 @@ def missing_for_compile(device: torch.device) -> Missing | None:
     clang. Both include ``Python.h``.
     """
     if capabilities(device).triton:
-        missing = _missing_for_triton(device)
-        if missing is not None:
-            return missing
-    else:
-        compiler = os.environ.get("CXX", "g++")
-        if shutil.which(compiler) is None:
-            return Missing(f"no C++ compiler ({compiler})", "install g++, or set CXX")
+        gpu = properties(device)
+        if gpu.compute_capability is not None and gpu.compute_capability < _MIN_CAPABILITY:
+            minimum = ".".join(map(str, _MIN_CAPABILITY))
+            return Missing(f"{gpu.name} is below compute capability {minimum}", "train without --compile")
+        if importlib.util.find_spec("triton") is None:
+            return Missing("no Triton", "pip install triton")
+        compilers = (os.environ["CC"],) if "CC" in os.environ else ("gcc", "clang")
+        if not any(map(shutil.which, compilers)):
+            return Missing(f"no C compiler ({' or '.join(compilers)})", "install gcc, or set CC")
+    elif shutil.which(compiler := os.environ.get("CXX", "g++")) is None:
+        return Missing(f"no C++ compiler ({compiler})", "install g++, or set CXX")
     header = Path(sysconfig.get_path("include"), "Python.h")
     if not header.is_file():
         return Missing(f"no {header}", "install Python's headers (python3-dev)")
-    return None
-
-
-def _missing_for_triton(device: torch.device) -> Missing | None:
-    gpu = properties(device)
-    if gpu.compute_capability is not None and gpu.compute_capability < _MIN_CAPABILITY:
-        minimum = ".".join(map(str, _MIN_CAPABILITY))
-        return Missing(f"{gpu.name} is below compute capability {minimum}", "train without --compile")
-    if importlib.util.find_spec("triton") is None:
-        return Missing("no Triton", "pip install triton")
-    compilers = (os.environ["CC"],) if "CC" in os.environ else ("gcc", "clang")
-    if not any(map(shutil.which, compilers)):
-        return Missing(f"no C compiler ({' or '.join(compilers)})", "install gcc, or set CC")
     return None
 
 
@@ -139,10 +129,8 @@ class NewIteration(AbstractContextManager[None]):
         torch.compiler.cudagraph_mark_step_begin()
         self._context.__enter__()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._context.__exit__(kind, error, trace)
+    def __exit__(self, *error: Any) -> None:
+        self._context.__exit__(*error)
 
 
 class EagerForward(AbstractContextManager[None]):
@@ -160,11 +148,9 @@ class EagerForward(AbstractContextManager[None]):
         self._context.__enter__()
         self._compiled, self._model._compiled_call_impl = self._model._compiled_call_impl, None
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         self._model._compiled_call_impl = self._compiled
-        self._context.__exit__(kind, error, trace)
+        self._context.__exit__(*error)
 
 
 def eager_precisions(precisions: Mapping[str, Precision], model: nn.Module) -> dict[str, Precision]:
@@ -242,7 +228,20 @@ class CompileWatch:
         self.pending = self._announced = False
         compilations, self._compilations = self._compilations, {}
         for place, compilation in compilations.items():
-            self._emit(self._record(place, compilation))
+            first = self._first_steps.setdefault((place.precision, place.training), place.step)
+            again: Literal["again", "graphs"] = "again" if compilation.python_code else "graphs"
+            what: Literal["first", "again", "graphs"] = "first" if place.step == first else again
+            self._emit(
+                ModelCompiled(
+                    time=time.time(),
+                    step=place.step,
+                    precision=place.precision,
+                    training=place.training,
+                    seconds=compilation.seconds,
+                    what=what,
+                    reason=_reason(compilation.ids) if what == "again" else "",
+                )
+            )
         return True
 
     def _start(self, _args: Any) -> None:
@@ -252,10 +251,8 @@ class CompileWatch:
             self._announced = True
             place = self._where()
             detail = f"compiling the model for {place.precision}"
-            phase = PhaseChanged(
-                time=time.time(), phase="first step" if place.training else "validating", detail=detail
-            )
-            self._emit(phase)
+            phase: Phase = "first step" if place.training else "validating"
+            self._emit(PhaseChanged(time=time.time(), phase=phase, detail=detail))
 
     def _end(self, args: Any) -> None:
         self.busy, self.pending = False, True
@@ -267,22 +264,6 @@ class CompileWatch:
         if args.callback_trigger.name == "DYNAMO":
             compilation.python_code = True
             compilation.ids.append(args.compile_id)
-
-    def _record(self, place: CompiledIn, compilation: _Compilation) -> ModelCompiled:
-        key = place.precision, place.training
-        first = self._first_steps.setdefault(key, place.step)
-        what: Literal["first", "again", "graphs"] = "again" if compilation.python_code else "graphs"
-        if place.step == first:
-            what = "first"
-        return ModelCompiled(
-            time=time.time(),
-            step=place.step,
-            precision=place.precision,
-            training=place.training,
-            seconds=compilation.seconds,
-            what=what,
-            reason=_reason(compilation.ids) if what == "again" else "",
-        )
 
 
 def _reason(ids: list[str]) -> str:

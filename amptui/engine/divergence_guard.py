@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -30,8 +29,7 @@ MIN_LOSS_SCALE = 2.0**-24
 """40 halvings below the initial scale. After 126 more it is 0, and the next step makes every weight NaN."""
 
 
-@dataclass(frozen=True, slots=True)
-class PauseReason:
+class PauseReason(NamedTuple):
     """Why a run paused by itself; a pause by the user has neither cause nor reason."""
 
     cause: PauseCause = ""
@@ -81,8 +79,19 @@ class DivergenceGuard:
         if suspect is not None and reporter.delivered - suspect.delivered >= SUSPECT_STEPS - 1:
             self._check_weights(suspect.step)
         self._judge_weights()
-        if precision.scales and not (self._lost_counts.parameters and reporter.nonfinite_losses):
-            self._look_at_scale()
+        scale, skips = reporter.loss_scale, reporter.consecutive_skips
+        is_lost = self._lost_counts.parameters and reporter.nonfinite_losses
+        if not precision.scales or scale is None or is_lost:
+            return
+        if scale >= MIN_LOSS_SCALE:
+            self.floor_accepted = False
+            return
+        what = f"the loss scale fell to {scale:.1e} after {skips} skipped steps in a row"
+        if not self._interactive:
+            raise ExperimentError(what, hint="use --precision bf16 or fp32")
+        if not self.floor_accepted and self._control.newest(PrecisionRequest) is None:
+            self.floor_accepted = True
+            self._pause_reason = PauseReason("loss scale", what)
 
     def check_last(self) -> None:
         """Raise ExperimentError if the last steps made weights NaN and the user does not know yet."""
@@ -127,28 +136,18 @@ class DivergenceGuard:
             )
         if lost_count <= self._accepted_lost:
             return
-        what = self._trouble_seen() + self._lost_weights()
+        if reporter.nonfinite_losses:
+            since = reporter.trouble_step - reporter.nonfinite_losses + 1
+            what = f"the loss has been {reporter.last_loss} since step {units.count(since)}"
+        else:
+            what = f"the loss or a gradient of step {units.count(self._suspect_step)} was not finite"
+        what += self._lost_weights()
         if not self._interactive:
             self._writer.wait()  # an earlier checkpoint may still be being written
             way_back = self._writer.way_back or "there is no earlier checkpoint: use a smaller --lr"
             raise ExperimentError(what, hint=way_back)
         self._accepted_lost = lost_count
         self._pause_reason = PauseReason("weights", what)
-
-    def _look_at_scale(self) -> None:
-        scale = self._reporter.loss_scale
-        if scale is None:
-            return
-        if scale >= MIN_LOSS_SCALE:
-            self.floor_accepted = False
-            return
-        skips = self._reporter.consecutive_skips
-        what = f"the loss scale fell to {scale:.1e} after {skips} skipped steps in a row"
-        if not self._interactive:
-            raise ExperimentError(what, hint="use --precision bf16 or fp32")
-        if not self.floor_accepted and self._control.newest(PrecisionRequest) is None:
-            self.floor_accepted = True
-            self._pause_reason = PauseReason("loss scale", what)
 
     def _take_start(self, row: Sequence[float] | None, _seconds: float | None) -> None:
         """Learn which parameters hold Inf on purpose; a checkpoint with Inf in another is no way back."""
@@ -163,13 +162,6 @@ class DivergenceGuard:
         self._lost_counts = _Lost(*map(int, row))
         if not self._lost_counts.parameters:
             self._accepted_lost = 0
-
-    def _trouble_seen(self) -> str:
-        reporter = self._reporter
-        if not reporter.nonfinite_losses:
-            return f"the loss or a gradient of step {units.count(self._suspect_step)} was not finite"
-        since = reporter.trouble_step - reporter.nonfinite_losses + 1
-        return f"the loss has been {reporter.last_loss} since step {units.count(since)}"
 
     def _lost_weights(self) -> str:
         lost_count, infinite_count = self._lost_counts

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from amptui.base.student import t_quantile
 
@@ -55,24 +54,13 @@ def paired_ratio(slower: Sequence[float], faster: Sequence[float]) -> Ratio | No
     mean = float(differences.mean())
     if pairs < MIN_PAIRS:
         return Ratio(value=math.exp(mean), low=None, high=None)
-    count = _independent(differences)
-    reach = (
-        t_quantile(0.95, max(1, math.floor(count - 1))) * float(differences.std(ddof=1)) / math.sqrt(count)
-    )
+    # The effective sample size is n (1 - r) / (1 + r) for a correlation r of neighbours. The estimate of r is
+    # corrected for its negative bias (Kendall, Biometrika 41, 1954); a negative r counts as 0.
+    apart, r = differences - mean, 0.0
+    if spread := float(apart @ apart):
+        r = float(apart[1:] @ apart[:-1]) / spread
+        r = min(_MAX_CORRELATION, max(0.0, r + (1 + 3 * r) / pairs))
+    count = pairs * (1 - r) / (1 + r)
+    quantile = t_quantile(0.95, max(1, math.floor(count - 1)))
+    reach = quantile * float(differences.std(ddof=1)) / math.sqrt(count)
     return Ratio(value=math.exp(mean), low=math.exp(mean - reach), high=math.exp(mean + reach))
-
-
-def _independent(values: npt.NDArray[np.float64]) -> float:
-    """The effective sample size of these values, which are in order of time.
-
-    n (1 - r) / (1 + r) for a correlation r of neighbours. The estimate of r is corrected for its negative
-    bias (Kendall, Biometrika 41, 1954); a negative r counts as 0.
-    """
-    count = len(values)
-    apart = values - values.mean()
-    spread = float(apart @ apart)
-    if not spread:
-        return float(count)
-    r = float(apart[1:] @ apart[:-1]) / spread
-    r = min(_MAX_CORRELATION, max(0.0, r + (1 + 3 * r) / count))
-    return count * (1 - r) / (1 + r)

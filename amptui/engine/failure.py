@@ -71,8 +71,13 @@ def explain(
     name, text, frames = type(error).__name__, _text(error), list(traceback.extract_tb(error.__traceback__))
     origin = _FROM_WORKER.match(text)
     if origin:
-        # A DataLoader worker sends its traceback in the message.
-        text, frames = _from_worker(text[origin.end() :], name)
+        # A DataLoader worker sends its traceback in the message, which follows the last frame.
+        lines = text[origin.end() :].splitlines()
+        places = [(number, place) for number, line in enumerate(lines) if (place := _FRAME.match(line))]
+        last = places[-1][0] if places else 0
+        start = next((n for n in range(last, len(lines)) if not lines[n].startswith(" ")), last)
+        text = "\n".join(lines[start:]).removeprefix(name).removeprefix(": ")
+        frames = [traceback.FrameSummary(place[1], int(place[2]), "") for _, place in places]
         doing = f"in {origin[1]}, {doing}"
     message, hint = known_hint(text)
     if type(error).__module__.startswith(_COMPILER):
@@ -100,16 +105,6 @@ def never_free(owner: object) -> None:
     an event, which raises in a destructor (``ATen/core/CachingHostAllocator.h``).
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(owner))
-
-
-def _from_worker(trace: str, name: str) -> tuple[str, list[traceback.FrameSummary]]:
-    """The message and the frames of an error called ``name``, from its printed traceback."""
-    lines = trace.splitlines()
-    frames = [(number, place) for number, line in enumerate(lines) if (place := _FRAME.match(line))]
-    last = frames[-1][0] if frames else 0
-    start = next((number for number in range(last, len(lines)) if not lines[number].startswith(" ")), last)
-    text = "\n".join(lines[start:]).removeprefix(name).removeprefix(": ")
-    return text, [traceback.FrameSummary(place[1], int(place[2]), "") for _, place in frames]
 
 
 def _text(error: BaseException) -> str:

@@ -148,7 +148,9 @@ class Float8Linears:
         if self.hindrance or form in self._classes:
             return self.hindrance
         try:
-            with _quiet_loggers():
+            # Importing torchao tells of deprecations between it and torch (torch 2.13 and torchao 0.18), and
+            # of extensions that were built for another torch, which float8 training does not use.
+            with quiet_loggers("torch.utils._pytree", "torchao"):
                 layer_class = _float8_class(self.recipe, form)
             _try_once(layer_class, next(iter(self.linears.values())).weight.device)
             self._classes[form] = layer_class
@@ -220,7 +222,16 @@ class Float8Linears:
         visited: set[nn.Module] = set()
         for prefix, model in self._models.items():
             for name, module in model.named_modules(visited, prefix):
-                self._sort(name, module)
+                weights = [p for p in module.parameters(recurse=False) if not is_lazy(p) and p.ndim > 1]
+                if not weights or isinstance(module, nn.Embedding | nn.EmbeddingBag):
+                    continue  # without a matrix of its own it multiplies nothing
+                hindrance = _hindrance(module)
+                if hindrance is None:
+                    assert isinstance(module, nn.Linear)
+                    self.linears[name] = module
+                    continue
+                kind, shape = type(module).__name__, tuple(max(weights, key=Tensor.numel).shape)
+                self.left_out.append(LayerLeftOut(name=name, kind=kind, why=hindrance, shape=shape))
         models = self._models.values()
         if any(map(has_float8_layers, models)):
             self.hindrance = OWN_FLOAT8
@@ -228,20 +239,6 @@ class Float8Linears:
             self.hindrance = NO_SHARDS
         else:
             self.hindrance = "" if self.linears else NO_LAYER
-
-    def _sort(self, name: str, module: nn.Module) -> None:
-        """Take the module, or note what hinders it; one without a matrix of its own multiplies nothing."""
-        weights = [p for p in module.parameters(recurse=False) if not is_lazy(p) and p.ndim > 1]
-        if not weights or isinstance(module, nn.Embedding | nn.EmbeddingBag):
-            return
-        shape = tuple(max(weights, key=lambda weight: weight.numel()).shape)
-        hindrance = _hindrance(module)
-        if hindrance is None:
-            assert isinstance(module, nn.Linear)
-            self.linears[name] = module
-        else:
-            kind = type(module).__name__
-            self.left_out.append(LayerLeftOut(name=name, kind=kind, why=hindrance, shape=shape))
 
 
 def torchao_trouble(recipe: str | None = None, form: Float8Form = "emulated") -> str:
@@ -264,13 +261,9 @@ def _hindrance(module: nn.Module) -> FloatHindrance | None:
 
 
 @contextmanager
-def _quiet_loggers() -> Iterator[None]:
-    """Within it torchao logs no advice to its developers, which would come among the output of the script.
-
-    Importing it tells of deprecations between it and torch (torch 2.13 and torchao 0.18), and of extensions
-    that were built for another torch, which float8 training does not use.
-    """
-    loggers = [logging.getLogger(name) for name in ("torch.utils._pytree", "torchao")]
+def quiet_loggers(*names: str) -> Iterator[None]:
+    """Within it these log no advice to their developers, which would come among the output of the script."""
+    loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.ERROR)
@@ -294,15 +287,20 @@ def _float8_class(recipe: str, form: Float8Form) -> type[nn.Linear]:
         def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - as nn.Linear calls it
             kind = input.device.type
             # After FP8 a subclass that the script derived, or a method that it kept, is still called. An
-            # expert may get no token: there is no largest value to scale by.
+            # expert may get no token: there is no largest value to scale by. Nested tensors and those of
+            # torch.func torchao does not multiply.
+            is_compiling = torch.compiler.is_compiling()
             if (
                 type(self) is not Float8Linear
                 or not torch.is_autocast_enabled(kind)
                 or not input.numel()
-                or not (torch.compiler.is_compiling() or _is_ordinary(input))
+                or (
+                    not is_compiling
+                    and (input.is_nested or torch._C._functorch.is_functorch_wrapped_tensor(input))
+                )
             ):
                 return nn.Linear.forward(self, input)
-            if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
+            if not is_compiling and torch.is_inference_mode_enabled():
                 # There torchao's casts are taken apart.
                 with torch.inference_mode(mode=False), torch.no_grad():
                     return self.forward(input)
@@ -326,11 +324,6 @@ def _float8_class(recipe: str, form: Float8Form) -> type[nn.Linear]:
     for name in vars(converted).keys() - vars(plain).keys():
         setattr(Float8Linear, name, vars(converted)[name])
     return Float8Linear
-
-
-def _is_ordinary(tensor: Tensor) -> bool:
-    """Whether it is no nested tensor and none of ``torch.func``'s, which torchao does not multiply."""
-    return not (tensor.is_nested or torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
 def _try_once(layer_class: type[nn.Linear], device: torch.device) -> None:

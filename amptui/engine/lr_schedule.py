@@ -101,8 +101,16 @@ class LrSchedule:
         self.per_epoch = interval == "epoch"
         self.needs_metric = isinstance(scheduler, ReduceLROnPlateau)
         self._table: _DeviceTable | None = None
-        self.reason_to_wait = "" if self.per_epoch or not on_device else self._reason_to_wait()
+        self.reason_to_wait = ""
         """Why each step with a loss scale waits for the device; empty if none does."""
+        if on_device and not self.per_epoch:
+            takes_lr = isinstance(optimizer, _TAKE_DEVICE_LR) and optimizer.defaults.get("fused")
+            if not takes_lr:
+                self.reason_to_wait = f"{type(optimizer).__name__} cannot read its learning rate on the GPU"
+            elif not all(isinstance(group.get("lr"), float | int) for group in optimizer.param_groups):
+                self.reason_to_wait = "its learning rate is a tensor"
+            elif self._look_ahead()[1]:
+                self.reason_to_wait = f"{type(scheduler).__name__} changes more than the learning rate"
         self._may_follow = on_device and not self.per_epoch and not self.reason_to_wait
         if self.needs_metric and not self.per_epoch:
             raise ExperimentError(
@@ -117,7 +125,7 @@ class LrSchedule:
                 return
             rows, _ = self._look_ahead()
             self._table = _DeviceTable(self._optimizer, rows)
-        elif self._table.is_used_up:
+        elif self._table.sent >= TABLE_STEPS - 1:  # the device may be at the end of the table
             self.synchronize()
         self._table.set_lrs()
 
@@ -130,9 +138,8 @@ class LrSchedule:
 
     def finish_epoch(self, metric: float | None) -> None:
         """Count an epoch; ``metric``: the validation loss, for a scheduler that needs it."""
-        if not self.per_epoch:
-            return
-        self._advance(math.inf if metric is None else metric)
+        if self.per_epoch:
+            self._advance(math.inf if metric is None else metric)
 
     def request_applied(self) -> Tensor | None:
         """The device's count of applied steps (0-d) for :meth:`refill`, if one is due; else None."""
@@ -140,7 +147,7 @@ class LrSchedule:
 
     def refill(self, applied: float) -> None:
         """Continue the table after ``applied`` steps, the value of :meth:`request_applied`."""
-        if self._table is not None and self._table.is_requested:
+        if self._table is not None and self._table.requested_at is not None:
             self._continue_after(round(applied))
 
     def synchronize(self) -> None:
@@ -179,15 +186,6 @@ class LrSchedule:
             hint = "use the total_steps that build_scheduler() gets; it is None for data of unknown length"
             raise type(explained)(explained.what, hint=explained.hint or hint) from error
 
-    def _reason_to_wait(self) -> str:
-        optimizer, name = self._optimizer, type(self._scheduler).__name__
-        if not isinstance(optimizer, _TAKE_DEVICE_LR) or not optimizer.defaults.get("fused"):
-            return f"{type(optimizer).__name__} cannot read its learning rate on the GPU"
-        if not all(isinstance(group.get("lr"), float | int) for group in optimizer.param_groups):
-            return "its learning rate is a tensor"
-        _, changes_more = self._look_ahead()
-        return f"{name} changes more than the learning rate" if changes_more else ""
-
     def _continue_after(self, applied: int) -> None:
         """Step the host's scheduler ``applied`` times, and compute the table from there."""
         table = self._table
@@ -195,7 +193,7 @@ class LrSchedule:
         with table.with_numbers(), _without_order_warning():
             for _ in range(applied):
                 self._advance()
-            table.save_numbers()
+            table.numbers = [float(group["lr"]) for group in self._optimizer.param_groups]
         rows, _ = self._look_ahead()
         table.refill(rows, passed=applied)
 
@@ -213,7 +211,10 @@ class LrSchedule:
                 for _ in range(TABLE_STEPS - 1):
                     ahead.step()
                     rows.append([float(group["lr"]) for group in groups])
-                    changes_more |= any(map(_differ, groups, before))
+                    changes_more |= any(
+                        _options(group) | {"lr": 0.0} != options | {"lr": 0.0}
+                        for group, options in zip(groups, before, strict=True)
+                    )
             rows += [rows[-1]] * (TABLE_STEPS - len(rows))
             for group, options in zip(groups, before, strict=True):
                 group.update(options)
@@ -234,21 +235,13 @@ class _DeviceTable:
         self._position = torch.zeros(1, dtype=torch.int64, device=device)
         self._applied = torch.empty(1, dtype=torch.bool, device=device)
         self._lrs = torch.empty(1, len(self._groups), device=device)
-        self._numbers = [float(group["lr"]) for group in self._groups]
-        self._sent = 0
+        self.numbers = [float(group["lr"]) for group in self._groups]
+        """The learning rates of the first row."""
+        self.sent = 0
         """Steps sent to the device since the first row: its position is at most this."""
-        self._requested_at: int | None = None
+        self.requested_at: int | None = None
+        """How many had been sent at :meth:`request_position`, whose result has not arrived yet."""
         self._install()
-
-    @property
-    def is_used_up(self) -> bool:
-        """Whether the device may be at the end of the table."""
-        return self._sent >= len(self._rows) - 1
-
-    @property
-    def is_requested(self) -> bool:
-        """Whether the result of :meth:`request_position` has not arrived yet."""
-        return self._requested_at is not None
 
     def set_lrs(self) -> None:
         """Copy the device's row to where the optimizer reads it."""
@@ -261,36 +254,32 @@ class _DeviceTable:
         else:  # no allocation: the weights have changed, and the step must not fail
             torch.eq(scaler.found_inf.reshape(1), 0, out=self._applied)
             self._position.add_(self._applied)
-        self._sent += 1
+        self.sent += 1
 
     def request_position(self) -> Tensor | None:
         """The position as float32, if it is time to refill and none is requested yet."""
-        if self._sent < REFILL_STEPS or self._requested_at is not None:
+        if self.sent < REFILL_STEPS or self.requested_at is not None:
             return None
-        self._requested_at = self._sent
+        self.requested_at = self.sent
         return self._position[0].float()
 
     def applied(self) -> int:
         """The device's position; waits for it."""
-        self._requested_at = self._sent
+        self.requested_at = self.sent
         return int(self._position.item())
 
     def refill(self, rows: list[list[float]], *, passed: int) -> None:
         """Drop the first ``passed`` rows; ``rows`` start after them."""
-        sent_since = self._sent - (self._requested_at or 0)
+        sent_since = self.sent - (self.requested_at or 0)
         fresh = torch.tensor(rows, pin_memory=not self._rows.is_cpu)
         self._rows = fresh.to(self._rows.device, non_blocking=True)
         self._position.sub_(passed)
-        self._sent, self._requested_at = sent_since, None
-
-    def save_numbers(self) -> None:
-        """Save the optimizer's learning rates, which are numbers now, as the first row's."""
-        self._numbers = [float(group["lr"]) for group in self._groups]
+        self.sent, self.requested_at = sent_since, None
 
     @contextmanager
     def with_numbers(self) -> Iterator[None]:
         """Within, the optimizer's learning rates are the first row's numbers."""
-        for group, number in zip(self._groups, self._numbers, strict=True):
+        for group, number in zip(self._groups, self.numbers, strict=True):
             group["lr"] = number
         try:
             yield
@@ -304,11 +293,6 @@ class _DeviceTable:
 
 def _options(group: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in group.items() if name != "params"}
-
-
-def _differ(group: dict[str, Any], options: dict[str, Any]) -> bool:
-    """Whether a group differs from its former ``options`` in more than the learning rate."""
-    return _options(group) | {"lr": 0.0} != options | {"lr": 0.0}
 
 
 @contextmanager

@@ -43,18 +43,10 @@ def loss_weights(samples: Sequence[int]) -> list[Callable[[Tensor], Tensor]]:
     """
     count, total = len(samples), sum(samples)
     if count == 1:
-        return [_unchanged]
+        return [lambda mean: mean]
     if all(batch_samples * count == total for batch_samples in samples):
-        return [partial(_divide, count)] * count
+        return [lambda mean: mean / count] * count
     return [partial(operator.mul, batch_samples / total) for batch_samples in samples]
-
-
-def _unchanged(mean: Tensor) -> Tensor:
-    return mean
-
-
-def _divide(count: int, mean: Tensor) -> Tensor:
-    return mean / count
 
 
 class OptimizerStep:
@@ -95,7 +87,7 @@ class OptimizerStep:
                 loss, parts = checked_loss(self._experiment, result)
             precision.backward(loss)
         else:
-            loss, parts = self._forward_backward(precision, micro_batches, _no_mark)
+            loss, parts = self._forward_backward(precision, micro_batches, lambda _phase: None)
         norm, gradients = (None, None) if self._clip_norm is None else self._clip(precision)
         if self._lr_schedule is None:
             lrs, scaler = self._lrs.read(self._optimizer), precision.step(self._optimizer)
@@ -173,7 +165,14 @@ class OptimizerStep:
             loss = weigh(loss)
             precision.backward(loss)
             if precision.replays_graphs and len(micro_batches) > 1:
-                self._copy_gradients(copied_parameters)
+                # The next replay overwrites the memory of CUDA graphs. autograd takes the output of a graph
+                # for a parameter's first gradient, and adds later ones to the copy in place
+                # (torch/csrc/autograd/functions/accumulate_grad.h). Tensors that outlive a replay have to be
+                # cloned (https://docs.pytorch.org/docs/stable/torch.compiler_cudagraph_trees.html).
+                for parameter in self._gradients.parameters:
+                    if parameter.grad is not None and parameter not in copied_parameters:
+                        parameter.grad = parameter.grad.clone()
+                        copied_parameters.add(parameter)
             mark("backward")
             if len(micro_batches) == 1:
                 return loss, parts
@@ -181,18 +180,6 @@ class OptimizerStep:
                 value = part.detach()
                 sums[name] = sums[name] + value if name in sums else value
         return sums.pop("loss"), sums
-
-    def _copy_gradients(self, copied_parameters: set[nn.Parameter]) -> None:
-        """Copy new gradients out of the memory of CUDA graphs, which the next replay overwrites.
-
-        autograd takes the output of a graph for a parameter's first gradient, and adds later ones to the copy
-        in place (torch/csrc/autograd/functions/accumulate_grad.h). Tensors that outlive a replay have to be
-        cloned (https://docs.pytorch.org/docs/stable/torch.compiler_cudagraph_trees.html, "Limitations").
-        """
-        for parameter in self._gradients.parameters:
-            if parameter.grad is not None and parameter not in copied_parameters:
-                parameter.grad = parameter.grad.clone()
-                copied_parameters.add(parameter)
 
     def _clip(self, precision: Precision) -> tuple[Tensor, Tensor | None]:
         """Clip as ``torch.nn.utils.clip_grad_norm_`` does, bit for bit; return its norm.
@@ -222,7 +209,3 @@ class OptimizerStep:
     def _measure_overflow(self, scaler: ScalerTensors) -> Tensor | None:
         """Measure the gradients of a skipped step on a CPU, which knows it before they are gone."""
         return self._measure() if not self._reads_later and scaler.found_inf.item() else None
-
-
-def _no_mark(_name: PhaseName) -> None:
-    """Most steps are not timed."""

@@ -79,14 +79,10 @@ class PrecisionSwitch:
         self._first_step = 1
         self._steps = self._settled_steps = 0
         self._warm_up = WarmUp()
-        self._settled = False
+        self.settled = False
+        """Whether the warm-up of this stretch is over."""
         self._noted_waits = self._noted_no_scaler = False
         self._told_float8: set[str | None] = set()
-
-    @property
-    def settled(self) -> bool:
-        """Whether the warm-up of this stretch is over."""
-        return self._settled
 
     @property
     def on_trial(self) -> bool:
@@ -122,7 +118,7 @@ class PrecisionSwitch:
     @property
     def steps_to_next_event(self) -> int:
         """Steps until something may have to be decided here; 1 looks before each step."""
-        if not self._settled or (self._settled_steps < _BREAKDOWN_STEPS and self._ab_test is None):
+        if not self.settled or (self._settled_steps < _BREAKDOWN_STEPS and self._ab_test is None):
             return 1
         return _NO_EVENT_STEPS if self._ab_test is None else max(1, self._ab_test.steps_left)
 
@@ -134,13 +130,13 @@ class PrecisionSwitch:
     def begin_step(self) -> bool:
         """Count a step; return whether it is a warm-up step. The memory peak restarts after the warm-up."""
         self._steps += 1
-        if self._settled:
+        if self.settled:
             self._settled_steps += 1
             return False
         warming_up = self._warm_up.begin_step()
         self._settled_steps += not warming_up
         if not warming_up:
-            self._settled = True
+            self.settled = True
             self._allocator.restart_peak()
         return warming_up
 
@@ -170,19 +166,26 @@ class PrecisionSwitch:
         comparison = None if self._trial_requests else self._control.take(ComparisonRequest)
         if comparison is not None:
             self._start_or_stop_ab_test(comparison, step)
-        if self._ab_test is not None:
-            self._continue_ab_test(self._ab_test, step)
+        if (ab_test := self._ab_test) is not None:
+            if ab_test.over:
+                self._stop_ab_test(step)
+            self._turn(ab_test.precision, step)
         if self.precision.scales and not self._noted_waits:
             self._note_waits()
-        if self.precision.float8 is not None and self.precision.float8 not in self._told_float8:
-            self._tell_float8(step)
+        precision, linears = self.precision, self.precision.linears
+        if precision.float8 is not None and precision.float8 not in self._told_float8:
+            assert linears is not None, "a float8 precision has layers"
+            self._told_float8.add(precision.float8)
+            first_step = step + 1 - self._steps  # a script's first step is made before anything is told
+            self._emit(linears.record(step=first_step, precision=precision.name))
 
     def attempt(self, step: int, doing: str, run: Callable[[Precision], T]) -> T:
         """Call ``run`` in this precision; if it is on trial and fails, in the previous one."""
-        trial, self._trial = self._trial, None
+        trial = self._trial
         try:
             result = run(self.precision)
         except Exception as error:
+            self._trial = None
             if trial is None or trial.restore is None or is_device_lost(error):
                 raise
             if is_from_signal_handler(error):
@@ -193,7 +196,7 @@ class PrecisionSwitch:
             size = self._trained.batch_size
             why = str(explain(error, doing=doing, batch_size=size, precision=self.precision.name))
         else:
-            self._succeed(trial)
+            self.confirm()
             return result
         # Outside the handler: the traceback would keep the failed pass's tensors alive.
         self._undo(trial.previous, restore, why, step)
@@ -202,9 +205,6 @@ class PrecisionSwitch:
     def confirm(self) -> None:
         """End the trial of this precision, if there is one: its first step has succeeded."""
         trial, self._trial = self._trial, None
-        self._succeed(trial)
-
-    def _succeed(self, trial: _Trial | None) -> None:
         if trial is not None and self._trial_requests:
             self._note_no_scaler(trial.previous)
         self._answer_trial_requests()
@@ -282,7 +282,7 @@ class PrecisionSwitch:
         self.precision.restart_collapsed_scale()
         self._first_step = first_step
         self._steps = self._settled_steps = 0
-        self._warm_up, self._settled = WarmUp(), False
+        self._warm_up, self.settled = WarmUp(), False
         self._emit(PrecisionChanged(time=time.time(), step=first_step, previous=previous, current=name))
 
     def _undo(self, previous: str, restore: Callable[[], object], why: str, step: int) -> None:
@@ -318,11 +318,6 @@ class PrecisionSwitch:
             self._emit(self._ab_test.record(step))
         self._control.answer(comparison)
 
-    def _continue_ab_test(self, ab_test: ABTest, step: int) -> None:
-        if ab_test.over:
-            self._stop_ab_test(step)
-        self._turn(ab_test.precision, step)
-
     def _turn(self, name: str, step: int) -> None:
         """Switch for the A/B test: at once, or with other ranks as soon as they have agreed."""
         if self._ranks is None:
@@ -348,21 +343,25 @@ class PrecisionSwitch:
         """End the A/B test, if one is running, and report its result."""
         ab_test, self._ab_test = self._ab_test, None
         if ab_test is not None:
-            self._add_peak(ab_test, self._allocator.peak_bytes() if self._settled else None)
+            self._add_peak(ab_test)
             ab_test.stop()
             self._emit(ab_test.record(step))
 
-    def _add_peak(self, ab_test: ABTest, peak_bytes: int | None) -> None:
-        """Add a block's peak; replayed graphs allocate nothing, so that theirs would be too low."""
-        ab_test.add_peak(self.precision.name, None if self.precision.replays_graphs else peak_bytes)
+    def _add_peak(self, ab_test: ABTest | None) -> int | None:
+        """The peak of this stretch, which counts in an A/B test; None while it settles.
+
+        Replayed graphs allocate nothing, so that theirs would be too low.
+        """
+        peak = self._allocator.peak_bytes() if self.settled else None
+        if ab_test is not None:
+            ab_test.add_peak(self.precision.name, None if self.precision.replays_graphs else peak)
+        return peak
 
     def _finish_stretch(self, step: int) -> None:
         """Report the steps since the last switch."""
         if not self._steps:
             return
-        peak = self._allocator.peak_bytes() if self._settled else None
-        if self._ab_test is not None:
-            self._add_peak(self._ab_test, peak)
+        peak = self._add_peak(self._ab_test)
         self._emit(
             BlockFinished(
                 time=time.time(),
@@ -377,7 +376,8 @@ class PrecisionSwitch:
         """Explain once, at the first switch to bf16 or away from fp16, what a missing loss scaler means."""
         name = "FP8" if self.precision.float8 else self.precision.name
         before = self._trained.precisions[previous]
-        was_bf16, is_bf16 = map(_is_bf16, (before, self.precision))
+        # In FP8 autocast runs in bfloat16, too.
+        was_bf16, is_bf16 = (one.float8 is not None or one.name == "bf16" for one in (before, self.precision))
         if self._noted_no_scaler or not (before.scales or (is_bf16 and not was_bf16)):
             return
         self._noted_no_scaler = True
@@ -385,14 +385,6 @@ class PrecisionSwitch:
         if self._ranks is not None:
             text = f"{name} has no loss scaler: an Inf gradient on one rank would make all ranks' weights NaN"
         self._note("info", text)
-
-    def _tell_float8(self, step: int) -> None:
-        """Report once, before the first float8 step, which layers multiply in float8."""
-        precision = self.precision
-        assert precision.linears is not None, "a float8 precision has layers"
-        self._told_float8.add(precision.float8)
-        first_step = step + 1 - self._steps  # a script's first step is made before anything is told
-        self._emit(precision.linears.record(step=first_step, precision=precision.name))
 
     def _note_waits(self) -> None:
         """Explain once why each step waits for the GPU, if it does."""
@@ -416,8 +408,3 @@ class PrecisionSwitch:
 
     def _note(self, severity: Severity, text: str) -> None:
         self._emit(Note(time=time.time(), severity=severity, text=text))
-
-
-def _is_bf16(precision: Precision) -> bool:
-    """Whether autocast runs in bfloat16, as it does in FP8."""
-    return precision.float8 is not None or precision.name == "bf16"

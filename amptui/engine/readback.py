@@ -101,10 +101,12 @@ class HostReadback:
         return row
 
     def push_step(self, values: Sequence[Tensor], facts: object, *, timed: bool) -> list[float]:
-        if len(values) == 1 and values[0].dim() == 0:
-            row: list[float] = [values[0].item()]  # the usual case
-        else:
-            row = _row_of(values)
+        row: list[float] = []
+        for value in values:  # faster than concatenating them first
+            if value.dim() == 0:
+                row.append(value.item())
+            else:
+                row += value.detach().reshape(-1).tolist()
         seconds = None
         if timed:
             now = self._clock()
@@ -123,17 +125,6 @@ class HostReadback:
             self._deliver_steps(steps)
 
     flush = drain
-
-
-def _row_of(values: Sequence[Tensor]) -> list[float]:
-    """The numbers of all ``values``, which are on the host."""
-    row: list[float] = []
-    for value in values:  # faster than concatenating them first
-        if value.dim() == 0:
-            row.append(value.item())
-        else:
-            row += value.detach().reshape(-1).tolist()
-    return row
 
 
 class _Pending(NamedTuple):
@@ -184,7 +175,7 @@ class DeviceReadback:
             self._drop(deliver, facts)
             return
         try:
-            row = _concatenate(values, self._device)
+            row = self._row_of(values)
         except torch.OutOfMemoryError:
             self._drop(deliver, facts)  # the step itself succeeded: a missing row must not end the run
             return
@@ -256,37 +247,30 @@ class DeviceReadback:
 
     def _slot(self, slot: int, length: int) -> Tensor:
         """The pinned memory of a slot; reallocates the ring if its rows are shorter than ``length``."""
-        if self._rows is None or self._rows.shape[1] < length:
-            self._lengthen(length + _SPARE_VALUES)
+        rows = self._rows
+        if rows is None or rows.shape[1] < length:
+            shape = self._capacity, length + _SPARE_VALUES
+            longer = torch.empty(shape, dtype=torch.float32, device="cpu", pin_memory=True)
+            if rows is not None:
+                self._wait()  # copies to the old ring may be in flight
+                longer[:, : rows.shape[1]] = rows
+            self._rows, self._row_values, self._slots = longer, longer.numpy(), {}
+            rows = longer
         slices = self._slots.get(length)
         if slices is None:
-            assert self._rows is not None, "allocated above"
-            slices = self._slots[length] = list(self._rows[:, :length].unbind())
+            slices = self._slots[length] = list(rows[:, :length].unbind())
         return slices[slot]
 
-    def _lengthen(self, room: int) -> None:
-        shape = self._capacity, room
-        longer = torch.empty(shape, dtype=torch.float32, device="cpu", pin_memory=True)
-        if self._rows is not None:
-            self._wait()  # copies to the old ring may be in flight
-            longer[:, : self._rows.shape[1]] = self._rows
-        self._rows, self._row_values, self._slots = longer, longer.numpy(), {}
-
-
-def _concatenate(values: Sequence[Tensor], device: torch.device) -> Tensor:
-    """One float32 row on ``device``, empty without values; values on the host are copied there."""
-    if len(values) == 1 and not values[0].is_cpu and values[0].dtype is torch.float32:
-        return values[0].detach().reshape(-1)
-    if not values:
-        return torch.empty(0, device=device)
-    return torch.cat([_on_device(value, device) for value in values])
-
-
-def _on_device(value: Tensor, device: torch.device) -> Tensor:
-    flat = value.detach().reshape(-1).float()
-    if flat.device == device:
-        return flat
-    if not flat.is_cpu:
-        return flat.to(device, non_blocking=True)
-    # A metric computed on the host: a copy from pinned memory does not wait.
-    return flat.pin_memory().to(device, non_blocking=True)
+    def _row_of(self, values: Sequence[Tensor]) -> Tensor:
+        """One float32 row on the device, empty without values; values on the host are copied there."""
+        if len(values) == 1 and not values[0].is_cpu and values[0].dtype is torch.float32:
+            return values[0].detach().reshape(-1)
+        if not values:
+            return torch.empty(0, device=self._device)
+        row = [value.detach().reshape(-1).float() for value in values]
+        for index, value in enumerate(row):
+            if value.device != self._device:
+                # A metric may be computed on the host: a copy from pinned memory does not wait.
+                movable = value.pin_memory() if value.is_cpu else value
+                row[index] = movable.to(self._device, non_blocking=True)
+        return torch.cat(row)

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.readback import Delivered
@@ -14,6 +14,7 @@ from amptui.records.run import (
     EpochFinished,
     LossScaleChanged,
     NonFinite,
+    NonFiniteKind,
     Record,
     StepSkipped,
     Validated,
@@ -155,7 +156,18 @@ class StepReporter:
             self.consecutive_skips = 0
         if columns.scaled:
             self.growth_tracker, self.scaled_step = columns.growth_tracker[last], columns.steps[last]
-            self._update_scale(columns, last, now)
+            scale, self.loss_scale = columns.scale[last], columns.next_scale[last]
+            if columns.changes_scale(last):
+                self.emit(
+                    LossScaleChanged(
+                        time=now,
+                        step=self.scaled_step,
+                        previous=scale,
+                        current=columns.next_scale[last],
+                        reason="growth" if columns.next_scale[last] > scale else "backoff",
+                        optimizer=columns.kind.optimizer,
+                    )
+                )
 
     def _ends(self, columns: StepColumns) -> tuple[list[float], set[int]]:
         """When each step ended, by the performance counter; and the steps that do not follow in a block.
@@ -237,7 +249,7 @@ class StepReporter:
         if self.suspect is None and (not skipped or not self.loss_is_finite):
             self.suspect = SuspectStep(step, self.delivered)
         if loss is not None and not self.loss_is_finite:
-            kind = _kind(loss)
+            kind: NonFiniteKind = "nan" if math.isnan(loss) else "inf"
             self.unexplained_step = step
             self.emit(
                 NonFinite(time=now, step=step, what="loss", kind=kind, names=(), count=1, optimizer=name)
@@ -273,22 +285,3 @@ class StepReporter:
                     optimizer=name,
                 )
             )
-
-    def _update_scale(self, columns: StepColumns, index: int, now: float) -> None:
-        scale, next_scale = columns.scale[index], columns.next_scale[index]
-        self.loss_scale = next_scale
-        if next_scale != scale:
-            self.emit(
-                LossScaleChanged(
-                    time=now,
-                    step=columns.steps[index],
-                    previous=scale,
-                    current=next_scale,
-                    reason="growth" if next_scale > scale else "backoff",
-                    optimizer=columns.kind.optimizer,
-                )
-            )
-
-
-def _kind(value: float) -> Literal["nan", "inf"]:
-    return "nan" if math.isnan(value) else "inf"

@@ -161,12 +161,6 @@ def open_data(
     return training, None if data.validation is None else open_part(data.validation, training=False)
 
 
-def _collate_of(experiment: Experiment) -> Collate | None:
-    """The experiment's own ``collate_fn``, if it has one."""
-    own = getattr(type(experiment), "collate_fn", None) is not Experiment.collate_fn
-    return experiment.collate_fn if own else None
-
-
 def _workers_unused(data: Data, workers: int) -> str:
     """Why ``--workers`` has no effect; empty if it has."""
     if isinstance(data.train, Arrays):
@@ -221,13 +215,14 @@ def assemble(
         torch.backends.cudnn.benchmark = True
     announce("data", "loading data", f"in load_data() of {owner}")
     data = ranks.in_turn(partial(experiment.load_data, data_request))
+    own_collate = getattr(type(experiment), "collate_fn", None) is not Experiment.collate_fn
     training, validation = open_data(
         data,
         device,
         experiment.batch_size,
         request.seed,
         workers=request.workers,
-        collate=_collate_of(experiment),
+        collate=experiment.collate_fn if own_collate else None,
         share=ranks.share,
     )
     if what := left_out(data.train, experiment.batch_size, ranks.share):

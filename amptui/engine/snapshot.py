@@ -95,8 +95,13 @@ class Snapshot:
 
     def restore(self) -> None:
         """Restore everything in place, bit for bit; may be called repeatedly."""
-        for module, buffers in self._buffers:
-            _rebind(module, buffers)
+        for module, buffers in self._buffers:  # they may have been assigned, added or removed
+            present = module._buffers
+            for name in present.keys() - buffers.keys():
+                del present[name]
+            for name, buffer in buffers.items():
+                if name not in present or present[name] is not buffer:
+                    present[name] = buffer
         with torch.no_grad():
             for tensor, value in self._values:
                 tensor.copy_(value)
@@ -115,16 +120,6 @@ def _changeable(model: nn.Module) -> Iterator[Tensor]:
             yield module.weight
 
 
-def _rebind(module: nn.Module, buffers: Mapping[str, Tensor | None]) -> None:
-    """Undo the assignment, addition and removal of buffers."""
-    present = module._buffers
-    for name in [name for name in present if name not in buffers]:
-        del present[name]
-    for name, buffer in buffers.items():
-        if name not in present or present[name] is not buffer:
-            present[name] = buffer
-
-
 def _flat(state: Mapping[str, Any]) -> dict[str, Any]:
     """A numpy state without arrays, so that ``==`` compares it."""
     inner = {name: np.asarray(value).tolist() for name, value in state["state"].items()}
@@ -138,7 +133,11 @@ def before_step(model: nn.Module, optimizer: Optimizer, device: torch.device) ->
     # the memory of the weights. If an optimizer that is not fused runs out of memory halfway, some moments
     # contain a gradient twice.
     counters = {
-        parameter: {name: _copied(value) for name, value in state.items() if _is_number(value)}
+        parameter: {
+            name: value.detach().clone() if isinstance(value, Tensor) else value
+            for name, value in state.items()
+            if isinstance(value, int | float) or (isinstance(value, Tensor) and value.numel() == 1)
+        }
         for parameter, state in optimizer.state.items()
     }
 
@@ -155,11 +154,3 @@ def before_step(model: nn.Module, optimizer: Optimizer, device: torch.device) ->
                     states[parameter][name] = value
 
     return restore
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) or (isinstance(value, Tensor) and value.numel() == 1)
-
-
-def _copied(value: Any) -> Any:
-    return value.detach().clone() if isinstance(value, Tensor) else value

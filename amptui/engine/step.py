@@ -193,35 +193,25 @@ class StepEngine:
     def plan(self, *, look_by: int | None = None) -> None:
         """Decide which of the next steps to observe, and when to look again: by step ``look_by``."""
         self._timeline.drain()
-        self._follow_schedule()
-        step, steps = self.step, self.boundary.plan_look()
-        self._look_step = step + steps if look_by is None else min(step + steps, look_by)
-        self._look_due = time.perf_counter() + self._look_interval_seconds
-        norms_are_due = self._norms_are_due(step)
-        self._agree(norms=norms_are_due)
-        closer = step == 0 or self.switch.needs_observation or self._timeline.armed or self._agreed > 0
-        self._updates.look(step)
-        observed = (step + self._probes.steps_due, self._norms.until, self._updates.until)
-        self._closer_until = max(step + closer, *observed)
-
-    def _agree(self, *, norms: bool) -> None:
-        """Ask the other ranks to measure what is due here, and learn what all have agreed on."""
-        ranks = self._ranks
-        if ranks is None:
-            return
-        ranks.want_probes(NORMS * norms | WINDOW * self._probes.window_is_due)
-        agreed = ranks.take_probes()
-        if agreed & WEIGHTS:
-            self.guard.count_weights()
-        self._agreed |= agreed & ~WEIGHTS
-
-    def _follow_schedule(self) -> None:
-        """Bring the number of applied steps to the host if the device counts them."""
         schedule = self._prepared.lr_schedule
         applied = None if schedule is None else schedule.request_applied()
         if schedule is not None and applied is not None:
             refill = schedule.refill
             self.push([applied], lambda row, _seconds: None if row is None else refill(row[0]))
+        step, steps = self.step, self.boundary.plan_look()
+        self._look_step = step + steps if look_by is None else min(step + steps, look_by)
+        self._look_due = time.perf_counter() + self._look_interval_seconds
+        norms_are_due = self._norms_are_due(step)
+        if self._ranks is not None:  # all ranks measure in the step they agree on
+            self._ranks.want_probes(NORMS * norms_are_due | WINDOW * self._probes.window_is_due)
+            agreed = self._ranks.take_probes()
+            if agreed & WEIGHTS:
+                self.guard.count_weights()
+            self._agreed |= agreed & ~WEIGHTS
+        closer = step == 0 or self.switch.needs_observation or self._timeline.armed or self._agreed > 0
+        self._updates.look(step)
+        observed = (step + self._probes.steps_due, self._norms.until, self._updates.until)
+        self._closer_until = max(step + closer, *observed)
 
     # --------------------------------------------------------------------- around the steps
 

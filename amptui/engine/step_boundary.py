@@ -5,15 +5,15 @@ The loop makes the steps. Precision switch, probes, X-ray and pauses are here, o
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from amptui.base.script_signals import is_from_signal_handler
 from amptui.data.batches import count_samples
 from amptui.engine.allocator import AllocatorWatch
+from amptui.engine.divergence_guard import DivergenceGuard, PauseReason
 from amptui.engine.failure import explain
 from amptui.engine.precision_switch import PrecisionSwitch
 from amptui.engine.prepared import Trained
@@ -29,7 +29,6 @@ from amptui.records.control import (
     Control,
     HistogramRequest,
     PauseRequest,
-    PendingRequest,
     TraceRequest,
     XRayRequest,
 )
@@ -42,9 +41,6 @@ from amptui.records.run import (
     base_precision,
 )
 from amptui.records.steps import Steps
-
-if TYPE_CHECKING:
-    from amptui.engine.divergence_guard import DivergenceGuard
 
 
 class BoundedSteps(Protocol):
@@ -71,7 +67,7 @@ class StepBoundary:
     ``norms`` are those of the loop's gradients.
     """
 
-    guard: "DivergenceGuard | None" = None
+    guard: DivergenceGuard | None = None
     """May pause or end the run, if there is one: a script's training goes on as the script wants it."""
     no_xray = ""
     """Why no X-ray can be taken; empty if one can."""
@@ -128,16 +124,13 @@ class StepBoundary:
         if trace_request := control.take(TraceRequest):
             self.probes.arm_trace(partial(control.answer, trace_request))
         if window_request := control.take(HistogramRequest):
-            self._measure_window(window_request)
+            if self._is_sharded and not self._norms.probe.together:
+                control.refuse(window_request, "unavailable", "each rank has only a part of the gradients")
+            else:
+                self.probes.arm_window(partial(control.answer, window_request))
         self.probes.between_steps(
             loop.step, trouble_step=reporter.trouble_step, unexplained_step=reporter.unexplained_step
         )
-
-    def _measure_window(self, request: PendingRequest[HistogramRequest]) -> None:
-        if self._is_sharded and not self._norms.probe.together:
-            self._control.refuse(request, "unavailable", "each rank has only a part of the gradients")
-        else:
-            self.probes.arm_window(partial(self._control.answer, request))
 
     def pause_if_wanted(self, handle: Callable[[], object]) -> None:
         """Pause, if somebody asks for it or the guard does, until asked to resume.
@@ -155,22 +148,15 @@ class StepBoundary:
         if control.stopping or (pause_request is None and (guard is None or not guard.wants_pause)):
             return
         self._loop.flush()
-        why = self._reason_to_pause()
-        self._emit(PauseChanged(time=time.time(), step=self._loop.step, paused=True, **why))
+        reason = guard.take_pause_reason() if guard is not None else PauseReason()
+        if reason.cause == "loss scale":
+            # If the user resumes, the scale stays here: at 0 a step would turn every weight into NaN.
+            self.switch.hold_scale(self._reporter.loss_scale)
+        self._emit(PauseChanged(time=time.time(), step=self._loop.step, paused=True, **reason._asdict()))
         resumed = control.wait_until_resumed(pause_request, handle)
         self._emit(PauseChanged(time=time.time(), step=self._loop.step, paused=False))
         control.answer(resumed)
         self._loop.begin_interval()
-
-    def _reason_to_pause(self) -> dict[str, Any]:
-        """The guard's, as fields of a record; nothing if the user wants the pause."""
-        if self.guard is None:
-            return {}
-        reason = self.guard.take_pause_reason()
-        if reason.cause == "loss scale":
-            # If the user resumes, the scale stays here: at 0 a step would turn every weight into NaN.
-            self.switch.hold_scale(self._reporter.loss_scale)
-        return asdict(reason)
 
     def handle_requests(self) -> None:
         """Switch precisions as requested."""

@@ -144,7 +144,12 @@ class Trainer:
                 engine.flush()
                 engine.check_last()
         except BaseException as error:
-            self._emit_steps_before(error)
+            # After a device fault nothing can be read. On a GPU a step may wait for ranks that have ended.
+            waits = self._strategy.ranks > 1 and self._prepared.device.type != "cpu"
+            if is_device_lost(error):
+                never_free(self)
+            with suppress(RuntimeError):
+                engine.drain() if waits else engine.flush()
             self.saving = True
             self._writer.give_up()
             self._writer.wait()
@@ -165,17 +170,6 @@ class Trainer:
             self._write_last_checkpoint()
         engine.switch.finish(self.step)
         return outcome
-
-    def _emit_steps_before(self, error: BaseException) -> None:
-        """Emit the steps before ``error``; after a device fault nothing can be read.
-
-        On a GPU a step may wait for ranks that have ended: the device is not waited for then.
-        """
-        waits = self._strategy.ranks > 1 and self._prepared.device.type != "cpu"
-        if is_device_lost(error):
-            never_free(self)
-        with suppress(RuntimeError):
-            self._engine.drain() if waits else self._engine.flush()
 
     def _epochs(self) -> Outcome:
         while not self._position.run_ends:
@@ -225,40 +219,34 @@ class Trainer:
         engine.boundary.look()
         if engine.reporter.delivered:
             self._enter_phase("training")
-        engine.boundary.pause_if_wanted(self._handle_while_paused)
-        if self._validation_is_due():
+        engine.boundary.pause_if_wanted(self._handle_requests)
+        every, step = self._prepared.request.validate_every, self.step
+        if every is not None and step > 0 and step % every == 0:
             self._validate_within_epoch()
         self._write_checkpoint_if_due()
         engine.boundary.handle_requests()
         self._xray_wanted = control.newest(XRayRequest) is not None
-        engine.plan(look_by=self._next_boundary())
+        validation = None if every is None else step + every - step % every
+        boundaries = [due for due in (self._writer.next_step(step), validation) if due is not None]
+        engine.plan(look_by=min(boundaries, default=None))
         return not control.stopping
 
-    def _next_boundary(self) -> int | None:
-        """The next step after which a checkpoint or a validation is due."""
-        every = self._prepared.request.validate_every
-        validation = None if every is None else self.step + every - self.step % every
-        steps = [step for step in (self._writer.next_step(self.step), validation) if step is not None]
-        return min(steps, default=None)
-
-    def _validation_is_due(self) -> bool:
-        """Whether to validate after this step. An epoch's end has its own validation."""
-        every, step = self._prepared.request.validate_every, self.step
-        due = every is not None and step > 0 and step % every == 0 and step != self._validated_step
-        return due and self._prepared.validation is not None and not self._position.epoch_ends
-
     def _validate_within_epoch(self) -> None:
-        self._doing = f"in the validation after step {self.step}"
+        """Validate after this step; an epoch's end has its own validation."""
+        engine, step, position = self._engine, self.step, self._position
+        if self._prepared.validation is None or position.epoch_ends or step == self._validated_step:
+            return
+        self._doing = f"in the validation after step {step}"
         self._enter_phase("validating", "validating")
-        engine, step, epoch = self._engine, self.step, self._position.epoch
         sums = self._validate()
         if sums is not None:
             self._validated_step = step
-            report = partial(engine.reporter.validated, step=step, epoch=epoch)
+            report = partial(engine.reporter.validated, step=step, epoch=position.epoch)
             engine.push(sums.tensors(), lambda row, _seconds: report(validation=sums.means(row)))
         self._doing = ""
 
-    def _handle_while_paused(self) -> None:
+    def _handle_requests(self) -> None:
+        """While the run is paused."""
         self._engine.boundary.handle_requests()
         self._write_checkpoint_if_due()
 
@@ -286,21 +274,16 @@ class Trainer:
         engine.push(
             sums.tensors(), lambda row, _seconds: finish(step=step, epoch=epoch, validation=sums.means(row))
         )
-        self._finish_schedule_epoch()
+        schedule = self._prepared.lr_schedule
+        if schedule is not None:
+            if schedule.needs_metric:
+                engine.flush()  # it waits for the epoch's numbers
+            schedule.finish_epoch(engine.reporter.epoch_metric)
         position.finish_epoch()
         self._writer.want_epoch()
         engine.look_at_once()
         self._doing = ""
         return None
-
-    def _finish_schedule_epoch(self) -> None:
-        """Advance a per-epoch schedule; one that needs a metric waits for the epoch's numbers."""
-        schedule = self._prepared.lr_schedule
-        if schedule is None:
-            return
-        if schedule.needs_metric:
-            self._engine.flush()
-        schedule.finish_epoch(self._engine.reporter.epoch_metric)
 
     # -------------------------------------------------------------------------- checkpoints
 

@@ -4,6 +4,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,14 @@ def save_weights(
     unfinished = temporary_beside(path)
     try:
         if path.suffix == SAFETENSORS:
-            _write_safetensors(state, unfinished)
+            from safetensors.torch import save_file
+
+            # The format knows neither shared memory nor strides.
+            dense = partial(torch.clone, memory_format=torch.contiguous_format)
+            whole = {name: dense(value) for name, value in state.items()}
+            save_file(whole, unfinished, metadata={"format": "pt"})
+            with unfinished.open("rb") as file:
+                os.fsync(file)
         else:
             # Readable by whom the umask lets, as a file that the user saves.
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -99,16 +107,6 @@ def _read(path: Path) -> Mapping[str, Any]:
             f"{path} holds no state_dict", hint="save one with torch.save(model.state_dict(), FILE)"
         )
     return weights
-
-
-def _write_safetensors(state: Mapping[str, Any], path: Path) -> None:
-    from safetensors.torch import save_file
-
-    # The format knows neither shared memory nor strides.
-    tensors = {name: value.clone(memory_format=torch.contiguous_format) for name, value in state.items()}
-    save_file(tensors, path, metadata={"format": "pt"})
-    with path.open("rb") as file:
-        os.fsync(file)
 
 
 def _plain_state(state: Mapping[str, Any]) -> "OrderedDict[str, Any]":

@@ -167,7 +167,17 @@ class TrainingThread:
         self._doing = "while describing the run"
         started = describe_run(self._spec.name, prepared)
         self._announce_run(started, start)
-        writer = self._checkpoint_writer(prepared, start)
+        writer = self._make_writer(
+            prepared,
+            self._request.checkpoint_dir,
+            control=self._control,
+            emit=self._emit,
+            every=self._request.checkpoint_every,
+            claim_folder=self._claim_folder,
+            journaled=self._journaled,
+            resumed_from=None if start is None else start.place,
+            resume_command=self._resume_command,
+        )
         self._trainer = Trainer(
             prepared,
             self._control,
@@ -178,7 +188,8 @@ class TrainingThread:
         )
         with frozen_garbage_collection():
             reason = self._trainer.run()
-        self._save_weights(prepared, self._trainer.step)
+        if self._request.save_weights is not None and not self._control.is_copy:
+            self._save_weights(prepared, Path(self._request.save_weights), self._trainer.step)
         now = time.time()
         seconds = now - started.time + (start.seconds if start else 0.0)
         self._finish(RunFinished(time=now, steps=self._trainer.step, seconds=seconds, reason=reason))
@@ -215,7 +226,11 @@ class TrainingThread:
         )
         if checkpoint is not None:
             return self._restore(checkpoint, prepared)
-        self._note_choices(experiment_class.cpu_batch_size, choices.device.type)
+        is_set = request.batch_size is not None or "batch_size" in request.settings
+        if choices.device.type == "cpu" and experiment_class.cpu_batch_size and not is_set:
+            default = f"batch size {experiment_class.cpu_batch_size}, this model's default on a CPU"
+            note = f"{default}; change it with --batch-size"
+            self._emit(Note(time=time.time(), severity="info", text=note))
         return prepared, None
 
     def _choose(self) -> "Choices":
@@ -263,21 +278,6 @@ class TrainingThread:
         """How often ranks were started again, and why, as fields of a record."""
         return {}
 
-    def _checkpoint_writer(self, prepared: "Prepared", start: "Checkpoint | None") -> "CheckpointWriter":
-        request = self._request
-        writer = self._make_writer(
-            prepared,
-            request.checkpoint_dir,
-            control=self._control,
-            emit=self._emit,
-            every=request.checkpoint_every,
-            claim_folder=self._claim_folder,
-            journaled=self._journaled,
-            resumed_from=None if start is None else start.place,
-        )
-        writer.resume_command = self._resume_command
-        return writer
-
     def _make_writer(
         self,
         prepared: "Prepared",  # noqa: ARG002 - a rank's writer needs it
@@ -288,12 +288,9 @@ class TrainingThread:
 
         return CheckpointWriter(folder, **options)
 
-    def _save_weights(self, prepared: "Prepared", step: int) -> None:
-        if self._request.save_weights is None or self._control.is_copy:
-            return
+    def _save_weights(self, prepared: "Prepared", path: Path, step: int) -> None:
         from amptui.engine.weights import save_weights
 
-        path = Path(self._request.save_weights)
         self._saving, self._doing = True, f"while writing {path}"
         self._enter_phase("stopping", "writing the weights")
         averaged = save_weights(prepared.model, prepared.experiment, path, state=prepared.strategy.state)
@@ -319,14 +316,6 @@ class TrainingThread:
             stopping=lambda: self._control.stop_reason is not None,
             warn=self._warn,
         )
-
-    def _note_choices(self, cpu_batch_size: int | None, device_type: str) -> None:
-        """Report what was chosen because of the device."""
-        settings = self._request.settings
-        is_set = self._request.batch_size is not None or "batch_size" in settings
-        if device_type == "cpu" and cpu_batch_size and not is_set:
-            text = f"batch size {cpu_batch_size}, this model's default on a CPU; change it with --batch-size"
-            self._emit(Note(time=time.time(), severity="info", text=text))
 
     def _warn(self, text: str) -> None:
         self._emit(Note(time=time.time(), severity="warning", text=text))

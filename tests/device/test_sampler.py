@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from amptui.device.nvml import Probe
+from amptui.device.nvml import NullProbe
 from amptui.device.sampler import Sampler
 from amptui.records.run import Note, Record
 from amptui.records.samples import AllocatorSample, DeviceSample, GpuSample
@@ -43,11 +43,11 @@ class Records:
         return sample
 
 
-class StubProbe:
+class StubProbe(NullProbe):
     """A probe of one GPU, whose answers are what ``look`` returns."""
 
     def __init__(self, look: Callable[[], GpuSample] = lambda: GPU) -> None:
-        self.note = ""
+        super().__init__("", "")
         self.threads: set[threading.Thread] = set()
         self.closed = threading.Event()
         self._look = look
@@ -64,7 +64,7 @@ class StubProbe:
 @contextmanager
 def sampling(
     records: Records,
-    open_probe: Callable[[], Probe] = StubProbe,
+    open_probe: Callable[[], NullProbe] = StubProbe,
     *,
     interval_seconds: float = 0.02,
     read_allocator: Callable[[], AllocatorSample | None] = lambda: None,
@@ -101,7 +101,7 @@ def test_the_first_sample_comes_at_once_with_everything_in_it() -> None:
 def test_the_probe_is_used_in_one_thread_and_nothing_runs_after_the_end() -> None:
     records, probe, opened_in = Records(), StubProbe(), set[threading.Thread]()
 
-    def open_probe() -> Probe:
+    def open_probe() -> NullProbe:
         opened_in.add(threading.current_thread())
         return probe
 
@@ -118,7 +118,7 @@ def test_the_probe_is_used_in_one_thread_and_nothing_runs_after_the_end() -> Non
 def test_the_host_is_sampled_while_nvml_starts() -> None:
     records, ready = Records(), threading.Event()
 
-    def open_probe() -> Probe:
+    def open_probe() -> NullProbe:
         ready.wait(LONG)
         return StubProbe()
 

@@ -202,20 +202,16 @@ def read(path: Path, *, checksums: bool = True) -> Checkpoint:
         raise DamagedError(f"its format is {file_format}, but this amptui reads {FORMAT}")
     if different := content.keys() ^ set(_ENTRIES):
         raise DamagedError(f"unexpected or missing entries: {', '.join(sorted(map(str, different)))}")
-    if content["shards"] is not None:
-        content["shards"] = _checked_shards(content["shards"], path.parent, checksums=checksums)
-    return Checkpoint(**content)
-
-
-def _checked_shards(plain: dict[str, Any], folder: Path, *, checksums: bool) -> Shards:
+    plain = content["shards"]
     try:
-        shards = Shards.from_plain(plain, folder)
-        shards.check(checksums=checksums)
+        if plain is not None:
+            content["shards"] = Shards.from_plain(plain, path.parent)
+            content["shards"].check(checksums=checksums)
     except OSError as error:
         raise DamagedError(f"{plain['folder']}: {error.strerror or error}") from error
     except (ValueError, TypeError, KeyError) as error:
         raise DamagedError(str(error)) from error
-    return shards
+    return Checkpoint(**content)
 
 
 def _step(name: str) -> int:

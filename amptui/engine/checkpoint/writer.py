@@ -34,7 +34,8 @@ class CheckpointWriter:
     If one comes due during a write, it waits and training goes on. Errors are reported, each once, and
     training goes on. ``claim_folder`` raises OSError if the run's folder is another by now, where nothing may
     be written or removed. ``journaled`` returns when the journal has everything that was emitted up to a
-    step; ``resumed_from`` is the place of the checkpoint that the run was resumed from.
+    step; ``resumed_from`` is the place of the checkpoint that the run was resumed from, and
+    ``resume_command`` returns the command that resumes it, "" if nothing does.
     """
 
     def __init__(  # noqa: PLR0913 - options by name
@@ -47,6 +48,7 @@ class CheckpointWriter:
         claim_folder: Callable[[], object] = lambda: None,
         journaled: Callable[[int], object] = lambda _step: None,
         resumed_from: Place | None = None,
+        resume_command: Callable[[], str] = lambda: "amptui train --resume",
         epoch_budget: float = EPOCH_BUDGET,
     ) -> None:
         self._folder = folder
@@ -72,8 +74,7 @@ class CheckpointWriter:
         self.writing = False
         """Whether a checkpoint is being written."""
         self._thread: threading.Thread | None = None
-        self.resume_command: Callable[[], str] = lambda: "amptui train --resume"
-        """The command that resumes the run; "" if nothing does."""
+        self._resume_command = resume_command
         self.follows = False
         """Whether another process writes the file, and this one only sends its own states."""
         self.finite_names: Collection[str] = ()
@@ -95,7 +96,7 @@ class CheckpointWriter:
         """How to resume from the newest checkpoint, whose weights are sound; empty if there is none."""
         if self._folder is None or self._newest is None:
             return ""
-        name, command = checkpoint_name(self._newest[0]), self.resume_command()
+        name, command = checkpoint_name(self._newest[0]), self._resume_command()
         return f"go back to checkpoint {name}: {command}" if command else f"the weights of {name} are sound"
 
     def lacks(self, place: Place) -> bool:

@@ -1,7 +1,7 @@
 """How well two sets of gradients of the same weights agree, layer by layer."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -57,7 +57,15 @@ def layer_sums(
     ``half`` are AMP's gradients, multiplied by ``loss_scale``. float64 keeps sums over millions of elements
     exact enough. The host waits only for sparse gradients.
     """
-    return [_layer_sums(layer, full, half, loss_scale) for layer in layers]
+    rows = []
+    for layer in layers:
+        pairs = [_pair(full.get(p), half.get(p)) for p in layer.parameters]
+        sums = [_sums(*pair, loss_scale) for pair in pairs if pair is not None]
+        if not sums:
+            rows.append(torch.zeros(0, dtype=torch.float64, device="cpu"))
+        else:
+            rows.append(torch.stack([row.to(sums[0].device, non_blocking=True) for row in sums]).sum(0))
+    return rows
 
 
 def agreements(
@@ -107,33 +115,12 @@ def beside_reference(
     )
 
 
-def marked_float8(
-    agreed: Sequence[LayerAgreement], layers: Sequence[Layer], float8_parameters: Collection[Tensor]
-) -> tuple[LayerAgreement, ...]:
-    """Each layer with whether a float8 product multiplied its weights.
-
-    An embedding whose weight an output projection shares holds that projection's gradient too.
-    """
-    return tuple(
-        replace(agreement, in_float8=any(parameter in float8_parameters for parameter in layer.parameters))
-        for agreement, layer in zip(agreed, layers, strict=True)
-    )
-
-
 def on_host(tensors: Sequence[Tensor]) -> list[list[float]]:
     """The numbers in each 0- or 1-dimensional tensor; waits once for each device."""
     rows = [tensor.detach().as_subclass(Tensor).reshape(-1) for tensor in tensors]
     copies, wait = host_copy(rows)
     wait()
     return [row.tolist() for row in copies]
-
-
-def _layer_sums(layer: Layer, full: Gradients, half: Gradients, loss_scale: float) -> Tensor:
-    pairs = [_pair(full.get(p), half.get(p)) for p in layer.parameters]
-    sums = [_sums(*pair, loss_scale) for pair in pairs if pair is not None]
-    if not sums:
-        return torch.zeros(0, dtype=torch.float64, device="cpu")
-    return torch.stack([row.to(sums[0].device, non_blocking=True) for row in sums]).sum(0)
 
 
 def _pair(full: Tensor | None, half: Tensor | None) -> tuple[Tensor, Tensor] | None:
@@ -180,7 +167,8 @@ def _agreement(
         if not (math.isfinite(full_square) and math.isfinite(half_square)):
             cosine = relative_error = math.nan
         elif full_square:
-            cosine = _cosine(full_square, half_square, product)
+            cosine = product / math.sqrt(full_square * half_square) if half_square else 0.0
+            cosine = min(1.0, max(-1.0, cosine))  # rounding errors; exactly 1 for equal gradients
             relative_error = math.sqrt(difference_square / full_square)
             underflowing = math.sqrt(small_square / full_square) if in_float16 else None
         lost = zeroed / nonzero if nonzero else None
@@ -195,10 +183,3 @@ def _agreement(
         norm=norm,
         underflowing=underflowing,
     )
-
-
-def _cosine(full_square: float, half_square: float, product: float) -> float:
-    """Clamped against rounding errors; exactly 1 for equal gradients."""
-    if not half_square:
-        return 0.0
-    return min(1.0, max(-1.0, product / math.sqrt(full_square * half_square)))

@@ -41,11 +41,20 @@ class BufferWatch:
         A value is NaN or Inf if its buffer holds one; any finite value only says that it does not.
         """
         # Looked up every time: a module may assign a new tensor instead of writing into the old one.
-        buffers = [_elements(getattr(module, key, None)) for module, key in self._owners]
+        present_now = [getattr(module, key, None) for module, key in self._owners]
+        buffers = [
+            dense_elements(buffer) if buffer is not None and is_measurable(buffer) else None
+            for buffer in present_now
+        ]
         present = [elements for elements in buffers if elements is not None]
         if present and not present[0].is_cpu:
             return row_with_gaps(norm_of_each(present, math.inf), buffers)
-        if _all_finite(present):
+        # On a CPU small ones, usually nearly all, are checked together.
+        small = [elements for elements in present if elements.numel() < SMALL_ELEMENTS]
+        flat = [elements for elements in present if elements.numel() >= SMALL_ELEMENTS]
+        if small:
+            flat.append(torch._utils._flatten_dense_tensors(small))
+        if all(math.isfinite(largest_absolute(elements).item()) for elements in flat):
             return torch.zeros(len(buffers))
         return torch.stack([torch.zeros(()) if b is None else largest_absolute(b) for b in buffers])
 
@@ -74,16 +83,3 @@ class BufferWatch:
             count=len(bad),
             kinds=kinds,
         )
-
-
-def _elements(buffer: Tensor | None) -> Tensor | None:
-    return dense_elements(buffer) if buffer is not None and is_measurable(buffer) else None
-
-
-def _all_finite(present: Sequence[Tensor]) -> bool:
-    """Whether all elements on a CPU are finite; small buffers, usually nearly all, are checked together."""
-    small = [elements for elements in present if elements.numel() < SMALL_ELEMENTS]
-    flat = [elements for elements in present if elements.numel() >= SMALL_ELEMENTS]
-    if small:
-        flat.append(torch._utils._flatten_dense_tensors(small))
-    return all(math.isfinite(largest_absolute(elements).item()) for elements in flat)

@@ -1,12 +1,11 @@
 """Counts the floating-point operations of one step: matrix products, convolutions and attention."""
 
-import logging
 import math
 import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -17,6 +16,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from amptui.engine.float8 import quiet_loggers
 from amptui.engine.precision import Tf32Flags
 from amptui.engine.probes.operators import dtype_name, tensors_in
 from amptui.records.findings import FlopsCounted, UnalignedProduct
@@ -67,7 +67,11 @@ class FlopCounter(TorchDispatchMode):
         self.paused = False
         """Whether to count nothing now, as what runs does not belong to the step."""
         self._formulas = _formulas()
-        self._names = _names_by_shape(model)
+        self._names: dict[tuple[int, ...], str] = {}
+        """The first layer with a weight of each shape, the sizes of a matrix in either order."""
+        for name, parameter in model.named_parameters():
+            if parameter.dim() > 1:
+                self._names.setdefault(_key(parameter), name.rpartition(".")[0])
         self._tf32 = Tf32Flags.current()
         self._in_threads = any(isinstance(module, nn.DataParallel) for module in model.modules())
         # Lists, as an append is atomic: with several GPUs several threads run the backward pass.
@@ -105,7 +109,11 @@ class FlopCounter(TorchDispatchMode):
         for number_type, flops, is_nchw in self._products:
             flops_by_type[number_type] += flops
             nchw_flops += flops * is_nchw
-        products = _by_layer(self._unaligned)
+        by_layer: dict[str, UnalignedProduct] = {}
+        for product in self._unaligned:  # a layer's products backward are its product forward turned around
+            first = by_layer.setdefault(product.name, replace(product, flops=0))
+            by_layer[product.name] = replace(first, flops=first.flops + product.flops)
+        products = sorted(by_layer.values(), key=lambda product: -product.flops)
         uncounted = dict.fromkeys(list(dict.fromkeys(self._uncounted))[:MAX_NAMES])
         if self._in_threads:
             uncounted["DataParallel"] = None  # of its threads nothing is seen
@@ -140,45 +148,38 @@ class FlopCounter(TorchDispatchMode):
         if any(tensor.layout is not torch.strided for tensor in tensors):
             self._uncounted.append(name)  # formulas know shapes, not how many elements are there
             return
-        number_type = self._number_type(name, tensors)
+        operand = next((t for t in tensors if t.is_floating_point() or t.is_complex()), tensors[0])
+        number_type = dtype_name(operand.dtype)
+        if type(operand).__module__.startswith("torchao.float8."):
+            number_type = "float8"  # its dtype is what it was made from
+        elif operand.dtype is torch.float32 and operand.is_cuda:
+            product, convolution, recurrence = self._tf32.words[:3]
+            word = convolution if "conv" in name else recurrence if "rnn" in name else product
+            number_type = "tf32" if word == "tf32" else "float32"
         if number_type.startswith("complex"):
             flops *= 4  # a product and a sum of complex numbers are four of each
         is_nchw = "conv" in name and number_type in _HALF and _is_channels_first(tensors)
         self._products.append((number_type, flops, is_nchw))
-        self._note_padding(name, args, result, flops)
-
-    def _note_padding(self, name: str, args: tuple[Any, ...], result: object, flops: int) -> None:
-        """Note a product with a weight whose features could be padded; of others nobody chooses the sizes."""
+        # A product with a weight may have features that could be padded; of others nobody chooses the sizes.
         shapes = map(_key, tensors_in((args, result)))
         layer = next((self._names[shape] for shape in shapes if shape in self._names), "")
         sizes, contiguous = _sizes(name, args, result)
-        padded = [size for size in dict.fromkeys(sizes) if size in contiguous and _can_be_padded(size)]
+        padded = [
+            size
+            for size in dict.fromkeys(sizes)
+            # No multiple of 8, and the next one less than twice as much: 10, not the 3 of RGB.
+            if size in contiguous and size % ALIGNMENT and math.ceil(size / ALIGNMENT) * ALIGNMENT < 2 * size
+        ]
         if layer and padded:
-            product = UnalignedProduct(name=layer, sizes=sizes, flops=flops, padded=tuple(padded))
-            self._unaligned.append(product)
-
-    def _number_type(self, name: str, tensors: Sequence[Tensor]) -> str:
-        """What the operands are multiplied as: their dtype, ``tf32`` or ``float8``."""
-        operand = next((t for t in tensors if t.is_floating_point() or t.is_complex()), tensors[0])
-        if type(operand).__module__.startswith("torchao.float8."):
-            return "float8"  # its dtype is what it was made from
-        if operand.dtype is not torch.float32 or not operand.is_cuda:
-            return dtype_name(operand.dtype)
-        product, convolution, recurrence = self._tf32.words[:3]
-        word = convolution if "conv" in name else recurrence if "rnn" in name else product
-        return "tf32" if word == "tf32" else "float32"
+            unaligned = UnalignedProduct(name=layer, sizes=sizes, flops=flops, padded=tuple(padded))
+            self._unaligned.append(unaligned)
 
 
 @cache
 def _formulas() -> Mapping[Any, Callable[..., int]]:
     """By operator, whose overloads share it: torch's formulas, and those that it lacks or has wrong."""
-    log = logging.getLogger("torch.utils.flop_counter")
-    level = log.level
-    log.setLevel(logging.ERROR)  # where there is no triton it warns of kernels that we look for ourselves
-    try:
+    with quiet_loggers("torch.utils.flop_counter"):  # without triton it warns of kernels that we count
         from torch.utils.flop_counter import flop_registry  # imports triton, where there is one
-    finally:
-        log.setLevel(level)
     aten = torch.ops.aten
     attention = flop_registry[aten._scaled_dot_product_flash_attention]
     attention_backward = flop_registry[aten._scaled_dot_product_flash_attention_backward]
@@ -244,41 +245,15 @@ def _sizes(name: str, args: tuple[Any, ...], result: object) -> tuple[tuple[int,
     if name.removesuffix("_") in ("mm", "bmm", "addmm", "baddbmm"):
         left, right = tensors[-2:]
         sizes = left.shape[-2], right.shape[-1], left.shape[-1]
-        return sizes, {_contiguous_size(matrix) for matrix in (left, right, *tensors_in(result))}
+        # Matrices may be transposed; what is contiguous in neither order is copied first.
+        matrices = (left, right, *tensors_in(result))
+        return sizes, {next((m.shape[dim] for dim in (-1, -2) if m.stride(dim) == 1), 0) for m in matrices}
     if name in ("convolution", "convolution_backward"):
         backward = name == "convolution_backward"
         weight, transposed, groups = tensors[1 + backward], args[6 + backward], args[8 + backward]
         channels = tuple(weight.shape[:2]) if transposed else tuple(weight.shape[1::-1])
         return (channels, channels) if groups == 1 else ((), ())
     return (), ()
-
-
-def _contiguous_size(matrix: Tensor) -> int:
-    """Of a [..., M, N] matrix that may be transposed; 0 if it has to be copied first."""
-    return next((matrix.shape[dim] for dim in (-1, -2) if matrix.stride(dim) == 1), 0)
-
-
-def _can_be_padded(size: int) -> bool:
-    """Whether it is no multiple of 8, and the next one less than twice as much: 10, not the 3 of RGB."""
-    return size % ALIGNMENT > 0 and math.ceil(size / ALIGNMENT) * ALIGNMENT < 2 * size
-
-
-def _by_layer(unaligned: Iterable[UnalignedProduct]) -> list[UnalignedProduct]:
-    """The most operations first; a layer's products backward are its product forward turned around."""
-    products: dict[str, UnalignedProduct] = {}
-    for product in unaligned:
-        first = products.setdefault(product.name, replace(product, flops=0))
-        products[product.name] = replace(first, flops=first.flops + product.flops)
-    return sorted(products.values(), key=lambda product: -product.flops)
-
-
-def _names_by_shape(model: nn.Module) -> Mapping[tuple[int, ...], str]:
-    """The first layer with a weight of each shape, the sizes of a matrix in either order."""
-    names: dict[tuple[int, ...], str] = {}
-    for name, parameter in model.named_parameters():
-        if parameter.dim() > 1:
-            names.setdefault(_key(parameter), name.rpartition(".")[0])
-    return names
 
 
 def _key(tensor: Tensor) -> tuple[int, ...]:

@@ -47,12 +47,24 @@ def break_down(
     """
     parameters = parameters_of(model, optimizer)
     device = parameters[0].device
-    kinds = _resident(model, optimizer, parameters, device)
+    gradients = (parameter.grad for parameter in parameters if parameter.grad is not None)
+    storages: set[int] = set()  # one of two kinds counts as the first
+    kinds = [
+        *_by_dtype("weights", parameters, device, storages),
+        *_by_dtype("gradients", gradients, device, storages),
+        *_by_dtype("optimizer", tensors_in(optimizer.state), device, storages),
+        *_by_dtype("buffers", model.buffers(), device, storages),
+    ]
     copies = _cast_copies(loss) if loss is not None and precision in AMP_PRECISIONS else None
     if copies is not None:
         kinds += copies
     if peak_allocated_bytes is not None:
-        kinds.append(_activations(peak_allocated_bytes, kinds, device))
+        kinds_bytes = sum(kind.size_bytes for kind in kinds)
+        # The allocator also holds what is of no kind: data on the device, cuBLAS workspaces.
+        use = memory_use(device)
+        held_bytes = 0 if use is None else use.allocated + sum(copy.size_bytes for copy in copies or ())
+        activations_bytes = max(0, peak_allocated_bytes - max(held_bytes, kinds_bytes))
+        kinds.append(MemoryKind(kind="activations", dtype="", size_bytes=activations_bytes))
     return MemoryBreakdown(
         time=time.time(),
         step=step,
@@ -79,23 +91,6 @@ def parts_of(tensor: Tensor) -> Iterator[Tensor]:
         yield tensor
 
 
-# --------------------------------------------------------------------------- between steps
-
-
-def _resident(
-    model: nn.Module, optimizer: Optimizer, parameters: list[nn.Parameter], device: torch.device
-) -> list[MemoryKind]:
-    """What stays on ``device`` between steps; a storage of two kinds counts as the first."""
-    gradients = (parameter.grad for parameter in parameters if parameter.grad is not None)
-    storages: set[int] = set()
-    return [
-        *_by_dtype("weights", parameters, device, storages),
-        *_by_dtype("gradients", gradients, device, storages),
-        *_by_dtype("optimizer", tensors_in(optimizer.state), device, storages),
-        *_by_dtype("buffers", model.buffers(), device, storages),
-    ]
-
-
 def _by_dtype(
     kind: _Stored, tensors: Iterable[Tensor], device: torch.device, storages: set[int]
 ) -> list[MemoryKind]:
@@ -116,20 +111,6 @@ def _entries(kind: _Stored, sizes: dict[str, int]) -> list[MemoryKind]:
     return [MemoryKind(kind=kind, dtype=dtype, size_bytes=size) for dtype, size in ordered]
 
 
-# --------------------------------------------------------------------------- within a step
-
-
-def _activations(peak_bytes: int, kinds: Iterable[MemoryKind], device: torch.device) -> MemoryKind:
-    kinds_bytes = sum(kind.size_bytes for kind in kinds)
-    copies = sum(kind.size_bytes for kind in kinds if kind.kind == "cast copies")
-    # The allocator also holds what is of no kind: data on the device, cuBLAS workspaces.
-    use = memory_use(device)
-    held_bytes = kinds_bytes if use is None else use.allocated + copies
-    return MemoryKind(
-        kind="activations", dtype="", size_bytes=max(0, peak_bytes - max(held_bytes, kinds_bytes))
-    )
-
-
 def _cast_copies(loss: Tensor) -> list[MemoryKind] | None:
     """What autocast's weight cache held, from the graph of ``loss``; None if that hides casts.
 
@@ -138,7 +119,13 @@ def _cast_copies(loss: Tensor) -> list[MemoryKind] | None:
     """
     sizes = {dtype_name(dtype): 0 for dtype in _HALVES}
     casts: set[tuple[Tensor, torch.dtype]] = set()
-    for node in _graph(loss):
+    waiting, visited = [loss.grad_fn], set[Node]()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in visited:
+            continue
+        visited.add(node)
+        waiting += [following for following, _ in node.next_functions]
         # Functions written in Python, compiled graphs among them, hide autocast's operators.
         if isinstance(node, BackwardCFunction):
             return None
@@ -149,18 +136,6 @@ def _cast_copies(loss: Tensor) -> list[MemoryKind] | None:
             sizes[dtype_name(dtype)] += parameter.numel() * dtype.itemsize
     entries = _entries("cast copies", {name: size for name, size in sizes.items() if size})
     return entries or [MemoryKind(kind="cast copies", dtype="", size_bytes=0)]
-
-
-def _graph(loss: Tensor) -> Iterator[Node]:
-    """Every node of the graph of ``loss``, once."""
-    waiting = [loss.grad_fn]
-    visited: set[Node] = set()
-    while waiting:
-        node = waiting.pop()
-        if node is not None and node not in visited:
-            visited.add(node)
-            yield node
-            waiting += [following for following, _ in node.next_functions]
 
 
 def _cast_parameter(node: Node) -> tuple[Tensor, torch.dtype] | None:

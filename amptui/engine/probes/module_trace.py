@@ -5,7 +5,6 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
-from types import TracebackType
 from typing import Any, Literal
 
 import torch
@@ -84,9 +83,7 @@ class ModuleTrace:
         self._spent_since(began)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Remove all hooks, those on tensors too: a graph may outlive the step."""
         began = time.perf_counter()
         self._hooks.close()
@@ -114,7 +111,9 @@ class ModuleTrace:
         ranges = [
             measured(largest=value) for (measured, _), value in zip(self._measurements, row, strict=False)
         ]
-        first, rest = _first(ranges), row[len(ranges) :]
+        bad = [module_range for module_range in ranges if not math.isfinite(module_range.largest)]
+        first = min(bad, key=lambda module_range: module_range.way == "backward", default=None)
+        rest = row[len(ranges) :]
         inputs: tuple[str, ...] = ()
         lost_names = list[str]()
         cause: NonFiniteCause = ""
@@ -123,9 +122,14 @@ class ModuleTrace:
             lost_names = self._lost_names(rest[len(self._inputs) :], first.name)
             cause = self._cause(first, inputs, lost_names)
         is_earlier = bool(inputs or lost_names)
+        # One for each module and way: a module may be called in a loop.
+        nearest: dict[tuple[str, str], ModuleRange] = {}
+        finite = [module_range for module_range in ranges if math.isfinite(module_range.largest)]
+        for module_range in sorted(finite, key=lambda module_range: module_range.largest, reverse=True):
+            nearest.setdefault((module_range.name, module_range.way), module_range)
         return ModulesTraced(
             first=None if is_earlier else first,
-            nearest=() if is_earlier else _nearest(ranges),
+            nearest=() if is_earlier else tuple(nearest.values())[:MAX_NEAREST],
             inputs=inputs,
             cause=cause,
             modules=len(self._modules),
@@ -172,8 +176,12 @@ class ModuleTrace:
         began = time.perf_counter()
         kind = type(module).__name__
         for tensor in tensors_in(output):
-            if not is_measurable(tensor) or self._has_seen(tensor):
+            if not is_measurable(tensor):
                 continue
+            version = 0 if tensor.is_inference() else tensor._version
+            if self._versions.get(tensor) == version:
+                continue  # an inner module returned it, and nothing has modified it since
+            self._versions[tensor] = version
             self._measure(name, kind, "forward", tensor)
             if tensor.requires_grad:
                 # A module's full backward hook would return a view, which later modules may not change in
@@ -197,31 +205,8 @@ class ModuleTrace:
         measured = partial(ModuleRange, name=name, kind=kind, way=way, dtype=dtype_name(tensor.dtype))
         self._measurements.append((measured, largest))
 
-    def _has_seen(self, tensor: Tensor) -> bool:
-        """Whether an inner module returned this tensor and nothing has modified it since."""
-        version = 0 if tensor.is_inference() else tensor._version
-        if self._versions.get(tensor) == version:
-            return True
-        self._versions[tensor] = version
-        return False
-
     def _spent_since(self, began: float) -> None:
         self._seconds_spent.append(time.perf_counter() - began)
-
-
-def _first(ranges: Sequence[ModuleRange]) -> ModuleRange | None:
-    """The first non-finite output, else the first non-finite gradient."""
-    bad = [module_range for module_range in ranges if not math.isfinite(module_range.largest)]
-    return min(bad, key=lambda module_range: module_range.way == "backward", default=None)
-
-
-def _nearest(ranges: Sequence[ModuleRange]) -> tuple[ModuleRange, ...]:
-    """The largest finite values, one for each module and way: a module may be called in a loop."""
-    finite = [module_range for module_range in ranges if math.isfinite(module_range.largest)]
-    best: dict[tuple[str, str], ModuleRange] = {}
-    for module_range in sorted(finite, key=lambda module_range: module_range.largest, reverse=True):
-        best.setdefault((module_range.name, module_range.way), module_range)
-    return tuple(best.values())[:MAX_NEAREST]
 
 
 def largest_inputs(args: Sequence[object], kwargs: Mapping[str, object]) -> list[tuple[str, Tensor]]:

@@ -5,15 +5,12 @@ No measurement waits for the device: its numbers arrive a few steps later, throu
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
-import torch
 from torch import Tensor
 
-from amptui.base.amp_errors import known_hint
 from amptui.base.script_signals import is_from_signal_handler
 from amptui.engine.failure import explain
 from amptui.engine.precision import Precision
@@ -39,47 +36,6 @@ BUFFERS_GAP_STEPS = 20
 """Steps between extra checks of the buffers while trouble lasts."""
 
 _CAPACITY = 8
-
-_UNSAFE = "binary_cross_entropy"
-
-_UNSAFE_ADVICE = known_hint(f"{_UNSAFE} is unsafe to autocast")[1]
-
-
-@contextmanager
-def unsafe_loss_calls() -> Iterator[list[str]]:
-    """Watch for ``binary_cross_entropy``, the one function that CUDA's autocast rejects, for one step.
-
-    If it is called, one sentence is put into the list. A call within ``torch.autocast(enabled=False)`` is
-    safe and does not count; calls in TorchScript are not seen. Results do not change.
-
-    The function that ``functional.binary_cross_entropy`` and ``nn.BCELoss`` call is replaced meanwhile, for
-    all threads. A TorchFunctionMode would be cleaner, but torch.compile compiles for each set of modes:
-    compiled models would be compiled again in the second step.
-    """
-    notes: list[str] = []
-    original = torch._C._nn.binary_cross_entropy
-
-    def watched_call(*args: Any, **options: Any) -> Tensor:
-        first_tensor = next(value for value in (*args, *options.values()) if isinstance(value, Tensor))
-        if not _is_autocast_disabled(first_tensor.device.type):
-            notes[:] = [f"{_UNSAFE} (BCELoss) is unsafe under CUDA autocast: {_UNSAFE_ADVICE}"]
-        result: Tensor = original(*args, **options)
-        return result
-
-    setattr(torch._C._nn, _UNSAFE, watched_call)
-    try:
-        yield notes
-    finally:
-        setattr(torch._C._nn, _UNSAFE, original)
-
-
-def _is_autocast_disabled(device_type: str) -> bool:
-    """Whether the innermost autocast context here, if there is any, is disabled."""
-    # torch has no function that only reads it.
-    nesting = torch.autocast_increment_nesting() - 1
-    torch.autocast_decrement_nesting()
-    return nesting > 0 and not torch.is_autocast_enabled(device_type)
-
 
 Answer = Callable[[str], object]
 """Answers a request once: takes "" when the result was emitted, else why there is none."""
@@ -187,18 +143,10 @@ class Probes:
         """
         series = self._series if self.traces else None
         counted_inputs = inputs if inputs is not None and self.flops.is_due(precision, inputs) else None
-        if step > 1 and series is None and counted_inputs is None:
+        trace = None if series is None else ModuleTrace(self._model, self._infinite_at_start)
+        flops = None if counted_inputs is None else FlopCounter(self._model)
+        with trace or nullcontext(), flops or nullcontext():
             yield
-            return
-        with ExitStack() as stack:
-            unsafe = stack.enter_context(unsafe_loss_calls()) if step == 1 else []
-            trace = None
-            if series is not None:
-                trace = stack.enter_context(ModuleTrace(self._model, self._infinite_at_start))
-            flops = None if counted_inputs is None else stack.enter_context(FlopCounter(self._model))
-            yield
-        for text in unsafe:
-            self._emit(Note(time=time.time(), severity="warning", text=text))
         if flops is not None and counted_inputs is not None:
             self.flops.add(flops.record(step=step, precision=precision.name), counted_inputs)
         if trace is not None and series is not None:

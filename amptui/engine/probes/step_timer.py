@@ -33,9 +33,6 @@ STRAY_SECONDS = 1e-3
 this passes besides, other code ran, whose device work is not part of the step's input: the step is not
 timed."""
 
-_NewEvent = Callable[[], Any]
-"""Makes a ``torch.Event``, or something like it in tests."""
-
 
 class StepTimer:
     """Times the phases of one step at a time, as often as ``TIMELINE_BUDGET`` allows.
@@ -52,13 +49,17 @@ class StepTimer:
         emit: Callable[[StepTimed], object],
         *,
         clock: Callable[[], float] = time.perf_counter,
-        new_event: _NewEvent | None = None,
+        new_event: Callable[[], Any] | None = None,
     ) -> None:
         self._emit = emit
         self._clock = clock
         if new_event is None and capabilities(device).timed_events:
             new_event = partial(torch.Event, device, enable_timing=True)
-        self._events = None if new_event is None else _EventList(new_event)
+        self._new_event = new_event
+        """None where the host alone is timed."""
+        self._events: list[Any] = []
+        """Those of the timed step, in order; created as needed and reused."""
+        self._used_events = 0
         self._cadence = Cadence(TIMELINE_BUDGET, clock=clock)
         self._armed_at: float | None = None
         self._open: _Marks | None = None
@@ -79,7 +80,7 @@ class StepTimer:
         if armed_at is None:
             return
         began = self._clock()
-        if self._events is not None and began - armed_at - data_seconds > STRAY_SECONDS:
+        if self._new_event is not None and began - armed_at - data_seconds > STRAY_SECONDS:
             return
         self._cadence.begin()
         self._open = _Marks(step, precision, settling, data_seconds, began)
@@ -100,8 +101,7 @@ class StepTimer:
         now = self._clock()
         marks.names.append(name)
         marks.host_seconds.append(marks.data_seconds if name == "input" else now - marks.resumed)
-        if self._events is not None:
-            self._events.record()
+        self._record_event()
         if name == "optimizer":
             self._open, self._closed = None, marks
         marks.resumed = self._clock()
@@ -110,21 +110,21 @@ class StepTimer:
     def drain(self) -> None:
         """Report a timed step if the device has finished it; arm the timer if the next step is due."""
         marks = self._closed
-        if marks is not None and (self._events is None or self._events.last.query()):
+        if marks is not None and (self._new_event is None or self._events[self._used_events - 1].query()):
             self._report(marks)
         self._armed_at = None
         if self._cadence.due():
-            if self._events is not None:
-                self._events.restart()
+            self._used_events = 0
+            self._record_event()  # before the input
             self._armed_at = self._clock()
 
     def flush(self) -> None:
         """Report the step in flight; waits for the device."""
         marks = self._closed
         if marks is not None:
-            if self._events is not None:
+            if self._new_event is not None:
                 # Unlike a stream's synchronize(), an event's is no error in torch's sync debug mode.
-                self._events.last.synchronize()
+                self._events[self._used_events - 1].synchronize()
             self._report(marks)
         self._armed_at = None
 
@@ -135,13 +135,16 @@ class StepTimer:
     def _report(self, marks: "_Marks") -> None:
         self._closed = None
         began = self._clock()
-        device_seconds: list[float] | list[None] = [None] * len(marks.names)
-        if self._events is not None:
-            device_seconds = self._events.seconds()
+        between = pairwise(self._events[: self._used_events])
+        device_seconds = [before.elapsed_time(after) / 1000 for before, after in between]
         phases: dict[PhaseName, PhaseSeconds] = {}
-        for name, host, device in zip(marks.names, marks.host_seconds, device_seconds, strict=True):
-            if name is not None:
-                phases[name] = _sum(phases.get(name), name, host, device)
+        for number, name in enumerate(marks.names):
+            if name is not None:  # the seconds of several batches are summed
+                host, device = marks.host_seconds[number], device_seconds[number] if device_seconds else None
+                if before := phases.get(name):
+                    host += before.host_seconds
+                    device = None if device is None else device + (before.device_seconds or 0.0)
+                phases[name] = PhaseSeconds(name=name, host_seconds=host, device_seconds=device)
         self._emit(
             StepTimed(
                 time=time.time(),
@@ -154,13 +157,13 @@ class StepTimer:
         cost_seconds = marks.own_seconds + self._clock() - began + RECORD_SECONDS
         self._cadence.charge(min(cost_seconds, TIMELINE_BUDGET * LONGEST_GAP_SECONDS))
 
-
-def _sum(before: PhaseSeconds | None, name: PhaseName, host: float, device: float | None) -> PhaseSeconds:
-    """A phase's seconds, added to those of the batches before."""
-    if before is not None:
-        host += before.host_seconds
-        device = None if device is None else device + (before.device_seconds or 0.0)
-    return PhaseSeconds(name=name, host_seconds=host, device_seconds=device)
+    def _record_event(self) -> None:
+        if self._new_event is None:
+            return
+        if self._used_events == len(self._events):
+            self._events.append(self._new_event())
+        self._events[self._used_events].record()
+        self._used_events += 1
 
 
 @dataclass(slots=True)
@@ -178,32 +181,3 @@ class _Marks:
     host_seconds: list[float] = field(default_factory=list)
     own_seconds: float = 0.0
     """The cost of the marks."""
-
-
-class _EventList:
-    """The events of one timed step, in order; created as needed and reused."""
-
-    def __init__(self, new_event: _NewEvent) -> None:
-        self._new_event = new_event
-        self._events: list[Any] = []
-        self._used = 0
-
-    def restart(self) -> None:
-        """Record the first event, before the input."""
-        self._used = 0
-        self.record()
-
-    def record(self) -> None:
-        if self._used == len(self._events):
-            self._events.append(self._new_event())
-        self._events[self._used].record()
-        self._used += 1
-
-    @property
-    def last(self) -> Any:
-        """The event recorded last."""
-        return self._events[self._used - 1]
-
-    def seconds(self) -> list[float]:
-        """Seconds from each event to the next."""
-        return [a.elapsed_time(b) / 1000 for a, b in pairwise(self._events[: self._used])]

@@ -30,7 +30,6 @@ from amptui.engine.probes.agreement import (
     beside_reference,
     layer_sums,
     layers_of,
-    marked_float8,
     on_host,
 )
 from amptui.engine.probes.flop_counter import FlopCounter
@@ -68,8 +67,14 @@ def take_xray(
     """
     began = time.perf_counter()
     flops = FlopCounter(trained.model)
-    with _returning_memory(), _restoring(trained) as snapshot:
-        xray = _all_passes(trained, batches, snapshot, flops, step, precision, loss_scale)
+    try:
+        with _restoring(trained) as snapshot:
+            xray = _all_passes(trained, batches, snapshot, flops, step, precision, loss_scale)
+    except RuntimeError as error:
+        if is_out_of_memory(error):  # free what the interrupted frames hold, and empty the allocator's cache
+            traceback.clear_frames(error.__traceback__)
+            empty_cache(default_device())
+        raise
     emit(flops.record(step=step, precision=precision))
     return replace(xray, seconds=time.perf_counter() - began)
 
@@ -88,7 +93,10 @@ def _all_passes(
     trained.precisions["ieee"].enter()  # a layer in float8 is a Linear by name, too
     layers = layers_of(model)
     full = _run_pass(trained, _copied(batches), trained.precisions["ieee"], None)
-    random = snapshot.has_drawn or _has_recurrent_dropout(model)
+    random = snapshot.has_drawn or any(  # cuDNN draws the masks between the layers from a state of its own
+        isinstance(module, nn.RNNBase) and module.training and module.dropout > 0 and module.num_layers > 1
+        for module in model.modules()
+    )
     snapshot.restore()
     reference = None
     if (between := reference_precision(precision)) != "fp32":
@@ -97,7 +105,8 @@ def _all_passes(
     copies, counter = _copied(batches), OperatorCounter()
     with _output_dtypes(model) as dtypes, counter, flops:
         low = _run_pass(trained, copies, trained.precisions[precision], loss_scale)
-    in_threads = _runs_in_threads(model)
+    # This thread's hooks and counters do not see replicas.
+    in_threads = any(isinstance(m, nn.DataParallel) and len(m.device_ids) > 1 for m in model.modules())
     compared = _Compared(layers, full, low, reference, loss_scale=loss_scale, precision=precision)
     loss_fp32, loss_amp, *loss_reference = compared.losses
     return XRayTaken(
@@ -126,11 +135,17 @@ def _all_passes(
 def _marked(
     agreed: tuple[LayerAgreement, ...], layers: Sequence[Layer], precision: Precision
 ) -> tuple[LayerAgreement, ...]:
-    """In FP8, which layers multiply in float8."""
+    """In FP8 each layer with whether a float8 product multiplied its weights.
+
+    An embedding whose weight an output projection shares holds that projection's gradient too.
+    """
     if precision.float8 is None or precision.linears is None:
         return agreed
-    linears = precision.linears.linears.values()
-    return marked_float8(agreed, layers, {p for linear in linears for p in linear.parameters()})
+    parameters = {p for linear in precision.linears.linears.values() for p in linear.parameters()}
+    return tuple(
+        replace(agreement, in_float8=not parameters.isdisjoint(layer.parameters))
+        for agreement, layer in zip(agreed, layers, strict=True)
+    )
 
 
 # ----------------------------------------------------------------------------- all passes compared
@@ -201,8 +216,10 @@ def _run_pass(
     for batch, weigh in zip(batches, loss_weights([count_samples(batch) for batch in batches]), strict=True):
         with _saved_tensors() as saved, precision.forward_context():
             loss, _ = checked_loss(experiment, experiment.loss(trained.model, batch))
-        owned = (*everything.parameters(), *everything.buffers(), *tensors_in(batch))
-        saved_bytes = max(saved_bytes, _saved_bytes(saved, owned))
+        storages = _storages(tensor for reference in saved if (tensor := reference()) is not None)
+        for address in _storages((*everything.parameters(), *everything.buffers(), *tensors_in(batch))):
+            storages.pop(address, None)
+        saved_bytes = max(saved_bytes, sum(storages.values()))
         loss = weigh(loss)
         (loss if loss_scale is None else loss.float() * loss_scale).backward()
         losses.append(loss.detach())
@@ -257,15 +274,6 @@ def _saved_tensors() -> Iterator[list[weakref.ref[Tensor]]]:
         yield saved
 
 
-def _saved_bytes(saved: Iterable[weakref.ref[Tensor]], owned: Iterable[Tensor]) -> int:
-    """The size of the storages of ``saved``, each once, without those of ``owned``."""
-    alive = [tensor for reference in saved if (tensor := reference()) is not None]
-    storages = _storages(alive)
-    for address in _storages(owned):
-        storages.pop(address, None)
-    return sum(storages.values())
-
-
 def _storages(tensors: Iterable[Tensor]) -> dict[int, int]:
     """The size in bytes of each tensor's storage, by address."""
     storages = (part.untyped_storage() for tensor in tensors for part in parts_of(tensor))
@@ -292,10 +300,7 @@ def _restoring(trained: Trained) -> Iterator[Snapshot]:
     try:
         for parameter, _, _ in parameters:
             parameter.grad = None
-        with (
-            torch.compiler.set_stance("force_eager"),
-            linears.kept() if linears is not None else nullcontext(),
-        ):
+        with torch.compiler.set_stance("force_eager"), linears.kept() if linears else nullcontext():
             yield snapshot
     finally:
         for parameter, gradient, requires_grad in parameters:
@@ -306,37 +311,7 @@ def _restoring(trained: Trained) -> Iterator[Snapshot]:
         snapshot.restore()
 
 
-@contextmanager
-def _returning_memory() -> Iterator[None]:
-    """If memory runs out, free what the interrupted frames hold and empty the allocator's cache."""
-    try:
-        yield
-    except RuntimeError as error:
-        if is_out_of_memory(error):
-            traceback.clear_frames(error.__traceback__)
-            empty_cache(default_device())
-        raise
-
-
 def _modules(trained: Trained) -> nn.Module:
     """The model and the modules in the experiment's attributes: a teacher, a loss with weights."""
     modules = (value for value in vars(trained.experiment).values() if isinstance(value, nn.Module))
     return nn.ModuleList([trained.model, *modules])
-
-
-# ----------------------------------------------------------------------------- kinds of models
-
-
-def _has_recurrent_dropout(model: nn.Module) -> bool:
-    """Active dropout between the layers of an RNN: cuDNN draws its masks from a state of its own."""
-    return any(
-        isinstance(module, nn.RNNBase) and module.training and module.dropout > 0 and module.num_layers > 1
-        for module in model.modules()
-    )
-
-
-def _runs_in_threads(model: nn.Module) -> bool:
-    """Whether replicas run in threads, which this thread's hooks and counters do not see."""
-    return any(
-        isinstance(module, nn.DataParallel) and len(module.device_ids) > 1 for module in model.modules()
-    )
