@@ -3,6 +3,7 @@
 from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
+from typing import Any
 
 from amptui.records.findings import ModulesTraced
 from amptui.records.ranks import RanksOverflowed
@@ -19,7 +20,7 @@ from amptui.telemetry.events import (
     optimizer_of,
     severity_of,
 )
-from amptui.telemetry.scaling import SkipMeaning, judge_skip
+from amptui.telemetry.scaling import judge_skip
 
 PRINTS = 300
 """Printed lines kept at most: user code that prints must not push out the warnings."""
@@ -91,25 +92,26 @@ class EventLog:
 
         A progress bar is one line, until the stream's next line takes its place.
         """
-        if isinstance(about, Printed) and not self._replace_bar(about):
+        if isinstance(about, Printed) and not self._takes_a_line(about):
             return
         newest = self._newest
         if isinstance(newest, _PlainLine) and is_repeated(about, newest.about):
-            newest.repeat()
-            self._events = None
+            newest.times += 1
+            newest.cached = self._events = None
         else:
             self._append(_PlainLine(about))
 
-    def _replace_bar(self, printed: Printed) -> bool:
+    def _takes_a_line(self, printed: Printed) -> bool:
         """Change or remove the stream's live line; return whether ``printed`` is to be added."""
         bar = self._bars.get(printed.stream)
-        is_kept = bar is not None and bar in self._prints
-        if bar is not None and is_kept and printed.live and printed.text:
-            bar.become(printed)
+        if bar is not None and bar not in self._prints:
+            bar = None
+        if bar is not None and printed.live and printed.text:
+            bar.about, bar.cached = printed, None
             self._rise(bar)
             return False
         self._bars.pop(printed.stream, None)
-        if bar is not None and is_kept:
+        if bar is not None:
             self._prints.remove(bar)
             self._newest = None if self._newest is bar else self._newest
             self._events = None
@@ -119,11 +121,11 @@ class EventLog:
         """Add a skipped step; skips in a row are one line."""
         name = record.optimizer
         line = self._skips.get(name)
-        if line is not None and record.step == line.last_step + 1:
+        if line is not None and record.step == line.row.newest.step + 1:
             line.add_skip(record)
             self._changed(line)
         else:
-            line = _SkipLine([record], self._skip_counts[name], name in self._have_grown)
+            line = _SkipLine(record, self._skip_counts[name], name in self._have_grown)
             self._append(line)
         # Modules are traced in steps of the first optimizer.
         if self._trace is not None and not name:
@@ -143,24 +145,22 @@ class EventLog:
         line = self._skips.get(record.optimizer)
         if record.reason == "growth":
             self._have_grown[record.optimizer] = True
-            self._add_move(record, growth_interval)
-        elif line is not None and record.step == line.last_step:
-            line.add_backoff(record)
+            self.add(ScaleMove(record=record, growth_interval=growth_interval))
+        elif line is not None and record.step == line.row.newest.step:
+            line.change(scale_after=record.current)
             self._changed(line)
         else:
-            self._add_move(record, None)
-
-    def _add_move(self, record: LossScaleChanged, growth_interval: int | None) -> None:
-        self.add(ScaleMove(record=record, growth_interval=growth_interval))
+            self.add(ScaleMove(record=record, growth_interval=None))
 
     def add_nonfinite(self, record: NonFinite, precision: str | None) -> None:
         """Add NaN or Inf found in a step that ran in ``precision``."""
-        storm = self._storms.get((record.what, record.kind, record.optimizer))
-        if storm is not None and storm.continues_at(record.step):
-            storm.add(record)
-            self._changed(storm)
+        line = self._storms.get((record.what, record.kind, record.optimizer))
+        if line is not None and 0 <= record.step - line.storm.last.step <= STORM_GAP_STEPS:
+            line.change(last=record, times=line.storm.times + 1)
+            self._changed(line)
         else:
-            self._append(_StormLine(record, precision == "fp16", record))
+            storm = Storm(first=record, last=record, times=1, in_float16=precision == "fp16")
+            self._append(_StormLine(storm))
 
     def add_overflow(self, record: RanksOverflowed) -> None:
         """Add to the line of a step's trouble which ranks it came from."""
@@ -174,9 +174,8 @@ class EventLog:
         line.sequence = self._sequence
         if (name := line.optimizer_name) is not None:
             line.optimizer = cut_label(name or self.first_optimizer)
-        (
-            self._prints if isinstance(line, _PlainLine) and isinstance(line.about, Printed) else self._others
-        ).append(line)
+        is_printed = isinstance(line, _PlainLine) and isinstance(line.about, Printed)
+        (self._prints if is_printed else self._others).append(line)
         self._follow(line)
         self._lines[line.severity] += 1
         line.counted_as = line.severity
@@ -190,7 +189,8 @@ class EventLog:
         elif isinstance(line, _SkipLine):
             self._skips[line.optimizer_name] = line
         elif isinstance(line, _StormLine):
-            self._storms[line.key] = line
+            first = line.storm.first
+            self._storms[first.what, first.kind, first.optimizer] = line
 
     def _changed(self, line: "_Line") -> None:
         """Count a line, which was counted before, under its new severity."""
@@ -216,24 +216,24 @@ class _Line:
     """What a screen calls the optimizer of its steps, if there were several when it was added."""
     last_change: int = 0
     counted_as: Severity = "info"
-    _event: Event | None = field(default=None, init=False)
+    cached: Event | None = field(default=None, init=False)
 
     @property
     def severity(self) -> Severity:
         raise NotImplementedError
 
     @property
-    def event(self) -> Event:
-        if self._event is None:
-            self._event = replace(self._make_event(), number=self.sequence, optimizer=self.optimizer)
-        return self._event
-
-    @property
     def optimizer_name(self) -> str | None:
         """The optimizer in whose steps it happened, empty for the first; None for other lines."""
         raise NotImplementedError
 
-    def _make_event(self) -> Event:
+    @property
+    def event(self) -> Event:
+        if self.cached is None:
+            self.cached = replace(self._event(), number=self.sequence, optimizer=self.optimizer)
+        return self.cached
+
+    def _event(self) -> Event:
         raise NotImplementedError
 
 
@@ -242,7 +242,7 @@ class _PlainLine(_Line):
     """What happened, and how often in a row."""
 
     about: Happening
-    _times: int = 1
+    times: int = 1
 
     @property
     def severity(self) -> Severity:
@@ -252,33 +252,23 @@ class _PlainLine(_Line):
     def optimizer_name(self) -> str | None:
         return optimizer_of(self.about)
 
-    def repeat(self) -> None:
-        self._times += 1
-        self._event = None
-
-    def become(self, about: Happening) -> None:
-        self.about, self._event = about, None
-
-    def _make_event(self) -> Event:
-        return replace(event_of(self.about), times=self._times)
+    def _event(self) -> Event:
+        return replace(event_of(self.about), times=self.times)
 
 
 @dataclass(slots=True, eq=False)
 class _SkipLine(_Line):
     """Steps in a row that the scaler skipped, how far the scale fell, and a trace of them."""
 
-    _first: list[StepSkipped]
+    _began: StepSkipped
     _skips_before: int
     _scale_has_grown: bool
-    _last: deque[StepSkipped] = field(default_factory=lambda: deque(maxlen=KEPT_SKIPS))
-    _count: int = 1
-    _scale_after: float | None = None
-    _trace: ModulesTraced | None = None
-    _meaning: SkipMeaning = field(default="normal", init=False)
-    _severity: Severity = field(default="info", init=False)
+    row: SkipRow = field(default_factory=SkipRow)
+    _severity: Severity = "info"
 
     def __post_init__(self) -> None:
-        self._judge()
+        if not self.row.count:
+            self.add_skip(self._began)
 
     @property
     def severity(self) -> Severity:
@@ -286,110 +276,85 @@ class _SkipLine(_Line):
 
     @property
     def optimizer_name(self) -> str:
-        return self._newest.optimizer
-
-    @property
-    def last_step(self) -> int:
-        return self._newest.step
-
-    @property
-    def _newest(self) -> StepSkipped:
-        return (self._last or self._first)[-1]
+        return self._began.optimizer
 
     def add_skip(self, skip: StepSkipped) -> None:
-        self._scale_after = None
-        self._count += 1
-        (self._first if len(self._first) < KEPT_SKIPS else self._last).append(skip)
-        self._judge()
-
-    def add_backoff(self, change: LossScaleChanged) -> None:
-        self._scale_after = change.current
-        self._judge()
+        row = self.row
+        is_early = row.count < KEPT_SKIPS
+        first = (*row.first, skip) if is_early else row.first
+        last = row.last if is_early else (*row.last, skip)[-KEPT_SKIPS:]
+        self.change(count=row.count + 1, first=first, last=last, scale_after=None)
 
     def add_trace(self, trace: ModulesTraced) -> bool:
         """Add a trace if it is about these skips and no earlier one named a module."""
-        if self._trace is not None and self._trace.first is not None:
+        row = self.row
+        if row.trace is not None and row.trace.first is not None:
             return False
-        if not self._first[0].step <= trace.step <= self.last_step + TRACE_WITHIN_STEPS:
+        if not self._began.step <= trace.step <= row.newest.step + TRACE_WITHIN_STEPS:
             return False
-        self._trace, self._event = trace, None
+        self.change(trace=trace)
         return True
 
     def add_ranks(self, record: RanksOverflowed) -> bool:
         """Add the ranks to the skip of that step, if it is kept; they tell of the first optimizer."""
-        for skips in (self._first, self._last) if not self.optimizer_name else ():
-            for index, skip in enumerate(skips):
-                if skip.step == record.step:
-                    skips[index] = replace(skip, ranks=record.ranks)
-                    self._event = None
-                    return True
-        return False
+        if self.optimizer_name or record.step not in {
+            skip.step for skip in (*self.row.first, *self.row.last)
+        }:
+            return False
+        first, last = (
+            tuple(replace(skip, ranks=record.ranks) if skip.step == record.step else skip for skip in skips)
+            for skips in (self.row.first, self.row.last)
+        )
+        self.change(first=first, last=last)
+        return True
 
-    def _judge(self) -> None:
-        self._event = None
-        self._meaning, self._severity = judge_skip(
-            self._newest,
-            scale_after=self._scale_after,
-            skips_before=self._skips_before + self._count - 1,
+    def change(self, **facts: Any) -> None:
+        row = replace(self.row, **facts)
+        meaning, self._severity = judge_skip(
+            row.newest,
+            scale_after=row.scale_after,
+            skips_before=self._skips_before + row.count - 1,
             scale_has_grown=self._scale_has_grown,
         )
+        self.row, self.cached = replace(row, meaning=meaning), None
 
-    def _make_event(self) -> Event:
-        row = SkipRow(
-            count=self._count,
-            first=tuple(self._first),
-            last=tuple(self._last),
-            scale_after=self._scale_after,
-            trace=self._trace,
-            meaning=self._meaning,
-        )
-        return Event(self._newest.time, self._newest.step, "skip", self._severity, row)
+    def _event(self) -> Event:
+        newest = self.row.newest
+        return Event(newest.time, newest.step, "skip", self._severity, self.row)
 
 
 @dataclass(slots=True, eq=False)
 class _StormLine(_Line):
     """NaN or Inf of one kind, and the steps in which it recurred."""
 
-    _first: NonFinite
-    _in_float16: bool
-    _last: NonFinite
-    _times: int = 1
+    storm: Storm
 
     @property
     def severity(self) -> Severity:
         """Buffers are not the scaler's to check, nor are steps outside float16: their weights changed."""
-        return "warning" if self._in_float16 and self._first.what != "buffer" else "error"
+        return "warning" if self.storm.in_float16 and self.storm.first.what != "buffer" else "error"
 
     @property
     def optimizer_name(self) -> str:
-        return self._first.optimizer
-
-    @property
-    def key(self) -> tuple[str, str, str]:
-        return self._first.what, self._first.kind, self._first.optimizer
-
-    def continues_at(self, step: int) -> bool:
-        return 0 <= step - self._last.step <= STORM_GAP_STEPS
-
-    def add(self, record: NonFinite) -> None:
-        self._last = record
-        self._times += 1
-        self._event = None
+        return self.storm.first.optimizer
 
     def add_ranks(self, record: RanksOverflowed) -> bool:
         """Add the ranks to what was found in that step, if it is kept."""
-        if self.optimizer_name or record.step not in (self._first.step, self._last.step):
+        ends = {"first": self.storm.first, "last": self.storm.last}
+        changed = {
+            end: replace(bad, ranks=record.ranks) for end, bad in ends.items() if bad.step == record.step
+        }
+        if self.optimizer_name or not changed:
             return False
-        if self._first.step == record.step:
-            self._first = replace(self._first, ranks=record.ranks)
-        if self._last.step == record.step:
-            self._last = replace(self._last, ranks=record.ranks)
-        self._event = None
+        self.change(**changed)
         return True
 
-    def _make_event(self) -> Event:
-        storm = Storm(first=self._first, last=self._last, times=self._times, in_float16=self._in_float16)
-        return Event(self._last.time, self._last.step, "nonfinite", self.severity, storm)
+    def change(self, **facts: Any) -> None:
+        self.storm, self.cached = replace(self.storm, **facts), None
+
+    def _event(self) -> Event:
+        last = self.storm.last
+        return Event(last.time, last.step, "nonfinite", self.severity, self.storm)
 
 
 _AnyLine = _PlainLine | _SkipLine | _StormLine

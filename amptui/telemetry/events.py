@@ -1,6 +1,6 @@
 """What happened in a run, as facts: when, how bad it is, and the records that it is about."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -61,16 +61,16 @@ EventKind = Literal[
 class SkipRow:
     """Steps in a row that the scaler skipped."""
 
-    count: int
-    first: tuple[StepSkipped, ...]
+    count: int = 0
+    first: tuple[StepSkipped, ...] = ()
     """The first of them, bounded in number."""
-    last: tuple[StepSkipped, ...]
+    last: tuple[StepSkipped, ...] = ()
     """The newest of the others, bounded in number."""
-    scale_after: float | None
+    scale_after: float | None = None
     """The scale after the newest; None if it is not known yet."""
-    trace: ModulesTraced | None
+    trace: ModulesTraced | None = None
     """A trace during or right after them."""
-    meaning: SkipMeaning
+    meaning: SkipMeaning = "normal"
 
     @property
     def newest(self) -> StepSkipped:
@@ -177,7 +177,25 @@ def event_of(about: Happening) -> Event:
     if isinstance(about, (ScaleMove, XRaySummary, ComparisonOver, Resumption)):
         record = about.record
     step = record.steps if isinstance(record, RunFinished) else getattr(record, "step", None)
-    return Event(record.time, step, _kind(record), severity_of(about), about)
+    kind = _KINDS.get(type(record), "note")
+    if isinstance(record, LossScaleChanged):
+        kind = "growth" if record.reason == "growth" else "skip"
+    elif isinstance(record, ModulesTraced) and (record.first is not None or record.lost_count):
+        kind = "nonfinite"
+    return Event(record.time, step, kind, severity_of(about), about)
+
+
+_KINDS: Mapping[type[Any], EventKind] = {
+    Printed: "print",
+    PrecisionChanged: "switch",
+    PrecisionsCompared: "compared",
+    EpochFinished: "epoch",
+    Validated: "epoch",
+    PauseChanged: "pause",
+    RunFinished: "finished",
+    RunFailed: "failed",
+}
+"""Of the others the kind is ``note``, or follows from what they hold."""
 
 
 def optimizer_of(about: Happening) -> str | None:
@@ -212,58 +230,28 @@ def is_repeated(about: Happening, before: Happening) -> bool:
     return False
 
 
-_KINDS: Mapping[type[Any], EventKind] = {
-    Printed: "print",
-    PrecisionChanged: "switch",
-    PrecisionsCompared: "compared",
-    EpochFinished: "epoch",
-    Validated: "epoch",
-    PauseChanged: "pause",
-    RunFinished: "finished",
-    RunFailed: "failed",
-}
-"""Of the others the kind is ``note``, or follows from what they hold."""
-
-
-def _kind(record: Any) -> EventKind:
-    if isinstance(record, LossScaleChanged):
-        return "growth" if record.reason == "growth" else "skip"
-    if isinstance(record, ModulesTraced) and (record.first is not None or record.lost_count):
-        return "nonfinite"
-    return _KINDS.get(type(record), "note")
-
-
 def severity_of(about: Happening) -> Severity:
-    """How bad it is."""
-    if isinstance(about, Note):
-        return about.severity
-    if isinstance(about, ModulesTraced):
-        return judge_trace(about).severity
-    if isinstance(about, XRaySummary):
-        return about.verdict.severity
-    if isinstance(about, SlowRankNews):
-        return "info" if about.verdict is None else "warning"
-    if _is_warning(about):
-        return "warning"
-    return "error" if _is_error(about) else "info"
+    """How bad it is: an error ends or stops training, is no longer saved, or makes the result doubtful."""
+    judge = _SEVERITIES.get(type(about))
+    return "info" if judge is None else judge(about)
 
 
-def _is_warning(about: Happening) -> bool:
-    if isinstance(about, RanksAwaited):
-        return not about.over
-    return isinstance(about, (GradientsDropped, UnderflowFound)) or (
-        isinstance(about, Resumption) and about.record.restarts > 0
-    )
-
-
-def _is_error(about: Happening) -> bool:
-    """What ends or stops training, what is no longer saved, and what makes the result doubtful."""
-    if isinstance(about, ScaleMove):
-        return about.record.reason == "backoff" and about.record.current < MIN_SOUND_SCALE
-    if isinstance(about, PauseChanged):
-        return bool(about.reason)
-    if isinstance(about, RanksDisagree):
-        return about.count > 0
-    if isinstance(about, KeepingChanged):
-        return bool(about.trouble)
-    return isinstance(about, (RankLost, RunFailed))
+_SEVERITIES: Mapping[type[Any], Callable[[Any], Severity]] = {
+    Note: lambda note: note.severity,
+    ModulesTraced: lambda trace: judge_trace(trace).severity,
+    XRaySummary: lambda summary: summary.verdict.severity,
+    SlowRankNews: lambda news: "info" if news.verdict is None else "warning",
+    RanksAwaited: lambda awaited: "info" if awaited.over else "warning",
+    Resumption: lambda resumption: "warning" if resumption.record.restarts > 0 else "info",
+    GradientsDropped: lambda _: "warning",
+    UnderflowFound: lambda _: "warning",
+    ScaleMove: lambda move: (
+        "error" if move.record.reason == "backoff" and move.record.current < MIN_SOUND_SCALE else "info"
+    ),
+    PauseChanged: lambda pause: "error" if pause.reason else "info",
+    RanksDisagree: lambda disagree: "error" if disagree.count > 0 else "info",
+    KeepingChanged: lambda change: "error" if change.trouble else "info",
+    RankLost: lambda _: "error",
+    RunFailed: lambda _: "error",
+}
+"""All others are ``info``."""

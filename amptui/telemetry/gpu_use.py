@@ -38,16 +38,6 @@ class EnergySpent:
     samples: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Look:
-    """One reading of the counters."""
-
-    time: float
-    precision: str
-    joules: float
-    samples: int
-
-
 @dataclass(slots=True, eq=False)
 class EnergyWatch:
     """Attributes NVML's energy to the precision that trained meanwhile.
@@ -57,7 +47,8 @@ class EnergyWatch:
     fell into a long step, unless an interruption such as an X-ray is reported first.
     """
 
-    _before: _Look | None = None
+    _before: EnergySpent | None = None
+    """The last reading of the counters, at ``seconds`` of the clock."""
 
     def interrupt(self) -> None:
         """Count nothing between the last reading and the next."""
@@ -77,13 +68,21 @@ class EnergyWatch:
         if not training or sample.allocator is None or gpu is None or gpu.energy_joules is None:
             return None
         precision = sample.allocator.precision
-        now = _Look(time=sample.time, precision=precision, joules=gpu.energy_joules, samples=samples_trained)
+        now = EnergySpent(
+            precision=precision, joules=gpu.energy_joules, seconds=sample.time, samples=samples_trained
+        )
         if before is None or before.precision != precision:
             self._before = now
             return None
-        in_a_step = now.samples == before.samples and now.joules >= before.joules
-        self._before = before if in_a_step else now
-        return None if in_a_step else _spent(before, now)
+        if now.samples == before.samples and now.joules >= before.joules:
+            self._before = before  # in a step
+            return None
+        self._before = now
+        joules, seconds = now.joules - before.joules, now.seconds - before.seconds
+        samples = now.samples - before.samples
+        if not (0.0 <= joules < math.inf and 0.0 <= seconds < math.inf and samples > 0):
+            return None  # a counter or the clock went back or is not finite
+        return EnergySpent(precision=precision, joules=joules, seconds=seconds, samples=samples)
 
 
 @dataclass(slots=True, eq=False)
@@ -103,16 +102,6 @@ class EnergySum:
     def joules_per_1000_samples(self) -> float | None:
         """Over everything counted; None until that covers ``MIN_SECONDS``."""
         return None if self._seconds < MIN_SECONDS else 1000 * self._joules / self._samples
-
-
-def _spent(before: _Look, now: _Look) -> EnergySpent | None:
-    """The differences; None if a counter or the clock went back or is not finite."""
-    joules, seconds = now.joules - before.joules, now.time - before.time
-    if not (0.0 <= joules < math.inf and 0.0 <= seconds < math.inf and now.samples > before.samples):
-        return None
-    return EnergySpent(
-        precision=now.precision, joules=joules, seconds=seconds, samples=now.samples - before.samples
-    )
 
 
 @dataclass(slots=True, eq=False)

@@ -1,7 +1,7 @@
 """Judgements on float16 histogram, module trace and X-ray: how bad it is, and the numbers behind that."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,7 +10,6 @@ from amptui.records.findings import (
     LayerAgreement,
     ModulesTraced,
     ParameterWindow,
-    ReferenceAgreement,
     XRayTaken,
 )
 from amptui.records.run import Severity
@@ -75,7 +74,8 @@ def judge_window(window: Float16Window) -> WindowVerdict:
         return WindowVerdict(severity="info" if window.hypothetical else "warning", state="all zero")
     # In a step of float16's own, what overflows is a gradient in float32: the scaler halves nothing.
     would_overflow = window.hypothetical and window.overflowing > 0
-    halvings = max(1, _highest_exponent(window) - 15) if would_overflow else 0
+    largest = max((place for place, count in enumerate(window.counts) if count), default=0)
+    halvings = max(1, window.first_exponent + largest - 15) if would_overflow else 0
     share = share_by_exponent(window, halvings) if halvings else underflowing_share(window)
     underflows = share is not None and share >= UNDERFLOW_SHARE
     return WindowVerdict(
@@ -85,11 +85,6 @@ def judge_window(window: Float16Window) -> WindowVerdict:
         share=share,
         worst=worst_parameter(window),
     )
-
-
-def _highest_exponent(window: Float16Window) -> int:
-    """Of the largest finite element."""
-    return window.first_exponent + max((i for i, count in enumerate(window.counts) if count), default=0)
 
 
 # ----------------------------------------------------------------------------------- traced modules
@@ -173,32 +168,24 @@ def judge_xray(xray: XRayTaken) -> XRayVerdict:
             layers=len(xray.layers),
             worst=bad[0],
         )
-    return _judge_cosines(cosines)
-
-
-def _judge_cosines(cosines: Sequence[tuple[float, LayerAgreement]]) -> XRayVerdict:
-    if not cosines:
-        return XRayVerdict(severity="info", state="nothing to compare")
-    by_state: dict[LayerState, list[tuple[float, LayerAgreement]]] = {}
-    for pair in cosines:
-        by_state.setdefault(layer_state(pair[1]), []).append(pair)
-    for state, severity in _BAD_STATES.items():
-        if of_state := by_state.get(state):
+    for state, severity in _STATES.items():
+        of_state = [pair for pair in cosines if layer_state(pair[1]) == state]
+        if of_state:
             _, worst = min(of_state, key=lambda pair: pair[0])
             return XRayVerdict(
                 severity=severity, state=state, count=len(of_state), layers=len(cosines), worst=worst
             )
-    _, worst = min(cosines, key=lambda pair: pair[0])
-    return XRayVerdict(severity="info", state="agree", count=len(cosines), layers=len(cosines), worst=worst)
+    return XRayVerdict(severity="info", state="nothing to compare")
 
 
 LayerState = Literal["nothing to compare", "agree", "differ", "disagree", "as in reference"]
 """Of one layer, as in :class:`XRayVerdict`."""
 
-_BAD_STATES: Mapping[Literal["disagree", "differ", "as in reference"], Severity] = {
+_STATES: Mapping[Literal["disagree", "differ", "as in reference", "agree"], Severity] = {
     "disagree": "error",
     "differ": "warning",
     "as in reference": "warning",
+    "agree": "info",
 }
 """The worst first: the first that any layer is in is the verdict."""
 
@@ -209,15 +196,11 @@ def layer_state(layer: LayerAgreement) -> LayerState:
         return "nothing to compare"
     if layer.cosine >= XRAY_SAFE_COSINE:
         return "agree"
-    if layer.reference is not None and not _adds_error(layer.cosine, layer.reference):
-        return "as in reference"
+    if layer.reference is not None:
+        error = _error_of(1.0 if layer.reference.cosine is None else layer.reference.cosine)
+        if error == math.inf or _error_of(layer.cosine) < XRAY_FLOAT8_ERROR * error:
+            return "as in reference"  # less than half of the error beside FP32 is float8's
     return "differ" if layer.cosine >= XRAY_CAREFUL_COSINE else "disagree"
-
-
-def _adds_error(cosine: float, reference: ReferenceAgreement) -> bool:
-    """Whether the error beside FP32 is mostly float8's rather than bfloat16's, by `XRAY_FLOAT8_ERROR`."""
-    error = _error_of(1.0 if reference.cosine is None else reference.cosine)
-    return error < math.inf and not _error_of(cosine) < XRAY_FLOAT8_ERROR * error
 
 
 def _error_of(cosine: float) -> float:

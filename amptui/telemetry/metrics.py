@@ -3,7 +3,7 @@
 Each is kept in a quarter of the resolution of the panels' curves, because there may be many.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import get_args
@@ -11,7 +11,7 @@ from typing import get_args
 from amptui.records.findings import UpdatesMeasured
 from amptui.records.run import RunStarted, Validation
 from amptui.records.samples import DeviceSample
-from amptui.records.steps import Column
+from amptui.records.steps import Column, Steps
 from amptui.telemetry.history import Track
 from amptui.telemetry.stretch import Stretch
 from amptui.telemetry.view import Metric, MetricKind, SessionView
@@ -52,14 +52,18 @@ class Metrics:
 
     def add(self, stretch: Stretch) -> None:
         """Add the columns and the loss parts of a stretch of steps."""
-        first_step = stretch.first_step
+        first_step, blocks = stretch.first_step, stretch.blocks
         for name in _COLUMNS:
             self._add("step", name, first_step, stretch.column(name))
-        self.are_left_out |= _group_count(stretch) > MAX_GROUPS
-        for group, column in _learning_rates(stretch).items():
-            self._add("step", f"lr {group}", first_step, column)
-        for name, column in _parts(stretch).items():
-            self._add("part", name, first_step, column)
+        groups = max(len(block.group_lrs) for block in blocks)  # of one group, or if all are equal, none
+        self.are_left_out |= groups > MAX_GROUPS
+        for group in range(1, min(groups, MAX_GROUPS)):
+            rates = (block.group_lrs[group] if group < len(block.group_lrs) else None for block in blocks)
+            self._add("step", f"lr {group + 1}", first_step, _joined(rates, blocks))
+        # The parts of the loss, and what else the training logs in each step.
+        for name in dict.fromkeys(name for block in blocks for name in block.losses):
+            parts = (block.losses.get(name) for block in blocks)
+            self._add("part", name, first_step, _joined(parts, blocks))
 
     def add_validation(self, step: int, result: Validation) -> None:
         """Add loss, accuracy and the experiment's own metrics, at the step of the validation."""
@@ -119,9 +123,11 @@ class Metrics:
             return
         tracks = self._tracks[kind]
         track = tracks.get(name)
-        if track is None and self._is_full(kind):
-            self.are_left_out = True
-            return
+        if track is None:
+            has_name = kind in ("part", "own validation")
+            if (has_name and self._named == MAX_NAMED) or (kind == "update" and len(tracks) == MAX_LAYERS):
+                self.are_left_out = True
+                return
         if track is not None:
             track.rewind(first_step)
         if track is None or track.next_step > first_step:
@@ -129,43 +135,16 @@ class Metrics:
         track.skip(first_step - track.next_step)
         track.extend(values)
 
-    def _is_full(self, kind: MetricKind) -> bool:
-        """Whether another metric of that kind is one too many."""
-        if kind == "update":
-            return len(self._tracks["update"]) == MAX_LAYERS
-        return kind in ("part", "own validation") and self._named == MAX_NAMED
-
     @property
     def _named(self) -> int:
         """How many metrics a user gave a name."""
         return len(self._tracks["part"]) + len(self._tracks["own validation"])
 
 
-def _group_count(stretch: Stretch) -> int:
-    """How many parameter groups have learning rates that differ."""
-    return max(len(block.group_lrs) for block in stretch.blocks)
-
-
-def _learning_rates(stretch: Stretch) -> dict[int, Column]:
-    """Those of the second parameter group up to ``MAX_GROUPS``, by their number, where they differ."""
-    groups = range(1, min(_group_count(stretch), MAX_GROUPS))
-    return {
-        group + 1: _joined(
-            block.group_lrs[group] if group < len(block.group_lrs) else (None,) * block.count
-            for block in stretch.blocks
+def _joined(columns: Iterable[Column | None], blocks: Iterable[Steps]) -> Column:
+    """The columns of blocks as one, without values where a block has none."""
+    return [
+        *chain.from_iterable(
+            column or (None,) * block.count for column, block in zip(columns, blocks, strict=True)
         )
-        for group in groups
-    }
-
-
-def _parts(stretch: Stretch) -> dict[str, Column]:
-    """The parts of the loss by name, and what else the training logs in each step."""
-    blocks = stretch.blocks
-    names = dict.fromkeys(name for block in blocks for name in block.losses)
-    return {
-        name: _joined(block.losses.get(name) or (None,) * block.count for block in blocks) for name in names
-    }
-
-
-def _joined(columns: Iterator[Column]) -> Column:
-    return [*chain.from_iterable(columns)]
+    ]

@@ -142,6 +142,7 @@ class OptimizerSteps:
         """``view`` with these steps; its ``run``, ``precision``, ``compared`` and ``step`` are read."""
         low = low_precision_now(view.precision, view.compared)
         comparison = self.ledger.comparison(low)
+        loss, samples_rate, loss_scale, skips, rooms = self.tracks.series()
         return replace(
             view,
             epoch=self.epoch.number,
@@ -152,10 +153,10 @@ class OptimizerSteps:
             best_loss=self.losses.best,
             best_loss_step=self.losses.best_step,
             samples_per_second=self.pace.samples_per_second,
-            loss=self.tracks.loss,
-            samples_rate=self.tracks.samples_rate,
-            loss_scale=self.tracks.loss_scale,
-            skips=self.tracks.skips,
+            loss=loss,
+            samples_rate=samples_rate,
+            loss_scale=loss_scale,
+            skips=skips,
             metrics=self.metrics.view(),
             metrics_left_out=self.metrics.are_left_out,
             switches=self.switches.switches,
@@ -164,7 +165,7 @@ class OptimizerSteps:
             timings=self.timing.timings(comparison),
             flops=self.flops.flops(self.ledger, view.run),
             scaler=self.scaler.view(),
-            numerics=self.numerics.view(self.scaler, self.tracks.headrooms, view.precision, low),
+            numerics=self.numerics.view(self.scaler, rooms, view.precision, low),
             unmeasured_steps=self.losses.unmeasured_steps,
             dropped=self.dropped,
             bad_buffers=self.bad_buffers,

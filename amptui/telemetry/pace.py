@@ -84,20 +84,13 @@ class RunningTime:
     def take(self, record: Record) -> None:
         """Count the time until ``record``."""
         if isinstance(record, RunStarted):
-            self.start(record.time)
-        elif isinstance(record, RunResumed) or _is_first_of_a_process(record):
-            self.resume(record.time)
+            self.seconds = 0.0
+        if isinstance(record, (RunStarted, RunResumed)) or (
+            isinstance(record, PhaseChanged) and record.phase == "importing"
+        ):
+            self._newest = record.time if math.isfinite(record.time) else None  # another process begins
         else:
             self.see(record.time)
-
-    def start(self, time: float) -> None:
-        """A run begins at ``time``, Unix seconds."""
-        self.seconds = 0.0
-        self.resume(time)
-
-    def resume(self, time: float) -> None:
-        """Another process continues the run at ``time``; the time since the last record does not count."""
-        self._newest = time if math.isfinite(time) else None
 
     def see_steps(self, steps: Steps) -> None:
         """A block of steps ended."""
@@ -113,7 +106,7 @@ class RunningTime:
         """A record of ``time`` arrived; a step that took ``busy_seconds`` explains a silence of so long."""
         newest = self._newest
         if newest is None or time < newest - LATE_SECONDS:
-            self.resume(time)
+            self._newest = time if math.isfinite(time) else None
             return
         passed = time - newest
         if not 0.0 < passed < math.inf:
@@ -123,10 +116,6 @@ class RunningTime:
             busy = busy_seconds if busy_seconds is not None and busy_seconds > 0.0 else 0.0
             passed = min(passed, busy)
         self.seconds += passed
-
-
-def _is_first_of_a_process(record: Record) -> bool:
-    return isinstance(record, PhaseChanged) and record.phase == "importing"
 
 
 @dataclass(slots=True, eq=False)

@@ -2,7 +2,6 @@
 
 import math
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from amptui.records.steps import Column
@@ -25,34 +24,24 @@ class Tracks:
     _headrooms: Track = field(default_factory=Track.empty)
 
     @property
+    def _all(self) -> tuple[Track | RateTrack, ...]:
+        return self._loss, self._rate, self._scale, self._skips, self._headrooms
+
+    @property
     def last_step(self) -> int:
         """The newest step; 0 before the first."""
         return self._loss.next_step - 1 if self._started else 0
 
-    @property
-    def loss(self) -> Series:
-        """The loss of each step."""
-        return self._loss.snapshot() if self._started else EMPTY_SERIES
+    def series(self) -> tuple[Series, Series, Series, Series, Series]:
+        """The loss, the samples per second, the loss scale, the skips and the headroom of each step.
 
-    @property
-    def samples_rate(self) -> Series:
-        """The samples per second of each applied step; of several steps, their samples by their seconds."""
-        return self._rate.snapshot() if self._started else EMPTY_SERIES
-
-    @property
-    def loss_scale(self) -> Series:
-        """The loss scale of each step."""
-        return self._scale.snapshot() if self._started else EMPTY_SERIES
-
-    @property
-    def skips(self) -> Series:
-        """1 for a skipped step, 0 for an applied one."""
-        return self._skips.snapshot() if self._started else EMPTY_SERIES
-
-    @property
-    def headrooms(self) -> Series:
-        """Doublings to overflow, for steps whose gradients were measured."""
-        return self._headrooms.snapshot() if self._started else EMPTY_SERIES
+        Of several steps the rate is their samples by their seconds. A skip is 1 for a skipped step, 0 for an
+        applied one. The headroom is in doublings, for steps whose gradients were measured.
+        """
+        loss, rate, scale, skips, headrooms = (
+            track.snapshot() if self._started else EMPTY_SERIES for track in self._all
+        )
+        return loss, rate, scale, skips, headrooms
 
     def expect_resume(self) -> None:
         """The next stretch may begin before the newest step: its steps replace those from there on."""
@@ -62,7 +51,7 @@ class Tracks:
         """Forget the steps from ``next_step`` on: they are repeated."""
         if next_step <= self._first_step:
             self._started = False
-        for track in (self._loss, self._rate, self._scale, self._skips, self._headrooms):
+        for track in self._all:
             track.rewind(next_step)
 
     def add(self, stretch: Stretch, headrooms: Column | None = None) -> bool:
@@ -72,22 +61,20 @@ class Tracks:
         """
         first = stretch.first_step
         if not self._started or (self._resuming and first < self._first_step):
-            self._start(first)
-            self._started = True
-        tracks = (self._loss, self._rate, self._scale, self._skips, self._headrooms)
+            self._loss, self._scale, self._skips, self._headrooms = (
+                Track.empty(first_step=first) for _ in range(4)
+            )
+            self._rate = RateTrack.empty(first_step=first)
+            self._first_step, self._started = first, True
         gap = first - self._loss.next_step
         if gap < 0 and not self._resuming:
             return False
-        for track in tracks:
+        for track in self._all:
             track.rewind(first)
             track.skip(max(0, gap))
         self._resuming = False
         self._loss.extend(stretch.losses)
-        self._rate.extend(
-            stretch.rates,
-            stretch.samples,
-            stretch.seconds,
-        )
+        self._rate.extend(stretch.rates, stretch.samples, stretch.seconds)
         self._scale.extend(stretch.loss_scales)
         self._skips.extend(stretch.skips)
         if headrooms is None:
@@ -98,16 +85,8 @@ class Tracks:
 
     def settle(self) -> None:
         """As :meth:`Track.settle`."""
-        for track in (self._loss, self._rate, self._scale, self._skips, self._headrooms):
+        for track in self._all:
             track.settle()
-
-    def _start(self, first_step: int) -> None:
-        self._first_step = first_step
-        self._loss = Track.empty(first_step=first_step)
-        self._rate = RateTrack.empty(first_step=first_step)
-        self._scale = Track.empty(first_step=first_step)
-        self._skips = Track.empty(first_step=first_step)
-        self._headrooms = Track.empty(first_step=first_step)
 
 
 SMOOTHING = 0.98
@@ -127,16 +106,14 @@ class LossSummary:
     def add(self, stretch: Stretch) -> None:
         """Add a stretch of steps."""
         losses = stretch.losses
-        finite = losses if are_finite(losses) else _finite(losses)
+        measured = [loss for loss in losses if loss is not None]
+        finite = measured if are_finite(measured) else [loss for loss in measured if math.isfinite(loss)]
         self.unmeasured_steps += stretch.unmeasured
         if not finite:
             return
-        self._smooth(finite)
         lowest = min(finite)
         if self.best is None or lowest < self.best:
             self.best, self.best_step = lowest, stretch.first_step + losses.index(lowest)
-
-    def _smooth(self, finite: Sequence[float]) -> None:
         average, weight, share = self._average, self._weight, 1 - SMOOTHING
         for loss in finite:
             average += share * (loss - average)
@@ -150,10 +127,6 @@ class LossSummary:
     def smoothed(self) -> float | None:
         """The moving average with bias correction, as in Adam (Kingma and Ba, 2015)."""
         return self._average / self._weight if self._weight else None
-
-
-def _finite(losses: Column) -> list[float]:
-    return [loss for loss in losses if loss is not None and -math.inf < loss < math.inf]
 
 
 KEPT_SWITCHES = 1000

@@ -25,7 +25,7 @@ DAY = 86_400.0
 
 def test_a_long_step_explains_a_silence_and_no_more_than_it_took() -> None:
     watch = RunningTime()
-    watch.start(0.0)
+    watch.see(0.0)
     watch.see(3000.0, 2999.0)
     assert watch.seconds == 2999.0
     watch.see(3000.0 + DAY, 700.0)
