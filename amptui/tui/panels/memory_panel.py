@@ -1,13 +1,17 @@
-"""Memory and NVML's other readings: the training GPU first, then torch, other GPUs and the host."""
+"""Memory, what uses it, and NVML's other readings: the training GPU first, then torch, GPUs and the host."""
 
+from collections.abc import Sequence
 from itertools import chain, count
+from typing import NamedTuple
 
 from amptui.base import units
 from amptui.diagnosis.bottleneck import throttled_words
-from amptui.records.samples import AllocatorSample, DeviceSample, GpuSample, HostSample
+from amptui.diagnosis.labels import precision_label
+from amptui.diagnosis.memory_use import MemorySides, memory_sentences, other_bytes, sides, signed_bytes
+from amptui.records.findings import MemoryBreakdown
+from amptui.records.samples import DeviceSample, GpuSample, HostSample
 from amptui.telemetry.view import SessionView
-from amptui.tui.canvas import Canvas
-from amptui.tui.panels import memory_table
+from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.panels.phrases import (
     GAP,
     Gauge,
@@ -19,13 +23,17 @@ from amptui.tui.panels.phrases import (
     folded_room,
     labelled,
     phrase,
+    precision_word,
     quiet,
+    wrapped,
     wrapped_phrases,
+    write,
     write_folded,
     write_lines,
 )
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.style import Style
+from amptui.tui.renderables.gauges import draw_stack
+from amptui.tui.style import Style, precision_style
 
 NO_SAMPLE = "no sample yet"
 
@@ -56,8 +64,9 @@ def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         lines = _lines(view, view.device, canvas.width, canvas.height)[: canvas.height]
         write_lines(canvas, 0, lines)
         rest = canvas.rows(len(lines) + 1)
-    if memory_table.has_room(rest, view):
-        memory_table.draw(rest, view, screen)
+    has_room = rest.width >= _MIN_WIDTH and rest.height >= 2 + _MIN_ROWS + len(view.memory)
+    if view.memory and has_room:
+        _draw_breakdowns(rest, view, screen)
     elif view.device is None:
         quiet(canvas, NO_SAMPLE)
 
@@ -116,7 +125,7 @@ def _busy(gpu: GpuSample) -> Phrase:
 def _percent(percent: float | None, of: str) -> Phrase:
     """``93% busy``."""
     fraction = None if percent is None else percent / 100
-    return Phrase((Word(f"{units.percent(fraction):>4}"), Word(f" {of}", Style.DIM)), 1)
+    return _amount(f"{units.percent(fraction):>4}", of, 1)
 
 
 def _lines(view: SessionView, device: DeviceSample, width: int, height: int) -> list[Line]:
@@ -124,11 +133,23 @@ def _lines(view: SessionView, device: DeviceSample, width: int, height: int) -> 
     gpus = ordered_gpus(view)
     first = [line for gpu in gpus[:1] for line in _gpu(*gpu, width)]
     others = [_gpu(*gpu, width) for gpu in gpus[1:]]
-    torch = _torch(view.allocator, width) if view.allocator is not None else []
-    lines = [*wrapped_phrases(device.note, Style.DIM, width), *first, *torch]
+    torch = [phrase("torch", Style.DIM)]
+    if view.allocator is not None:
+        allocator = view.allocator
+        for amount, name in (
+            (allocator.allocated_bytes, "allocated"),
+            (allocator.peak_allocated_bytes, "peak"),
+            (allocator.reserved_bytes, "reserved"),
+        ):
+            torch.append(_amount(f"{units.number_of_bytes(amount):>8}", name))
+    whose = "process" if view.world_size == 1 else "rank 0"  # whose process samples itself
+    memory = labelled(whose, f"{units.number_of_bytes(device.host.process_rss_bytes):>8}")
+    host = [_host_bar(device.host, width), [memory, _percent(device.host.cpu_percent, "CPU")]]
+    lines = [*wrapped_phrases(device.note, Style.DIM, width), *first]
+    lines += flowed(torch, width) if view.allocator is not None else []
     if len(lines) + sum(map(len, others)) > height:
         others = [bar_and_readings[:1] for bar_and_readings in others]
-    return [*lines, *chain.from_iterable(others), *_host(view, device.host, width)]
+    return [*lines, *chain.from_iterable(others), *host]
 
 
 def _gpu(name: str, gpu: GpuSample, trains: bool, width: int) -> list[Line]:
@@ -143,26 +164,6 @@ def _gpu(name: str, gpu: GpuSample, trains: bool, width: int) -> list[Line]:
     return [_gpu_bar(name, gpu, trains, width), fitting(readings, width), *throttled]
 
 
-def _torch(allocator: AllocatorSample, width: int) -> list[Line]:
-    """PyTorch's allocator: allocated now, peak since the switch, and reserved."""
-    amounts = (
-        (allocator.allocated_bytes, "allocated"),
-        (allocator.peak_allocated_bytes, "peak"),
-        (allocator.reserved_bytes, "reserved"),
-    )
-    words = [
-        Phrase((Word(f"{units.number_of_bytes(amount):>8}"), Word(f" {name}", Style.DIM)))
-        for amount, name in amounts
-    ]
-    return flowed([phrase("torch", Style.DIM), *words], width)
-
-
-def _host(view: SessionView, host: HostSample, width: int) -> list[Line]:
-    whose = "process" if view.world_size == 1 else "rank 0"  # whose process samples itself
-    memory = labelled(whose, f"{units.number_of_bytes(host.process_rss_bytes):>8}")
-    return [_host_bar(host, width), [memory, _percent(host.cpu_percent, "CPU")]]
-
-
 def _bar_line(label: Word, used_bytes: int | None, total_bytes: int | None, width: int) -> Line:
     amount = f"{units.bytes_of(used_bytes, total_bytes):>14}"
     bar_width = min(_WIDEST_BAR, width - len(label.text) - len(amount) - 2)
@@ -174,4 +175,199 @@ def _bar_line(label: Word, used_bytes: int | None, total_bytes: int | None, widt
 
 def _reading(value: float | None, unit: str, digits: int) -> Phrase:
     text = units.count(None if value is None else round(value))
-    return Phrase((Word(f"{text:>{digits}}"), Word(f" {unit}", Style.DIM)), 2)
+    return _amount(f"{text:>{digits}}", unit, 2)
+
+
+def _amount(text: str, of: str, rank: int = 0) -> Phrase:
+    return Phrase((Word(text), Word(f" {of}", Style.DIM)), rank)
+
+
+# ----------------------------------------------------------------------------- what uses the memory
+
+_MIN_WIDTH = 36
+"""Cells that a kind and two precisions take."""
+
+_FILLS = {
+    "weights": "█#",
+    "gradients": "▓%",
+    "optimizer": "▒=",
+    "buffers": "▤+",
+    "cast copies": "▚x",
+    "activations": "░-",
+    "other": "·.",
+}
+"""The fill of each kind's part of a bar, with UTF-8 and without; in the order of the parts."""
+
+_OF_THE_PEAK = ("activations", "other")
+"""Known only if the peak is: missing, they are not zero."""
+
+_KIND_WIDTH, _DTYPE_WIDTH = 14, 9
+"""A fill, a blank and ``cast copies``; ``bfloat16``."""
+
+_COLUMN = 11
+"""A blank and ``▲ AMP fp16``."""
+
+_CHANGE = 14
+"""A blank and ``fp16 changes``; amounts stand apart from the columns before them."""
+
+_LABELS = {"other": "other: data, batch"}
+"""Longer names, used if the column of dtypes leaves room."""
+
+_NOTES = {
+    "cast copies": "half-precision weights, which autocast caches during a step",
+    "activations": "saved for the backward pass, and temporary tensors: a lower bound, "
+    "as not all gradients exist at the peak",
+    "other": "the rest of the peak: data kept on the device, the batch and workspaces",
+}
+"""Explains the kinds whose name does not."""
+
+_NAME_WIDTH, _AMOUNT_WIDTH = 11, 9
+"""Left and right of a bar."""
+
+_MIN_ROWS = 3
+"""Rows of the table, below its head."""
+
+_SENTENCE_LINES = 3
+"""Lines of one sentence."""
+
+
+class _Row(NamedTuple):
+    """One kind in one dtype, in every precision; None if not measured or absent."""
+
+    kind: str
+    dtype: str
+    sizes: tuple[int | None, ...]
+
+
+def _draw_breakdowns(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
+    """The newest breakdown of each precision, on a canvas with room for it."""
+    rows = _rows(view.memory, by_dtype=_first_column(canvas.width) > _KIND_WIDTH)
+    y = _draw_bars(canvas, view.memory, rows)
+    text: list[str] = []
+    for sentence in memory_sentences(view.memory, view.numerics.xray, screen.accepts, view.comparison.low):
+        room = canvas.height - y - 1 - min(_MIN_ROWS, len(rows)) - len(text)
+        text += wrapped(sentence, canvas.width, lines=min(_SENTENCE_LINES, max(0, room)))
+    # Sentences replace the smallest rows, but never the largest.
+    spare = canvas.height - y - 1 - len(rows) - len(text)
+    height = 1 + len(rows) if spare >= 0 else max(1 + _MIN_ROWS, 1 + len(rows) + spare)
+    y += spare > 1
+    table = canvas.part(Rect(0, y, canvas.width, height))
+    y += _draw_table(table, view.memory, rows, sides(view.memory, view.comparison.low)) + (spare > 0)
+    for line in text:
+        canvas.text(0, y, line)
+        y += 1
+    # What the kinds mean, if all of it fits.
+    kinds = [kind for kind in _NOTES if any(row.kind == kind for row in rows)]
+    notes = [line for kind in kinds for line in wrapped(f"{kind}: {_NOTES[kind]}", canvas.width, lines=2)]
+    if y + 1 + len(notes) <= canvas.height:
+        for note_y, line in enumerate(notes, y + 1):
+            canvas.text(0, note_y, line, Style.DIM)
+
+
+def _rows(memory: Sequence[MemoryBreakdown], *, by_dtype: bool) -> list[_Row]:
+    """The rows in the order of the bars' parts; without ``by_dtype`` one row per kind."""
+    sums: list[dict[tuple[str, str], int]] = [{} for _ in memory]
+    for breakdown, sizes in zip(memory, sums, strict=True):
+        for kind in breakdown.kinds:
+            key = (kind.kind, kind.dtype if by_dtype else "")
+            sizes[key] = sizes.get(key, 0) + kind.size_bytes
+    keys = dict.fromkeys(key for sizes in sums for key in sizes)
+    rows = [_Row(*key, tuple(sizes.get(key) for sizes in sums)) for key in keys]
+    others = tuple(other_bytes(breakdown) for breakdown in memory)
+    if any(others):
+        rows.append(_Row("other", "", others))
+    order = tuple(_FILLS)
+    return sorted((row for row in rows if any(row.sizes)), key=lambda row: order.index(row.kind))
+
+
+# -------------------------------------------------------------------------------------- bars
+
+
+def _draw_bars(canvas: Canvas, memory: Sequence[MemoryBreakdown], rows: Sequence[_Row]) -> int:
+    """A title and a bar for each precision, all to one scale; return the line after them."""
+    has_peak = any(breakdown.peak_allocated_bytes for breakdown in memory)
+    title = "where the peak memory is" if has_peak else "memory of a step without activations"
+    steps = ", ".join(
+        f"{precision_label(breakdown.precision)} step {units.count(breakdown.step)}" for breakdown in memory
+    )
+    write(canvas, 0, 0, fitting([phrase(title), phrase(steps, Style.DIM, 1)], canvas.width))
+    totals = [sum(row.sizes[i] or 0 for row in rows) for i in range(len(memory))]
+    width = canvas.width - _NAME_WIDTH - _AMOUNT_WIDTH - 1
+    for i, breakdown in enumerate(memory):
+        name = precision_word(breakdown.precision, _NAME_WIDTH - 1)
+        canvas.text(0, 1 + i, name.text, name.style)
+        cells = _bar_cells([row.sizes[i] or 0 for row in rows], max(totals), max(0, width))
+        fills, style = [_fill(canvas, row) for row in rows], precision_style(breakdown.precision)
+        stack = ((count, fill, style) for count, fill in zip(cells, fills, strict=True))
+        draw_stack(canvas, _NAME_WIDTH, 1 + i, stack)
+        amount = units.number_of_bytes(breakdown.peak_allocated_bytes or totals[i])
+        canvas.text(canvas.width - _AMOUNT_WIDTH, 1 + i, amount, width=_AMOUNT_WIDTH, align="right")
+    return 1 + len(memory)
+
+
+def _bar_cells(sizes: Sequence[int], whole: int, width: int) -> list[int]:
+    """The cells of each of ``sizes`` in a bar of which ``whole`` fills ``width``; each to the nearest cell.
+
+    But the largest makes the sum right. So equal parts of two bars are equally long; a part of less than half
+    a cell appears in the table only.
+    """
+    cells = [round(width * size / max(1, whole)) for size in sizes]
+    if cells:
+        largest = max(range(len(cells)), key=cells.__getitem__)
+        others = sum(cells) - cells[largest]
+        cells[largest] = max(0, round(width * sum(sizes) / max(1, whole)) - others)
+    return cells
+
+
+def _fill(canvas: Canvas, row: _Row) -> str:
+    return _FILLS[row.kind][canvas.ascii_only]
+
+
+# ------------------------------------------------------------------------------------- table
+
+
+def _first_column(width: int) -> int:
+    """Where the amounts begin: after the dtypes or, without room for these, after the kinds."""
+    wide = _KIND_WIDTH + _DTYPE_WIDTH
+    return wide if width >= wide + 2 * _COLUMN else _KIND_WIDTH
+
+
+def _draw_table(
+    canvas: Canvas, memory: Sequence[MemoryBreakdown], rows: Sequence[_Row], pair: MemorySides
+) -> int:
+    """As many rows as there are lines, the smallest left out first; return the number of lines."""
+    first = _first_column(canvas.width)
+    columns = memory[: (canvas.width - first) // _COLUMN]
+    largest = sorted(rows, key=lambda row: -max(size or 0 for size in row.sizes))
+    rows = [row for row in rows if row in largest[: max(0, canvas.height - 1)]]
+    for y, row in enumerate(rows, 1):
+        canvas.text(0, y, _fill(canvas, row), Style.DIM)
+        canvas.text(2, y, _LABELS.get(row.kind, row.kind) if first > _KIND_WIDTH else row.kind)
+        canvas.text(_KIND_WIDTH, y, row.dtype, Style.DIM)
+    for i, breakdown in enumerate(columns):
+        sizes = [row.sizes[i] for row in rows]
+        cells = [Word("–" if size is None else units.number_of_bytes(size)) for size in sizes]
+        head = precision_word(breakdown.precision, _COLUMN - 1)
+        _draw_column(canvas, first + i * _COLUMN, [head, *cells])
+    x = first + len(columns) * _COLUMN
+    full, low = pair.full, pair.low
+    if full is not None and low is not None and canvas.width >= x + _CHANGE:
+        i, j = memory.index(full), memory.index(low)
+        changes = [_change(row.kind, row.sizes[i], row.sizes[j]) for row in rows]
+        title = Word(f"{low.precision} changes", Style.DIM)
+        _draw_column(canvas, x, [title, *changes], width=_CHANGE)
+    return 1 + len(rows)
+
+
+def _draw_column(canvas: Canvas, x: int, words: Sequence[Word], *, width: int = _COLUMN) -> None:
+    for y, word in enumerate(words):
+        canvas.text(x + 1, y, word.text, word.style, width=width - 1, align="right")
+
+
+def _change(kind: str, before: int | None, after: int | None) -> Word:
+    """``-744 MiB``, what the lower precision saved or added for a kind; empty if not measured."""
+    unknown = before is None or after is None
+    if (before is None and after is None) or (unknown and kind in _OF_THE_PEAK):
+        return Word("")
+    change = (after or 0) - (before or 0)
+    return Word(signed_bytes(change), Style.GOOD if change < 0 else Style.WARNING if change else Style.DIM)

@@ -1,24 +1,34 @@
-"""The float16 panel: gradients against float16's range, headroom, and the loss scaler."""
+"""The float16 panel: gradients against float16's range, headroom, the loss scaler, and what was found."""
+
+import math
+from collections.abc import Callable
 
 from amptui.base import units
 from amptui.diagnosis import activity, float16_verdicts
 from amptui.diagnosis.amp_answer import amp_answer
-from amptui.diagnosis.answer_words import age_words, measured_at
+from amptui.diagnosis.amp_finding import Grade
+from amptui.diagnosis.answer_words import SIGNS, age_words, measured_at
 from amptui.diagnosis.labels import precision_label
-from amptui.diagnosis.loss_scale import outlook
-from amptui.records.findings import Float16Window, is_old
+from amptui.diagnosis.loss_scale import outlook, scaler_sentence, scaler_state
+from amptui.records.findings import Float16Window, ParameterWindow, is_old
 from amptui.records.run import base_precision
+from amptui.telemetry.health import judge_window
+from amptui.telemetry.scaling import ScalerVerdict
+from amptui.telemetry.underflow import underflowing_share
 from amptui.telemetry.view import NumericsView, SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.panels import verdicts
 from amptui.tui.panels.phrases import (
     GAP,
     Block,
+    Gauge,
     Line,
     Phrase,
     Word,
+    end_of,
     fitting,
     fitting_lines,
+    flowed,
+    labelled,
     phrase,
     quiet,
     wrapped_phrases,
@@ -31,7 +41,7 @@ from amptui.tui.renderables.gauges import DIGIT_LINES, draw_digits
 from amptui.tui.renderables.plot import CurvePlot
 from amptui.tui.renderables.ribbon import draw_step_axis
 from amptui.tui.renderables.step_window import visible_window
-from amptui.tui.style import BOLD, Style
+from amptui.tui.style import BOLD, GRADE_STYLES, NO_VERDICT, VERDICT_SIGNS, Style
 
 NOTHING_YET = "no gradients measured yet"
 
@@ -56,14 +66,32 @@ _ROOMY = 20
 _MIN_CURVE, _MAX_CURVE = 6, 14
 """Lines of the headroom's curve, its title and axis included."""
 
+_DOUBLINGS = 16
+"""The range of the gauge: the doublings between 1 and the largest float16."""
+
+_LABEL_WIDTH = 9
+"""Room for ``gradients``."""
+
+_STEP_AT_STAKE = 1.0
+"""With less headroom than one doubling the scaler's next growth overflows."""
+
+_MAX_LINES = 4
+"""Lines of one sentence."""
+
+_SHARE_WIDTH = 9
+"""A column's head is ``subnormal`` at most, a share has seven cells."""
+
+_ALL_COLUMNS = 60
+"""With fewer cells two columns are left out, so that names have room."""
+
 
 def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
     """The scaler's state and the doublings to overflow."""
-    state = verdicts.state_words(view.numerics.scaler)
+    state = state_words(view.numerics.scaler)
     phrases = [Phrase((state,))] if state is not None else []
     if view.numerics.headroom is not None:
         label = "headroom in float16 " if view.numerics.hypothetical else "headroom "
-        words = (Word(label, Style.DIM), *verdicts.headroom_words(view.numerics))
+        words = (Word(label, Style.DIM), *headroom_words(view.numerics))
         phrases.append(Phrase(words, 1))
     return phrases
 
@@ -76,7 +104,9 @@ class NumericsPanel:
 
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         """The histogram first, the text beside or below it, and the curve if there is room."""
-        if not _anything(view.numerics):
+        numerics = view.numerics
+        measured = (numerics.window, numerics.headroom, numerics.measured_step, numerics.trace, numerics.xray)
+        if numerics.scaler.state == "unused" and all(value is None for value in measured):
             words = activity.waiting_words(view, silence=screen.lost or screen.silence)
             quiet(canvas, f"{NOTHING_YET}: {words}" if words else NOTHING_YET)
         elif canvas.width < _WIDE:
@@ -123,64 +153,48 @@ class NumericsPanel:
         draw_step_axis(canvas.rows(1 + rows), window=window)
 
 
-def _anything(numerics: NumericsView) -> bool:
-    """Whether there is anything to show yet."""
-    values = (numerics.window, numerics.headroom, numerics.measured_step, numerics.trace, numerics.xray)
-    return numerics.scaler.state != "unused" or any(value is not None for value in values)
-
-
 def _split(canvas: Canvas, width: int) -> tuple[Canvas, Canvas]:
     """The ``width`` left columns of ``canvas``, and those right of them."""
     return canvas.columns(0, width), canvas.columns(width + GAP)
 
 
 def _draw_window(canvas: Canvas, view: SessionView) -> None:
-    """A title that says whether float16 ran, above the histogram."""
+    """The histogram, below a title: of which step, precision and scale it is, and how old."""
     window = view.numerics.window
     if window is None:
         quiet(canvas, f"float16 gradients: {float16_verdicts.window_missing(view)}")
         return
-    write(canvas, 0, 0, fitting(_window_title(view, window), canvas.width))
-    draw_exponents(canvas.rows(1), window)
-
-
-def _window_title(view: SessionView, window: Float16Window) -> list[Phrase]:
-    """Of which step, precision and scale the histogram is, and how old."""
     at = float16_verdicts.at_scale(window.loss_scale, hypothetical=window.hypothetical)
-    age, cost = _age(view, window), float16_verdicts.window_cost(window)
     place = f"step {units.count(window.step)}"
     if base_precision(view.precision or "") != base_precision(window.precision):
         place += f" in {precision_label(window.precision)}"
-    return [
+    title = [
         phrase("float16 gradients", rank=3 if window.hypothetical else 1),
         phrase(at, Style.FP16 | BOLD),
         phrase(place, Style.DIM, 2),
-        *([Phrase((age,))] if age is not None else []),
-        *([phrase(cost, Style.DIM, 4)] if cost else []),
     ]
-
-
-def _age(view: SessionView, window: Float16Window) -> Word | None:
-    """``measuring …``, or that it is old; nothing of one that is fresh."""
     if activity.newest(view, "histogram") is not None:
-        return Word(float16_verdicts.MEASURING, Style.STRONG)
-    if not is_old(window.step, window.loss_scale, now=view.step, scale_now=view.scaler.scale):
-        return None
-    return Word(age_words(view.step - window.step), Style.WARNING)
+        title.append(phrase(float16_verdicts.MEASURING, Style.STRONG))
+    elif is_old(window.step, window.loss_scale, now=view.step, scale_now=view.scaler.scale):
+        title.append(phrase(age_words(view.step - window.step), Style.WARNING))
+    if cost := float16_verdicts.window_cost(window):
+        title.append(phrase(cost, Style.DIM, 4))
+    write(canvas, 0, 0, fitting(title, canvas.width))
+    draw_exponents(canvas.rows(1), window)
 
 
 def _draw_headroom(canvas: Canvas, numerics: NumericsView) -> int:
     """The headroom in large digits above its gauge; return the number of lines."""
-    canvas.text(0, 0, f"headroom {verdicts.at_which_scale(numerics).text}", Style.DIM)
+    canvas.text(0, 0, f"headroom {_at_which_scale(numerics)}", Style.DIM)
     value = units.doublings(numerics.headroom)
-    words = verdicts.headroom_words(numerics)
+    words = headroom_words(numerics)
     if set(value) <= set("0123456789.-"):
         x = draw_digits(canvas, 0, 1, value, words[0].style)
         canvas.text(x + 1, DIGIT_LINES, "doublings to overflow", Style.DIM)
     else:
         write(canvas, 0, DIGIT_LINES, [Phrase(words)])
-    gauge = verdicts.headroom_gauge(numerics, min(2, canvas.width // 16) * verdicts.DOUBLINGS)
-    lines: list[Line] = [[Phrase((gauge,))], [Phrase(verdicts.least_words(numerics))]]
+    gauge = _headroom_gauge(numerics, min(2, canvas.width // 16) * _DOUBLINGS)
+    lines: list[Line] = [[Phrase((gauge,))], [Phrase(_least_words(numerics))]]
     lines += wrapped_phrases(outlook(numerics.outlook), Style.TEXT, canvas.width)
     write_lines(canvas, 2 + DIGIT_LINES, lines)
     return 3 + DIGIT_LINES + len(lines)
@@ -188,7 +202,7 @@ def _draw_headroom(canvas: Canvas, numerics: NumericsView) -> int:
 
 def _all_blocks(view: SessionView, width: int) -> list[Block]:
     return [
-        verdicts.headroom(view.numerics, width, beside=view.numerics.window),
+        _headroom_block(view.numerics, width),
         *_now_blocks(view.numerics, width),
         *_finding_blocks(view, width),
     ]
@@ -196,7 +210,7 @@ def _all_blocks(view: SessionView, width: int) -> list[Block]:
 
 def _now_blocks(numerics: NumericsView, width: int) -> list[Block]:
     """The state of the newest steps."""
-    return [verdicts.scaler(numerics.scaler, width), verdicts.gradients(numerics, width)]
+    return [_scaler_block(numerics.scaler, width), _gradients_block(numerics, width)]
 
 
 def _finding_blocks(view: SessionView, width: int) -> list[Block]:
@@ -204,21 +218,169 @@ def _finding_blocks(view: SessionView, width: int) -> list[Block]:
     numerics, answer = view.numerics, amp_answer(view)
     window, trace, xray = numerics.window, numerics.trace, numerics.xray
     blocks: list[Block] = []
+
+    def add(label: str, grade: Grade, text: str, about: str, rank: int) -> None:
+        """With the sign that the answer on AMP gives it, and the step it is about."""
+        sign, style = SIGNS[grade], GRADE_STYLES[grade]
+        text_style = style if grade in ("warning", "error") else int(Style.TEXT)
+        lines = _prose(f" {text} ({about})", text_style, width, Word(sign, style))
+        blocks.append(Block(_beside(label, lines), rank))
+
     if window is not None:
-        grade, text = answer.grade("float16", window.step), float16_verdicts.window_facts(window)
-        about = measured_at(window.step, window.precision)
-        blocks.append(verdicts.finding("float16", grade, text, width, rank=3, about=about))
-        blocks += verdicts.worst(window, width)
+        at, text = measured_at(window.step, window.precision), float16_verdicts.window_facts(window)
+        add("float16", answer.grade("float16", window.step), text, at, 3)
+        blocks += _worst_blocks(window, width)
     if trace is not None:
-        grade, text = answer.grade("forward", trace.step), float16_verdicts.trace_verdict(trace).text
-        about = measured_at(trace.step, trace.precision)
-        blocks.append(verdicts.finding("trace", grade, text, width, rank=4, about=about))
+        at, text = measured_at(trace.step, trace.precision), float16_verdicts.trace_verdict(trace).text
+        add("trace", answer.grade("forward", trace.step), text, at, 4)
     if xray is not None:
-        grade, text = answer.grade("agreement", xray.step), float16_verdicts.xray_verdict(xray).text
-        about = measured_at(xray.step, xray.precision, xray.loss_scale)
-        blocks.append(verdicts.finding("X-ray", grade, text, width, rank=5, about=about))
+        at = measured_at(xray.step, xray.precision, xray.loss_scale)
+        add("X-ray", answer.grade("agreement", xray.step), float16_verdicts.xray_verdict(xray).text, at, 5)
     return blocks
 
 
 def _write_blocks(canvas: Canvas, blocks: list[Block]) -> None:
     write_lines(canvas, 0, fitting_lines(blocks, canvas.height))
+
+
+# ------------------------------------------------------------------------------------- in words
+
+
+def state_words(verdict: ScalerVerdict) -> Word | None:
+    """``✔ no overflow``; None while no loss scaler is in use."""
+    if verdict.state == "unused":
+        return None
+    sign, style = VERDICT_SIGNS[verdict.severity]
+    if verdict.is_past or (verdict.severity == "info" and verdict.state != "healthy"):
+        sign, style = NO_VERDICT
+    return Word(f"{sign} {scaler_state(verdict)}", style if style == Style.TEXT else style | BOLD)
+
+
+def _headroom_style(numerics: NumericsView) -> int:
+    """Green with room for the next doubling, a warning without it, an error if float16 overflows.
+
+    Not green where gradients underflow: much room is no good sign then.
+    """
+    headroom, window = numerics.headroom, numerics.window
+    if headroom is None:
+        return Style.DIM
+    if not headroom >= 0:
+        return Style.ERROR | BOLD
+    if headroom < _STEP_AT_STAKE:
+        return Style.WARNING | BOLD
+    underflows = window is not None and judge_window(window).state in ("underflows", "all zero")
+    return (Style.TEXT if underflows else Style.GOOD) | BOLD
+
+
+def headroom_words(numerics: NumericsView) -> tuple[Word, ...]:
+    """``3.2 doublings``, or that NaN and Inf leave none."""
+    headroom, style = numerics.headroom, _headroom_style(numerics)
+    if headroom is not None and not math.isfinite(headroom):
+        return (Word("none", style), Word(": NaN or Inf"))
+    unit = Word(" doublings" if headroom is not None else "", Style.DIM)
+    return Word(units.doublings(headroom), style), unit
+
+
+def _headroom_gauge(numerics: NumericsView, width: int) -> Gauge:
+    """The fraction of ``_DOUBLINGS`` that is left; empty if float16 overflows."""
+    headroom = numerics.headroom
+    fraction = None if headroom is None else max(0.0, headroom / _DOUBLINGS)
+    return Gauge(width, fraction, _headroom_style(numerics), "full")
+
+
+def _at_which_scale(numerics: NumericsView) -> str:
+    """``at scale 65,536``, or ``if in float16 at 65,536``."""
+    scale = numerics.headroom_scale
+    return "" if scale is None else float16_verdicts.at_scale(scale, hypothetical=numerics.hypothetical)
+
+
+def _least_words(numerics: NumericsView) -> tuple[Word, ...]:
+    if numerics.min_headroom is None:
+        return ()
+    return (Word(float16_verdicts.least_headroom(numerics), Style.DIM),)
+
+
+def _headroom_block(numerics: NumericsView, width: int) -> Block:
+    """Value, gauge and least, then the next change of the scale.
+
+    With its own scale where the histogram beside it is at another one.
+    """
+    window, phrases = numerics.window, [Phrase(headroom_words(numerics))]
+    if window is not None and window.loss_scale != numerics.headroom_scale:
+        phrases += [phrase(at, Style.DIM)] if (at := _at_which_scale(numerics)) else []
+    phrases.append(Phrase((_headroom_gauge(numerics, _DOUBLINGS),)))
+    if least := _least_words(numerics):
+        phrases.append(Phrase(least))
+    flow = flowed(phrases, width - _LABEL_WIDTH - GAP)
+    return Block(_beside("headroom", flow + _prose(outlook(numerics.outlook), Style.TEXT, width)), 0)
+
+
+def _scaler_block(verdict: ScalerVerdict, width: int) -> Block:
+    """State and sentence."""
+    state = state_words(verdict)
+    if state is None:
+        lines = _prose("not used", Style.DIM, width)
+    else:
+        lines = _prose(f"  {scaler_sentence(verdict)}", Style.TEXT, width, state)
+    return Block(_beside("scaler", lines), 1, min(2, len(lines)))
+
+
+def _gradients_block(numerics: NumericsView, width: int) -> Block:
+    """Norm, maximum and number of non-finite elements, of the newest measured step."""
+    nonfinite = numerics.nonfinite_gradients
+    bad = Style.ERROR | BOLD
+    phrases = [
+        labelled(name, units.loss(value), style=Style.TEXT if value is None or math.isfinite(value) else bad)
+        for name, value in (("norm", numerics.grad_norm), ("max", numerics.grad_max))
+    ]
+    phrases += [
+        labelled("NaN/Inf", units.count(nonfinite), style=bad if nonfinite else Style.TEXT),
+        phrase(f"step {units.count(numerics.measured_step)}", Style.DIM),
+    ]
+    lines = flowed(phrases, width - _LABEL_WIDTH - GAP)
+    return Block(_beside("gradients", lines), 2, len(lines))
+
+
+def _worst_blocks(window: Float16Window, width: int) -> list[Block]:
+    """The parameters that lose most in float16: the share of the norm, and of the nonzero elements."""
+    if not window.worst:
+        return []
+    columns = _COLUMNS if width >= _ALL_COLUMNS else (_COLUMNS[0], _COLUMNS[-1])
+    head = "".join(f"{name:>{_SHARE_WIDTH}} " for name, _, _ in columns)
+    lines = [[phrase(f"{head} worst parameters", Style.DIM)]]
+    for parameter in window.worst:
+        shares = [
+            Word(f"{units.share(share, 1):>{_SHARE_WIDTH}} ", style if share else Style.DIM)
+            for share, style in ((share_of(parameter), style) for _, share_of, style in columns)
+        ]
+        name = end_of(parameter.name, width - len(head) - 1)
+        lines.append([Phrase((*shares, Word(f" {name}")))])
+    return [Block(lines, 6, 2)]
+
+
+def _of_nonzero(count: int, parameter: ParameterWindow) -> float | None:
+    nonzero = parameter.elements - parameter.zeros
+    return count / nonzero if nonzero > 0 else None
+
+
+_COLUMNS: tuple[tuple[str, Callable[[ParameterWindow], float | None], int], ...] = (
+    ("underflow", underflowing_share, Style.WARNING),
+    ("flushed", lambda parameter: _of_nonzero(parameter.flushed, parameter), Style.WARNING),
+    ("subnormal", lambda parameter: _of_nonzero(parameter.subnormal, parameter), Style.TEXT),
+    ("overflow", lambda parameter: _of_nonzero(parameter.overflowing, parameter), Style.ERROR | BOLD),
+)
+"""The share of a parameter's norm that underflows; what float16 does to its nonzero elements; the style."""
+
+
+def _prose(text: str, style: int, width: int, *head: Word) -> list[Line]:
+    """``text`` wrapped beside a label, behind ``head``; a cell is kept free for the sign that it was cut."""
+    return wrapped_phrases(text, style, width - _LABEL_WIDTH - GAP - 1, lines=_MAX_LINES, head=head)
+
+
+def _beside(label: str, lines: list[Line]) -> list[Line]:
+    """``lines`` behind a dim label, those after the first indented as much."""
+    labels = [label, *[""] * (len(lines) - 1)]
+    return [
+        [phrase(f"{name:<{_LABEL_WIDTH}}", Style.DIM, -1), *line]
+        for name, line in zip(labels, lines, strict=True)
+    ]

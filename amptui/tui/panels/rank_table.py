@@ -32,9 +32,14 @@ from amptui.tui.panels.phrases import (
     write_lines,
 )
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.panels.step_time_breakdown import segments
-from amptui.tui.renderables.gauges import draw_stack
-from amptui.tui.renderables.rank_strips import draw_percentiles, draw_rank_axis, draw_strip, strip_text
+from amptui.tui.renderables.gauges import (
+    draw_percentiles,
+    draw_rank_axis,
+    draw_stack,
+    draw_strip,
+    segments,
+    strip_text,
+)
 from amptui.tui.style import BOLD, VERDICT_SIGNS, Style
 
 NO_SAMPLE = "no numbers of the ranks yet"

@@ -5,6 +5,7 @@ from amptui.diagnosis.loss_scale import NEVER_USED, idle_words, last_change
 from amptui.records.run import MIN_SOUND_SCALE
 from amptui.telemetry.view import ScalerView, SessionView
 from amptui.tui.canvas import Canvas
+from amptui.tui.panels.numerics_panel import headroom_words, state_words
 from amptui.tui.panels.phrases import (
     Gauge,
     Line,
@@ -18,7 +19,6 @@ from amptui.tui.panels.phrases import (
     write_lines,
 )
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.panels.verdicts import headroom_words, state_words
 from amptui.tui.renderables.plot import CurvePlot
 from amptui.tui.renderables.step_window import GUTTER, visible_window
 from amptui.tui.style import Style, precision_style

@@ -1,17 +1,35 @@
 """The speed of training: samples a second over the run, the time of a step, and where it goes."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
 from amptui.base import units
-from amptui.diagnosis.speed import EMULATED, NO_STEPS
-from amptui.diagnosis.tensor_cores import mfu_words, rate_words
+from amptui.diagnosis.bottleneck import bound_words, evidence, limit_beside
+from amptui.diagnosis.labels import precision_glyph, precision_label, signed_label
+from amptui.diagnosis.speed import EMULATED, NO_STEPS, result_of_the_pair
+from amptui.diagnosis.tensor_cores import flops_hints, flops_line, mfu_words, rate_words
 from amptui.records.run import is_emulated
-from amptui.telemetry.view import SessionView
+from amptui.telemetry.view import PrecisionTiming, SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.panels import ab_comparison, step_time_breakdown
-from amptui.tui.panels.phrases import Phrase, Word, phrase, quiet, write_folded
+from amptui.tui.panels import ab_comparison
+from amptui.tui.panels.phrases import (
+    Block,
+    Line,
+    Phrase,
+    Word,
+    fitting_lines,
+    phrase,
+    quiet,
+    wrapped_phrases,
+    write_folded,
+    write_lines,
+)
 from amptui.tui.panels.screen_state import ScreenState
+from amptui.tui.renderables.gauges import draw_stack, segments
 from amptui.tui.renderables.plot import CurvePlot
 from amptui.tui.renderables.step_window import visible_window
-from amptui.tui.style import BOLD, Style
+from amptui.tui.style import BOLD, NO_VERDICT, VERDICT_SIGNS, Style, precision_style
 
 _LARGE = (74, 16)
 """With fewer columns or lines there is no room for the time breakdown below the curve."""
@@ -65,16 +83,141 @@ class ThroughputPanel:
         self._plot.draw(canvas.rows(0, rows), view.samples_rate, window=window, switches=view.switches)
 
 
-def _draw_timing(canvas: Canvas, view: SessionView) -> int:
-    """Draw it at the bottom of ``canvas``; return the number of lines, with a blank one above it."""
-    if canvas.width < _LARGE[0] or canvas.height < _LARGE[1] or not view.timings:
-        return 0
-    foot = canvas.height - _MIN_CURVE - 1
-    return 1 + step_time_breakdown.draw(canvas.rows(canvas.height - foot), view)
-
-
 def draw_line(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
     """Samples a second in the style of the current precision, and the time of a step."""
     samples = f"{units.rate(view.samples_per_second, 'samples'):<16}"
     rate = phrase(samples, ab_comparison.steady_style(view) | BOLD)
     write_folded(canvas, "throughput", [rate, _step_time(view), *_emulated(view)])
+
+
+# ------------------------------------------------------------------------ where a step's time goes
+
+_LABEL_WIDTH = 9
+"""A precision's glyph and ``device``, and a blank."""
+
+_TOTAL_WIDTH = 9
+"""A blank and ``3.91 ms``, right-aligned."""
+
+_COLUMN_GAP = 4
+"""Blanks before each column of the legend and the table."""
+
+_INDENT = 2
+
+_MAX_LINES = 3
+"""Lines of one sentence."""
+
+_BOUND_SIGNS = {
+    "compute": VERDICT_SIGNS["info"],
+    "input": VERDICT_SIGNS["warning"],
+    "launch": VERDICT_SIGNS["warning"],
+}
+
+
+_FILLS = {"input": "░i", "forward": "█F", "backward": "▓B", "clip": "▞c", "optimizer": "▒o"}
+"""What fills the cells of each part of a step, with UTF-8 and without: all have the precision's style."""
+
+
+class _Row(NamedTuple):
+    """One bar: a precision's parts on one clock."""
+
+    precision: str
+    clock: str
+    """``host`` or ``device``."""
+    seconds: Mapping[str, float]
+
+
+def _draw_timing(canvas: Canvas, view: SessionView) -> int:
+    """Draw where a step's time goes below the curve; return the lines taken, with a blank one above them.
+
+    Bars and legend matter most, then the verdicts on the current precision and on those compared, then the
+    table.
+    """
+    if canvas.width < _LARGE[0] or canvas.height < _LARGE[1] or not view.timings:
+        return 0
+    area, rows = canvas.rows(_MIN_CURVE + 1), [row for timing in view.timings for row in _rows(timing)]
+    steps = ", ".join(f"{units.count(it.steps)} {precision_label(it.precision)}" for it in view.timings)
+    title = [phrase("where a step's time goes"), phrase(f"medians of {steps} steps", Style.DIM, 1)]
+    names = [f"{' ' * _COLUMN_GAP}{fill[canvas.ascii_only]} {part}" for part, fill in _FILLS.items()]
+    legend = [phrase(" " * _LABEL_WIDTH + "".join(names))]  # the columns of the table are below it
+    labels, table = list[Line](), list[Line]()
+    for row in rows:
+        glyph = Word(f"{precision_glyph(row.precision)} ", precision_style(row.precision))
+        label = (glyph, Word(f"{row.clock:<{_LABEL_WIDTH - 2}}", Style.DIM))
+        cells = ""
+        for part in _FILLS:
+            seconds = "–" if part not in row.seconds else units.milliseconds(row.seconds[part])
+            cells += f"{seconds:>{_COLUMN_GAP + 2 + len(part)}}"
+        labels.append([Phrase(label)])
+        table.append([Phrase((*label, Word(cells)))])
+    picture = [title, *labels, legend]
+    blocks = [
+        Block(picture, 0, len(picture)),
+        Block(table, 9, len(table)),
+        Block([[]], 8),
+        *(_verdict(timing, view, canvas.width) for timing in view.timings),
+        *_rates(view, canvas.width),
+    ]
+    lines = fitting_lines(blocks, area.height)
+    top = area.height - len(lines)
+    write_lines(area, top, lines)
+    if len(picture) <= area.height:
+        _draw_bars(area.rows(top + 1, len(rows)), rows)
+    return 1 + len(lines)
+
+
+def _rates(view: SessionView, width: int) -> list[Block]:
+    """What each precision's operations come to, and what holds AMP's back."""
+    rates = [(line, Style.TEXT, 5) for flops in view.flops if (line := flops_line(flops))]
+    hints = [(line, Style.DIM, 6) for line in flops_hints(view.flops)]
+    blocks = []
+    for text, style, rank in (*rates, *hints):
+        lines = wrapped_phrases(text, style, width, lines=_MAX_LINES)
+        blocks.append(Block(lines, rank, len(lines)))
+    return blocks
+
+
+def _rows(timing: PrecisionTiming) -> list[_Row]:
+    """The host's clock and below it the device's, if there is one."""
+    on_host: dict[str, float] = {phase.name: phase.host_seconds for phase in timing.phases}
+    on_device: dict[str, float] = {
+        phase.name: phase.device_seconds for phase in timing.phases if phase.device_seconds is not None
+    }
+    clocks = (("host", on_host), ("device", on_device))
+    return [_Row(timing.precision, clock, seconds) for clock, seconds in clocks if seconds]
+
+
+def _draw_bars(canvas: Canvas, rows: Sequence[_Row]) -> None:
+    """A line each, followed by its sum. The longest step fills the width: faster ones are shorter."""
+    longest = max(sum(row.seconds.values()) for row in rows)
+    room = max(0, canvas.width - _LABEL_WIDTH - _TOTAL_WIDTH)
+    for y, row in enumerate(rows):
+        parts = [part for part in _FILLS if part in row.seconds]
+        cells = segments([row.seconds[part] for part in parts], longest, room)
+        signs, style = [_FILLS[part][canvas.ascii_only] for part in parts], precision_style(row.precision)
+        stack = ((count, sign, style) for count, sign in zip(cells, signs, strict=True))
+        draw_stack(canvas, _LABEL_WIDTH, y, stack)
+        total = units.milliseconds(sum(row.seconds.values()))
+        canvas.text(_LABEL_WIDTH + room, y, total, width=_TOTAL_WIDTH, align="right")
+
+
+def _verdict(timing: PrecisionTiming, view: SessionView, width: int) -> Block:
+    """``▲ AMP fp16  ✔ compute-bound: ...``, and what another precision can gain."""
+    sign, style = _BOUND_SIGNS.get(timing.bound, NO_VERDICT)
+    bound = bound_words(timing, ranks=view.world_size)
+    head = (
+        Word(signed_label(timing.precision), precision_style(timing.precision) | BOLD),
+        Word(f"  {sign}", style | BOLD),
+    )
+    why = evidence(timing) or "too few steps timed yet"
+    text = f" {bound}: {why}" if bound else f" {why}"
+    width -= _INDENT
+    first, *others = wrapped_phrases(text, Style.TEXT, width, lines=_MAX_LINES, head=head)
+    pair, comparison = result_of_the_pair(view), view.comparison
+    if pair is not None:  # the measured ratio in place of the running one
+        comparison = replace(comparison, speedup=pair.speedup)
+    gain = limit_beside(timing, view.timings, comparison, ranks=view.world_size)
+    limit = wrapped_phrases(gain, Style.DIM, width, lines=_MAX_LINES)
+    lines = [first, *([Phrase((Word(" " * _INDENT), *text.words))] for (text,) in [*others, *limit])]
+    order = (view.precision, view.comparison.baseline, view.comparison.low)
+    rank = 1 + (order.index(timing.precision) if timing.precision in order else len(order))
+    return Block(lines, rank, len(lines))

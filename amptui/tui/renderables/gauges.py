@@ -1,10 +1,16 @@
-"""Drawings in a line or three: bars, large digits, a ratio with its interval, and a stack of parts."""
+"""Drawings in a line or three: bars, large digits, a ratio with its interval, curves and strips of blocks."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
+from itertools import accumulate, pairwise
 
 from amptui.tui.canvas import Canvas, Rect
-from amptui.tui.style import Style
+from amptui.tui.style import BOLD, Style
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+_ASCII_BLOCKS = "_.-=^"
+_ASCII_LEVELS = "_.-=+*%#"
+"""The same for terminals without UTF-8: of a curve, and of a strip of ranks."""
 
 DIGIT_LINES = 3
 """Lines of a large digit."""
@@ -100,7 +106,12 @@ def draw_interval(canvas: Canvas, ratio: float, low: float | None, high: float |
         canvas.text(start, 0, "←" if math.log(low) * scale < -half - 1 else "├", style)
         canvas.text(stop, 0, "→" if math.log(high) * scale > half + 1 else "┤", style)
     canvas.text(half + _offset(ratio, scale, half), 0, "●", style)
-    _draw_axis_labels(canvas, span, half)
+    # Label both ends and the middle of the axis; of a short one the middle only.
+    left, right = f"{1 / span:.2f}×", f"{span:.2f}×"
+    canvas.text(half, 1, "1×", Style.DIM)
+    if half >= len(left) + _MIN_LABEL_GAP and half + 1 >= len("1×") + _MIN_LABEL_GAP + len(right):
+        canvas.text(0, 1, left, Style.DIM)
+        canvas.text(2 * half + 1 - len(right), 1, right, Style.DIM)
 
 
 def _offset(ratio: float, scale: float, half: int) -> int:
@@ -108,17 +119,152 @@ def _offset(ratio: float, scale: float, half: int) -> int:
     return max(-half, min(half, round(math.log(ratio) * scale)))
 
 
-def _draw_axis_labels(canvas: Canvas, span: float, half: int) -> None:
-    """Label both ends and the middle of the axis; of a short one the middle only."""
-    low, high = f"{1 / span:.2f}×", f"{span:.2f}×"
-    canvas.text(half, 1, "1×", Style.DIM)
-    if half >= len(low) + _MIN_LABEL_GAP and half + 1 >= len("1×") + _MIN_LABEL_GAP + len(high):
-        canvas.text(0, 1, low, Style.DIM)
-        canvas.text(2 * half + 1 - len(high), 1, high, Style.DIM)
-
-
 def draw_stack(canvas: Canvas, x: int, y: int, parts: Iterable[tuple[int, str, int]]) -> None:
     """Draw parts side by side from column ``x`` of line ``y``: how many cells, of what sign and style."""
     for cells, sign, style in parts:
         canvas.fill(Rect(x, y, cells, 1), sign, style)
         x += cells
+
+
+def segments(parts: Sequence[float], whole: float, width: int) -> list[int]:
+    """The cells of each of ``parts`` in a bar of which ``whole`` fills ``width`` cells.
+
+    Their edges are rounded, not their lengths, so that the bar is as long as their sum.
+    """
+    if whole <= 0 or width <= 0:
+        return [0] * len(parts)
+    edges = [0, *(min(width, round(end / whole * width)) for end in accumulate(parts))]
+    return [stop - start for start, stop in pairwise(edges)]
+
+
+def draw_sparkline(
+    canvas: Canvas, x: int, y: int, width: int, values: Sequence[float | None], style: int
+) -> None:
+    """Draw ``values``, oldest first, as blocks that end at column ``x + width``: each cell the mean of some.
+
+    The lowest cell is the lowest block and the highest the highest; a flat curve lies in the middle. A value
+    of None was not measured and leaves its cell blank if it is alone there. A cell without a finite value is
+    marked.
+    """
+    blocks = _ASCII_BLOCKS if canvas.ascii_only else BLOCKS
+    cells = max(0, min(width, len(values)))
+    edges = [cell * len(values) // cells for cell in range(cells + 1)] if cells else []
+    means = [_mean(values[start:end]) for start, end in pairwise(edges)]
+    finite = [mean for mean in means if mean is not None and math.isfinite(mean)]
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
+    for column, mean in enumerate(means, x + width - cells):
+        if mean is None:
+            continue
+        if not math.isfinite(mean):
+            canvas.text(column, y, "×", Style.ERROR | BOLD)
+            continue
+        level = (len(blocks) - 1) // 2
+        if high > low:
+            # Halves: the difference may be larger than any float.
+            share = (mean / 2 - low / 2) / (high / 2 - low / 2)
+            level = min(len(blocks) - 1, int(share * len(blocks)))
+        canvas.text(column, y, blocks[level], style)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Of the finite values; NaN if the others are not finite; None if there is none."""
+    measured = [value for value in values if value is not None]
+    finite = [value for value in measured if math.isfinite(value)]
+    if finite:
+        return sum(value / len(finite) for value in finite)  # the sum of the largest floats would overflow
+    return math.nan if measured else None
+
+
+# ----------------------------------------------------------------------------- many ranks in one line
+
+_MAX_RANK_CELLS = 3
+"""A rank is at most so wide."""
+
+_TOP_MEDIANS = 1.5, 3.0
+"""The height of a strip in medians: equal ranks make a calm line below the top, one outlier no flat line."""
+
+
+def _rank_cells(ranks: int, width: int) -> float:
+    """The cells of one rank in a strip of ``width``: 1, 2 or 3, or below 1 where a cell is for several."""
+    return float(min(_MAX_RANK_CELLS, width // ranks)) if ranks <= width else 1 / -(-ranks // width)
+
+
+def draw_strip(
+    canvas: Canvas,
+    x: int,
+    y: int,
+    width: int,
+    values: Sequence[float | None],
+    *,
+    marked: Collection[int],
+    lowest: bool = False,
+) -> None:
+    """Draw a bar for each value, its height from 0 on.
+
+    Where the values do not fit, a cell is for several and has their largest, or their ``lowest``. ``marked``
+    are the places of values to be drawn as warnings. A value that was not measured is a blank.
+    """
+    if not values or width <= 0:
+        return
+    rank_cells = _rank_cells(len(values), width)
+    group, cells = max(1, round(1 / rank_cells)), max(1, int(rank_cells))
+    extreme = min if lowest else max
+    extremes: list[float | None] = []
+    for start in range(0, len(values), group):
+        measured_values = [value for value in values[start : start + group] if value is not None]
+        extremes.append(extreme(measured_values, default=None))
+    bars = [bar * cells for bar in strip_text(extremes, ascii_only=canvas.ascii_only, top=_top(values))]
+    canvas.text(x, y, "".join(bars))
+    for place in {place // group for place in marked}:
+        canvas.text(x + place * cells, y, bars[place], Style.WARNING | BOLD)
+
+
+def strip_text(values: Sequence[float | None], *, ascii_only: bool, top: float | None = None) -> list[str]:
+    """One cell for each value, for a strip within a line of words; ``top`` is the value of a full one."""
+    top = _top(values) if top is None else top
+    levels = _ASCII_LEVELS if ascii_only else BLOCKS
+    bars = []
+    for value in values:
+        level = round(value / top * len(levels)) - 1 if value is not None and top > 0 else 0
+        bars.append(" " if value is None else levels[max(0, min(len(levels) - 1, level))])
+    return bars
+
+
+def _top(values: Sequence[float | None]) -> float:
+    """The value of a full cell."""
+    numbers = sorted([value for value in values if value is not None])
+    median = numbers[len(numbers) // 2] if numbers else 0.0
+    low, high = (medians * median for medians in _TOP_MEDIANS)
+    return max(low, min(numbers[-1], high)) if median > 0 else max(numbers, default=0.0)
+
+
+def draw_rank_axis(canvas: Canvas, x: int, y: int, width: int, ranks: int) -> None:
+    """Number the ranks below a strip: the first, the last, and what fits between them."""
+    if ranks <= 0 or width <= 0:
+        return
+    rank_cells = _rank_cells(ranks, width)
+    last = str(ranks - 1)
+    end = x + int((ranks - 1) * rank_cells)
+    steps = (*(1 << power for power in range(10)), 1 << 62)
+    step = next(step for step in steps if step * rank_cells > len(last) + 1)
+    for rank in range(0, ranks - 1, step):
+        at = x + int(rank * rank_cells)
+        if at + len(str(rank)) < end:
+            canvas.text(at, y, str(rank), Style.DIM)
+    canvas.text(end, y, last, Style.DIM)
+
+
+def draw_percentiles(canvas: Canvas, x: int, y: int, width: int, values: Sequence[float]) -> None:
+    """Draw ``╶──━━┿━━────╴``: from the least to the most thin, from the 10th to the 90th percentile thick.
+
+    ``values`` are the 0th, 10th, 50th, 90th and 100th; the axis goes from 0 to the last of them.
+    """
+    top = values[-1]
+    if top <= 0 or width <= 0:
+        return
+    low, tenth, middle, ninetieth, high = (
+        x + min(width - 1, int(value / top * (width - 1))) for value in values
+    )
+    canvas.fill(Rect(low, y, high - low + 1, 1), "─", Style.DIM)
+    canvas.fill(Rect(tenth, y, ninetieth - tenth + 1, 1), "━", Style.TEXT)
+    canvas.text(middle, y, "┼", Style.STRONG)

@@ -26,7 +26,7 @@ from amptui.tui.panels.phrases import (
     write_right,
 )
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.renderables.sparkline import draw_sparkline
+from amptui.tui.renderables.gauges import draw_sparkline
 from amptui.tui.run_list.entry import RemovalPlan, RowState, RunEntry, RunRow
 from amptui.tui.style import BOLD, Style, precision_style
 

@@ -12,10 +12,16 @@ from amptui.records.findings import Float16Window
 from amptui.telemetry.view import EMPTY_SERIES, PrecisionSwitch, Series
 from amptui.tui.canvas import Canvas
 from amptui.tui.renderables.float16_histogram import draw_exponents
-from amptui.tui.renderables.gauges import DIGIT_LINES, draw_bar, draw_digits, draw_interval, draw_progress
+from amptui.tui.renderables.gauges import (
+    DIGIT_LINES,
+    draw_bar,
+    draw_digits,
+    draw_interval,
+    draw_progress,
+    draw_sparkline,
+)
 from amptui.tui.renderables.plot import CurvePlot
 from amptui.tui.renderables.ribbon import draw_ribbon, draw_step_axis
-from amptui.tui.renderables.sparkline import draw_sparkline
 from amptui.tui.renderables.step_window import GUTTER, Window
 from amptui.tui.style import Style
 from tests.telemetry import record_samples

@@ -12,7 +12,6 @@ from amptui.tui.canvas import Canvas
 from amptui.tui.renderables.float16_histogram import LEGEND_LINES, MARGIN, draw_exponents, width_beside
 from amptui.tui.renderables.gauges import INTERVAL_LINES, draw_bar, draw_interval, draw_progress
 from amptui.tui.renderables.ribbon import draw_ribbon, draw_step_axis
-from amptui.tui.renderables.sparkline import cell_levels
 from amptui.tui.renderables.step_window import GUTTER, Window
 from amptui.tui.style import Style
 from tests.tui.renderables.drawings import EVERYWHERE, exponents
@@ -154,29 +153,3 @@ def test_every_exponent_has_a_bar_beside_other_panels(width: int, others: int) -
     assert wanted <= max(width - others, GUTTER + MARGIN + 50)
     full = drawn(EVERYWHERE, wanted)
     assert all(height > 0 for height in bars(full))
-
-
-# ---------------------------------------------------------------------------------- sparklines
-
-
-VALUES = st.lists(st.none() | st.floats(), max_size=60)
-
-
-@given(VALUES, st.integers(0, 40), st.integers(2, 8))
-def test_the_levels_of_any_series_fit(values: list[float | None], width: int, levels: int) -> None:
-    cells = cell_levels(values, width, levels)
-    assert len(cells) == min(width, len(values))
-    assert all(level is None or -1 <= level < levels for level in cells)
-    assert all((level is None) == (value is None) for level, value in zip(cells, values, strict=False)) or (
-        len(cells) < len(values)
-    )
-
-
-@given(st.lists(st.floats(-1e300, 1e300), min_size=2, max_size=8))
-def test_a_greater_value_never_lies_lower(values: list[float]) -> None:
-    levels = cell_levels(values, 8, 8)
-    for one, level in zip(values, levels, strict=True):
-        for other, other_level in zip(values, levels, strict=True):
-            assert level is not None
-            assert other_level is not None
-            assert one > other or level <= other_level
