@@ -159,12 +159,6 @@ def test_ssh_asks_on_the_terminal_before_the_screen_opens(
         stop(run)
 
 
-def relayed(**fields: object) -> str:
-    """The line that `amptui relay` writes first."""
-    facts = {"amptui-relay": True, "version": __version__, "protocol": FORM, "folder": "/there/run"}
-    return json.dumps(facts | fields)
-
-
 def test_a_forged_run_writes_nothing_here(box: RemoteMachine, tmp_path: Path) -> None:
     """The machine names a folder that is here as well, and says what would disturb a terminal."""
     victim = tmp_path / "victim"
@@ -176,7 +170,9 @@ def test_a_forged_run_writes_nothing_here(box: RemoteMachine, tmp_path: Path) ->
         RunFailed(time=2.0, step=0, error=f"{title} error", traceback=title),
     )
     hello = hello_line({"version": title, "pid": os.getpid(), "run_dir": str(victim)}).decode()
-    lines = [relayed(folder=str(victim), run=f"{title}'; touch x"), hello.strip(), *map(codec.dumps, records)]
+    facts = {"amptui-relay": True, "version": __version__, "protocol": FORM, "folder": str(victim)}
+    header = json.dumps(facts | {"run": f"{title}'; touch x"})
+    lines = [header, hello.strip(), *map(codec.dumps, records)]
     (tmp_path / "lines").write_text("".join(f"{line}\n" for line in lines))
     with (
         box.installed(f"cat {shlex.quote(str(tmp_path / 'lines'))}"),
