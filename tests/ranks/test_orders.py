@@ -2,7 +2,7 @@
 
 import random
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import pytest
@@ -136,7 +136,7 @@ class Rank:
     def is_something_wanted(self) -> bool:
         return bool(self.ranks.wanted)
 
-    def compose(self) -> Mapping[str, Any]:
+    def compose(self) -> Order:
         return self.ranks.wanted[0]
 
     def voided(self) -> None:
@@ -183,11 +183,11 @@ class Ranks:
         turn_seconds = draw.choice([0.0001, 0.01, 0.5])
         self.turns = Turns(draw)
         self.board: Any = TurningBoard(self.turns)
-        self.wanted: list[dict[str, Any]] = []
+        self.wanted: list[Order] = []
         for number in range(1, wants + 1):
             if draw.random() < 0.3:
-                self.wanted += [{"pause": True}, {"pause": False}]
-            self.wanted.append({"probes": number})
+                self.wanted += [Order(pause=True), Order(pause=False)]
+            self.wanted.append(Order(probes=number))
         self.clock: Callable[[], float] = lambda: self.turns.count * turn_seconds
         self.all: list[Rank] = []
         self.all += [Rank(self, rank) for rank in range(count)]

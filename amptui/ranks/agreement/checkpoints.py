@@ -109,7 +109,6 @@ class RankCheckpoints(CheckpointWriter):
         return None if self.follows else super().last_due(place)
 
     def give_up(self) -> None:
-        """See :class:`CheckpointWriter`."""
         self._given_up.set()
 
     def _begin(self) -> None:

@@ -8,11 +8,10 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from amptui.ranks.agreement.orders import Agreement, Order, Participant
+from amptui.ranks.agreement.orders import NOTHING, Agreement, Order, Participant
 from amptui.ranks.agreement.rows import PostedRows
 from amptui.ranks.launchers import LAUNCHER_GONE
 from amptui.ranks.numbers.meter import RankNumbers, RankReport
@@ -50,29 +49,6 @@ _CHECKPOINT_NOW = 2
 R = TypeVar("R", bound=Request)
 
 
-@dataclass(slots=True)
-class Wishes:
-    """What rank 0's training wants of all ranks without having been asked; false if there is nothing."""
-
-    turn: str = ""
-    """The precision of a comparison's next block."""
-    probes: int = 0
-    """What to measure in the next step, as bits."""
-    checkpoint: bool = False
-    hashes: bool = False
-    """That all hash their weights."""
-
-    def __bool__(self) -> bool:
-        return bool(self.turn or self.probes or self.checkpoint or self.hashes)
-
-    def add(self, newer: "Wishes") -> None:
-        """Want what is in ``newer`` too."""
-        self.turn = newer.turn or self.turn
-        self.probes |= newer.probes
-        self.checkpoint |= newer.checkpoint
-        self.hashes |= newer.hashes
-
-
 class AgreedControl(Control, Participant):
     """The control of one rank. Its loop is given only what all ranks have agreed on."""
 
@@ -87,10 +63,11 @@ class AgreedControl(Control, Participant):
         self._agreed_requests: dict[type[Any], PendingRequest[Any]] = {}
         self._sent_requests: dict[type[Any], PendingRequest[Any]] = {}
         """What rank 0's order on its way asks for, as the next two."""
-        self._sent_wishes = Wishes()
+        self._sent_wishes = NOTHING
         self._asked_to_stop: tuple[int, str] | None = None
         """Rank 0's: which rank was, and why."""
-        self._wishes = Wishes()
+        self._wishes = NOTHING
+        """What rank 0's training wants without having been asked; its precision is a comparison's turn."""
         self._agreed_turn = ""
         self._agreed_probes = 0
         self._stop_agreed = self._finished = False
@@ -130,7 +107,8 @@ class AgreedControl(Control, Participant):
     def want_turn(self, precision: str, *, now: str) -> None:
         """Rank 0's comparison wants the next steps in ``precision``; ``now`` is that of the steps so far."""
         with self._changed:
-            self._wishes.turn = precision if precision != (self._sent_wishes.turn or now) else ""
+            turn = precision if precision != (self._sent_wishes.precision or now) else ""
+            self._wishes = self._wishes._replace(precision=turn)
 
     def take_turn(self) -> str:
         """The precision that a comparison's next block runs in, once agreed; "" if there is none."""
@@ -140,7 +118,8 @@ class AgreedControl(Control, Participant):
     def want_probes(self, probes: int) -> None:
         """Have all ranks measure ``probes`` in the same step; what was just asked for is under way."""
         with self._changed:
-            self._wishes.probes |= probes & ~self._sent_wishes.probes
+            wanted = self._wishes.probes | probes & ~self._sent_wishes.probes
+            self._wishes = self._wishes._replace(probes=wanted)
 
     def take_probes(self) -> int:
         """What all ranks measure in the next step; 0 in nearly all steps."""
@@ -153,7 +132,7 @@ class AgreedControl(Control, Participant):
             for kind, request in self._sent_requests.items():
                 self._agreed_requests[kind], overruled = _merged(request, self._agreed_requests.get(kind))
                 self.refuse(overruled, "overruled")
-            self._agreed_turn = self._sent_wishes.turn or self._agreed_turn
+            self._agreed_turn = self._sent_wishes.precision or self._agreed_turn
             self._forget_sent()
         else:
             self._take_requests(order)
@@ -168,7 +147,7 @@ class AgreedControl(Control, Participant):
         self._stop_reason = self._stop_reason or reason
 
     def _forget_sent(self) -> None:
-        self._sent_requests, self._sent_wishes = {}, Wishes()
+        self._sent_requests, self._sent_wishes = {}, NOTHING
 
     def _take_requests(self, order: Order) -> None:
         """Take what rank 0 asks for as requests that nobody waits for."""
@@ -190,42 +169,34 @@ class AgreedControl(Control, Participant):
     def is_something_wanted(self) -> bool:
         if any(kind in self._waiting for kind in self.together) or self._sent_requests:
             return True
-        if self._wishes or self._sent_wishes:
+        if self._wishes != NOTHING or self._sent_wishes != NOTHING:
             return True
         return self._asked_to_stop is not None and not self._stop_agreed
 
-    def compose(self) -> dict[str, Any]:
+    def compose(self) -> Order:
         overruled: list[PendingRequest[Any] | None] = []
         with self._changed:
+            requests = self._sent_requests
             for kind in () if self._finished else self.together:
                 if request := Control.take(self, kind):
-                    sent = self._sent_requests
-                    sent[kind], other = _merged(request, sent.get(kind))
+                    requests[kind], other = _merged(request, requests.get(kind))
                     overruled.append(other)
-            self._sent_wishes.add(self._wishes)
-            self._wishes = Wishes()
-            if PrecisionRequest in self._sent_requests or PrecisionRequest in self._agreed_requests:
-                self._sent_wishes.turn = ""  # what the user asked for ends the comparison
-            fields = self._fields()
-        for request in overruled:
-            self.refuse(request, "overruled")
-        return fields
-
-    def _fields(self) -> dict[str, Any]:
-        """Of an order for what was sent."""
-        requests, wishes = self._sent_requests, self._sent_wishes
+            self._sent_wishes = wishes = self._sent_wishes.joined(self._wishes)
+            self._wishes = NOTHING
+            if PrecisionRequest in requests or PrecisionRequest in self._agreed_requests:
+                self._sent_wishes = wishes = wishes._replace(precision="")  # the user ends the comparison
+        for loser in overruled:
+            self.refuse(loser, "overruled")
         pause, precision = requests.get(PauseRequest), requests.get(PrecisionRequest)
         stop_rank, stop = (0, "") if self._stop_agreed else self._asked_to_stop or (0, "")
-        return {
-            "precision": precision.request.precision if precision else wishes.turn,
-            "pause": None if pause is None else pause.request.paused,
-            "checkpoint": _CHECKPOINT_NOW if CheckpointRequest in requests else int(wishes.checkpoint),
-            "stop": stop,
-            "stop_rank": stop_rank,
-            "xray": XRayRequest in requests,
-            "probes": wishes.probes,
-            "hashes": wishes.hashes,
-        }
+        return wishes._replace(
+            precision=precision.request.precision if precision else wishes.precision,
+            pause=None if pause is None else pause.request.paused,
+            checkpoint=_CHECKPOINT_NOW if CheckpointRequest in requests else wishes.checkpoint,
+            stop=stop,
+            stop_rank=stop_rank,
+            xray=XRayRequest in requests,
+        )
 
 
 class RankControl(AgreedControl):
@@ -286,12 +257,12 @@ class RankControl(AgreedControl):
     def want_hash(self) -> None:
         """Have all ranks hash their weights after the same step."""
         with self._changed:
-            self._wishes.hashes = True
+            self._wishes = self._wishes._replace(hashes=True)
 
     def want_checkpoint(self) -> None:
         """Rank 0 wants a checkpoint, which nobody asked for."""
         with self._changed:
-            self._wishes.checkpoint = True
+            self._wishes = self._wishes._replace(checkpoint=1)
 
     def take_wanted_checkpoint(self) -> bool:
         """Whether all ranks know by now that rank 0 wants a checkpoint; told once."""
@@ -410,8 +381,8 @@ class RankControl(AgreedControl):
     def is_something_wanted(self) -> bool:
         return self.checkpoints_done != self._agreed_checkpoints_done or super().is_something_wanted()
 
-    def _fields(self) -> dict[str, Any]:
-        return super()._fields() | {"checkpoints_done": self.checkpoints_done}
+    def compose(self) -> Order:
+        return super().compose()._replace(checkpoints_done=self.checkpoints_done)
 
 
 def _merged(

@@ -121,9 +121,9 @@ class GuestControl(AgreedControl):
     def want_turn(self, precision: str, *, now: str) -> None:
         super().want_turn(precision, now=now)
         if self.over:  # there are no more turns
-            self._wishes.turn = ""
+            self._wishes = self._wishes._replace(precision="")
             self._waiting.setdefault(ComparisonRequest, PendingRequest(ComparisonRequest(), ()))
-        if self._wishes.turn:
+        if self._wishes.precision:
             self.attention = True
 
     def look(self, step: int) -> None:
@@ -157,7 +157,7 @@ class GuestControl(AgreedControl):
             self.compose()
             self._refuse_sent(_SILENT)
         elif self._is_alone and self._agreement is None and self.is_something_wanted():
-            self._release(Order(0, self._step, **self.compose()))
+            self._release(self.compose()._replace(point=self._step))
 
     def _meet(self, order: Order) -> None:
         """After the step of ``order``: obey if all ranks do, else have rank 0's requests refused."""

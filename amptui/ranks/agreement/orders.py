@@ -55,8 +55,8 @@ def poll_seconds(ranks: int) -> float:
 class Order(NamedTuple):
     """What all ranks do at the first point from ``point`` on; a default asks for nothing."""
 
-    number: int
-    point: int
+    number: int = 0
+    point: int = 0
     precision: str = ""
     """To switch to; a comparison's next block may run eagerly."""
     pause: bool | None = None
@@ -74,6 +74,18 @@ class Order(NamedTuple):
     """What all measure in the next step, as bits."""
     hashes: bool = False
     """Whether all hash their weights now."""
+
+    def joined(self, newer: "Order") -> "Order":
+        """Also what is in ``newer``, of what rank 0's training may want by itself."""
+        return self._replace(
+            precision=newer.precision or self.precision,
+            probes=self.probes | newer.probes,
+            checkpoint=self.checkpoint | newer.checkpoint,
+            hashes=self.hashes | newer.hashes,
+        )
+
+
+NOTHING = Order()
 
 
 class PointsDifferError(RuntimeError):
@@ -123,8 +135,8 @@ class Participant(ABC):
         """Whether rank 0 has something to order."""
 
     @abstractmethod
-    def compose(self) -> dict[str, Any]:
-        """An order of all that is wanted by now. If it becomes void, the next asks for the same and more."""
+    def compose(self) -> Order:
+        """All that is wanted by now. If the order becomes void, the next asks for the same and more."""
 
     def voided(self) -> None:  # noqa: B027 - a rank may have nothing to do then
         """A rank did not answer in time, so that nobody obeys: ask again."""
@@ -304,7 +316,7 @@ class Agreement:
             return _VOID
         if self._participant.counts_alike and len({tuple(last_obeyed) for _, _, *last_obeyed in pledges}) > 1:
             raise PointsDifferError(f"the ranks count their steps differently: {pledges}")
-        return Order(number, max(points), **self._participant.compose())
+        return self._participant.compose()._replace(number=number, point=max(points))
 
     def _take(self, number: int, decision: Any) -> None:
         with self._changed:
