@@ -18,6 +18,7 @@ from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels import answer_panel
 from amptui.tui.panels.screen_state import ScreenState
+from tests.reports.export.pages import card_html
 
 WIDTHS = (200, 120, 100, 80, 60, 48)
 """Of the line on AMP below a screen's header."""
@@ -88,12 +89,12 @@ def panel_on_amp(view: SessionView, answer: AmpAnswer) -> list[str]:
 def page_words(view: SessionView) -> Iterator[str]:
     """What is read of the cards of a page: a row of it is a line here."""
     for card in (page.answer, page.comparison, page.time_spent, page.memory_spent):
-        yield from markup_lines(card(view))
+        yield from markup_lines(card_html(card(view)))
 
 
-def markup_lines(markup: str | None) -> list[str]:
+def markup_lines(markup: str) -> list[str]:
     """The rows and paragraphs of a part of a page, their cells parted by bars."""
-    rows = re.split(r"</tr>|</p>|</h2>|</dd>|</li>", markup or "")
+    rows = re.split(r"</tr>|</p>|</h2>|</dd>|</li>", markup)
     texts = (re.sub(r"\s*<[^>]*>\s*", "|", row) for row in rows)
     return [unescape(re.sub(r"\|+", " | ", text).strip(" |")) for text in texts if text.strip("|\n ")]
 

@@ -56,7 +56,7 @@ class Reading(HTMLParser):
 
 def page_words(html: str) -> str:
     """What is read on a page: a line for each paragraph, title and row, whose cells are parted by bars."""
-    text = without_style(html).partition("<body>")[2]
+    text = re.sub("<rect.*?</rect>", "", without_style(html).partition("<body>")[2], flags=re.DOTALL)
     text = re.sub(r"\s+", " ", text)
     text = re.sub(r"</?(?:td|th|dt|dd|span|small|b|time|text|output|title)\b[^>]*>", "|", text)
     text = unescape(re.sub(r"<[^>]*>", "\n", text))

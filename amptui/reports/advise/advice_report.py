@@ -1,7 +1,7 @@
 """A finished measurement with its recommendation: lines to read, an HTML page, one JSON object."""
 
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from amptui.reports.advise.advice import Advice
 from amptui.reports.advise.evidence import Candidate, Evidence, eagerly
 from amptui.reports.advise.loss_race import LossRace
 from amptui.reports.advise.paste import NAMES
-from amptui.reports.export.markup import Markup, card, document, element, paragraph, table
+from amptui.reports.export.template import Span, document
 from amptui.telemetry.view import SessionView
 
 WIDTH = 80
@@ -182,40 +182,27 @@ def _paste_lines(result: Recommendation, framework: Framework | None) -> Iterato
 
 def advice_page(result: Recommendation) -> str:
     """The page as HTML."""
-    title = f"{result.subject}: which precision · amptui"
-    footer = element("footer", f"measured by amptui {__version__}")
-    return document(title, _main(result), footer, with_charts=False)
-
-
-def _main(result: Recommendation) -> Markup:
-    where = element("p", heading(result), class_="where")
-    rows = advise_words.table_rows(result.view, result.candidates)
     partial = "Interrupted: based on what was measured so far." if result.interrupted else ""
-    notes = [element("p", element("b", label), " ", text, class_="verdict") for label, text in result.notes]
-    return element(
-        "main",
-        element("header", element("h1", f"{advise_words.headline(result.advice)}."), where),
-        card("why", paragraph(partial, "note"), *notes),
-        card("evidence", table(rows[0], rows[1:]) if rows else None),
-        card("lines to paste", *_lines(result)),
-        card("not measured", *_paragraphs(result.missing)),
-        card(
-            "how it is measured",
-            *_paragraphs(advise_words.how_measured(result.compared, result.race), "note"),
-        ),
+    lines = [(NAMES[name], "\n".join(result.lines[name])) for name in FRAMEWORKS if name in result.lines]
+    how = advise_words.how_measured(result.compared, result.race)
+    return document(
+        f"{result.subject}: which precision · amptui",
+        [
+            (
+                "why",
+                ("note", [partial]),
+                ("verdict", [[Span(label, "label"), f" {text}"] for label, text in result.notes]),
+            ),
+            ("evidence", ("table", advise_words.table_rows(result.view, result.candidates))),
+            ("lines to paste", ("pre", lines)),
+            ("not measured", ("", result.missing)),
+            ("how it is measured", ("note", how)),
+        ],
+        with_charts=False,
+        heading=f"{advise_words.headline(result.advice)}.",
+        where=heading(result),
+        footer=f"measured by amptui {__version__}",
     )
-
-
-def _paragraphs(texts: Iterable[str], class_: str | None = None) -> list[Markup | None]:
-    return [paragraph(text, class_) for text in texts]
-
-
-def _lines(result: Recommendation) -> list[Markup]:
-    elements = []
-    for name in FRAMEWORKS:
-        if name in result.lines:
-            elements += [element("h3", NAMES[name]), element("pre", "\n".join(result.lines[name]))]
-    return elements
 
 
 # ------------------------------------------------------------------------------------------ JSON

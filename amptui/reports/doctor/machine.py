@@ -22,6 +22,7 @@ NEEDED = {
     "pillow": (10,),
     "numpy": (1, 26),
     "orjson": (3, 10),
+    "jinja2": (3, 1),
     "textual": (8,),
     "psutil": (6,),
     "nvidia-ml-py": (12, 560),

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Literal
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from amptui.diagnosis.event_words import validation_words
 from amptui.diagnosis.labels import precision_label, precision_letter, step_loss_words
 from amptui.records.findings import FLOAT16_ZONES, Float16Window
 from amptui.records.run import EpochFinished, Validated
-from amptui.reports.export.markup import Markup, css_class, data, element
+from amptui.reports.export.template import Span, css_class
 from amptui.telemetry.axis import Axis, Kind, axis, extent, kind_for, rate_limits, round_up
 from amptui.telemetry.optimizers import FIRST
 from amptui.telemetry.view import EMPTY_SERIES, Counts, Floats, PrecisionSwitch, Series, SessionView
@@ -30,30 +31,13 @@ _LABEL_SHARE = 0.14
 """The fraction of the axis around a label without other labels, even on a phone."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Line:
-    """A curve in columns of ``width`` steps each, from ``first`` on; NaN where it has no value."""
-
-    name: str = ""
-    colour: str = ""
-    """A class of the style sheet; empty for the colours of the precisions."""
-    first: float = 0.0
-    width: float = 1.0
-    low: Floats
-    mean: Floats
-    high: Floats
-    nonfinite: Sequence[int] = ()
-    """Columns with NaN or Inf."""
-    is_dashed: bool = False
-    weights: Floats | None = None
-    """Of rates: the seconds of each column."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Chart:
-    """How to draw one or more lines over the same steps."""
+    """Curves over the same steps, and how they are drawn."""
 
     title: str
+    curves: Mapping[str, Series]
+    """By name; one without a name has the colours of the precisions."""
     unit: str = ""
     words: Callable[[float | None], str] = units.loss
     """How values are written."""
@@ -63,95 +47,118 @@ class Chart:
     """What the values cannot exceed."""
     is_noisy: bool = False
     """Single values far from all others do not set the vertical axis."""
-    is_sparse: bool = False
-    """Not every step has a value: the line also connects values across a switch of the precision."""
-    has_gaps: bool = False
-    """The line connects no values with columns between them."""
+    joins: Literal["precision", "all", "none"] = "precision"
+    """Which values a line connects over columns without one: those of one precision, all, or none."""
     height: int = 150
     """In pixels."""
     points: Sequence[tuple[int, float, str]] = ()
-    """Single values beside the lines: step, value, words."""
+    """Single values beside the curves: step, value, words."""
     skips: Sequence[float] = ()
     """Where skipped steps are marked."""
-    newest: str | None = None
-    """What stands beside the title until somebody points at steps; None: that shows nothing."""
     note: str = ""
     """How to read it."""
+    colours: Sequence[str] = ()
+    """Classes of the curves, where the page has a legend of its own and nothing to say of single steps."""
 
 
-def figure(chart: Chart, lines: Sequence[Line]) -> Markup | None:
-    """A figure that the page's script draws; None without a finite value."""
-    vertical = _vertical_axis(chart, lines)
+def figure(chart: Chart, axis_place: int) -> dict[str, Any] | None:
+    """A chart over one of the page's axes, as the template takes it; None without a finite value."""
+    columns = [_columns(series) for series in chart.curves.values()]
+    vertical = _vertical_axis(chart, columns)
     if vertical is None:
         return None
-    ranges = [
-        f"{line.name} from {chart.words(np.nanmin(line.low))} to {chart.words(np.nanmax(line.high))}"
-        for line in lines
-        if np.isfinite(line.low).any()
-    ]
-    content = {
-        "unit": chart.unit,
-        "height": chart.height,
-        "low": vertical.low,
-        "high": vertical.high,
-        "logarithmic": vertical.is_logarithmic,
-        "ticks": [(tick, units.tick(chart.words(tick))) for tick in vertical.ticks(_MAX_LABELS)],
-        "label": f"{chart.title}, {chart.unit}: {', '.join(ranges)}",
-        "sparse": chart.is_sparse,
-        "gaps": chart.has_gaps,
-        "points": chart.points,
-        "skips": chart.skips,
-        "curves": [_numbers_of(line) for line in lines],
+    colours = chart.colours or [f"curve{place}" if name else "" for place, name in enumerate(chart.curves)]
+    curves, newest = [], []
+    for (name, series), own, colour in zip(chart.curves.items(), columns, colours, strict=True):
+        measured = series.recent[np.isfinite(series.recent)]
+        newest.append(f"{name} {chart.words(float(measured[-1])) if len(measured) else ''}".strip())
+        has_band = (own["high"] > own["low"]).any()
+        curves.append(
+            {
+                "name": name,
+                "colour": colour,
+                "first": series.first_step,
+                "width": own["width"],
+                "nonfinite": own["nonfinite"],
+                "mean": _rounded(own["mean"]),
+                "low": _rounded(own["low"]) if has_band else [],
+                "high": _rounded(own["high"]) if has_band else [],
+            }
+        )
+    named = [Span(name, colour) for name, colour in zip(chart.curves, colours, strict=True) if colour]
+    title = f"{chart.title}, {chart.unit}" if chart.unit else chart.title
+    return {
+        "axis": axis_place,
+        "title": title,
+        "note": chart.note,
+        "readout": None if chart.colours else " · ".join(newest),
+        "legend": [] if chart.colours else named,
+        "numbers": {
+            "label": title,
+            "unit": chart.unit,
+            "height": chart.height,
+            "low": vertical.low,
+            "high": vertical.high,
+            "logarithmic": vertical.is_logarithmic,
+            "ticks": [(tick, units.tick(chart.words(tick))) for tick in vertical.ticks(_MAX_LABELS)],
+            "joins": chart.joins,
+            "points": chart.points,
+            "skips": chart.skips,
+            "curves": curves,
+        },
     }
-    how = element("small", " (logarithmic)") if vertical.is_logarithmic else None
-    title = element("h3", f"{chart.title}, {chart.unit}" if chart.unit else chart.title, how)
-    readout = None if chart.newest is None else element("output", chart.newest, class_="readout")
-    named = [element("li", line.name, class_=line.colour) for line in lines if line.colour and readout]
-    return element(
-        "figure",
-        element("figcaption", title, readout),
-        element("div", class_="plot"),
-        element("ul", *named, class_="legend") if named else None,
-        element("p", chart.note, element("span", class_="outside"), class_="note"),
-        class_="chart",
-        data_chart=data(content),
-    )
 
 
-def _vertical_axis(chart: Chart, lines: Sequence[Line]) -> Axis | None:
+def _columns(series: Series) -> dict[str, Any]:
+    """``series`` in at most ``MAX_COLUMNS`` columns of ``width`` steps; no spike is lost."""
+    joined = max(1, -(-len(series.mean) // MAX_COLUMNS))
+
+    def rows(values: Floats | Counts) -> Floats:
+        padding = (0, -len(values) % joined)
+        return np.pad(values.astype(np.float64), padding, constant_values=np.nan).reshape(-1, joined)
+
+    means = rows(series.mean)
+    seconds = np.ones_like(means) if series.weights is None else np.nan_to_num(rows(series.weights))
+    weights = np.where(np.isfinite(means), seconds, 0.0)
+    totals = weights.sum(axis=1, keepdims=True)
+    shares = np.nan_to_num(means) * (weights / np.where(totals > 0, totals, 1.0))  # no sum overflows
+    return {
+        "width": series.bucket_steps * joined,
+        "low": np.fmin.reduce(rows(series.minimum), axis=1),
+        "mean": np.where(np.isfinite(means).any(axis=1), shares.sum(axis=1), np.nan),
+        "high": np.fmax.reduce(rows(series.maximum), axis=1),
+        "nonfinite": np.flatnonzero(np.nansum(rows(series.nonfinite), axis=1)).tolist(),
+        "seconds": None if series.weights is None else seconds.sum(axis=1),
+    }
+
+
+def _vertical_axis(chart: Chart, columns: Sequence[Mapping[str, Any]]) -> Axis | None:
     """None if it can show nothing."""
     values = np.array([value for _, value, _ in chart.points])
-    ends = [end for line in lines for end in (line.low, line.high)]
+    ends = [own[end] for own in columns for end in ("low", "high")]
     kind = chart.kind or kind_for(np.concatenate([values, *ends]))
     least = -math.inf if kind == "linear" else 0.0
     limits = [*values[values > least]]
-    for line in lines:
-        if (line.high > least).any():
-            low, high = extent(line.low, line.high, kind, with_outliers=not chart.is_noisy)
-            if line.weights is not None:  # of rates only the usual ones
-                bottom, top = rate_limits(line.mean, line.weights)
+    for own in columns:
+        if (own["high"] > least).any():
+            low, high = extent(own["low"], own["high"], kind, with_outliers=not chart.is_noisy)
+            if own["seconds"] is not None:  # of rates only the usual ones
+                bottom, top = rate_limits(own["mean"], own["seconds"])
                 low, high = max(low, bottom), min(high, top)
             limits += low, high
     return axis(min(limits), max(limits), kind, ceiling=chart.ceiling) if limits else None
 
 
-def _numbers_of(line: Line) -> dict[str, object]:
-    """A line as the page's script reads it; without a band the ends are left out."""
-    has_band = (line.high > line.low).any()
-    columns = {
-        name: [float(f"{value:.6g}") if math.isfinite(value) else None for value in values.tolist()]
-        for name, values in (("low", line.low), ("mean", line.mean), ("high", line.high))
-        if has_band or name == "mean"
-    }
-    names = ("name", "colour", "first", "width", "nonfinite", "is_dashed")
-    return {"low": [], "high": [], **columns, **{name: getattr(line, name) for name in names}}
+def _rounded(values: Floats) -> list[float | None]:
+    return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values.tolist()]
 
 
 # ------------------------------------------------------------------------------- curves of a run
 
 
-def step_axis(first: int, last: int, switches: Sequence[PrecisionSwitch]) -> str:
-    """The steps that charts have in common, for an attribute ``data-axis`` around them."""
+def step_axis(steps: Series, switches: Sequence[PrecisionSwitch]) -> dict[str, Any]:
+    """The steps that the charts of an optimizer have in common, as the page's script takes them."""
+    first, last = steps.first_step, steps.last_step
     count = max(1, last - first + 1)
     labels = [(0.0, f"{first:,}")]
     interval = max(1, round(round_up(count / 4)))
@@ -166,153 +173,114 @@ def step_axis(first: int, last: int, switches: Sequence[PrecisionSwitch]) -> str
         for switch in switches
         for name in [switch.precision]
     ]
-    return data({"first": first, "count": count, "labels": labels, "switches": parts})
+    return {"first": first, "count": count, "labels": labels, "switches": parts}
 
 
-def charts(view: SessionView, validations: Sequence[EpochFinished | Validated]) -> Iterator[Markup | None]:
-    """Of the optimizer in front of ``view``, the loss first; None for what was not measured."""
-    metrics: dict[str, dict[str, Series]] = {}
-    for metric in view.metrics:
-        if metric.kind != "part" or len(metrics.get("part", ())) < _MAX_PARTS:
-            metrics.setdefault(metric.kind, {})[metric.name] = metric.read()
-    of_steps, device = metrics.get("step", {}), metrics.get("device", {})
-    skipped = _line("", view.skips, "")
-    skips = (skipped.first + (np.flatnonzero(skipped.high > 0) + 0.5) * skipped.width).tolist()
-    loss = Chart(
-        title="loss",
-        height=220,
-        is_noisy=True,
-        points=[] if view.front != FIRST else [*chain.from_iterable(map(_validation, validations))],
-        skips=skips,
-        note=step_loss_words(view.newest),
-    )
-    yield _of_series(loss, view.loss)
-    yield _of_named(Chart(title="loss components", is_noisy=True), metrics.get("part", {}))
-    throughput = Chart(
-        title="throughput", unit="samples/s", words=units.short_count, kind="linear", is_noisy=True
-    )
-    yield _of_series(throughput, view.samples_rate)
-    scale = Chart(title="loss scale", words=units.short_count, kind="log2", skips=skips)
-    yield _of_series(scale, view.loss_scale)
-    headroom = Chart(
-        title="headroom",
-        unit="doublings to overflow",
-        words=units.doublings,
-        kind="linear",
-        is_sparse=True,
-        note="log2(65504 / largest scaled gradient); outside fp16, what float16 would have. × overflowed.",
-    )
-    yield _of_series(headroom, view.numerics.headrooms)
-    norm = Chart(title="gradient norm", is_noisy=True, is_sparse=True)
-    yield _of_series(norm, of_steps.get("grad_norm", EMPTY_SERIES))
-    yield _of_series(Chart(title="learning rate"), of_steps.get("lr", EMPTY_SERIES))
-    estimated = " Of large layers it is estimated from a part of the weights."
-    note = "How far one optimizer step moves a layer's weights: |after - before| / |before|."
-    note += estimated if any(metric.is_estimate for metric in view.metrics) else ""
-    yield _of_named(Chart(title="update/weight", is_sparse=True, note=note), metrics.get("update", {}))
+def charts(
+    view: SessionView, axis_place: int, validations: Sequence[EpochFinished | Validated]
+) -> list[dict[str, Any] | None]:
+    """Figures of the optimizer in front of ``view``, the loss first; None for what was not measured."""
+
+    def logged(kind: str) -> dict[str, Series]:
+        most = _MAX_PARTS if kind == "part" else None
+        return {
+            metric.name: metric.read()
+            for metric in islice((metric for metric in view.metrics if metric.kind == kind), most)
+        }
+
+    of_steps, device = logged("step"), logged("device")
     memory = {
         words: device[name]
-        for name, words in {
-            "memory_used_bytes": "used on the GPU",
-            "allocated_bytes": "allocated by torch",
-        }.items()
+        for name, words in (
+            ("memory_used_bytes", "used on the GPU"),
+            ("allocated_bytes", "allocated by torch"),
+        )
         if name in device
     }
-    largest = max(
-        (float(np.fmax.reduce(series.maximum, initial=0.0)) for series in memory.values()), default=0
-    )
-    power = min(len(units.BYTE_UNITS) - 1, int(math.log(largest, 1024))) if largest >= 1 else 0
+    largest = max((np.fmax.reduce(series.maximum, initial=1.0) for series in memory.values()), default=1.0)
+    power = min(len(units.BYTE_UNITS) - 1, int(math.log(largest, 1024)))
     memory = {name: series.in_units_of(1024.0**power) for name, series in memory.items()}
-    yield _of_named(Chart(title="GPU memory", unit=units.BYTE_UNITS[power], kind="linear"), memory)
-    busy = Chart(title="GPU utilization", unit="%", kind="linear", is_sparse=True, ceiling=100.0)
-    yield _of_series(busy, device.get("utilization_percent", EMPTY_SERIES))
-    power_draw = Chart(title="GPU power", unit="W", kind="linear", is_sparse=True)
-    yield _of_series(power_draw, device.get("power_watts", EMPTY_SERIES))
+    skipped = _columns(view.skips)
+    skips = (view.skips.first_step + (np.flatnonzero(skipped["high"] > 0) + 0.5) * skipped["width"]).tolist()
+    points = [*_points(validations)] if view.front == FIRST else []
+    overflow = "log2(65504 / largest scaled gradient); outside fp16, what float16 would have. × overflowed."
+    ratios = "How far one optimizer step moves a layer's weights: |after - before| / |before|."
+    if any(metric.is_estimate for metric in view.metrics):
+        ratios += " Of large layers it is estimated from a part of the weights."
+
+    def single(title: str, series: Series | None, unit: str = "", **how: Any) -> Chart:
+        return Chart(title, {"": EMPTY_SERIES if series is None else series}, unit, **how)
+
+    loss_note, short = step_loss_words(view.newest), units.short_count
+    sampled: dict[str, Any] = {"kind": "linear", "joins": "all"}
+    shown = [
+        single("loss", view.loss, height=220, is_noisy=True, points=points, skips=skips, note=loss_note),
+        Chart("loss components", logged("part"), is_noisy=True),
+        single("throughput", view.samples_rate, "samples/s", words=short, kind="linear", is_noisy=True),
+        single("loss scale", view.loss_scale, words=short, kind="log2", skips=skips),
+        single(
+            "headroom",
+            view.numerics.headrooms,
+            "doublings to overflow",
+            words=units.doublings,
+            note=overflow,
+            **sampled,
+        ),
+        single("gradient norm", of_steps.get("grad_norm"), is_noisy=True, joins="all"),
+        single("learning rate", of_steps.get("lr")),
+        Chart("update/weight", logged("update"), joins="all", note=ratios),
+        Chart("GPU memory", memory, units.BYTE_UNITS[power], kind="linear"),
+        single("GPU utilization", device.get("utilization_percent"), "%", ceiling=100.0, **sampled),
+        single("GPU power", device.get("power_watts"), "W", **sampled),
+    ]
+    return [figure(chart, axis_place) for chart in shown]
 
 
-def _validation(record: EpochFinished | Validated) -> Iterator[tuple[int, float, str]]:
-    validation = record.validation
-    if validation is not None and validation.loss is not None and math.isfinite(validation.loss):
-        when = f"epoch {record.epoch}" if isinstance(record, EpochFinished) else f"step {record.step:,}"
-        yield record.step, validation.loss, f"validation after {when}: {validation_words(validation)}"
-
-
-def _of_series(chart: Chart, series: Series) -> Markup | None:
-    """A single curve, in the colours of the precisions."""
-    return figure(replace(chart, newest=_newest(chart, series)), [_line("", series, "")])
-
-
-def _of_named(chart: Chart, curves: Mapping[str, Series]) -> Markup | None:
-    """Curves in colours of their own, with a legend."""
-    newest = " · ".join(f"{name} {_newest(chart, series)}" for name, series in curves.items())
-    lines = [_line(name, series, f"curve{n}") for n, (name, series) in enumerate(curves.items())]
-    return figure(replace(chart, newest=newest), lines)
-
-
-def _newest(chart: Chart, series: Series) -> str:
-    measured = series.recent[np.isfinite(series.recent)]
-    return chart.words(float(measured[-1])) if len(measured) else ""
-
-
-def _line(name: str, series: Series, colour: str) -> Line:
-    """``series`` in at most ``MAX_COLUMNS`` columns; no spike is lost."""
-    joined = max(1, -(-len(series.mean) // MAX_COLUMNS))
-
-    def rows(values: Floats | Counts) -> Floats:
-        padding = (0, -len(values) % joined)
-        return np.pad(values.astype(np.float64), padding, constant_values=np.nan).reshape(-1, joined)
-
-    means = rows(series.mean)
-    seconds = np.ones_like(means) if series.weights is None else np.nan_to_num(rows(series.weights))
-    weights = np.where(np.isfinite(means), seconds, 0.0)
-    totals = weights.sum(axis=1, keepdims=True)
-    shares = np.nan_to_num(means) * (weights / np.where(totals > 0, totals, 1.0))  # no sum overflows
-    return Line(
-        name=name,
-        colour=colour,
-        first=series.first_step,
-        width=series.bucket_steps * joined,
-        low=np.fmin.reduce(rows(series.minimum), axis=1),
-        mean=np.where(np.isfinite(means).any(axis=1), shares.sum(axis=1), np.nan),
-        high=np.fmax.reduce(rows(series.maximum), axis=1),
-        nonfinite=np.flatnonzero(np.nansum(rows(series.nonfinite), axis=1)).tolist(),
-        weights=None if series.weights is None else seconds.sum(axis=1),
-    )
+def _points(validations: Sequence[EpochFinished | Validated]) -> Iterator[tuple[int, float, str]]:
+    for record in validations:
+        validation = record.validation
+        if validation is not None and validation.loss is not None and math.isfinite(validation.loss):
+            when = f"epoch {record.epoch}" if isinstance(record, EpochFinished) else f"step {record.step:,}"
+            yield record.step, validation.loss, f"validation after {when}: {validation_words(validation)}"
 
 
 # ------------------------------------------------------------------------- the float16 histogram
 
 
-def histogram(window: Float16Window) -> Markup:
-    """One bar per exponent of all gradients, coloured by what float16 does with it."""
+def histogram(window: Float16Window) -> dict[str, Any]:
+    """One bar per exponent of all gradients, of the class of what float16 does with it.
+
+    Heights are logarithms: a thousand lost elements among millions stay visible.
+    """
     first, count = window.first_exponent, len(window.counts)
-    bars = [
-        (_zone(exponent), elements, f"2^{exponent} to 2^{exponent + 1}: {units.count(elements)}")
-        for exponent, elements in enumerate(window.counts, first)
-    ]
+    highest = math.log1p(max(window.counts)) or 1.0
+    bars = []
+    for exponent, elements in enumerate(window.counts, first):
+        zone = ["flushed", *(name for name, start in FLOAT16_ZONES.items() if exponent >= start)][-1]
+        height = round(112 * math.log1p(elements) / highest, 2)
+        bars.append((zone, height, f"2^{exponent} to 2^{exponent + 1}: {units.count(elements)}"))
     raised = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
     labels = [
-        ((exponent - first) / count, f"2{str(exponent).translate(raised)}")
+        (round(100 * (exponent - first) / count, 2), f"2{str(exponent).translate(raised)}")
         for exponent in sorted((*FLOAT16_ZONES.values(), 0))
         if first < exponent < first + count
     ]
+    return {"bars": bars, "labels": labels}
+
+
+def zones(window: Float16Window) -> list[Span]:
+    """The legend of the bars, with the share of each zone."""
+    amounts = {
+        "flushed to zero": window.flushed,
+        "subnormal": window.subnormal,
+        "normal": window.normal,
+        "overflow": window.overflowing,
+    }
     nonzero = window.elements - window.zeros
     items = [
-        element("li", f"{name} {units.share(amount, nonzero)}", class_=name.split()[0])
-        for name, amount in (
-            ("flushed to zero", window.flushed),
-            ("subnormal", window.subnormal),
-            ("normal", window.normal),
-            ("overflow", window.overflowing),
-        )
+        Span(f"{name} {units.share(amount, nonzero)}", name.split()[0]) for name, amount in amounts.items()
     ]
-    items.append(element("li", f"zeros {units.share(window.zeros, window.elements)} of all", class_="zeros"))
+    items.append(Span(f"zeros {units.share(window.zeros, window.elements)} of all", "zeros"))
     if window.nonfinite:
-        items.append(element("li", f"NaN or Inf: {units.count(window.nonfinite)}", class_="nonfinite"))
-    plot = element("div", class_="window", data_histogram=data({"bars": bars, "labels": labels}))
-    return element("div", plot, element("ul", *items, class_="legend zones"))
-
-
-def _zone(exponent: int) -> str:
-    """What float16 does with magnitudes from 2^exponent to 2^(exponent + 1)."""
-    return ["flushed", *(name for name, start in FLOAT16_ZONES.items() if exponent >= start)][-1]
+        items.append(Span(f"NaN or Inf: {units.count(window.nonfinite)}", "nonfinite"))
+    return items

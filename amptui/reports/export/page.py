@@ -1,8 +1,7 @@
 """A run as one self-contained HTML page, which needs no network and no other file: its cards from the top."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from amptui.base import units
 from amptui.base.units import NOT_AVAILABLE, SEVERITY_SIGNS
@@ -23,38 +22,15 @@ from amptui.diagnosis.memory_use import saved_for_backward
 from amptui.diagnosis.rank_words import place_words, rank_lost, ranks_disagree, size_words, speed_sentence
 from amptui.diagnosis.run_facts import detail_facts, run_facts
 from amptui.diagnosis.tensor_cores import flops_hints, mfu_words, rate_words
-from amptui.records.findings import (
-    Float16Window,
-    LayerAgreement,
-    MemoryBreakdown,
-    ModulesTraced,
-    ReferenceAgreement,
-    XRayTaken,
-)
+from amptui.records.findings import Float16Window, ModulesTraced, ReferenceAgreement, XRayTaken
 from amptui.records.ranks import PERCENTILES
 from amptui.records.run import RunFailed, RunFinished, reference_precision
-from amptui.reports.export.charts import charts, histogram, step_axis
-from amptui.reports.export.markup import (
-    Markup,
-    card,
-    chip,
-    details,
-    document,
-    element,
-    facts,
-    paragraph,
-    table,
-    verdict,
-)
+from amptui.reports.export.charts import charts, histogram, step_axis, zones
 from amptui.reports.export.recorded_run import RecordedRun
+from amptui.reports.export.template import Block, Card, Span, Words, chip, document, table, verdict
 from amptui.telemetry.comparison import ordered
-from amptui.telemetry.events import Event
-from amptui.telemetry.rank_watch import RankSummary
 from amptui.telemetry.underflow import underflowing_share
-from amptui.telemetry.view import PrecisionFlops, PrecisionStats, PrecisionTiming, SessionView
-
-_T = TypeVar("_T")
-_P = TypeVar("_P", bound=PrecisionStats | PrecisionTiming | MemoryBreakdown)
+from amptui.telemetry.view import PrecisionFlops, PrecisionStats, SessionView
 
 EVENTS_IN_SIGHT = 20
 """The newest events, which are visible at once; the others open on a click."""
@@ -63,111 +39,101 @@ EVENTS_IN_SIGHT = 20
 def page(recording: RecordedRun) -> str:
     """The page as HTML."""
     view, run = recording.view, recording.view.run
-    loss, others = _curves(recording, view)
+    views = [view, *recording.other_views]
+    (loss, *others), *of_others = [
+        charts(shown, place, recording.validations) for place, shown in enumerate(views)
+    ]
     cards = [
-        _figures(recording),
         answer(view),
         _optimizers(view),
-        card("training", loss, _legend(recording)),
+        ("training", ("charts", [loss]), _legend(views)),
         comparison(view),
         ranks(view),
         time_spent(view),
         memory_spent(view),
-        card("curves", others),
-        *(_of_optimizer(recording, other) for other in recording.other_views),
+        ("curves", ("charts", others)),
+        *(
+            (_front_label(other), ("charts", figures[:1]), ("charts", figures[1:]))
+            for other, figures in zip(views[1:], of_others, strict=True)
+        ),
         float16_window(view.numerics.window),
         trace(view.numerics.trace),
         xray(view.numerics.xray),
         events(view),
         _settings(recording),
     ]
-    main = element("main", _header(recording), *cards, data_axis=_axis(view))
     by = "" if run is None else f", recorded by amptui {run.versions.get('amptui', '')}".rstrip()
-    footer = element("footer", f"{recording.name}: exported by amptui {__version__}{by}")
-    return document(f"{recording.name if run is None else run.model} · amptui", main, footer)
-
-
-def _table(rows: Sequence[_T], columns: Sequence[tuple[str, Callable[[_T], str]]]) -> Markup | None:
-    """Only columns in which some row has a value; the first one names the rows."""
-    filled = [(title, [*map(words, rows)]) for title, words in columns]
-    filled = [column for column in filled if column is filled[0] or set(column[1]) - {"", NOT_AVAILABLE}]
-    return table([title for title, _ in filled], zip(*(cells for _, cells in filled), strict=True))
+    badges = [_ending(view)]
+    if view.precision:
+        badges.append(chip(view.precision))
+    if run is not None and not run.data.real:
+        badges.append(Span(f"⚠ {SYNTHETIC}", "badge warning"))
+    heading = recording.name if run is None else run.model
+    return document(
+        f"{heading} · amptui",
+        cards,
+        heading=heading,
+        where="" if run is None else f"{run.device_name} · {run.data.name}",
+        badges=badges,
+        tiles=[*_tiles(recording)],
+        axes=[step_axis(shown.loss, shown.switches) for shown in views],
+        footer=f"{recording.name}: exported by amptui {__version__}{by}",
+    )
 
 
 # ----------------------------------------------------------------------------------- the outcome
 
 
-def _header(recording: RecordedRun) -> Markup:
-    """What was trained where, how it ended, and in which precision."""
-    view, run = recording.view, recording.view.run
-    badges = [_ending(view), chip(view.precision) if view.precision else None]
-    if run is None:
-        return element("header", element("h1", recording.name), element("p", *badges, class_="badges"))
-    if not run.data.real:
-        badges.append(element("span", f"⚠ {SYNTHETIC}", class_="badge warning"))
-    where = element("p", f"{run.device_name} · {run.data.name}", class_="where")
-    return element("header", element("h1", run.model), where, element("p", *badges, class_="badges"))
-
-
-def _ending(view: SessionView) -> Markup:
+def _ending(view: SessionView) -> Span:
     outcome = view.outcome
     if isinstance(outcome, RunFailed):
-        return element("span", f"✖ {run_ended(outcome)}", class_="badge error")
+        return Span(f"✖ {run_ended(outcome)}", "badge error")
     if isinstance(outcome, RunFinished):
         sign, kind = ("✖", "error") if outcome.unwatched else ("✔", "good")
-        return element("span", f"{sign} {run_ended(outcome)}", class_=f"badge {kind}")
+        return Span(f"{sign} {run_ended(outcome)}", f"badge {kind}")
     # A journal without an end: the run crashed, or is still running.
     text = {"starting": speed.NO_STEPS, "running": "unfinished", "paused": "paused"}[view.state]
-    return element("span", f"{text} at step {view.step:,}" if view.step else text, class_="badge")
+    return Span(f"{text} at step {view.step:,}" if view.step else text, "badge")
 
 
-def _figures(recording: RecordedRun) -> Markup:
-    """The main figures, each with its context."""
+def _tiles(recording: RecordedRun) -> Iterator[tuple[str, str, str]]:
+    """The main figures: of what, the value, its context."""
     view, tally = recording.view, recording.view.comparison
     best = ""
     if view.best_loss is not None and view.best_loss_step is not None:
         best = f"best {units.loss(view.best_loss)} at step {view.best_loss_step:,}"
-    tiles = [("loss, smoothed", units.loss(view.smoothed_loss), best)]
+    yield "loss, smoothed", units.loss(view.smoothed_loss), best
     if recording.validations and (last := recording.validations[-1].validation) is not None:
         accuracy = "" if last.accuracy is None else f"accuracy {units.percent(last.accuracy, 1)}"
-        tiles.append(("validation loss", units.loss(last.loss), accuracy))
+        yield "validation loss", units.loss(last.loss), accuracy
     low, measured = precision_label(tally.low or ""), speed.result_of_the_pair(view)
     speedup = tally.speedup if measured is None else measured.speedup
     if speedup is not None:
         than = f"the speed of {precision_label(tally.baseline or '')}"
         if measured and (ends := speed.interval_ends(measured.speedup_low, measured.speedup_high)):
             than += f" ({ends})"
-        tiles.append((low, units.ratio(speedup), than))
+        yield low, units.ratio(speedup), than
     if (saving := tally.memory_saving) is not None:
-        tiles.append((low, units.percent(abs(saving)), f"{speed.less_or_more(saving)} peak memory"))
-    tiles.append(("steps", units.count(view.step), f"{units.count(view.scaler.skipped)} skipped in fp16"))
-    tiles.append(("errors", units.count(view.errors), units.counted(view.warnings, "warning")))
-    items = [
-        element("li", element("small", label), element("strong", value), element("small", beside))
-        for label, value, beside in tiles
-    ]
-    return element("ul", *items, class_="figures")
+        yield low, units.percent(abs(saving)), f"{speed.less_or_more(saving)} peak memory"
+    yield "steps", units.count(view.step), f"{units.count(view.scaler.skipped)} skipped in fp16"
+    yield "errors", units.count(view.errors), units.counted(view.warnings, "warning")
 
 
-def answer(view: SessionView) -> Markup | None:
+def answer(view: SessionView) -> Card | None:
     """The answer on AMP, each finding with what it is from, and the numbers behind them."""
     if view.run is None:
         return None
     verdicts = amp_answer(view)
-    said = []
+    lines: list[Words] = [answer_line(verdicts)]
     for finding, words, source in evidence_rows(verdicts):
         severity = {"good": "info", "warning": "warning", "error": "error"}.get(finding.grade, "")
-        mark = element("span", SIGNS[finding.grade], class_=f"sign {severity}")
-        beside = element("span", f" {source}", class_="note") if source else None
-        said.append(
-            element("p", mark, " ", element("b", finding.subject), " ", words, beside, class_="verdict")
-        )
-    return card(
+        mark, label = Span(SIGNS[finding.grade], f"sign {severity}"), Span(finding.subject, "label")
+        lines.append([mark, " ", label, f" {words}", Span(f" {source}" if source else "", "note")])
+    return (
         f"{question_words(verdicts.precision)}?",
-        paragraph(answer_line(verdicts), "verdict"),
-        *said,
-        facts([*_gradients(view), *_scale(view)]),
-        paragraph(loss_scale.outlook(view.numerics.outlook), "note"),
+        ("verdict", lines),
+        ("facts", [*_gradients(view), *_scale(view)]),
+        ("note", [loss_scale.outlook(view.numerics.outlook)]),
     )
 
 
@@ -191,22 +157,19 @@ def _scale(view: SessionView) -> Iterator[tuple[str, str]]:
     if scaler.scale is not None:
         yield "loss scaler", loss_scale.scaler_state(view.numerics.scaler)
         yield "loss scale", units.count(scaler.scale)
-        steps = f"{units.count(scaler.applied)} applied, {units.count(scaler.skipped)} skipped"
-        yield "fp16 steps", steps
+        yield "fp16 steps", f"{units.count(scaler.applied)} applied, {units.count(scaler.skipped)} skipped"
         yield "last change", loss_scale.last_change(scaler.last_change)
 
 
 # ------------------------------------------------------------------------ optimizers and curves
 
 
-def _optimizers(view: SessionView) -> Markup | None:
+def _optimizers(view: SessionView) -> Card | None:
     """The newest numbers of each; None for a single one."""
     if not view.optimizers:
         return None
-    front = next(optimizer.label for optimizer in view.optimizers if optimizer.is_front)
-    notes = [f"the other figures and charts are of {front}, unless they say otherwise"]
-    notes += optimizers_left_out(view)
-    rows = _table(
+    front = f"the other figures and charts are of {_front_label(view)}, unless they say otherwise"
+    rows = table(
         view.optimizers,
         (
             ("", lambda one: one.label),
@@ -220,69 +183,28 @@ def _optimizers(view: SessionView) -> Markup | None:
             ("skipped", lambda one: units.count(one.skipped)),
         ),
     )
-    return card("optimizers", rows, *(paragraph(line, "note") for line in notes))
+    return "optimizers", rows, ("note", [front, *optimizers_left_out(view)])
 
 
-def _of_optimizer(recording: RecordedRun, view: SessionView) -> Markup | None:
-    """The charts of another optimizer, over its own steps."""
-    label = next(optimizer.label for optimizer in view.optimizers if optimizer.is_front)
-    loss, others = _curves(recording, view)
-    if loss is None and others is None:
-        return None
-    return card(label, element("div", loss, others, data_axis=_axis(view)))
+def _front_label(view: SessionView) -> str:
+    return next(optimizer.label for optimizer in view.optimizers if optimizer.is_front)
 
 
-def _curves(recording: RecordedRun, view: SessionView) -> tuple[Markup | None, Markup | None]:
-    """The chart of the loss, and the other ones."""
-    if not view.loss.count:
-        return None, None
-    loss, *others = charts(view, recording.validations)
-    return loss, element("div", *others, class_="charts") if any(others) else None
-
-
-def _axis(view: SessionView) -> str:
-    return step_axis(view.loss.first_step, view.loss.last_step, view.switches)
-
-
-def _legend(recording: RecordedRun) -> Markup | None:
+def _legend(views: list[SessionView]) -> Block:
     """The colours of the precisions that ran, and what the marks mean."""
-    views = (recording.view, *recording.other_views)
     used = dict.fromkeys(switch.precision for view in views for switch in view.switches)
-    if not used:
-        return None
-    marks = {"skip": "× step skipped", "nonfinite": "× NaN or Inf", "dots": "○ validation"}
-    items = [element("li", chip(precision)) for precision in used]
-    items += [element("li", words, class_=name) for name, words in marks.items()]
-    return element("ul", *items, class_="legend")
+    marks = [
+        Span("× step skipped", "skip"),
+        Span("× NaN or Inf", "nonfinite"),
+        Span("○ validation", "dots"),
+    ]
+    return "legend", [*map(chip, used), *marks] if used else []
 
 
 # -------------------------------------------------------------------------- speed, time, memory
 
-_ROWS: tuple[tuple[str, Callable[[PrecisionStats], str]], ...] = (
-    ("median step", lambda stats: speed.of_steps(stats, units.milliseconds(stats.median_step_seconds))),
-    ("samples", lambda stats: speed.of_steps(stats, units.rate(stats.samples_per_second))),
-    ("peak allocated", lambda stats: speed.peak_words(stats, NOT_AVAILABLE)),
-    ("waiting for data", lambda stats: units.percent(stats.data_fraction, 1)),
-    (
-        "GPU utilization",
-        lambda stats: units.percent(
-            None if stats.utilization_percent is None else stats.utilization_percent / 100
-        ),
-    ),
-    ("last loss", lambda stats: units.loss(stats.last_loss)),
-    ("skipped", lambda stats: units.count(stats.skipped)),
-    ("steps counted", lambda stats: units.count(stats.steps)),
-)
 
-
-def _side_by_side(columns: Sequence[_P], rows: Iterable[tuple[str, Callable[[_P], str]]]) -> Markup | None:
-    """A column for each precision; only rows in which one of them has a value."""
-    filled = [[label, *map(words, columns)] for label, words in rows]
-    filled = [row for row in filled if set(row[1:]) - {NOT_AVAILABLE, speed.NOT_MEASURED}]
-    return table(["", *(chip(column.precision) for column in columns)], filled)
-
-
-def comparison(view: SessionView) -> Markup | None:
+def comparison(view: SessionView) -> Card | None:
     """The precisions side by side, and the gain of AMP or FP8, or why it is unknown."""
     tally = view.comparison
     if not tally.rows:
@@ -292,14 +214,30 @@ def comparison(view: SessionView) -> Markup | None:
     def of_flops(words: Callable[[PrecisionFlops], str]) -> Callable[[PrecisionStats], str]:
         return lambda stats: words(flops[stats.precision]) if stats.precision in flops else NOT_AVAILABLE
 
-    rows = (*_ROWS, ("achieved", of_flops(rate_words)), ("MFU", of_flops(mfu_words)))
+    rows: list[tuple[str, Callable[[PrecisionStats], Words]]] = [
+        ("", lambda stats: chip(stats.precision)),
+        ("median step", lambda stats: speed.of_steps(stats, units.milliseconds(stats.median_step_seconds))),
+        ("samples", lambda stats: speed.of_steps(stats, units.rate(stats.samples_per_second))),
+        ("peak allocated", lambda stats: speed.peak_words(stats, NOT_AVAILABLE)),
+        ("waiting for data", lambda stats: units.percent(stats.data_fraction, 1)),
+        ("GPU utilization", lambda stats: _percent(stats.utilization_percent)),
+        ("last loss", lambda stats: units.loss(stats.last_loss)),
+        ("skipped", lambda stats: units.count(stats.skipped)),
+        ("steps counted", lambda stats: units.count(stats.steps)),
+        ("achieved", of_flops(rate_words)),
+        ("MFU", of_flops(mfu_words)),
+    ]
     turns = speed.result_cards(view.compared, view.run) if view.compared is not None else []
-    return card(
+    return (
         "precisions side by side",
-        _side_by_side(ordered(tally), rows),
-        *(paragraph(line, "verdict") for line in (*turns, *_gain(view), *flops_hints(view.flops))),
-        paragraph("; ".join([*speed.provisional_lines(tally), *speed.uncounted(view)]), "note"),
+        table(ordered(tally), rows, upright=True),
+        ("verdict", [*turns, *_gain(view), *flops_hints(view.flops)]),
+        ("note", ["; ".join([*speed.provisional_lines(tally), *speed.uncounted(view)])]),
     )
+
+
+def _percent(value: float | None) -> str:
+    return units.percent(None if value is None else value / 100)
 
 
 def _gain(view: SessionView) -> list[str]:
@@ -312,92 +250,99 @@ def _gain(view: SessionView) -> list[str]:
     return [*([speed.why_no_ratio(tally)] if unknown else []), *speed.explanations(view)]
 
 
-_RANK_COLUMNS: tuple[tuple[str, Callable[[RankSummary], str]], ...] = (
-    ("rank", lambda row: str(row.rank)),
-    ("device", lambda row: place_words(row.place)),
-    ("data wait", lambda row: units.milliseconds(row.data_seconds)),
-    ("compute", lambda row: units.milliseconds(row.compute_seconds)),
-    ("step", lambda row: units.milliseconds(row.step_seconds)),
-    ("peak", lambda row: units.number_of_bytes(row.peak_allocated_bytes)),
-    ("GPU memory", lambda row: units.number_of_bytes(row.memory_used_bytes)),
-    ("grad norm", lambda row: "" if row.grad_norm is None else units.loss(row.grad_norm)),
-    ("skipped", lambda row: units.count(row.skipped)),
-    ("own Inf", lambda row: units.count(row.overflowed)),
-    ("clock", lambda row: units.megahertz(row.sm_clock_mhz)),
-    ("throttled", lambda row: ", ".join(row.throttled)),
-)
-
-
-def ranks(view: SessionView) -> Markup | None:
+def ranks(view: SessionView) -> Card | None:
     """The newest numbers of the ranks that the journal tells of, and which is slow; None for one process."""
     seen = view.ranks
     if seen is None:
         return None
     alarms = [*map(rank_lost, seen.lost), *map(ranks_disagree, seen.disagreements)]
-    said = [verdict("error", "ranks", text) for text in alarms]
+    lines = [verdict("error", "ranks", text) for text in alarms]
     if sentence := speed_sentence(seen, view.run):
-        said.append(verdict("info" if seen.straggler is None else "warning", "speed", sentence))
+        lines.append(verdict("info" if seen.straggler is None else "warning", "speed", sentence))
     has_all = len(seen.rows) == seen.world_size
-    names = ({0: "least", 50: "median", 100: "most"}.get(place, f"{place}%") for place in PERCENTILES)
-    percentiles = [[name, *map(units.milliseconds, values)] for name, values in seen.percentiles.items()]
+    names = [{0: "least", 50: "median", 100: "most"}.get(place, f"{place}%") for place in PERCENTILES]
+    percentiles = [(name, *map(units.milliseconds, values)) for name, values in seen.percentiles.items()]
     note = "no numbers of the ranks in the journal"
     if seen.step is not None:
         note = f"Times are medians of the last {seen.samples} samples up to step {units.count(seen.step)}."
-        note += (
-            "" if has_all else f" Of {units.count(seen.world_size)} ranks those that stand out have a row."
-        )
-    return card(
+        if not has_all:
+            note += f" Of {units.count(seen.world_size)} ranks those that stand out have a row."
+    rows = table(
+        seen.rows,
+        (
+            ("rank", lambda row: str(row.rank)),
+            ("device", lambda row: place_words(row.place)),
+            ("data wait", lambda row: units.milliseconds(row.data_seconds)),
+            ("compute", lambda row: units.milliseconds(row.compute_seconds)),
+            ("step", lambda row: units.milliseconds(row.step_seconds)),
+            ("peak", lambda row: units.number_of_bytes(row.peak_allocated_bytes)),
+            ("GPU memory", lambda row: units.number_of_bytes(row.memory_used_bytes)),
+            ("grad norm", lambda row: "" if row.grad_norm is None else units.loss(row.grad_norm)),
+            ("skipped", lambda row: units.count(row.skipped)),
+            ("own Inf", lambda row: units.count(row.overflowed)),
+            ("clock", lambda row: units.megahertz(row.sm_clock_mhz)),
+            ("throttled", lambda row: ", ".join(row.throttled)),
+        ),
+    )
+    return (
         size_words(seen.world_size, view.run),
-        *said,
-        None if has_all else table(["all ranks", *names], percentiles),
-        _table(seen.rows, _RANK_COLUMNS),
-        paragraph(note, "note"),
+        ("verdict", lines),
+        ("table", [] if has_all else [("all ranks", *names), *percentiles]),
+        rows,
+        ("note", [note]),
     )
 
 
-def time_spent(view: SessionView) -> Markup | None:
+def time_spent(view: SessionView) -> Card | None:
     """The parts of a step by precision, what the steps wait for, and what another precision can gain."""
     if not view.timings:
         return None
-    names = dict.fromkeys(phase.name for timing in view.timings for phase in timing.phases)
-    said = []
+    lines: list[Words] = []
     for timing in view.timings:
         limit = limit_beside(timing, view.timings, view.comparison, ranks=view.world_size)
         words = [bound_words(timing, ranks=view.world_size), evidence(timing), limit]
         if text := "; ".join(filter(None, words)):
-            said.append(element("p", chip(timing.precision), f" {text}", class_="verdict"))
+            lines.append([chip(timing.precision), f" {text}"])
+    seconds = {
+        timing.precision: {
+            phase.name: phase.host_seconds if phase.device_seconds is None else phase.device_seconds
+            for phase in timing.phases
+        }
+        for timing in view.timings
+    }
     note = "Medians of timed steps, on the GPU's clock where there is one, otherwise on the host's."
-    phases = _side_by_side(view.timings, ((name, partial(_phase, name)) for name in names))
-    return card("where the time goes", phases, *said, paragraph(note, "note"))
+    rows = _by_precision(seconds, units.milliseconds)
+    return "where the time goes", rows, ("verdict", lines), ("note", [note])
 
 
-def _phase(name: str, timing: PrecisionTiming) -> str:
-    for phase in timing.phases:
-        if phase.name == name:
-            seconds = phase.host_seconds if phase.device_seconds is None else phase.device_seconds
-            return units.milliseconds(seconds)
-    return "–"
-
-
-def memory_spent(view: SessionView) -> Markup | None:
+def memory_spent(view: SessionView) -> Card:
     """Kinds of tensors by precision, and torch's peak."""
-    if not view.memory:
-        return None
-    kinds = dict.fromkeys((kind.kind, kind.dtype) for memory in view.memory for kind in memory.kinds)
-    rows = [(" ".join(kind).rstrip(), partial(_size, kind)) for kind in kinds]
-    peak = ("peak", lambda memory: units.number_of_bytes(memory.peak_allocated_bytes))
-    return card("where the memory goes", _side_by_side(view.memory, [*rows, peak]))
+    sizes = {
+        memory.precision: {
+            **{f"{kind.kind} {kind.dtype}".rstrip(): kind.size_bytes for kind in memory.kinds},
+            "peak": memory.peak_allocated_bytes,
+        }
+        for memory in view.memory
+    }
+    return "where the memory goes", _by_precision(sizes, units.number_of_bytes)
 
 
-def _size(kind: tuple[str, str], memory: MemoryBreakdown) -> str:
-    sizes = [part.size_bytes for part in memory.kinds if (part.kind, part.dtype) == kind]
-    return units.number_of_bytes(sum(sizes)) if sizes else "–"
+def _by_precision(
+    figures: Mapping[str, Mapping[Any, float | None]], words: Callable[[float | None], str]
+) -> Block:
+    """A column for each precision, ``–`` where it lacks what another one has; a peak stands last."""
+    names = dict.fromkeys(name for column in figures.values() for name in column)
+    rows = [
+        [name, *(words(column[name]) if name in column else "–" for column in figures.values())]
+        for name in sorted(names, key="peak".__eq__)
+    ]
+    return "table", [["", *map(chip, figures)], *(row for row in rows if {*row[1:]} - {NOT_AVAILABLE})]
 
 
 # --------------------------------------------------------------------------------- what was found
 
 
-def float16_window(window: Float16Window | None) -> Markup | None:
+def float16_window(window: Float16Window | None) -> Card | None:
     """The newest float16 histogram, and the parameters that lose the most."""
     if window is None or not window.counts:
         return None
@@ -405,7 +350,7 @@ def float16_window(window: Float16Window | None) -> Markup | None:
     note = f"All gradients of step {window.step:,} by exponent, {how}."
     if not window.hypothetical:
         note += " Gradients that float16 flushed are among the zeros."
-    worst = _table(
+    worst = table(
         window.worst,
         (
             ("parameter", lambda one: one.name),
@@ -415,121 +360,108 @@ def float16_window(window: Float16Window | None) -> Markup | None:
             ("overflow", lambda one: units.share(one.overflowing, one.elements - one.zeros)),
         ),
     )
-    return card(
+    return (
         "gradients in float16's range",
-        paragraph(note, "note"),
-        histogram(window),
-        details("parameters that lose the most", worst),
+        ("note", [note]),
+        ("histogram", histogram(window)),
+        ("legend", zones(window), "zones"),
+        ("fold", worst, "parameters that lose the most"),
     )
 
 
-def trace(traced: ModulesTraced | None) -> Markup | None:
+def trace(traced: ModulesTraced | None) -> Card | None:
     """The newest module trace: the module that overflowed first, and those closest to an overflow."""
     if traced is None or (traced.first is None and not traced.nearest):
         return None
     first = float16_verdicts.what_overflowed_first(traced)
     columns = (("module", float16_verdicts.place_of), ("largest value", float16_verdicts.distance))
-    return card(
+    return (
         "largest values by module",
-        paragraph(f"Step {traced.step:,}, {units.count(traced.modules)} modules.", "note"),
-        verdict("warning", "first", first) if first else None,
-        details("closest to 65,504", _table(traced.nearest, columns)),
+        ("note", [f"Step {traced.step:,}, {units.count(traced.modules)} modules."]),
+        ("verdict", [verdict("warning", "first", first)] if first else []),
+        ("fold", table(traced.nearest, columns), "closest to 65,504"),
     )
 
 
-def _reference(layer: LayerAgreement) -> ReferenceAgreement:
-    nothing = ReferenceAgreement(cosine=None, relative_error=None, added_cosine=None, added_error=None)
-    return layer.reference or nothing
+_NO_REFERENCE = ReferenceAgreement(cosine=None, relative_error=None, added_cosine=None, added_error=None)
 
 
-_LAYER_COLUMNS: tuple[tuple[str, Callable[[LayerAgreement], str]], ...] = (
-    ("layer", lambda layer: layer.name or "the model"),
-    ("kind", lambda layer: layer.kind),
-    ("cosine", lambda layer: float16_verdicts.cosine_words(layer.cosine, 5)),
-    ("in bf16", lambda layer: float16_verdicts.cosine_words(_reference(layer).cosine, 5)),
-    (
-        "to bf16",
-        lambda layer: float16_verdicts.cosine_words(_reference(layer).added_cosine, 5),
-    ),
-    ("relative error", lambda layer: units.loss(layer.relative_error)),
-    ("error in bf16", lambda layer: units.loss(_reference(layer).relative_error)),
-    ("error to bf16", lambda layer: units.loss(_reference(layer).added_error)),
-    ("lost", lambda layer: units.share(layer.lost, 1)),
-    ("output", lambda layer: "float8" if layer.in_float8 else layer.output_dtype),
-)
-
-
-def xray(measured: XRayTaken | None) -> Markup | None:
+def xray(measured: XRayTaken | None) -> Card | None:
     """The newest X-ray: both losses, memory, and every layer."""
     if measured is None:
         return None
     losses = [
-        *(
-            (f"loss in {precision_label(name)}", units.loss(loss))
-            for name, loss in float16_verdicts.losses_of(measured)
-        ),
-        ("memory", saved_for_backward(measured)),
-        ("took", units.milliseconds(measured.seconds)),
+        (f"loss in {precision_label(name)}", units.loss(loss))
+        for name, loss in float16_verdicts.losses_of(measured)
     ]
-    between, said = [], None
+    losses += [("memory", saved_for_backward(measured)), ("took", units.milliseconds(measured.seconds))]
+    what: list[str | Span] = [f"Step {measured.step:,}, FP32"]
+    lines = []
     if measured.reference:
-        between = [", ", chip(measured.reference)]
+        what += [", ", chip(measured.reference)]
         judged = float16_verdicts.xray_verdict(measured)
-        said = verdict(judged.severity, "verdict", judged.text)
-    what = [f"Step {measured.step:,}, FP32", *between, " and ", chip(measured.precision)]
-    return card(
+        lines.append(verdict(judged.severity, "verdict", judged.text))
+    what += [" and ", chip(measured.precision), f". {float16_verdicts.layers_legend(measured)}."]
+    cosine_words = float16_verdicts.cosine_words
+    layers = table(
+        [(layer, layer.reference or _NO_REFERENCE) for layer in measured.layers],
+        (
+            ("layer", lambda row: row[0].name or "the model"),
+            ("kind", lambda row: row[0].kind),
+            ("cosine", lambda row: cosine_words(row[0].cosine, 5)),
+            ("in bf16", lambda row: cosine_words(row[1].cosine, 5)),
+            ("to bf16", lambda row: cosine_words(row[1].added_cosine, 5)),
+            ("relative error", lambda row: units.loss(row[0].relative_error)),
+            ("error in bf16", lambda row: units.loss(row[1].relative_error)),
+            ("error to bf16", lambda row: units.loss(row[1].added_error)),
+            ("lost", lambda row: units.share(row[0].lost, 1)),
+            ("output", lambda row: "float8" if row[0].in_float8 else row[0].output_dtype),
+        ),
+    )
+    return (
         "X-ray",
-        element("p", *what, f". {float16_verdicts.layers_legend(measured)}.", class_="note"),
-        said,
-        facts(losses),
-        details(f"layers: {units.count(len(measured.layers))}", _table(measured.layers, _LAYER_COLUMNS)),
+        ("note", [what]),
+        ("verdict", lines),
+        ("facts", losses),
+        ("fold", layers, f"layers: {units.count(len(measured.layers))}"),
     )
 
 
 # ---------------------------------------------------------------------------- events and details
 
 
-def events(view: SessionView) -> Markup | None:
+def events(view: SessionView) -> Card:
     """The events, newest first, each with details to open."""
-    if not view.events:
-        return None
-    began = view.run.time if view.run is not None else view.events[-1].time
-    items = [_event(event, began) for event in view.events]
-    first, others = items[:EVENTS_IN_SIGHT], items[EVENTS_IN_SIGHT:]
-    older = element("ol", *others, class_="events") if others else None
-    return card(
+    began = view.run.time if view.run is not None else view.events[-1].time if view.events else 0.0
+    items = [
+        {
+            # Events before the start of the run have no run time.
+            "time": "" if event.time < began else units.duration(event.time - began),
+            "step": "" if event.step is None else f"step {event.step:,}",
+            "sign": "" if event.severity == "info" else SEVERITY_SIGNS[event.severity],
+            "severity": event.severity,
+            "text": event_text(event),
+            "details": "\n".join(event_details(event)),
+        }
+        for event in view.events
+    ]
+    older = items[EVENTS_IN_SIGHT:]
+    return (
         "events",
-        element("ol", *first, class_="events"),
-        details(f"{units.count(len(others))} older events", older),
+        ("events", items[:EVENTS_IN_SIGHT]),
+        ("fold", ("events", older), f"{units.count(len(older))} older events"),
     )
 
 
-def _event(event: Event, began: float) -> Markup:
-    text, more = event_text(event), event_details(event)
-    return element(
-        "li",
-        # Events before the start of the run have no run time.
-        element("time", "" if event.time < began else units.duration(event.time - began)),
-        element("span", "" if event.step is None else f"step {event.step:,}", class_="step"),
-        element(
-            "span",
-            "" if event.severity == "info" else SEVERITY_SIGNS[event.severity],
-            class_=f"sign {event.severity}",
-        ),
-        element("div", details(text, element("pre", "\n".join(more))) if more else text),
-    )
-
-
-def _settings(recording: RecordedRun) -> Markup | None:
+def _settings(recording: RecordedRun) -> Card:
     """Model, data, device, versions and every setting, as the run recorded them."""
-    run = recording.view.run
-    passed_over = paragraph(recording.passed_over, "note")
+    run, passed_over = recording.view.run, ("note", [recording.passed_over])
     if run is None:
-        return card("run details", passed_over)
+        return "run details", passed_over
     duration = ("duration", units.duration(recording.view.elapsed_seconds))
-    return card(
+    return (
         "run details",
-        facts([("run", recording.name), *run_facts(run).pairs, duration]),
-        *(details(group.title, facts(group.pairs)) for group in detail_facts(run)),
+        ("facts", [("run", recording.name), *run_facts(run).pairs, duration]),
+        *(("fold", ("facts", group.pairs), group.title) for group in detail_facts(run)),
         passed_over,
     )

@@ -54,7 +54,7 @@ def test_a_missing_compiler_is_told_and_hinders_no_training(monkeypatch: pytest.
 
 def test_the_needed_packages_are_those_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    asked = (re.match(r"([a-z-]+)>=([\d.]+)", line) for line in project["dependencies"])
+    asked = (re.match(r"([a-z0-9-]+)>=([\d.]+)", line) for line in project["dependencies"])
     assert {found[1]: release(found[2]) for found in asked if found} == NEEDED
 
 

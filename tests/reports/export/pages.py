@@ -1,11 +1,13 @@
 """Pages of records made by hand, and the numbers in them that the page's script draws."""
 
 import json
+import re
 from typing import Any
 
 from amptui.records.run import Record
 from amptui.reports.export.page import page
 from amptui.reports.export.recorded_run import RecordedRun
+from amptui.reports.export.template import Card, document
 from tests.builders import in_blocks
 from tests.reports.texts import Reading
 
@@ -16,9 +18,14 @@ def page_of(*records: Record) -> str:
     return page(recording)
 
 
-def contents(html: str, attribute: str) -> list[dict[str, Any]]:
+def contents(html: str, attribute: str) -> list[Any]:
     """What the elements of a page hold in one of their attributes for the script."""
     return [json.loads(own[attribute]) for _, own in Reading(html).tags if attribute in own]
+
+
+def card_html(card: Card | None) -> str:
+    """A card as a page has it; empty if the page leaves it out."""
+    return "".join(re.findall("<section>.*</section>", document("", [card]), flags=re.DOTALL))
 
 
 def charts_of(*records: Record) -> dict[str, dict[str, Any]]:

@@ -65,7 +65,7 @@ def test_steps_have_precisions_skips_and_validations() -> None:
         make_step(30, precision="fp16", loss=math.nan, skipped=True, loss_scale=1024.0),
         epoch,
     ]
-    (axis,) = contents(page_of(*records), "data-axis")
+    (axis,) = contents(page_of(*records), "data-axes")[0]
     assert (axis["first"], axis["count"]) == (1, 30)
     assert axis["labels"] == [
         [0.0, "1"],

@@ -119,11 +119,12 @@ def exported(tmp_path: Path, *records: Any) -> Path:
     return tmp_path / "run.html"
 
 
-DRAWN = """[".line", ".band", ".marks text", ".beyond", ".outside", ".ribbon text"].map((selector) =>
+DRAWN = """[".line", ".band", "stop", ".marks text", ".beyond", ".outside", ".ribbon text"].map((selector) =>
   [...document.querySelector("figure").querySelectorAll(selector)].map((each) => [
-    each.getAttribute("class"),
-    each.getAttribute("d")?.match(/[ML]/g).length ?? each.getAttribute("x"),
+    each.getAttribute("class").trim(),
+    each.getAttribute("d")?.match(/[ML]/g).length ?? each.getAttribute("x") ?? each.getAttribute("offset"),
     each.textContent,
+    each.getAttribute("stroke") ?? each.getAttribute("fill") ?? getComputedStyle(each).stopColor,
   ]))"""
 
 
@@ -134,28 +135,31 @@ def test_a_chart_has_lines_in_the_colours_of_the_precisions_and_marks(tmp_path: 
         step(n, loss=loss, precision=precision, skipped=n in (5, 6))
         for n, (loss, precision) in enumerate(zip(losses, precisions, strict=True), 1)
     ]
-    lines, bands, marks, beyond, outside, ribbon = show(exported(tmp_path, *taken), DRAWN).result
-    # Each line begins with the last point of the one before; NaN has none.
-    assert [each[:2] for each in lines] == [["line fp32", 40], ["line fp16", 30], ["line other", 31]]
+    lines, bands, stops, marks, beyond, outside, ribbon = show(exported(tmp_path, *taken), DRAWN).result
+    # NaN has no point.
+    assert lines == [["line", 99, "", "url(#colours-0-0)"]]
     assert bands == [], "a column is a step"
+    ends = [("other", "0"), ("other", "0"), ("fp32", "0"), ("fp32", "0.4"), ("fp16", "0.4"), ("fp16", "0.7")]
+    assert [(kind, offset) for kind, offset, *_ in stops] == [*ends, ("other", "0.7"), ("other", "1")]
+    assert stops[2][3] == "rgb(29, 95, 209)"
     crosses = [["skip", "4.50%", "×"], ["skip", "5.50%", "×"], ["nonfinite", "49.50%", "×"]]
-    assert marks == crosses
-    assert beyond == [["beyond", "29.50%", "↑"]]
-    assert [words for *_, words in outside] == [" ↑: values beyond the axis."]
-    assert [letter for *_, letter in ribbon] == ["F", "A", "?"]
+    assert [mark[:3] for mark in marks] == crosses
+    assert [arrow[:3] for arrow in beyond] == [["beyond", "29.50%", "↑"]]
+    assert [words for _, _, words, _ in outside] == [" Arrows: values beyond the axis."]
+    assert [letter for _, _, letter, _ in ribbon] == ["F", "A", "?"]
 
 
 def test_columns_of_several_steps_have_a_band(tmp_path: Path) -> None:
     taken = [step(n, loss=1 + n % 7 / 10) for n in range(1, 2501)]
     lines, bands, *_ = show(exported(tmp_path, *taken), DRAWN).result
-    assert [kind for kind, *_ in lines + bands] == ["line fp32", "band fp32"]
+    assert [kind for kind, *_ in lines + bands] == ["line", "band"]
     assert bands[0][1] == 2 * lines[0][1]
 
 
 def test_a_line_has_a_gap_where_another_precision_has_no_value(tmp_path: Path) -> None:
     taken = [*steps(1, 10), *steps(11, 20, precision="fp16", loss=None), *steps(21, 30)]
     lines, *_ = show(exported(tmp_path, *taken), DRAWN).result
-    assert [each[:2] for each in lines] == [["line fp32", 10], ["line fp32", 10]]
+    assert [each[:2] for each in lines] == [["line", 10], ["line", 10]]
 
 
 POINTED = """(() => {
