@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 from amptui.base.errors import DataError
 from amptui.data import batches as batches_module
 from amptui.data.batches import Batches, count_samples
-from amptui.data.device_copies import MAX_AHEAD, DeviceCopies, move
+from amptui.data.device_copies import move
 from amptui.data.sources import Arrays, Source
 from tests.data.samples import CPU, Numbers, Pair, Stream, arrays, opened
 
@@ -157,41 +157,6 @@ def test_samples_are_counted_by_the_first_tensor(batch: Any, samples: int) -> No
     assert count_samples(batch) == samples
 
 
-gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-
-
-@pytest.mark.gpu
-@gpu
-@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
-def test_resident_batches_never_make_the_host_wait() -> None:
-    cuda = torch.device("cuda", 0)
-    batches = opened(arrays(50_000), batch_size=512, device=cuda)
-    list(batches.epoch(1))
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        seen = list(batches.epoch(2))
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    assert all(inputs.device == numbers.device == cuda for inputs, numbers in seen)
-    order = torch.cat([numbers for _, numbers in seen])
-    assert len(torch.unique(order)) == 50_000 // 512 * 512
-
-
-@pytest.mark.gpu
-@gpu
-def test_what_was_sent_is_there_when_a_step_reads_it() -> None:
-    device = torch.device("cuda", 0)
-    copies = DeviceCopies(device)
-    for number in range(4 * MAX_AHEAD):
-        numbers = torch.full((1000,), float(number))
-        batch: Any = {"x": numbers, "y": (numbers.int(), "text"), "packed": pack_sequence([numbers])}
-        sent = copies.send(batch)
-        assert {sent["x"].device, sent["y"][0].device, sent["packed"].data.device} == {device}
-        total = sent["x"].sum() + sent["y"][0].sum() + sent["packed"].data.sum()
-        del sent
-        assert total.item() == 3000.0 * number
-
-
 class Opaque(Dataset[tuple[Tensor, int]]):
     """The same samples as :func:`arrays`, one at a time, counting how many were asked for."""
 
@@ -252,15 +217,3 @@ def test_our_own_order_skips_without_loading_and_a_loader_of_the_user_s_has_to_l
 def test_a_loader_with_fewer_batches_than_are_to_be_skipped_is_refused_with_the_mend() -> None:
     with pytest.raises(DataError, match=r"at batch 3 .* only 2 batches.*resume with the data that"):
         opened(DataLoader(Opaque(8), batch_size=4)).epoch(1, skip=3)
-
-
-def test_a_user_s_generators_are_found_each_once() -> None:
-    own, other = torch.Generator(), torch.Generator()
-    numbers = Numbers(8)
-    assert opened(DataLoader(numbers, batch_size=4)).generators == ()
-    assert opened(DataLoader(numbers, batch_size=4, shuffle=True, generator=own)).generators == (own,)
-    sampler = torch.utils.data.RandomSampler(numbers, generator=other)
-    assert opened(DataLoader(numbers, batch_size=4, sampler=sampler)).generators == (other,)
-    batched = torch.utils.data.BatchSampler(sampler, 4, drop_last=False)
-    assert opened(DataLoader(numbers, batch_sampler=batched, generator=own)).generators == (own, other)
-    assert [opened(source).generators for source in (arrays(8), numbers)] == [(), ()]

@@ -5,8 +5,6 @@ from typing import Any
 
 import psutil
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from amptui.device.host import HostProbe
 from amptui.records.samples import HostSample
@@ -78,15 +76,6 @@ def test_a_path_of_the_host_leads_to_the_containers_own_mount(tmp_path: Path, ow
     assert memory_of(tmp_path) == (3 * MIB, 64 * MIB)
     (tmp_path / "sys/fs/cgroup/memory.stat").unlink()  # a limit without usage
     assert memory_of(tmp_path) == (None, 64 * MIB)
-
-
-@given(current=st.integers(0, 2**50), inactive_file=st.integers(0, 2**50))
-def test_usage_is_never_negative(
-    tmp_path_factory: pytest.TempPathFactory, current: int, inactive_file: int
-) -> None:
-    root = tmp_path_factory.mktemp("root")
-    put_cgroup(root, "/", at="", limit="4096", current=current, inactive_file=inactive_file)
-    assert memory_of(root) == (max(0, current - inactive_file), 4096)
 
 
 @pytest.mark.parametrize("error", [PermissionError(), psutil.AccessDenied(), KeyError("MemTotal")])

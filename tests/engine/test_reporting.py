@@ -95,11 +95,6 @@ def into(delivered: Delivered) -> Callable[[Sequence[float] | None, float | None
     return lambda row, seconds: delivered.append((None if row is None else list(row), seconds))
 
 
-rows = st.lists(
-    st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=4), min_size=1, max_size=4
-)
-
-
 # ---------------------------------------------------------------------------------------- CUDA
 
 A_SECOND_IN_CYCLES = 2_000_000_000

@@ -89,7 +89,7 @@ def test_records_and_checkpoints_that_find_no_room_are_counted_and_the_status_sa
     folder = tmp_path / "run"
     status, out, err = limited(warm, RUN_JSON_BYTES, *training(folder, "--steps", "100", "--json"))
     # The line after the last record is the answer about AMP, which is no record.
-    emitted = [record for line in out.splitlines() if (record := codec.loads(line)) is not None]
+    emitted = [codec.loads(line) for line in out.splitlines() if '"AmpAnswer"' not in line]
     assert sum(record.count for record in emitted if isinstance(record, Steps)) == 100
     kept = list(JournalReader(folder / "journal.jsonl"))
     # The last word on what is lost comes when the journal is closed.

@@ -8,9 +8,8 @@ and any wait for the host in between.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -43,24 +42,15 @@ class StepTimer:
     for the device.
     """
 
-    def __init__(
-        self,
-        device: torch.device,
-        emit: Callable[[StepTimed], object],
-        *,
-        clock: Callable[[], float] = time.perf_counter,
-        new_event: Callable[[], Any] | None = None,
-    ) -> None:
+    def __init__(self, device: torch.device, emit: Callable[[StepTimed], object]) -> None:
+        self._device = device
         self._emit = emit
-        self._clock = clock
-        if new_event is None and capabilities(device).timed_events:
-            new_event = partial(torch.Event, device, enable_timing=True)
-        self._new_event = new_event
-        """None where the host alone is timed."""
-        self._events: list[Any] = []
+        self._has_events = capabilities(device).timed_events
+        """Else the host alone is timed."""
+        self._events: list[torch.Event] = []
         """Those of the timed step, in order; created as needed and reused."""
         self._used_events = 0
-        self._cadence = Cadence(TIMELINE_BUDGET, clock=clock)
+        self._cadence = Cadence(TIMELINE_BUDGET)
         self._armed_at: float | None = None
         self._open: _Marks | None = None
         """Of the step that is being timed."""
@@ -79,8 +69,8 @@ class StepTimer:
         armed_at, self._armed_at = self._armed_at, None
         if armed_at is None:
             return
-        began = self._clock()
-        if self._new_event is not None and began - armed_at - data_seconds > STRAY_SECONDS:
+        began = time.perf_counter()
+        if self._has_events and began - armed_at - data_seconds > STRAY_SECONDS:
             return
         self._cadence.begin()
         self._open = _Marks(step, precision, settling, data_seconds, began)
@@ -98,31 +88,31 @@ class StepTimer:
         marks = self._open
         if marks is None:
             return
-        now = self._clock()
+        now = time.perf_counter()
         marks.names.append(name)
         marks.host_seconds.append(marks.data_seconds if name == "input" else now - marks.resumed)
         self._record_event()
         if name == "optimizer":
             self._open, self._closed = None, marks
-        marks.resumed = self._clock()
+        marks.resumed = time.perf_counter()
         marks.own_seconds += marks.resumed - now
 
     def drain(self) -> None:
         """Report a timed step if the device has finished it; arm the timer if the next step is due."""
         marks = self._closed
-        if marks is not None and (self._new_event is None or self._events[self._used_events - 1].query()):
+        if marks is not None and (not self._has_events or self._events[self._used_events - 1].query()):
             self._report(marks)
         self._armed_at = None
         if self._cadence.due():
             self._used_events = 0
             self._record_event()  # before the input
-            self._armed_at = self._clock()
+            self._armed_at = time.perf_counter()
 
     def flush(self) -> None:
         """Report the step in flight; waits for the device."""
         marks = self._closed
         if marks is not None:
-            if self._new_event is not None:
+            if self._has_events:
                 # Unlike a stream's synchronize(), an event's is no error in torch's sync debug mode.
                 self._events[self._used_events - 1].synchronize()
             self._report(marks)
@@ -134,7 +124,7 @@ class StepTimer:
 
     def _report(self, marks: "_Marks") -> None:
         self._closed = None
-        began = self._clock()
+        began = time.perf_counter()
         between = pairwise(self._events[: self._used_events])
         device_seconds = [before.elapsed_time(after) / 1000 for before, after in between]
         phases: dict[PhaseName, PhaseSeconds] = {}
@@ -154,14 +144,14 @@ class StepTimer:
                 phases=tuple(phases.values()),
             )
         )
-        cost_seconds = marks.own_seconds + self._clock() - began + RECORD_SECONDS
+        cost_seconds = marks.own_seconds + time.perf_counter() - began + RECORD_SECONDS
         self._cadence.charge(min(cost_seconds, TIMELINE_BUDGET * LONGEST_GAP_SECONDS))
 
     def _record_event(self) -> None:
-        if self._new_event is None:
+        if not self._has_events:
             return
         if self._used_events == len(self._events):
-            self._events.append(self._new_event())
+            self._events.append(torch.Event(self._device, enable_timing=True))
         self._events[self._used_events].record()
         self._used_events += 1
 

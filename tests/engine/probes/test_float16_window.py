@@ -16,10 +16,6 @@ from amptui.engine.probes import float16_window
 from amptui.engine.probes.float16_window import (
     MAX_PARAMETERS,
     Float16WindowProbe,
-    count_by_sorting,
-    count_in_kernel,
-    count_keys,
-    norms_of_each,
 )
 from amptui.engine.probes.gradients import GradientProbe
 from amptui.records.findings import Float16Window, ParameterWindow
@@ -168,15 +164,6 @@ def test_squares_are_those_of_what_numpy_s_float16_flushes_and_holds_as_subnorma
         assert squares_of(parameter) == pytest.approx((flushed, subnormal, squares), rel=bound, abs=1e-30)
 
 
-@given(st.lists(st.lists(moderate, max_size=9), min_size=1, max_size=5))
-def test_the_norms_of_a_gpu_are_those_of_each_segment(segments: list[list[float]]) -> None:
-    together = [number for segment in segments for number in segment]
-    bits = torch.tensor(together).abs().view(torch.int32)
-    window = norms_of_each(bits, [len(segment) for segment in segments]).square().view(-1, 3).tolist()
-    for row, segment in zip(window, segments, strict=True):
-        assert row == pytest.approx(squares_by_numpy(segment, 1.0), rel=1e-5, abs=1e-30)
-
-
 @pytest.mark.parametrize("size", [4, LARGE])
 def test_beside_nan_and_inf_there_is_no_norm(size: int) -> None:
     gradient, other = torch.full((size,), 2.0**-20), torch.full((size,), 2.0**-20)
@@ -249,25 +236,3 @@ def test_parameters_without_a_gradient_have_no_elements_and_shift_no_name() -> N
     window = window_of(None, torch.tensor([2.0**-30]), None, torch.full((LARGE,), 2.0**-30))
     assert counts_of(window) == (1 + LARGE, 0, 1 + LARGE, 0, 0, 0)
     assert [p.name for p in window.worst] == ["p1", "p3"]
-
-
-def test_no_gradient_at_all_is_an_empty_window() -> None:
-    for model in (nn.Linear(200, 200), nn.ReLU()):
-        window = window_of_model(model)
-        assert counts_of(window) == (0, 0, 0, 0, 0, 0)
-        assert (window.worst, sum(window.counts)) == ((), 0)
-
-
-keys = st.integers(1, 6800).flatmap(
-    lambda bins: st.tuples(st.just(bins), st.lists(st.integers(0, bins - 1), min_size=1, max_size=50))
-)
-
-
-@given(keys)
-def test_every_way_to_count_keys_counts_the_same(drawn: tuple[int, list[int]]) -> None:
-    bins, numbers = drawn
-    tensor = torch.tensor(numbers, dtype=torch.int32)
-    window = Counter(numbers)
-    expected = [float(window[number]) for number in range(bins)]
-    for count in (count_keys, count_in_kernel, count_by_sorting):
-        assert count(tensor, bins).tolist() == expected

@@ -135,11 +135,12 @@ def test_an_x_ray_changes_nothing_in_the_training(precision: str) -> None:
     assert losses(log) == undisturbed(Dropping(), precision=precision)
 
 
-@pytest.mark.parametrize("clip_norm", [None, 1.0])
+@pytest.mark.parametrize(("clip_norm", "accumulate"), [(None, 1), (1.0, 2)])
 def test_some_steps_are_timed_by_phase_and_healthy_statistics_are_not_mentioned(
-    clip_norm: float | None,
+    clip_norm: float | None, accumulate: int
 ) -> None:
-    log = log_of(prepare(Tiny(epochs=8), clip_norm=clip_norm))
+    """The phases of several batches are one."""
+    log = log_of(prepare(Tiny(epochs=8 * accumulate), clip_norm=clip_norm, accumulate=accumulate))
     steps = {record.step: record for record in log.of(StepRecord)}
     assert len(steps) > BUFFERS_GAP_STEPS
     assert log.of(NonFinite) == []
