@@ -77,8 +77,17 @@ class XRay(Overlay):
             inner.text(0, 0, f"no X-ray yet{how}", Style.DIM)
         else:
             y = self._draw_facts(inner, xray)
-            legend = self._legend(inner, xray) if inner.height >= _MIN_HEIGHT_FOR_LEGEND else []
-            self._draw_table(inner.rows(y, inner.height - len(legend) - y), xray)
+            legend: list[str] = []
+            if inner.height >= _MIN_HEIGHT_FOR_LEGEND:
+                legends = float16_verdicts.layers_legend(xray), float16_verdicts.OPERATORS_LEGEND
+                legend = wrapped(legends[self._operators], inner.width, lines=_LEGEND_LINES)
+            table = inner.rows(y, inner.height - len(legend) - y)
+            rows = len(operator_table(xray.operators)) if self._operators else len(xray.layers)
+            top = self._scroll.visible(rows, table.height - 1).start
+            if self._operators:
+                draw_operators(table, xray.operators, top)
+            else:
+                draw_layers(table, xray, self._order, top)
             for i, words in enumerate(legend):
                 inner.text(0, inner.height - len(legend) + i, words, Style.DIM)
         other = (("o", "layers"),) if self._operators else (("s", "sort"), ("o", "operators"))
@@ -86,10 +95,6 @@ class XRay(Overlay):
         again = (("x", "again"),) if "x-ray" in screen.accepts else ()
         hints = (("esc", "back"), *other, *again, *((("↑ ↓", "scroll"),) if words else ()), pages_beside())
         write_edge(canvas, hints, screen, right=words)
-
-    def _legend(self, inner: Canvas, xray: XRayTaken) -> list[str]:
-        legends = float16_verdicts.layers_legend(xray), float16_verdicts.OPERATORS_LEGEND
-        return wrapped(legends[self._operators], inner.width, lines=_LEGEND_LINES)
 
     def _draw_facts(self, inner: Canvas, xray: XRayTaken) -> int:
         """Draw the verdict and as many facts as leave room for a table; return the table's first line."""
@@ -109,14 +114,6 @@ class XRay(Overlay):
                 write(inner, _LABEL_WIDTH, y, line)
                 y += 1
         return y + 1
-
-    def _draw_table(self, table: Canvas, xray: XRayTaken) -> None:
-        rows = len(operator_table(xray.operators)) if self._operators else len(xray.layers)
-        top = self._scroll.visible(rows, table.height - 1).start
-        if self._operators:
-            draw_operators(table, xray.operators, top)
-        else:
-            draw_layers(table, xray, self._order, top)
 
     def press(self, key: str, view: SessionView) -> Answer:
         """Arrows scroll, letters change what is shown."""
@@ -149,29 +146,31 @@ def _title(xray: XRayTaken | None) -> str:
 
 def facts(xray: XRayTaken) -> dict[str, list[Phrase]]:
     """The facts above the tables by their labels, the most important first."""
+    # All losses to six digits, and how far the last is from FP32's.
+    losses = {name: Word(units.NOT_AVAILABLE, Style.DIM) for name, _ in float16_verdicts.losses_of(xray)}
+    for name, loss in float16_verdicts.losses_of(xray):
+        if loss is not None:
+            losses[name] = Word(f"{loss:.6g}", Style.STRONG if math.isfinite(loss) else Style.ERROR)
+    words = float16_verdicts.losses_apart(xray)
+    apart = [phrase(words, Style.STRONG)] if words else []
+    memory = {  # that AMP does not change
+        "weights": xray.weights_bytes,
+        "gradients": xray.gradients_bytes,
+        "optimizer": xray.optimizer_bytes,
+        "buffers": xray.buffers_bytes,
+    }
+    # Layers that multiply in float8, whose outputs are bfloat16's all the same.
+    layers = units.counted(sum(bool(layer.in_float8) for layer in xray.layers), "layer")
+    in_float8 = labelled("in float8:", layers, style=precision_style(xray.precision))
     lines = {
-        "loss": [*_losses(xray), labelled("took", units.milliseconds(xray.seconds))],
+        "loss": [*_by_precision(losses), *apart, labelled("took", units.milliseconds(xray.seconds))],
         "caution": [phrase(float16_verdicts.MASKS_DIFFER, Style.WARNING)] if xray.random else [],
         "saved": _saved(xray),
-        "memory": _memory(xray),
-        "products": _float8_products(xray),
+        "memory": [labelled(name, units.number_of_bytes(size)) for name, size in memory.items()],
+        "products": [in_float8] if xray.reference else [],
         "outputs": _outputs(xray),
     }
     return {label: phrases for label, phrases in lines.items() if phrases}
-
-
-def _losses(xray: XRayTaken) -> list[Phrase]:
-    """All losses to six digits, and how far the last is from FP32's."""
-    losses = float16_verdicts.losses_of(xray)
-    phrases = _by_precision({name: _loss_word(loss) for name, loss in losses})
-    apart = float16_verdicts.losses_apart(xray)
-    return [*phrases, phrase(apart, Style.STRONG)] if apart else phrases
-
-
-def _loss_word(loss: float | None) -> Word:
-    if loss is None:
-        return Word(units.NOT_AVAILABLE, Style.DIM)
-    return Word(f"{loss:.6g}", Style.STRONG if math.isfinite(loss) else Style.ERROR)
 
 
 def _saved(xray: XRayTaken) -> list[Phrase]:
@@ -184,17 +183,6 @@ def _saved(xray: XRayTaken) -> list[Phrase]:
     sizes = (Word(units.number_of_bytes(size), Style.STRONG) for size in (before, after))
     saved = dict(zip(("fp32", xray.precision), sizes, strict=True))
     return [*_by_precision(saved), phrase(f"saved for backward{change}")]
-
-
-def _memory(xray: XRayTaken) -> list[Phrase]:
-    """The memory that AMP does not change."""
-    parts = {
-        "weights": xray.weights_bytes,
-        "gradients": xray.gradients_bytes,
-        "optimizer": xray.optimizer_bytes,
-        "buffers": xray.buffers_bytes,
-    }
-    return [labelled(name, units.number_of_bytes(size)) for name, size in parts.items()]
 
 
 def _outputs(xray: XRayTaken) -> list[Phrase]:
@@ -210,14 +198,6 @@ def _outputs(xray: XRayTaken) -> list[Phrase]:
         names = ", ".join(islands[:_MAX_ISLANDS]) + more
         phrases.append(labelled("in FP32:", names, style=precision_style("fp32")))
     return phrases
-
-
-def _float8_products(xray: XRayTaken) -> list[Phrase]:
-    """How many layers multiply in float8, whose outputs are bfloat16's all the same."""
-    if not xray.reference:
-        return []
-    layers = units.counted(sum(bool(layer.in_float8) for layer in xray.layers), "layer")
-    return [labelled("in float8:", layers, style=precision_style(xray.precision))]
 
 
 def _by_precision(words: Mapping[str, Word]) -> list[Phrase]:
@@ -250,22 +230,23 @@ def draw_layers(canvas: Canvas, xray: XRayTaken, order: str, top: int) -> None:
     table = _FLOAT8_COLUMNS if xray.reference else _COLUMNS
     columns, name_width, bar_width = _fitting(canvas.width, longest, table)
     head = title if text_width(title) <= name_width else order
-    x = canvas.text(_SIGN_WIDTH, 0, head, Style.STRONG, width=name_width) + GAP
-    places = []
-    for column in columns:
-        places.append((x, column))
-        x = canvas.text(x, 0, column.title, Style.DIM, width=column.width, align=column.align) + GAP
+    canvas.text(_SIGN_WIDTH, 0, head, Style.STRONG, width=name_width)
+    bar_x = _SIGN_WIDTH + name_width + GAP + sum(column.width + GAP for column in columns)
     if bar_width:
-        canvas.text(x, 0, "agreement", Style.DIM)
-    for y, layer in enumerate(sorted(layers, key=orders[order])[top : top + canvas.height - 1], 1):
+        canvas.text(bar_x, 0, "agreement", Style.DIM)
+    shown = sorted(layers, key=orders[order])[top : top + canvas.height - 1]
+    for y, layer in enumerate(shown, 1):
         sign, style = layer_sign(layer)
         canvas.text(0, y, sign, style)
         canvas.text(_SIGN_WIDTH, y, end_of(layer.name or WHOLE_MODEL, name_width), width=name_width)
-        for at, column in places:
-            word = column.cell(layer)
-            canvas.text(at, y, word.text, word.style, width=column.width, align=column.align)
         if bar_width and layer.cosine is not None:
-            draw_bar(canvas, x, y, bar_width, agreement(layer.cosine), style)
+            draw_bar(canvas, bar_x, y, bar_width, agreement(layer.cosine), style)
+    x = _SIGN_WIDTH + name_width + GAP
+    for column in columns:
+        canvas.text(x, 0, column.title, Style.DIM, width=column.width, align=column.align)
+        for y, word in enumerate(map(column.cell, shown), 1):
+            canvas.text(x, y, word.text, word.style, width=column.width, align=column.align)
+        x += column.width + GAP
 
 
 def _worst_first(value: float | None, direction: int) -> tuple[int, float]:
@@ -344,13 +325,6 @@ def _reference_word(layer: LayerAgreement, *, added: bool) -> Word:
     return Word(float16_verdicts.cosine_words(cosine, digits), Style.DIM if cosine is None else style)
 
 
-def _runs_in(layer: LayerAgreement) -> Word:
-    """``float8`` in bold for a layer whose products run in it; for the others the dtype of the output."""
-    if layer.in_float8:
-        return Word("  float8", precision_style("fp8") | BOLD)
-    return dtype_word(layer.output_dtype)
-
-
 def share_word(fraction: float | None) -> Word:
     """A fraction as percent: ``0.31%``; large ones, such as relative errors, as a factor: ``12.0×``."""
     if fraction is None:
@@ -378,7 +352,17 @@ _COLUMNS = (
 
 _FLOAT8_COLUMNS = (
     Column("kind", 11, 5, lambda layer: Word(layer.kind, Style.DIM), "left"),
-    Column("runs in", 10, 2, _runs_in, "left"),
+    Column(
+        "runs in",
+        10,
+        2,
+        lambda layer: (
+            Word("  float8", precision_style("fp8") | BOLD)
+            if layer.in_float8
+            else dtype_word(layer.output_dtype)
+        ),
+        "left",
+    ),
     Column("cosine", 7, 0, _cosine_word),
     Column("in bf16", 7, 1, lambda layer: _reference_word(layer, added=False)),
     Column("to bf16", 7, 1, lambda layer: _reference_word(layer, added=True)),
@@ -408,7 +392,9 @@ def _fitting(width: int, longest: int, table: Sequence[Column]) -> tuple[list[Co
 def draw_operators(canvas: Canvas, operators: Sequence[OperatorCount], top: int) -> None:
     """Draw a line of titles, then the operators from number ``top`` on, with their counts in each dtype."""
     table = operator_table(operators)
-    dtypes = _dtypes(operators)
+    counts = sum((counts for _, counts in table), Counter[str]())
+    first = [dtype for dtype in _PRECISION_OF_DTYPE if dtype in counts]  # those of the precisions
+    dtypes = first + [dtype for dtype, _ in counts.most_common() if dtype not in first]
     width = max([_COUNT_WIDTH + 2, *(len(dtype) + 2 for dtype in dtypes)])
     dtypes = dtypes[: max(1, (canvas.width - _MIN_OPERATOR) // (width + GAP))]
     title = f"{units.counted(len(table), 'operator')}, most frequent first"
@@ -416,17 +402,17 @@ def draw_operators(canvas: Canvas, operators: Sequence[OperatorCount], top: int)
     name_width = max(0, min(longest, canvas.width - len(dtypes) * (width + GAP)))
     head = title if text_width(title) <= name_width else "operators"
     canvas.text(0, 0, head, Style.STRONG, width=name_width)
-    places = [(name_width + GAP + i * (width + GAP), dtype) for i, dtype in enumerate(dtypes)]
-    for x, dtype in places:
-        word = dtype_word(dtype)
-        canvas.text(x, 0, word.text, word.style, width=width, align="right")
-    for y, (name, counts) in enumerate(table[top : top + canvas.height - 1], 1):
+    shown = table[top : top + canvas.height - 1]
+    for y, (name, _) in enumerate(shown, 1):
         canvas.text(0, y, end_of(name, name_width), width=name_width)
-        for x, dtype in places:
-            word = (
-                Word(f"{counts[dtype]:,}", dtype_word(dtype).style) if counts[dtype] else Word("·", Style.DIM)
-            )
-            canvas.text(x, y, word.text, word.style, width=width, align="right")
+    for x, dtype in enumerate(dtypes):
+        words = [title := dtype_word(dtype)]
+        for _, counts in shown:
+            count = counts[dtype]
+            words.append(Word(f"{count:,}", title.style) if count else Word("·", Style.DIM))
+        for y, word in enumerate(words):
+            at = name_width + GAP + x * (width + GAP)
+            canvas.text(at, y, word.text, word.style, width=width, align="right")
 
 
 def operator_table(operators: Sequence[OperatorCount]) -> list[tuple[str, Counter[str]]]:
@@ -435,12 +421,3 @@ def operator_table(operators: Sequence[OperatorCount]) -> list[tuple[str, Counte
     for operator in operators:
         table.setdefault(operator.name, Counter())[operator.dtype] += operator.count
     return sorted(table.items(), key=lambda item: -item[1].total())
-
-
-def _dtypes(operators: Sequence[OperatorCount]) -> list[str]:
-    """All dtypes: first those of the precisions, then the others by count."""
-    counts: Counter[str] = Counter()
-    for operator in operators:
-        counts[operator.dtype] += operator.count
-    first = [dtype for dtype in _PRECISION_OF_DTYPE if dtype in counts]
-    return first + [dtype for dtype, _ in counts.most_common() if dtype not in first]

@@ -1,6 +1,6 @@
 """The ranks of a distributed run: a row for each, or strips of all above the slowest and fastest."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 from amptui.base import units
@@ -20,7 +20,6 @@ from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, text_width
 from amptui.tui.panels.ab_comparison import steady_style
 from amptui.tui.panels.phrases import (
-    Line,
     Phrase,
     Word,
     folded_room,
@@ -95,7 +94,19 @@ def draw(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
     if ranks is None:
         quiet(canvas, NO_SAMPLE)
         return
-    sentences = _sentences(view, ranks, canvas.width)
+    # Lost ranks and replicas that disagree, then those that all wait for, and the slow rank.
+    texts = [(text, VERDICT_SIGNS["error"], True) for text in _alarms(ranks)]
+    if ranks.awaited is not None:
+        texts.append((ranks_awaited(ranks.awaited), VERDICT_SIGNS["warning"], True))
+    if text := speed_sentence(ranks, view.run):
+        texts.append((text, VERDICT_SIGNS["info" if ranks.straggler is None else "warning"], False))
+    sentences = [
+        line
+        for text, (sign, style), is_coloured in texts
+        for line in wrapped_phrases(
+            f" {text}", style if is_coloured else Style.TEXT, canvas.width, head=(Word(sign, style | BOLD),)
+        )
+    ]
     # A sentence of two lines must not cost the rows of all ranks.
     room = canvas.height - 1 - len(ranks.rows)
     sentences = sentences[: room if 1 <= room < len(sentences) else max(1, canvas.height // 3)]
@@ -104,8 +115,10 @@ def draw(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
     if not ranks.rows:
         quiet(body, NO_SAMPLE)
         return
-    tables = _tables(len(ranks.rows), body) if len(ranks.rows) == ranks.world_size else 0
-    if tables:
+    # All rows in so many tables side by side, if they fit.
+    tables = -(-len(ranks.rows) // max(1, body.height - 1))
+    fits = body.height > 1 and (tables == 1 or tables * (_MIN_TABLE + 2 * _GAP) <= body.width)
+    if fits and len(ranks.rows) == ranks.world_size:
         _draw_tables(body, view, ranks, tables)
     elif body.width >= _SIDE_BY_SIDE:
         width = min(body.width, _OVERVIEW_WIDTH)
@@ -157,36 +170,12 @@ def wanted_height(view: SessionView) -> int:
     return 3 + alarms + (size + 1 if size <= MAX_ROWS else len(_STRIPS) + 5)
 
 
-def _sentences(view: SessionView, ranks: RanksView, width: int) -> list[Line]:
-    """Lost ranks and replicas that disagree, then those that all wait for, and the slow rank."""
-    sentences = [(text, VERDICT_SIGNS["error"], True) for text in _alarms(ranks)]
-    if ranks.awaited is not None:
-        sentences.append((ranks_awaited(ranks.awaited), VERDICT_SIGNS["warning"], True))
-    if text := speed_sentence(ranks, view.run):
-        sentences.append((text, VERDICT_SIGNS["info" if ranks.straggler is None else "warning"], False))
-    return [
-        line
-        for text, (sign, style), is_coloured in sentences
-        for line in wrapped_phrases(
-            f" {text}", style if is_coloured else Style.TEXT, width, head=(Word(sign, style | BOLD),)
-        )
-    ]
-
-
 def _alarms(ranks: RanksView) -> list[str]:
     return [*map(rank_lost, ranks.lost), *map(ranks_disagree, ranks.disagreements)]
 
 
 def _slow_rank(ranks: RanksView) -> int | None:
     return ranks.straggler.rank if ranks.straggler is not None else None
-
-
-def _tables(rows: int, canvas: Canvas) -> int:
-    """How many tables side by side show all rows; 0 if they do not fit."""
-    height = canvas.height - 1
-    tables = -(-rows // height) if height > 0 else 0
-    fits = tables == 1 or tables * (_MIN_TABLE + 2 * _GAP) <= canvas.width
-    return tables if fits else 0
 
 
 def _draw_tables(canvas: Canvas, view: SessionView, ranks: RanksView, tables: int) -> None:
@@ -253,9 +242,8 @@ _COLUMNS = (
 )
 
 _BAR_RANK = 4
-_SIGNS = ("░", "▆", "·")
-_ASCII_SIGNS = ("i", "#", ".")
-"""What a bar is filled with: waiting for data, local compute, the rest."""
+_SIGNS = ("░▆·", "i#.")
+"""What a bar is filled with: waiting for data, local compute, the rest; without UTF-8 the second."""
 
 
 class _Table:
@@ -269,30 +257,26 @@ class _Table:
         places = [text_width(self._place(row)) for row in ranks.rows]
         self._place_width = min(_PLACE_WIDTH, max(places, default=0))
         fixed = 2 + self._rank_width + (_GAP + self._place_width if self._place_width else 0)
-        self._min_bar = _MIN_BAR if width < _WIDE else _WIDE_MIN_BAR
-        self._columns, room = self._fitting_columns(width - fixed)
+        min_bar = _MIN_BAR if width < _WIDE else _WIDE_MIN_BAR
+        measured = [
+            column
+            for column in _COLUMNS
+            if any(column.text(row) not in ("", units.NOT_AVAILABLE) for row in ranks.rows)
+            and (column.title != "own Inf" or any(row.overflowed for row in ranks.rows))
+        ]
+        # By what matters most; what is left is for a bar, then for reasons.
+        room, fitting = width - fixed, list[_Column]()
+        for column in sorted(measured, key=lambda column: column.rank):
+            bar = _GAP + min_bar if column.rank > _BAR_RANK else 0
+            if room - column.width - _GAP >= bar:
+                fitting.append(column)
+                room -= column.width + _GAP
+        self._columns = [column for column in measured if column in fitting]
         self._longest = max((row.step_seconds or row.own_seconds for row in ranks.rows), default=0.0)
-        self._bar = min(_MAX_BAR, room - _GAP) if room >= _GAP + self._min_bar and self._longest else 0
+        self._bar = min(_MAX_BAR, room - _GAP) if room >= _GAP + min_bar and self._longest else 0
         self._reasons = room - (self._bar + _GAP if self._bar else 0) - 1
         self._lost_ranks = {end.rank for end in ranks.lost}
         self._awaited_ranks = ranks.awaited.ranks if ranks.awaited is not None else ()
-
-    def _fitting_columns(self, room: int) -> tuple[list[_Column], int]:
-        """The columns in ``room``, by what matters most, and what is left: for a bar, then for reasons."""
-        rows = self._ranks.rows
-        candidates = [
-            column
-            for column in _COLUMNS
-            if any(column.text(row) not in ("", units.NOT_AVAILABLE) for row in rows)
-            and (column.title != "own Inf" or any(row.overflowed for row in rows))
-        ]
-        columns = []
-        for column in sorted(candidates, key=lambda column: column.rank):
-            bar = _GAP + self._min_bar if column.rank > _BAR_RANK else 0
-            if room - column.width - _GAP >= bar:
-                columns.append(column)
-                room -= column.width + _GAP
-        return [column for column in candidates if column in columns], room
 
     def _place(self, row: RankSummary) -> str:
         return place_words(row.place, with_host=self._hosts)
@@ -304,21 +288,18 @@ class _Table:
         if self._place_width:
             x += _GAP + self._place_width
         if self._bar:
-            canvas.text(x + _GAP, y, self._legend(ascii_only=canvas.ascii_only), Style.DIM)
+            # What the bars are filled with, as much as fits above them.
+            computes = any(row.compute_seconds is not None for row in self._ranks.rows)
+            names = ("data", "compute", "rest") if computes else ("data", "", "rest of the step")
+            signs = zip(_SIGNS[canvas.ascii_only], names, strict=True)
+            parts = [f"{sign} {name}" for sign, name in signs if name]
+            blanks = "  " if len("  ".join(parts)) <= self._bar else " "
+            while len(blanks.join(parts)) > self._bar:
+                parts.pop()
+            canvas.text(x + _GAP, y, blanks.join(parts), Style.DIM)
             x += _GAP + self._bar
         for column in self._columns:
             x = canvas.text(x + _GAP, y, column.title, Style.DIM, width=column.width, align="right")
-
-    def _legend(self, *, ascii_only: bool) -> str:
-        """What the bars are filled with, as much as fits above them."""
-        computes = any(row.compute_seconds is not None for row in self._ranks.rows)
-        names = ("data", "compute", "rest") if computes else ("data", "", "rest of the step")
-        signs = _ASCII_SIGNS if ascii_only else _SIGNS
-        parts = [f"{sign} {name}" for sign, name in zip(signs, names, strict=True) if name]
-        blanks = "  " if len("  ".join(parts)) <= self._bar else " "
-        while len(blanks.join(parts)) > self._bar:
-            parts.pop()
-        return blanks.join(parts)
 
     def draw_row(self, canvas: Canvas, y: int, row: RankSummary) -> None:
         """One rank; the slow one is marked, and the number that shows it."""
@@ -332,7 +313,13 @@ class _Table:
         if self._place_width:
             x = canvas.text(x + _GAP, y, self._place(row), Style.DIM, width=self._place_width)
         if self._bar:
-            self._draw_bar(canvas, x + _GAP, y, row, Style.WARNING if slow else self._style)
+            # Waiting for data, local compute, and the rest: waiting for others, and the optimizer.
+            data, compute = row.data_seconds or 0.0, row.compute_seconds or 0.0
+            rest = max(0.0, (row.step_seconds or 0.0) - data - compute)
+            cells = segments([data, compute, rest], self._longest, self._bar)
+            bar_style = Style.WARNING if slow else self._style
+            styles = (bar_style, bar_style, Style.DIM)
+            draw_stack(canvas, x + _GAP, y, zip(cells, _SIGNS[canvas.ascii_only], styles, strict=True))
             x += _GAP + self._bar
         for column in self._columns:
             is_evidence = verdict is not None and slow and verdict.cause in column.causes
@@ -340,14 +327,6 @@ class _Table:
             x = canvas.text(x + _GAP, y, column.text(row), cell_style, width=column.width, align="right")
         if row.throttled and self._reasons > 4:
             canvas.text(x + 1, y, row.throttled[0], Style.WARNING if slow else Style.DIM, width=self._reasons)
-
-    def _draw_bar(self, canvas: Canvas, x: int, y: int, row: RankSummary, style: int) -> None:
-        """Waiting for data, local compute, and the rest: waiting for others, and the optimizer."""
-        data, compute = row.data_seconds or 0.0, row.compute_seconds or 0.0
-        rest = max(0.0, (row.step_seconds or 0.0) - data - compute)
-        cells = segments([data, compute, rest], self._longest, self._bar)
-        signs = _ASCII_SIGNS if canvas.ascii_only else _SIGNS
-        draw_stack(canvas, x, y, zip(cells, signs, (style, style, Style.DIM), strict=True))
 
 
 # ------------------------------------------------------------------------------- all ranks at once
@@ -385,41 +364,32 @@ _STRIPS = (
 def _draw_overview(canvas: Canvas, ranks: RanksView) -> int:
     """Draw what was measured; return the lines taken, a blank one below included."""
     whole = len(ranks.rows) == ranks.world_size
-    strips = [strip for strip in _STRIPS if _is_measured(strip, ranks, whole=whole)]
-    strips = strips[: max(1, canvas.height - 1)]
-    numbers = _NUMBERS_WIDTH if canvas.width >= _WIDE else _EXTREME_WIDTH
-    room = max(0, canvas.width - _LABEL_WIDTH - numbers)
+    values = {strip: [strip.value(row) for row in ranks.rows] for strip in _STRIPS}
+    strips = [
+        strip
+        for strip in _STRIPS
+        if (
+            any(value is not None for value in values[strip])
+            if whole
+            else strip.percentiles in ranks.percentiles
+        )
+    ][: max(1, canvas.height - 1)]
+    room = max(0, canvas.width - _LABEL_WIDTH - (_NUMBERS_WIDTH if canvas.width >= _WIDE else _EXTREME_WIDTH))
+    marked = {i for i, row in enumerate(ranks.rows) if row.rank == _slow_rank(ranks)}
     for y, strip in enumerate(strips):
         canvas.text(0, y, strip.label, Style.DIM)
         if whole:
-            _draw_strip(canvas, y, room, strip, ranks)
+            draw_strip(canvas, _LABEL_WIDTH, y, room, values[strip], marked=marked, lowest=strip.lowest)
+            numbers = sorted([value for value in values[strip] if value is not None])
+            extreme = numbers[0] if strip.lowest else numbers[-1]
+            _write_numbers(canvas, y, strip, numbers[len(numbers) // 2], extreme)
         else:
-            _draw_range(canvas, y, room, strip, ranks)
+            percentiles = ranks.percentiles[strip.percentiles]
+            draw_percentiles(canvas, _LABEL_WIDTH, y, room, percentiles)
+            _write_numbers(canvas, y, strip, percentiles[2], percentiles[-1])
     if whole and len(strips) < canvas.height:
         draw_rank_axis(canvas, _LABEL_WIDTH, len(strips), room, ranks.world_size)
     return len(strips) + 1
-
-
-def _is_measured(strip: _Strip, ranks: RanksView, *, whole: bool) -> bool:
-    if whole:
-        return any(strip.value(row) is not None for row in ranks.rows)
-    return strip.percentiles in ranks.percentiles
-
-
-def _draw_strip(canvas: Canvas, y: int, room: int, strip: _Strip, ranks: RanksView) -> None:
-    values = [strip.value(row) for row in ranks.rows]
-    slow = _slow_rank(ranks)
-    marked = {i for i, row in enumerate(ranks.rows) if row.rank == slow}
-    draw_strip(canvas, _LABEL_WIDTH, y, room, values, marked=marked, lowest=strip.lowest)
-    numbers = sorted([value for value in values if value is not None])
-    extreme = numbers[0] if strip.lowest else numbers[-1]
-    _write_numbers(canvas, y, strip, numbers[len(numbers) // 2], extreme)
-
-
-def _draw_range(canvas: Canvas, y: int, room: int, strip: _Strip, ranks: RanksView) -> None:
-    values: Sequence[float] = ranks.percentiles[strip.percentiles]
-    draw_percentiles(canvas, _LABEL_WIDTH, y, room, values)
-    _write_numbers(canvas, y, strip, values[2], values[-1])
 
 
 def _write_numbers(canvas: Canvas, y: int, strip: _Strip, middle: float, extreme: float) -> None:
