@@ -4,21 +4,15 @@ import json as json_text
 import os
 import shutil
 import sys
-import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from signal import SIGHUP
 
-from amptui.base import units
 from amptui.base.errors import UsageError
-from amptui.base.prompt import complain, put, say
+from amptui.base.prompt import put, say
 from amptui.base.terminal import can_show_a_screen
 from amptui.process.stop_signals import show
 from amptui.runs.find import find_run
-
-_PATIENCE_SECONDS = 1.0
-"""After that long in silence it is said what is being read."""
 
 MAX_RUNS = 26
 """As many as there are letters to name groups with."""
@@ -49,39 +43,23 @@ def compare(
         return _show(journals, target_loss)
     from amptui.reports.compare.following import read_all
 
-    comparison = read_all(journals, target=target_loss, reading=_Announcer())
+    comparison = read_all(journals, target=target_loss)
     if html is not None:
         from amptui.reports.compare.compare_page import write_page
 
         write_page(comparison, html)
     if json:
-        from amptui.reports.compare.output import as_json
+        from amptui.reports.compare.tables import as_json
 
         put(f"{json_text.dumps(as_json(comparison), allow_nan=False)}\n")
     elif html is not None and not plain:
         say(f"compared {len(journals)} runs: {html}")
     else:
-        from amptui.reports.compare.output import plain_lines
+        from amptui.reports.compare.tables import plain_lines
 
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         say(*plain_lines(comparison, width))
     return 0
-
-
-class _Announcer:
-    """Says on a terminal which journal is being read, once for each, if reading takes its time."""
-
-    def __init__(self) -> None:
-        self._due = time.monotonic() + _PATIENCE_SECONDS
-        self._said: set[Path] = set()
-
-    def __call__(self, journal: Path) -> None:
-        """``journal`` is being read."""
-        if journal in self._said or time.monotonic() < self._due or not sys.stderr.isatty():
-            return
-        self._said.add(journal)
-        with suppress(OSError):
-            complain(f"reading {journal}, {units.number_of_bytes(journal.stat().st_size)}")
 
 
 def _journals(runs: Sequence[str], *, trust: bool) -> list[Path]:

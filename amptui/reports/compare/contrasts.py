@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Literal
 
-from amptui.records.run import FP8_PRECISIONS, RunFailed, RunStarted, is_emulated, reference_precision
+from amptui.records.run import FP8_PRECISIONS, RunFailed, is_emulated, reference_precision
 from amptui.reports.compare.groups import (
     Difference,
     Group,
@@ -109,8 +109,12 @@ def compared(runs: Sequence[RunFigures], *, target: float | None = None) -> Comp
     """
     groups = grouped(runs)
     validation = all(run.validations for run in runs)
-    reached = [loss for run in runs if (loss := _reached(run, validation=validation)) is not None]
-    checks = tuple(_checks(groups))
+    reached = []
+    for run in runs:
+        # The final one, or the best of one that ended at NaN.
+        best, final = run.best(validation=validation), run.final(validation=validation)
+        if best is not None:
+            reached.append(best if final is None or not math.isfinite(final) else max(best, final))
     pairs = [*((groups[0], other) for other in groups[1:]), *_beside_reference(groups)]
     confidence = 1 - (1 - CONFIDENCE) / max(1, len(pairs))
     return Compared(
@@ -121,7 +125,7 @@ def compared(runs: Sequence[RunFigures], *, target: float | None = None) -> Comp
         target_asked=target is not None,
         differences=tuple(differences([group.runs[0] for group in groups])),
         contrasts=tuple(_contrast(*pair, validation=validation, confidence=confidence) for pair in pairs),
-        checks=checks,
+        checks=tuple(_checks(groups)),
     )
 
 
@@ -130,23 +134,10 @@ def _beside_reference(groups: Sequence[Group]) -> Iterator[tuple[Group, Group]]:
     for other in groups[1:]:
         if other.precision in FP8_PRECISIONS:
             reference = reference_precision(other.precision)
-            alike = (
-                group
-                for group in groups[1:]
-                if group.precision == reference and _differ_in_precision(group, other)
-            )
-            yield from ((group, other) for group in alike)
-
-
-def _differ_in_precision(one: Group, other: Group) -> bool:
-    names = {difference.name for difference in differences([one.runs[0], other.runs[0]])}
-    return names <= {"precision", "fp8_recipe"}
-
-
-def _reached(run: RunFigures, *, validation: bool) -> float | None:
-    """A loss that the run reached: the final one, or the best of one that ended at NaN."""
-    best, final = run.best(validation=validation), run.final(validation=validation)
-    return best if best is None or final is None or not math.isfinite(final) else max(best, final)
+            for group in groups[1:]:
+                names = {difference.name for difference in differences([group.runs[0], other.runs[0]])}
+                if group.precision == reference and names <= {"precision", "fp8_recipe"}:
+                    yield group, other
 
 
 def _contrast(baseline: Group, other: Group, *, validation: bool, confidence: float) -> Contrast:
@@ -257,8 +248,11 @@ def _checks(groups: Sequence[Group]) -> list[Check]:
     letters = tuple(group.letter for group in groups)
     checks: list[Check] = []
     if not _equally_long(runs) and not any(run.is_live or run.read_share < 1 for run in runs):
-        samples = tuple(f"{_range([run.samples for run in group.runs])}" for group in groups)
-        checks.append(Check(kind="samples", groups=letters, values=samples))
+        samples = [sorted({run.samples for run in group.runs}) for group in groups]
+        words = tuple(
+            " to ".join(f"{count:,}" for count in dict.fromkeys((few[0], few[-1]))) for few in samples
+        )
+        checks.append(Check(kind="samples", groups=letters, values=words))
     for kind, value_of in _IN_COMMON:
         if not _same(runs, value_of):
             values = tuple(" and ".join(dict.fromkeys(map(value_of, group.runs))) for group in groups)
@@ -269,8 +263,8 @@ def _checks(groups: Sequence[Group]) -> list[Check]:
             checks.append(Check(kind=kind, groups=run_names))
     unread = [run for run in runs if run.passed_over]
     if unread:
-        names, words = zip(*((run.name, run.passed_over) for run in unread), strict=True)
-        checks.append(Check(kind="unread", groups=names, values=words))
+        names, reasons = zip(*((run.name, run.passed_over) for run in unread), strict=True)
+        checks.append(Check(kind="unread", groups=names, values=reasons))
     pairs = [pair for pair in combinations(runs, 2) if _overlap(*pair)]
     if pairs:
         run_names = tuple(dict.fromkeys(run.name for pair in pairs for run in pair))
@@ -334,21 +328,14 @@ def _devices(run: RunFigures) -> str:
 def _overlap(first: RunFigures, second: RunFigures) -> bool:
     """Whether two runs trained at the same time on what may be the same device."""
     one, other = first.view.run, second.view.run
-    if one is None or other is None or not _same_device(one, other):
+    if one is None or other is None:
         return False
-    ends = [run.last_time for run in (first, second)]
-    return max(one.time, other.time) < min(end if end is not None else -math.inf for end in ends)
-
-
-def _same_device(one: RunStarted, other: RunStarted) -> bool:
-    if one.gpu_uuid is not None or other.gpu_uuid is not None:
-        return one.gpu_uuid == other.gpu_uuid
-    return one.device_name == other.device_name
-
-
-def _range(values: Sequence[int]) -> str:
-    low, high = min(values), max(values)
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    # A GPU has an identifier; of processors only the name is known.
+    devices = [run.gpu_uuid for run in (one, other)]
+    if devices == [None, None]:
+        devices = [run.device_name for run in (one, other)]
+    ends = [run.last_time if run.last_time is not None else -math.inf for run in (first, second)]
+    return devices[0] == devices[1] and max(one.time, other.time) < min(ends)
 
 
 _IN_COMMON: tuple[tuple[Kind, Callable[[RunFigures], str]], ...] = (

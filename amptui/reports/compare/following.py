@@ -1,12 +1,9 @@
 """Reads several runs, and follows those that still grow."""
 
-import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from amptui.base.errors import AmptuiError, RunFolderError
 from amptui.reports.compare.contrasts import Compared, compared
@@ -14,7 +11,7 @@ from amptui.reports.compare.trace import RunFigures, Trace
 from amptui.runs.find import name_of
 from amptui.runs.lock import holder
 from amptui.runs.reader import JournalReader
-from amptui.runs.rundir import RunDir, read_run_json
+from amptui.runs.rundir import RunDir
 
 LOOK_SECONDS = 1.0
 """How often journals are looked at for new records, and at least how often a reader publishes what it has."""
@@ -30,7 +27,6 @@ class FollowedRun:
         self._tail = JournalReader(journal)
         self._trace = Trace(str(journal.parent))
         self._figures: RunFigures | None = None
-        self._request = _recorded_request(journal)
 
     def advance(self) -> bool:
         """Read the next piece; false if there was nothing new. Raises ``RunFolderError``."""
@@ -38,7 +34,6 @@ class FollowedRun:
         records = self._tail.read()
         if self._tail.restarted:
             self._trace = Trace(str(self._tail.path.parent))
-            self._request = _recorded_request(self._tail.path)
         has_read = self._tail.restarted or self._tail.read_bytes > before
         if has_read:
             self._trace.add(records)
@@ -59,7 +54,6 @@ class FollowedRun:
             self._figures = self._trace.figures(
                 self.name,
                 is_live=live,
-                request=self._request,
                 passed_over=passed_over,
                 read_share=min(1.0, share),
             )
@@ -81,22 +75,13 @@ def follow(journals: Sequence[Path]) -> list[FollowedRun]:
     ]
 
 
-def read_all(
-    journals: Sequence[Path],
-    *,
-    target: float | None,
-    reading: Callable[[Path], object] = lambda _journal: None,
-) -> Compared:
-    """The comparison of the runs as they are now. Raises ``RunFolderError``.
-
-    ``reading`` is called before each piece of a journal, which may have many.
-    """
+def read_all(journals: Sequence[Path], *, target: float | None) -> Compared:
+    """The comparison of the runs as they are now. Raises ``RunFolderError``."""
     runs = follow(journals)
     try:
-        for journal, run in zip(journals, runs, strict=True):
-            reading(journal)
+        for run in runs:
             while run.advance():
-                reading(journal)
+                pass
         return compared([run.figures() for run in runs], target=target)
     finally:
         for run in runs:
@@ -167,15 +152,3 @@ class Following:
 def _is_live(journal: Path) -> bool:
     # A journal under a name of its own is a copy: the folder's lock is not its.
     return journal.name == RunDir(journal.parent).journal_path.name and holder(journal.parent) is not None
-
-
-def _recorded_request(journal: Path) -> Mapping[str, Any]:
-    """The options in the ``run.json`` of ``journal``; empty if it has none."""
-    if journal.name != RunDir(journal.parent).journal_path.name:
-        return {}
-    if not os.path.lexists(RunDir(journal.parent).run_json_path):
-        return {}
-    with suppress(RunFolderError):
-        request = read_run_json(journal.parent).get("asked")
-        return request if isinstance(request, dict) else {}
-    return {}

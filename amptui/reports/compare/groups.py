@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from amptui.diagnosis.labels import precision_label
-from amptui.records.run import RunStarted, is_emulated
+from amptui.records.run import is_emulated
 from amptui.reports.compare.trace import RunFigures
 from amptui.telemetry.view import PrecisionStats
 
@@ -19,24 +19,8 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 COLOURS = ("fp32", "ieee", "tf32", "fp16", "bf16", "first", "second", "third")
 """Colours of groups: those of the precisions and three more; the eye cannot distinguish many more."""
 
-_IN_THE_RECORD = frozenset(
-    {
-        *("model", "precision", "amp_precision", "device", "epochs", "steps", "batch_size", "learning_rate"),
-        *("clip_norm", "seed", "data", "settings", "compile_mode", "fp8_recipe"),
-    }
-)
-"""Options of ``run.json`` whose effect is in the run's first record."""
-
-_WITHOUT_EFFECT = frozenset(
-    {
-        *("data_dir", "checkpoint_every", "max_rounds", "probes"),
-        *("validation", "validate_every", "save_weights", "max_restarts"),
-    }
-)
-"""Options of ``run.json`` that change neither a weight nor a loss."""
-
-_UNUSED: Mapping[str, object] = {"accumulate": 1}
-"""Values that mean the same as no option at all, as None and False do; older journals lack the option."""
+_UNUSED: Mapping[str, object] = {"accumulate": 1, "processes": 1}
+"""Values that mean the same as no option at all, as None and False do."""
 
 _NAMED_BY_THE_RECORD = frozenset({"seed", "epochs", "batch_size"})
 """Fields of a run's configuration that the first record also has, with the values that were used."""
@@ -120,17 +104,16 @@ def grouped(runs: Sequence[RunFigures]) -> tuple[Group, ...]:
         if names.count(name) > 1:
             others = [f"{option.name}={option.values[place]}" for option in apart if option.values[place]]
             labels[place] = " ".join([name, *others[:2]])
-    precisions = list(map(_one_precision, firsts))
-    columns = zip(
-        LETTERS, labels, precisions, colours(precisions), map(tuple, members.values()), strict=False
-    )
+    used = map(_used, firsts)
+    precisions = [names[0] if len(names) == 1 else None for names in used]
+    columns = zip(LETTERS, labels, precisions, _colours(precisions), members.values(), strict=False)
     return tuple(
-        Group(letter=letter, label=label, precision=precision, colour=colour, runs=runs)
+        Group(letter=letter, label=label, precision=precision, colour=colour, runs=tuple(runs))
         for letter, label, precision, colour, runs in columns
     )
 
 
-def colours(precisions: Sequence[str | None]) -> list[str]:
+def _colours(precisions: Sequence[str | None]) -> list[str]:
     """A colour for each group by its precision, see :attr:`Group.colour`."""
     first = precisions[: len(COLOURS)]
     own = [
@@ -168,12 +151,27 @@ def options(run: RunFigures) -> dict[str, str]:
 
 
 def _recorded(run: RunFigures) -> dict[str, Any]:
-    started = run.view.run
     values: dict[str, Any] = {"precision": _precisions(run)}
-    if started is not None:
-        values |= _of_record(started)
-    other_names = run.request.keys() - _IN_THE_RECORD - _WITHOUT_EFFECT
-    return values | {name: run.request[name] for name in sorted(other_names)}
+    started = run.view.run
+    if started is None:
+        return values
+    config = {name: value for name, value in started.config.items() if name not in _NAMED_BY_THE_RECORD}
+    return {
+        **values,
+        "model": started.model,
+        "batch_size": started.batch_size,
+        **config,
+        "data": started.data.name if started.data.real else f"{started.data.name} (synthetic)",
+        "samples": started.data.samples,
+        "epochs": started.total_epochs,
+        "steps": started.total_steps,
+        "parameters": started.parameters,
+        "device": started.device_name,
+        "processes": started.world_size,
+        "parallel": started.parallel,
+        **started.versions,
+        **started.hardware,
+    }
 
 
 def _as_text(value: object) -> str:
@@ -182,23 +180,6 @@ def _as_text(value: object) -> str:
 
 def _is_used(name: str, value: object) -> bool:
     return value is not None and value is not False and value not in ("", {}) and value != _UNUSED.get(name)
-
-
-def _of_record(run: RunStarted) -> dict[str, Any]:
-    config = {name: value for name, value in run.config.items() if name not in _NAMED_BY_THE_RECORD}
-    return {
-        "model": run.model,
-        "batch_size": run.batch_size,
-        **config,
-        "data": run.data.name if run.data.real else f"{run.data.name} (synthetic)",
-        "samples": run.data.samples,
-        "epochs": run.total_epochs,
-        "steps": run.total_steps,
-        "parameters": run.parameters,
-        "device": run.device_name,
-        **run.versions,
-        **run.hardware,
-    }
 
 
 def seed_of(run: RunFigures) -> int | str | None:
@@ -228,11 +209,6 @@ def _used(run: RunFigures) -> list[str]:
     started = run.view.run
     precisions = list(dict.fromkeys(switch.precision for switch in run.view.switches))
     return precisions or ([started.precision] if started is not None else [])
-
-
-def _one_precision(run: RunFigures) -> str | None:
-    precisions = _used(run)
-    return precisions[0] if len(precisions) == 1 else None
 
 
 def _precisions(run: RunFigures) -> str:

@@ -2,9 +2,8 @@
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -69,8 +68,6 @@ class RunFigures:
     view: SessionView
     is_live: bool
     """Whether a process trains it now."""
-    request: Mapping[str, Any]
-    """The options in ``run.json``; empty without one."""
     samples: int
     seconds: float | None
     """Training time: the sum of all step times, without validation and pauses. None if over 1% have none."""
@@ -161,9 +158,7 @@ class Trace:
                 self._peak_process = max(self._peak_process or 0, record.host.process_rss_bytes)
         self._add_steps(steps)
 
-    def figures(
-        self, name: str, *, is_live: bool, request: Mapping[str, Any], passed_over: str, read_share: float
-    ) -> RunFigures:
+    def figures(self, name: str, *, is_live: bool, passed_over: str, read_share: float) -> RunFigures:
         """What is known so far; the arguments are fields of the result."""
         loss = self._loss.snapshot() if self._started else EMPTY_SERIES
         view = self.session.view(FIRST)
@@ -172,7 +167,6 @@ class Trace:
             folder=view.run_dir,
             view=view,
             is_live=is_live,
-            request=request,
             samples=self._samples,
             seconds=self._seconds if self._is_timed() else None,
             final_training=final_mean(loss),

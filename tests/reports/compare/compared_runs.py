@@ -1,6 +1,6 @@
 """Runs to compare, made from records: journals in folders, and figures without any file."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from amptui.records.run import DataInfo, EpochFinished, Record, RunFinished, RunStarted, Validation
@@ -71,12 +71,11 @@ def figures(
     *,
     name: str = "run",
     is_live: bool = False,
-    asked: Mapping[str, Any] | None = None,
     passed_over: str = "",
 ) -> RunFigures:
     trace = Trace("runs/x")
     trace.add(in_blocks(records))
-    return trace.figures(name, is_live=is_live, request=asked or {}, passed_over=passed_over, read_share=1.0)
+    return trace.figures(name, is_live=is_live, passed_over=passed_over, read_share=1.0)
 
 
 def seeds(

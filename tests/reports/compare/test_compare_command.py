@@ -18,7 +18,7 @@ from amptui.reports.compare.command import MAX_RUNS
 from amptui.reports.compare.compare_frame import KEYS, Choice, CompareFrame
 from amptui.reports.compare.compare_page import page
 from amptui.reports.compare.following import read_all
-from amptui.reports.compare.output import as_json, plain_lines
+from amptui.reports.compare.tables import as_json, plain_lines
 from amptui.tui.canvas import Canvas
 from tests.checkout import ROOT
 from tests.forging import forged_journals

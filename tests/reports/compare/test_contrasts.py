@@ -17,7 +17,7 @@ from amptui.reports.compare.contrasts import (
     compared,
 )
 from amptui.reports.compare.following import read_all
-from amptui.reports.compare.output import as_json, plain_lines
+from amptui.reports.compare.tables import as_json, plain_lines
 from amptui.reports.compare.trace import RunFigures
 from tests.gan_journal import gan_records
 from tests.golden import Goldens

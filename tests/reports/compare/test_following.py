@@ -1,6 +1,5 @@
 """Journals read side by side, and read on while runs still train."""
 
-import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -94,13 +93,3 @@ def test_what_could_not_be_read_is_told(tmp_path: Path, journals: list[Path]) ->
     empty.write_text("hello\nthere\n")
     with pytest.raises(RunFolderError, match=r"notes.txt holds no records; .*: 2 damaged"):
         read_all([journals[0], empty], target=None)
-
-
-def test_options_are_read_from_run_json(journals: list[Path]) -> None:
-    for journal, request in zip(journals, ({"compiled": True}, "nonsense"), strict=True):
-        (journal.parent / "run.json").write_text(json.dumps({"asked": request}))
-    comparison = read_all(journals, target=None)
-    assert comparison.runs[0].request == {"compiled": True}
-    assert comparison.runs[1].request == {}
-    (journals[0].parent / "run.json").write_text("{")
-    assert read_all(journals, target=None).runs[0].request == {}

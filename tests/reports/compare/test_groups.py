@@ -10,13 +10,9 @@ from tests.reports.compare.compared_runs import SYNTHETIC as SYNTHETIC_DATA
 from tests.reports.compare.compared_runs import figures, started, trained, whole_run
 
 
-def letters(*runs: list[Any], asked: list[dict[str, Any]] | None = None) -> list[str]:
+def letters(*runs: list[Any]) -> list[str]:
     """The group of each run."""
-    choices = asked or [{}] * len(runs)
-    result = [
-        figures(records, name=str(number), asked=item)
-        for number, (records, item) in enumerate(zip(runs, choices, strict=True))
-    ]
+    result = [figures(records, name=str(number)) for number, records in enumerate(runs)]
     groups = grouped(result)
     return [next(group.letter for group in groups if run in group.runs) for run in result]
 
@@ -34,8 +30,9 @@ def letters(*runs: list[Any], asked: list[dict[str, Any]] | None = None) -> list
         ({"versions": {"torch": "2.10"}}, True),
         ({"hardware": {"threads": 3}}, True),
         ({"total_steps": 99}, True),
+        ({"world_size": 2}, True),
         ({"parameters": 3}, True),
-        # What an older journal does not have is not used.
+        # What a journal does not have is not used.
         ({"seed": 1, "config": {"channels_last": False, "compile": None, "accumulate": 1}}, False),
         ({"config": {"channels_last": False, "compile": None, "accumulate": 2}}, True),
     ],
