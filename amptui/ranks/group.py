@@ -179,12 +179,10 @@ class RankGroup(Ranks):
             self.progress.waits = self.progress.idle = False
 
     def strategy(self, experiment: Experiment, model: nn.Module) -> Strategy:
-        """See :class:`Ranks`."""
         assert self._make_strategy is not None, "these ranks train"
         return self._make_strategy(self, experiment, model)
 
     def in_turn(self, load: Callable[[], R], what: str = "loaded") -> R:
-        """See :class:`Ranks`."""
         if not self.world.leads:
             self.meet(f"{what} by rank 0")
             return load()

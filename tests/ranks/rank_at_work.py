@@ -98,16 +98,15 @@ def train_ranks(
             process.wait()
         out.seek(0)
         statuses = json.loads(out.read().splitlines()[-1])
-    ended = [_read(folder / f"{rank}.json", status) for rank, status in enumerate(statuses)]
+    ended = []
+    for rank, own_status in enumerate(statuses):
+        path = folder / f"{rank}.json"
+        written = json.loads(path.read_text()) if path.exists() else {"steps": [], "results": {}}
+        ended.append(
+            Ended(own_status, [(name, weights) for name, weights in written["steps"]], written["results"])
+        )
     assert status is None or statuses == [status] * ranks, ended[0].results.get("error")
     return ended
-
-
-def _read(path: Path, status: int) -> Ended:
-    written = json.loads(path.read_text()) if path.exists() else {"steps": [], "results": {}}
-    return Ended(
-        status, [(precision, weights) for precision, weights in written["steps"]], written["results"]
-    )
 
 
 class MeasuredControl(RankControl):
@@ -312,35 +311,33 @@ def _with_requests(
     return run
 
 
-def _probe(run: Run) -> None:
-    """An X-ray and a trace, and again when both are there."""
-    for count in (1, 2):
-        run.control.ask(XRayRequest())
-        run.control.ask(TraceRequest())
-        run.wait_for(XRayTaken, count)
-        run.wait_for(ModulesTraced, count)
-    run.control.ask(HistogramRequest())
-    run.wait_for(RequestTaken, 5)
+Rounds = Sequence[tuple[Sequence[Request], Sequence[type[Any]]]]
+"""What rank 0 is asked for at once, and the records that are awaited then; one after the other."""
+
+PROBES: Rounds = (
+    *[((XRayRequest(), TraceRequest()), (XRayTaken, ModulesTraced))] * 2,
+    ((HistogramRequest(),), (RequestTaken,)),
+)
+
+FLOAT8: Rounds = [
+    round_
+    for precision in ("fp8-emulated", "fp32", "fp8-emulated", "bf16")
+    for round_ in (((PrecisionRequest(precision),), (PrecisionChanged,)), ((), (StepRecord,)))
+]
 
 
-def _xray_in_vain(run: Run) -> None:
-    run.control.ask(XRayRequest())
-    run.wait_for(RequestRefused)
+def _in_rounds(rounds: Rounds) -> Callable[..., Run]:
+    """Rank 0 is asked for these things from its first step on, and then to stop."""
 
+    def ask(run: Run) -> None:
+        for requests, kinds in rounds:
+            counts = [len(run.of(kind)) for kind in kinds]
+            for request in requests:
+                run.control.ask(request)
+            for kind, count in zip(kinds, counts, strict=True):
+                run.wait_for(kind, count + 1)
 
-def _switch_in_vain(run: Run) -> None:
-    """bf16, twice."""
-    for count in (1, 2):
-        run.control.ask(PrecisionRequest("bf16"))
-        run.wait_for(RequestRefused, count)
-
-
-def _through_float8(run: Run) -> None:
-    """Into FP8 and out of it, twice."""
-    for count, precision in enumerate(("fp8-emulated", "fp32", "fp8-emulated", "bf16"), 1):
-        run.control.ask(PrecisionRequest(precision))
-        run.wait_for(PrecisionChanged, count)
-        run.wait_for(StepRecord, len(run.of(StepRecord)) + 2)
+    return partial(_with_requests, ask=ask)
 
 
 def fill_disk() -> None:
@@ -378,10 +375,10 @@ TASKS: dict[str, Callable[..., Run]] = {
     "requests": _requests,
     "plain": _plain,
     "without GPU": _without_gpu,
-    "probed": partial(_with_requests, ask=_probe),
-    "refused": partial(_with_requests, ask=_xray_in_vain),
-    "switched": partial(_with_requests, ask=_switch_in_vain),
-    "float8": partial(_with_requests, ask=_through_float8),
+    "probed": _in_rounds(PROBES),
+    "refused": _in_rounds([((XRayRequest(),), (RequestRefused,))]),
+    "switched": _in_rounds([((PrecisionRequest("bf16"),), (RequestRefused,))] * 2),
+    "float8": _in_rounds(FLOAT8),
     "full disk": partial(_in_trouble, trouble=fill_disk),
     "killed while writing": partial(_in_trouble, trouble=die_at_second_part),
 }

@@ -1,8 +1,7 @@
 """Times forward and backward of one rank alone, up to where a step begins to wait for the others."""
 
-import time
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Iterable
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -20,21 +19,14 @@ class ComputeTimer:
     nothing of it; the next step is timed after they have been read. Nobody waits for the device.
     """
 
-    def __init__(
-        self,
-        parameters: Iterable[nn.Parameter],
-        device: torch.device,
-        *,
-        clock: Callable[[], float] = time.perf_counter,
-        new_event: Callable[[], Any] | None = None,
-    ) -> None:
-        if new_event is None and capabilities(device).timed_events:
-            new_event = partial(torch.Event, device, enable_timing=True)
-        self._device, self._clock = device, clock
+    def __init__(self, parameters: Iterable[nn.Parameter], device: torch.device) -> None:
+        self._device = device
         self._begin_time: float | None = None
         self._seconds, self._steps = 0.0, 0
-        self._events = None if new_event is None else (new_event(), new_event())
+        self._events: tuple[torch.Event, torch.Event] | None = None
         """On the stream that computes, at the start and the end of a step."""
+        if capabilities(device).timed_events:
+            self._events = torch.Event(device, enable_timing=True), torch.Event(device, enable_timing=True)
         self._stream: Any = None
         self._is_wanted = True
         """Whether the next step is to be timed by events."""
@@ -48,12 +40,11 @@ class ComputeTimer:
     def begin(self) -> None:
         """The first forward pass of a step begins."""
         if self._events is None:
-            self._begin_time = self._clock()
+            self._begin_time = perf_counter()
         elif self._is_wanted:
             self._is_wanted, self._has_begun = False, True
             # The backward pass runs in another thread, which may have another current stream.
-            on_cpu = self._device.type == "cpu"
-            self._stream = None if on_cpu else torch.accelerator.current_stream(self._device.index)
+            self._stream = torch.accelerator.current_stream(self._device.index)
             self._events[0].record(self._stream)
 
     def forget(self) -> None:
@@ -81,6 +72,6 @@ class ComputeTimer:
             self._has_begun, self._has_ended = False, True
             self._events[1].record(self._stream)
         elif self._begin_time is not None:
-            self._seconds += self._clock() - self._begin_time
+            self._seconds += perf_counter() - self._begin_time
             self._steps += 1
             self._begin_time = None

@@ -1,9 +1,9 @@
 """Hashes of each rank's weights, to find replicas that no longer have the same."""
 
 import math
-import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from time import perf_counter
 
 import torch
 from torch import Tensor, nn
@@ -102,20 +102,12 @@ class WeightsCheck:
     often as ``WEIGHTS_BUDGET`` allows.
     """
 
-    def __init__(
-        self,
-        parameters: Sequence[Tensor],
-        device: torch.device,
-        *,
-        leads: bool,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
+    def __init__(self, parameters: Sequence[Tensor], device: torch.device, *, leads: bool) -> None:
         self._hash = WeightsHash(parameters)
         self._reads_later = capabilities(device).timed_events
         self._device = device
-        self._clock = clock
         self._leads = leads
-        self._cadence = Cadence(WEIGHTS_BUDGET, clock=clock)
+        self._cadence = Cadence(WEIGHTS_BUDGET)
         self._is_asking = False
         self._asked_at = -MIN_HASH_SECONDS
         self._room: Tensor | None = None
@@ -147,7 +139,7 @@ class WeightsCheck:
 
     def is_due(self) -> bool:
         """Of rank 0: whether all should hash their weights now; true once for each hash."""
-        now = self._clock()
+        now = perf_counter()
         idle = self._leads and not self._is_asking and self._pending is None
         if not (idle and now - self._asked_at >= MIN_HASH_SECONDS and self._cadence.due()):
             return False
@@ -156,10 +148,10 @@ class WeightsCheck:
 
     def _begin(self, step: int) -> None:
         self._cadence.begin()
-        began = self._clock()
+        began = perf_counter()
         if not self._reads_later:
             value = int(self._hash.compute().item())
-            self._take(step, value, self._clock() - began)
+            self._take(step, value, perf_counter() - began)
             return
         stream = torch.accelerator.current_stream(self._device.index)
         start, end = (torch.Event(self._device, enable_timing=True) for _ in range(2))
@@ -168,7 +160,7 @@ class WeightsCheck:
             self._room = torch.empty((), dtype=torch.int64, device="cpu", pin_memory=True)
         self._room.copy_(self._hash.compute(), non_blocking=True)
         end.record(stream)
-        self._pending = step, self._room, start, end, self._clock() - began
+        self._pending = step, self._room, start, end, perf_counter() - began
 
     def _take(self, step: int, value: int, cost_seconds: float) -> None:
         self._cadence.charge(cost_seconds)

@@ -158,8 +158,6 @@ class DataParallel(Strategy):
             return self._ddp(batch)
 
     def on_rank_0(self, where: str, work: Callable[[], R]) -> R | None:
-        """See :class:`Strategy`."""
-
         def work_alone() -> R:
             with _Alone():  # type: ignore[no-untyped-call]  # torch's own is not annotated
                 return work()
@@ -203,7 +201,6 @@ class DataParallel(Strategy):
         return self._module.mean.grad
 
     def tell_compiling(self, compiling: bool) -> None:  # noqa: ARG002 - both are left out
-        """See :class:`Strategy`."""
         self.compute_timer.forget()
 
     def agree(self, trouble: str) -> str:
@@ -219,7 +216,6 @@ class DataParallel(Strategy):
         return own, min(-(-wanted // self.ranks), max(self._validation_batches))
 
     def padded(self, batches: Iterator[Batch], count: int | None, no_batch: object) -> Iterator[object]:
-        """See :class:`Strategy`."""
         for _ in range(count or 0):
             yield next(batches, no_batch)
 
@@ -228,7 +224,6 @@ class DataParallel(Strategy):
         return sums.over_ranks(self._group.gather)
 
     def synchronize_buffers(self) -> None:
-        """See :class:`Strategy`."""
         for buffer in self._model.buffers():
             torch.distributed.broadcast(buffer, src=0)
 
@@ -262,11 +257,7 @@ class _Loss(nn.Module):
         result = self._experiment.loss(self.model, batch)
         if collectives_made() != collectives:
             self.timer.forget()  # it waits for other ranks by itself, as SyncBatchNorm does
-        if isinstance(result, dict) and is_trainable(result.get("loss")):
-            return {**result, "loss": LossAsGradient.apply(result["loss"], self.mean, self.weigh)}
-        if is_trainable(result):
-            return LossAsGradient.apply(result, self.mean, self.weigh)
-        return result
+        return with_loss(result, lambda loss: LossAsGradient.apply(loss, self.mean, self.weigh))
 
 
 class _Alone(TorchDispatchMode):
@@ -297,6 +288,9 @@ class LossAsGradient(torch.autograd.Function):
         return gradients[0], share.expand_as(ctx.of_mean).contiguous(), None
 
 
-def is_trainable(loss: object) -> bool:
-    """Whether backward may start there; what else is wrong with it is told later."""
-    return isinstance(loss, Tensor) and loss.numel() == 1 and loss.requires_grad
+def with_loss(result: object, replace: Callable[[Tensor], object]) -> object:
+    """What ``loss()`` has returned, with another loss; the same where backward cannot start."""
+    loss = result.get("loss") if isinstance(result, dict) else result
+    if not (isinstance(loss, Tensor) and loss.numel() == 1 and loss.requires_grad):
+        return result
+    return {**result, "loss": replace(loss)} if isinstance(result, dict) else replace(loss)

@@ -23,7 +23,7 @@ from amptui.engine.checkpoint.states import Keys, NotPlainError, Part, replaced
 from amptui.engine.optimizer_step import loss_weights
 from amptui.engine.probes.gradients import GradientProbe, local_part
 from amptui.ranks.group import RankGroup
-from amptui.ranks.parallel.data_parallel import DataParallel, LossAsGradient, is_trainable
+from amptui.ranks.parallel.data_parallel import DataParallel, LossAsGradient, with_loss
 from amptui.ranks.world import NO_SHARDED_XRAY
 from amptui.recipe.experiment import Experiment
 
@@ -212,9 +212,7 @@ class LossRoot(nn.Module):
         if isinstance(loss, DTensor):
             what = "loss() used the weights of a block outside its forward()"
             raise ExperimentError(what, hint="call the block itself, or train without --fsdp")
-        if not is_trainable(loss):
-            return result
-        return {**result, "loss": self.loss(loss)} if isinstance(result, dict) else self.loss(loss)
+        return with_loss(result, self.loss)
 
 
 class _MeanLoss(nn.Module):
