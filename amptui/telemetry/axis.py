@@ -52,29 +52,25 @@ class Axis:
     def heights(self, values: Floats) -> Floats:
         """The height of each value, from 0 at the bottom to 1; NaN for NaN, -inf without a logarithm."""
         low, high = self.ends()
-        return (self._measured(values) - low) / (high - low)
-
-    def _measured(self, values: Floats) -> Floats:
         least, most = min(-LARGEST, self.low), max(LARGEST, self.high)  # a round end can lie beyond
         values = np.minimum(np.maximum(values, least), most)
-        if self.kind == "linear":
-            return values
-        log: np.ufunc = np.log2 if self.kind == "log2" else np.log10
-        exponents: Floats = log(values, out=np.full(values.shape, -np.inf), where=~(values <= 0))
-        return exponents
+        if self.kind != "linear":
+            log: np.ufunc = np.log2 if self.kind == "log2" else np.log10
+            values = log(values, out=np.full(values.shape, -np.inf), where=~(values <= 0))
+        return (values - low) / (high - low)
 
     def ticks(self, most: int) -> tuple[float, ...]:
         """At least two values to label, at most so many: round numbers at equal distances, from below.
 
         Where no two round numbers are far enough apart, they are both ends.
         """
-        values = self._linear_ticks(most) if self.kind == "linear" else self._powers(most)
+        if self.kind == "linear":
+            interval = round_up(self.high / (most - 1) - self.low / (most - 1))
+            first, last = _whole_up(self.low / interval), _whole_down(self.high / interval)
+            values = tuple(tidy(number * interval) for number in range(first, last + 1))
+        else:
+            values = self._powers(most)
         return values if len(values) > 1 else (self.low, self.high)
-
-    def _linear_ticks(self, most: int) -> tuple[float, ...]:
-        interval = round_up(self.high / (most - 1) - self.low / (most - 1))
-        first, last = _whole_up(self.low / interval), _whole_down(self.high / interval)
-        return tuple(tidy(number * interval) for number in range(first, last + 1))
 
     def _powers(self, most: int) -> tuple[float, ...]:
         """1, 2 and 5 times the powers of ten, if there is room; else powers, or every so many."""

@@ -68,20 +68,23 @@ class PrecisionLedger:
 
     def add(self, stretch: Stretch) -> None:
         """Count a stretch of steps."""
-        self._account(stretch.precision).add(stretch)
+        self._changing(stretch.precision).add(stretch)
 
     def add_peak(self, precision: str, peak_allocated_bytes: int | None) -> None:
         """Add a peak of torch's allocator in ``precision``; None if it was not measured."""
         if peak_allocated_bytes is not None:
-            self._account(precision).add_peak(peak_allocated_bytes)
+            account = self._changing(precision)
+            account.peak_bytes = max(peak_allocated_bytes, account.peak_bytes or 0)
 
     def add_utilization(self, precision: str, percent: float) -> None:
         """Add a GPU utilization sampled while ``precision`` trained."""
-        self._account(precision).add_utilization(percent)
+        account = self._changing(precision)
+        account.percents += percent
+        account.percent_count += 1
 
     def add_energy(self, spent: EnergySpent) -> None:
         """Add energy that the training GPU used while a precision trained."""
-        self._account(spent.precision).add_energy(spent)
+        self._changing(spent.precision).energy.add(spent)
 
     def comparison(self, precision: str = "") -> Comparison:
         """The precisions used so far, in the order of ``PRECISION_ORDER``, and a gain by :func:`compare`."""
@@ -100,9 +103,11 @@ class PrecisionLedger:
         account = self._accounts.get(precision)
         return StepsOfSize(0, False, None) if account is None else account.steps_of(samples)
 
-    def _account(self, precision: str) -> "_Account":
+    def _changing(self, precision: str) -> "_Account":
         self._comparisons.clear()
-        return self._accounts.setdefault(precision, _Account(precision))
+        account = self._accounts.setdefault(precision, _Account(precision))
+        account.cached_stats = None
+        return account
 
 
 class StepsOfSize(NamedTuple):
@@ -178,20 +183,20 @@ class _Account:
     _warm_up_steps: int = 0
     _untimed_steps: int = 0
     skipped: int = 0
-    _peak_bytes: int | None = None
+    peak_bytes: int | None = None
     _last_loss: float | None = None
     _seconds: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW_STEPS))
     _samples: deque[int] = field(default_factory=lambda: deque(maxlen=WINDOW_STEPS))
     _data_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW_STEPS))
-    _percents: float = 0.0
-    _looks: int = 0
-    _energy: EnergySum = field(default_factory=EnergySum)
+    percents: float = 0.0
+    """Of the GPU's utilization, in this many samples."""
+    percent_count: int = 0
+    energy: EnergySum = field(default_factory=EnergySum)
     _warm_up: WarmUpSteps = field(default_factory=WarmUpSteps)
-    _stats: PrecisionStats | None = field(default=None, init=False)
+    cached_stats: PrecisionStats | None = field(default=None, init=False)
     _of_size: dict[int | None, StepsOfSize] = field(default_factory=dict, init=False)
 
     def add(self, stretch: Stretch) -> None:
-        self._stats = None
         self._of_size.clear()
         self.used = True
         self.skipped += stretch.skipped
@@ -207,35 +212,19 @@ class _Account:
         measured = (loss for loss in reversed(stretch.losses) if loss is not None)
         self._last_loss = next(measured, self._last_loss)
 
-    def add_peak(self, peak_bytes: int) -> None:
-        self._stats = None
-        self._peak_bytes = peak_bytes if self._peak_bytes is None else max(peak_bytes, self._peak_bytes)
-
-    def add_utilization(self, percent: float) -> None:
-        self._stats = None
-        self._percents += percent
-        self._looks += 1
-
-    def add_energy(self, spent: EnergySpent) -> None:
-        self._stats = None
-        self._energy.add(spent)
-
     def steps_of(self, samples: int | None) -> StepsOfSize:
-        if samples not in self._of_size:
-            self._of_size[samples] = self._measure(samples)
-        return self._of_size[samples]
-
-    def _measure(self, samples: int | None) -> StepsOfSize:
-        count = len(self._samples)
         if self._steps < MIN_PROVISIONAL_STEPS:
             return StepsOfSize(0, False, None)
-        if samples is None or self._samples.count(samples) == count:
-            return StepsOfSize(count, False, median(self._seconds))
-        seconds = deque(compress(self._seconds, [size == samples for size in self._samples]))
-        return StepsOfSize(len(seconds), True, median(seconds))
+        if samples not in self._of_size:
+            seconds = self._seconds
+            if samples is not None and self._samples.count(samples) < len(seconds):
+                seconds = deque(compress(seconds, [size == samples for size in self._samples]))
+            others = len(seconds) < len(self._seconds)
+            self._of_size[samples] = StepsOfSize(len(seconds), others, median(seconds))
+        return self._of_size[samples]
 
     def stats(self) -> PrecisionStats:
-        if self._stats is None:
+        if self.cached_stats is None:
             stats = PrecisionStats(
                 precision=self._precision,
                 steps=self._steps,
@@ -244,16 +233,16 @@ class _Account:
                 median_step_seconds=median(self._seconds),
                 mean_step_seconds=mean(self._seconds),
                 samples_per_second=samples_per_second(self._samples, self._seconds),
-                peak_allocated_bytes=self._peak_bytes,
+                peak_allocated_bytes=self.peak_bytes,
                 last_loss=self._last_loss,
                 skipped=self.skipped,
                 data_fraction=data_fraction(self._data_seconds, self._seconds),
-                utilization_percent=self._percents / self._looks if self._looks else None,
-                joules_per_1000_samples=self._energy.joules_per_1000_samples(),
+                utilization_percent=self.percents / self.percent_count if self.percent_count else None,
+                joules_per_1000_samples=self.energy.joules_per_1000_samples(),
             )
             enough = self._steps >= MIN_PROVISIONAL_STEPS
-            self._stats = stats if enough else self._warm_up.stand_in(stats)
-        return self._stats
+            self.cached_stats = stats if enough else self._warm_up.stand_in(stats)
+        return self.cached_stats
 
 
 def median(values: deque[float]) -> float | None:
@@ -316,7 +305,8 @@ def compare(rows: Sequence[PrecisionStats], precision: str = "") -> Comparison:
     Both sides need ``MIN_STEPS`` counted steps; before that something is missing, and from
     ``MIN_PROVISIONAL_STEPS`` on there is a provisional speed-up.
     """
-    rows = sorted(rows, key=lambda row: _place(row.precision))
+    places = {name: place for place, name in enumerate(PRECISION_ORDER)}
+    rows = sorted(rows, key=lambda row: places.get(row.precision, len(places)))
     names: tuple[str, ...] = (precision,) if precision else AMP_PRECISIONS
     baseline = _most_used([row for row in rows if row.precision in references(names[0])])
     low = _most_used([row for row in rows if row.precision in names])
@@ -329,25 +319,18 @@ def compare(rows: Sequence[PrecisionStats], precision: str = "") -> Comparison:
         return replace(comparison, missing="emulated")
     if baseline is None or low is None:
         return replace(comparison, missing="low" if baseline else "baseline" if low else "steps")
-    return _with_gain(comparison, baseline, low)
-
-
-def _with_gain(comparison: Comparison, baseline: PrecisionStats, low: PrecisionStats) -> Comparison:
     speedup = _ratio(baseline.mean_step_seconds, low.mean_step_seconds)
     by_median = _ratio(baseline.median_step_seconds, low.median_step_seconds)
     memory_left = _ratio(low.peak_allocated_bytes, baseline.peak_allocated_bytes)
     comparison = replace(comparison, memory_saving=None if memory_left is None else 1 - memory_left)
-    if min(baseline.steps, low.steps) >= MIN_STEPS:
-        if _disagree(speedup, by_median):
-            return replace(comparison, missing="steady steps")
-        return replace(comparison, speedup=speedup, held_back_by=held_back_by(baseline, low, speedup))
-    enough = min(baseline.measured_steps, low.measured_steps) >= MIN_PROVISIONAL_STEPS
-    enough = enough and not _disagree(speedup, by_median)
-    return replace(comparison, missing="more steps", provisional_speedup=speedup if enough else None)
-
-
-def _disagree(one: float | None, other: float | None) -> bool:
-    return bool(one and other) and not 1 / DISAGREEMENT <= (one or 1) / (other or 1) <= DISAGREEMENT
+    is_disturbed = bool(speedup and by_median and not 1 / DISAGREEMENT <= speedup / by_median <= DISAGREEMENT)
+    if min(baseline.steps, low.steps) < MIN_STEPS:
+        enough = min(baseline.measured_steps, low.measured_steps) >= MIN_PROVISIONAL_STEPS
+        provisional = speedup if enough and not is_disturbed else None
+        return replace(comparison, missing="more steps", provisional_speedup=provisional)
+    if is_disturbed:
+        return replace(comparison, missing="steady steps")
+    return replace(comparison, speedup=speedup, held_back_by=held_back_by(baseline, low, speedup))
 
 
 def held_back_by(
@@ -373,11 +356,6 @@ def ordered(comparison: Comparison) -> list[PrecisionStats]:
         comparison.rows,
         key=lambda stats: first.index(stats.precision) if stats.precision in first else len(first),
     )
-
-
-def _place(precision: str) -> int:
-    """A precision's place in the table; unknown ones come last."""
-    return PRECISION_ORDER.index(precision) if precision in PRECISION_ORDER else len(PRECISION_ORDER)
 
 
 def _most_used(rows: Sequence[PrecisionStats]) -> PrecisionStats | None:

@@ -2,14 +2,12 @@
 
 import math
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeGuard
 
 from amptui.records.findings import Float16Window, ModulesTraced, XRayTaken
 from amptui.records.own_loop import OTHER_PRECISIONS
 from amptui.records.run import base_precision
-from amptui.records.steps import Column
+from amptui.records.steps import Column, StepRecord
 from amptui.telemetry.health import LARGEST_FLOAT16
 from amptui.telemetry.scaler import ScalerWatch
 from amptui.telemetry.scaling import ScalerFacts, judge_scaler
@@ -60,8 +58,9 @@ def headrooms(stretch: Stretch, float16_scale: float) -> Column | None:
         return [None] * len(stretch)
     maxima, scales = stretch.grad_maxima, stretch.loss_scales
     scale = float16_scale if scales[0] is None else scales[0]
-    if scales.count(scales[0]) == len(scales) and 0.0 < scale < math.inf and _are_positive(maxima):
-        log2_scale = math.log2(scale)  # the usual case: as for single steps, without a call for each
+    is_usual = scales.count(scales[0]) == len(scales) and 0.0 < scale < math.inf
+    if is_usual and are_finite(maxima) and min(maxima) > 0.0:
+        log2_scale = math.log2(scale)  # as for single steps, without a call for each
         return [_LOG2_LARGEST - log2_max - log2_scale for log2_max in map(math.log2, maxima)]
     return [
         None if grad_max is None else headroom(grad_max, float16_scale if scale is None else scale)
@@ -69,28 +68,14 @@ def headrooms(stretch: Stretch, float16_scale: float) -> Column | None:
     ]
 
 
-def _are_positive(maxima: Column) -> TypeGuard[Sequence[float]]:
-    return are_finite(maxima) and min(maxima) > 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Measured:
-    """One step's gradients, and the scale that their headroom is for."""
-
-    step: int
-    norm: float | None
-    largest: float | None
-    nonfinite: int | None
-    headroom: float | None
-    scale: float
-    hypothetical: bool
-
-
 @dataclass(slots=True, eq=False)
 class NumericsWatch:
     """Keeps the newest measurement of each kind, and the last headrooms."""
 
-    _newest: _Measured | None = None
+    _newest: StepRecord | None = None
+    """The newest step whose gradients were measured, then its headroom and the scale that it is for."""
+    _newest_headroom: float | None = None
+    _newest_scale: float = FIRST_SCALE
     _recent: deque[tuple[int, float, float]] = field(default_factory=lambda: deque(maxlen=MIN_OF))
     """Step, headroom and the scale that it is for."""
     _forward_overflows: deque[int] = field(default_factory=lambda: deque(maxlen=MIN_OF))
@@ -108,28 +93,14 @@ class NumericsWatch:
         if rooms is None:
             return
         scales = [float16_scale if scale is None else scale for scale in stretch.loss_scales]
-        self._add_rooms(stretch, rooms, scales)
         maxima = stretch.grad_maxima or ()
         last = next(index for index in reversed(range(len(maxima))) if maxima[index] is not None)
-        record = stretch.one(last)
-        self._newest = _Measured(
-            step=record.step,
-            norm=record.grad_norm,
-            largest=record.grad_max,
-            nonfinite=record.nonfinite_gradients,
-            headroom=rooms[last],
-            scale=scales[last],
-            hypothetical=record.loss_scale is None,
-        )
-
-    def _add_rooms(self, stretch: Stretch, rooms: Column, scales: Sequence[float]) -> None:
+        self._newest = stretch.one(last)
+        self._newest_headroom, self._newest_scale = rooms[last], scales[last]
         steps = range(stretch.first_step, stretch.first_step + len(stretch))
-        if None in rooms:
-            measured = zip(steps, rooms, scales, strict=True)
-            self._recent.extend((step, room, scale) for step, room, scale in measured if room is not None)
-        else:
-            newest = slice(-MIN_OF, None)
-            self._recent.extend(zip(steps[newest], rooms[newest], scales[newest], strict=True))  # type: ignore[arg-type]
+        newest = slice(-MIN_OF if None not in rooms else 0, None)
+        measured = zip(steps[newest], rooms[newest], scales[newest], strict=True)
+        self._recent.extend((step, room, scale) for step, room, scale in measured if room is not None)
         if not are_finite(stretch.losses):
             self._forward_overflows.extend(
                 step
@@ -143,16 +114,7 @@ class NumericsWatch:
         ``low``: the AMP precision that runs, or that an A/B test alternates with another.
         """
         newest, facts = self._newest, watch.facts()
-        has_room = base_precision(precision or "") not in OTHER_PRECISIONS
-        return NumericsView(
-            grad_norm=newest.norm if newest else None,
-            grad_max=newest.largest if newest else None,
-            nonfinite_gradients=newest.nonfinite if newest else None,
-            measured_step=newest.step if newest else None,
-            headroom=newest.headroom if newest and has_room else None,
-            headroom_scale=newest.scale if newest else None,
-            hypothetical=newest is not None and has_room and newest.hypothetical,
-            min_headroom=self._least(newest.scale) if newest and has_room else None,
+        view = NumericsView(
             headrooms=series,
             outlook=self._outlook(watch.view()) if precision == "fp16" else None,
             scaler=replace(
@@ -162,26 +124,40 @@ class NumericsWatch:
             trace=self.trace,
             xray=self.xray,
         )
+        if newest is None:
+            return view
+        view = replace(
+            view,
+            grad_norm=newest.grad_norm,
+            grad_max=newest.grad_max,
+            nonfinite_gradients=newest.nonfinite_gradients,
+            measured_step=newest.step,
+            headroom_scale=self._newest_scale,
+        )
+        if base_precision(precision or "") in OTHER_PRECISIONS:
+            return view
+        return replace(
+            view,
+            headroom=self._newest_headroom,
+            hypothetical=newest.loss_scale is None,
+            min_headroom=self._least(self._newest_scale),
+        )
 
-    def _least(self, scale: float) -> float | None:
-        """The minimum recent headroom, each converted to ``scale``; -inf if any step overflowed."""
+    def _least(self, scale: float, *, overflowed: bool = True) -> float | None:
+        """The minimum recent headroom, each converted to ``scale``; -inf if any step ``overflowed``."""
         if not 0 < scale < math.inf:
             return None
-        least = self._min_by_scale()
-        return min((_moved(room, at, scale) for at, room in least.items()), default=None)
-
-    def _min_by_scale(self, *, overflowed: bool = True) -> dict[float, float]:
-        """The minimum recent headroom at each scale: many steps, but only a scale or two."""
-        least: dict[float, float] = {}
+        least: dict[float, float] = {}  # at each scale: many steps, but only a scale or two
         for _, room, at in self._recent:
             if room <= least.get(at, math.inf) and (overflowed or room > -math.inf):
                 least[at] = room
-        return least
+        rooms = (room + (math.log2(at) - math.log2(scale)) for at, room in least.items())
+        return min(rooms, default=None)
 
     def _outlook(self, scaler: ScalerView) -> GrowthOutlook | None:
         """When the scale grows next, and whether recent gradients would still fit; None if unknown."""
         newest = self._newest
-        if newest is None or newest.hypothetical or newest.headroom == -math.inf:
+        if newest is None or newest.loss_scale is None or self._newest_headroom == -math.inf:
             return None
         scale, tracker, interval = scaler.scale, scaler.growth_tracker, scaler.growth_interval
         if tracker is None or interval is None or interval <= tracker:
@@ -192,10 +168,9 @@ class NumericsWatch:
         for step, room, at in reversed(self._recent):
             if room == -math.inf and at <= GROWTH_FACTOR * scale and step not in self._forward_overflows:
                 return GrowthOutlook(steps=steps, overflow_step=step, overflow_scale=at)
-        finite = self._min_by_scale(overflowed=False)
-        if not finite:
+        now = self._least(scale, overflowed=False)
+        if now is None:
             return None
-        now = min(_moved(room, at, scale) for at, room in finite.items())
         return GrowthOutlook(steps=steps, headroom_now=now, headroom_then=now - math.log2(GROWTH_FACTOR))
 
     def _explaining(self, facts: ScalerFacts) -> ModulesTraced | None:
@@ -206,8 +181,3 @@ class NumericsWatch:
         if trace.cause == "buffer" and not trace.modules:
             return None  # statistics that a skipped step left behind
         return trace if skip.step - trace.step <= TRACE_HOLDS_STEPS else None
-
-
-def _moved(room: float, at: float, scale: float) -> float:
-    """A headroom at the scale ``at``, converted to ``scale``."""
-    return room + (math.log2(at) - math.log2(scale))

@@ -22,8 +22,6 @@ FOLLOW_AFTER_STEPS = 200
 many as ever before between two of the front's. Our choice: a GAN's critic makes 5 steps for one of its
 generator, at its start up to 100 (Arjovsky et al., 2017); the phases of a script take thousands."""
 
-_NAME = attrgetter("optimizer")
-
 
 @dataclass(slots=True, eq=False)
 class FrontWatch:
@@ -98,7 +96,7 @@ class Optimizers:
             self.first.add(blocks, steps_per_epoch)
             return
         by_name: dict[str, list[Steps]] = {}
-        for name, in_a_row in groupby(blocks, _NAME):
+        for name, in_a_row in groupby(blocks, attrgetter("optimizer")):
             if self.of(name) is not None:
                 group = list(in_a_row)
                 by_name.setdefault(name, []).extend(group)

@@ -39,10 +39,16 @@ class ScalerWatch:
         if stretch.precision != "fp16":
             return
         if stretch.skipped:
-            for step, (skip, loss) in enumerate(
-                zip(stretch.skips, stretch.losses, strict=True), stretch.first_step
-            ):
-                self._add_step(step, skip, loss)
+            for place, (skip, loss) in enumerate(zip(stretch.skips, stretch.losses, strict=True)):
+                if skip:
+                    self._skipped += 1
+                    self._skips_in_a_row += 1
+                    is_finite = loss is None or math.isfinite(loss)
+                    position = self._applied + self._skipped
+                    self._recent.append(_Skip(position, stretch.first_step + place, is_finite))
+                elif skip is not None:
+                    self._applied += 1
+                    self._skips_in_a_row = 0
         elif applied := len(stretch) - stretch.unmeasured:
             self._applied += applied
             self._skips_in_a_row = 0
@@ -50,16 +56,6 @@ class ScalerWatch:
         last = next((index for index in reversed(range(len(scales))) if scales[index] is not None), None)
         if last is not None:
             self._last = stretch.one(last)
-
-    def _add_step(self, step: int, skip: float | None, loss: float | None) -> None:
-        if skip:
-            self._skipped += 1
-            self._skips_in_a_row += 1
-            is_finite = loss is None or math.isfinite(loss)
-            self._recent.append(_Skip(self._applied + self._skipped, step, is_finite))
-        elif skip is not None:
-            self._applied += 1
-            self._skips_in_a_row = 0
 
     def add_change(self, change: LossScaleChanged) -> None:
         """Add a change of the scale."""

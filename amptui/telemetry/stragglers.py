@@ -92,12 +92,19 @@ def find_straggler(window: Sequence[RanksSampled], before: RankVerdict | None = 
     """
     if len(window) < MIN_SAMPLES:
         return None
-    step = _step_seconds(window)
-    if step is None:
+    steps = [
+        seconds for sample in window for seconds in sample.step_seconds if seconds and 0 < seconds < np.inf
+    ]
+    if not steps:
         return _slow_clock(window, before)
+    step = float(np.median(steps))
+    parts: tuple[tuple[Literal["input", "compute"], Column], ...] = (
+        ("input", "data_seconds"),
+        ("compute", "compute_seconds"),
+    )
     outliers = [
         (cause, outlier)
-        for cause, column in _PARTS
+        for cause, column in parts
         if (outlier := _outlier(window, column, MIN_SHARE * step, _stays(before, cause))) is not None
     ]
     if not outliers:
@@ -107,12 +114,6 @@ def find_straggler(window: Sequence[RanksSampled], before: RankVerdict | None = 
         rank=outlier.rank, cause=cause, seconds=outlier.value, others_seconds=outlier.others
     )
     return verdict if cause == "input" else _with_clock(verdict, window)
-
-
-_PARTS: tuple[tuple[Literal["input", "compute"], Column], ...] = (
-    ("input", "data_seconds"),
-    ("compute", "compute_seconds"),
-)
 
 
 class _Outlier(NamedTuple):
@@ -173,14 +174,6 @@ def _reasons(rank: int, window: Sequence[RanksSampled]) -> tuple[str, ...]:
     )
 
 
-def _step_seconds(window: Sequence[RanksSampled]) -> float | None:
-    """The median step over all ranks and samples."""
-    values = [
-        seconds for sample in window for seconds in sample.step_seconds if seconds and 0 < seconds < np.inf
-    ]
-    return float(np.median(values)) if values else None
-
-
 def _outlier(
     window: Sequence[RanksSampled], column: Column, least: float, stays: int | None
 ) -> _Outlier | None:
@@ -221,14 +214,11 @@ def _table(window: Sequence[RanksSampled], column: Column) -> tuple[list[int], F
     """The ranks with enough numbers, and those: a row for each sample, NaN where there is none."""
     rows = [dict(zip(sample.ranks, getattr(sample, column), strict=False)) for sample in window]
     ranks = sorted({rank for row in rows for rank in row})
-    table = np.array([[_number(row.get(rank)) for rank in ranks] for row in rows], np.float64)
+    table = np.array([[row.get(rank) for rank in ranks] for row in rows], np.float64)
     table = table.reshape(len(rows), len(ranks))
+    table[~((table >= 0) & (table < np.inf))] = np.nan
     enough = np.isnan(table).mean(axis=0) <= _MAX_MISSING
     return [rank for rank, keep in zip(ranks, enough, strict=True) if keep], table[:, enough]
-
-
-def _number(value: float | None) -> float:
-    return value if value is not None and 0 <= value < np.inf else np.nan
 
 
 def _percentiles(sample: RanksSampled, column: Column) -> tuple[float, ...]:

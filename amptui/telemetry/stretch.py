@@ -92,7 +92,7 @@ class Stretch:
         """1 for a skipped step, 0 for an applied one, None if the step was not measured."""
         return _joined([_skips(block) for block in self.blocks])
 
-    @_Kept
+    @property
     def unmeasured(self) -> int:
         """How many steps were not measured: without a loss, and without a reason for that."""
         return self.skips.count(None)

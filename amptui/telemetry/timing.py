@@ -52,14 +52,19 @@ class TimingWatch:
             busy = {row.precision: row.utilization_percent for row in comparison.rows}
             order = {name: place for place, name in enumerate(PRECISION_ORDER)}
             names = sorted(self._accounts, key=lambda name: order.get(name, len(order)))
-            self._timings = comparison, tuple(self._timing(name, busy.get(name)) for name in names)
+            self._timings = (
+                comparison,
+                tuple(
+                    judged_timing(
+                        name,
+                        self._accounts[name].medians(),
+                        steps=self._accounts[name].steps,
+                        utilization_percent=busy.get(name),
+                    )
+                    for name in names
+                ),
+            )
         return self._timings[1]
-
-    def _timing(self, precision: str, utilization_percent: float | None) -> PrecisionTiming:
-        account = self._accounts[precision]
-        return judged_timing(
-            precision, account.medians(), steps=account.steps, utilization_percent=utilization_percent
-        )
 
 
 @dataclass(slots=True, eq=False)
@@ -118,12 +123,17 @@ def judged_timing(
     Nothing for emulated steps, which take the time of other operations.
     """
     enough = steps >= MIN_STEPS and sum(map(seconds_of, phases)) > 0 and not is_emulated(precision)
+    percent = math.nan if utilization_percent is None else utilization_percent
+    is_busy = percent >= BUSY_GPU_PERCENT
+    bound: Bound = ""
+    if enough and shares_of(phases).get("input", 0.0) > INPUT_BOUND_SHARE:
+        bound = "input"
+    elif enough and on_device(phases) and kept_up(phases) >= LAUNCH_BOUND_SHARE and not is_busy:
+        bound = "launch"
+    elif enough:
+        bound = "unknown" if on_device(phases) and percent < IDLE_GPU_PERCENT else "compute"
     return PrecisionTiming(
-        precision=precision,
-        steps=steps,
-        phases=phases,
-        bound=_bound(phases, utilization_percent) if enough else "",
-        utilization_percent=utilization_percent,
+        precision=precision, steps=steps, phases=phases, bound=bound, utilization_percent=utilization_percent
     )
 
 
@@ -131,17 +141,6 @@ def shares_of(phases: Sequence[PhaseSeconds]) -> Mapping[str, float]:
     """The fraction of the step that each part takes, by its name."""
     whole = sum(map(seconds_of, phases))
     return {phase.name: seconds_of(phase) / whole for phase in phases}
-
-
-def _bound(phases: Sequence[PhaseSeconds], utilization_percent: float | None) -> Bound:
-    if shares_of(phases).get("input", 0.0) > INPUT_BOUND_SHARE:
-        return "input"
-    if not on_device(phases):
-        return "compute"
-    percent = math.nan if utilization_percent is None else utilization_percent
-    if kept_up(phases) >= LAUNCH_BOUND_SHARE and not percent >= BUSY_GPU_PERCENT:
-        return "launch"
-    return "unknown" if percent < IDLE_GPU_PERCENT else "compute"
 
 
 def _is_sound(phase: PhaseSeconds) -> bool:

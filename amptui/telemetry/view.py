@@ -140,12 +140,8 @@ def _reading(first: int, last: int, values: tuple[float, float, float], nonfinit
     return Reading(first, last, np.nan if mean is None and nonfinite else mean, low, high, nonfinite)
 
 
-def _empty_series() -> Series:
-    floats, counts = np.empty(0), np.empty(0, np.int64)
-    return Series(1, 0, 1, floats, floats, floats, counts, floats, np.empty(0, np.bool_))
-
-
-EMPTY_SERIES = _empty_series()
+_NONE = np.empty(0)
+EMPTY_SERIES = Series(1, 0, 1, _NONE, _NONE, _NONE, np.empty(0, np.int64), _NONE, np.empty(0, np.bool_))
 
 
 MetricKind = Literal["part", "validation", "own validation", "step", "device", "update"]
