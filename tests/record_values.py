@@ -81,7 +81,7 @@ def blocks(draw: st.DrawFn, by_name: ByName = ANY) -> Steps:
     return block if ended_well else dataclasses.replace(block, step_seconds=[None] * block.count)
 
 
-def loads(line: str) -> Record | None:
+def loads(line: str) -> Record:
     """The record in a line; a block of one step as that step."""
     record = codec.loads(line)
     return record.one(0) if isinstance(record, Steps) and record.count == 1 else record

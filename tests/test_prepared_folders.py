@@ -23,7 +23,7 @@ from amptui.engine.checkpoint.file import (
     write,
 )
 from amptui.process.capture import _OutputLog
-from amptui.process.training import _redirect_output
+from amptui.process.training import redirect_output
 from amptui.reports.export import export
 from amptui.runs import socket_place
 from amptui.runs.find import find_run, resumable
@@ -91,7 +91,7 @@ WRITERS: tuple[Callable[[Path], object], ...] = (
     lambda folder: cut_after(folder / "journal.jsonl", 3),
     lambda folder: RunDir(folder).write_run_json({"asked": {}}),
     print_something,
-    lambda folder: _redirect_output(folder / "output.log", []),
+    lambda folder: redirect_output(folder / "output.log", []),
     lambda folder: socket_place.listen(folder).close(),
     write_checkpoints,
     read_checkpoints,

@@ -123,8 +123,8 @@ def error_line(text: str) -> bytes:
     return _line({"error": text})
 
 
-def read(line: bytes) -> RunHello | History | RunError | Record | None:
-    """Decode a run's ``line``; None for a record of a later version. Raises ``ProtocolError``."""
+def read(line: bytes) -> RunHello | History | RunError | Record:
+    """Decode a run's ``line``. Raises ``ProtocolError``."""
     if line.startswith(b'{"type":'):
         try:
             return codec.loads(line)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -29,8 +30,6 @@ class JournalReader(Iterable[Record]):
         self.path = path
         self.damaged_lines = 0
         """Lines so far that are not records."""
-        self.unknown_records = 0
-        """Records so far of types that only a later version knows."""
         self.torn = False
         """The last line is incomplete: the run died while writing, or is writing now."""
         self.read_bytes = 0
@@ -52,15 +51,10 @@ class JournalReader(Iterable[Record]):
 
     @property
     def passed_over(self) -> str:
-        """``passed over: 3 damaged lines, 1 record of a later version`` so far; empty if all was read."""
-        parts = []
-        if self.damaged_lines:
-            parts.append(_counted(self.damaged_lines, "damaged line"))
-        if self.unknown_records:
-            parts.append(f"{_counted(self.unknown_records, 'record')} of a later version")
-        if self.torn:
-            parts.append("a last line that was cut off")
-        return f"passed over: {', '.join(parts)}" if parts else ""
+        """``passed over: 3 damaged lines, a last line that was cut off``; empty if all was read so far."""
+        damage = units.counted(self.damaged_lines, "damaged line") if self.damaged_lines else ""
+        parts = [damage, "a last line that was cut off" if self.torn else ""]
+        return f"passed over: {', '.join(filter(None, parts))}" if any(parts) else ""
 
     def __iter__(self) -> Iterator[Record]:
         try:
@@ -100,7 +94,7 @@ class JournalReader(Iterable[Record]):
         self.close()
         self._file = open_to_read(self.path)
         self.size_bytes = os.fstat(self._file.fileno()).st_size
-        self.damaged_lines = self.unknown_records = self.read_bytes = 0
+        self.damaged_lines = self.read_bytes = 0
         self._rest, self._skips_line = b"", False
 
     def _next_piece(self) -> bytes:
@@ -131,14 +125,12 @@ class JournalReader(Iterable[Record]):
             self.damaged_lines += 1
             return None
         try:
-            record = codec.loads(line)
+            return codec.loads(line)
         except OtherFormError as error:
             raise RunFolderError(f"cannot read the journal {self.path}: {error}") from error
         except ValueError:
             self.damaged_lines += 1
             return None
-        self.unknown_records += record is None
-        return record
 
 
 def records_at_end(path: Path, length_bytes: int) -> list[Record]:
@@ -148,14 +140,6 @@ def records_at_end(path: Path, length_bytes: int) -> list[Record]:
         lines = file.read().splitlines()  # the first may lack its beginning
     records = []
     for line in lines:
-        try:
-            record = codec.loads(line)
-        except ValueError:
-            continue
-        if record is not None:
-            records.append(record)
+        with suppress(ValueError):
+            records.append(codec.loads(line))
     return records
-
-
-def _counted(number: int, word: str) -> str:
-    return f"{units.count(number)} {word}{'s' if number > 1 else ''}"

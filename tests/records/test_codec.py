@@ -81,7 +81,7 @@ def test_nonfinite_numbers_are_strings_and_unmeasured_ones_null(number: float | 
     ):
         line = codec.dumps(record)
         assert written in line
-        assert codec.dumps(codec.loads(line)) == line  # type: ignore[arg-type]  # it is a record
+        assert codec.dumps(codec.loads(line)) == line
     note = Note(time=1.0, severity="info", text="nan")
     assert codec.loads(codec.dumps(note)) == note
 
