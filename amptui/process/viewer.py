@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,18 +82,14 @@ def watch(
     from amptui.tui.app import WatchApp
     from amptui.tui.screen import Parts
 
-    session, ended, last_heard = Session(run.folder_name), threading.Event(), _LastHeard(run.silence_cause)
-    client = _client(connection, run, session, ended, last_heard)
-
-    def why_ended() -> str:
-        return client.error and run.lost_words(client.error)
+    follower = _Follower(connection, run)
+    session, client, ended = follower.session, follower.client, follower.ended
 
     def start() -> None:
         gc.freeze()  # nothing imported so far is garbage, and there is a lot of it
         gc.enable()
         capture.reclaim()
-        last_heard.hears()
-        client.start()
+        follower.start()
 
     parts = Parts(
         look=session.view,
@@ -102,8 +98,8 @@ def watch(
         start=start,
         patience_seconds=PATIENCE_SECONDS,
         frames_per_second=frames_per_second,
-        why_ended=why_ended,
-        why_silent=lambda: run.waiting or last_heard.silence(),
+        why_ended=follower.why_ended,
+        why_silent=lambda: run.waiting or follower.silence(),
         is_away=lambda: bool(run.waiting),
         opening=opening,
         read_pins=read_pins,
@@ -119,12 +115,11 @@ def watch(
             client.ask(request)
 
     def busy() -> bool:
-        return not (ended.is_set() or last_heard.silence())
+        return not (ended.is_set() or follower.silence())
 
-    notifying = _notifying(webhook, session, ended, why_ended)
     restore = opening.restore_at_once
     signals = StopSignals(stop, hung_up=app.hang_up, busy=busy, closes=True, restore_terminal=restore)
-    with notifying, signals:
+    with _notifying(webhook, follower), signals:
         # Nothing printed here belongs to the run: if the screen fails, its traceback goes to the log.
         with OutputCapture(lambda _record: None, run.output_path) as capture:
             try:
@@ -137,9 +132,12 @@ def watch(
             opening.close()
     left: Left = "interrupted" if signals.received == signal.SIGINT and not attached else app.left or ""
     client.leave("hung up" if left == "hung up" else "detached", _GOODBYE_SECONDS)
-    view = _last_view(session)
+    try:
+        view = session.view()
+    except Exception:  # noqa: BLE001 - it is what failed on the screen
+        view = EMPTY_VIEW
     over = view.outcome is not None or (ended.is_set() and not run.is_live())
-    silence = "" if over else last_heard.silence()
+    silence = "" if over else follower.silence()
     error = client.error
     if app.left is None and not error:
         error = "the screen crashed" + ("" if run.host else " (see output.log in the run folder)")
@@ -147,54 +145,17 @@ def watch(
     return ViewerEnd(left, over, stop_asked, signals.received, view, silence, error)
 
 
-def _client(
-    connection: socket.socket,
-    run: "WatchedRun",
-    session: Session,
-    ended: threading.Event,
-    last_heard: "_LastHeard",
-) -> Client:
-    """What follows ``run`` into ``session``, over one connection after another."""
-    requests = _Requests(session)
-
-    def restore(state: Any) -> None:
-        last_heard.hears()
-        session.restore(state, host=run.host)
-        requests.refuse_lost()
-
-    def fold(records: Sequence[Record]) -> None:
-        last_heard.hears()
-        session.fold(records)
-
-    def reconnect() -> socket.socket | None:
-        connection = run.reconnect(session.view(), lambda: client.left)
-        requests.note_pending()
-        return connection
-
-    client = Client(
-        connection,
-        restore=restore,
-        fold=fold,
-        on_request=requests.make,
-        ended=ended,
-        on_unsent=lambda request: requests.refuse(request, run.waiting or "the run takes no request now"),
-        reconnect=reconnect,
-        recorded=run.recorded,
-    )
-    return client
-
-
 @contextmanager
-def _notifying(
-    webhook: Webhook | None, session: Session, ended: threading.Event, why_ended: Callable[[], str]
-) -> Iterator[None]:
-    """Send the news of ``session`` meanwhile, if there is a ``webhook``; its trouble is shown here only."""
+def _notifying(webhook: Webhook | None, follower: "_Follower") -> Iterator[None]:
+    """Send the run's news meanwhile, if there is a ``webhook``; its trouble is shown here only."""
     if webhook is None:
         yield
         return
+    session = follower.session
 
     def fate() -> str:
-        return why_ended() if ended.is_set() and session.status().outcome is None else ""
+        is_cut_off = follower.ended.is_set() and session.status().outcome is None
+        return follower.why_ended() if is_cut_off else ""
 
     notifier = Notifier(webhook, look=session.status, say=lambda note: session.fold([note]), fate=fate)
     notifier.start()
@@ -204,67 +165,79 @@ def _notifying(
         notifier.close(awaits_end=False)
 
 
-def _last_view(session: Session) -> SessionView:
-    try:
-        return session.view()
-    except Exception:  # noqa: BLE001 - it is what failed on the screen
-        return EMPTY_VIEW
+class _Follower:
+    """Follows a run into ``session``, over one connection after another.
 
+    Each request of this screen gets an answer, also if the connection is lost before the run's.
+    """
 
-class _Requests:
-    """The requests of this screen; each gets an answer, also if the connection is lost before the run's."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._numbers: set[int] = set()
-        self._pending: list[RequestMade] = []
-
-    def make(self, request: RequestMade) -> None:
-        """Note a request that was sent."""
-        self._numbers.add(request.number)
-        self._session.fold([request])
-
-    def refuse(self, request: RequestMade, detail: str) -> None:
-        """Answer a request that never reaches the run."""
-        step, now = self._session.view().step, time.time()
-        refusal = RequestRefused(time=now, step=step, request=request, reason="unavailable", detail=detail)
-        self._session.fold([request, refusal])
-
-    def note_pending(self) -> None:
-        """Note which requests the lost connection may not have carried over."""
-        pending = self._session.view().pending
-        self._pending += [request for request in pending if request.number in self._numbers]
-
-    def refuse_lost(self) -> None:
-        """Refuse those that the run, whose history has just arrived, has never heard of."""
-        view, pending = self._session.view(), self._pending
-        arrived = {request.number for request in view.pending}
-        arrived |= {answer.request.number for answer in view.answers}
-        self._pending = []
-        for request in pending:
-            if request.number not in arrived:
-                self.refuse(request, "the connection was lost before it arrived: press the key again")
-
-
-class _LastHeard:
-    """When the run was last heard from (it sends something every second), and what to say if it is silent."""
-
-    def __init__(self, silence_cause: Callable[[], str]) -> None:
-        self._silence_cause = silence_cause
+    def __init__(self, connection: socket.socket, run: "WatchedRun") -> None:
+        self._run = run
         self._heard_at = math.inf
+        self._numbers: set[int] = set()
+        """Of the requests that were sent."""
+        self._doubtful: list[RequestMade] = []
+        """Those that a lost connection may not have carried over."""
+        self.session, self.ended = Session(run.folder_name), threading.Event()
+        self.client = Client(
+            connection,
+            restore=self._restore,
+            fold=self._fold,
+            on_request=self._note,
+            ended=self.ended,
+            on_unsent=lambda request: self._refuse(request, run.waiting or "the run takes no request now"),
+            reconnect=self._reconnect,
+            recorded=run.recorded,
+        )
 
-    def hears(self) -> None:
-        """Note that the run sent something, or that listening starts now."""
+    def start(self) -> None:
+        """Begin to read, and to notice silence."""
         self._heard_at = time.monotonic()
+        self.client.start()
+
+    def why_ended(self) -> str:
+        """Why the connection ended, if the run did not say."""
+        return self.client.error and self._run.lost_words(self.client.error)
 
     def silence(self) -> str:
-        """One line; empty while the run sends something."""
+        """What to say of a run that is silent: it sends something every second; empty if it is not."""
         seconds = time.monotonic() - self._heard_at
         if seconds < _SILENT_SECONDS:
             return ""
         words = f"no response from the run for {units.duration(seconds)}"
-        cause = self._silence_cause()
+        cause = self._run.silence_cause()
         return f"{words}: {cause}" if cause else words
+
+    def _restore(self, state: Any) -> None:
+        self._heard_at = time.monotonic()
+        self.session.restore(state, host=self._run.host)
+        # The run, whose history has just arrived, has never heard of some.
+        view, doubtful = self.session.view(), self._doubtful
+        arrived = {request.number for request in view.pending}
+        arrived |= {answer.request.number for answer in view.answers}
+        self._doubtful = []
+        for request in doubtful:
+            if request.number not in arrived:
+                self._refuse(request, "the connection was lost before it arrived: press the key again")
+
+    def _fold(self, records: Sequence[Record]) -> None:
+        self._heard_at = time.monotonic()
+        self.session.fold(records)
+
+    def _reconnect(self) -> socket.socket | None:
+        connection = self._run.reconnect(self.session.view(), lambda: self.client.left)
+        pending = self.session.view().pending
+        self._doubtful += [request for request in pending if request.number in self._numbers]
+        return connection
+
+    def _note(self, request: RequestMade) -> None:
+        self._numbers.add(request.number)
+        self.session.fold([request])
+
+    def _refuse(self, request: RequestMade, detail: str) -> None:
+        step, now = self.session.view().step, time.time()
+        refusal = RequestRefused(time=now, step=step, request=request, reason="unavailable", detail=detail)
+        self.session.fold([request, refusal])
 
 
 def follow_until_first_step(connection: socket.socket, run_dir: Path) -> ViewerEnd:

@@ -170,36 +170,32 @@ def meet_at_start(world: World, stopping: Callable[[], bool] = lambda: False) ->
     with suppress(OSError, ValueError):  # each rank has two connections to every other one
         resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
     store = _launcher_store(leads=world.leads)
-    late = _Late(world, stopping)
     try:
-        return _call(store, world, late) if world.leads else _answer(store, world, late)
+        return _call(store, world, stopping) if world.leads else _answer(store, world, stopping)
     except RuntimeError as error:
         what = f"rank {world.rank} lost rank 0's machine before the ranks had met: {error}"
         raise DeviceError(what.splitlines()[0], hint="see what rank 0 or its launcher says") from error
 
 
-def _call(launcher_store: Store, world: World, late: "_Late") -> World:
+def _call(launcher_store: Store, world: World, stopping: Callable[[], bool]) -> World:
     store, others = _own_store(), world.size - 1
     was_started = launcher_store.check([_PLAN])
     cause = launcher_store.get(_CAUSE).decode() if launcher_store.check([_CAUSE]) else ""
     launcher_store.delete_key(_CAUSE)
     meeting = f"{_own_host()}:{store.port}/{os.urandom(8).hex()}"
     launcher_store.set(_CALL, meeting)
-    for seconds in pauses(1):  # only this rank looks so often
-        arrived = store.add(_ARRIVED, 0)
-        if arrived >= others:
+    for _ in _looks(world, 1, stopping, lambda: f"{others - store.add(_ARRIVED, 0):,} more ranks to start"):
+        if store.add(_ARRIVED, 0) >= others:
             break
-        late.look(f"{others - arrived:,} more ranks to start")
-        time.sleep(seconds)
     restarts = store.multi_get([f"{_RESTART}/{rank}" for rank in range(1, world.size)])
     restart = max(world.restart, int(was_started), *map(int, restarts))
     store.set(_GO, json.dumps([restart, world.max_restarts]))
     return replace(world, meeting=meeting, restart=restart, cause=cause)
 
 
-def _answer(launcher_store: Store, world: World, late: "_Late") -> World:
+def _answer(launcher_store: Store, world: World, stopping: Callable[[], bool]) -> World:
     meeting, store = "", None
-    for seconds in pauses(world.size):
+    for _ in _looks(world, world.size, stopping, lambda: "rank 0"):
         call = launcher_store.get(_CALL).decode() if launcher_store.check([_CALL]) else ""
         try:
             if call and (store is None or call != meeting):
@@ -209,8 +205,6 @@ def _answer(launcher_store: Store, world: World, late: "_Late") -> World:
                 return replace(world, meeting=meeting, restart=restart, max_restarts=max_restarts)
         except dist.DistError:  # it was a rank 0 that ends
             store = None
-        late.look("rank 0")
-        time.sleep(seconds)
     raise AssertionError("pauses have no end")
 
 
@@ -224,20 +218,23 @@ def _join(meeting: str, world: World) -> Store | None:
     return store if store.add(_ARRIVED, 1) < world.size else None
 
 
-class _Late:
-    """Says once for whom a rank waits, if that is long, on each machine; ends the wait if asked to stop."""
+def _looks(
+    world: World, ranks: int, stopping: Callable[[], bool], awaited: Callable[[], str]
+) -> Iterator[None]:
+    """The looks of one of so many ``ranks`` that wait; raises DeviceError if this process is asked to stop.
 
-    def __init__(self, world: World, stopping: Callable[[], bool]) -> None:
-        self._rank, self._stopping = world.rank, stopping
-        self._due = time.monotonic() + _LATE_SECONDS if world.local_rank == 0 else float("inf")
-
-    def look(self, awaited: str) -> None:
-        if self._stopping():
+    Says once on each machine what is ``awaited``, if that takes long.
+    """
+    due = time.monotonic() + _LATE_SECONDS if world.local_rank == 0 else float("inf")
+    for seconds in pauses(ranks):
+        yield
+        if stopping():
             raise DeviceError(STOPPED_WAITING)
-        if time.monotonic() >= self._due:
-            self._due = float("inf")
+        if time.monotonic() >= due:
+            due = float("inf")
             host, port = _master()
-            complain(f"rank {self._rank} waits at {host}:{port} for {awaited}")
+            complain(f"rank {world.rank} waits at {host}:{port} for {awaited()}")
+        time.sleep(seconds)
 
 
 def _master() -> tuple[str, int]:
