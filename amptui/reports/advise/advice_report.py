@@ -1,8 +1,7 @@
 """A finished measurement with its recommendation: lines to read, an HTML page, one JSON object."""
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from amptui.base import units
@@ -10,14 +9,11 @@ from amptui.base.strictjson import plain
 from amptui.base.version import __version__
 from amptui.diagnosis.labels import data_label
 from amptui.recipe.request import FRAMEWORKS, Framework
-from amptui.records.findings import PrecisionsCompared
 from amptui.reports.advise import advise_words
 from amptui.reports.advise.advice import Advice
-from amptui.reports.advise.evidence import Candidate, Evidence, eagerly
-from amptui.reports.advise.loss_race import LossRace
-from amptui.reports.advise.paste import NAMES
+from amptui.reports.advise.evidence import Candidate
+from amptui.reports.advise.recommendation import NAMES, Recommendation
 from amptui.reports.export.template import Span, document
-from amptui.telemetry.view import SessionView
 
 WIDTH = 80
 
@@ -25,57 +21,9 @@ _GAP = 2
 """Cells between two columns of the table."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recommendation:
-    """Everything that one command has found."""
-
-    subject: str
-    """The model or the script, as it was asked for."""
-    is_script: bool
-    evidence: Evidence
-    candidates: tuple[Candidate, ...]
-    advice: Advice
-    race: LossRace | None
-    lines: Mapping[Framework, tuple[str, ...]]
-    """What to paste."""
-    seconds: float
-    """What the measurement took, from the first step on."""
-    interrupted: bool = False
-
-    @property
-    def view(self) -> SessionView:
-        """The view of the steps that are not compiled."""
-        return eagerly(self.evidence.view)
-
-    @property
-    def compared(self) -> PrecisionsCompared | None:
-        """Their comparison."""
-        return self.view.compared
-
-    @property
-    def missing(self) -> list[str]:
-        """What was not measured, each with its reason."""
-        return list(advise_words.not_measured(self.candidates, self.evidence.missing, self.race))
-
-    @property
-    def how_measured(self) -> list[str]:
-        """What the numbers are of."""
-        return list(advise_words.how_measured(self.compared, self.race))
-
-    @property
-    def notes(self) -> list[tuple[str, str]]:
-        """What stands below the headline: a label and a sentence each."""
-        labelled = [
-            ("why", advise_words.reasons(self.advice, self.view)),
-            ("torch.compile", advise_words.compiling(self.evidence.view.compared)),
-            ("look out", advise_words.cautions(self.advice, self.candidates, self.view)),
-        ]
-        return [(label, text) for label, texts in labelled for text in dict.fromkeys(texts)]
-
-
 def heading(result: Recommendation) -> str:
     """``simple-cnn on H200, CIFAR-10, batch 128``."""
-    run = result.evidence.view.run
+    run = result.view.run
     if run is None:
         return result.subject
     parts = [f"{run.model} on {run.device_name}"]
@@ -93,14 +41,13 @@ def report_lines(result: Recommendation, framework: Framework | None = None) -> 
     lines = [heading(result), "", *_wrapped(advise_words.headline(result.advice) + ".")]
     if result.interrupted:
         lines += _wrapped("Interrupted: based on what was measured so far.")
-    lines += [line for label, text in result.notes for line in _labelled(label, text)]
+    for label, text in result.notes:
+        lines += _wrapped(text, f"  {label}: ", " " * (len(label) + 4))
     rows = advise_words.table_rows(result.view, result.candidates)
     lines += ["", *table_lines(rows)] if rows else []
     missing = [line for text in result.missing for line in _wrapped(text, "  ", "    ")]
     lines += ["", "not measured:", *missing] if missing else []
-    how = [
-        line for text in advise_words.how_measured(result.compared, result.race) for line in _wrapped(text)
-    ]
+    how = [line for text in result.how_measured for line in _wrapped(text)]
     lines += ["", *how] if how else []
     return lines + list(_paste_lines(result, framework))
 
@@ -114,10 +61,6 @@ def _wrapped(text: str, first: str = "", rest: str = "") -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
-
-
-def _labelled(label: str, text: str) -> list[str]:
-    return _wrapped(text, f"  {label}: ", " " * (len(label) + 4))
 
 
 def table_lines(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -158,8 +101,7 @@ def _paste_lines(result: Recommendation, framework: Framework | None) -> Iterato
     if result.advice.reason == "weights":
         yield from ("", "Nothing to paste: train it as it is, or with float32 weights and autocast.")
     elif result.advice.precision == "fp32":
-        what = "" if not result.lines else " but for torch.compile"
-        yield from ("", f"Nothing to paste{what}: FP32 is what PyTorch trains in by default.")
+        yield from ("", "Nothing to paste: FP32 is what PyTorch trains in by default.")
     if not lines:
         return
     full: Framework = framework or "pytorch"
@@ -184,7 +126,6 @@ def advice_page(result: Recommendation) -> str:
     """The page as HTML."""
     partial = "Interrupted: based on what was measured so far." if result.interrupted else ""
     lines = [(NAMES[name], "\n".join(result.lines[name])) for name in FRAMEWORKS if name in result.lines]
-    how = advise_words.how_measured(result.compared, result.race)
     return document(
         f"{result.subject}: which precision · amptui",
         [
@@ -196,7 +137,7 @@ def advice_page(result: Recommendation) -> str:
             ("evidence", ("table", advise_words.table_rows(result.view, result.candidates))),
             ("lines to paste", ("pre", lines)),
             ("not measured", ("", result.missing)),
-            ("how it is measured", ("note", how)),
+            ("how it is measured", ("note", result.how_measured)),
         ],
         with_charts=False,
         heading=f"{advise_words.headline(result.advice)}.",
@@ -210,7 +151,7 @@ def advice_page(result: Recommendation) -> str:
 
 def report_json(result: Recommendation) -> dict[str, Any]:
     """The same as JSON values; non-finite numbers are strings, those not measured null."""
-    view, advice = result.evidence.view, result.advice
+    view, advice = result.view, result.advice
     run = view.run
     content = {
         "type": "Advice",
@@ -226,10 +167,9 @@ def report_json(result: Recommendation) -> dict[str, Any]:
         "recommended": advice.precision,
         "reason": advice.reason,
         "about": None if advice.about is None else advice.about.precision,
-        "compile": advice.compiles,
         "text": advise_words.headline(advice),
         "notes": [{"label": label, "text": text} for label, text in result.notes],
-        "baseline": None if result.compared is None else next(iter(result.compared.rows), None),
+        "baseline": None if result.view.compared is None else next(iter(result.view.compared.rows), None),
         "candidates": [_candidate(candidate, advice) for candidate in result.candidates],
         "loss_steps": None if result.race is None else result.race.steps,
         "not_measured": result.missing,
@@ -247,7 +187,6 @@ def _candidate(candidate: Candidate, advice: Advice) -> dict[str, Any]:
         "excluded": candidate.exclusion,
         "measured": candidate.row,
         "memory_ratio": candidate.memory,
-        "compiled": candidate.compiling,
         "answer": candidate.answer,
         "losses": candidate.losses,
     }

@@ -18,13 +18,12 @@ from amptui.process.stop_signals import StopSignals
 from amptui.process.training import leave_at_once
 from amptui.recipe.request import AdviseRequest, parse_model
 from amptui.records.control import Control
-from amptui.reports.advise.advice_report import Recommendation, advice_page, report_json, report_lines
+from amptui.reports.advise.advice_report import advice_page, report_json, report_lines
 from amptui.reports.advise.evidence import Evidence, Exclusion
 from amptui.reports.advise.loss_race import MIN_LOSS_STEPS, LossRace
-from amptui.reports.advise.measuring import Measurer
-from amptui.reports.advise.recommendation import candidate_names, recommendation
+from amptui.reports.advise.measuring import Measurer, StagesShown
+from amptui.reports.advise.recommendation import Recommendation, candidate_names, recommendation
 from amptui.reports.advise.stages import BASELINE, Stages
-from amptui.reports.advise.stages_shown import StagesShown
 from amptui.reports.bench.measure import device_of, plan_precisions
 from amptui.reports.export.exporting import refuse_own_files, refuse_unwritable, write_file
 

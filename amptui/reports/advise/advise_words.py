@@ -16,9 +16,9 @@ from amptui.diagnosis.answer_words import (
 from amptui.diagnosis.bottleneck import bound_words, evidence, why_slower
 from amptui.diagnosis.event_words import event_text
 from amptui.diagnosis.labels import precision_label
-from amptui.diagnosis.speed import less_memory, less_percent, pair_words, ratio_words, speed_of, times_speed
+from amptui.diagnosis.speed import less_memory, less_percent, ratio_words, speed_of, times_speed
 from amptui.records.findings import PrecisionsCompared
-from amptui.records.run import EAGER_SUFFIX, FP8_PRECISIONS
+from amptui.records.run import FP8_PRECISIONS
 from amptui.reports.advise.advice import Advice, Reason
 from amptui.reports.advise.evidence import Candidate, Exclusion, row_of, step_seconds
 from amptui.reports.advise.loss_race import LossRace
@@ -179,15 +179,6 @@ def warnings(view: SessionView) -> Iterator[str]:
             yield event_text(event)
 
 
-def compiling(comparison: PrecisionsCompared | None) -> Iterator[str]:
-    """What ``torch.compile`` gained in each precision."""
-    if comparison is None:
-        return
-    for pair in comparison.pairs:
-        if pair.than == pair.precision + EAGER_SUFFIX:
-            yield pair_words(pair, comparison)
-
-
 def not_measured(
     candidates: Sequence[Candidate], missing: Mapping[str, str], race: LossRace | None
 ) -> Iterator[str]:
@@ -300,7 +291,7 @@ def _speaks(finding: Finding, answer: AmpAnswer) -> bool:
     """Whether it is measured, and of that precision."""
     if finding.freshness == "never measured" or finding.about not in ("", answer.precision):
         return False
-    return not (finding.subject == "loss" and finding.state in ("mid-run", "finite"))
+    return not (finding.subject == "loss" and finding.state == "finite")
 
 
 def _baseline_cell(subject: Subject, candidates: Sequence[Candidate]) -> str:

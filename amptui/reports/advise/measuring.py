@@ -9,10 +9,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
+from typing import TextIO
 
+from amptui.base import units
 from amptui.base.errors import AmptuiError, DeviceLostError, ExperimentError
+from amptui.diagnosis.activity import phase_words
 from amptui.diagnosis.amp_answer import amp_answer
 from amptui.diagnosis.amp_finding import Finding
+from amptui.diagnosis.labels import precision_label
 from amptui.engine.ab_test import MAX_ROUNDS
 from amptui.process.training import Training, TrainingEnd, free_memory, measure_training
 from amptui.recipe.request import ModelSpec, TrainRequest
@@ -22,6 +26,7 @@ from amptui.records.steps import Steps
 from amptui.reports.advise.evidence import Evidence, Exclusion, step_seconds, view_of
 from amptui.reports.advise.loss_race import LossRace, RaceTraining, plan_race, race
 from amptui.reports.advise.stages import BASELINE, Stages
+from amptui.reports.bench.progress import Progress, comparison_parts
 from amptui.reports.compare.trace import MEAN_STEPS
 from amptui.telemetry.view import SessionView
 
@@ -63,7 +68,7 @@ class Measurer:
             self.error = None
 
     def _train_in_stages(self, precisions: Sequence[str]) -> tuple[Stages, TrainingEnd]:
-        stages = Stages(precisions, seconds=self.seconds, eager=self.request.compile_mode is not None)
+        stages = Stages(precisions, seconds=self.seconds)
 
         def look(training: Training) -> None:
             view = training.recording.view()
@@ -123,7 +128,6 @@ class Measurer:
             seed=self.request.seed + seed,
             steps=steps,
             interactive=False,
-            compile_mode=None,
         )
 
         def look(training: Training) -> None:
@@ -186,3 +190,51 @@ def _why(end: TrainingEnd, evidence: Evidence, culprit: str) -> Exclusion:
 def _round_seconds(evidence: Evidence, precisions: Sequence[str]) -> float:
     """What a step in each of ``precisions`` takes together, as far as it was measured."""
     return sum(step_seconds(view_of(evidence, name), name) or 0.0 for name in precisions)
+
+
+# ------------------------------------------------------------------------------ how far it is
+
+
+class StagesShown:
+    """One line on a terminal, which is rewritten; elsewhere only what the run warns of before its steps."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._progress = Progress(out)
+        self._on_terminal = out.isatty()
+
+    def look(self, stages: Stages, view: SessionView) -> None:
+        """Show how far it is; to be called a few times a second."""
+        if view.step == 0 and not stages.over:
+            self._progress.tell_warnings(view)
+        if self._on_terminal:
+            self._progress.show(progress_words(stages, view))
+
+    def clear(self) -> None:
+        """Remove the line."""
+        self._progress.clear()
+
+
+def progress_words(stages: Stages, view: SessionView) -> str:
+    """``alternating, round  3 of at most 24, AMP bf16 1.61× (1.55 to 1.68), at most 2:10 left``."""
+    if stages.stage == "starting":
+        return phase_words(view.phase)
+    time_left = f"at most {units.duration(max(0.0, stages.seconds_left()))} left"
+    return ", ".join(part for part in (_doing(stages, view), time_left) if part)
+
+
+def _doing(stages: Stages, view: SessionView) -> str:
+    label = precision_label(stages.precision)
+    match stages.stage:
+        case "comparing":
+            compared = view.compared
+            parts = [] if compared is None or compared.over else comparison_parts(compared)
+            return ", ".join(["alternating", *parts])
+        case "probing":
+            return f"measuring gradients in {label}"
+        case "losses":
+            total = None if view.run is None else view.run.total_steps
+            steps = f", step {units.count(view.step)} of {units.count(total)}" if total else ""
+            return f"loss from the same start, seed {stages.seed} in {label}{steps}"
+        case "over":
+            return ""
+    return f"first steps in {label}, step {units.count(view.step)}"

@@ -20,13 +20,11 @@ from amptui.guest.run_script import Script, plan_script, script_name, spawn
 from amptui.recipe.request import AdviseRequest
 from amptui.records.control import Control, StopRequest
 from amptui.records.run import PRECISIONS, RunFailed
-from amptui.reports.advise.advice_report import Recommendation
 from amptui.reports.advise.evidence import Evidence, Exclusion
 from amptui.reports.advise.loss_race import LossRace
-from amptui.reports.advise.measuring import failure
-from amptui.reports.advise.recommendation import candidate_names, recommendation
+from amptui.reports.advise.measuring import StagesShown, failure
+from amptui.reports.advise.recommendation import Recommendation, candidate_names, recommendation
 from amptui.reports.advise.stages import Stages
-from amptui.reports.advise.stages_shown import StagesShown
 from amptui.reports.bench.measure import slow_float16
 from amptui.runs.client import Client
 from amptui.runs.reader import JournalReader

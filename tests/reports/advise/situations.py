@@ -4,7 +4,7 @@ from typing import Any
 
 from amptui.diagnosis.amp_answer import AmpAnswer, Safety
 from amptui.diagnosis.amp_finding import Finding, Subject
-from amptui.records.findings import PairCompared, PrecisionMeasured
+from amptui.records.findings import PrecisionMeasured
 from amptui.reports.advise.evidence import Candidate, Exclusion
 from amptui.reports.advise.loss_race import LossRace
 from tests.telemetry import record_samples as samples
@@ -69,7 +69,6 @@ def candidate(
     losses: tuple[tuple[float, ...], tuple[float, ...]] | None = SAME_LOSSES,
     memory: float | None = None,
     exclusion: Exclusion | None = None,
-    compiling: float | None = None,
 ) -> Candidate:
     """A candidate of so much speed; by default all that was measured of it is well."""
     measured = None if speedup is None else row(precision, speedup)
@@ -95,15 +94,4 @@ def candidate(
         memory=memory,
         exclusion=exclusion,
         losses=race.compared(precision),
-        compiling=None if compiling is None else pair(precision, compiling),
-    )
-
-
-def pair(precision: str, speedup: float) -> PairCompared:
-    return PairCompared(
-        precision=precision,
-        than=f"{precision} eager",
-        speedup=speedup,
-        speedup_low=speedup - 0.01,
-        speedup_high=speedup + 0.01,
     )

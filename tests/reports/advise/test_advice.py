@@ -12,7 +12,6 @@ from amptui.recipe.request import AdviseRequest, TrainRequest
 from amptui.reports.advise.advice import recommend
 from amptui.reports.advise.advice_report import (
     WIDTH,
-    Recommendation,
     advice_page,
     report_json,
     report_lines,
@@ -20,8 +19,12 @@ from amptui.reports.advise.advice_report import (
 from amptui.reports.advise.advise_words import cautions, headline, table_rows
 from amptui.reports.advise.evidence import Candidate, Evidence, Exclusion
 from amptui.reports.advise.loss_race import LossRace
-from amptui.reports.advise.paste import Setting, lines_for
-from amptui.reports.advise.recommendation import candidate_names, train_command
+from amptui.reports.advise.recommendation import (
+    Recommendation,
+    candidate_names,
+    lines_for,
+    train_command,
+)
 from amptui.runs.rundir import default_data_dir
 from amptui.telemetry.view import EMPTY_VIEW
 from tests.golden import Goldens
@@ -109,9 +112,6 @@ def found(*candidates: Candidate, interrupted: bool = False) -> Recommendation:
     timings = (timing("fp32", 0.005), timing("bf16", 0.004, bound="launch"))
     view = measured(amp(1.65, precision="bf16"), amp(1.9), timings=timings).view
     losses = {"fp32": SAME_LOSSES[0], "bf16": SAME_LOSSES[1]}
-    setting = Setting(
-        precision=advice.precision or "fp32", device_type="cuda", command="amptui train mnist-deep"
-    )
     return Recommendation(
         subject="mnist-deep",
         is_script=False,
@@ -119,7 +119,7 @@ def found(*candidates: Candidate, interrupted: bool = False) -> Recommendation:
         candidates=candidates,
         advice=advice,
         race=LossRace(steps=300, finals=losses),
-        lines=lines_for(setting),
+        lines=lines_for(advice.precision or "fp32", "cuda", command="amptui train mnist-deep"),
         seconds=12.0,
         interrupted=interrupted,
     )
@@ -159,11 +159,10 @@ def test_the_command_trains_what_was_measured() -> None:
         settings={"width": "64", "note": "a b"},
         channels_last=True,
         cudnn_benchmark=True,
-        compile_mode="default",
     )
     request = AdviseRequest(training=training, minutes=1.0, loss_steps=0)
-    for precision, compiles in (("bf16", True), ("tf32", False)):
-        command = train_command(request, precision, compiles=compiles)
+    for precision in ("bf16", "tf32"):
+        command = train_command(request, precision)
         options = build_parser().parse_args(shlex.split(command)[1:])
         assert (options.model, options.precision) == ("my models/a.py", precision)
         assert (options.batch_size, options.accumulate, options.lr) == (64, 2, 0.1)
@@ -171,9 +170,8 @@ def test_the_command_trains_what_was_measured() -> None:
         assert (options.data, options.data_dir, options.workers) == ("synthetic", Path("/data"), 0)
         assert options.set == ["width=64", "note=a b"]
         assert (options.channels_last, options.cudnn_benchmark) == (True, True)
-        assert options.compile == ("default" if compiles else None)
     plain = replace(request, training=TrainRequest(model="x", data_dir=default_data_dir()))
-    assert train_command(plain, "bf16", compiles=True) == ("amptui train x --precision bf16 --amp-dtype bf16")
+    assert train_command(plain, "bf16") == "amptui train x --precision bf16 --amp-dtype bf16"
     assert candidate_names(request) == ("bf16", "fp16", "fp8", "tf32")
     assert candidate_names(replace(request, precisions=("fp32", "tf32"))) == ("tf32",)
 

@@ -164,5 +164,5 @@ def test_what_follows_a_script_is_its_own_and_options_after_a_model_are_ours() -
         ["advise", "--minutes", "2", script, "--minutes", "9", "-x", "--", "y"]
     )
     assert (options.minutes, options.arguments) == (2.0, ["--minutes", "9", "-x", "--", "y"])
-    options = build_parser().parse_args(["advise", "mnist-deep", "--minutes", "9", "--compile"])
-    assert (options.minutes, options.arguments, options.compile) == (9.0, [], "default")
+    options = build_parser().parse_args(["advise", "mnist-deep", "--minutes", "9"])
+    assert (options.minutes, options.arguments) == (9.0, [])

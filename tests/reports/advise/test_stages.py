@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from amptui.reports.advise.measuring import progress_words
 from amptui.reports.advise.stages import Stages
-from amptui.reports.advise.stages_shown import progress_words
 from amptui.telemetry.view import SessionView
 from tests.golden import Goldens
 from tests.reports.advise.fake_run import FakeRun, short
