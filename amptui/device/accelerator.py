@@ -168,7 +168,9 @@ def properties(device: torch.device) -> Properties:
     if device.type == "cpu":
         return Properties(name="")
     if device.type == "mps":
-        return Properties(name=_apple_name(), memory_bytes=int(torch.mps.recommended_max_memory()))
+        read_name: Callable[[], str] = getattr(torch.backends.mps, "get_name", str)
+        name = read_name() or f"Apple GPU ({platform.machine()})"
+        return Properties(name=name, memory_bytes=int(torch.mps.recommended_max_memory()))
     read = getattr(torch.get_device_module(device), "get_device_properties", None)
     if read is None:
         return Properties(name=device.type)
@@ -186,11 +188,6 @@ def properties(device: torch.device) -> Properties:
         compute_capability=(facts.major, facts.minor),
         uuid=f"GPU-{facts.uuid}",
     )
-
-
-def _apple_name() -> str:
-    read: Callable[[], str] | None = getattr(torch.backends.mps, "get_name", None)
-    return (read() if read is not None else "") or f"Apple GPU ({platform.machine()})"
 
 
 def runtime_versions() -> dict[str, str]:

@@ -33,19 +33,16 @@ class HostProbe:
     def sample(self) -> HostSample:
         """One sample; ``cpu_percent`` is the mean over all cores since the last sample."""
         used_bytes, total_bytes = self._memory()
+        now, cpu_percent = self._clock(), None
+        if now - self._cpu_since_seconds >= _MIN_CPU_SECONDS:
+            self._cpu_since_seconds = now
+            cpu_percent = _or_none(psutil.cpu_percent)
         return HostSample(
-            cpu_percent=self._cpu_percent(),
+            cpu_percent=cpu_percent,
             memory_used_bytes=used_bytes,
             memory_total_bytes=total_bytes,
             process_rss_bytes=_or_none(lambda: psutil.Process().memory_info().rss),
         )
-
-    def _cpu_percent(self) -> float | None:
-        now = self._clock()
-        if now - self._cpu_since_seconds < _MIN_CPU_SECONDS:
-            return None
-        self._cpu_since_seconds = now
-        return _or_none(psutil.cpu_percent)
 
     def _memory(self) -> tuple[int | None, int | None]:
         """Used and total bytes under the tightest limit on this process: a cgroup's or the machine's."""

@@ -3,9 +3,8 @@
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from amptui.device.host import HostProbe
 from amptui.device.nvml import NullProbe, open_probe
@@ -15,8 +14,7 @@ from amptui.records.samples import AllocatorSample, DeviceSample, GpuSample, Hos
 _Value = TypeVar("_Value")
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
+class _Reading(NamedTuple):
     """One answer of the probe."""
 
     gpus: tuple[GpuSample, ...]
@@ -85,7 +83,10 @@ class Sampler:
         while not self._stopping:
             began = time.monotonic()
             answer = self._ask_gpus()
-            newest = answer or _without_figures(newest)
+            if answer is None:  # the last known GPUs while the probe is late; none before the first answer
+                gpus = tuple(GpuSample(uuid=gpu.uuid, name=gpu.name) for gpu in newest.gpus)
+                answer = _Reading(gpus, "NVML does not answer" if gpus else newest.note)
+            newest = answer
             sample = DeviceSample(
                 time=time.time(),
                 gpus=newest.gpus,
@@ -95,14 +96,20 @@ class Sampler:
             )
             if not self._stopping:
                 self._emit(sample)
-            self._wait(self._interval_seconds - (time.monotonic() - began))
+            left_seconds = self._interval_seconds - (time.monotonic() - began)
+            with self._changed:
+                self._changed.wait_for(lambda: self._stopping, max(0.0, left_seconds))
 
     def _answer_until_stopped(self) -> None:
         """The probe's thread: one answer for each time it is asked."""
         nothing = NullProbe("no GPU data: opening NVML failed")
         probe = self._or_else("opening NVML", self._open_probe, nothing)
-        while self._wait_until_asked():
-            failed = _Reading((), "no GPU data: sampling failed")
+        failed = _Reading((), "no GPU data: sampling failed")
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._stopping or self._is_requested)
+            if self._stopping:
+                break
             reading = self._or_else("GPU sampling", lambda: _Reading(probe.sample(), probe.note), failed)
             with self._changed:
                 self._answer, self._is_requested = reading, False
@@ -118,16 +125,6 @@ class Sampler:
             self._changed.wait_for(lambda: self._stopping or self._answer is not None, self._interval_seconds)
             answer, self._answer = self._answer, None
             return answer
-
-    def _wait_until_asked(self) -> bool:
-        """Wait for the next query of the probe; False if the sampler stops."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._stopping or self._is_requested)
-            return not self._stopping
-
-    def _wait(self, seconds: float) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._stopping, max(0.0, seconds))
 
     def _or_else(self, what: str, call: Callable[[], _Value], otherwise: _Value) -> _Value:
         """What ``call`` returns; if it raises, ``otherwise``, and a Note the first time."""
@@ -146,9 +143,3 @@ def watch_gpu(uuid: str, take: Callable[[Record], object]) -> Callable[[], objec
     sampler = Sampler(take, open_probe=partial(open_probe, uuid))
     sampler.start()
     return sampler.stop
-
-
-def _without_figures(reading: _Reading) -> _Reading:
-    """The last known GPUs while the probe is late; none before the first answer."""
-    gpus = tuple(GpuSample(uuid=gpu.uuid, name=gpu.name) for gpu in reading.gpus)
-    return _Reading(gpus, "NVML does not answer" if gpus else reading.note)

@@ -137,7 +137,10 @@ class ABTest:
         self._rounds += 1
         # Every other round runs backwards, so that a steady drift cancels.
         self._remaining = list(self._precisions if self._rounds % 2 == 0 else reversed(self._precisions))
-        if self._is_narrow():
+        sides = [(name, self._precisions[0]) for name in self._precisions[1:]] + self._pairs()
+        widths = [ratio.relative_width for side in sides if (ratio := self._ratio(*side))]
+        narrow = all(width is not None and width <= self._narrow for width in widths)
+        if self._rounds >= MIN_ROUNDS and widths and narrow:
             self._reason = "narrow"
         elif self._rounds >= self._max_rounds:
             self._reason = "limit"
@@ -166,12 +169,6 @@ class ABTest:
             chosen=self.chosen,
             pairs=tuple(pair for side in self._pairs() if (pair := self._pair(*side))),
         )
-
-    def _is_narrow(self) -> bool:
-        sides = [(name, self._precisions[0]) for name in self._precisions[1:]] + self._pairs()
-        widths = [ratio.relative_width for side in sides if (ratio := self._ratio(*side))]
-        narrow = all(width is not None and width <= self._narrow for width in widths)
-        return self._rounds >= MIN_ROUNDS and len(widths) > 0 and narrow
 
     def _pairs(self) -> list[tuple[str, str]]:
         """Each compiled precision beside itself run eagerly, and beside the first compiled one."""

@@ -1,4 +1,4 @@
-"""A class for each precision: how a step computes the loss, runs backward and updates the weights.
+"""Each precision: how a step computes the loss, runs backward and updates the weights.
 
 Precisions change only between two optimizer steps. One GradScaler lives for the whole run and only
 ``fp16`` touches it: run through other steps it would grow without limit, disabled it would forget.
@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple, cast
 
 import torch
@@ -91,27 +92,37 @@ class ScalerTensors(NamedTuple):
 
 
 class Precision:
-    """``fp32``: PyTorch's defaults. The base class; other precisions override a few methods."""
+    """How a step computes: flags for float32, maybe autocast to ``dtype``, maybe float8 layers."""
 
-    name = "fp32"
     scales = False
     """Whether gradients are multiplied by the loss scale, and steps may be skipped."""
     eager = False
     """Whether a compiled model runs eagerly, to measure what compiling gains."""
-    float8: Float8Form | None = None
-    """How Linear layers multiply in float8; None if they do not."""
     linears: Float8Linears | None = None
     """The Linear layers that can; None where only the script knows its model."""
     replays_graphs = False
     """Whether the model runs in CUDA graphs, of whose memory torch's allocator learns only at recording."""
 
-    def __init__(self, *, device: torch.device, scaler: GradScaler, default_flags: Tf32Flags) -> None:
-        self.device = device
+    def __init__(
+        self,
+        name: str,
+        flags: Tf32Flags,
+        *,
+        device: torch.device,
+        scaler: GradScaler,
+        dtype: torch.dtype | None = None,
+        float8: Float8Form | None = None,
+    ) -> None:
+        self.name = name
         self.scaler = scaler
-        self.default_flags = default_flags
+        self.float8 = float8
+        """How Linear layers multiply in float8; None if they do not."""
         self.first_scale = scaler.get_scale()
         """The loss scale that a run starts with."""
-        self._forward_context = self._new_forward_context()  # created once: the constructor queries CUDA
+        self._flags = flags
+        self._forward_context: AbstractContextManager[object] = nullcontext()
+        if dtype is not None:
+            self._forward_context = torch.autocast(device.type, dtype=dtype)  # once: it queries CUDA
 
     @property
     def scale(self) -> Tensor | None:
@@ -131,10 +142,7 @@ class Precision:
         """Set the process's flags, and what Linear layers do, for steps in this precision."""
         if self.linears is not None:
             self.linears.become(self.float8)
-        self._flags().apply()
-
-    def _flags(self) -> Tf32Flags:
-        return self.default_flags
+        self._flags.apply()
 
     def forward_context(self) -> AbstractContextManager[object]:
         """The context for the forward pass and the loss; not reentrant."""
@@ -145,9 +153,6 @@ class Precision:
     ) -> None:
         """Wrap the context of every later forward pass."""
         self._forward_context = wrap(self._forward_context)
-
-    def _new_forward_context(self) -> AbstractContextManager[object]:
-        return nullcontext()
 
     def backward(self, loss: Tensor) -> None:
         """Fill the gradients."""
@@ -171,40 +176,10 @@ class Precision:
         """Clean up after a step that failed."""
 
 
-class Ieee(Precision):
-    """``ieee``: float32 with TF32 off everywhere."""
+class Fp16(Precision):
+    """Autocast to float16, and the run's one GradScaler."""
 
-    name = "ieee"
-
-    def _flags(self) -> Tf32Flags:
-        return Tf32Flags.full()
-
-
-class Tf32(Precision):
-    """``tf32``: float32 with TF32 on everywhere."""
-
-    name = "tf32"
-
-    def _flags(self) -> Tf32Flags:
-        return self.default_flags.with_tf32()
-
-
-class Bf16(Precision):
-    """``bf16``: autocast to bfloat16, which has the range of float32 and needs no loss scale."""
-
-    name = "bf16"
-    dtype = torch.bfloat16
-
-    def _new_forward_context(self) -> AbstractContextManager[object]:
-        return torch.autocast(self.device.type, dtype=self.dtype)
-
-
-class Fp16(Bf16):
-    """``fp16``: autocast to float16, and the run's one GradScaler."""
-
-    name = "fp16"
     scales = True
-    dtype = torch.float16
     _min_scale: float | None = None
 
     @property
@@ -247,31 +222,25 @@ class Fp16(Bf16):
         self.scaler._per_optimizer_states.clear()
 
 
-class Fp8(Bf16):
-    """``fp8``: autocast to bfloat16, and Linear layers that multiply in float8 on the GPU's Tensor Cores."""
-
-    name = "fp8"
-    float8 = "hardware"
-
-
-class EmulatedFp8(Bf16):
-    """``fp8-emulated``: the same with products in float32 of numbers rounded to float8, on any device."""
-
-    name = "fp8-emulated"
-    float8 = "emulated"
-
-
-_PRECISIONS: tuple[type[Precision], ...] = (Precision, Ieee, Tf32, Fp16, Bf16, Fp8, EmulatedFp8)
-
-
 def build_precisions(device: torch.device, scaler: GradScaler) -> dict[str, Precision]:
-    """Every precision by name, sharing one scaler; call before entering any of them."""
+    """Every precision by name, sharing one scaler; call before entering any of them.
+
+    bfloat16 has the range of float32 and needs no loss scale. In FP8 Linear layers multiply in float8, on the
+    GPU's Tensor Cores or, emulated on any device, in float32 of numbers rounded to float8.
+    """
     flags = Tf32Flags.current()
     flags.apply()
-    return {
-        precision.name: precision(device=device, scaler=scaler, default_flags=flags)
-        for precision in _PRECISIONS
-    }
+    make, half = partial(Precision, device=device, scaler=scaler), torch.bfloat16
+    precisions = (
+        make("fp32", flags),
+        make("ieee", Tf32Flags.full()),
+        make("tf32", flags.with_tf32()),
+        Fp16("fp16", flags, device=device, scaler=scaler, dtype=torch.float16),
+        make("bf16", flags, dtype=half),
+        make("fp8", flags, dtype=half, float8="hardware"),
+        make("fp8-emulated", flags, dtype=half, float8="emulated"),
+    )
+    return {precision.name: precision for precision in precisions}
 
 
 def default_amp(device: torch.device) -> Literal["fp16", "bf16"]:

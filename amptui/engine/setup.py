@@ -1,5 +1,6 @@
 """Prepares everything before the first step: device, experiment, data, model, optimizer, precisions."""
 
+import inspect
 import math
 import random
 from collections.abc import Callable
@@ -9,22 +10,28 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import nn
 from torch.amp.grad_scaler import GradScaler
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, IterableDataset
 
 from amptui.base.errors import DeviceError, ExperimentError
-from amptui.data.batches import Batches, Collate, open_batches
+from amptui.data.batches import Batch, Batches, Collate, open_batches
 from amptui.data.order import WHOLE, Share, left_out
 from amptui.data.sources import Arrays, Data, DataRequest
 from amptui.device.accelerator import capabilities, default_device, device_count, is_available
-from amptui.engine.building import build_lr_schedule, build_model, build_optimizer, kind_of
 from amptui.engine.compilation import (
     NewIteration,
     check_compiler,
+    compile_in_place,
     eager_precisions,
     uses_cuda_graphs,
 )
 from amptui.engine.float8 import float8_linears, supported_float8
+from amptui.engine.lr_schedule import LrSchedule
 from amptui.engine.precision import (
     Precision,
     build_precisions,
@@ -34,6 +41,7 @@ from amptui.engine.precision import (
     unsupported_precisions,
 )
 from amptui.engine.prepared import Prepared, Schedule
+from amptui.engine.snapshot import Generators, Snapshot
 from amptui.engine.strategy import Ranks
 from amptui.engine.weights import load_weights
 from amptui.recipe.experiment import Experiment
@@ -79,6 +87,118 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
+
+
+def build_model(
+    experiment: Experiment,
+    device: torch.device,
+    *,
+    first_batch: Callable[[], Batch],
+    channels_last: bool = False,
+    compile_mode: str | None = None,
+) -> nn.Module:
+    """The model on the device; raises ExperimentError if it is no module.
+
+    Lazy layers get their shapes from ``first_batch``, which is called only for them. ``channels_last``
+    converts four-dimensional weights; convolutions convert their inputs. ``compile_mode`` compiles the
+    forward pass in place: names of modules and parameters stay.
+    """
+    model = experiment.build_model()
+    owner = type(experiment).__name__
+    if not isinstance(model, nn.Module):
+        raise ExperimentError(
+            f"{owner}.build_model() returned {kind_of(model)}", hint="return a torch.nn.Module"
+        )
+    model = model.to(device)
+    if _uninitialized(model):
+        initialize_lazy_layers(model, experiment, device, first_batch)
+    if channels_last:
+        model.to(memory_format=torch.channels_last)
+    if compile_mode is not None:
+        compile_in_place(model, mode=compile_mode)
+    return model.train()
+
+
+def build_optimizer(experiment: Experiment, model: nn.Module) -> Optimizer:
+    """The optimizer of ``model``; raises ExperimentError if it is none, or needs a closure."""
+    owner = type(experiment).__name__
+    optimizer = experiment.build_optimizer(model)
+    if not isinstance(optimizer, Optimizer):
+        raise ExperimentError(
+            f"{owner}.build_optimizer() returned {kind_of(optimizer)}", hint="return a torch.optim.Optimizer"
+        )
+    try:  # one that calls a closure for the loss does so several times per step
+        inspect.signature(type(optimizer).step).bind(optimizer)
+    except TypeError:
+        kind = type(optimizer).__name__
+        raise ExperimentError(
+            f"{owner}.build_optimizer() returned {kind}, whose step() needs a closure: not supported",
+            hint="use an optimizer without a closure, such as Adam or SGD",
+        ) from None
+    return optimizer
+
+
+def build_lr_schedule(
+    experiment: Experiment, optimizer: Optimizer, total_steps: int | None, device: torch.device
+) -> LrSchedule | None:
+    """The schedule that the experiment builds, if any; raises ExperimentError for something else."""
+    scheduler = experiment.build_scheduler(optimizer, total_steps)
+    if scheduler is None:
+        return None
+    owner = type(experiment).__name__
+    if not isinstance(scheduler, LRScheduler):
+        raise ExperimentError(
+            f"{owner}.build_scheduler() returned {kind_of(scheduler)}",
+            hint="return a scheduler of torch.optim.lr_scheduler, or None",
+        )
+    on_device = capabilities(device).timed_events
+    return LrSchedule(scheduler, optimizer, interval=experiment.scheduler_interval, on_device=on_device)
+
+
+def kind_of(value: object) -> str:
+    """What a user's method returned, for an error: ``a dict``."""
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
+def initialize_lazy_layers(
+    model: nn.Module, experiment: Experiment, device: torch.device, first_batch: Callable[[], Batch]
+) -> None:
+    """Pass ``first_batch`` through ``model`` and its loss, which gives every lazy layer its shape.
+
+    Then initialize the layers in the model's order, from the random state before: they and all later random
+    numbers are as if the layers had explicit sizes. Raises ExperimentError if the batch does not reach a
+    lazy layer.
+    """
+    lazy = [
+        module
+        for module in model.modules()
+        if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params()
+    ]
+    generators, before = Generators.current(device), Snapshot(model, device)
+    model.train()
+    try:
+        batch = first_batch()
+        generators.apply()
+        experiment.loss(model, batch)
+    finally:
+        before.restore()
+    left = _uninitialized(model)
+    if left:
+        more = f" and {len(left) - 1} more" if left[1:] else ""
+        raise ExperimentError(
+            f"the first batch leaves {left[0]}{more} uninitialized",
+            hint="use a layer with explicit sizes instead of a lazy one",
+        )
+    for module in lazy:
+        reset = getattr(module, "reset_parameters", None)
+        if callable(reset):
+            reset()
+
+
+def _uninitialized(model: nn.Module) -> list[str]:
+    """The names of lazy parameters and buffers that have no shape yet."""
+    tensors = (*model.named_parameters(), *model.named_buffers())
+    return [name for name, tensor in tensors if is_lazy(tensor)]
 
 
 def schedule_for(request: TrainRequest, epochs: int, steps_per_epoch: int | None) -> Schedule:

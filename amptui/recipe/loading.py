@@ -14,16 +14,7 @@ from amptui.recipe.experiment import Experiment
 from amptui.recipe.modelfile import import_file
 from amptui.recipe.request import ModelSpec
 
-_BOOLEANS = {
-    "true": True,
-    "false": False,
-    "yes": True,
-    "no": False,
-    "on": True,
-    "off": False,
-    "1": True,
-    "0": False,
-}
+_BOOLEANS = dict(zip(("true", "false", "yes", "no", "on", "off", "1", "0"), (True, False) * 4, strict=True))
 
 _TYPE_NAMES = {int: "a whole number", float: "a number", str: "a string", Path: "a path"}
 
@@ -33,7 +24,13 @@ def load_class(spec: ModelSpec) -> type[Experiment]:
 
     Raises ExperimentError if there is no such class. Exceptions of the module pass through.
     """
-    module = import_file(spec.path) if spec.path else _import_module(spec.module)
+    if spec.path:
+        module = import_file(spec.path)
+    else:
+        # Find modules in the current folder, as `python -m` does.
+        if "" not in sys.path and str(Path.cwd()) not in sys.path:
+            sys.path.insert(0, str(Path.cwd()))
+        module = importlib.import_module(spec.module)
     if spec.class_name:
         experiment = getattr(module, spec.class_name, None)
         if not (isinstance(experiment, type) and issubclass(experiment, Experiment)):
@@ -96,13 +93,6 @@ def _choice(text: str, values: Mapping[str, Any]) -> Any:
     if text not in values:
         raise ValueError(f"{text!r} is not one of {', '.join(values)}")
     return values[text]
-
-
-def _import_module(name: str) -> ModuleType:
-    # Find modules in the current folder, as `python -m` does.
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    return importlib.import_module(name)
 
 
 def _experiments_in(module: ModuleType) -> list[type[Experiment]]:

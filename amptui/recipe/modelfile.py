@@ -41,14 +41,10 @@ def _name(path: Path) -> str:
     else:
         module_spec = importlib.util.find_spec(path.stem)
         origin = module_spec.origin if module_spec is not None else None
-    return path.stem if _is_same(origin, path) else encoded
-
-
-def _is_same(origin: str | None, path: Path) -> bool:
     try:
-        return origin is not None and path.samefile(origin)
+        return path.stem if origin is not None and path.samefile(origin) else encoded
     except OSError:
-        return False
+        return encoded
 
 
 class _PathFinder:

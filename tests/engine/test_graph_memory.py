@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from amptui.engine import building, compilation, setup
+from amptui.engine import compilation, setup
 from amptui.records.control import Control
 from amptui.records.run import EpochFinished
 from tests.engine.compiled_runs import nothing_compiled
@@ -84,7 +84,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[StaticMemory]:
     def compile_in_place(model: nn.Module, **_: Any) -> None:
         compilation.compile_in_place(model, backend=result.compile)
 
-    monkeypatch.setattr(building, "compile_in_place", compile_in_place)
+    monkeypatch.setattr(setup, "compile_in_place", compile_in_place)
     monkeypatch.setattr(setup, "uses_cuda_graphs", lambda mode, _: mode is not None)
     monkeypatch.setattr(setup, "check_compiler", lambda _: None)
     with nothing_compiled():

@@ -49,7 +49,9 @@ class GradientNorms:
         self.scaled_steps = 0
         """Steps made with a loss scaler."""
         self.probe = GradientProbe(nn.Module()) if probe is None else probe
-        self.suppress_errors: Callable[[str], AbstractContextManager[None]] = _without_memory
+        # Without memory the step has no norm, and later ones are measured as usual.
+        self.suppress_errors: Callable[[str], AbstractContextManager[None]]
+        self.suppress_errors = lambda _what: suppress(torch.OutOfMemoryError)
         """Makes the context of a measurement, by its name, which keeps its errors from the training."""
 
     def follow(self, model: nn.Module, owner: object, *, is_sharded: bool) -> None:
@@ -91,8 +93,3 @@ class GradientNorms:
             row = None if self._is_sharded else self.probe.measure()
         self._cadence.charge_since(began)
         return row
-
-
-def _without_memory(_what: str) -> AbstractContextManager[None]:
-    """Ignores a lack of memory: the step has no norm, and later ones are measured as usual."""
-    return suppress(torch.OutOfMemoryError)

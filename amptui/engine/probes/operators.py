@@ -52,7 +52,11 @@ class OperatorCounter(TorchDispatchMode):
             dtype = _dtype(result, (args, kwargs))
             if dtype is not None:
                 name = func._opname if func.namespace == "aten" else f"{func.namespace}.{func._opname}"
-                is_float8 = func._opname in _PRODUCTS and any(map(_is_float8, tensors_in((args, kwargs))))
+                # A tensor of torchao's has the dtype that its float8 numbers were rounded from.
+                is_float8 = func._opname in _PRODUCTS and any(
+                    dtype_name(one.dtype).startswith("float8") or type(one).__name__ == "Float8TrainingTensor"
+                    for one in tensors_in((args, kwargs))
+                )
                 self._ran.append((name, "float8" if is_float8 else dtype_name(dtype)))
         return result
 
@@ -76,11 +80,6 @@ def tensors_in(nest: object) -> Iterator[Tensor]:
 def dtype_name(dtype: torch.dtype) -> str:
     """``float16``."""
     return str(dtype).removeprefix("torch.")
-
-
-def _is_float8(tensor: Tensor) -> bool:
-    """Whether it has float8's numbers: a tensor of torchao's has the dtype that they were rounded from."""
-    return dtype_name(tensor.dtype).startswith("float8") or type(tensor).__name__ == "Float8TrainingTensor"
 
 
 def _dtype(outputs: object, inputs: object) -> torch.dtype | None:

@@ -156,7 +156,7 @@ class Probes:
     @property
     def steps_due(self) -> int:
         """How many of the next steps are measured."""
-        if self._series is not None and self._series.active:
+        if self._series is not None and self.traces:
             return self._series.steps_left
         window = self.window_is_due and not self._together
         return int(window or (self._enabled and self._buffers_cadence.due()))
@@ -228,7 +228,9 @@ class Probes:
     def _send_window(
         self, step: int, precision: Precision, answers: list[Answer], *, assumed_scale: float
     ) -> None:
-        steps_since, seconds_since = self._since_last_window(step, precision, assumed_scale)
+        before, now = self._newest_window, time.perf_counter()
+        steps_since, seconds_since = (None, None) if before is None else (step - before[0], now - before[1])
+        self._newest_window, self._window_is_old = (step, now, precision.name, assumed_scale), False
         self._window_cadence.begin()
         self._readback.begin_interval()
         try:
@@ -264,15 +266,6 @@ class Probes:
             self._window_cadence.charge(seconds)
 
         self._push(row, precision.scale, deliver, timed=True)
-
-    def _since_last_window(
-        self, step: int, precision: Precision, scale: float
-    ) -> tuple[int | None, float | None]:
-        """Steps and seconds from the previous window to this one, which is remembered; None for the first."""
-        before, now = self._newest_window, time.perf_counter()
-        self._newest_window = step, now, precision.name, scale
-        self._window_is_old = False
-        return (None, None) if before is None else (step - before[0], now - before[1])
 
     def _send_trace(self, trace: ModuleTrace, series: _TraceSeries, step: int, precision: Precision) -> None:
         series.steps_left -= 1

@@ -127,7 +127,8 @@ class UpdateProbe:
     """Finds what to compare of the parameters of ``model``; holds none of them."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._layers = {id(p): _layer_of(name) for name, p in model.named_parameters()}
+        # The module that owns a parameter; of those that the model itself owns, each is a layer.
+        self._layers = {id(p): name.rpartition(".")[0] or name for name, p in model.named_parameters()}
         self._places = {layer: place for place, layer in enumerate(dict.fromkeys(self._layers.values()))}
 
     @torch.no_grad()
@@ -171,30 +172,19 @@ def _ratio(change_squares: float, weight_squares: float) -> float:
     return float(f"{ratio:.{_DIGITS}g}") if is_finite else math.nan
 
 
-def _layer_of(parameter_name: str) -> str:
-    """The module that owns a parameter; of those that the model itself owns, each is a layer."""
-    return parameter_name.rpartition(".")[0] or parameter_name
-
-
 def _is_plain(parameter: Tensor) -> bool:
     """Whether it is a tensor with its elements: no subclass, of which this process may have only a part."""
     return type(parameter) in (nn.Parameter, Tensor) and is_measurable(parameter)
 
 
 def _share(layer: str, parameter: Tensor, limit: int) -> _Share:
+    """At most ``limit`` elements of a parameter, which prefer no row or column."""
     size = parameter.numel() * (2 if parameter.is_complex() else 1)
-    return _Share(parameter, layer, _interval(size, limit), tuple(parameter.shape), parameter.stride(), size)
-
-
-def _interval(elements: int, limit: int) -> int:
-    """The smallest that takes at most ``limit`` elements and prefers no row or column; 0 if that is all."""
-    if elements <= limit:
-        return 0
-    interval = -(-elements // max(1, limit // RUN_ELEMENTS))
+    interval = -(-size // max(1, limit // RUN_ELEMENTS)) if size > limit else 0
     # Without a divisor in common with any of the sizes, runs begin at all places of all dimensions.
-    while math.gcd(interval, elements) > 1 and interval < elements:  # there is one run at least
+    while interval and math.gcd(interval, size) > 1 and interval < size:  # there is one run at least
         interval += 1
-    return interval
+    return _Share(parameter, layer, interval, tuple(parameter.shape), parameter.stride(), size)
 
 
 def _joined(shares: Sequence[_Share]) -> Tensor:
