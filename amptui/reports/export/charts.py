@@ -14,15 +14,12 @@ from amptui.diagnosis.labels import precision_label, precision_letter, step_loss
 from amptui.records.findings import FLOAT16_ZONES, Float16Window
 from amptui.records.run import EpochFinished, Validated
 from amptui.reports.export.template import Span, css_class
-from amptui.telemetry.axis import Axis, Kind, axis, extent, kind_for, rate_limits, round_up
+from amptui.telemetry.axis import Axis, Kind, axis, extent, kind_for, rate_limits
 from amptui.telemetry.optimizers import FIRST
-from amptui.telemetry.view import EMPTY_SERIES, Counts, Floats, PrecisionSwitch, Series, SessionView
+from amptui.telemetry.view import EMPTY_SERIES, Counts, Floats, Series, SessionView
 
 MAX_COLUMNS = 600
 """More than a phone has pixels across; on a wide screen a column is two or three pixels."""
-
-_MAX_LABELS = 6
-"""Of a vertical axis."""
 
 _MAX_PARTS = 8
 """Loss components with a curve; a chart of more would be unreadable."""
@@ -67,46 +64,27 @@ def figure(chart: Chart, axis_place: int) -> dict[str, Any] | None:
     vertical = _vertical_axis(chart, columns)
     if vertical is None:
         return None
-    colours = chart.colours or [f"curve{place}" if name else "" for place, name in enumerate(chart.curves)]
     curves, newest = [], []
-    for (name, series), own, colour in zip(chart.curves.items(), columns, colours, strict=True):
+    for place, ((name, series), own) in enumerate(zip(chart.curves.items(), columns, strict=True)):
         measured = series.recent[np.isfinite(series.recent)]
         newest.append(f"{name} {chart.words(float(measured[-1])) if len(measured) else ''}".strip())
-        has_band = (own["high"] > own["low"]).any()
-        curves.append(
-            {
-                "name": name,
-                "colour": colour,
-                "first": series.first_step,
-                "width": own["width"],
-                "nonfinite": own["nonfinite"],
-                "mean": _rounded(own["mean"]),
-                "low": _rounded(own["low"]) if has_band else [],
-                "high": _rounded(own["high"]) if has_band else [],
-            }
-        )
-    named = [Span(name, colour) for name, colour in zip(chart.curves, colours, strict=True) if colour]
-    title = f"{chart.title}, {chart.unit}" if chart.unit else chart.title
-    return {
-        "axis": axis_place,
-        "title": title,
-        "note": chart.note,
-        "readout": None if chart.colours else " · ".join(newest),
-        "legend": [] if chart.colours else named,
-        "numbers": {
-            "label": title,
-            "unit": chart.unit,
-            "height": chart.height,
-            "low": vertical.low,
-            "high": vertical.high,
-            "logarithmic": vertical.is_logarithmic,
-            "ticks": [(tick, units.tick(chart.words(tick))) for tick in vertical.ticks(_MAX_LABELS)],
-            "joins": chart.joins,
-            "points": chart.points,
-            "skips": chart.skips,
-            "curves": curves,
-        },
+        colour = chart.colours[place] if chart.colours else f"curve{place}" if name else ""
+        curve = {"name": name, "colour": colour, "first": series.first_step}
+        curve |= {"width": own["width"], "nonfinite": own["nonfinite"], "mean": _rounded(own["mean"])}
+        if (own["high"] > own["low"]).any():
+            curve |= {"low": _rounded(own["low"]), "high": _rounded(own["high"])}
+        curves.append(curve)
+    numbers = {
+        "title": f"{chart.title}, {chart.unit}" if chart.unit else chart.title,
+        "low": vertical.low,
+        "high": vertical.high,
+        "logarithmic": vertical.is_logarithmic,
+        "ticks": [(tick, units.tick(chart.words(tick))) for tick in vertical.ticks(6)],
+        "curves": curves,
+        **{name: getattr(chart, name) for name in ("unit", "height", "joins", "points", "skips")},
     }
+    readout = None if chart.colours else " · ".join(newest)
+    return {"axis": axis_place, "numbers": numbers, "readout": readout, "note": chart.note}
 
 
 def _columns(series: Series) -> dict[str, Any]:
@@ -156,24 +134,22 @@ def _rounded(values: Floats) -> list[float | None]:
 # ------------------------------------------------------------------------------- curves of a run
 
 
-def step_axis(steps: Series, switches: Sequence[PrecisionSwitch]) -> dict[str, Any]:
+def step_axis(view: SessionView) -> dict[str, Any]:
     """The steps that the charts of an optimizer have in common, as the page's script takes them."""
-    first, last = steps.first_step, steps.last_step
+    first, last = view.loss.first_step, view.loss.last_step
     count = max(1, last - first + 1)
-    labels = [(0.0, f"{first:,}")]
-    interval = max(1, round(round_up(count / 4)))
-    for step in range(-(-first // interval) * interval, last, interval):
-        share = (step + 0.5 - first) / count
-        if _LABEL_SHARE <= share <= 1 - _LABEL_SHARE:
-            labels.append((share, f"{step:,}"))
+    labels = [(0.0, first)]
     if last > first:
-        labels.append((1.0, f"{last:,}"))
+        inner = [((step + 0.5 - first) / count, int(step)) for step in Axis(first, last).ticks(5)]
+        labels += [pair for pair in inner if _LABEL_SHARE <= pair[0] <= 1 - _LABEL_SHARE]
+        labels.append((1.0, last))
     parts = [
         (switch.step, css_class(name), precision_letter(name), precision_label(name))
-        for switch in switches
+        for switch in view.switches
         for name in [switch.precision]
     ]
-    return {"first": first, "count": count, "labels": labels, "switches": parts}
+    steps = [(share, f"{step:,}") for share, step in labels]
+    return {"first": first, "count": count, "labels": steps, "switches": parts}
 
 
 def charts(
@@ -183,23 +159,21 @@ def charts(
 
     def logged(kind: str) -> dict[str, Series]:
         most = _MAX_PARTS if kind == "part" else None
-        return {
-            metric.name: metric.read()
-            for metric in islice((metric for metric in view.metrics if metric.kind == kind), most)
-        }
+        shown = islice((metric for metric in view.metrics if metric.kind == kind), most)
+        return {metric.name: metric.read() for metric in shown}
+
+    def single(title: str, series: Series | None, unit: str = "", **how: Any) -> Chart:
+        return Chart(title, {"": EMPTY_SERIES if series is None else series}, unit, **how)
 
     of_steps, device = logged("step"), logged("device")
     memory = {
-        words: device[name]
+        words: device[name].in_units_of(2.0**30)
         for name, words in (
             ("memory_used_bytes", "used on the GPU"),
             ("allocated_bytes", "allocated by torch"),
         )
         if name in device
     }
-    largest = max((np.fmax.reduce(series.maximum, initial=1.0) for series in memory.values()), default=1.0)
-    power = min(len(units.BYTE_UNITS) - 1, int(math.log(largest, 1024)))
-    memory = {name: series.in_units_of(1024.0**power) for name, series in memory.items()}
     skipped = _columns(view.skips)
     skips = (view.skips.first_step + (np.flatnonzero(skipped["high"] > 0) + 0.5) * skipped["width"]).tolist()
     points = [*_points(validations)] if view.front == FIRST else []
@@ -207,33 +181,23 @@ def charts(
     ratios = "How far one optimizer step moves a layer's weights: |after - before| / |before|."
     if any(metric.is_estimate for metric in view.metrics):
         ratios += " Of large layers it is estimated from a part of the weights."
-
-    def single(title: str, series: Series | None, unit: str = "", **how: Any) -> Chart:
-        return Chart(title, {"": EMPTY_SERIES if series is None else series}, unit, **how)
-
     loss_note, short = step_loss_words(view.newest), units.short_count
     sampled: dict[str, Any] = {"kind": "linear", "joins": "all"}
+    doublings = {"words": units.doublings, "note": overflow, **sampled}
     shown = [
         single("loss", view.loss, height=220, is_noisy=True, points=points, skips=skips, note=loss_note),
         Chart("loss components", logged("part"), is_noisy=True),
         single("throughput", view.samples_rate, "samples/s", words=short, kind="linear", is_noisy=True),
         single("loss scale", view.loss_scale, words=short, kind="log2", skips=skips),
-        single(
-            "headroom",
-            view.numerics.headrooms,
-            "doublings to overflow",
-            words=units.doublings,
-            note=overflow,
-            **sampled,
-        ),
+        single("headroom", view.numerics.headrooms, "doublings to overflow", **doublings),
         single("gradient norm", of_steps.get("grad_norm"), is_noisy=True, joins="all"),
         single("learning rate", of_steps.get("lr")),
         Chart("update/weight", logged("update"), joins="all", note=ratios),
-        Chart("GPU memory", memory, units.BYTE_UNITS[power], kind="linear"),
+        Chart("GPU memory", memory, "GiB", kind="linear"),
         single("GPU utilization", device.get("utilization_percent"), "%", ceiling=100.0, **sampled),
         single("GPU power", device.get("power_watts"), "W", **sampled),
     ]
-    return [figure(chart, axis_place) for chart in shown]
+    return [figure(chart, axis_place) if view.loss.count else None for chart in shown]
 
 
 def _points(validations: Sequence[EpochFinished | Validated]) -> Iterator[tuple[int, float, str]]:
@@ -270,17 +234,14 @@ def histogram(window: Float16Window) -> dict[str, Any]:
 
 def zones(window: Float16Window) -> list[Span]:
     """The legend of the bars, with the share of each zone."""
-    amounts = {
-        "flushed to zero": window.flushed,
-        "subnormal": window.subnormal,
-        "normal": window.normal,
-        "overflow": window.overflowing,
-    }
     nonzero = window.elements - window.zeros
     items = [
-        Span(f"{name} {units.share(amount, nonzero)}", name.split()[0]) for name, amount in amounts.items()
+        Span(f"flushed to zero {units.share(window.flushed, nonzero)}", "flushed"),
+        Span(f"subnormal {units.share(window.subnormal, nonzero)}", "subnormal"),
+        Span(f"normal {units.share(window.normal, nonzero)}", "normal"),
+        Span(f"overflow {units.share(window.overflowing, nonzero)}", "overflow"),
+        Span(f"zeros {units.share(window.zeros, window.elements)} of all", "zeros"),
     ]
-    items.append(Span(f"zeros {units.share(window.zeros, window.elements)} of all", "zeros"))
     if window.nonfinite:
         items.append(Span(f"NaN or Inf: {units.count(window.nonfinite)}", "nonfinite"))
     return items

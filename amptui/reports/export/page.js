@@ -10,28 +10,13 @@ const svg = (name, attributes, ...children) => {
   element.append(...children);
   return element;
 };
+const strip = (kind, height, ...children) => svg("svg", { class: kind, height, "aria-hidden": true }, ...children);
+const stretched = (height, ...children) =>
+  svg("svg", { viewBox: `0 0 ${WIDTH} ${height}`, preserveAspectRatio: "none", height }, ...children);
 const percent = (share) => `${(100 * share).toFixed(2)}%`;
 const text = (words, share, y, kind = "") => svg("text", { x: percent(share), y, class: kind }, words);
 const clamp = (share) => Math.max(0, Math.min(1, share));
 const distinct = (shares) => [...new Set(shares.map((share) => Math.round(1000 * share) / 1000))];
-const stretched = (height, ...children) =>
-  svg("svg", { viewBox: `0 0 ${WIDTH} ${height}`, preserveAspectRatio: "none", height }, ...children);
-
-// A stretch of the axis for each precision; steps of which none is known come first.
-const stretches = ({ first, count, switches }) => {
-  const parts = [[first, "other", "", ""], ...switches];
-  return parts.map(([step, colour, letter, label], index) => {
-    const [begin, end] = [step, parts[index + 1]?.[0] ?? first + count].map((at) => clamp((at - first) / count));
-    return { begin, end, colour, letter, label };
-  });
-};
-
-// A gradient whose colours change where the precision does.
-const gradient = (id, parts) => {
-  const stops = parts.flatMap(({ begin, end, colour }) =>
-    [begin, end].map((offset) => svg("stop", { offset, class: colour })));
-  return svg("linearGradient", { id, gradientUnits: "userSpaceOnUse", x2: WIDTH }, ...stops);
-};
 
 // Columns with a value, parted where the line has a gap.
 const runs = (columns, name, joins) => {
@@ -53,58 +38,65 @@ const draw = (figure, axis, id) => {
   const rise = (value) => (scale(value) - scale(chart.low)) / (scale(chart.high) - scale(chart.low));
   const y = (value) => MARGIN + (1 - clamp(rise(value))) * (height - 2 * MARGIN);
   const shareOf = (step) => (step - axis.first) / axis.count;
-  const mark = (sign, kind) => (share) => text(sign, share, sign === "↓" ? height : 11, kind);
-  const parts = stretches(axis);
+  const parts = [[axis.first, "other", ""], ...axis.switches].map(([step, colour, letter], index) => {
+    const [begin, end] = [step, axis.switches[index]?.[0] ?? axis.first + axis.count].map(shareOf).map(clamp);
+    return { begin, end, colour, letter };
+  });
+  const stops = parts.flatMap(({ begin, end, colour }) =>
+    [begin, end].map((offset) => svg("stop", { offset, class: colour })));
+  const gradient = svg("linearGradient", { id, gradientUnits: "userSpaceOnUse", x2: WIDTH }, ...stops);
+
   const bands = [], lines = [], arrows = [];
-  const crosses = distinct(chart.skips.map(shareOf)).map(mark("×", "skip"));
-  for (const curve of chart.curves) {
-    const columns = curve.mean.map((mean, index) => {
-      const share = shareOf(curve.first + (index + 0.5) * curve.width);
-      const [low, high] = [curve.low, curve.high].map((ends) => (ends.length ? ends[index] : mean));
-      return { index, share, low, mean, high, part: curve.colour || parts.findLast(({ begin }) => begin <= share) };
+  const marks = (sign, kind, shares, top) => distinct(shares).map((share) => text(sign, share, top, kind));
+  const crosses = marks("×", "skip", chart.skips.map(shareOf), 10);
+  for (const { colour, first, width, mean, low = mean, high = mean, nonfinite } of chart.curves) {
+    const columns = mean.map((value, index) => {
+      const share = shareOf(first + (index + 0.5) * width);
+      const part = colour || parts.findLast(({ begin }) => begin <= share);
+      return { index, share, part, mean: value, low: low[index], high: high[index] };
     });
-    const shares = (outside) => distinct(columns.filter(outside).map(({ share }) => share));
+    const paint = colour ? "var(--c)" : `url(#${id})`;
+    const line = { fill: "none", stroke: paint, class: `line ${colour}` };
     const place = (name) => (column) => `${(WIDTH * column.share).toFixed(1)} ${y(column[name]).toFixed(1)}`;
-    const paint = curve.colour ? "var(--c)" : `url(#${id})`;
-    for (const run of curve.low.length ? runs(columns, "low", joins) : []) {
+    for (const run of low === mean ? [] : runs(columns, "low", joins)) {
       const outline = [...run.map(place("high")), ...run.map(place("low")).reverse()];
-      bands.push(svg("path", { d: `M${outline.join("L")}Z`, class: `band ${curve.colour}`, fill: paint }));
+      bands.push(svg("path", { d: `M${outline.join("L")}Z`, fill: paint, class: `band ${colour}` }));
     }
-    for (const run of runs(columns, "mean", joins)) {
-      const d = `M${run.map(place("mean")).join("L")}h.1`; // so that a single point is seen, too
-      lines.push(svg("path", { d, class: `line ${curve.colour}`, stroke: paint }));
+    for (const run of runs(columns, "mean", joins)) { // h.1: a single point is seen, too
+      lines.push(svg("path", { d: `M${run.map(place("mean")).join("L")}h.1`, ...line }));
     }
-    for (const run of runs(columns.filter(({ mean }) => mean === null), "low", joins)) {
-      for (const edge of ["low", "high"]) { // of runs that go on where others of their group have ended
-        const d = `M${run.map(place(edge)).join("L")}`;
-        lines.push(svg("path", { d, class: `line ${curve.colour}`, stroke: paint, "stroke-dasharray": "4 4" }));
-      }
+    // Dashed, the edges of runs that go on where others of their group have ended.
+    const ended = columns.filter((column) => column.mean === null);
+    for (const run of runs(ended, "low", joins)) {
+      const edges = ["low", "high"].map((edge) => `M${run.map(place(edge)).join("L")}`);
+      lines.push(svg("path", { d: edges.join(""), "stroke-dasharray": "4 4", ...line }));
     }
-    arrows.push(...shares(({ high }) => high !== null && rise(high) > 1 + TOLERANCE).map(mark("↑", "beyond")));
-    arrows.push(...shares(({ low }) => low !== null && rise(low) < -TOLERANCE).map(mark("↓", "beyond")));
-    crosses.push(...shares(({ index }) => curve.nonfinite.includes(index)).map(mark("×", "nonfinite")));
+    const shares = (isMarked) => columns.filter(isMarked).map(({ share }) => share);
+    const above = shares(({ high }) => high !== null && rise(high) > 1 + TOLERANCE);
+    const below = shares(({ low }) => low !== null && rise(low) < -TOLERANCE);
+    arrows.push(...marks("↑", "beyond", above, 12), ...marks("↓", "beyond", below, "100%"));
+    crosses.push(...marks("×", "nonfinite", shares(({ index }) => nonfinite.includes(index)), 10));
   }
   const dots = chart.points
     .filter(([, value]) => Math.abs(rise(value) - 0.5) <= 0.5 + TOLERANCE)
     .map(([step, value, words]) => {
-      const place = { cx: percent(shareOf(step + 0.5)), cy: y(value), r: 3 };
-      return svg("circle", { ...place, class: "dot" }, svg("title", {}, words));
+      const place = { cx: percent(shareOf(step + 0.5)), cy: y(value), r: 3, class: "dot" };
+      return svg("circle", place, svg("title", {}, words));
     });
   const grid = chart.ticks.map(([value]) => svg("line", { x2: "100%", y1: y(value), y2: y(value), class: "grid" }));
   const cursor = svg("line", { y2: "100%", class: "cursor", visibility: "hidden" });
-  const drawing = stretched(height, gradient(id, parts), ...bands, ...lines);
-  const named = { class: "area", height, role: "img", "aria-label": chart.label };
-  const area = svg("svg", named, ...grid, drawing, ...dots, ...arrows, cursor);
-  const strip = (kind, size, ...children) => svg("svg", { class: kind, height: size, "aria-hidden": true }, ...children);
+  const drawing = stretched(height, gradient, ...bands, ...lines);
+  const about = { class: "area", height, role: "img", "aria-label": chart.title };
+  const area = svg("svg", about, ...grid, drawing, ...dots, ...arrows, cursor);
+
   const plot = figure.querySelector(".plot");
   plot.append(strip("values", height, ...chart.ticks.map(([value, words]) => text(words, 1, y(value) + 4))), area);
   if (crosses.length) plot.append(strip("marks", 12, ...crosses));
   if (axis.switches.length) {
     const wide = parts.filter(({ begin, end }) => end - begin >= 0.035); // room for a letter, even on a phone
     const letters = wide.map(({ begin, end, letter }) => text(letter, (begin + end) / 2, 12));
-    const names = parts.slice(1).map(({ label }) => label).join(", ");
     const colours = stretched(16, svg("rect", { width: WIDTH, height: 16, fill: `url(#${id})` }));
-    plot.append(svg("svg", { class: "ribbon", height: 16, role: "img", "aria-label": `precisions: ${names}` }, colours, ...letters));
+    plot.append(strip("ribbon", 16, colours, ...letters));
   }
   const anchors = { 0: "first", 1: "last" };
   plot.append(strip("steps", 18, ...axis.labels.map(([share, words]) => text(words, share, 13, anchors[share]))));
@@ -125,15 +117,10 @@ const valueOf = ({ name, mean, low, high, nonfinite, first, width }, step, unit)
   const away = (index) => Math.abs(index - column);
   const measured = [...mean.keys()].filter((index) => mean[index] !== null || nonfinite.includes(index));
   const at = measured.reduce((best, index) => (away(index) < away(best) ? index : best), Infinity);
-  const words = [name];
-  if (away(at) > Math.max(1, mean.length >> 3)) words.push("n/a");
-  else if (mean[at] !== null) {
-    words.push(number(mean[at]));
-    if (low.length && low[at] !== high[at]) words.push(`(${number(low[at])} to ${number(high[at])})`);
-    words.push(unit);
-  }
-  if (nonfinite.includes(at)) words.push("NaN or Inf");
-  return words.filter(Boolean).join(" ");
+  if (away(at) > Math.max(1, mean.length >> 3)) return `${name} n/a`.trim();
+  const range = low && low[at] !== high[at] ? `(${number(low[at])} to ${number(high[at])})` : "";
+  const value = mean[at] === null ? [] : [number(mean[at]), range, unit];
+  return [name, ...value, nonfinite.includes(at) ? "NaN or Inf" : ""].filter(Boolean).join(" ");
 };
 
 // Each optimizer of a run counts its own steps: its charts have an axis in common.
@@ -160,8 +147,7 @@ JSON.parse(document.querySelector("main").dataset.axes).forEach((axis, number) =
     }
   };
   for (const { area } of charts) {
-    area.addEventListener("pointermove", follow);
-    area.addEventListener("pointerdown", follow);
+    for (const kind of ["pointermove", "pointerdown"]) area.addEventListener(kind, follow);
     area.addEventListener("pointerleave", leave);
   }
 });

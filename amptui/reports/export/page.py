@@ -1,10 +1,10 @@
 """A run as one self-contained HTML page, which needs no network and no other file: its cards from the top."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from amptui.base import units
-from amptui.base.units import NOT_AVAILABLE, SEVERITY_SIGNS
+from amptui.base.units import NOT_AVAILABLE, SEVERITY_SIGNS, milliseconds
 from amptui.base.version import __version__
 from amptui.diagnosis import float16_verdicts, loss_scale, speed
 from amptui.diagnosis.amp_answer import amp_answer
@@ -24,13 +24,13 @@ from amptui.diagnosis.run_facts import detail_facts, run_facts
 from amptui.diagnosis.tensor_cores import flops_hints, mfu_words, rate_words
 from amptui.records.findings import Float16Window, ModulesTraced, ReferenceAgreement, XRayTaken
 from amptui.records.ranks import PERCENTILES
-from amptui.records.run import RunFailed, RunFinished, reference_precision
+from amptui.records.run import EpochFinished, RunFailed, RunFinished, Validated, reference_precision
 from amptui.reports.export.charts import charts, histogram, step_axis, zones
 from amptui.reports.export.recorded_run import RecordedRun
 from amptui.reports.export.template import Block, Card, Span, Words, chip, document, table, verdict
 from amptui.telemetry.comparison import ordered
 from amptui.telemetry.underflow import underflowing_share
-from amptui.telemetry.view import PrecisionFlops, PrecisionStats, SessionView
+from amptui.telemetry.view import SessionView
 
 EVENTS_IN_SIGHT = 20
 """The newest events, which are visible at once; the others open on a click."""
@@ -75,8 +75,8 @@ def page(recording: RecordedRun) -> str:
         heading=heading,
         where="" if run is None else f"{run.device_name} · {run.data.name}",
         badges=badges,
-        tiles=[*_tiles(recording)],
-        axes=[step_axis(shown.loss, shown.switches) for shown in views],
+        tiles=[*_tiles(view, recording.validations)],
+        axes=[step_axis(shown) for shown in views],
         footer=f"{recording.name}: exported by amptui {__version__}{by}",
     )
 
@@ -96,14 +96,15 @@ def _ending(view: SessionView) -> Span:
     return Span(f"{text} at step {view.step:,}" if view.step else text, "badge")
 
 
-def _tiles(recording: RecordedRun) -> Iterator[tuple[str, str, str]]:
+def _tiles(
+    view: SessionView, validations: Sequence[EpochFinished | Validated]
+) -> Iterator[tuple[str, str, str]]:
     """The main figures: of what, the value, its context."""
-    view, tally = recording.view, recording.view.comparison
-    best = ""
+    tally, best = view.comparison, ""
     if view.best_loss is not None and view.best_loss_step is not None:
         best = f"best {units.loss(view.best_loss)} at step {view.best_loss_step:,}"
     yield "loss, smoothed", units.loss(view.smoothed_loss), best
-    if recording.validations and (last := recording.validations[-1].validation) is not None:
+    if validations and (last := validations[-1].validation) is not None:
         accuracy = "" if last.accuracy is None else f"accuracy {units.percent(last.accuracy, 1)}"
         yield "validation loss", units.loss(last.loss), accuracy
     low, measured = precision_label(tally.low or ""), speed.result_of_the_pair(view)
@@ -210,34 +211,37 @@ def comparison(view: SessionView) -> Card | None:
     if not tally.rows:
         return None
     flops = {counts.counted.precision: counts for counts in view.flops}
-
-    def of_flops(words: Callable[[PrecisionFlops], str]) -> Callable[[PrecisionStats], str]:
-        return lambda stats: words(flops[stats.precision]) if stats.precision in flops else NOT_AVAILABLE
-
-    rows: list[tuple[str, Callable[[PrecisionStats], Words]]] = [
-        ("", lambda stats: chip(stats.precision)),
-        ("median step", lambda stats: speed.of_steps(stats, units.milliseconds(stats.median_step_seconds))),
-        ("samples", lambda stats: speed.of_steps(stats, units.rate(stats.samples_per_second))),
-        ("peak allocated", lambda stats: speed.peak_words(stats, NOT_AVAILABLE)),
-        ("waiting for data", lambda stats: units.percent(stats.data_fraction, 1)),
-        ("GPU utilization", lambda stats: _percent(stats.utilization_percent)),
-        ("last loss", lambda stats: units.loss(stats.last_loss)),
-        ("skipped", lambda stats: units.count(stats.skipped)),
-        ("steps counted", lambda stats: units.count(stats.steps)),
-        ("achieved", of_flops(rate_words)),
-        ("MFU", of_flops(mfu_words)),
-    ]
+    rows = table(
+        [(stats, flops.get(stats.precision)) for stats in ordered(tally)],
+        (
+            ("", lambda row: chip(row[0].precision)),
+            (
+                "median step",
+                lambda row: speed.of_steps(row[0], milliseconds(row[0].median_step_seconds)),
+            ),
+            ("samples", lambda row: speed.of_steps(row[0], units.rate(row[0].samples_per_second))),
+            ("peak allocated", lambda row: speed.peak_words(row[0], NOT_AVAILABLE)),
+            ("waiting for data", lambda row: units.percent(row[0].data_fraction, 1)),
+            ("GPU utilization", lambda row: units.percent(_share(row[0].utilization_percent))),
+            ("last loss", lambda row: units.loss(row[0].last_loss)),
+            ("skipped", lambda row: units.count(row[0].skipped)),
+            ("steps counted", lambda row: units.count(row[0].steps)),
+            ("achieved", lambda row: rate_words(row[1]) if row[1] else NOT_AVAILABLE),
+            ("MFU", lambda row: mfu_words(row[1]) if row[1] else NOT_AVAILABLE),
+        ),
+        upright=True,
+    )
     turns = speed.result_cards(view.compared, view.run) if view.compared is not None else []
     return (
         "precisions side by side",
-        table(ordered(tally), rows, upright=True),
+        rows,
         ("verdict", [*turns, *_gain(view), *flops_hints(view.flops)]),
         ("note", ["; ".join([*speed.provisional_lines(tally), *speed.uncounted(view)])]),
     )
 
 
-def _percent(value: float | None) -> str:
-    return units.percent(None if value is None else value / 100)
+def _share(percent: float | None) -> float | None:
+    return None if percent is None else percent / 100
 
 
 def _gain(view: SessionView) -> list[str]:
@@ -261,7 +265,7 @@ def ranks(view: SessionView) -> Card | None:
         lines.append(verdict("info" if seen.straggler is None else "warning", "speed", sentence))
     has_all = len(seen.rows) == seen.world_size
     names = [{0: "least", 50: "median", 100: "most"}.get(place, f"{place}%") for place in PERCENTILES]
-    percentiles = [(name, *map(units.milliseconds, values)) for name, values in seen.percentiles.items()]
+    percentiles = [(name, *map(milliseconds, values)) for name, values in seen.percentiles.items()]
     note = "no numbers of the ranks in the journal"
     if seen.step is not None:
         note = f"Times are medians of the last {seen.samples} samples up to step {units.count(seen.step)}."
@@ -272,9 +276,9 @@ def ranks(view: SessionView) -> Card | None:
         (
             ("rank", lambda row: str(row.rank)),
             ("device", lambda row: place_words(row.place)),
-            ("data wait", lambda row: units.milliseconds(row.data_seconds)),
-            ("compute", lambda row: units.milliseconds(row.compute_seconds)),
-            ("step", lambda row: units.milliseconds(row.step_seconds)),
+            ("data wait", lambda row: milliseconds(row.data_seconds)),
+            ("compute", lambda row: milliseconds(row.compute_seconds)),
+            ("step", lambda row: milliseconds(row.step_seconds)),
             ("peak", lambda row: units.number_of_bytes(row.peak_allocated_bytes)),
             ("GPU memory", lambda row: units.number_of_bytes(row.memory_used_bytes)),
             ("grad norm", lambda row: "" if row.grad_norm is None else units.loss(row.grad_norm)),
@@ -311,7 +315,7 @@ def time_spent(view: SessionView) -> Card | None:
         for timing in view.timings
     }
     note = "Medians of timed steps, on the GPU's clock where there is one, otherwise on the host's."
-    rows = _by_precision(seconds, units.milliseconds)
+    rows = _by_precision(seconds, milliseconds)
     return "where the time goes", rows, ("verdict", lines), ("note", [note])
 
 
@@ -394,7 +398,7 @@ def xray(measured: XRayTaken | None) -> Card | None:
         (f"loss in {precision_label(name)}", units.loss(loss))
         for name, loss in float16_verdicts.losses_of(measured)
     ]
-    losses += [("memory", saved_for_backward(measured)), ("took", units.milliseconds(measured.seconds))]
+    losses += [("memory", saved_for_backward(measured)), ("took", milliseconds(measured.seconds))]
     what: list[str | Span] = [f"Step {measured.step:,}, FP32"]
     lines = []
     if measured.reference:

@@ -30,4 +30,4 @@ def card_html(card: Card | None) -> str:
 
 def charts_of(*records: Record) -> dict[str, dict[str, Any]]:
     """Each chart of a page, by its title."""
-    return {chart["label"].split(",")[0]: chart for chart in contents(page_of(*records), "data-chart")}
+    return {chart["title"].split(",")[0]: chart for chart in contents(page_of(*records), "data-chart")}

@@ -85,7 +85,7 @@ def test_curves_are_of_each_optimizer_s_own_steps_and_go_on_where_a_run_was_resu
     charts = [
         chart
         for chart in contents(page_of(*gan_records(60)), "data-chart")
-        if "learning rate" in chart["label"]
+        if "learning rate" in chart["title"]
     ]
     rates = [chart["curves"][0]["mean"] for chart in charts]
     assert [len(rate) for rate in rates] == [60, 118]
@@ -113,7 +113,7 @@ def test_extremes_and_nonfinite_values_stay_and_a_page_stays_small(
     (curve,) = chart["curves"]
     assert len(curve["mean"]) <= MAX_COLUMNS
     assert len(curve["mean"]) * curve["width"] >= len(values) * copies
-    ends = [np.array(curve[name] or curve["mean"], np.float64) for name in ("low", "high")]
+    ends = [np.array(curve.get(name, curve["mean"]), np.float64) for name in ("low", "high")]
     assert np.nanmin(ends[0]) == pytest.approx(min(finite), rel=1e-5)
     assert np.nanmax(ends[1]) == pytest.approx(max(finite), rel=1e-5)
     assert bool(curve["nonfinite"]) == any(value is not None and not math.isfinite(value) for value in values)
