@@ -20,8 +20,7 @@ from amptui.engine.float8 import supported_float8
 from amptui.engine.precision import default_amp, unsupported_precisions
 from amptui.guest.amp_monitor import PrecisionName, check_fp8_recipe, check_precision, must_have_closure
 from amptui.guest.framework import FrameworkMonitor, harmless_event, model_of
-from amptui.guest.loop.named_optimizers import NamedOptimizer
-from amptui.guest.loop.script import ObservedScript, WatchedScript
+from amptui.guest.loop.script import NamedOptimizer, ObservedScript, WatchedScript
 from amptui.guest.loop.switched_amp import AUTOCAST_DTYPES, SwitchedAmp
 from amptui.recipe.request import Fp8Recipe
 from amptui.records.run import AMP_PRECISIONS, PRECISIONS, precision_option

@@ -22,9 +22,8 @@ from amptui.guest.framework import (
     lightning_script,
     model_of,
 )
-from amptui.guest.loop.named_optimizers import NamedOptimizer
 from amptui.guest.loop.observed_loop import ObservedLoop
-from amptui.guest.loop.script import ObservedScript, WatchedScript
+from amptui.guest.loop.script import NamedOptimizer, ObservedScript, WatchedScript
 from amptui.guest.loop.switched_amp import SwitchedAmp
 from amptui.recipe.request import Fp8Recipe
 

@@ -29,8 +29,7 @@ from amptui.guest.framework import (
     harmless_event,
     lightning_script,
 )
-from amptui.guest.loop.named_optimizers import NamedOptimizer
-from amptui.guest.loop.script import ONLY_OBSERVED, ObservedScript, WatchedScript
+from amptui.guest.loop.script import ONLY_OBSERVED, NamedOptimizer, ObservedScript, WatchedScript
 from amptui.guest.loop.switched_amp import SwitchedAmp, SwitchedScaler
 from amptui.guest.monitor import samples_of
 from amptui.guest.run import ScriptRun

@@ -232,18 +232,6 @@ def test_a_script_ends_as_it_ends_without_us(end: str, folder: Path) -> None:
     assert result.status == {"an exception": 1, "ctrl c": 130, "sigterm": 143}.get(end, 0)
 
 
-@pytest.mark.ci
-def test_a_script_with_optimizers_that_are_not_torch_s_is_told_so(folder: Path) -> None:
-    (folder / "keras.py").touch()
-    (folder / "train.py").write_text("import os, keras\nif os.fork():\n    os.wait()\n")
-    run = folder.parent / "run"
-    command = amptui_command("run", "--observe", "--headless", "--run-dir", str(run), "train.py")
-    result = outcome(command, folder, "")
-    told = f"amptui: {NO_STEP}; it loaded keras.optimizers, whose steps are not seen"
-    assert (result.status, result.output, result.errors.splitlines()[1:]) == (0, "", [told])
-    assert not run.exists()
-
-
 # ------------------------------------------------------------------------------------- its children
 
 _CHILDREN = """

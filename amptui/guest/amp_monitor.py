@@ -14,8 +14,7 @@ from torch.optim import Optimizer
 from amptui.engine.float8 import supported_float8
 from amptui.engine.precision import default_amp, sharded_dtype, unsupported_precisions
 from amptui.engine.probes.gradients import is_sharded
-from amptui.guest.loop.named_optimizers import NamedOptimizer, Pairs, models_of, named_optimizers
-from amptui.guest.loop.script import WatchedScript
+from amptui.guest.loop.script import NamedOptimizer, Pairs, WatchedScript, models_of, named_optimizers
 from amptui.guest.loop.switched_amp import SwitchedAmp
 from amptui.guest.loop.switched_optimizer import ComputeLoss, SwitchedOptimizer
 from amptui.guest.monitor import Monitor, checked_data_parallel, checked_start_step, close_monitors_of

@@ -38,9 +38,6 @@ if TYPE_CHECKING:
 
 _OPTIMIZERS = "torch.optim.optimizer"
 
-_OTHER_OPTIMIZERS = {"keras": "keras.optimizers", "fastai.optimizer": "fastai.optimizer"}
-"""Modules that train with optimizers of their own, of which no step is seen."""
-
 
 def await_torch() -> None:
     """Observe the first optimizer step of this process, which has not run a line of the script yet."""
@@ -50,17 +47,14 @@ def await_torch() -> None:
 
 
 def _note_why_no_step(pid: int) -> None:
-    """At the end of a script: torch's error that ended it, or what else it may have trained with."""
+    """At the end of a script: what to do about torch's error that ended it."""
     if os.getpid() != pid or not handover.is_run_dir_kept():
         return
-    name = next((name for module, name in _OTHER_OPTIMIZERS.items() if module in sys.modules), "")
-    why = f"it loaded {name}, whose steps are not seen" if name else ""
     with suppress(Exception):  # the error's own words may fail
         from amptui.base.amp_errors import known_hint
 
-        why = known_hint(str(getattr(sys, "last_value", "")))[1] or why
-    if why:
-        handover.note_why_no_step(why)
+        if hint := known_hint(str(getattr(sys, "last_value", "")))[1]:
+            handover.note_why_no_step(hint)
 
 
 class _AwaitsTorch:
@@ -77,7 +71,8 @@ class _AwaitsTorch:
     def find_spec(self, _name: str, _path: Sequence[str] | None = None, _target: object = None) -> None:
         """Find nothing."""
         module = sys.modules.get(_OPTIMIZERS)
-        if self._waits and module is not None and not _is_being_imported(module):
+        spec = getattr(module, "__spec__", None)
+        if self._waits and module is not None and not getattr(spec, "_initializing", False):
             self._waits = False
             if os.getpid() == self._pid:
                 _await_optimizer(module.Optimizer, self._search)
@@ -88,10 +83,6 @@ class _AwaitsTorch:
             sys.meta_path.remove(self)
         if os.getpid() == self._pid:
             _search_loop()
-
-
-def _is_being_imported(module: Any) -> bool:
-    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
 
 
 def _await_optimizer(optimizer_class: Any, search: Callable[[], None]) -> None:
@@ -151,9 +142,8 @@ def _observe(optimizer: "Optimizer", loop: "ObservedLoop") -> None:
 
 def observe_from_first_step(optimizer: "Optimizer", loop: "ObservedLoop") -> "Monitor":
     """As :func:`amptui.observe`, in the middle of the first step."""
-    from amptui.guest.loop.named_optimizers import NamedOptimizer
     from amptui.guest.loop.parameter_owner import owner_of
-    from amptui.guest.loop.script import ObservedScript
+    from amptui.guest.loop.script import NamedOptimizer, ObservedScript
     from amptui.guest.monitor import Monitor
 
     first = NamedOptimizer("", owner_of(optimizer), optimizer)

@@ -10,8 +10,7 @@ from torch.optim import Optimizer
 from amptui.base.script_signals import is_from_signal_handler
 from amptui.engine.precision import default_amp, unsupported_precisions
 from amptui.guest.amp_monitor import must_have_closure
-from amptui.guest.loop.named_optimizers import NamedOptimizer
-from amptui.guest.loop.script import WatchedScript
+from amptui.guest.loop.script import NamedOptimizer, WatchedScript
 from amptui.guest.loop.switched_amp import SwitchedAmp
 from amptui.guest.loop.switched_optimizer import SwitchedOptimizer
 from amptui.guest.monitor import Monitor

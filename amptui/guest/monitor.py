@@ -10,7 +10,7 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Self, SupportsIndex, TypeVar
@@ -23,18 +23,12 @@ from torch.optim import Optimizer
 from amptui.base.script_signals import is_from_signal_handler
 from amptui.base.text import one_line
 from amptui.data.batches import count_samples
-from amptui.guest.loop.named_optimizers import Pairs, named_optimizers
 from amptui.guest.loop.observed_loop import ObservedLoop
-from amptui.guest.loop.script import ObservedScript, WatchedScript
+from amptui.guest.loop.script import ObservedScript, Pairs, WatchedScript, named_optimizers
 from amptui.guest.processes import processes_of_script
 from amptui.guest.run import GuestRun, OtherRank, ScriptRun, tell_fault
 
 _T = TypeVar("_T")
-
-TakeError = Callable[[BaseException], object]
-
-_takers: list[TakeError] = []
-"""Whom ``sys.excepthook`` tells of the error that ends the script: the process has one, and one list."""
 
 _OPEN: "weakref.WeakSet[Monitor]" = weakref.WeakSet()
 """The monitors of this process, some of which may be closed."""
@@ -126,7 +120,9 @@ class Monitor:
 
     def _open(self, script: ObservedScript | WatchedScript) -> None:
         """Begin to watch: at once, or when a framework has made model and optimizer."""
-        self._take_over(script)
+        # A notebook's cell was run again.
+        close_monitors_of([script.optimizer, *(pair.optimizer for pair in script.others)])
+        _OPEN.add(self)
         try:
             processes = processes_of_script()
             self._run = (GuestRun if processes.leads else OtherRank)(script, processes)
@@ -140,28 +136,14 @@ class Monitor:
         try:
             if self._start_step:
                 self._run.first.step = self._run.length.start_step = self._start_step
-            take_errors(self._take_error)
+            if not isinstance(
+                sys.excepthook, _ErrorHook
+            ):  # nobody's yet, or somebody else's in front of ours
+                sys.excepthook = _ErrorHook()
             atexit.register(self._close_at_exit)
         except BaseException:  # as above
             self.close()
             raise
-
-    def _take_over(self, script: ObservedScript | WatchedScript) -> None:
-        """Close the monitors that watch one of the script's optimizers: a notebook's cell was run again."""
-        close_monitors_of([script.optimizer, *(pair.optimizer for pair in script.others)])
-        _OPEN.add(self)
-
-    def _watches(self, optimizers: Iterable[Optimizer]) -> bool:
-        if self._run is None or os.getpid() != self._pid:
-            return False
-        own = [watcher.optimizer for watcher in self._run.loop.script_optimizers]
-        return any(optimizer is other for optimizer in optimizers for other in own)
-
-    def _replaced(self) -> None:
-        """Another monitor watches the same optimizer now."""
-        if self._run is not None:
-            self._run.note("info", "another monitor watches this optimizer now: this run ends here")
-        self.close()
 
     @property
     def loop(self) -> ObservedLoop | None:
@@ -272,10 +254,6 @@ class Monitor:
     ) -> None:
         self._close(error)
 
-    def _take_error(self, error: BaseException) -> None:
-        """The script dies of ``error``: tell the run at exit."""
-        self._error = error
-
     def _close_at_exit(self) -> None:
         self._close(self._error, at_exit=True)
 
@@ -284,7 +262,9 @@ class Monitor:
         if run is None or os.getpid() != self._pid:
             return
         atexit.unregister(self._close_at_exit)
-        take_no_errors(self._take_error)
+        # A hook that somebody else has put in front of ours stays there, and ours behind it passes errors on.
+        while not any(monitor._run for monitor in _OPEN) and isinstance(sys.excepthook, _ErrorHook):
+            sys.excepthook = sys.excepthook.before
         try:
             run.close(error, at_exit=at_exit)
         except Exception as fault:
@@ -294,11 +274,15 @@ class Monitor:
 
 
 def close_monitors_of(optimizers: Iterable[Optimizer]) -> None:
-    """Close the monitors that watch one of ``optimizers``, since another one will."""
-    optimizers = list(optimizers)
+    """Close the monitors of this process that watch one of ``optimizers``, since another one will."""
+    ids = {id(optimizer) for optimizer in optimizers}
     for monitor in list(_OPEN):
-        if monitor._watches(optimizers):
-            monitor._replaced()
+        run = monitor._run
+        if run is None or os.getpid() != monitor._pid:
+            continue
+        if any(id(watcher.optimizer) in ids for watcher in run.loop.script_optimizers):
+            run.note("info", "another monitor watches this optimizer now: this run ends here")
+            monitor.close()
 
 
 def samples_of(batch: object) -> int:
@@ -334,7 +318,7 @@ def _one_number(name: str, value: Tensor | float) -> Tensor:
 
 
 class _ErrorHook:
-    """Tells all of ``_takers``, and then whoever was to be told before."""
+    """Keeps the error that ends the script for the runs, which are closed at exit, and passes it on."""
 
     def __init__(self) -> None:
         self.before = sys.excepthook
@@ -343,24 +327,6 @@ class _ErrorHook:
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None, /
     ) -> None:
         if not hasattr(sys, "ps1"):  # an interactive session goes on
-            for take in _takers:
-                take(error)
+            for monitor in _OPEN:
+                monitor._error = error
         self.before(kind, error, trace)
-
-
-def take_errors(take: TakeError) -> None:
-    """Call ``take`` with the error that ends the script; the terminal is told as ever."""
-    if not isinstance(sys.excepthook, _ErrorHook):  # nobody's yet, or somebody else's in front of ours
-        sys.excepthook = _ErrorHook()
-    _takers.append(take)
-
-
-def take_no_errors(take: TakeError) -> None:
-    """Call it no more; after the last one, ``sys.excepthook`` is what it was without us.
-
-    A hook that somebody else has put in front of ours stays there, and ours behind it only passes errors on.
-    """
-    if take in _takers:
-        _takers.remove(take)
-    while not _takers and isinstance(sys.excepthook, _ErrorHook):
-        sys.excepthook = sys.excepthook.before

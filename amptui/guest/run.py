@@ -204,10 +204,8 @@ class GuestRun(ScriptRun):
         run_dir = RunDir(Path(path)) if path else create_run_dir(None, self._name)
         request = {"script": masked(sys.argv), "max_restarts": self.processes.max_restarts}
         self._recording = recording = Recording(run_dir, request=request, goes_on=goes_on, webhook=_webhook())
-        self._emit: Emit = self._emit_counting_on if goes_on else recording.emit
-
-    def _emit_counting_on(self, record: Record) -> None:
-        self._recording.emit(_later(record, self._steps_before))
+        emit = recording.emit
+        self._emit: Emit = (lambda record: emit(_later(record, self._steps_before))) if goes_on else emit
 
     def _serve(self, *, skip_output: bool) -> None:
         """Begin to write, to measure the device, to serve screens, and to meet the other ranks."""

@@ -9,8 +9,7 @@ from torch import nn
 from torch._C._distributed_c10d import HashStore
 
 from amptui.engine.readback import HostReadback
-from amptui.guest.loop.named_optimizers import NamedOptimizer
-from amptui.guest.loop.script import ObservedScript
+from amptui.guest.loop.script import NamedOptimizer, ObservedScript
 from amptui.guest.processes import OneOfRanks
 from amptui.guest.run_records import own_script_name
 from amptui.ranks.agreement.board import Board

@@ -94,7 +94,10 @@ class PrecisionReader:
         self._looks = max(0, self._looks - 1)
         dtype, is_complete, is_opaque = self._search(backward.tensors)
         if dtype is None and is_complete:
-            dtype = self._guess(kind, is_active=is_active, is_opaque=is_opaque)
+            # The graph shows no product: it has none, or a function of somebody's own may hide them.
+            dtype = torch.get_autocast_dtype(kind) if is_active else self._entered.get(kind)
+            if dtype not in LOW_DTYPES:
+                dtype = None if is_opaque else torch.float32
         self._entered.clear()
         is_lower = is_active and torch.get_autocast_dtype(kind) in LOW_DTYPES
         lower = is_lower or self._lower_looks > 0
@@ -117,14 +120,6 @@ class PrecisionReader:
                 break
         return None
 
-    def _guess(self, kind: str, *, is_active: bool, is_opaque: bool) -> torch.dtype | None:
-        """Of a graph that shows no product: it has none, or a function of somebody's own may hide them."""
-        if is_active:
-            dtype: torch.dtype | None = torch.get_autocast_dtype(kind)
-        else:
-            dtype = self._entered.get(kind)
-        return dtype if dtype in LOW_DTYPES else None if is_opaque else torch.float32
-
     def _search(self, tensors: Sequence[Tensor]) -> tuple[torch.dtype | None, bool, bool]:
         """The lower dtype of any product, else float32 if there are products.
 
@@ -142,7 +137,9 @@ class PrecisionReader:
             visited.add(node)
             kind = kinds.get(type(node))
             if kind is None:
-                kind = kinds[type(node)] = _kind_of(node)
+                is_product = node.name().rpartition("::")[2].startswith(_PRODUCTS)
+                kind = _PRODUCT if is_product else _PLAIN
+                kind = kinds[type(node)] = _OPAQUE if isinstance(node, BackwardCFunction) else kind
             if kind != _PLAIN:
                 dtype = _dtype_of(node, kind)
                 if dtype in LOW_DTYPES:
@@ -152,12 +149,6 @@ class PrecisionReader:
             waiting += [child for child, _ in node.next_functions if child is not None]
         is_complete = not waiting
         return (torch.float32 if has_product and is_complete else None), is_complete, is_opaque
-
-
-def _kind_of(node: Any) -> int:
-    if isinstance(node, BackwardCFunction):
-        return _OPAQUE
-    return _PRODUCT if node.name().rpartition("::")[2].startswith(_PRODUCTS) else _PLAIN
 
 
 def _dtype_of(node: Any, kind: int) -> torch.dtype | None:

@@ -42,7 +42,7 @@ from amptui.records.run import Phase, PhaseChanged, PrecisionChanged, Record
 from amptui.records.steps import Steps
 
 if TYPE_CHECKING:
-    from amptui.guest.loop.named_optimizers import NamedOptimizer
+    from amptui.guest.loop.script import NamedOptimizer
 
 _MAX_MEASURED_OPTIMIZERS = 8
 """A loop that makes a new optimizer all the time (for an inner loop) gets no gradient norms after so many."""

@@ -47,13 +47,6 @@ class _Pass:
         return self
 
 
-def _computed_words(precision: str, computed_precision: str, weights_word: str) -> str:
-    """What steps ran in that were to run in ``precision``: FP8 is more than its layers."""
-    if computed_precision == FLOAT8_LAYERS and precision in FP8_PRECISIONS and weights_word:
-        return f"{FLOAT8_LAYERS} and {weights_word}"
-    return computed_precision
-
-
 def _hint(precision: str, computed_precision: str, weights_word: str) -> str:
     """What to do about steps that were not computed in the chosen precision."""
     if computed_precision in WEIGHTS_WORDS.values() or (weights_word and precision in FP8_PRECISIONS):
@@ -190,7 +183,7 @@ class SwitchedOptimizer(ObservedOptimizer):
         finally:
             self._in_attempt = False
         if self._look_is_due():
-            self._look_unless_failed()
+            self._look()
         return losses[-1]
 
     @harmless
@@ -283,9 +276,6 @@ class SwitchedOptimizer(ObservedOptimizer):
         return due and not (self._in_attempt or self._script.ends_steps)
 
     @harmless
-    def _look_unless_failed(self) -> None:
-        self._look()
-
     def _look(self) -> None:
         """Deliver the numbers that have arrived, and handle the requests."""
         boundary = self._boundary
@@ -359,7 +349,9 @@ class SwitchedOptimizer(ObservedOptimizer):
             return
         self._noted_precision = precision
         weights_word = self.account.weights_word
-        words = _computed_words(precision, computed_precision, weights_word)
+        words = computed_precision
+        if words == FLOAT8_LAYERS and precision in FP8_PRECISIONS and weights_word:
+            words = f"{FLOAT8_LAYERS} and {weights_word}"  # FP8 is more than its layers
         hint = _hint(precision, computed_precision, weights_word)
         self._note("warning", f"steps in {precision} were computed in {words}: {hint}")
         self._switch.cannot_compare(f"steps in {precision} compute in {words}")
