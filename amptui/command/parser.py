@@ -301,7 +301,7 @@ def training_fields(options: argparse.Namespace) -> dict[str, Any]:
     values["settings"] = _settings(options.set) or None
     values["data_dir"] = options.data_dir and options.data_dir.absolute()
     given = {name: value for name, value in values.items() if value is not None}
-    return given | {"compile_mode": None} if options.compile == "off" else given
+    return given | {"compile_mode": None} if given.get("compile_mode") == "off" else given
 
 
 def _settings(pairs: list[str]) -> dict[str, str]:
