@@ -124,7 +124,12 @@ class Frame:
             optimizer_lines=optimizer_line.wanted_height(view),
             has_scale=view.scaler.scale is not None,
         )
-        canvas.put(self._backdrop(layout, canvas))
+        # Boxes and titles, kept from frame to frame: they take a third of its time.
+        if self._last_backdrop is None or self._last_backdrop[0] != (layout, canvas.ascii_only):
+            backdrop = Canvas(canvas.width, canvas.height, ascii_only=canvas.ascii_only)
+            draw_backdrop(backdrop, layout)
+            self._last_backdrop = (layout, canvas.ascii_only), backdrop
+        canvas.put(self._last_backdrop[1])
         for place in layout:
             part = canvas.part(place.rect)
             if not place.framed:
@@ -144,14 +149,6 @@ class Frame:
             lines = footer.NOTICE_LINES
             above = canvas.rows(canvas.height - 1 - lines, lines)
             footer.draw_notice(above, screen, framed=layout[-2].framed)
-
-    def _backdrop(self, layout: Layout, canvas: Canvas) -> Canvas:
-        """The boxes and titles of ``layout``, kept from frame to frame: they take a third of its time."""
-        if self._last_backdrop is None or self._last_backdrop[0] != (layout, canvas.ascii_only):
-            backdrop = Canvas(canvas.width, canvas.height, ascii_only=canvas.ascii_only)
-            draw_backdrop(backdrop, layout)
-            self._last_backdrop = (layout, canvas.ascii_only), backdrop
-        return self._last_backdrop[1]
 
 
 def _draw_headline(canvas: Canvas, title: str, headline: list[Phrase]) -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeAlias
 
 from amptui.tui.canvas import Canvas, Rect
@@ -99,15 +98,13 @@ def _middle(width: int, height: int, body: Rect, rank_lines: int, *, has_scale: 
         if width >= least_width and height >= least_height
     )
     least_body, lay_out = next(fitting, (body.height, _lines))
-    lay_out = partial(lay_out, has_scale=has_scale)
-    return _with_ranks(lay_out, body, least_body, rank_lines) if rank_lines else lay_out(body)
-
-
-def _with_ranks(lay_out: Callable[[Rect], Layout], body: Rect, least_body: int, rank_lines: int) -> Layout:
-    """The ranks above the events, framed if ``least_body`` stays for all others; else in one line."""
+    if not rank_lines:
+        return lay_out(body, has_scale=has_scale)
+    # The ranks above the events, framed if ``least_body`` stays for all others; else in one line.
     room = min(rank_lines, body.height - least_body)
     lines = room if room >= _MIN_RANK_LINES else 1
-    *others, events = lay_out(Rect(body.x, body.y, body.width, body.height - lines))
+    above = Rect(body.x, body.y, body.width, body.height - lines)
+    *others, events = lay_out(above, has_scale=has_scale)
     top = events.rect.y
     ranks = Place("ranks", Rect(body.x, top, body.width, lines), framed=lines > 1)
     below = Rect(body.x, top + lines, body.width, events.rect.height)
@@ -141,22 +138,20 @@ def _wide(body: Rect, *, has_scale: bool) -> Layout:
     right = _between(_TWO_COLUMNS, round(0.32 * body.width), 56)
     scale = {"scale": _between(30, round(0.28 * body.width), 52)} if has_scale else {}
     upper, lower, last = _rows(body, top, middle, foot)
-    loss, beside = _columns(upper, loss=body.width - right, comparison=right)
+    loss, comparison = _columns(upper, loss=body.width - right, comparison=right)
+    beside = [comparison]
+    # The answer below the comparison, where that leaves room for the table and what it means.
+    lines = min(_MAX_ANSWER_LINES, top - _COMPARISON_LINES)
+    if lines >= _MIN_ANSWER_LINES:
+        rows = _rows(comparison.rect, top - lines, lines)
+        names = ("comparison", "answer")
+        beside = [Place(name, row, framed=True) for name, row in zip(names, rows, strict=True)]
     return (
         loss,
-        *_with_answer(beside),
+        *beside,
         *_columns(lower, throughput=body.width - right - sum(scale.values()), **scale, memory=right),
         Place("events", last, framed=True),
     )
-
-
-def _with_answer(comparison: Place) -> Layout:
-    """The answer below the comparison, where that leaves room for the table and what it means."""
-    lines = min(_MAX_ANSWER_LINES, comparison.rect.height - _COMPARISON_LINES)
-    if lines < _MIN_ANSWER_LINES:
-        return (comparison,)
-    above, below = _rows(comparison.rect, comparison.rect.height - lines, lines)
-    return Place("comparison", above, framed=True), Place("answer", below, framed=True)
 
 
 def _tall(body: Rect, *, has_scale: bool) -> Layout:

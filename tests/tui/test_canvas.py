@@ -1,17 +1,21 @@
-"""Text and fills on a canvas, and the changes between two frames."""
+"""Text and fills on a canvas, and what a terminal shows of them, frame after frame."""
 
 import unicodedata
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
 
+import pyte
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
+from textual.app import App, ComposeResult
 
-from amptui.tui.canvas import Canvas, Rect
+from amptui.tui.canvas import Canvas, Rect, Span
+from amptui.tui.canvas_app import Dashboard
+from amptui.tui.painter import Painter
 from amptui.tui.style import BOLD, Style
+from tests.tui.watching import awaited
 
 ODD_CHARACTERS = "a é漢字👍🏽🇫🇷⣿×─…\x1b\x00\n\u0301\u200b\u200d\ufe0f\u0903\u1100\u1161\u202e\x9b\u3164\ud83d"
 texts = st.text(max_size=12) | st.text(ODD_CHARACTERS, max_size=12) | st.text("ab ", max_size=12)
@@ -94,21 +98,84 @@ def test_untrusted_text_keeps_its_columns_and_controls_nothing(text: str, shown:
     assert canvas.lines()[0].rstrip() == shown
 
 
-@given(st.integers(0, 18), drawings, drawings, st.integers(0, 8))
-def test_the_changes_make_the_new_frame_of_the_previous_one(
-    width: int, before: list[Drawing], after: list[Drawing], join_within: int
+# --------------------------------------------------------------------------- what a terminal shows
+
+WIDTH, HEIGHT = 24, 4
+COLOURS = {
+    Style.TEXT: ("default", False),
+    Style.DIM: ("brightblack", False),
+    Style.STRONG: ("default", True),
+    Style.FP32: ("brightcyan", False),
+    Style.FP16: ("brown", False),
+    Style.ERROR: ("brightred", False),
+    Style.ERROR | BOLD: ("brightred", True),
+    Style.FP16 | BOLD: ("brown", True),
+}
+writings = st.lists(
+    st.tuples(
+        st.integers(0, WIDTH),
+        st.integers(0, HEIGHT - 1),
+        st.text(st.sampled_from("ab 1⣿▔日"), max_size=12),
+        st.sampled_from(list(COLOURS)),
+    ),
+    max_size=8,
+)
+
+
+def written(some: list[tuple[int, int, str, int]]) -> Canvas:
+    canvas = Canvas(WIDTH, HEIGHT)
+    for x, y, text, style in some:
+        canvas.text(x, y, text, style)
+    return canvas
+
+
+@given(writings, writings)
+def test_the_terminal_shows_the_canvas_frame_after_frame(
+    first: list[tuple[int, int, str, int]], second: list[tuple[int, int, str, int]]
 ) -> None:
-    previous, canvas = drawn(width, 3, before), drawn(width, 3, before + after)
-    shown = drawn(width, 3, before)
-    spans = canvas.changes_since(previous, join_within=join_within)
-    assert spans == sorted(spans, key=lambda span: (span.y, span.start))
-    for one, next_one in pairwise(spans):
-        assert one.y != next_one.y or next_one.start - one.stop > join_within
-    for span in spans:
-        assert 0 <= span.start < span.stop <= width
-        text = canvas.line_text(span.y, span.start, span.stop)
-        assert cell_len(text) == span.stop - span.start
-        shown.text(span.start, span.y, text)
-        shown.styles[span.y, span.start : span.stop] = canvas.styles[span.y, span.start : span.stop]
-    assert shown.lines() == canvas.lines()
-    assert ((shown.styles == canvas.styles) | (canvas.chars == ord(" "))).all()
+    screen = pyte.Screen(WIDTH, HEIGHT)
+    stream = pyte.Stream(screen)
+    painter, shown = Painter(), Canvas(WIDTH, HEIGHT)
+    for canvas in (written(first), written(first + second), written(second)):
+        stream.feed(painter.paint(canvas, canvas.changes_since(shown)))
+        shown = canvas
+        assert [line.rstrip() for line in screen.display] == [line.rstrip() for line in canvas.lines()]
+        for y in range(HEIGHT):
+            for x in range(WIDTH):
+                cell = screen.buffer[y][x]
+                if cell.data not in ("", " "):
+                    assert (cell.fg, cell.bold) == COLOURS[int(canvas.styles[y, x])]
+        assert screen.cursor.attrs.fg == "default"
+        assert not screen.cursor.attrs.bold
+
+
+def test_without_colour_only_bold_is_left() -> None:
+    canvas = Canvas(9, 1)
+    canvas.text(0, 0, "abc", Style.ERROR)
+    canvas.text(3, 0, "def", Style.ERROR | BOLD)
+    assert Painter(no_color=True).paint(canvas, [Span(0, 0, 6)]) == "\x1b[1;1Habc\x1b[1mdef\x1b[m"
+
+
+class Host(App[None]):
+    """An app with nothing but the dashboard, which shows a line."""
+
+    def __init__(self) -> None:
+        super().__init__(ansi_color=True)
+        self.shown = ""
+        self.dashboard = Dashboard(self.paint, lambda _data: None, ascii_only=False, no_color=False)
+
+    def paint(self, canvas: Canvas) -> None:
+        canvas.text(0, 0, self.shown)
+
+    def compose(self) -> ComposeResult:
+        yield self.dashboard
+
+
+@awaited
+async def test_what_textual_draws_again_by_itself_is_the_newest_frame() -> None:
+    app = Host()
+    async with app.run_test(size=(40, 5)) as pilot:
+        for app.shown in ("step 1", "step 2"):
+            app.dashboard.repaint()
+            await pilot.pause()
+            assert app.shown.replace(" ", "&#160;") in app.export_screenshot()

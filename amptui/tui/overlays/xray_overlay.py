@@ -400,17 +400,16 @@ def draw_operators(canvas: Canvas, operators: Sequence[OperatorCount], top: int)
     title = f"{units.counted(len(table), 'operator')}, most frequent first"
     longest = max([text_width(title), *(text_width(name) for name, _ in table)])
     name_width = max(0, min(longest, canvas.width - len(dtypes) * (width + GAP)))
-    head = title if text_width(title) <= name_width else "operators"
-    canvas.text(0, 0, head, Style.STRONG, width=name_width)
+    title = title if text_width(title) <= name_width else "operators"
+    canvas.text(0, 0, title, Style.STRONG, width=name_width)
     shown = table[top : top + canvas.height - 1]
     for y, (name, _) in enumerate(shown, 1):
         canvas.text(0, y, end_of(name, name_width), width=name_width)
     for x, dtype in enumerate(dtypes):
-        words = [title := dtype_word(dtype)]
-        for _, counts in shown:
-            count = counts[dtype]
-            words.append(Word(f"{count:,}", title.style) if count else Word("·", Style.DIM))
-        for y, word in enumerate(words):
+        head = dtype_word(dtype)
+        numbers = [counts[dtype] for _, counts in shown]
+        cells = [Word(f"{number:,}", head.style) if number else Word("·", Style.DIM) for number in numbers]
+        for y, word in enumerate([head, *cells]):
             at = name_width + GAP + x * (width + GAP)
             canvas.text(at, y, word.text, word.style, width=width, align="right")
 

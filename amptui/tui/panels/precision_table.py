@@ -209,7 +209,7 @@ def _verdict_lines(view: SessionView, screen: ScreenState, width: int, spare_lin
     lines += wrapped_phrases(hint, Style.DIM, width, lines=room - len(lines))
     for text in speed.explanations(view, screen.accepts):
         lines += wrapped_phrases(text, Style.TEXT, width, lines=room - len(lines))
-    return lines + _loss_lines(view, width, room - len(lines)) + notes
+    return lines + notes
 
 
 def _gain_lines(view: SessionView, screen: ScreenState, width: int) -> list[Line]:
@@ -219,14 +219,6 @@ def _gain_lines(view: SessionView, screen: ScreenState, width: int) -> list[Line
     if comparison.speedup is None:
         words.append(Word(speed.why_no_ratio(comparison, screen.accepts), Style.DIM))
     return [line for word in words for line in wrapped_phrases(word.text, word.style, width, lines=3)]
-
-
-def _loss_lines(view: SessionView, width: int, room: int) -> list[Line]:
-    """The losses after as many steps in the longest form that has room: none is cut."""
-    if view.comparison.speedup is None and view.comparison.missing != "emulated":
-        return []
-    forms = (wrapped_phrases(text, Style.DIM, width, lines=room + 1) for text in speed.unfair_losses(view))
-    return next((lines for lines in forms if len(lines) <= room), [])
 
 
 def _draw_table(canvas: Canvas, columns: list[PrecisionStats], lines: int) -> int:

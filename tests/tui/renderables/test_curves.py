@@ -1,0 +1,229 @@
+"""Curves: what is sampled of any series, in which steps and columns, on limits that seldom change."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amptui.base import units
+from amptui.telemetry.axis import Axis, Kind
+from amptui.telemetry.history import RateTrack
+from amptui.telemetry.view import PrecisionSwitch, Series
+from amptui.tui.canvas import Canvas
+from amptui.tui.renderables.columns import columns_above_zero, nonfinite_columns, sample, shown_range
+from amptui.tui.renderables.plot import CurvePlot, YLimits
+from amptui.tui.renderables.step_window import Window, stretches, visible_window
+from tests.tui.renderables.tracks import any_series, any_switches, series_of, windows_near
+
+widths = st.integers(1, 50)
+
+
+def whole(series: Series) -> Window:
+    return Window(series.first_step, series.last_step)
+
+
+@given(any_series(), widths, st.data())
+def test_any_series_can_be_sampled_in_any_window(series: Series, width: int, data: st.DataObject) -> None:
+    columns = sample(series, data.draw(windows_near(series)), width)
+    for values in (columns.low, columns.high, columns.mean):
+        assert values.shape == (width,)
+        assert not np.isinf(values).any()
+    finite = np.isfinite(columns.mean)
+    hair = 1e-9 * np.maximum(np.abs(columns.low), np.abs(columns.high))[finite]
+    assert (columns.low[finite] - hair <= columns.mean[finite]).all()
+    assert (columns.mean[finite] <= columns.high[finite] + hair).all()
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=200), widths, st.sampled_from([2, 16, 256]))
+def test_no_extreme_of_a_run_is_lost(values: list[float], width: int, buckets: int) -> None:
+    series = series_of(values, buckets=buckets, recent=1)
+    columns = sample(series, whole(series), width)
+    assert np.nanmin(columns.low) == min(values)
+    assert np.nanmax(columns.high) == max(values)
+
+
+def test_nonfinite_and_unmeasured_values_differ() -> None:
+    series = series_of([1.0, None, float("nan"), 2.0, float("-inf"), 3.0])
+    columns = sample(series, whole(series), 6)
+    assert columns.nonfinite.tolist() == [False, False, True, False, True, False]
+    assert np.isnan(columns.mean).tolist() == [False, True, True, False, True, False]
+    assert nonfinite_columns(series, whole(series), 3).tolist() == [False, True, True]
+
+
+@given(any_series(), widths, st.data())
+def test_marks_are_the_sampled_ones(series: Series, width: int, data: st.DataObject) -> None:
+    window = data.draw(windows_near(series))
+    columns = sample(series, window, width)
+    for marks, marked in (
+        (nonfinite_columns(series, window, width), columns.nonfinite),
+        (columns_above_zero(series, window, width), columns.high > 0),
+    ):
+        assert marks.tolist() == marked.tolist()
+
+
+@given(
+    st.data(),
+    st.integers(0, 40),
+    st.integers(0, 9),
+    st.sampled_from(["linear", "log10", "log2"]),
+    st.booleans(),
+    st.booleans(),
+    any_series(),
+)
+def test_any_series_in_any_window_on_any_canvas_can_be_drawn(
+    data: st.DataObject, width: int, height: int, kind: Kind, band: bool, ascii_only: bool, series: Series
+) -> None:
+    plot = CurvePlot(units.loss, band=band)
+    for _ in range(2):
+        canvas = Canvas(width, height, ascii_only=ascii_only)
+        window, switches = data.draw(windows_near(series)), data.draw(any_switches(series))
+        plot.draw(canvas, series, window=window, switches=switches, kind=kind)
+        for line in canvas.lines():
+            assert len(line) == width
+            assert line.isascii() or not ascii_only
+
+
+def test_limits_stay_while_they_fit_and_follow_when_they_do_not() -> None:
+    limits = YLimits()
+    assert limits.axis(0.05, 2.3) == Axis(0, 2.5)
+    assert limits.axis(0.05, 2.4) == Axis(0, 2.5)
+    assert limits.axis(0.05, 1.3) == Axis(0, 2.5), "more than half of the height is used"
+    assert limits.axis(0.05, 2.6) == Axis(0, 3), "a value fell outside"
+    assert limits.axis(0.05, 2.4) == Axis(0, 3), "no return for a little"
+    assert limits.axis(0.05, 0.9) == Axis(0, 1), "less than half of the height was used"
+    assert limits.axis(0.05, 0.9, "log10") == Axis(0.05, 1, "log10"), "another kind of axis"
+
+
+# ------------------------------------------------------------------------------------------- rates
+
+Step = tuple[int, float] | None
+"""Samples and seconds; None for a step that was skipped or not timed."""
+
+STEPS = st.lists(
+    st.none() | st.tuples(st.integers(1, 4096), st.floats(1e-5, 100.0)), min_size=1, max_size=400
+)
+
+
+def rates(steps: Sequence[Step], *, buckets: int = 2048, recent: int = 2048) -> Series:
+    track = RateTrack.empty(buckets, recent)
+    for start in range(0, len(steps), 7):
+        batch = steps[start : start + 7]
+        track.extend(
+            [None if timed_step is None else timed_step[0] / timed_step[1] for timed_step in batch],
+            [1 if timed_step is None else timed_step[0] for timed_step in batch],
+            [0.5 if timed_step is None else timed_step[1] for timed_step in batch],
+        )
+    return track.snapshot()
+
+
+def shown_steps(series: Series, window: Window, steps: Sequence[Step]) -> list[tuple[int, float]]:
+    """The steps whose values a plot of ``window`` shows: single ones, or those of whole buckets."""
+    first_recent = series.last_step - len(series.recent) + 1
+    begin, end = window.first_step - 1, window.last_step
+    if max(window.first_step, 1) < first_recent:
+        size = series.bucket_steps
+        begin, end = begin // size * size, -(-end // size) * size
+    return [timed_step for timed_step in steps[begin:end] if timed_step is not None]
+
+
+@given(STEPS, st.integers(0, 8), st.integers(1, 120))
+def test_the_columns_times_their_seconds_are_the_samples_at_any_zoom(
+    steps: list[Step], zoom: int, columns: int
+) -> None:
+    series = rates(steps, buckets=16, recent=24)
+    window = visible_window(series, zoom)
+    result = sample(series, window, columns)
+    shown = shown_steps(series, window, steps)
+    assert result.weights is not None
+    assert result.weights.sum() == pytest.approx(sum(seconds for _, seconds in shown))
+    assert np.nansum(result.mean * result.weights) == pytest.approx(sum(count for count, _ in shown))
+
+
+@pytest.mark.parametrize("count", [5, 60, 500])
+@pytest.mark.parametrize("outlier", [(256, 1e-6), (256, 30.0)], ids=["fast", "slow"])
+def test_one_step_does_not_flatten_the_curve(count: int, outlier: tuple[int, float]) -> None:
+    steps: list[Step] = [(256, 0.006 + 0.0001 * (n % 3)) for n in range(count)]
+    steps[count // 2] = outlier
+    series = rates(steps)
+    window = visible_window(series, 0)
+    low, high = shown_range(sample(series, window, 100), "linear", with_outliers=False)
+    usual = 256 / 0.0061
+    assert high <= 2.1 * usual
+    assert low >= (0.4 * usual if count >= 60 else 0)
+    canvas = Canvas(100, 12)
+    CurvePlot(units.short_count).draw(canvas, series, window=window, switches=())
+    assert ("↑" in "".join(canvas.lines())) == (outlier[1] < 1)
+
+
+def test_a_switch_to_a_faster_precision_is_shown_whole() -> None:
+    steps: list[Step] = [*[(256, 0.010)] * 300, *[(256, 0.002)] * 40]
+    series = rates(steps)
+    low, high = shown_range(sample(series, Window(1, 340), 100), "linear", with_outliers=False)
+    assert low <= 25_600
+    assert high >= 128_000
+
+
+# ----------------------------------------------------------------------------------------- windows
+
+
+def run_of(first_step: int, count: int) -> Series:
+    """A run of so many steps; what was measured in them does not matter to a window."""
+    nothing, flags = np.empty(0), np.empty(0, np.bool_)
+    return Series(first_step, count, 1, nothing, nothing, nothing, np.empty(0, np.int64), nothing, flags)
+
+
+runs = st.builds(run_of, st.integers(0, 10**9), st.integers(1, 200) | st.integers(1, 10**9))
+windows = st.builds(
+    lambda first, steps: Window(first, first + steps - 1),
+    st.integers(0, 10**12),
+    st.integers(1, 300) | st.integers(1, 10**9),
+)
+columns = st.integers(1, 300)
+
+
+@given(runs, st.integers(0, 40), st.just(0) | st.integers(0, 10**6))
+def test_a_window_contains_the_newest_step_and_at_most_half_of_it_is_free(
+    series: Series, zoom: int, ahead: int
+) -> None:
+    window = visible_window(series, zoom, ahead=ahead)
+    free = window.last_step - series.last_step
+    assert window.first_step <= series.last_step <= window.last_step
+    assert window.steps >= 32
+    if window.steps > 32:
+        assert free < max(ahead, window.steps / 16 + 1)
+        assert free <= window.steps / 2
+
+
+@given(windows, columns, st.data())
+def test_later_steps_are_never_further_left(window: Window, width: int, data: st.DataObject) -> None:
+    steps = sorted(data.draw(st.lists(st.integers(window.first_step - 9, window.last_step + 9), min_size=1)))
+    places = [window.column_of(step, width) for step in steps]
+    assert places == sorted(places)
+    assert 0 <= places[0] <= places[-1] < width
+    assert window.columns_of(np.array(steps, np.int64), width).tolist() == places
+
+
+@given(windows, columns, st.data())
+def test_stretches_cover_every_column_once_with_the_precision_of_its_last_step(
+    window: Window, width: int, data: st.DataObject
+) -> None:
+    steps = st.integers(window.first_step - 9, window.last_step + 9)
+    starts = sorted(data.draw(st.sets(steps, max_size=9)))
+    switches = tuple(
+        PrecisionSwitch(step, data.draw(st.sampled_from(["fp32", "fp16", "bf16"]))) for step in starts
+    )
+    parts = stretches(window, switches, width)
+    assert parts[0].start == 0
+    assert parts[-1].stop == width
+    assert all(one.stop == next_one.start for one, next_one in pairwise(parts))
+    for part in parts:
+        for column in range(part.start, part.stop):
+            ran = [
+                switch.precision
+                for switch in switches
+                if switch.step <= window.last_step and window.column_of(switch.step, width) <= column
+            ]
+            assert part.precision == (ran[-1] if ran else None)
