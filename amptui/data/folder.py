@@ -1,15 +1,12 @@
-"""Images in one folder per class, as in torchvision's ImageFolder, or random images instead."""
+"""Images in one folder per class, by torchvision's ImageFolder, or random images instead."""
 
-import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
-from torchvision.datasets.folder import IMG_EXTENSIONS
+from torch.utils.data import DataLoader
+from torchvision.datasets.folder import IMG_EXTENSIONS, ImageFolder
 from torchvision.transforms import v2
 
 from amptui.base.errors import DataError
@@ -68,90 +65,57 @@ def random_images(request: DataRequest, wanted: ImageBatches) -> Data:
     return Data("random images", False, Arrays(images, labels))
 
 
-class FolderImages(Dataset[tuple[Tensor, int]]):
-    """Image files and their class indices, read on demand."""
+class FolderImages(ImageFolder):  # type: ignore[misc]  # torchvision has no types
+    """torchvision's, with one line for what cannot be used; ``indices`` number the classes, if given."""
 
-    def __init__(self, samples: list[tuple[str, int]], transform: Callable[[Image.Image], Tensor]) -> None:
-        self.samples = samples
-        self.transform = transform
+    def __init__(
+        self, folder: Path, transform: v2.Compose, request: DataRequest, indices: dict[str, int] | None = None
+    ) -> None:
+        def is_image(path: str) -> bool:
+            request.raise_if_stopping()
+            return path.lower().endswith(IMG_EXTENSIONS)
 
-    def __len__(self) -> int:
-        return len(self.samples)
+        self._indices = indices
+        request.report(Progress(f"listing the images in {folder}"))
+        super().__init__(str(folder), transform, is_valid_file=is_image, allow_empty=True)
+        if not self.samples:
+            raise DataError(f"{folder} has no images", hint=LAYOUT_HINT)
+
+    def find_classes(self, directory: str | Path) -> tuple[list[str], dict[str, int]]:
+        try:
+            classes, indices = super().find_classes(directory)
+        except FileNotFoundError:
+            problem = "has no class folders" if Path(directory).is_dir() else "does not exist"
+            raise DataError(f"{directory} {problem}", hint=LAYOUT_HINT) from None
+        if unknown := sorted(set(classes) - set(self._indices or classes)):
+            raise DataError(f"{directory}/{unknown[0]} is a class that is not in train", hint=LAYOUT_HINT)
+        return classes, self._indices or indices
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        path, label = self.samples[index]
         try:
-            with Image.open(path) as image:
-                return self.transform(image.convert("RGB")), label
+            image, label = super().__getitem__(index)
         except OSError as error:
-            raise DataError(f"cannot read {path} as an image ({error})", hint="delete or move it") from error
+            what = f"cannot read {self.samples[index][0]} as an image ({error})"
+            raise DataError(what, hint="delete or move it") from error
+        return image, label
 
 
 def _from_folder(request: DataRequest, wanted: ImageBatches) -> Data:
-    root = request.data_dir
-    classes = _class_folders(root / "train")
-    if len(classes) > wanted.classes:
-        what = f"{root / 'train'} has {len(classes):,} classes, but the model has {wanted.classes:,}"
-        raise DataError(what, hint=f"use --set classes={len(classes)}")
-    training = FolderImages(_listed(root / "train", classes, request), _training_transform(wanted))
-    return Data(
-        name=root.resolve().name,
-        real=True,
-        train=_loader(training, wanted, request, training=True),
-        validation=_validation(request, wanted, classes),
-    )
-
-
-def _validation(
-    request: DataRequest, wanted: ImageBatches, classes: list[str]
-) -> DataLoader[tuple[Tensor, int]] | None:
-    folder = request.data_dir / "val"
-    if not folder.is_dir():
-        return None
-    if unknown := sorted(set(_class_folders(folder)) - set(classes)):
-        raise DataError(f"{folder / unknown[0]} is a class that is not in train", hint=LAYOUT_HINT)
-    images = FolderImages(_listed(folder, classes, request), _validation_transform(wanted))
-    return _loader(images, wanted, request, training=False)
-
-
-def _class_folders(folder: Path) -> list[str]:
-    """The names of the classes, sorted; their order gives their indices."""
-    classes = sorted(entry.name for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
-    if not classes:
-        problem = "has no class folders" if folder.is_dir() else "does not exist"
-        raise DataError(f"{folder} {problem}", hint=LAYOUT_HINT)
-    return classes
-
-
-def _listed(folder: Path, classes: list[str], request: DataRequest) -> list[tuple[str, int]]:
-    """Every image of ``classes`` with its class index; a class may have subfolders."""
-    samples: list[tuple[str, int]] = []
-    for label, name in enumerate(classes):
-        request.raise_if_stopping()
-        request.report(Progress(f"listing the images in {folder}", len(samples), None, "samples"))
-        paths = (
-            f"{place}/{file}"
-            for place, _folders, files in os.walk(folder / name, followlinks=True)
-            for file in files
-            if file.lower().endswith(IMG_EXTENSIONS)
-        )
-        samples += [(path, label) for path in sorted(paths)]
-    if not samples:
-        raise DataError(f"{folder} has no images", hint=LAYOUT_HINT)
-    return samples
-
-
-# Workers deliver uint8: a quarter of float32's bytes to copy, and the device divides faster.
-def _training_transform(wanted: ImageBatches) -> v2.Compose:
-    """A random crop of the image, flipped half of the time (arXiv:1409.4842, as in torchvision)."""
-    size = wanted.image_size
-    return v2.Compose([v2.RandomResizedCrop(size), v2.RandomHorizontalFlip(), v2.PILToTensor()])
-
-
-def _validation_transform(wanted: ImageBatches) -> v2.Compose:
-    size = wanted.image_size
-    resized = round(size * RESIZED_TO_CROPPED)
-    return v2.Compose([v2.Resize(resized), v2.CenterCrop(size), v2.PILToTensor()])
+    root, size, validation = request.data_dir, wanted.image_size, None
+    # Workers deliver uint8: a quarter of float32's bytes to copy, and the device divides faster. In training
+    # crops are random, and half of the images are flipped (arXiv:1409.4842, as in torchvision).
+    crop = v2.Compose([v2.RandomResizedCrop(size), v2.RandomHorizontalFlip(), v2.PILToTensor()])
+    training = FolderImages(root / "train", crop, request)
+    if len(training.classes) > wanted.classes:
+        what = f"{root / 'train'} has {len(training.classes):,} classes, but the model has {wanted.classes:,}"
+        raise DataError(what, hint=f"use --set classes={len(training.classes)}")
+    if (root / "val").is_dir():
+        resize = v2.Resize(round(size * RESIZED_TO_CROPPED))
+        center = v2.Compose([resize, v2.CenterCrop(size), v2.PILToTensor()])
+        images = FolderImages(root / "val", center, request, training.class_to_idx)
+        validation = _loader(images, wanted, request, training=False)
+    train = _loader(training, wanted, request, training=True)
+    return Data(name=root.resolve().name, real=True, train=train, validation=validation)
 
 
 def _loader(

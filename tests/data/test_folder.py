@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader
-from torchvision.datasets import ImageFolder
 
 from amptui.base.errors import DataError
 from amptui.data.batches import open_batches
@@ -59,15 +57,6 @@ def test_images_come_as_bytes_with_their_class(watch: Watch, folder: Path) -> No
         assert images.shape == (4, 3, 32, 32)
         pure = torch.tensor(list(COLOURS.values()), dtype=torch.uint8)[labels]
         assert torch.equal(images, pure[:, :, None, None].expand_as(images))
-
-
-def test_files_and_classes_are_those_that_torchvision_finds(watch: Watch, folder: Path) -> None:
-    paint(folder / "train" / "green" / "more" / "within.BMP", COLOURS["green"])
-    (folder / "train" / "green" / "notes.txt").write_text("no image")
-    data = image_folder(watch("real").request, wanted())
-    assert isinstance(data.train, DataLoader)
-    theirs = ImageFolder(str(folder / "train"))
-    assert sorted(data.train.dataset.samples) == sorted(theirs.samples)  # type: ignore[attr-defined]
 
 
 def test_the_seed_alone_decides_the_order_and_workers_read_the_same(watch: Watch, folder: Path) -> None:
