@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
-from torch.nn.functional import linear, mse_loss, relu, softplus
+from torch.nn.functional import linear, mse_loss, relu
 
 import amptui
 
@@ -172,14 +172,6 @@ def a_step_within_the_pass(training: Training) -> Iterator[Row]:
         loss = training.loss(batch)
         loss.backward()
         yield {"loss": loss.item()}
-
-
-def a_gradient_to_begin_with(training: Training) -> Iterator[Row]:
-    for batch in training.batches():
-        loss = training.loss(batch)
-        loss.backward(torch.tensor(1.0))
-        training.optimizer.step()
-        yield {"loss": loss.item(), "loss_form": ""}
 
 
 def gradients_cleared_before_the_step(training: Training) -> Iterator[Row]:
@@ -462,25 +454,6 @@ def passes_within_a_pass(training: Training) -> Iterator[Row]:
 # --------------------------------------------------------------------------------- two optimizers
 
 
-def a_gan(training: Training) -> Iterator[Row]:
-    """Of the critic's loss, a sum, and the generator's, whose pass gives the critic gradients too."""
-    generator = nn.Linear(3, 16)
-    of_generator, critic = torch.optim.Adam(generator.parameters()), training.model
-    for x, _ in training.batches():
-        fake = generator(torch.randn(4, 3))
-        real_loss = softplus(-critic(x)).mean()
-        real_loss.backward()
-        fake_loss = softplus(critic(fake.detach())).mean()
-        fake_loss.backward()
-        training.optimizer.step()
-        yield {"loss": torch.add(real_loss, fake_loss).item(), "loss_form": "sum"}
-        of_generator.zero_grad()
-        loss = softplus(-critic(fake)).mean()
-        loss.backward()
-        of_generator.step()
-        yield {"loss": loss.item(), "loss_form": "", "optimizer": "Linear"}
-
-
 def a_second_optimizer_clips_before_its_first_step(training: Training) -> Iterator[Row]:
     head = nn.Linear(1, 2)
     of_head = torch.optim.SGD(head.parameters(), lr=0.01)
@@ -528,7 +501,6 @@ LOOPS: list[Loop] = [
     an_adversarial_pass_cleared_to_zeros,
     the_second_pass_of_sam,
     several_roots_of_one_pass,
-    a_gradient_to_begin_with,
     gradients_cleared_before_the_step,
     scaled_by_hand,
     divided_and_clipped,
@@ -543,7 +515,6 @@ LOOPS: list[Loop] = [
     as_many_operations_in_either_precision,
     a_function_that_hides_what_it_computes,
     passes_within_a_pass,
-    a_gan,
     a_second_optimizer_clips_before_its_first_step,
     both_forward_passes_before_the_backward_passes,
 ]

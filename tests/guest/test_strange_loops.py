@@ -48,21 +48,6 @@ def test_what_is_shown_is_what_happened(
 # ------------------------------------------------------------------- what is told beside the steps
 
 
-@pytest.mark.parametrize("bad", [(3,), (3, 4), (2, 5)])
-def test_a_guarded_skip_leaves_the_next_loss_alone_and_is_told(bad: tuple[int, ...], runs: Path) -> None:
-    training, truth = Training(), []
-    with training.monitor:
-        for number, (x, y) in enumerate(training.batches(8)):
-            loss = training.loss((x * (torch.nan if number in bad else 1.0), y))
-            loss.backward()
-            if nn.utils.clip_grad_norm_(training.parameters, 1.0).isfinite():
-                training.optimizer.step()
-                truth.append(loss.item())
-    found = records(runs)
-    assert [step.loss for step in of(StepRecord, found)] == pytest.approx(truth)
-    assert [str(record.loss) for record in of(GradientsDropped, found)] == ["nan"] * len(bad)
-
-
 def test_what_is_unscaled_without_a_step_has_no_part_in_the_next_one(runs: Path) -> None:
     training, scaler = Training(), GradScaler("cpu", init_scale=4.0)
     with training.monitor:

@@ -14,9 +14,8 @@ from torch.amp.grad_scaler import GradScaler
 from torch.nn.functional import mse_loss
 from torch.optim import Optimizer
 
-from tests.loops.loop_networks import DTYPES, FEATURES, SAM, TARGETS, Net
 from tests.loops.loop_plans import LoopPlan
-from tests.loops.loop_players import Batch, Player, Unwatched
+from tests.loops.loop_players import DTYPES, FEATURES, SAM, TARGETS, Batch, Net, Player, Unwatched
 from tests.loops.loop_truth import Pass, Truth
 
 Backward = Callable[[Tensor], object]

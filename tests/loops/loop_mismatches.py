@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -34,40 +34,23 @@ EXCUSES = {
 """By form, the reasons for which a loss may be absent that the truth has. In every other form it is there."""
 
 
-@dataclass(frozen=True)
-class Mismatch:
-    """One thing that was recorded otherwise than it was."""
-
-    example: Example
-    what: str
-    player: int
-    step: int
-    truth: object
-    record_value: object
-
-    def __str__(self) -> str:
-        place = f" of player {self.player}, step {self.step}" if self.step else ""
-        return f"{self.what}{place}: {self.truth!r} was recorded as {self.record_value!r} in {self.example!r}"
-
-
 @dataclass
 class Result:
-    """What one example showed."""
+    """What was recorded otherwise than it was in one example."""
 
     example: Example
-    mismatches: list[Mismatch] = field(default_factory=list)
+    mismatches: list[str] = field(default_factory=list)
 
-    def add(self, what: str, truth: object, record_value: object, *, player: int = 0, step: int = 0) -> None:
-        self.mismatches.append(Mismatch(self.example, what, player, step, truth, record_value))
+    def add(self, what: str, truth: object, record_value: object, place: str = "") -> None:
+        self.mismatches.append(
+            f"{what}{place}: {truth!r} was recorded as {record_value!r} in {self.example!r}"
+        )
 
 
-def check(example: Example, *, journals: bool = False) -> Result:
-    """Run an example watched and then not, and compare everything.
-
-    ``journals``: what its run has written to a folder, not only what it was given.
-    """
+def check(example: Example) -> list[str]:
+    """Run an example watched and then not, and compare everything; what was not the same."""
     result, before = Result(example), torch_state()
-    watcher = WATCHERS[example.watching.by](example, journals=journals)
+    watcher = WATCHERS[example.watching.by](example)
     try:
         run = run_plan(example.plan, watcher)
     except Exception as error:  # noqa: BLE001 - what a loop raises because it is watched
@@ -77,78 +60,58 @@ def check(example: Example, *, journals: bool = False) -> Result:
             if str(bare_error) == str(error):
                 reject()  # an older torch cannot run each plan; a law that finds none that runs fails
         result.add("exception", None, f"{type(error).__name__}: {error}")
-        return result
-    left = [name for name, value in torch_state().items() if value != before.get(name)]
-    if left:
+        return result.mismatches
+    if left := [name for name, value in torch_state().items() if value != before.get(name)]:
         result.add("hooks left", None, left)
     bare = run_plan(example.plan, Bare(example, run.begun))
     if objects_state(run) != objects_state(bare):
         result.add("attributes left", objects_state(bare), objects_state(run))
-    if not _same_bits(numbers_of(run), numbers_of(bare)):
+    pairs = zip(numbers_of(run), numbers_of(bare), strict=True)
+    if not all(torch.equal(one.nan_to_num(7.0), other.nan_to_num(7.0)) for one, other in pairs):
         result.add("bits", None, None)
-    first = example.watching.player
-    players = [first, (first + 1) % example.plan.players]
-    for player, monitor in zip(players, watcher.monitor_records, strict=False):
-        for fault in monitor.faults:
-            result.add("fault", None, repr(fault))
-        _compare_steps(result, player, monitor.records, run.truth.steps)
-        _compare_dropped(result, monitor.records, run.truth, example.plan.bad_batches)
-    if not watcher.monitor_records and run.truth.steps:
-        result.add("steps", len(run.truth.steps), 0)
-    return result
+    for fault in watcher.faults:
+        result.add("fault", None, repr(fault))
+    _compare_steps(result, watcher.records, run.truth.steps)
+    _compare_dropped(result, watcher.records, run.truth, example.plan.bad_batches)
+    return result.mismatches
 
 
-def _same_bits(ours: Sequence[torch.Tensor], bare: Sequence[torch.Tensor]) -> bool:
-    pairs = zip(ours, bare, strict=True)
-    return all(torch.equal(one.nan_to_num(7.0), other.nan_to_num(7.0)) for one, other in pairs)
-
-
-def _compare_steps(
-    result: Result, player: int, records: Sequence[Record], true_steps: Sequence[TrueStep]
-) -> None:
-    """Compare the steps of each optimizer: by name, in the order in which the names appear.
-
-    ``player``: the optimizer that was given, if one was.
-    """
-    true = {number: [step for step in true_steps if step.player == number] for number in _order(true_steps)}
+def _compare_steps(result: Result, records: Sequence[Record], true_steps: Sequence[TrueStep]) -> None:
+    """Compare the steps of each optimizer: by name, in the order in which the names appear."""
+    players = dict.fromkeys(step.player for step in true_steps)
+    true = {player: [step for step in true_steps if step.player == player] for player in players}
     steps: dict[str, list[StepRecord]] = {}
     for record in records:
         if isinstance(record, StepRecord):
             steps.setdefault(record.optimizer, []).append(record)
         elif isinstance(record, OptimizerFollowed) and record.optimizer and not record.replaces:
             steps.setdefault(record.optimizer, [])  # in the order of their first steps
+    given = result.example.watching.player
     searched = result.example.watching.by == "run --observe"
-    owner = next(iter(true), player) if searched else player
-    _compare_one(result, owner, true.get(owner, []), steps.pop("", []))
-    others = [number for number in true if number != owner]
+    owner = next(iter(true), given) if searched else given
+    _compare_one(result, owner, true.pop(owner, []), steps.pop("", []))
     if not searched and not steps:
         return  # only the given optimizer is watched
     if result.example.plan.shape == "first-order MAML":
         return  # its inner loops have optimizers of their own
-    if len(others) != len(steps):
-        result.add("optimizers", 1 + len(others), 1 + len(steps))
-    for number, name in zip(others, steps, strict=False):
-        _compare_one(result, number, true[number], steps[name])
-
-
-def _order(steps: Iterable[TrueStep]) -> list[int]:
-    return list(dict.fromkeys(step.player for step in steps))
+    if len(true) != len(steps):
+        result.add("optimizers", 1 + len(true), 1 + len(steps))
+    for (player, others), name in zip(true.items(), steps, strict=False):
+        _compare_one(result, player, others, steps[name])
 
 
 def _compare_one(
     result: Result, player: int, true: Sequence[TrueStep], records: Sequence[StepRecord]
 ) -> None:
-    numbers = [record.step for record in records]
-    if numbers != [step.step for step in true]:
-        result.add("steps", len(true), numbers, player=player)
+    if (numbers := [record.step for record in records]) != [step.step for step in true]:
+        result.add("steps", len(true), numbers, f" of player {player}")
     for step, record in zip(true, records, strict=False):
-        for what, truth, value in _facts(result.example, step, record):
+        place = f" of player {player}, step {step.step}"
+        for what, truth, value in (*_facts(result.example, step, record), *_loss_facts(result, step, record)):
             if not _same(truth, value):
-                result.add(what, truth, value, player=player, step=step.step)
+                result.add(what, truth, value, place)
         if record.precision not in (*step.precisions, "unknown"):
-            truth = " or ".join(step.precisions)
-            result.add("precision", truth, record.precision, player=player, step=step.step)
-        _check_loss(result, step, record)
+            result.add("precision", " or ".join(step.precisions), record.precision, place)
 
 
 def _facts(example: Example, step: TrueStep, record: StepRecord) -> Iterator[tuple[str, object, object]]:
@@ -162,26 +125,19 @@ def _facts(example: Example, step: TrueStep, record: StepRecord) -> Iterator[tup
         yield "learning rates", step.lrs, record.group_lrs
 
 
-def _check_loss(result: Result, step: TrueStep, record: StepRecord) -> None:
-    place = {"player": step.player, "step": step.step}
+def _loss_facts(result: Result, step: TrueStep, record: StepRecord) -> Iterator[tuple[str, object, object]]:
     truth = step.loss if step.logged is None else step.logged
     if truth is None:
-        if record.loss is not None:
-            result.add("loss", f"none ({step.loss_form})", record.loss, **place)
-        elif record.loss_form != step.loss_form:
-            result.add("reason", step.loss_form, record.loss_form, **place)
-        return
-    if record.loss is None:
+        yield "loss", None, record.loss
+        yield "reason", step.loss_form, record.loss_form
+    elif record.loss is None:
         if record.loss_form not in excuses(result.example):
-            result.add("null loss", truth, record.loss_form, **place)
-        return
-    if not _same(truth, record.loss):
-        result.add("loss", truth, record.loss, **place)
-    if step.logged is None:
-        if record.loss_form != step.loss_form:
-            result.add("loss form", step.loss_form, record.loss_form, **place)
-        if record.micro_batches != step.passes:
-            result.add("micro-batches", step.passes, record.micro_batches, **place)
+            yield "null loss", truth, record.loss_form
+    else:
+        yield "loss", truth, record.loss
+        if step.logged is None:
+            yield "loss form", step.loss_form, record.loss_form
+            yield "micro-batches", step.passes, record.micro_batches
 
 
 def excuses(example: Example) -> set[str]:

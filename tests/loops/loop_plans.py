@@ -143,8 +143,6 @@ class Watching(ShownByChanges):
     player: int = 0
     """The optimizer that is given to ``observe`` and ``watch``."""
     passes_scaler: bool = True
-    second: Literal["none", "closes first", "closes last"] = "none"
-    """A second ``observe``, of the next optimizer, which closes before or after the first."""
     tells_batches: bool = False
     """``monitor.steps`` and ``monitor.epochs``."""
     logs_loss: bool = False

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from tests.loops.loop_interpreter import LoopRun
-from tests.loops.loop_networks import SAM
 from tests.loops.loop_plans import LoopPlan, Shape
-from tests.loops.loop_players import Batch, Player, Unwatched
+from tests.loops.loop_players import SAM, Batch, Player, Unwatched
 
 _RHO = 0.05
 

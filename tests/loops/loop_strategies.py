@@ -207,7 +207,6 @@ def _watching(draw: Draw, plan: LoopPlan, by: str) -> Watching:
     return Watching(
         player=_one_of(draw, "player", *range(plan.players)),
         passes_scaler=_one_of(draw, "passes_scaler", True, False) if plan.scaler.kind != "none" else True,
-        second=_one_of(draw, "second", "none", "closes first", "closes last") if plan.players > 1 else "none",
         tells_batches=tells,
         logs_loss=logs,
     )

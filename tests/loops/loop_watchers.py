@@ -3,9 +3,7 @@
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -22,84 +20,60 @@ from amptui.guest.loop.switched_optimizer import SwitchedOptimizer
 from amptui.guest.processes import OneProcess
 from amptui.guest.run import ScriptRun
 from amptui.records.control import PrecisionRequest, new_number
-from amptui.records.run import Record
-from tests.builders import one_by_one, read
+from tests.builders import one_by_one
 from tests.loops.loop_interpreter import LoopRun
 from tests.loops.loop_plans import Example, Watching
 from tests.loops.loop_players import Batch, Player, Unwatched
 
-
-@dataclass
-class MonitorRecords:
-    """What one monitor has recorded, and the faults that ended it."""
-
-    records: list[Record] = field(default_factory=list)
-    faults: list[Exception] = field(default_factory=list)
+if TYPE_CHECKING:
+    from amptui.records.run import Record
 
 
 class ListedRun(ScriptRun):
     """A run without folder, socket and threads."""
 
-    def __init__(self, script: ObservedScript | WatchedScript, results: MonitorRecords) -> None:
+    def __init__(self, script: ObservedScript | WatchedScript, watcher: "Watcher") -> None:
         super().__init__(OneProcess())
-        self._results = results
-        self.open_loop(script, lambda record: results.records.extend(one_by_one([record])))
+        self._watcher = watcher
+        self.open_loop(script, lambda record: watcher.records.extend(one_by_one([record])))
 
     def _give_up(self, error: Exception) -> None:
-        self._results.faults.append(error)
+        self._watcher.faults.append(error)
 
     def close(self, error: BaseException | None, *, at_exit: bool) -> None:
         self.loop.close()
 
 
-@contextmanager
-def _listed(results: list[MonitorRecords]) -> Iterator[None]:
-    """Within, a monitor's run only lists its records."""
-
-    def open_run(script: ObservedScript | WatchedScript, _world: object = None) -> ListedRun:
-        results.append(MonitorRecords())
-        return ListedRun(script, results[-1])
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("amptui.guest.monitor.GuestRun", open_run)
-        yield
-
-
 class Watcher(Unwatched):
-    """``amptui.observe``: one monitor, or two; ``journals``: with runs in folders, as a script has them."""
+    """``amptui.observe``."""
 
-    def __init__(self, example: Example, *, journals: bool = False) -> None:
+    monitor: Monitor
+
+    def __init__(self, example: Example) -> None:
         self.example, self.watching = example, example.watching
         self.logs_loss = self.watching.logs_loss
-        self.monitor_records: list[MonitorRecords] = []
-        """Of each monitor, complete when it is closed."""
-        self._journals = journals
-        self._monitors: list[Monitor] = []
-
-    @property
-    def monitor(self) -> Monitor:
-        """The first one."""
-        return self._monitors[0]
+        self.records: list[Record] = []
+        """Complete when it is closed."""
+        self.faults: list[Exception] = []
+        """Those that ended the watching."""
 
     def open(self, run: LoopRun) -> None:
-        with self._recording():
+        with self._listed():
             self._observe(run.players[self.watching.player])
-            if self.watching.second != "none":
-                self._observe(run.players[(self.watching.player + 1) % len(run.players)])
 
-    def _recording(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._journals else _listed(self.monitor_records)
+    @contextmanager
+    def _listed(self) -> Iterator[None]:
+        """Within, a monitor's run only lists its records."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("amptui.guest.monitor.GuestRun", lambda script, _: ListedRun(script, self))
+            yield
 
     def _observe(self, player: Player) -> None:
         scaler = player.scaler if self.watching.passes_scaler else None
-        self._monitors.append(amptui.observe(_model(player), player.optimizer, scaler))
+        self.monitor = amptui.observe(_model(player), player.optimizer, scaler)
 
     def close(self) -> None:
-        folders = [_folder(monitor) for monitor in self._monitors] if self._journals else []
-        in_order = self._monitors if self.watching.second != "closes first" else self._monitors[::-1]
-        for monitor in in_order:
-            monitor.close()
-        self.monitor_records += [MonitorRecords([*read(folder / "journal.jsonl")]) for folder in folders]
+        self.monitor.close()
 
     def epochs(self, count: int) -> Iterable[int]:
         return self.monitor.epochs(count) if self.watching.tells_batches else range(count)
@@ -111,12 +85,6 @@ class Watcher(Unwatched):
         self.monitor.log(loss=loss)
 
 
-def _folder(opened: Monitor) -> Path:
-    path = None if opened._run is None else opened._run.path
-    assert path is not None
-    return path
-
-
 def _model(player: Player) -> nn.Module:
     return player.module if isinstance(player.module, nn.Module) else player.net
 
@@ -126,18 +94,16 @@ class AmpWatcher(Watcher):
 
     supplies_amp = True
 
-    def __init__(self, example: Example, *, journals: bool = False) -> None:
-        super().__init__(example, journals=journals)
+    def __init__(self, example: Example) -> None:
+        super().__init__(example)
         self.uses_monitor = self.watching.uses == "monitor"
         self.forgets_autocast = self.watching.forgets_autocast
 
     def _observe(self, player: Player) -> None:
         watching = self.watching
-        amp = amptui.watch(
+        self.amp = self.monitor = amptui.watch(
             _model(player), player.optimizer, precision=watching.precision, scaler=_first_scaler(self.example)
         )
-        self.amp = amp
-        self._monitors.append(amp)
 
     def before_step(self, player: int, step: int) -> None:
         """Ask in time for the precision of the next step: it is taken after this one."""
@@ -160,16 +126,16 @@ class SearchWatcher(Watcher):
     """``amptui run --observe``: the loop tells nothing, not even which optimizer it has."""
 
     def open(self, run: LoopRun) -> None:
-        self._faults: list[Exception] = []
-        self._search = search_loop(open_first=self._open_first, on_fault=self._faults.append)
+        self._search = search_loop(open_first=self._open_first, on_fault=self.faults.append)
 
     def _open_first(self, optimizer: Optimizer, loop: ObservedLoop) -> None:
-        with self._recording():
-            self._monitors.append(observe_from_first_step(optimizer, loop))
+        with self._listed():
+            self.monitor = observe_from_first_step(optimizer, loop)
 
     def close(self) -> None:
         self._search.leave()
-        super().close()
+        if hasattr(self, "monitor"):  # there may have been no step
+            super().close()
 
     def epochs(self, count: int) -> Iterable[int]:
         return range(count)
