@@ -133,21 +133,16 @@ def _seconds(run: KeptRun, newest: NewestSteps, now: float) -> float | None:
 def _detail(run: KeptRun, newest: NewestSteps, silent: float | None) -> str:
     if run.error is not None:
         return one_line(run.error)
-    if run.state == "died":
-        return _last_trouble(newest)
+    if run.state == "died":  # why, by its own last words; empty if it was killed without any
+        if isinstance(newest.trouble, RankLost):
+            return one_line(rank_lost(newest.trouble))
+        return "" if newest.trouble is None else one_line(newest.trouble.text.partition("\n")[0])
     if silent is not None:
         return f"nothing new for {units.duration(silent)}"
     if run.is_live:
         place = "" if run.is_here else f" on {run.host}"
         return one_line(f"{run.device or 'starting'}{place}, pid {run.pid}" if run.pid else f"live{place}")
     return one_line(run.device_name or "")
-
-
-def _last_trouble(newest: NewestSteps) -> str:
-    """Why a run may have died, by its own last words; empty if it was killed without any."""
-    if isinstance(newest.trouble, RankLost):
-        return one_line(rank_lost(newest.trouble))
-    return one_line(newest.trouble.text.partition("\n")[0]) if newest.trouble is not None else ""
 
 
 def _plan_removal(folder: str) -> RemovalPlan:

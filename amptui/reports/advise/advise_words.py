@@ -26,10 +26,7 @@ from amptui.reports.compare.trace import MEAN_STEPS
 from amptui.reports.compare.welch import MIN_SEEDS
 from amptui.telemetry.view import SessionView
 
-SUBJECTS: tuple[Subject, ...] = ("overflow", "forward", "float16", "agreement", "loss", "limit")
-"""The rows of the table below speed and memory."""
-
-ROW_LABELS: Mapping[Subject, str] = {
+ROWS: Mapping[Subject, str] = {
     "overflow": "overflow",
     "forward": "forward",
     "float16": "float16",
@@ -37,6 +34,7 @@ ROW_LABELS: Mapping[Subject, str] = {
     "loss": "loss",
     "limit": "limit",
 }
+"""The rows of the table below speed and memory, with their labels."""
 
 LEFT_OUT = "left out"
 
@@ -236,7 +234,7 @@ def _could_show(race: LossRace) -> str:
 
 def table_rows(view: SessionView, candidates: Sequence[Candidate]) -> list[tuple[str, ...]]:
     """The head and the rows of the table: FP32 and each candidate of which something was measured."""
-    columns = [candidate for candidate in candidates if candidate.row is not None or _steps(candidate)]
+    columns = [one for one in candidates if one.row is not None or (one.answer and one.answer.steps)]
     if not columns:
         return []
     rows = [("", "FP32", *(precision_label(candidate.precision) for candidate in columns))]
@@ -249,15 +247,14 @@ def table_rows(view: SessionView, candidates: Sequence[Candidate]) -> list[tuple
         rows.append(
             ("memory", units.number_of_bytes(peak), *(_memory_cell(candidate) for candidate in columns))
         )
-    for subject in SUBJECTS:
+    baselines = (one.losses.baseline_losses for one in candidates if one.losses is not None)
+    losses = next(filter(None, baselines), ())
+    for subject, label in ROWS.items():
         cells = [_cell(candidate.answer, subject) for candidate in columns]
         if any(cells):
-            rows.append((ROW_LABELS[subject], _baseline_cell(subject, candidates), *cells))
+            of_fp32 = units.loss(fmean(losses)) if subject == "loss" and losses else ""
+            rows.append((label, of_fp32, *cells))
     return rows
-
-
-def _steps(candidate: Candidate) -> int:
-    return 0 if candidate.answer is None else candidate.answer.steps
 
 
 def _speed_cell(candidate: Candidate) -> str:
@@ -279,24 +276,14 @@ def _memory_cell(candidate: Candidate) -> str:
 
 
 def _cell(answer: AmpAnswer | None, subject: Subject) -> str:
+    """What was measured of that precision; empty if nothing was."""
     findings = () if answer is None else answer.findings
     # float16's small numbers are no subject of FP8.
     finding = next((one for one in findings if one.subject == subject), None)
-    if finding is None or answer is None or not _speaks(finding, answer):
+    if finding is None or answer is None or finding.freshness == "never measured":
+        return ""
+    if finding.about not in ("", answer.precision):
+        return ""
+    if subject == "loss" and finding.state in ("mid-run", "finite"):
         return ""
     return f"{SIGNS[finding.grade]} {short_words(finding)}"
-
-
-def _speaks(finding: Finding, answer: AmpAnswer) -> bool:
-    """Whether it is measured, and of that precision."""
-    if finding.freshness == "never measured" or finding.about not in ("", answer.precision):
-        return False
-    return not (finding.subject == "loss" and finding.state == "finite")
-
-
-def _baseline_cell(subject: Subject, candidates: Sequence[Candidate]) -> str:
-    if subject != "loss":
-        return ""
-    every = (candidate.losses.baseline_losses for candidate in candidates if candidate.losses is not None)
-    losses = next(filter(None, every), ())
-    return units.loss(fmean(losses)) if losses else ""

@@ -67,10 +67,19 @@ class LossRace:
         losses, others = self.finals.get(precision, ()), self.finals.get("fp32", ())
         pairs = min(len(losses), len(others))
         losses, others = tuple(losses[:pairs]), tuple(others[:pairs])
-        outcome, interval, detectable = _outcome(others, losses), None, None
-        if outcome in ("same", "higher", "lower"):
-            interval = mean_difference(others, losses)
-            detectable = detectable_difference(others, losses)
+        outcome: Outcome = "not measured"
+        interval = detectable = None
+        if not all(map(math.isfinite, losses)) and all(map(math.isfinite, others)):
+            outcome = "not finite"
+        elif pairs >= MIN_SEEDS and all(map(math.isfinite, others)):
+            interval, detectable = mean_difference(others, losses), detectable_difference(others, losses)
+            # Without any spread, any difference is one.
+            low = high = fmean(losses) - fmean(others)
+            if interval is not None:
+                low, high = interval.low, interval.high
+            elif math.isclose(fmean(losses), fmean(others)):
+                low = high = 0.0
+            outcome = "same" if low <= 0 <= high else "higher" if low > 0 else "lower"
         return LossesCompared(
             precision=precision,
             outcome=outcome,
@@ -98,24 +107,6 @@ class LossRace:
             whole=self.steps,
             precision=precision,
         )
-
-
-def _outcome(baseline: Sequence[float], other: Sequence[float]) -> Outcome:
-    if any(not math.isfinite(loss) for loss in baseline):
-        return "not measured"
-    if any(not math.isfinite(loss) for loss in other):
-        return "not finite"
-    if len(other) < MIN_SEEDS:
-        return "not measured"
-    interval = mean_difference(baseline, other)
-    if interval is None:  # no spread at all: any difference would be one
-        difference = fmean(other) - fmean(baseline)
-        return (
-            "same" if math.isclose(fmean(other), fmean(baseline)) else "higher" if difference > 0 else "lower"
-        )
-    if interval.low <= 0 <= interval.high:
-        return "same"
-    return "higher" if interval.low > 0 else "lower"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

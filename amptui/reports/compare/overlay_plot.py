@@ -62,7 +62,8 @@ class OverlayPlot:
         Columns with NaN or Inf of any run are marked ``×`` in the top line. On a logarithmic axis losses of
         0 and below are left out.
         """
-        area = curve_area(canvas)
+        width, height = max(0, canvas.width - GUTTER), max(0, canvas.height - AXIS_LINES)
+        area = canvas.part(Rect(GUTTER, 0, width, height))
         curves = [(place, curve) for place, curve in enumerate(grid.curves[:MAX_GROUPS]) if curve is not None]
         measured = [curve for _, curve in curves if np.isfinite(curve.low).any()]
         if not measured or area.width < 1 or area.height < 1:
@@ -80,12 +81,6 @@ class OverlayPlot:
         for place, curve in curves:
             _draw_letters(area, place, len(curves), curve, axis, styles[place])
         return True
-
-
-def curve_area(canvas: Canvas) -> Canvas:
-    """The part of a plot's canvas that has the curves."""
-    width, height = max(0, canvas.width - GUTTER), max(0, canvas.height - AXIS_LINES)
-    return canvas.part(Rect(GUTTER, 0, width, height))
 
 
 def dot_columns(width: int, *, ascii_only: bool) -> int:

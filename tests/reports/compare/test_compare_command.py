@@ -3,8 +3,6 @@
 import json
 import re
 import signal
-import subprocess
-import sys
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -73,18 +71,6 @@ def test_what_it_refuses_is_told_in_one_line(
     assert report.out == ""
     assert told in report.err
     assert report.err.count("\n") == 1
-
-
-@pytest.mark.ci
-def test_neither_torch_nor_textual_is_imported_for_plain_text() -> None:
-    program = "import sys; from amptui.cli import main; main(sys.argv[1:]); print([*sys.modules])"
-    process = subprocess.run(
-        [sys.executable, "-c", program, "compare", *RUNS], capture_output=True, text=True, check=True
-    )
-    loaded = process.stdout.splitlines()[-1]
-    assert "'numpy'" in loaded
-    for heavy in ("torch", "textual", "psutil", "pynvml"):
-        assert f"'{heavy}'" not in loaded
 
 
 @pytest.mark.ci
