@@ -16,8 +16,8 @@ import pytest
 from amptui import __version__
 from amptui.records import codec
 from amptui.records.answers import RequestMade
-from amptui.records.run import FORM, Note, PrecisionChanged, Printed, Record, RunFailed
-from amptui.runs.protocol import hello_line
+from amptui.records.run import Note, PrecisionChanged, Printed, Record, RunFailed
+from amptui.runs.protocol import Hello, encode
 from tests.faults.watched import Lives, headless_run, stop
 from tests.living import last_step, records_of, screens_told, wait_until
 from tests.remote import HOST, RemoteMachine, kill, ssh_processes
@@ -169,8 +169,8 @@ def test_a_forged_run_writes_nothing_here(box: RemoteMachine, tmp_path: Path) ->
         Printed(time=1.0, stream="stdout", text=f"{title} line"),
         RunFailed(time=2.0, step=0, error=f"{title} error", traceback=title),
     )
-    hello = hello_line({"version": title, "pid": os.getpid(), "run_dir": str(victim)}).decode()
-    facts = {"amptui-relay": True, "version": __version__, "protocol": FORM, "folder": str(victim)}
+    hello = encode(Hello(version=title)).decode()
+    facts = {"amptui-relay": True, "version": __version__, "folder": str(victim)}
     header = json.dumps(facts | {"run": f"{title}'; touch x"})
     lines = [header, hello.strip(), *map(codec.dumps, records)]
     (tmp_path / "lines").write_text("".join(f"{line}\n" for line in lines))

@@ -1,12 +1,10 @@
 """What keeps and shows a run: its folder's lock, journal, session, socket, device samples and output."""
 
-import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from amptui.base.version import __version__
 from amptui.base.webhook import Webhook
 from amptui.device.sampler import Sampler
 from amptui.process.capture import LogTail
@@ -86,9 +84,7 @@ class Recording:
         ``answer`` gets each request of a screen with its number, in threads of the server's. ``viewer``: a
         screen that is there already. ``read_allocator`` is called in the sampler's thread.
         """
-        path = self.run_dir.path
-        hello = {"version": __version__, "pid": os.getpid(), "run_dir": str(path)}
-        self._server = Server(path, hello=hello, obey=answer, changed=self.emit)
+        self._server = Server(self.run_dir.path, obey=answer, changed=self.emit)
         if viewer is not None:
             self._server.adopt(viewer)
         self._recorder.show_to(self._server)

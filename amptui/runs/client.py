@@ -12,7 +12,7 @@ from amptui.records.answers import RequestMade, RequestRefused
 from amptui.records.control import Request, StopRequest, new_number, record_of
 from amptui.records.run import FORM, Record, RunFailed, RunFinished
 from amptui.runs import protocol
-from amptui.runs.protocol import Ask, Hello, History, Leave, LeaveKind, ProtocolError, RunError, RunHello
+from amptui.runs.protocol import Ask, Hello, History, Leave, LeaveKind, ProtocolError, RunError
 
 _PIECE_BYTES = 1024**2
 """At most so much is folded at once; the system may buffer less."""
@@ -62,7 +62,7 @@ class Client:
         self._thread = threading.Thread(target=self._run, name="amptui-client", daemon=True)
         self.stop_reason: str | None = None
         """The reason with which this screen asked the run to stop."""
-        self.hello: RunHello | None = None
+        self.hello: Hello | None = None
         """The run's hello."""
         self.error = ""
         """The run's error instead of a last record, or why it ended without one; empty if all is well.
@@ -173,9 +173,9 @@ class Client:
                 message = protocol.read(line)
             except ProtocolError:
                 message = None  # not of this version
-            if self.hello is None and not isinstance(message, RunHello | RunError):
+            if self.hello is None and not isinstance(message, Hello | RunError):
                 raise ProtocolError("not an amptui run")
-            if isinstance(message, RunHello | History | RunError):
+            if isinstance(message, Hello | History | RunError):
                 self._fold_all(records)
                 records = []
                 self._obey(message)
@@ -183,9 +183,9 @@ class Client:
                 records.append(message)
         self._fold_all(records)
 
-    def _obey(self, message: RunHello | History | RunError) -> None:
+    def _obey(self, message: Hello | History | RunError) -> None:
         match message:
-            case RunHello():
+            case Hello():
                 self.hello = message
                 if message.protocol != FORM:
                     raise ProtocolError(

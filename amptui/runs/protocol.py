@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from amptui.base import strictjson
 from amptui.base.text import one_line
+from amptui.base.version import __version__
 from amptui.records import codec
 from amptui.records.codec import Codec
 from amptui.records.control import KINDS, REQUESTS, Request
@@ -32,9 +33,11 @@ class ProtocolError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """A screen's first line."""
+    """The first line of either end."""
 
     protocol: int = FORM
+    version: str = __version__
+    """amptui's, in its process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +56,6 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
-class RunHello:
-    """A run's first line."""
-
-    protocol: int
-    version: str
-    """amptui's, in the run's process."""
-    pid: int
-    run_dir: str
-
-
-@dataclass(frozen=True, slots=True)
 class History:
     """A session's state at one moment, as ``Session.restore`` takes it."""
 
@@ -78,10 +70,10 @@ class RunError:
 
 
 def encode(message: Hello | Ask | Leave) -> bytes:
-    """Encode a screen's message as a line."""
+    """Encode a screen's message, or a run's hello, as a line."""
     match message:
-        case Hello(protocol):
-            return _line({"hello": {"protocol": protocol}})
+        case Hello():
+            return _line({"hello": asdict(message)})
         case Leave(kind):
             return _line({"leave": kind})
         case Ask(number, request):
@@ -108,11 +100,6 @@ def parse(line: bytes) -> Hello | Ask | Leave:
     raise ProtocolError("neither a hello nor a request nor a farewell")
 
 
-def hello_line(hello: Mapping[str, Any]) -> bytes:
-    """Encode a run's first line."""
-    return _line({"hello": {"protocol": FORM, **hello}})
-
-
 def history_line(state: str) -> bytes:
     """Encode a session's state, which is JSON already, as a run's line."""
     return f'{{"history":{state}}}\n'.encode()
@@ -123,7 +110,7 @@ def error_line(text: str) -> bytes:
     return _line({"error": text})
 
 
-def read(line: bytes) -> RunHello | History | RunError | Record:
+def read(line: bytes) -> Hello | History | RunError | Record:
     """Decode a run's ``line``. Raises ``ProtocolError``."""
     if line.startswith(b'{"type":'):
         try:
@@ -135,15 +122,8 @@ def read(line: bytes) -> RunHello | History | RunError | Record:
             return History(state)
         case {"error": str(text)}:
             return RunError(one_line(text))
-        case {
-            "hello": {
-                "protocol": int(protocol),
-                "version": str(version),
-                "pid": int(pid),
-                "run_dir": str(run_dir),
-            }
-        }:
-            return RunHello(protocol, version, pid, run_dir)
+        case {"hello": {"protocol": int(protocol), "version": str(version)}}:
+            return Hello(protocol, version)
     raise ProtocolError("neither a hello nor a history nor a record")
 
 

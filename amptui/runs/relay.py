@@ -16,7 +16,6 @@ from amptui.base.errors import AmptuiError
 from amptui.base.text import one_line, printable
 from amptui.base.version import __version__
 from amptui.records.codec import Codec
-from amptui.records.run import FORM
 from amptui.runs.find import live_run
 from amptui.runs.rundir import run_argument
 from amptui.runs.socket_place import connect_to_live
@@ -37,7 +36,6 @@ class Header:
 
     version: str
     """amptui's, there."""
-    protocol: int
     folder: str = ""
     """The run's, absolute; empty if ``error`` is not."""
     run: str = ""
@@ -75,11 +73,11 @@ def relay(text: str) -> int:
         folder = live_run(text).path.absolute()
         connection = connect_to_live(folder)
     except AmptuiError as error:
-        refusal = Header(version=__version__, protocol=FORM, error=str(error), status=error.exit_status)
+        refusal = Header(version=__version__, error=str(error), status=error.exit_status)
         with suppress(OSError):
             _write(refusal.line())
         return error.exit_status
-    header = Header(version=__version__, protocol=FORM, folder=str(folder), run=run_argument(folder))
+    header = Header(version=__version__, folder=str(folder), run=run_argument(folder))
     with connection, suppress(OSError):  # the screen has gone
         _write(header.line())
         threading.Thread(target=_send_requests, args=(connection,), daemon=True).start()

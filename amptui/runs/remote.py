@@ -24,7 +24,6 @@ from amptui.base.fork import how_ended
 from amptui.base.text import one_line, printable
 from amptui.base.version import __version__
 from amptui.records.codec import Codec
-from amptui.records.run import FORM
 from amptui.runs.kept_run import KeptRun
 from amptui.runs.relay import Header, read_header
 from amptui.runs.rundir import default_base, expanded
@@ -322,7 +321,7 @@ def connect(remote: Remote, *, batch: bool = False, given_up: Callable[[], bool]
 
 def _check(header: Header, host: str) -> None:
     """Raise an error if HOST has another version or refuses."""
-    if (header.version, header.protocol) != (__version__, FORM):
+    if header.version != __version__:
         versions = (header.version, __version__)
         older, newer = sorted(versions, key=lambda version: [*map(int, re.findall(r"\d{1,9}", version))])
         where = f"on {host}" if older == header.version else "here"

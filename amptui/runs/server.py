@@ -8,10 +8,10 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import BinaryIO, Literal
 
 from amptui.base.errors import RunFolderError
 from amptui.base.fork import in_forks
@@ -103,21 +103,18 @@ _Change = Literal["attached", "detached", "hung up", "lost", "refused"]
 class Server:
     """A run's end of every screen's connection.
 
-    ``hello`` describes the run: ``version``, ``pid`` and ``run_dir``. ``obey``, which gets each request with
-    its number, and ``changed`` are called by the server's threads and must not block. Nothing that screens do
-    or that fails here affects the run.
+    ``obey``, which gets each request with its number, and ``changed`` are called by the server's threads and
+    must not block. Nothing that screens do or that fails here affects the run.
     """
 
     def __init__(
         self,
         folder: Path,
         *,
-        hello: Mapping[str, Any],
         obey: Callable[[Request, int], object],
         changed: Callable[[ViewersChanged], object],
     ) -> None:
         self._folder = folder.resolve()
-        self._hello = protocol.hello_line(hello)
         self._obey = obey
         self._changed = changed
         self._lock = threading.Condition()  # guards the viewers and the attributes below
@@ -303,7 +300,7 @@ class Server:
             raise ProtocolError(f"{versions}; attach with the version of amptui that started it")
         with self._lock:
             viewer.introduced = True
-            viewer.add(self._hello)
+            viewer.add(protocol.encode(Hello()))
             self._lock.notify_all()
             self._tell("attached")
         for message in _messages(requests):

@@ -54,8 +54,7 @@ class Run:
             "obey": lambda *asked: self.asked.append(asked),
             "changed": self.changes.append,
         } | changes
-        hello = {"version": "1.2", "pid": 7, "run_dir": str(folder)}
-        self.server = Server(folder, hello=hello, **callbacks)
+        self.server = Server(folder, **callbacks)
 
     def history(self) -> str:
         self.histories += 1

@@ -39,7 +39,7 @@ ONE_OF_EACH: list[Request] = [
     *(PrecisionRequest("bf16"), PauseRequest(True), XRayRequest(), TraceRequest(), HistogramRequest()),
     *(ComparisonRequest(("fp32", "bf16")), CheckpointRequest(), StopRequest("SIGTERM")),
 ]
-RUN_HELLO = protocol.hello_line({"version": "1.2", "pid": 7, "run_dir": "/kept/run"})
+RUN_HELLO = protocol.encode(protocol.Hello(version="1.2"))
 
 
 class Watching:

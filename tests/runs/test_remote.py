@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from amptui import __version__
 from amptui.base.errors import AmptuiError, RemoteError, UsageError
 from amptui.cli import main
-from amptui.records.run import FORM
 from amptui.runs.kept_run import look_at
 from amptui.runs.relay import Header, read_header
 from amptui.runs.remote import RefusedError, Remote, UnreachableError, connect, remote_of, remote_runs
@@ -61,7 +60,7 @@ def test_an_option_is_no_host(text: str) -> None:
 
 @given(st.text())
 def test_a_header_is_found_behind_an_unfinished_line_of_the_shell(noise: str) -> None:
-    sent = Header(version="1.2", protocol=FORM, folder="/run", run="run")
+    sent = Header(version="1.2", folder="/run", run="run")
     assert read_header(noise.encode("utf-8", "replace") + sent.line().rstrip(b"\n")) == sent
 
 
@@ -70,11 +69,10 @@ def test_a_header_is_found_behind_an_unfinished_line_of_the_shell(noise: str) ->
     [
         b"",
         b"{}",
-        b'{"version": "1", "protocol": 2, "folder": "/x"}',
-        b'{"amptui-relay": true, "version": "1", "protocol": "2", "folder": "/x"}',
-        b'{"amptui-relay": true, "version": "1; x", "protocol": 2, "folder": "/x"}',
-        b'{"amptui-relay": true, "version": "1", "protocol": 2, "folder": "x"}',
-        b'{"amptui-relay": true, "version": "1", "protocol": 2, "folder": 7}',
+        b'{"version": "1", "folder": "/x"}',
+        b'{"amptui-relay": true, "version": "1; x", "folder": "/x"}',
+        b'{"amptui-relay": true, "version": "1", "folder": "x"}',
+        b'{"amptui-relay": true, "version": "1", "folder": 7}',
         '{"amptui-relay": true, "version": "é"}'.encode(),
     ],
 )
@@ -104,7 +102,7 @@ def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSsh:
 
 def relayed(**fields: object) -> str:
     """The shell command that writes what `amptui relay` writes first."""
-    facts = {"amptui-relay": True, "version": __version__, "protocol": FORM, "folder": "/there/run"}
+    facts = {"amptui-relay": True, "version": __version__, "folder": "/there/run"}
     return f"printf '%s\\n' {shlex.quote(json.dumps(facts | fields))}"
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amptui import __version__
 from amptui.records.control import CheckpointRequest
 from amptui.records.run import FORM
 from amptui.runs import protocol, server
@@ -23,11 +24,8 @@ def test_a_screen_gets_hello_then_the_history_then_what_is_new(run: Run) -> None
     screen.read_until(lambda: screen.histories, meanwhile=run.publish)
     run.publish(2)
     screen.read_until(lambda: len(screen.lines) == 4)
-    folder = str(run.server._folder)
-    assert screen.lines[:2] == [
-        {"hello": {"protocol": FORM, "version": "1.2", "pid": 7, "run_dir": folder}},
-        {"history": [0, 1, 2]},
-    ]
+    hello = {"protocol": FORM, "version": __version__}
+    assert screen.lines[:2] == [{"hello": hello}, {"history": [0, 1, 2]}]
     assert [line["text"] for line in screen.lines[2:]] == ["3 ", "4 "]
     assert run.histories == 1
 

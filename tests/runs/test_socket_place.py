@@ -149,8 +149,7 @@ def fork(_change):
 
 folder = Path(sys.argv[1])
 lock = RunLock.take(folder)
-hello = {"version": "1", "pid": os.getpid(), "run_dir": sys.argv[1]}
-server = Server(folder, hello=hello, obey=print, changed=fork)
+server = Server(folder, obey=print, changed=fork)
 server.start()
 os.read(0, 1)
 """
