@@ -9,8 +9,10 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from amptui.process.capture import MAX_LINE_CHARACTERS, MAX_LINES_A_SECOND, LogTail
+from amptui.process.capture import MAX_LINE_CHARACTERS, MAX_LINES_A_SECOND, LogTail, OutputLines
 from amptui.records.run import Printed, Record
 from amptui.telemetry.session import Session
 from tests import deprecations
@@ -243,3 +245,75 @@ def test_a_progress_bar_of_a_script_is_shown_at_once_and_recorded_when_it_ends(
         session.fold([record])
         counts.append(len(session.view().events))
     assert counts == [1, 2, 1, 2, 2, 3], "a bar that is cleared leaves no line"
+
+
+# The lines of a stream, however it is cut, from text and from progress bars.
+
+UP = "\x1b[A"
+
+PIECES = (
+    *("step", "ä", "日本", "  ", "x" * 300, "\n", "\r", "\r\n", "\b", "\t", "\x1b", UP, "\x1b[2A", "\x1b[K"),
+    *("\x1b[31;1m", "\x1b[m", "\x1b]0;title\a", "\x1b]8;;x\x1b\\", "\x1b(B", "\x1b[?25l", "\x1b]", "\x1b["),
+)
+
+
+def lines_of(*pieces: bytes) -> list[str]:
+    lines = OutputLines()
+    return [line for piece in pieces for line in lines.feed(piece)] + lines.finish()
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("one\ntwo\r\n\n  \nthree", ["one", "two", "three"]),
+        ("\r 10%\r 50%\r100%\n", ["100%"]),
+        ("10%\r20%\r\n", ["20%"]),
+        ("a long line\rshort\n", ["short"]),
+        ("a long line\r\x1b[Kshort\n", ["short"]),
+        ("loss \x1b[31m0.5\x1b[0m \x1b]8;;file:x\x1b\\here\x1b]8;;\x1b\\\n", ["loss 0.5 here"]),
+        ("gone\r    \rdone\n", ["done"]),
+        ("gone\r    \r\n", []),
+        ("x" * 2000 + "\ny\n", ["x" * MAX_LINE_CHARACTERS, "y"]),
+        (f"\router 0%\n\rinner 0%{UP}\n\rinner 9%{UP}\router 1%\n\rinner 0%{UP}", ["outer 0%", "outer 1%"]),
+        ("\x1b[", []),
+        ("\x1b[1\nx", ["1", "x"]),
+    ],
+)
+def test_a_line_is_what_stands_in_it_when_it_ends(text: str, lines: list[str]) -> None:
+    assert lines_of(text.encode()) == lines
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join), st.data())
+def test_how_output_is_cut_changes_no_line(text: str, data: st.DataObject) -> None:
+    whole = text.encode()
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)))))
+    cut = [whole[start:end] for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
+    assert lines_of(*cut) == lines_of(whole)
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_give_lines_without_control_characters(data: bytes) -> None:
+    for line in lines_of(data):
+        assert line.strip()
+        assert len(line) <= MAX_LINE_CHARACTERS
+        assert not {character for character in line if character < " " and character != "\t"}
+
+
+def test_only_a_line_that_is_overwritten_is_live() -> None:
+    lines = OutputLines()
+    lives = []
+    for piece in (
+        "name? ",
+        "\n",
+        "\r 1%",
+        "\r 2%",
+        "\r    \r",
+        "\r99%",
+        f"\n\rin{UP}",
+        "\rout",
+        "\n",
+        "end\r\n",
+    ):
+        lines.feed(piece.encode())
+        lives.append(lines.live)
+    assert lives == ["", "", " 1%", " 2%", "", "99%", "in", "out", "", ""]
