@@ -79,18 +79,18 @@ class ScriptRun:
         self.layout = self.processes.layout(script)
         self.control, emit = self.processes.open(script, emit)
         self.loop = loop = script.loop or ObservedLoop()
-        state = loop.open(emit, on_first_step=self._begin, on_fault=self._give_up)
-        state.leads = self.processes.leads
+        leads = self.processes.leads
+        loop.open(emit, on_first_step=self._begin, on_fault=self._give_up, leads=leads)
         data_parallel = self.layout.data_parallel
         samples = script.samples_per_step and script.samples_per_step * data_parallel
         if isinstance(script, WatchedScript):
             assert self.control is not None, "opened above"
             self.first = SwitchedOptimizer(
-                script, state, samples_per_step=samples, data_parallel=data_parallel, control=self.control
+                script, loop, samples_per_step=samples, data_parallel=data_parallel, control=self.control
             )
         else:
             self.first = ObservedOptimizer(
-                script.model, script.optimizer, state, samples_per_step=samples, data_parallel=data_parallel
+                script.model, script.optimizer, loop, samples_per_step=samples, data_parallel=data_parallel
             )
         loop.add(self.first, script.optimizer)
         loop.takes_others = self.processes.size == 1  # of several ranks, only the first one's steps are told

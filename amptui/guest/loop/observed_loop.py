@@ -19,7 +19,7 @@ from amptui.guest.loop.backward_pass import BackwardPass
 from amptui.guest.loop.guard import harmless
 from amptui.guest.loop.idle_optimizers import IdleOptimizers, shares_groups
 from amptui.guest.loop.loop_hooks import HOOKS
-from amptui.guest.loop.observed_optimizer import LoopState, ObservedOptimizer
+from amptui.guest.loop.observed_optimizer import ObservedOptimizer
 from amptui.guest.loop.parameter_owner import LooseParameters, owner_of
 from amptui.guest.loop.pass_account import PassAccount
 from amptui.records.own_loop import OptimizerFollowed
@@ -51,7 +51,21 @@ class ObservedLoop:
         self._by_id: dict[int, tuple[weakref.ref[Optimizer], ObservedOptimizer]] = {}
         self.takes_others = True
         """Whether other optimizers than the first are to be watched."""
-        self.state = LoopState(lambda _record: None, self._begin_run, self.give_up, self._others_await_steps)
+        self.emit: Callable[[Record], object] = lambda _record: None
+        self.leads = True
+        """Whether this process records the run: of several ranks, the first one does."""
+        self.has_begun = False
+        """Whether a first step has been made."""
+        self.is_listening = False
+        """Whether hooks are in place: an optimizer that comes now may be in the middle of its first step."""
+        self.is_alone = True
+        """Whether the loop has one optimizer."""
+        self.float8_precision = ""
+        """The name of FP8 while layers of the script multiply in float8 for amptui; else empty."""
+        self.layer_changes = 0
+        """How often layers of any model may have changed what they multiply in."""
+        self.stepping: Optimizer | None = None
+        """The optimizer that a scaler has just been called with, for which the hooks call."""
         self.on_first_step: Callable[[str], object] = lambda _precision: None
         """Called once, at the end of the run's first step, with its precision, before anything is emitted."""
         self.on_fault: Callable[[Exception], object] = lambda _error: None
@@ -76,10 +90,10 @@ class ObservedLoop:
         *,
         on_first_step: Callable[[str], object],
         on_fault: Callable[[Exception], object],
-    ) -> LoopState:
-        """Emit the records of a run from now on; returns what its optimizers share."""
-        self.state.emit, self.on_first_step, self.on_fault = emit, on_first_step, on_fault
-        return self.state
+        leads: bool = True,
+    ) -> None:
+        """Emit the records of a run from now on."""
+        self.emit, self.on_first_step, self.on_fault, self.leads = emit, on_first_step, on_fault, leads
 
     def _become_copy(self) -> None:
         """In a forked process: the hooks there belong to nobody."""
@@ -91,9 +105,9 @@ class ObservedLoop:
 
     def listen(self) -> None:
         """Put the hooks in place, unless they are."""
-        if not self.state.is_listening:
+        if not self.is_listening:
             HOOKS.add(self)
-            self.state.is_listening = True
+            self.is_listening = True
 
     def leave(self) -> None:
         """Take the hooks off; does nothing the second time."""
@@ -114,7 +128,7 @@ class ObservedLoop:
         if watcher not in self.optimizers:
             self.optimizers = (*self.optimizers, watcher)
             self.listen()
-        self.state.is_alone = len(self.optimizers) == 1
+        self.is_alone = len(self.optimizers) == 1
         for other in self.optimizers[:-1]:
             other.account.is_alone = account.is_alone = False
 
@@ -210,9 +224,9 @@ class ObservedLoop:
         """Watch another optimizer of the run, under a name that no other has."""
         if len(self.optimizers) == 1:
             self._announce(self.first)
-        if not self.state.has_begun:
+        if not self.has_begun:
             self._script_optimizers += 1
-        watcher = ObservedOptimizer(model, optimizer, self.state, name=name)
+        watcher = ObservedOptimizer(model, optimizer, self, name=name)
         self.add(watcher, optimizer)
         watcher.epoch = self.first.epoch
         self._announce(watcher)
@@ -234,13 +248,13 @@ class ObservedLoop:
             parameters=sum(parameter.numel() for parameter in watcher.account.parameters),
             replaces=replaces,
         )
-        if self.state.has_begun:
-            self.state.emit(record)
+        if self.has_begun:
+            self.emit(record)
         else:
             self._unannounced.append(record)
 
     def _note(self, text: str) -> None:
-        self.state.emit(Note(time=time.time(), severity="info", text=text))
+        self.emit(Note(time=time.time(), severity="info", text=text))
 
     # --------------------------------------------------------------------------------- of all of them
 
@@ -249,15 +263,16 @@ class ObservedLoop:
         """Those that the script has named, or that were found first: not those that joined by themselves."""
         return self.optimizers[: self._script_optimizers]
 
-    def _begin_run(self, precision: str) -> None:
-        """The first step of any of them is made in ``precision``."""
-        self.state.has_begun = True
+    def begin_run(self, precision: str) -> None:
+        """The first step of any of them ends, in ``precision``; nothing is emitted before."""
+        self.has_begun = True
         self.on_first_step(precision)
         for record in self._unannounced:
-            self.state.emit(record)
+            self.emit(record)
         self._unannounced.clear()
 
-    def _others_await_steps(self) -> bool:
+    def others_await_steps(self) -> bool:
+        """Whether another optimizer than the first has gradients of which it may make a step yet."""
         others = (watcher.account for watcher in self.optimizers[1:])
         return any(account.passes.count for account in others) or self._idle.await_steps
 
@@ -303,7 +318,7 @@ class ObservedLoop:
         self.on_fault(error)
 
     def float8_layer_came(self) -> None:
-        self.state.layer_changes += 1
+        self.layer_changes += 1
 
     def after_autocast(self, _context: object) -> None:
         for watcher in self.optimizers:
@@ -386,9 +401,9 @@ class ObservedLoop:
 
     def after_unscale(self, scaler: GradScaler, optimizer: Optimizer) -> None:
         if (watcher := self._scaled_watcher_of(optimizer, scaler)) is not None:
-            self.state.stepping = optimizer
+            self.stepping = optimizer
             watcher.after_unscale(scaler)
-            self.state.stepping = None
+            self.stepping = None
 
     def _scaled_watcher_of(self, optimizer: Optimizer, scaler: GradScaler) -> ObservedOptimizer | None:
         self.scaler = scaler
@@ -404,10 +419,10 @@ class ObservedLoop:
 
     def after_scaled_step(self, scaler: GradScaler, optimizer: Optimizer) -> None:
         if (watcher := self._watcher_of(optimizer)) is not None:
-            self.state.stepping = optimizer
+            self.stepping = optimizer
             numbers = watcher.account.passes.numbers
             watcher.after_scaled_step(scaler)
-            self.state.stepping = None
+            self.stepping = None
             self._tell_others(watcher, numbers)
 
     def before_update(self, scaler: GradScaler) -> None:

@@ -8,7 +8,6 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -42,37 +41,11 @@ from amptui.records.run import Phase, PhaseChanged, PrecisionChanged, Record
 from amptui.records.steps import Steps
 
 if TYPE_CHECKING:
+    from amptui.guest.loop.observed_loop import ObservedLoop
     from amptui.guest.loop.script import NamedOptimizer
 
 _MAX_MEASURED_OPTIMIZERS = 8
 """A loop that makes a new optimizer all the time (for an inner loop) gets no gradient norms after so many."""
-
-
-@dataclass(slots=True, eq=False)
-class LoopState:
-    """What the optimizers of one training loop share."""
-
-    emit: Callable[[Record], object]
-    begin: Callable[[str], object]
-    """To be called at the end of the loop's first step, with its precision, before anything is emitted."""
-    give_up: Callable[[Exception], object]
-    """To be called with the one fault after which nothing more is observed, of any optimizer."""
-    others_await_steps: Callable[[], bool]
-    """Whether another optimizer than the first has gradients of which it may make a step yet."""
-    leads: bool = True
-    """Whether this process records the run: of several ranks, the first one does."""
-    has_begun: bool = False
-    """Whether a first step has been made."""
-    is_listening: bool = False
-    """Whether hooks are in place: an optimizer that comes now may be in the middle of its first step."""
-    is_alone: bool = True
-    """Whether the loop has one optimizer."""
-    float8_precision: str = ""
-    """The name of FP8 while layers of the script multiply in float8 for amptui; else empty."""
-    layer_changes: int = 0
-    """How often layers of any model may have changed what they multiply in."""
-    stepping: Optimizer | None = None
-    """The optimizer that a scaler has just been called with, for which the hooks call."""
 
 
 class ObservedOptimizer:
@@ -86,13 +59,13 @@ class ObservedOptimizer:
         self,
         model: nn.Module,
         optimizer: Optimizer,
-        state: LoopState,
+        loop: "ObservedLoop",
         *,
         samples_per_step: int | None = None,
         name: str = "",
         data_parallel: int = 0,
     ) -> None:
-        self._state, self._emit = state, state.emit
+        self._loop, self._emit = loop, loop.emit
         self.name = name
         self.device = next((p.device for p in model.parameters()), torch.device("cpu"))
         self.may_capture = self.device.type != "cpu"
@@ -106,7 +79,7 @@ class ObservedOptimizer:
         self._sender = RowSender(
             self.device, partial(getattr, self, "_ended"), self._reporter, name, samples_per_step or 0
         )
-        self._sender.is_timed = not state.is_listening
+        self._sender.is_timed = not loop.is_listening
         self._origin = NonFiniteOrigin(self.device, self._sender.readback, emit=self._emit)
         self._origin_step = 0
         self._warm_up, self._warms_up = WarmUp(), True
@@ -152,7 +125,7 @@ class ObservedOptimizer:
         has_norms = self._optimizers <= _MAX_MEASURED_OPTIMIZERS
         self._follow_norms(model if has_norms else nn.Module(), optimizer)
         # Each rank would measure steps of its own, and the others would wait for it in each of them.
-        has_updates = has_norms and self._state.leads and not self.is_sharded
+        has_updates = has_norms and self._loop.leads and not self.is_sharded
         self.updates.follow(model, enabled=has_updates)
         self._lrs = LearningRateReader()
 
@@ -295,7 +268,7 @@ class ObservedOptimizer:
         self.work_begins()
         self._loop_step.load(load_start, seconds, samples)
         # Another optimizer's steps may have used the batches before this one.
-        self._fresh_samples.load(samples, adds=self._state.is_alone)
+        self._fresh_samples.load(samples, adds=self._loop.is_alone)
 
     @harmless
     def log(self, loss: Tensor | None, values: Mapping[str, Tensor]) -> None:
@@ -323,7 +296,7 @@ class ObservedOptimizer:
         if values:
             report = partial(self._reporter.validated_by_script, self.step, self.epoch, tuple(values))
             self._push_others([*values.values()], report)
-        phase: Phase = "training" if self._state.has_begun else "first step"
+        phase: Phase = "training" if self._loop.has_begun else "first step"
         self._emit(PhaseChanged(time=time.time(), phase=phase))
         self.begin_interval()
 
@@ -366,7 +339,7 @@ class ObservedOptimizer:
 
     def give_up(self, error: Exception) -> None:
         """A fault of ours: observe nothing more, of any optimizer."""
-        self._state.give_up(error)
+        self._loop.give_up(error)
 
     @property
     def must_not_look(self) -> bool:
@@ -375,7 +348,7 @@ class ObservedOptimizer:
 
     def _overflow(self, scaler: GradScaler) -> Tensor:
         """Whether the scaler found one in the optimizer's gradients, which it was just called with."""
-        optimizer = self._state.stepping or self._optimizer()
+        optimizer = self._loop.stepping or self._optimizer()
         assert optimizer is not None, "its step"
         return found_inf(scaler, optimizer)
 
@@ -387,12 +360,12 @@ class ObservedOptimizer:
     def _finish_step(self, scaler: ScalerTensors | None) -> None:
         """Count the step and send its numbers: if the loop logs more of them, when the next one begins."""
         self.step += 1
-        if self._layer_changes != self._state.layer_changes:
+        if self._layer_changes != self._loop.layer_changes:
             self._look_at_layers()
         precision, warming_up = self._precision(), self._begin_step()
-        is_first = not self._state.has_begun
+        is_first = not self._loop.has_begun
         if is_first:
-            self._state.begin(precision)
+            self._loop.begin_run(precision)
         if self._data_parallel:
             if (model := self._model()) is not None and not self._fresh_samples.may_be_known:
                 # Not before: the script may have its model compiled until now.
@@ -427,16 +400,16 @@ class ObservedOptimizer:
     def _with_float8(self, precision: str) -> str:
         """What a step ran in whose graph shows ``precision`` around float8 layers."""
         # A model that watch() was not given has only layers of the script's own.
-        if not self._state.float8_precision or self.keeper is None:
+        if not self._loop.float8_precision or self.keeper is None:
             return FLOAT8_LAYERS
         if precision == "bf16":
-            return self._state.float8_precision
+            return self._loop.float8_precision
         # Out of autocast the layers are plain. With weights of another dtype the graph does not show it.
         return FLOAT8_LAYERS if precision in WEIGHTS_WORDS.values() else precision
 
     def _look_at_layers(self) -> None:
         """See whether layers of the model multiply in float8: compiled graphs do not show it."""
-        self._layer_changes = self._state.layer_changes
+        self._layer_changes = self._loop.layer_changes
         model = self._model()
         if model is not None and not isinstance(model, LooseParameters):
             self._has_float8 = has_float8_layers(model)

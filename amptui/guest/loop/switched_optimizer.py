@@ -24,7 +24,8 @@ from amptui.guest.loop.backward_pass import BackwardPass, pass_numbers
 from amptui.guest.loop.computed_precision import WEIGHTS_WORDS
 from amptui.guest.loop.guard import harmless
 from amptui.guest.loop.loop_hooks import HOOKS
-from amptui.guest.loop.observed_optimizer import LoopState, ObservedOptimizer
+from amptui.guest.loop.observed_loop import ObservedLoop
+from amptui.guest.loop.observed_optimizer import ObservedOptimizer
 from amptui.guest.loop.script import NO_SAVE, WatchedScript
 from amptui.records.control import CheckpointRequest, Control, XRayRequest
 from amptui.records.own_loop import FLOAT8_LAYERS
@@ -66,7 +67,7 @@ class SwitchedOptimizer(ObservedOptimizer):
     def __init__(
         self,
         script: WatchedScript,
-        state: LoopState,
+        loop: ObservedLoop,
         *,
         samples_per_step: int | None,
         data_parallel: int,
@@ -75,7 +76,7 @@ class SwitchedOptimizer(ObservedOptimizer):
         super().__init__(
             script.model,
             script.optimizer,
-            state,
+            loop,
             samples_per_step=samples_per_step,
             data_parallel=data_parallel,
         )
@@ -281,7 +282,7 @@ class SwitchedOptimizer(ObservedOptimizer):
         boundary = self._boundary
         linears = self._script.amp.linears
         if linears is not None and linears.follow(self._script.models):
-            self._state.layer_changes += 1
+            self._loop.layer_changes += 1
             self._follow_switch()
         boundary.look()
         boundary.pause_if_wanted(self._handle_requests)
@@ -299,7 +300,7 @@ class SwitchedOptimizer(ObservedOptimizer):
             else:
                 control.answer(save_request, self._run_save(self._script.save))
         # Gradients of other optimizers are in the precision of now until their steps are made.
-        self._is_deferred = self._state.others_await_steps()
+        self._is_deferred = self._loop.others_await_steps()
         if not self._is_deferred:
             self._boundary.no_xray = "" if self._switch.can_retry else self._script.no_closure
             self._boundary.handle_requests()
@@ -307,7 +308,7 @@ class SwitchedOptimizer(ObservedOptimizer):
 
     def other_stepped(self) -> None:
         """See :meth:`ObservedOptimizer.other_stepped`; switches the precision where that had to wait."""
-        if self._is_deferred and not self._state.others_await_steps():
+        if self._is_deferred and not self._loop.others_await_steps():
             self._handle_requests()
 
     def _run_save(self, save: Callable[[], object]) -> str:
@@ -328,7 +329,7 @@ class SwitchedOptimizer(ObservedOptimizer):
 
     def _follow_switch(self) -> None:
         """Let autocast and scaler follow the precision of the next step."""
-        precision, state = self._switch.precision, self._state
+        precision, loop = self._switch.precision, self._loop
         if self._script.amp.precision is not precision:
             self._script.amp.follow(precision)
             self._switch_number = next(pass_numbers)
@@ -337,9 +338,9 @@ class SwitchedOptimizer(ObservedOptimizer):
             linears.become(precision.float8)
         # None in FP8, too, if the model that is trained now has float8 layers of its own.
         float8_precision = "" if linears is None or linears.form is None else precision.name
-        if state.float8_precision != float8_precision:
-            state.float8_precision = float8_precision
-            state.layer_changes += 1
+        if loop.float8_precision != float8_precision:
+            loop.float8_precision = float8_precision
+            loop.layer_changes += 1
             self.begin_interval()  # importing torchao took seconds
 
     def _check_precision(self, computed_precision: str) -> None:

@@ -54,8 +54,8 @@ def observed_loop(
 ) -> ObservedLoop:
     """A loop whose steps are seen from here on; a fault of ours is an error of the test."""
     loop = ObservedLoop()
-    state = loop.open(emit, on_first_step=lambda _precision: None, on_fault=_fail)
-    loop.add(ObservedOptimizer(model, optimizer, state, data_parallel=data_parallel), optimizer)
+    loop.open(emit, on_first_step=lambda _precision: None, on_fault=_fail)
+    loop.add(ObservedOptimizer(model, optimizer, loop, data_parallel=data_parallel), optimizer)
     return loop
 
 
