@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -61,9 +60,7 @@ def export(
     be written or the package ``tensorboard`` is missing.
     """
     path = journal_of(run)
-    # The table of the steps alone needs a view only to name several optimizers.
-    read_again = partial(JournalReader, path) if tensorboard is None and html is None else None
-    recording = RecordedRun(name_of(path), str(path.parent), read_again=read_again)
+    recording = RecordedRun(name_of(path), str(path.parent))
     ranks_csv = None if csv is None else csv.parent / f"{csv.stem}.ranks{csv.suffix}"
     event_file = None if tensorboard is None else tensorboard / recording.name / EVENT_FILE_NAME
     places = (("--csv", csv), ("--csv", ranks_csv), ("--tensorboard", event_file), ("--html", html))

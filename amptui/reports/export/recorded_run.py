@@ -1,6 +1,6 @@
 """A whole journal as an export shows it: the session's view, and what a session does not keep."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 
 from amptui.records.run import EpochFinished, Record, Validated
 from amptui.records.steps import Steps
@@ -10,15 +10,9 @@ from amptui.telemetry.view import SessionView
 
 
 class RecordedRun:
-    """Collects the records of a journal in order; read the properties after the last one.
+    """Collects the records of a journal in order; read the properties after the last one."""
 
-    With ``read_again``, which returns the records once more, it only counts the steps, and its views are made
-    of them when one is asked for. Validations are not known then.
-    """
-
-    def __init__(
-        self, name: str, folder: str, *, read_again: Callable[[], Iterable[Record]] | None = None
-    ) -> None:
+    def __init__(self, name: str, folder: str) -> None:
         self.name = name
         """The run's name, from its files."""
         self.steps = 0
@@ -28,14 +22,10 @@ class RecordedRun:
         self.passed_over = ""
         """What of the journal could not be read, in one line."""
         self._session = Session(folder)
-        self._read_again = read_again
 
     @property
     def view(self) -> SessionView:
         """The view at the end of the journal, its first optimizer in front."""
-        if self._read_again is not None:
-            self._session.fold(self._read_again())
-            self._read_again = None
         return self._session.view(FIRST)
 
     @property
@@ -46,10 +36,9 @@ class RecordedRun:
     def add(self, records: Sequence[Record]) -> None:
         """Add the next records."""
         self.steps += sum(record.count for record in records if isinstance(record, Steps))
-        if self._read_again is None:
-            self._session.fold(records)
-            self.validations += [
-                record
-                for record in records
-                if isinstance(record, EpochFinished | Validated) and record.validation is not None
-            ]
+        self._session.fold(records)
+        self.validations += [
+            record
+            for record in records
+            if isinstance(record, EpochFinished | Validated) and record.validation is not None
+        ]

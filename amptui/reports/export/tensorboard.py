@@ -9,11 +9,11 @@ from pathlib import Path
 from time import gmtime, strftime
 from typing import Any
 
-from amptui.base import strictjson, units
+from amptui.base import units
 from amptui.base.errors import AmptuiError
 from amptui.base.text import printable
 from amptui.diagnosis.event_words import event_details, event_text
-from amptui.diagnosis.labels import data_label
+from amptui.diagnosis.run_facts import detail_facts, run_facts
 from amptui.records.findings import StepTimed, UpdatesMeasured
 from amptui.records.own_loop import OTHER_PRECISIONS
 from amptui.records.run import (
@@ -21,7 +21,6 @@ from amptui.records.run import (
     EpochFinished,
     LossScaleChanged,
     Record,
-    RunStarted,
     Validated,
     base_precision,
     is_emulated,
@@ -116,7 +115,9 @@ class EventFile:
             self._write(optimizer.time, optimizer.step, last, optimizer.prefix)
         view = recording.view
         if view.run is not None:
-            self._write_text("run", _run_lines(view.run))
+            groups = (run_facts(view.run), *detail_facts(view.run))
+            facts = [f"{group.title}.{name}: {text}" for group in groups for name, text in group.pairs]
+            self._write_text("run", facts)
         lines = [line for event in reversed(view.events) for line in _event_lines(event)]
         self._write_text("events", [*lines, *filter(None, [recording.passed_over])])
         self._file.close()
@@ -222,17 +223,6 @@ def _phases(record: StepTimed) -> Scalars:
         scalars[f"phases/{phase.name}_host_seconds{emulated}"] = phase.host_seconds
         scalars[f"phases/{phase.name}_device_seconds{emulated}"] = phase.device_seconds
     return scalars
-
-
-def _run_lines(run: RunStarted) -> Iterator[str]:
-    """Model, device, data and settings, one per line."""
-    groups = {"config": run.config, "versions": run.versions, "hardware": run.hardware}
-    yield f"model: {run.model}, {units.count(run.parameters)} parameters"
-    yield f"device: {run.device_name} ({run.device})"
-    yield f"data: {data_label(run.data)}"
-    for title, values in groups.items():
-        for name, value in values.items():
-            yield f"{title}.{name}: {strictjson.plain(value)}"
 
 
 def _event_lines(event: Event) -> Iterator[str]:
