@@ -46,7 +46,12 @@ def waiting_words(view: SessionView, *, silence: str = "") -> str:
         return ""
     if view.phase is None:
         return "starting" if view.state == "starting" else ""
-    return f"{phase_words(view.phase)} {_amount(view.phase)}".strip()
+    phase, amount = view.phase, ""
+    if phase.done is not None and phase.unit == "bytes":
+        amount = units.bytes_of(phase.done, phase.total)
+    elif phase.done is not None:
+        amount = units.count(phase.done) + ("" if phase.total is None else f"/{units.count(phase.total)}")
+    return f"{phase_words(phase)} {amount}".strip()
 
 
 def is_stopping(view: SessionView) -> bool:
@@ -72,16 +77,6 @@ def phase_words(phase: PhaseChanged | None) -> str:
     return phase.detail or _PHASES.get(phase.phase, phase.phase)
 
 
-def _amount(phase: PhaseChanged) -> str:
-    """Bytes with their unit, everything else as a plain count."""
-    if phase.done is None:
-        return ""
-    if phase.unit == "bytes":
-        return units.bytes_of(phase.done, phase.total)
-    whole = "" if phase.total is None else f"/{units.count(phase.total)}"
-    return f"{units.count(phase.done)}{whole}"
-
-
 def newest(view: SessionView, kind: RequestKind) -> RequestMade | None:
     """The last request of that kind that has no answer yet."""
     return next((request for request in reversed(view.pending) if request.kind == kind), None)
@@ -104,19 +99,11 @@ def switch_target(view: SessionView) -> str:
     chosen = comparison.chosen if comparison is not None else ""  # during a comparison, the one before it
     now = wanted_precision(view) or chosen or view.precision
     if now in AMP_PRECISIONS:
-        return _float8(view) or _without_amp(view)
+        ran = (view.precision, *(switch.precision for switch in reversed(view.switches)), view.run.precision)
+        options = FP8_PRECISIONS if view.run.config.get("fp8_recipe") else ()
+        float8 = (name for name in (*ran, *options) if name in FP8_PRECISIONS)
+        return next((name for name in float8 if name not in view.run.unsupported), _without_amp(view))
     return _without_amp(view) if now in FP8_PRECISIONS else view.run.amp_precision
-
-
-def _float8(view: SessionView) -> str:
-    """The newest float8 precision of the run; the one that its options name; "" if it has none."""
-    run = view.run
-    if run is None:
-        return ""
-    ran = (view.precision, *(switch.precision for switch in reversed(view.switches)), run.precision)
-    options = FP8_PRECISIONS if run.config.get("fp8_recipe") else ()
-    names = (name for name in (*ran, *options) if name in FP8_PRECISIONS and name not in run.unsupported)
-    return next(names, "")
 
 
 def compared_precisions(view: SessionView) -> tuple[str, ...]:
@@ -133,14 +120,12 @@ def unsupported_requests(view: SessionView) -> frozenset[RequestKind]:
     """What a key would ask for in vain: the device does not support the precisions, or does not time them."""
     if view.run is None:
         return frozenset()
-    precisions: dict[RequestKind, tuple[str, ...]] = {
-        "precision": (switch_target(view),),
-        "comparison": compared_precisions(view),
-    }
-    refused = {
-        kind for kind, names in precisions.items() if not view.run.unsupported.keys().isdisjoint(names)
-    }
-    return frozenset(refused | ({"comparison"} if any(map(is_emulated, precisions["comparison"])) else set()))
+    refused: set[RequestKind] = set()
+    if switch_target(view) in view.run.unsupported:
+        refused.add("precision")
+    if any(name in view.run.unsupported or is_emulated(name) for name in compared_precisions(view)):
+        refused.add("comparison")
+    return frozenset(refused)
 
 
 def _without_amp(view: SessionView) -> str:

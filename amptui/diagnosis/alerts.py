@@ -58,26 +58,26 @@ class Alerts:
         if status.events is self._events:
             return stall and f"{name}: {stall}"
         self._events = status.events
-        urgent = filter(self._matters, status.events)
-        fresh = [event for event in urgent if event.number not in self._reported]
+        fresh = [
+            event
+            for event in status.events
+            if event.time >= self._since
+            and (event.severity == "error" or event.kind == "finished")
+            and event.number not in self._reported
+        ]
         self._reported.update(event.number for event in fresh)
         news = [event for event in fresh if self._is_news(event, status, stop_asked=stop_asked)]
         if not news:
             return stall and f"{name}: {stall}"
         first = max(news, key=lambda event: _URGENCY.get(event.kind, 0))
-        return (
-            f"{name} needs an answer: {status.pause_reason}"
-            if _asks(first)
-            else f"{name}: {event_text(first)}"
-        )
-
-    def _matters(self, event: Event) -> bool:
-        return event.time >= self._since and (event.severity == "error" or event.kind == "finished")
+        if first.kind == "pause":
+            return f"{name} needs an answer: {status.pause_reason}"
+        return f"{name}: {event_text(first)}"
 
     def _is_news(self, event: Event, status: RunStatus, *, stop_asked: bool) -> bool:
         if stop_asked:
             return event.kind == "failed"
-        if _asks(event):
+        if event.kind == "pause":
             return bool(status.pause_reason)  # otherwise it has its answer
         cause = event.kind if event.kind in ("skip", "nonfinite") else event_text(event)
         before = self._alarmed_at.get(cause)
@@ -85,10 +85,6 @@ class Alerts:
             return False
         self._alarmed_at[cause] = event.time
         return True
-
-
-def _asks(event: Event) -> bool:
-    return event.kind == "pause"
 
 
 class _Stall:
@@ -118,14 +114,15 @@ class _Stall:
             self._steps, self._since, self._is_reported = steps, now, False
             return ""
         seconds = now - self._since
-        if self._is_reported or seconds < self._limit_seconds(status):
+        longest = max(
+            MIN_STALL_SECONDS,
+            STALL_STEPS * (status.step_seconds or 0.0),
+            STALL_PAUSES * self._longest_pause_seconds,
+        )
+        if self._is_reported or seconds < longest:
             return ""
         self._is_reported = True
         return f"no step for {units.duration(seconds)}, after step {status.step:,}"
-
-    def _limit_seconds(self, status: RunStatus) -> float:
-        steps_seconds = STALL_STEPS * (status.step_seconds or 0.0)
-        return max(MIN_STALL_SECONDS, steps_seconds, STALL_PAUSES * self._longest_pause_seconds)
 
 
 def _makes_steps(status: RunStatus) -> bool:

@@ -8,7 +8,7 @@ steps were skipped or the loss was NaN, no measurement of a single step calls fl
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Literal
+from typing import Literal, get_args
 
 from amptui.diagnosis.amp_finding import Finding, Grade, Question, Subject
 from amptui.diagnosis.safety_findings import safety_findings
@@ -41,7 +41,7 @@ class AmpAnswer:
     Where no precision is in question it is what the steps run in.
     """
     steps: int
-    """How many ran in that precision."""
+    """How many ran in that precision, those that its scaler skipped among them."""
     findings: tuple[Finding, ...] = ()
     """One of each subject, in the order of ``Subject``."""
     worth: Worth = "unknown"
@@ -82,8 +82,7 @@ class AmpAnswer:
 
     def grade(self, subject: Subject, step: int) -> Grade:
         """What the answer makes of a measurement of ``step``; ``neutral`` if it follows from another one."""
-        matching = (finding for finding in self.findings if finding.subject == subject)
-        finding = next(matching, None)
+        finding = next((finding for finding in self.findings if finding.subject == subject), None)
         return finding.grade if finding is not None and finding.step == step else "neutral"
 
     @property
@@ -100,19 +99,7 @@ class AmpAnswer:
 
 def answer_json(answer: AmpAnswer) -> str:
     """The answer as one line of strict JSON, with its type, as records have it."""
-    facts = _codec().dumps(answer)
-    return f'{{"type":"AmpAnswer",{facts[1:]}'
-
-
-def _beside(precision: str, finding: Finding) -> Finding:
-    """A finding as it counts for ``precision``: what another AMP precision does or would do is only a fact.
-
-    But a loss and weights that are NaN or Inf are so for every precision.
-    """
-    is_others = finding.about in LOW_PRECISIONS and finding.about != precision
-    if not is_others or finding.subject in ("loss", "weights") or finding.grade == "unknown":
-        return finding
-    return replace(finding, grade="neutral")
+    return f'{{"type":"AmpAnswer",{_codec().dumps(answer)[1:]}'
 
 
 @cache
@@ -132,24 +119,43 @@ def amp_answer(
     if precision is None:
         return AmpAnswer(step=view.step, precision=None, baseline=view.precision or "", steps=0)
     question = Question(view, precision)
-    others = {finding.subject: finding for finding in measured}
-    findings = tuple(
-        others.get(finding.subject)
-        or _beside(precision, replace(finding, age_steps=question.age(finding.step)))
-        for finding in (*worth_findings(question), *safety_findings(question))
-    )
+    findings = {}
+    for finding in (*worth_findings(question), *safety_findings(question)):
+        age_steps = None if finding.step is None else max(0, view.step - finding.step)
+        is_others = finding.about in LOW_PRECISIONS and finding.about != precision
+        grade = finding.grade
+        # What another AMP precision does or would do is only a fact, but a loss and weights that are NaN or
+        # Inf are so for every precision.
+        if is_others and finding.subject not in ("loss", "weights") and grade != "unknown":
+            grade = "neutral"
+        findings[finding.subject] = replace(finding, age_steps=age_steps, grade=grade)
+    findings |= {finding.subject: finding for finding in measured if finding.subject in findings}
+    speed = findings["speed"].state
     answer = AmpAnswer(
         step=view.step,
         precision=precision,
         baseline=question.comparison.baseline or reference_precision(precision),
-        steps=steps_in(view, precision),
-        findings=findings,
+        steps=sum(
+            row.steps_made for row in view.comparison.rows if base_precision(row.precision) == precision
+        ),
+        findings=tuple(findings.values()),
+        worth=speed if speed in get_args(Worth) else "unknown",  # type: ignore[arg-type]
     )
     safety, cause = _safety(answer)
-    doubt = _doubt(answer) if cause is None else None
-    if doubt is not None or (cause is None and answer.trouble is not None):
+    if cause is not None:
+        return replace(answer, safety=safety, cause=cause)
+    # An old trouble that a histogram or an X-ray found: its age makes nothing safe.
+    old = [
+        finding
+        for finding in answer.counted
+        if finding.subject in ("float16", "agreement")
+        and finding.was_trouble
+        and finding.about == answer.precision
+    ]
+    doubt = max(old, key=lambda finding: finding.step or 0, default=None)
+    if doubt is not None or answer.trouble is not None:
         safety = "unknown"
-    return replace(answer, worth=_worth(answer.of("speed")), safety=safety, cause=cause, doubt=doubt)
+    return replace(answer, safety=safety, doubt=doubt)
 
 
 def precision_in_question(view: SessionView) -> str | None:
@@ -158,24 +164,6 @@ def precision_in_question(view: SessionView) -> str | None:
         return None
     low = low_precision_now(view.precision, view.compared) or view.comparison.low
     return low or (None if view.run is None else view.run.amp_precision)
-
-
-def steps_in(view: SessionView, precision: str) -> int:
-    """All steps in ``precision``, those that its scaler skipped among them."""
-    rows = [row for row in view.comparison.rows if base_precision(row.precision) == precision]
-    return sum(row.steps_made for row in rows)
-
-
-def _worth(speed: Finding) -> Worth:
-    state = speed.state
-    return state if state in ("faster", "same", "slower", "open") else "unknown"  # type: ignore[return-value]
-
-
-def _doubt(answer: AmpAnswer) -> Finding | None:
-    """The newest old trouble that a histogram or an X-ray found; its age makes nothing safe."""
-    findings = [one for one in answer.counted if one.subject in ("float16", "agreement")]
-    old = [finding for finding in findings if finding.was_trouble and finding.about == answer.precision]
-    return max(old, key=lambda finding: finding.step or 0, default=None)
 
 
 def _safety(answer: AmpAnswer) -> tuple[Safety, Finding | None]:

@@ -91,7 +91,3 @@ class Question:
         if finding.freshness == "fresh":
             return finding
         return replace(finding, grade="neutral", was_trouble=finding.grade in ("warning", "error"))
-
-    def age(self, step: int | None) -> int | None:
-        """Steps made since ``step``."""
-        return None if step is None else max(0, self.view.step - step)

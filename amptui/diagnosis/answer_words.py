@@ -89,38 +89,27 @@ _NO_SPEED = {
 }
 
 
-def safe_words(answer: AmpAnswer) -> str:
-    """``safe: gradients agree, no overflow``, or the trouble."""
-    if answer.trouble is not None:
-        return finding_words(answer.trouble)
-    if answer.doubt is not None:
-        ago = f"{units.counted(answer.doubt.age_steps or 0, 'step')} ago"
-        return f"{_WAS[answer.doubt.state].format(**_fields(answer.doubt))}, {ago}"
-    steps = units.count(answer.steps)
+def safe_forms(answer: AmpAnswer) -> Sequence[str]:
+    """``safe: gradients agree, no overflow``, or the trouble; then shorter forms, the longest first."""
+    trouble, doubt = answer.trouble, answer.doubt
+    if trouble is not None:
+        return finding_words(trouble), f"{trouble.subject} {short_words(trouble)}"
+    if doubt is not None:
+        ago = f"{units.counted(doubt.age_steps or 0, 'step')} ago"
+        return (f"{_WAS[doubt.state].format(**_fields(doubt))}, {ago}",)
     match answer.safety:
         case "safe":
             skips = answer.of("overflow")
             skips_words = "no overflow" if skips.state == "none" else finding_words(skips)
-            return f"safe: gradients agree, {skips_words}"
+            return f"safe: gradients agree, {skips_words}", "safe: gradients agree", "safe"
         case "no trouble":
-            return f"no trouble in {steps} steps"
+            return f"no trouble in {units.count(answer.steps)} steps", "no trouble"
         case "would be safe":
             agrees = answer.of("agreement").grade == "good"
             foretold = "gradients agree" if agrees else finding_words(answer.of("float16"))
-            return f"{'safe so far' if answer.steps else 'would be safe'}: {foretold}"
-    return "safety not measured yet"
-
-
-def safe_forms(answer: AmpAnswer) -> Sequence[str]:
-    """:func:`safe_words`, then what to say where these have no room, the longest first."""
-    if answer.trouble is not None:
-        return safe_words(answer), f"{answer.trouble.subject} {short_words(answer.trouble)}"
-    shorter: Mapping[str, Sequence[str]] = {
-        "safe": ("safe: gradients agree", "safe"),
-        "no trouble": ("no trouble",),
-        "would be safe": ("safe so far" if answer.steps else "would be safe",),
-    }
-    return safe_words(answer), *shorter.get(answer.safety, ())
+            state = "safe so far" if answer.steps else "would be safe"
+            return f"{state}: {foretold}", state
+    return ("safety not measured yet",)
 
 
 _WAS = {
@@ -136,7 +125,7 @@ _WAS = {
 
 
 def safety_grade(answer: AmpAnswer) -> Grade:
-    """The sign before :func:`safe_words`."""
+    """The sign before :func:`safe_forms`."""
     if answer.trouble is not None:
         return answer.trouble.grade
     return "unknown" if answer.safety == "unknown" else "good"
@@ -147,15 +136,11 @@ def next_measurement(answer: AmpAnswer) -> tuple[Measurement, str]:
 
     A trouble's own measurement comes first; then the gradients, the interval, a try.
     """
-    if answer.trouble is None and answer.doubt is not None:
-        return answer.doubt.measured_by, "measures again"
     if answer.trouble is not None:
-        measured_by = answer.trouble.measured_by
-        return measured_by, {
-            "trace": "names the module",
-            "x-ray": "compares again",
-            "histogram": "shows it",
-        }.get(measured_by, "")
+        what_for = {"trace": "names the module", "x-ray": "compares again", "histogram": "shows it"}
+        return answer.trouble.measured_by, what_for.get(answer.trouble.measured_by, "")
+    if answer.doubt is not None:
+        return answer.doubt.measured_by, "measures again"
     speed, agreement = answer.of("speed"), answer.of("agreement")
     if speed.measured_by == "precision" and speed.freshness == "never measured":
         other = "it" if speed.state == "never ran" else precision_label(answer.baseline)
@@ -249,7 +234,6 @@ _WORDS: Mapping[Subject, Mapping[str, str]] = {
         "not finite": "the loss is {loss}{in_precision}",
         "dropped": "the loss of a batch was {loss}: no step was made of it",
         "validation not finite": "the validation loss is {loss}",
-        "mid-run": "{other_loss} {reference}, {loss} {family}",
         "finite": "finite: {loss}",
         "same": "{loss}, {reference} {other_loss}: the same within noise",
         "higher": "{loss}, {reference} {other_loss}: higher by more than the noise",
@@ -299,7 +283,6 @@ _SHORT: Mapping[tuple[Subject, str], str] = {
     ("loss", "not finite"): "{loss}{in_precision}",
     ("loss", "dropped"): "{loss}, in no step",
     ("loss", "validation not finite"): "validation {loss}",
-    ("loss", "mid-run"): "{other_loss} → {short_family} {loss}",
     ("loss", "same"): "same within noise",
     ("loss", "higher"): "{loss}, not {other_loss}",
     ("loss", "lower"): "{loss}, not {other_loss}",
@@ -334,8 +317,6 @@ def _fields(finding: Finding) -> dict[str, str]:
         "scale": units.count(finding.loss_scale),
         "place": place,
         "in_place": f" in {layer_label(place)}" if place else "",
-        "family": family,
-        "short_family": _short_family(finding.about),
         "can_speed_up": f"{family} can speed up{least}",
         "reference": precision_label(reference_precision(finding.about)),
         "precision": precision_label(finding.precision),
@@ -351,7 +332,7 @@ def answer_line(answer: AmpAnswer) -> str:
     """``AMP fp16: 1.65× the speed of FP32 (1.61 to 1.69); ✔ safe: gradients agree, no overflow``."""
     if answer.precision is None:
         return no_amp_words(answer.baseline)
-    safe = f"{SIGNS[safety_grade(answer)]} {safe_words(answer)}"
+    safe = f"{SIGNS[safety_grade(answer)]} {safe_forms(answer)[0]}"
     if answer.headline_precision != answer.precision:
         return f"{precision_label(answer.headline_precision)}: {safe}"
     return f"{precision_label(answer.precision)}: {worth_and_interval(answer)}; {safe}"

@@ -42,56 +42,32 @@ def evidence(timing: PrecisionTiming) -> str:
     """The numbers behind a bottleneck; empty until enough steps were timed. Emulated steps have none."""
     if is_emulated(timing.precision):
         return "computed in float32: these times are not FP8's"
-    tell = {
-        "": lambda _timing: "",
-        "input": _input_evidence,
-        "launch": _launch_evidence,
-        "compute": _compute_evidence,
-        "unknown": _idle_evidence,
-    }[timing.bound]
-    return tell(timing)
-
-
-def _input_evidence(timing: PrecisionTiming) -> str:
-    part = f"{units.percent(_input_share(timing))} of the step"
-    if not on_device(timing.phases):
-        return f"the loop waits for data {part}"
-    waited = units.milliseconds(sum(phase.host_seconds for phase in timing.phases if phase.name == "input"))
-    return f"the GPU waits for data or copies it {part}, the host waits {waited}"
-
-
-def _launch_evidence(timing: PrecisionTiming) -> str:
-    host = units.milliseconds(sum(phase.host_seconds for phase in enqueued(timing.phases)))
-    text = f"the host takes {host} to launch kernels that the GPU runs in {_enqueued_words(timing)}"
-    percent = timing.utilization_percent
-    return text if percent is None else f"{text}, idle {_share(100 - percent)} of the time"
-
-
-def _compute_evidence(timing: PrecisionTiming) -> str:
-    if not on_device(timing.phases):
-        return f"the loop waits for data {units.percent(_input_share(timing))} of the step"
-    if timing.utilization_percent is not None:
-        return f"the GPU is busy {_share(timing.utilization_percent)} of the time"
-    launching = f"launching takes the host {units.percent(kept_up(timing.phases))} of that"
-    return f"the GPU takes {_enqueued_words(timing)}; {launching}"
-
-
-def _idle_evidence(timing: PrecisionTiming) -> str:
-    idle = _share(100 - (timing.utilization_percent or 0.0))
-    return f"the GPU is idle {idle} of the time, which neither data nor the host explains"
+    phases, busy_percent = timing.phases, timing.utilization_percent
+    waiting = f"{units.percent(_input_share(timing))} of the step" if timing.bound else ""
+    on_gpu = units.milliseconds(sum(map(seconds_of, enqueued(phases))))
+    text = ""
+    if timing.bound in ("input", "compute") and not on_device(phases):
+        text = f"the loop waits for data {waiting}"
+    elif timing.bound == "input":
+        waited = units.milliseconds(sum(phase.host_seconds for phase in phases if phase.name == "input"))
+        text = f"the GPU waits for data or copies it {waiting}, the host waits {waited}"
+    elif timing.bound == "unknown":
+        idle = units.percent(1 - (busy_percent or 0.0) / 100)
+        text = f"the GPU is idle {idle} of the time, which neither data nor the host explains"
+    elif timing.bound == "launch":
+        host = units.milliseconds(sum(phase.host_seconds for phase in enqueued(phases)))
+        text = f"the host takes {host} to launch kernels that the GPU runs in {on_gpu}"
+        if busy_percent is not None:
+            text += f", idle {units.percent(1 - busy_percent / 100)} of the time"
+    elif timing.bound == "compute" and busy_percent is not None:
+        text = f"the GPU is busy {units.percent(busy_percent / 100)} of the time"
+    elif timing.bound == "compute":
+        text = f"the GPU takes {on_gpu}; launching takes the host {units.percent(kept_up(phases))} of that"
+    return text
 
 
 def _input_share(timing: PrecisionTiming) -> float:
     return shares_of(timing.phases).get("input", 0.0)
-
-
-def _enqueued_words(timing: PrecisionTiming) -> str:
-    """What the device takes for all that the host launches."""
-    return units.milliseconds(sum(map(seconds_of, enqueued(timing.phases))))
-
-
-def _share(percent: float) -> str:
-    return units.percent(percent / 100)
 
 
 def limit(timing: PrecisionTiming, *, ranks: int = 1) -> str:
@@ -105,9 +81,8 @@ def limit(timing: PrecisionTiming, *, ranks: int = 1) -> str:
     if not timing.bound or base_precision(timing.precision) in OTHER_PRECISIONS:
         return ""
     if timing.bound == "input":
-        return (
-            f"loading data takes the same time in any precision: at most {_times(1 / _input_share(timing))}"
-        )
+        most = f"at most {1 / _input_share(timing):.1f}×"
+        return f"loading data takes the same time in any precision: {most}"
     if timing.bound == "launch":
         return "launching kernels takes the same time in any precision: little to gain"
     return _amp_limit(timing, ranks)
@@ -116,23 +91,18 @@ def limit(timing: PrecisionTiming, *, ranks: int = 1) -> str:
 def _amp_limit(timing: PrecisionTiming, ranks: int) -> str:
     shares = shares_of(timing.phases)
     amp = sum(shares.get(name, 0.0) for name in AMP_PHASES)
-    part = f"{units.percent(amp)} of the step"
-    is_low = base_precision(timing.precision) in LOW_PRECISIONS
-    if ranks > 1 and is_low:
-        name = family_label(timing.precision)
-        return (
-            f"forward and backward still take {part}, including communication, which {name} does not speed up"
-        )
+    part, most = f"{units.percent(amp)} of the step", f"at most {1 / (1 - amp):.1f}×" if amp < 1 else ""
+    if base_precision(timing.precision) in LOW_PRECISIONS:
+        takes = f"forward and backward still take {part}"
+        if ranks > 1:
+            name = family_label(timing.precision)
+            return f"{takes}, including communication, which {name} does not speed up"
+        return f"{takes}; little else takes time" if 1 - amp < LITTLE_REST else f"{takes}: {most} more"
     if ranks > 1:
         return f"AMP can speed up forward and backward, {part}, but not the communication in them"
     if 1 - amp < LITTLE_REST:
-        share = f"forward and backward still take {part}"
-        if not is_low:
-            share = f"AMP can speed up forward and backward, {part}"
-        return f"{share}; little else takes time"
-    if is_low:
-        return f"forward and backward still take {part}: at most {_times(1 / (1 - amp))} more"
-    return f"AMP can speed up only forward and backward, {part}: at most {_times(1 / (1 - amp))}"
+        return f"AMP can speed up forward and backward, {part}; little else takes time"
+    return f"AMP can speed up only forward and backward, {part}: {most}"
 
 
 def limit_beside(
@@ -178,8 +148,3 @@ def phase_changes(baseline: PrecisionTiming, other: PrecisionTiming, names: Iter
 
 def _whole(timing: PrecisionTiming) -> float:
     return sum(map(seconds_of, timing.phases))
-
-
-def _times(value: float) -> str:
-    """``2.6×``: a bound, for which a tenth is precise enough."""
-    return f"{value:.1f}×"

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from amptui.base import units
-from amptui.records.run import NonFinite, NonFiniteKind
+from amptui.records.run import NonFiniteKind
 from amptui.telemetry.events import Storm
 
 FORWARD_OVERFLOW = "the forward pass overflowed: scaling cannot help; use bf16 or FP32"
@@ -13,6 +13,8 @@ LOSS_NOT_FINITE = "the loss is NaN or Inf: no loss scale helps"
 
 WORDS: Mapping[NonFiniteKind, str] = {"nan": "NaN", "inf": "Inf"}
 """How each kind is written."""
+
+_PLACES = {"gradient": "the gradient of", "buffer": "the buffer", "activation": "the output of"}
 
 _NAMED_RANKS = 4
 
@@ -76,19 +78,29 @@ def _meaning(storm: Storm) -> _Meaning:
 
 
 def storm_text(storm: Storm) -> str:
-    """``the loss is NaN, 100 times (612–711); the step was applied: ...``."""
-    text = what_is_not_finite(storm.first) + on_ranks(storm.first.ranks)
+    """``the loss is NaN, 100 times (612–711); ...``, ``NaN in the gradient of head.weight (+2); ...``."""
+    first = storm.first
+    text = f"{WORDS[first.kind]} in {_PLACES.get(first.what)} {first_and_more(first.names, first.count)}"
+    if first.what == "loss":
+        text = f"the loss is {WORDS[first.kind]}"
+    text += on_ranks(first.ranks)
     if storm.times > 1:
-        text += f", {units.count(storm.times)} times {span(storm.first.step, storm.last.step)}"
-    if storm.first.ranks and not storm.in_float16:
+        text += f", {units.count(storm.times)} times {span(first.step, storm.last.step)}"
+    if first.ranks and not storm.in_float16:
         text += "; averaging spread it to all ranks"
     return f"{text}; {_meaning(storm).line}"
 
 
 def storm_details(storm: Storm) -> list[str]:
     """An explanation, and what was found first and last."""
-    places = dict.fromkeys(filter(None, map(place_line, (storm.first, storm.last))))
-    return [_meaning(storm).explanation, *places]
+    lines = {_meaning(storm).explanation: None}
+    for record in (storm.first, storm.last):
+        names = by_module(record.names, record.kinds, record.count)
+        if record.what == "activation":
+            names = ", ".join(record.names)
+        if names:
+            lines[f"step {units.count(record.step)}: {names}"] = None
+    return list(lines)
 
 
 def on_ranks(ranks: Sequence[int]) -> str:
@@ -102,17 +114,6 @@ def on_ranks(ranks: Sequence[int]) -> str:
 def span(first_step: int, last_step: int) -> str:
     """``(612–614)``."""
     return f"({units.count(first_step)}–{units.count(last_step)})"
-
-
-def what_is_not_finite(record: NonFinite) -> str:
-    """``NaN in the gradient of features.13.conv.weight (+2)``."""
-    kind = WORDS[record.kind]
-    if record.what == "loss":
-        return f"the loss is {kind}"
-    place = {"gradient": "the gradient of", "buffer": "the buffer", "activation": "the output of"}[
-        record.what
-    ]
-    return f"{kind} in {place} {first_and_more(record.names, record.count)}"
 
 
 def first_and_more(names: Sequence[str], count: int | None) -> str:
@@ -141,12 +142,3 @@ def by_module(names: Sequence[str], kinds: Sequence[NonFiniteKind], count: int |
     if parts and more > 0:
         parts.append(f"{units.count(more)} more")
     return "; ".join(parts)
-
-
-def place_line(record: NonFinite) -> str:
-    """``step 612: NaN in bn1 (running_mean, running_var)``; empty without names."""
-    if record.what == "activation":
-        names = ", ".join(record.names)
-    else:
-        names = by_module(record.names, record.kinds, record.count)
-    return f"step {units.count(record.step)}: {names}" if names else ""

@@ -9,7 +9,7 @@ from amptui.diagnosis.memory_use import LITTLE_MEMORY, why_little
 from amptui.records.answers import RequestKind
 from amptui.records.findings import PairCompared, PrecisionMeasured, PrecisionsCompared
 from amptui.records.run import FP8_PRECISIONS, RunStarted, base_precision, is_emulated, reference_precision
-from amptui.telemetry.comparison import LITTLE_SPEED, MIN_PROVISIONAL_STEPS, MIN_STEPS, losses_after
+from amptui.telemetry.comparison import LITTLE_SPEED, MIN_PROVISIONAL_STEPS, MIN_STEPS
 from amptui.telemetry.view import Comparison, PrecisionStats, SessionView
 
 PROVISIONAL = "~"
@@ -280,21 +280,6 @@ def explanations(view: SessionView, accepts: Collection[RequestKind] = ()) -> li
         hint = "; press x for the breakdown" if can_measure and not breakdown else ""
         sentences.append(f"{less_memory(saving)}: {breakdown or guess}{hint}")
     return sentences
-
-
-def unfair_losses(view: SessionView) -> tuple[str, ...]:
-    """The losses after as many steps of each, and what they do not mean, the longest form first.
-
-    Empty until there are both.
-    """
-    comparison = view.comparison
-    losses = losses_after(view, comparison)
-    if losses is None:
-        return ()
-    before = f"{precision_label(comparison.baseline or '')} {units.loss(losses.baseline)}"
-    both = f"{before}, {family_label(comparison.low)} {units.loss(losses.low)}"
-    after = f"loss after {units.count(losses.steps)} steps of each: {both}"
-    return f"{after}; mid-run losses start where the other precision left off", f"{after}; no fair race"
 
 
 def _held_back(comparison: Comparison) -> str:

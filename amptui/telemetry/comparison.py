@@ -21,7 +21,7 @@ from amptui.records.run import (
 )
 from amptui.telemetry.gpu_use import EnergySpent, EnergySum
 from amptui.telemetry.stretch import Stretch
-from amptui.telemetry.view import Comparison, PrecisionStats, PrecisionSwitch, Series, SessionView
+from amptui.telemetry.view import Comparison, PrecisionStats
 
 BASELINES = tuple(name for name in PRECISIONS if name not in LOW_PRECISIONS)
 """The precisions that AMP is compared with."""
@@ -364,66 +364,3 @@ def _most_used(rows: Sequence[PrecisionStats]) -> PrecisionStats | None:
 
 def _ratio(dividend: float | None, divisor: float | None) -> float | None:
     return dividend / divisor if dividend is not None and divisor else None
-
-
-# ---------------------------------------------------------------- losses after as many steps
-
-MIN_STEPS_AFTER = 100
-"""Before so many steps since a switch, a loss says nothing about the precision; blocks of an A/B comparison
-are shorter."""
-
-MEAN_LOSS_STEPS = 20
-"""The loss is the mean over the last so many of these steps: single losses are noise."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LossesAfter:
-    """The loss ``steps`` steps after the switch to either precision.
-
-    Not a fair race: each started from the weights that the other left.
-    """
-
-    steps: int
-    baseline: float | None
-    """None if no loss was measured, NaN if none was finite."""
-    low: float | None
-
-
-def losses_after(view: SessionView, comparison: Comparison) -> LossesAfter | None:
-    """The losses in the longest stretch of either side, after as many steps as the shorter one has.
-
-    None while either has fewer than ``MIN_STEPS_AFTER``.
-    """
-    baseline = _longest(view.switches, comparison.baseline, view.step)
-    low = _longest(view.switches, comparison.low, view.step)
-    steps = min(len(baseline), len(low))
-    if steps < MIN_STEPS_AFTER:
-        return None
-    before, after = (_mean_loss(view.loss, stretch.start + steps) for stretch in (baseline, low))
-    return LossesAfter(steps=steps, baseline=before, low=after)
-
-
-def _longest(switches: tuple[PrecisionSwitch, ...], precision: str | None, last_step: int) -> range:
-    """The steps of the longest stretch in ``precision``; empty if it never ran."""
-    ends = (*(switch.step for switch in switches[1:]), last_step + 1)
-    # Without a switch, ends has one item too many.
-    pairs = zip(switches, ends, strict=False)
-    stretches = [range(switch.step, end) for switch, end in pairs if switch.precision == precision]
-    return max(stretches, key=len, default=range(0))
-
-
-def _mean_loss(losses: Series, end: int) -> float | None:
-    """The mean of the ``MEAN_LOSS_STEPS`` losses before step ``end``, as finely as the history keeps them."""
-    start = end - MEAN_LOSS_STEPS
-    first_recent = losses.last_step + 1 - len(losses.recent)
-    if start >= first_recent:
-        exact = slice(start - first_recent, end - first_recent)
-        values, trouble = losses.recent[exact], bool(losses.recent_nonfinite[exact].any())
-    else:
-        first, last = ((step - losses.first_step) // losses.bucket_steps for step in (start, end - 1))
-        buckets = slice(max(0, first), last + 1)
-        values, trouble = losses.mean[buckets], bool(losses.nonfinite[buckets].any())
-    finite = values[np.isfinite(values)]
-    if len(finite):
-        return float(finite.mean())
-    return math.nan if trouble else None

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from amptui.diagnosis.amp_answer import amp_answer
-from amptui.diagnosis.answer_words import SIGNS, answer_line, finding_words, safe_words, short_words
+from amptui.diagnosis.answer_words import SIGNS, answer_line, finding_words, safe_forms, short_words
 from amptui.diagnosis.labels import precision_label, precision_letter
 from amptui.diagnosis.summary import summary_lines
 from amptui.process.plain_lines import JsonLines, PlainFront
@@ -118,7 +118,7 @@ def test_where_there_is_trouble_every_screen_says_so_and_none_calls_amp_safe() -
             assert not any(words in text for text in texts), (name, words)
         if answer.cause is None:
             continue
-        trouble = f"{SIGNS[answer.cause.grade]} {safe_words(answer)}", short_words(answer.cause)
+        trouble = f"{SIGNS[answer.cause.grade]} {safe_forms(answer)[0]}", short_words(answer.cause)
         for lines in screens:
             assert "safe:" not in lines[1]
             assert any(words in lines[1] for words in trouble)

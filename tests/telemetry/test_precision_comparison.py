@@ -4,7 +4,6 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from itertools import chain
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,10 +15,8 @@ from amptui.records.run import PRECISION_ORDER, PauseChanged, PhaseChanged, Prec
 from amptui.records.steps import StepRecord
 from amptui.telemetry.comparison import (
     WINDOW_STEPS,
-    LossesAfter,
     PrecisionLedger,
     held_back_by,
-    losses_after,
 )
 from amptui.telemetry.view import Comparison, PrecisionStats
 from tests.builders import assert_holds, make_step, make_steps, view_of
@@ -218,26 +215,6 @@ def test_the_row_equals_a_naive_count(seconds: list[float | None]) -> None:
     (row,) = rows
     assert row.median_step_seconds == pytest.approx(statistics.median(timed))
     assert row.samples_per_second == pytest.approx(256 * len(timed) / sum(timed))
-
-
-# ----------------------------------------------------------------------- losses after as many steps
-
-
-def after_switches(*batches: list[StepRecord]) -> LossesAfter | None:
-    view = view_of(*chain(*batches))
-    return losses_after(view, view.comparison)
-
-
-@pytest.mark.parametrize(("loss", "told"), [(math.nan, math.nan), (math.inf, math.nan), (None, None)])
-@pytest.mark.parametrize("later_steps", [0, 6000])
-def test_what_was_not_finite_and_what_was_not_measured_are_told_apart(
-    loss: float | None, told: float | None, later_steps: int
-) -> None:
-    amp = steps(1001, 1504, precision="fp16", loss=loss)
-    losses = after_switches(steps(1, 1000), amp, steps(1505, 1505 + later_steps))
-    assert losses is not None
-    assert losses.steps == 504
-    assert losses.low == (None if told is None else pytest.approx(told, nan_ok=True))
 
 
 # ---------------------------------------------------------------------- what keeps AMP from gaining
