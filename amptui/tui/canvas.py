@@ -29,6 +29,9 @@ _REPLACEMENT = "?"
 _MAX_CACHED_CHARACTERS = 200
 """Longer texts are drawn too seldom to keep their cells."""
 
+_JOIN_WITHIN = 6
+"""Moving the cursor takes about as many bytes as so many unchanged cells."""
+
 Cells = npt.NDArray[np.uint32]
 
 _LETTERS = {0x1F1E6 + i: chr(ord("A") + i) for i in range(26)}
@@ -173,11 +176,10 @@ class Canvas:
             if start < stop:
                 yield self.line_text(y, start, stop), int(styles[start])
 
-    def changes_since(self, previous: "Canvas", *, join_within: int = 6) -> list[Span]:
+    def changes_since(self, previous: "Canvas") -> list[Span]:
         """The spans that differ from ``previous`` (of the same size), near ones joined.
 
-        ``join_within``: moving the cursor takes about as many bytes as that many unchanged cells. No span
-        begins or ends within a wide character of either canvas.
+        No span begins or ends within a wide character of either canvas.
         """
         recoloured = (self.styles != previous.styles) & (self.chars != BLANK)  # a blank's colour is not seen
         different = (self.chars != previous.chars) | recoloured
@@ -188,8 +190,8 @@ class Canvas:
         if not len(lines):
             return []
         # Positions in one sequence, with lines so far apart that no span joins the next line's.
-        apart = lines * (self.width + join_within + 1) + columns
-        breaks = (apart[1:] - apart[:-1] > join_within + 1).nonzero()[0]
+        apart = lines * (self.width + _JOIN_WITHIN + 1) + columns
+        breaks = (apart[1:] - apart[:-1] > _JOIN_WITHIN + 1).nonzero()[0]
         first, last = np.append(0, breaks + 1), np.append(breaks, len(lines) - 1)
         edges = zip(lines[first].tolist(), columns[first].tolist(), columns[last].tolist(), strict=True)
         return [Span(y, start, end + 1) for y, start, end in edges]

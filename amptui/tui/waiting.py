@@ -65,24 +65,20 @@ def draw(canvas: Canvas, script: str, awaited: str, lines: Sequence[str]) -> Non
     """Draw the name of the script, the last of the ``lines`` of its output, and what it has to do yet."""
     body = canvas
     if canvas.width >= _SMALLEST[0] and canvas.height >= _SMALLEST[1]:
-        _draw_frame(canvas, script, awaited)
+        header = [phrase("amptui", Style.DIM, 2), phrase(script, Style.STRONG)]
+        write(canvas, 1, 0, fitting(header, canvas.width - 2))
+        box = canvas.part(Rect(0, 1, canvas.width, canvas.height - 2))
+        draw_box(box)
+        box.text(1, 0, " output ")
+        footer, y = phrase(awaited, Style.STRONG), canvas.height - 1
+        write(canvas, 1, y, [footer])
+        keys = [
+            phrase("ctrl+c interrupts the script", Style.DIM),
+            phrase("other keys wait for the run", Style.DIM),
+        ]
+        room = canvas.width - 4 - footer.width
+        if (fitting_keys := fitting(keys, room)) and fitting_keys[0].width <= room:
+            write_right(canvas, y, fitting_keys, margin=1)
         body = canvas.part(Rect(2, 2, canvas.width - 4, canvas.height - 4))
     for y, line in enumerate(lines[-body.height :]):
         body.text(0, y, line, width=body.width)
-
-
-def _draw_frame(canvas: Canvas, script: str, awaited: str) -> None:
-    header = [phrase("amptui", Style.DIM, 2), phrase(script, Style.STRONG)]
-    write(canvas, 1, 0, fitting(header, canvas.width - 2))
-    box = canvas.part(Rect(0, 1, canvas.width, canvas.height - 2))
-    draw_box(box)
-    box.text(1, 0, " output ")
-    footer, y = [phrase(awaited, Style.STRONG)], canvas.height - 1
-    write(canvas, 1, y, footer)
-    keys = [
-        phrase("ctrl+c interrupts the script", Style.DIM),
-        phrase("other keys wait for the run", Style.DIM),
-    ]
-    room = canvas.width - 4 - footer[0].width
-    if (fitting_keys := fitting(keys, room)) and fitting_keys[0].width <= room:
-        write_right(canvas, y, fitting_keys, margin=1)

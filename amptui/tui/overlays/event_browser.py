@@ -61,7 +61,10 @@ class EventBrowser(Overlay):
     def _draw_list(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         events = view.events
         inner = open_box(canvas, f"events ({len(events):,})", width=canvas.width, height=canvas.height)
-        detail = self._lines_of_selected(view, inner.width - 2)
+        detail = list[str]()
+        if events:
+            event = events[self._index]
+            detail = [*text_lines(event, inner.width - 2), *detail_lines(event, inner.width - 2)]
         room = max(_MIN_DETAIL_LINES, inner.height // 2, inner.height - 1 - len(events))
         detail_height = min(len(detail), room)
         self._page = max(1, inner.height - detail_height - 1)
@@ -77,13 +80,6 @@ class EventBrowser(Overlay):
             inner.text(1, self._page + 1 + y, line)
         scrolls = (("← →", "scroll details"),) if self._detail.words else ()
         write_edge(canvas, (*_LIST_KEYS, *scrolls, pages_beside("e")), screen)
-
-    def _lines_of_selected(self, view: SessionView, width: int) -> list[str]:
-        """Text and details of the selected event."""
-        if not view.events:
-            return []
-        event = view.events[self._index]
-        return [*text_lines(event, width), *detail_lines(event, width)]
 
     def _draw_event(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         """The selected event: its line in the list, then its full text."""

@@ -2,12 +2,19 @@
 
 from typing import ClassVar
 
-from textual.keys import key_to_character
-
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.keys import VIEW_KEYS
-from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Overlay, open_box, pages_beside, write_edge
+from amptui.tui.overlays.overlay import (
+    CLOSE,
+    STAY,
+    Answer,
+    Overlay,
+    Search,
+    open_box,
+    pages_beside,
+    write_edge,
+)
 from amptui.tui.panels import step_cursor
 from amptui.tui.panels.metric_charts import SMALLEST_CHART, Chart, charts_of
 from amptui.tui.panels.phrases import fitting, quiet, write
@@ -22,8 +29,6 @@ _GAP = 2
 
 _CHARTS_A_FRAME = 6
 """So many charts of a page follow the run in each frame; drawing more would take longer than a frame may."""
-
-_MAX_FILTER = 60
 
 _ACTIONS = {
     press: key.action
@@ -47,9 +52,7 @@ class MetricsBrowser(Overlay):
     def __init__(self) -> None:
         self._selected: tuple[str, str] | None = None
         """The key of the selected chart; None for the first."""
-        self._filter = ""
-        self._types = False
-        """Whether keys are letters of the filter."""
+        self._search = Search()
         self._is_enlarged = False
         self._cursor: step_cursor.Cursor | None = None
         self._extent: step_cursor.Extent | None = None
@@ -77,7 +80,7 @@ class MetricsBrowser(Overlay):
 
     def _charts(self, view: SessionView) -> list[Chart]:
         """Those that the filter leaves."""
-        words = self._filter.casefold().split()
+        words = self._search.text.casefold().split()
         return [chart for chart in charts_of(view) if all(word in chart.title.casefold() for word in words)]
 
     def _index(self, charts: list[Chart]) -> int:
@@ -85,16 +88,23 @@ class MetricsBrowser(Overlay):
         return next((place for place, chart in enumerate(charts) if chart.key == self._selected), 0)
 
     def _draw_page(self, canvas: Canvas, charts: list[Chart], view: SessionView, screen: ScreenState) -> None:
-        typed = f": /{self._filter}{'_' if self._types else ''}" if self._filter or self._types else ""
-        title = f"metrics{typed} ({len(charts):,})"
+        text, types, count = self._search.text, self._search.is_typing, len(charts)
+        typed = f": /{text}{'_' if types else ''}" if text or types else ""
+        title = f"metrics{typed} ({count:,})"
         inner = open_box(canvas, title, width=canvas.width, height=canvas.height)
-        self._arrange(inner, len(charts))
+        # As many columns and rows as fit and are needed.
+        self._columns = min(max(1, inner.width // SMALLEST_CHART[0]), max(1, count))
+        self._rows = min(max(1, (inner.height - 1) // SMALLEST_CHART[1]), -(-max(1, count) // self._columns))
         if not charts:
-            quiet(inner, "no metric with that name" if self._filter else "nothing is logged yet")
+            quiet(inner, "no metric with that name" if text else "nothing is logged yet")
         index, size = self._index(charts), self._columns * self._rows
         top = index // size * size
         self._draw_charts(inner, charts[top : top + size], index - top, view, screen)
-        self._write_page_edge(canvas, len(charts), top // size, view, screen)
+        right = f"page {top // size + 1:,} of {-(-count // size):,}" if count > size else ""
+        if view.metrics_left_out:
+            right = f"{right}, more are not kept" if right else "more are not kept"
+        keys = _TYPING_KEYS if types else (*_GRID_KEYS, pages_beside("g"))
+        write_edge(canvas, keys, screen, right=right)
 
     def _draw_charts(
         self, inner: Canvas, page: list[Chart], selected: int, view: SessionView, screen: ScreenState
@@ -129,25 +139,6 @@ class MetricsBrowser(Overlay):
         turn, self._turn = self._turn, (self._turn + _CHARTS_A_FRAME) % max(1, len(keys))
         return {*keys[turn : turn + _CHARTS_A_FRAME], *keys[: max(0, turn + _CHARTS_A_FRAME - len(keys))]}
 
-    def _write_page_edge(
-        self, canvas: Canvas, count: int, page: int, view: SessionView, screen: ScreenState
-    ) -> None:
-        """The keys; right of them the page, or that some metrics are not kept."""
-        pages = -(-count // (self._columns * self._rows))
-        right = f"page {page + 1:,} of {pages:,}" if pages > 1 else ""
-        if view.metrics_left_out:
-            right = f"{right}, more are not kept" if right else "more are not kept"
-        write_edge(
-            canvas, _TYPING_KEYS if self._types else (*_GRID_KEYS, pages_beside("g")), screen, right=right
-        )
-
-    def _arrange(self, inner: Canvas, count: int) -> None:
-        """As many columns and rows as fit and are needed."""
-        most_columns = max(1, inner.width // SMALLEST_CHART[0])
-        most_rows = max(1, (inner.height - 1) // SMALLEST_CHART[1])
-        self._columns = min(most_columns, max(1, count))
-        self._rows = min(most_rows, -(-max(1, count) // self._columns))
-
     def _draw_one(self, canvas: Canvas, chart: Chart, view: SessionView, screen: ScreenState) -> None:
         """One chart with ribbon and axis; the last line reads the step of the cursor, or the newest."""
         inner = open_box(canvas, chart.title, width=canvas.width, height=canvas.height)
@@ -180,36 +171,22 @@ class MetricsBrowser(Overlay):
 
     def press(self, key: str, view: SessionView) -> Answer:
         """Letters go into the filter while it is typed; a cursor takes its keys first."""
-        if self._types and self._type(key):
-            return STAY
         if self._is_enlarged:
             return self._press_enlarged(key, view)
-        if key in ("q", "ctrl+q", "g") or (key == "escape" and not self._filter):
+        if self._search.press(key):
+            return STAY
+        if key in ("q", "ctrl+q", "g", "escape"):
             return CLOSE
-        if key == "escape":
-            self._filter = ""
-        elif key == "slash":
-            self._types = True
-        elif key == "enter":
-            self._is_enlarged = bool(self._charts(view))
-        else:
-            self._select(key, view)
-        charts = self._charts(view) if key == "space" else []
-        pin = charts[self._index(charts)].key if charts else None
+        charts, page = self._charts(view), self._columns * self._rows
+        moves = {"left": -1, "right": 1, "up": -self._columns, "down": self._columns}
+        moves |= {"pageup": -page, "pagedown": page, "home": -len(charts), "end": len(charts)}
+        if key == "enter":
+            self._is_enlarged = bool(charts)
+        elif charts and key in moves:
+            index = max(0, min(self._index(charts) + moves[key], len(charts) - 1))
+            self._selected = charts[index].key
+        pin = charts[self._index(charts)].key if charts and key == "space" else None
         return Answer(action=_ACTIONS.get(key, ""), pin=pin)
-
-    def _type(self, key: str) -> bool:
-        """Whether the filter takes ``key``."""
-        if key in ("enter", "escape"):
-            self._types = False
-            self._filter = "" if key == "escape" else self._filter
-        elif key in ("backspace", "ctrl+h"):
-            self._filter = self._filter[:-1]
-        elif (letter := _letter(key)) and len(self._filter) < _MAX_FILTER:
-            self._filter += letter
-        else:
-            return False
-        return True
 
     def _press_enlarged(self, key: str, view: SessionView) -> Answer:
         if self._extent is not None and step_cursor.is_cursor_key(self._cursor, key):
@@ -219,14 +196,16 @@ class MetricsBrowser(Overlay):
             return CLOSE
         if key in ("escape", "enter", "slash"):
             self._is_enlarged, self._cursor = False, None
-            self._types = key == "slash"
-        elif key in ("up", "down", "pageup", "pagedown"):
-            self._step_to_chart(1 if key in ("down", "pagedown") else -1, view)
+            self._search.is_typing = key == "slash"
+        elif key in ("up", "down", "pageup", "pagedown") and (charts := self._charts(view)):
+            # The chart before or after this one; a cursor stays at its step.
+            by = 1 if key in ("down", "pagedown") else -1
+            self._selected = charts[(self._index(charts) + by) % len(charts)].key
         return Answer(action=_ACTIONS.get(key, ""))
 
     def leads_on(self, key: str) -> bool:
         """See :class:`Overlay`."""
-        return key != "g" and not self._types
+        return key != "g" and not self._search.is_typing
 
     def has_chart(self) -> bool:
         """See :class:`Overlay`."""
@@ -236,25 +215,3 @@ class MetricsBrowser(Overlay):
         """See :class:`Overlay`."""
         if self._extent is not None:
             self._cursor = step_cursor.point(self._cursor, x, self._extent)
-
-    def _step_to_chart(self, by: int, view: SessionView) -> None:
-        """Show the chart before or after this one; a cursor stays at its step."""
-        charts = self._charts(view)
-        if charts:
-            self._selected = charts[(self._index(charts) + by) % len(charts)].key
-
-    def _select(self, key: str, view: SessionView) -> None:
-        """Move the selection in the grid."""
-        charts = self._charts(view)
-        page = self._columns * self._rows
-        moves = {"left": -1, "right": 1, "up": -self._columns, "down": self._columns}
-        moves |= {"pageup": -page, "pagedown": page, "home": -len(charts), "end": len(charts)}
-        if charts and key in moves:
-            index = max(0, min(self._index(charts) + moves[key], len(charts) - 1))
-            self._selected = charts[index].key
-
-
-def _letter(key: str) -> str:
-    """The character that a key types; empty for one that types none."""
-    letter = key.removeprefix("upper_") if key.startswith("upper_") else key_to_character(key)
-    return letter if letter is not None and letter.isprintable() else ""

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol
 
+from textual.keys import key_to_character
+
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, Rect, text_width
 from amptui.tui.keys import VIEW_KEYS
@@ -146,22 +148,18 @@ def write_edge(
     if 2 * text_width(right) < room:
         room -= text_width(right) + GAP
         canvas.text(canvas.width - 5 - text_width(right), y, f" {right} " if right else "", Style.DIM)
-    phrases = _edge_phrases(hints, screen, room)
-    width = max(0, min(room, line_width(phrases)))
-    edge = canvas.part(Rect(3, y, width + 2, 1))
-    edge.clear()
-    write(edge.part(Rect(1, 0, width, 1)), 0, 0, phrases)
-
-
-def _edge_phrases(hints: Sequence[tuple[str, str]], screen: ScreenState, room: int) -> list[Phrase]:
     text, style = standing_news(screen)
     if screen.message:
         text, style = screen.message, NOTICE_STYLES[screen.severity]
     keys = enumerate(hints)
     phrases = [Phrase((Word(key, Style.KEY), Word(f" {words}", Style.DIM)), i) for i, (key, words) in keys]
-    width = room - line_width(phrases[:1]) - GAP
-    news = [Phrase((Word(line, style),), -1) for line in wrapped(text, width, lines=1)]
-    return fitting([*news, *phrases], room)
+    news_room = room - line_width(phrases[:1]) - GAP
+    news = [Phrase((Word(line, style),), -1) for line in wrapped(text, news_room, lines=1)]
+    phrases = fitting([*news, *phrases], room)
+    width = max(0, min(room, line_width(phrases)))
+    edge = canvas.part(Rect(3, y, width + 2, 1))
+    edge.clear()
+    write(edge.part(Rect(1, 0, width, 1)), 0, 0, phrases)
 
 
 def unsupported(view: SessionView) -> Mapping[str, str]:
@@ -206,13 +204,36 @@ class Scroll:
         """Whether the last line is visible."""
         return self.top >= self._last_top
 
-    def move_to_end(self) -> None:
-        """Show the last line."""
-        self.top = self._last_top
-
     @property
     def words(self) -> str:
         """``1–20 of 102``; empty if all lines are visible."""
         if not self._last_top:
             return ""
         return f"{self.top + 1}–{min(self._lines, self.top + self._page)} of {self._lines:,}"
+
+
+class Search:
+    """A text that is typed after ``/``, to find lines or charts by."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.is_typing = False
+
+    def press(self, key: str) -> bool:
+        """Take a key; return whether it was for the search."""
+        letter = key.removeprefix("upper_") if key.startswith("upper_") else key_to_character(key)
+        if not self.is_typing:
+            is_clearing = key == "escape" and bool(self.text)
+            self.is_typing = key == "slash"
+            self.text = "" if is_clearing else self.text
+            return self.is_typing or is_clearing
+        if key in ("enter", "escape"):
+            self.is_typing = False
+            self.text = self.text if key == "enter" else ""
+        elif key in ("backspace", "ctrl+h"):
+            self.text = self.text[:-1]
+        elif letter is not None and letter.isprintable():
+            self.text += letter
+        else:
+            return False
+        return True

@@ -4,8 +4,6 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import ClassVar, NamedTuple
 
-from textual.keys import key_to_character
-
 from amptui.diagnosis.run_facts import Facts, detail_facts, run_facts
 from amptui.records.run import Printed, RunFailed
 from amptui.telemetry.eventlog import PRINTS
@@ -17,6 +15,7 @@ from amptui.tui.overlays.overlay import (
     Answer,
     Overlay,
     Scroll,
+    Search,
     open_box,
     pages_beside,
     write_edge,
@@ -37,48 +36,6 @@ class Line(NamedTuple):
     style: int = Style.TEXT
     label: str = ""
     """What stands before the text, in a column of its own."""
-
-
-class Search:
-    """A text typed after ``/``: only the lines that hold it are shown, in upper or lower case."""
-
-    def __init__(self) -> None:
-        self.text = ""
-        self.is_typing = False
-
-    def press(self, key: str) -> bool:
-        """Take a key; return whether it was for the search."""
-        character = key_to_character(key) if self.is_typing else None
-        if not self.is_typing and key == "slash":
-            self.is_typing = True
-        elif not self.is_typing:
-            is_clearing = key == "escape" and bool(self.text)
-            self.text = "" if is_clearing else self.text
-            return is_clearing
-        elif key in ("enter", "escape"):
-            self.is_typing = False
-            self.text = self.text if key == "enter" else ""
-        elif key == "backspace":
-            self.text = self.text[:-1]
-        elif character is not None and character.isprintable():
-            self.text += character
-        return True
-
-    def matching(self, lines: Sequence[Line]) -> Sequence[Line]:
-        """The lines to show."""
-        text = self.text.casefold()
-        if not text:
-            return lines
-        return [line for line in lines if text in f"{line.label} {line.text}".casefold()]
-
-    def mark(self, canvas: Canvas, x: int, y: int, text: str) -> None:
-        """Make what was searched for bold in a ``text`` drawn at that place."""
-        lower, searched = text.casefold(), self.text.casefold()
-        start = lower.find(searched) if searched and len(lower) == len(text) else -1
-        while start >= 0:
-            end = start + len(searched)
-            canvas.text(x + text_width(text[:start]), y, text[start:end], Style.KEY | BOLD)
-            start = lower.find(searched, end)
 
 
 class TextBrowser(Overlay):
@@ -105,32 +62,21 @@ class TextBrowser(Overlay):
         """See :class:`Overlay`."""
         lines = self.lines(view)
         inner = open_box(canvas, self.title, width=canvas.width, height=canvas.height)
-        matching = self._search.matching(lines)
+        searched = self._search.text.casefold()
+        matching = [line for line in lines if searched in f"{line.label} {line.text}".casefold()]
         longest = max((text_width(line.label) for line in matching), default=0)
         labels = min(longest, _MAX_LABEL_WIDTH, inner.width // 2)
         x = 1 + labels + 2 * bool(labels)
         rows = [row for line in matching for row in self._rows(line, max(1, inner.width - x - 1))]
+        self._scroll.top = len(rows) if self.follows else self._scroll.top
         visible = self._scroll.visible(len(rows), inner.height)
-        if self.follows:
-            self._scroll.move_to_end()
-            visible = self._scroll.visible(len(rows), inner.height)
         for y, row in enumerate(rows[visible]):
             inner.text(1, y, row.label, Style.DIM, width=labels, align="right")
             inner.text(x, y, row.text, row.style)
-            self._search.mark(inner, x, y, row.text)
+            _mark(inner, x, y, row.text, searched)
         if not rows:
             words = f"no line holds {self._search.text!r}" if lines else self.nothing
             inner.text(1, 0, words, Style.DIM, width=max(0, inner.width - 1))
-        self._write_edge(canvas, screen)
-
-    def _rows(self, line: Line, width: int) -> list[Line]:
-        """``line`` in rows of at most ``width`` cells; columns matter, so that words are not kept whole."""
-        if text_width(line.text) <= width:
-            return [line]
-        size = width if text_width(line.text) <= len(line.text) else max(1, width // 2)
-        return _pieces(line, [line.text[i : i + size] for i in range(0, len(line.text), size)])
-
-    def _write_edge(self, canvas: Canvas, screen: ScreenState) -> None:
         search, words = self._search, self._scroll.words
         keys: Sequence[tuple[str, str]] = (*_KEYS, pages_beside(self.opened_by))
         if search.is_typing:
@@ -138,6 +84,13 @@ class TextBrowser(Overlay):
         elif search.text:
             keys = (("esc", "all lines"), ("/", search.text), *_KEYS[2:])
         write_edge(canvas, keys, screen, right=f"{words} lines" if words else "")
+
+    def _rows(self, line: Line, width: int) -> list[Line]:
+        """``line`` in rows of at most ``width`` cells; columns matter, so that words are not kept whole."""
+        if text_width(line.text) <= width:
+            return [line]
+        size = width if text_width(line.text) <= len(line.text) else max(1, width // 2)
+        return _pieces(line, [line.text[i : i + size] for i in range(0, len(line.text), size)])
 
     def press(self, key: str, _view: SessionView) -> Answer:
         """Type into the search, scroll, or close."""
@@ -175,20 +128,17 @@ class OutputBrowser(TextBrowser):
         if len(lines) >= PRINTS:
             lines.insert(0, Line("earlier lines: see output.log in the run folder", Style.DIM))
         if isinstance(view.outcome, RunFailed):
-            lines += _traceback_lines(view.outcome, [line.text for line in lines])
+            # The traceback, then the error; Python has printed the traceback of most scripts already.
+            trace, printed = view.outcome.traceback.rstrip().splitlines(), [line.text for line in lines]
+            if not trace or printed[-len(trace) :] != [line.rstrip() for line in trace]:
+                lines += [Line(""), *map(Line, trace)]
+            lines.append(Line(view.outcome.error, Style.ERROR))
         return lines
 
     def press(self, key: str, view: SessionView) -> Answer:
         answer = super().press(key, view)
         self.follows = self._scroll.is_at_end
         return answer
-
-
-def _traceback_lines(failed: RunFailed, printed: Sequence[str]) -> list[Line]:
-    """The traceback, then the error; Python has printed the traceback of most scripts already."""
-    trace = failed.traceback.rstrip().splitlines()
-    is_printed = bool(trace) and list(printed[-len(trace) :]) == [line.rstrip() for line in trace]
-    return [*([] if is_printed else [Line(""), *map(Line, trace)]), Line(failed.error, Style.ERROR)]
 
 
 class ConfigurationBrowser(TextBrowser):
@@ -212,6 +162,16 @@ class ConfigurationBrowser(TextBrowser):
         if text_width(line.text) > len(line.text) or text_width(line.text) <= width:
             return super()._rows(line, width)
         return _pieces(line, textwrap.wrap(line.text, width))
+
+
+def _mark(canvas: Canvas, x: int, y: int, text: str, searched: str) -> None:
+    """Make what was searched for bold in a ``text`` drawn at that place."""
+    lower = text.casefold()
+    start = lower.find(searched) if searched and len(lower) == len(text) else -1
+    while start >= 0:
+        end = start + len(searched)
+        canvas.text(x + text_width(text[:start]), y, text[start:end], Style.KEY | BOLD)
+        start = lower.find(searched, end)
 
 
 def _group(group: Facts) -> Iterable[Line]:

@@ -76,7 +76,14 @@ def _progress(view: SessionView, screen: ScreenState) -> list[Phrase]:
     elif view.run is not None:
         phrases += _epoch(view, view.run)
     if view.run is not None and view.state != "starting":
-        phrases += [_step(view, view.run), _time(view, screen)]
+        total = view.run.total_steps
+        whole = "" if total is None else f"/{units.count(total)}"
+        step = Word(f"{units.count(view.step):>{len(whole) - 1 if whole else 7}}")
+        phrases.append(Phrase((Word("step ", Style.DIM), step, Word(whole, Style.DIM)), 3))
+        # The remaining time of the run; once it has ended, how long it took.
+        over = view.state in ("finished", "failed") or bool(screen.lost)
+        label, seconds = ("in", view.elapsed_seconds) if over else ("ETA", view.eta_seconds)
+        phrases.append(labelled(label, f"{units.duration(seconds):>5}", 5))
     return phrases
 
 
@@ -140,20 +147,6 @@ def _epoch(view: SessionView, run: RunStarted) -> list[Phrase]:
         steps = max(1, min(steps, run.total_steps - view.step + view.epoch_step))
     fraction = min(1.0, view.epoch_step / steps)
     return [epoch, Phrase((Gauge(_BAR_WIDTH, fraction, ab_comparison.steady_style(view)),), 8)]
-
-
-def _step(view: SessionView, run: RunStarted) -> Phrase:
-    whole = "" if run.total_steps is None else f"/{units.count(run.total_steps)}"
-    width = len(whole) - 1 if whole else 7
-    step = Word(f"{units.count(view.step):>{width}}")
-    return Phrase((Word("step ", Style.DIM), step, Word(whole, Style.DIM)), 3)
-
-
-def _time(view: SessionView, screen: ScreenState) -> Phrase:
-    """The remaining time of the run; once it has ended, how long it took."""
-    over = view.state in ("finished", "failed") or bool(screen.lost)
-    label, seconds = ("in", view.elapsed_seconds) if over else ("ETA", view.eta_seconds)
-    return labelled(label, f"{units.duration(seconds):>5}", 5)
 
 
 def _short(name: str) -> str:

@@ -31,48 +31,30 @@ from amptui.tui.style import Style
 
 
 def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
-    """The newest loss, its average, the best of the run, the last validation, and the learning rates."""
-    return [
-        current(view),
-        _loss_form(view),
-        labelled("avg", f"{units.loss(view.smoothed_loss):>7}", 4),
-        labelled("best", f"{units.loss(view.best_loss):>7}", 3),
-        *_validation(view),
-    ]
+    """The newest loss, its average, the best of the run, the last validation, and the learning rates.
 
-
-def current(view: SessionView) -> Phrase:
-    """The newest loss that has reached the host; NaN and Inf in the style of an error."""
+    NaN and Inf have the style of an error.
+    """
     loss = None if view.last is None or has_no_loss(view.newest) else view.last.loss
     finite = loss is None or math.isfinite(loss)
-    return phrase(f"{units.loss(loss):>7}", Style.STRONG if finite else Style.ERROR)
-
-
-def _loss_form(view: SessionView) -> Phrase:
-    """What the loss of the newest step is, or why it has none; empty for that of one backward pass."""
-    words = step_loss_words(view.newest, brief=True)
-    return Phrase((Word(words, Style.DIM),) if words else (), 0 if has_no_loss(view.newest) else 2)
-
-
-def _validation(view: SessionView) -> list[Phrase]:
-    """The last validation's loss and accuracy, the learning rates, and the experiment's own metrics."""
+    form = step_loss_words(view.newest, brief=True)  # or why it has none; empty for that of one backward pass
     result = view.validated.validation if view.validated is not None else None
-    words = [Word("val ", Style.DIM), Word(f"{units.loss(result.loss if result else None):>7}")]
+    validation = [Word("val ", Style.DIM), Word(f"{units.loss(result.loss if result else None):>7}")]
     if result is not None and result.accuracy is not None:
-        words.append(Word(f" {units.percent(result.accuracy, 1):>6}"))
-    metrics = result.metrics.items() if result is not None else ()
-    return [
-        Phrase(tuple(words), 1),
-        _learning_rates(view),
-        *(labelled(name, units.loss(value), rank) for rank, (name, value) in enumerate(metrics, 6)),
-    ]
-
-
-def _learning_rates(view: SessionView) -> Phrase:
-    """Of the newest step; of each parameter group where they differ."""
+        validation.append(Word(f" {units.percent(result.accuracy, 1):>6}"))
+    # The learning rates of the newest step; of each parameter group where they differ.
     step = view.newest if view.newest is not None and view.newest.lr is not None else view.last
     lrs = () if step is None or step.lr is None else step.group_lrs or (step.lr,)
-    return labelled("lr", " ".join(map(units.loss, lrs)), 5) if lrs else Phrase((), 5)
+    metrics = result.metrics.items() if result is not None else ()
+    return [
+        phrase(f"{units.loss(loss):>7}", Style.STRONG if finite else Style.ERROR),
+        Phrase((Word(form, Style.DIM),) if form else (), 0 if has_no_loss(view.newest) else 2),
+        labelled("avg", f"{units.loss(view.smoothed_loss):>7}", 4),
+        labelled("best", f"{units.loss(view.best_loss):>7}", 3),
+        Phrase(tuple(validation), 1),
+        labelled("lr", " ".join(map(units.loss, lrs)), 5) if lrs else Phrase((), 5),
+        *(labelled(name, units.loss(value), rank) for rank, (name, value) in enumerate(metrics, 6)),
+    ]
 
 
 _PINNED_GAP = 2

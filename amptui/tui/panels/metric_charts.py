@@ -77,19 +77,14 @@ class Chart(NamedTuple):
         self, plot: CurvePlot, canvas: Canvas, view: SessionView, screen: ScreenState, window: Window
     ) -> None:
         """Draw a title with the newest value, and below it the curve."""
-        value = self.newest_words()
+        step = self.newest_step()
+        reading, value = None if step is None else self.read().at(step), units.NOT_AVAILABLE
+        if reading is not None and reading.mean is not None:
+            value = self.look.format_value(reading.mean) if math.isfinite(reading.mean) else "NaN or Inf"
         room = max(0, canvas.width - text_width(value) - 4)
         canvas.text(2, 0, self.title, width=min(room, text_width(self.title)))
         canvas.text(canvas.width - text_width(value), 0, value, Style.STRONG)
         self.draw(plot, canvas.rows(1), view, screen, window)
-
-    def newest_words(self) -> str:
-        """The newest value."""
-        step = self.newest_step()
-        reading = None if step is None else self.read().at(step)
-        if reading is None or reading.mean is None:
-            return units.NOT_AVAILABLE
-        return self.look.format_value(reading.mean) if math.isfinite(reading.mean) else "NaN or Inf"
 
     def newest_step(self) -> int | None:
         """The newest step with a value."""

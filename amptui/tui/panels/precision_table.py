@@ -52,12 +52,6 @@ def _cost(stats: PrecisionStats, figure: str) -> str:
     return "–" if is_emulated(stats.precision) else figure
 
 
-def _steps_cell(stats: PrecisionStats) -> str:
-    """``580``, or ``12/20`` while there are too few for a ratio."""
-    steps = units.count(stats.steps)
-    return steps if stats.steps >= MIN_STEPS else f"{steps}/{MIN_STEPS}"
-
-
 _ROWS: tuple[_Row, ...] = (
     ("mean", 0, lambda stats: _of_steps(stats, units.milliseconds(stats.mean_step_seconds))),
     ("samples", 2, lambda stats: _cost(stats, _of_steps(stats, units.rate(stats.samples_per_second)))),
@@ -65,9 +59,13 @@ _ROWS: tuple[_Row, ...] = (
     ("energy", 6, lambda stats: _cost(stats, units.joules(stats.joules_per_1000_samples, per="1k"))),
     ("last loss", 3, lambda stats: units.loss(stats.last_loss)),
     ("skipped", 4, lambda stats: units.count(stats.skipped)),
-    ("steps", 5, _steps_cell),
+    (
+        "steps",
+        5,
+        lambda stats: units.count(stats.steps) + ("" if stats.steps >= MIN_STEPS else f"/{MIN_STEPS}"),
+    ),
 )
-"""The lines of the table; energy only if a GPU measures it."""
+"""The lines of the table; energy only if a GPU measures it, steps as ``12/20`` while too few for a ratio."""
 
 _UNCERTAIN = ("mean", "samples", "steps")
 """The lines that are dim while provisional."""
@@ -93,7 +91,7 @@ def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         quiet(canvas, NOTHING_YET)
         return
     columns = ordered(view.comparison)[: max(1, (canvas.width - _LABEL_WIDTH) // _NARROWEST_COLUMN)]
-    spare_lines = canvas.height - _table_height(columns)
+    spare_lines = canvas.height - len(_rows_of(columns)) - 2  # the head, and a blank line below
     test = ab_comparison.running(view)
     verdict: list[Line] = []
     if test is not None:
@@ -189,11 +187,6 @@ def _rows_of(columns: list[PrecisionStats]) -> list[_Row]:
     return [row for row in _ROWS if has_energy or row[0] != "energy"]
 
 
-def _table_height(columns: list[PrecisionStats]) -> int:
-    """The number of lines of the whole table, with its head and a blank line below it."""
-    return len(_rows_of(columns)) + 2
-
-
 def _verdict_lines(view: SessionView, screen: ScreenState, width: int, spare_lines: int) -> list[Line]:
     """What AMP or FP8 gained and why not more, or why that is unknown; then the steps that no figure counts.
 
@@ -201,7 +194,12 @@ def _verdict_lines(view: SessionView, screen: ScreenState, width: int, spare_lin
     """
     lines, hint = ab_comparison.card_lines(view, width), ""
     if speed.result_of_the_pair(view) is None:
-        lines += _gain_lines(view, screen, width)
+        # Speed and memory over all steps, or why there is no ratio yet.
+        comparison = view.comparison
+        words = [word for word in (speed_words(comparison), memory_words(comparison)) if word is not None]
+        if comparison.speedup is None:
+            words.append(Word(speed.why_no_ratio(comparison, screen.accepts), Style.DIM))
+        lines += [line for word in words for line in wrapped_phrases(word.text, word.style, width, lines=3)]
         hint = _interval_hint(view, screen)
     texts = speed.provisional_lines(view.comparison) + speed.uncounted(view)
     notes = [line for text in texts for line in wrapped_phrases(text, Style.DIM, width)]
@@ -210,15 +208,6 @@ def _verdict_lines(view: SessionView, screen: ScreenState, width: int, spare_lin
     for text in speed.explanations(view, screen.accepts):
         lines += wrapped_phrases(text, Style.TEXT, width, lines=room - len(lines))
     return lines + notes
-
-
-def _gain_lines(view: SessionView, screen: ScreenState, width: int) -> list[Line]:
-    """Speed and memory over all steps, or why there is no ratio yet."""
-    comparison = view.comparison
-    words = [word for word in (speed_words(comparison), memory_words(comparison)) if word is not None]
-    if comparison.speedup is None:
-        words.append(Word(speed.why_no_ratio(comparison, screen.accepts), Style.DIM))
-    return [line for word in words for line in wrapped_phrases(word.text, word.style, width, lines=3)]
 
 
 def _draw_table(canvas: Canvas, columns: list[PrecisionStats], lines: int) -> int:

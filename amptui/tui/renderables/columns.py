@@ -126,12 +126,8 @@ def shown_range(columns: Columns, kind: Kind, *, with_outliers: bool) -> tuple[f
 
 def _points_within(series: Series, window: Window) -> _Points:
     first_recent = series.first_recent
-    if max(window.first_step, series.first_step) >= first_recent:
-        return _recent_points(series, window, first_recent)
-    return _bucket_points(series, window)
-
-
-def _recent_points(series: Series, window: Window, first_recent: int) -> _Points:
+    if max(window.first_step, series.first_step) < first_recent:
+        return _bucket_points(series, window)
     start = max(0, window.first_step - first_recent)
     stop = max(start, min(len(series.recent), window.last_step - first_recent + 1))
     values = series.recent[start:stop]

@@ -101,7 +101,8 @@ def draw_exponents(canvas: Canvas, window: Float16Window) -> None:
     draw_bars(area, np.repeat(bars, axis.cells), styles, edges[1:-1], decades)
     draw_share_labels(canvas, rows, decades)
     legend = canvas.rows(rows)
-    _draw_axis(legend, zones, edges, beyond=_beyond(window, axis.first))
+    below, above = max(0, axis.first - window.first_exponent), max(0, _END - window.first_exponent)
+    _draw_axis(legend, zones, edges, beyond=(any(window.counts[:below]), any(window.counts[above:])))
     if axis.joined == 1:
         _draw_counts(legend, window, zones, edges)
     else:
@@ -142,13 +143,6 @@ def _shares(window: Float16Window, starts: npt.NDArray[np.int64]) -> Floats:
     return shares
 
 
-def _beyond(window: Float16Window, first: int) -> tuple[bool, bool]:
-    """Whether there are elements below ``first`` and above the end of the axis."""
-    below = max(0, first - window.first_exponent)
-    above = max(0, _END - window.first_exponent)
-    return any(window.counts[:below]), any(window.counts[above:])
-
-
 def draw_bars(
     area: Canvas, shares: Floats, styles: npt.NDArray[np.uint8], boundaries: list[int], decades: int
 ) -> None:
@@ -172,14 +166,9 @@ def draw_share_labels(canvas: Canvas, rows: int, decades: int) -> None:
     if rows >= _MIDDLE_LABEL_HEIGHT:
         labels = {round(decades // 2 / decades * (rows - 1)): decades // 2} | labels
     for y, decade in labels.items():
-        canvas.text(0, y, _share_words(decade), Style.DIM, width=GUTTER - 1, align="right")
-
-
-def _share_words(decade: int) -> str:
-    """``0.01%``; ``1/10^8`` for a share whose percentage has no room."""
-    return (
-        f"{100 / 10**decade:.{max(0, decade - 2)}f}%" if decade <= _MAX_PERCENT_DECADE else f"1/10^{decade}"
-    )
+        has_room = decade <= _MAX_PERCENT_DECADE
+        share = f"{100 / 10**decade:.{max(0, decade - 2)}f}%" if has_room else f"1/10^{decade}"
+        canvas.text(0, y, share, Style.DIM, width=GUTTER - 1, align="right")
 
 
 def _draw_axis(legend: Canvas, zones: tuple[_Zone, ...], edges: list[int], beyond: tuple[bool, bool]) -> None:

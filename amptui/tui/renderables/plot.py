@@ -51,17 +51,13 @@ class YLimits:
     def axis(self, low: float, high: float, kind: Kind = "linear") -> Axis:
         """The axis for finite values from ``low`` to ``high``."""
         proposed = axis(low, high, kind, ceiling=self._ceiling)
-        if self._axis is None or not _still_fits(self._axis, proposed, low, high):
+        current = self._axis
+        if current is None or current.kind != proposed.kind or low < current.low or high > current.high:
             self._axis = proposed
+            return proposed
+        (bottom, top), (low, high) = current.ends(), proposed.ends()
+        self._axis = current if high - low >= _MIN_FILL * (top - bottom) else proposed
         return self._axis
-
-
-def _still_fits(current: Axis, proposed: Axis, low: float, high: float) -> bool:
-    """Whether the values lie within ``current`` and fill enough of it."""
-    if current.kind != proposed.kind or low < current.low or high > current.high:
-        return False
-    (bottom, top), (low, high) = current.ends(), proposed.ends()
-    return high - low >= _MIN_FILL * (top - bottom)
 
 
 class CurvePlot:

@@ -85,10 +85,7 @@ class Player(ReadingThread):
         self._clock = self._folded_seconds = 0.0
         # The folding thread's own.
         self._moved_at: float | None = None
-        self._reader = JournalReader(path)
-        self._records = self._timed(self._reader)
-        self._next = next(self._records, None)
-        self._session = Session(str(path.parent))
+        self._start_over()
         self._visible_session = self._session
         self._view = self._visible_session.view()
         self._folding = threading.Lock()
@@ -177,7 +174,11 @@ class Player(ReadingThread):
         """
         with self._lock:
             rewinding, self._rewinding = self._rewinding, False
-            self._move_clock(now, behind=rewinding or self._is_behind())
+            elapsed = 0.0 if self._moved_at is None else min(now - self._moved_at, _LONGEST_TICK_SECONDS)
+            self._moved_at = now
+            # The clock runs, unless folding is behind it.
+            if not (self._paused or self._at_end or rewinding or self._is_behind()):
+                self._clock += elapsed * self._speed
             clock = self._clock
         if rewinding:
             self._start_over()
@@ -195,13 +196,6 @@ class Player(ReadingThread):
         """Have the journal read again if more of it is folded than the clock allows."""
         if self._folded_seconds > self._clock:
             self._rewinding, self._folded_seconds = True, 0.0
-
-    def _move_clock(self, now: float, *, behind: bool) -> None:
-        """Let the clock run, unless folding is behind it."""
-        elapsed = 0.0 if self._moved_at is None else min(now - self._moved_at, _LONGEST_TICK_SECONDS)
-        self._moved_at = now
-        if not (self._paused or self._at_end or behind):
-            self._clock += elapsed * self._speed
 
     def _is_behind(self) -> bool:
         return self._next is not None and self._next[0] <= self._clock

@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from amptui.base.runfiles import Removal
+
 RowState = Literal[
     "starting",
     "running",
@@ -61,33 +63,15 @@ class RunEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RemovalPlan:
-    """What removing a run would delete."""
-
-    folder: str
-    journals: int
-    checkpoints: int
-    other_files: int
-    """Of the run: its options, its output, its lock."""
-    size_bytes: int
-    files: Sequence[str]
-    """Their paths in the folder."""
-    left: Sequence[str]
-    """Names in the folder that are not the run's. They stay, and so does the folder."""
-    restart_seconds: float | None = None
-    """For how long it has written nothing, if a launcher restarts its ranks and it did not end as asked."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunSource:
     """Where the list comes from."""
 
     entries: Callable[[], Sequence[RunEntry]]
     """All runs, live ones first, then the newest. Called again and again in the thread of a reader. Raises
     AmptuiError."""
-    plan_removal: Callable[[str], RemovalPlan]
+    plan_removal: Callable[[str], Removal]
     """What removing the run of that name would delete. Raises AmptuiError, also for one that is live."""
-    remove: Callable[[RemovalPlan], RemovalPlan]
+    remove: Callable[[Removal], Removal]
     """Delete what the plan names, and nothing else; what was deleted. Raises AmptuiError, also for a run that
     has changed since. Both may take long, and are called in a thread."""
     host: str = ""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from amptui.base import units
+from amptui.base.runfiles import Removal
 from amptui.base.text import printable
 from amptui.diagnosis.labels import precision_glyph
 from amptui.records.run import Severity
@@ -27,7 +28,7 @@ from amptui.tui.panels.phrases import (
 )
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.gauges import draw_sparkline
-from amptui.tui.run_list.entry import RemovalPlan, RowState, RunEntry, RunRow
+from amptui.tui.run_list.entry import RowState, RunEntry, RunRow
 from amptui.tui.style import BOLD, Style, precision_style
 
 MOVE = "move"
@@ -121,7 +122,7 @@ class ListState:
     pattern: str = ""
     is_typing: bool = False
     """Whether keys go into ``pattern``."""
-    removal: RemovalPlan | None = None
+    removal: Removal | None = None
     """What is asked about."""
     removing: Collection[str] = ()
     """The runs that are being deleted."""
@@ -362,7 +363,7 @@ def _draw_message(canvas: Canvas, state: ListState) -> None:
 # -------------------------------------------------------------------------------- what lies over it
 
 
-def _draw_question(canvas: Canvas, plan: RemovalPlan) -> None:
+def _draw_question(canvas: Canvas, plan: Removal) -> None:
     width = min(76, canvas.width)
     lines = removal_lines(plan, width - 6)
     inner = open_box(canvas, "remove this run?", width=width, height=len(lines) + 4)
@@ -372,7 +373,7 @@ def _draw_question(canvas: Canvas, plan: RemovalPlan) -> None:
     write(inner, 1, len(lines) + 1, fitting(choices, inner.width - 1))
 
 
-def removal_lines(plan: RemovalPlan, width: int) -> list[str]:
+def removal_lines(plan: Removal, width: int) -> list[str]:
     """What would be deleted and what would stay, in lines of ``width`` cells."""
     parts = [
         units.counted(number, noun)
@@ -384,7 +385,7 @@ def removal_lines(plan: RemovalPlan, width: int) -> list[str]:
         if number
     ]
     contents = f"{', '.join(parts) or 'no files'}: {units.number_of_bytes(plan.size_bytes)}"
-    lines = [*wrapped(printable(plan.folder), width, lines=3), *wrapped(contents, width, lines=2)]
+    lines = [*wrapped(printable(str(plan.folder)), width, lines=3), *wrapped(contents, width, lines=2)]
     if plan.restart_seconds is not None:
         silence = f"its ranks have not restarted for {plan.restart_seconds:.0f} s or more"
         lines += wrapped(f"it did not end as asked; {silence}", width, lines=3)

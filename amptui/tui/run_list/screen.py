@@ -11,12 +11,13 @@ from functools import partial
 from textual import events
 
 from amptui.base.errors import AmptuiError
+from amptui.base.runfiles import Removal
 from amptui.records.run import Severity
 from amptui.tui.canvas import Canvas
 from amptui.tui.canvas_app import CanvasApp
 from amptui.tui.opening import Opening
 from amptui.tui.overlays.overlay import line_after
-from amptui.tui.run_list.entry import Chosen, RemovalPlan, RunEntry, RunSource
+from amptui.tui.run_list.entry import Chosen, RunEntry, RunSource
 from amptui.tui.run_list.frame import KEYS, MOVE, ListState, draw, page_rows
 from amptui.tui.run_list.reader import ListReader
 
@@ -30,7 +31,7 @@ before a name with these letters types them."""
 MAX_COMPARED = 26
 """As many as there are letters for their groups."""
 
-Outcome = RemovalPlan | AmptuiError
+Outcome = Removal | AmptuiError
 """Of a removal: its plan, what was removed, or why it cannot be."""
 
 _ACTIONS = {press: key.action for key in KEYS for press in key.presses}
@@ -279,7 +280,7 @@ class RunListApp(CanvasApp):
             self._state = replace(self._state, removal=plan)
         self._dashboard.repaint()
 
-    def _answer(self, key: str, plan: RemovalPlan) -> None:
+    def _answer(self, key: str, plan: Removal) -> None:
         """Only a clear yes removes the run; one that comes at once is no answer."""
         if key == "y" and time.monotonic() - self._asked_at < READING_SECONDS:
             self._say("too soon to be a yes: press y again")
@@ -351,7 +352,7 @@ def _in_their_places(entries: Sequence[RunEntry], removing: Mapping[str, RunEntr
     return [*live, *sorted(ended, key=lambda entry: -entry.written)]
 
 
-def _in_thread(work: Callable[[], RemovalPlan], take: Callable[[Outcome], object]) -> None:
+def _in_thread(work: Callable[[], Removal], take: Callable[[Outcome], object]) -> None:
     """Have ``take`` called with what ``work`` returns: on a slow file system keys keep working."""
     loop = asyncio.get_running_loop()
 

@@ -11,8 +11,8 @@ from amptui.diagnosis.event_words import event_text
 from amptui.records.run import Note, PauseChanged, Record, RunFinished
 from amptui.tui.replay.player import LONGEST_WAIT_SECONDS, Player
 from tests.builders import view_of
+from tests.builders import write_journal as write
 from tests.golden import Goldens
-from tests.reports.export.recorded import write
 from tests.telemetry.record_samples import run as started
 from tests.telemetry.record_samples import step
 

@@ -14,8 +14,8 @@ from amptui.records.run import PrecisionChanged
 from amptui.records.steps import StepRecord
 from amptui.telemetry.health import judge_xray
 from tests.builders import read, view_of
+from tests.builders import write_journal as write
 from tests.checkout import ROOT
-from tests.reports.export.recorded import write
 from tests.telemetry.record_samples import run as started
 from tests.telemetry.record_samples import step
 from tests.terminal import Terminal

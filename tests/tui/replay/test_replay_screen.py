@@ -14,8 +14,8 @@ from amptui.tui import screen as screen_module
 from amptui.tui.keys import KEYS
 from amptui.tui.replay.player import Player
 from amptui.tui.replay.screen import ReplayApp
+from tests.builders import write_journal as write
 from tests.golden import Goldens
-from tests.reports.export.recorded import write
 from tests.telemetry.record_samples import run as started
 from tests.telemetry.record_samples import step, traced, xray
 from tests.tui.scripts import SIZE, Action, Script, said_after

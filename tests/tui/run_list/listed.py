@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from amptui.tui.run_list.entry import RemovalPlan, RunEntry, RunRow, RunSource
+from amptui.base.runfiles import Removal
+from amptui.tui.run_list.entry import RunEntry, RunRow, RunSource
 from amptui.tui.run_list.frame import ListState
 
 if TYPE_CHECKING:
@@ -86,15 +88,15 @@ class FakeSource:
             raise self.failure
         return list(self.entries)
 
-    def plan(self, run: str) -> RemovalPlan:
+    def plan(self, run: str) -> Removal:
         return plan(run, left=self.left)
 
-    def remove(self, plan: RemovalPlan) -> RemovalPlan:
-        self.removed.append(plan.folder)
-        self.entries = [entry for entry in self.entries if entry.run != plan.folder]
+    def remove(self, plan: Removal) -> Removal:
+        self.removed.append(str(plan.folder))
+        self.entries = [entry for entry in self.entries if entry.run != str(plan.folder)]
         return plan
 
 
-def plan(folder: str, **changes: Any) -> RemovalPlan:
+def plan(folder: str, **changes: Any) -> Removal:
     parts: dict[str, Any] = {"journals": 1, "checkpoints": 3, "other_files": 2, "size_bytes": 5 * 2**30}
-    return RemovalPlan(folder=folder, **{"left": (), "files": ("journal.jsonl",), **parts, **changes})
+    return Removal(folder=Path(folder), **{"left": (), "files": ("journal.jsonl",), **parts, **changes})

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from amptui.base.errors import RunFolderError
+from amptui.base.runfiles import Removal
 from amptui.tui.run_list import screen as run_list_screen
-from amptui.tui.run_list.entry import RemovalPlan, RunEntry, RunRow
+from amptui.tui.run_list.entry import RunEntry, RunRow
 from amptui.tui.run_list.screen import Place, RunListApp
 from tests.golden import Goldens
 from tests.tui.run_list.listed import ENTRIES, NOW, FakeSource, entry
@@ -101,7 +102,7 @@ async def test_a_name_that_is_typed_without_the_slash_removes_nothing(
 class RefusingSource(FakeSource):
     """No run of it can be removed."""
 
-    def plan(self, run: str) -> RemovalPlan:
+    def plan(self, run: str) -> Removal:
         raise RunFolderError(f"{run} has begun again")
 
 
@@ -204,12 +205,12 @@ class SlowSource(FakeSource):
         self.plans, self.removals = threading.Event(), threading.Event()
         self.planned: list[str] = []
 
-    def plan(self, run: str) -> RemovalPlan:
+    def plan(self, run: str) -> Removal:
         self.planned.append(run)
         self.plans.wait()
         return super().plan(run)
 
-    def remove(self, plan: RemovalPlan) -> RemovalPlan:
+    def remove(self, plan: Removal) -> Removal:
         self.removals.wait()
         return super().remove(plan)
 
@@ -283,7 +284,7 @@ async def test_quitting_waits_for_a_removal_and_the_second_time_does_not(slow: S
 
 @awaited
 async def test_a_removal_that_fails_is_read_before_the_screen_closes(slow: SlowSource) -> None:
-    def fail(_plan: RemovalPlan) -> RemovalPlan:
+    def fail(_plan: Removal) -> Removal:
         slow.removals.wait()
         raise RunFolderError("cannot remove it: no answer")
 
