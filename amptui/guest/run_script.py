@@ -27,7 +27,6 @@ from amptui.process.capture import OutputLines
 from amptui.process.launch import left_running, tell, watch_run
 from amptui.process.stop_signals import (
     BY_SCHEDULER,
-    Arrival,
     blocked_stop_signals,
     received_now,
     received_within,
@@ -153,7 +152,10 @@ def _pass_through(script: Script) -> int:
         offspring = Offspring(spawn(script))
         while offspring.status is None:
             arrival = received_within(_POLL_SECONDS, {*passed_signals, signal.SIGCHLD})
-            if arrival is not None and arrival.number in passed_signals and not _is_ctrl_c(arrival):
+            if arrival is None or arrival.number not in passed_signals:
+                continue
+            # A terminal's Ctrl+C the script has too: it is in the same process group.
+            if not (arrival.number == signal.SIGINT and arrival.is_from_kernel):
                 _pass_on(offspring.pid, arrival.number)
         while received_now(passed_signals):  # what came too late for the script would end this process
             pass
@@ -161,11 +163,6 @@ def _pass_through(script: Script) -> int:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     _report(script, offspring, log_is_own=False)
     return _exit_status(offspring.status, script.folder)
-
-
-def _is_ctrl_c(arrival: Arrival) -> bool:
-    """Whether a terminal sent it: then the script, which is in the same process group, has it too."""
-    return arrival.number == signal.SIGINT and arrival.is_from_kernel
 
 
 def _pass_on(pid: int, number: int) -> None:
@@ -247,8 +244,11 @@ def _wait_for_run(script: Script, offspring: Offspring) -> socket.socket | None:
     from amptui.tui.waiting import WaitingScreen
 
     awaited = "waiting for the first step" if script.observe else "waiting for amptui.watch() or observe()"
-    tail = _OutputTail(script.folder.output_path)
-    with tail, WaitingScreen(script_name(script.command), awaited) as screen:
+    output, lines = OutputLines(), deque[str](maxlen=_MAX_LINES)
+    with (
+        script.folder.output_path.open("rb") as file,
+        WaitingScreen(script_name(script.command), awaited) as screen,
+    ):
         drawn_at = 0.0
         while offspring.status is None:
             with suppress(RunFolderError):
@@ -257,31 +257,12 @@ def _wait_for_run(script: Script, offspring: Offspring) -> socket.socket | None:
                 return connection
             _pass_signals(offspring)
             if time.monotonic() - drawn_at >= _DRAW_SECONDS:
-                screen.draw(tail.lines())
+                written = os.fstat(file.fileno()).st_size
+                file.seek(max(file.tell(), written - _MAX_BEHIND_BYTES))
+                lines.extend(output.feed(file.read(_MAX_BEHIND_BYTES)))
+                screen.draw([*lines, output.unfinished])  # which may be a progress bar
                 drawn_at = time.monotonic()
     return None
-
-
-class _OutputTail:
-    """The last lines of the script's output so far."""
-
-    def __init__(self, log: Path) -> None:
-        self._file = log.open("rb")
-        self._output = OutputLines()
-        self._lines: deque[str] = deque(maxlen=_MAX_LINES)
-
-    def __enter__(self) -> "_OutputTail":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-    def lines(self) -> list[str]:
-        """Those written by now, and the progress bar or the unfinished line after them."""
-        written = os.fstat(self._file.fileno()).st_size
-        self._file.seek(max(self._file.tell(), written - _MAX_BEHIND_BYTES))
-        self._lines.extend(self._output.feed(self._file.read(_MAX_BEHIND_BYTES)))
-        return [*self._lines, self._output.unfinished]
 
 
 def _follow_output(offspring: Offspring, output_file: BinaryIO) -> None:

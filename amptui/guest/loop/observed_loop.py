@@ -155,7 +155,10 @@ class ObservedLoop:
                 self._by_id[id(optimizer)] = (weakref.ref(optimizer), watcher)  # one is a part of the other
                 self._idle.take(optimizer)
                 return watcher
-        before = self._predecessor(account)
+        ids, watchers = account.ids, self.optimizers
+        same = (watcher for watcher in watchers if ids == watcher.account.ids)
+        gone = (watcher for watcher in watchers if watcher.is_dropped and self._heir(watcher.account) == ids)
+        before = (next(same, None) or next(gone, None)) if ids else None
         if before is not None:
             self._replace(before, optimizer)
             return before
@@ -167,15 +170,6 @@ class ObservedLoop:
             return None
         open_first(optimizer, self)
         return self.first if self.active else None
-
-    def _predecessor(self, account: PassAccount) -> ObservedOptimizer | None:
-        """In whose place an optimizer comes: of one that trained the same, or of one that is gone."""
-        ids = account.ids
-        for watcher in self.optimizers:
-            if ids and ids == watcher.account.ids:
-                return watcher
-        orphans = [watcher for watcher in self.optimizers if watcher.is_dropped]
-        return next((watcher for watcher in orphans if ids and self._heir(watcher.account) == ids), None)
 
     def _heir(self, account_of_gone: PassAccount) -> frozenset[int] | None:
         """The ids of what is trained in the place of an optimizer that is gone, if anything is.

@@ -233,28 +233,21 @@ class PassAccount:
             return False  # a step within the pass has counted it
         witness, self._before = self._changed(), ()
         if witness is None:
-            return self._take_unchanged(backward)
+            # All parameters were looked at, or it may have changed others.
+            looked_at_all = len(self._parameters) <= _ALL_UP_TO or self._hits < _HITS_TO_TRUST
+            is_exact, self._hits = looked_at_all and not self.is_sharded, 0
+            self._choose_looked_at()
+            if not is_exact and self.is_sharded and self.is_alone:
+                # Gradients are reduced at the end of several passes.
+                self.passes.add(backward, self._precision_of(backward))
+            elif not is_exact:
+                self.passes.absence = self.passes.absence or "unattributed"
+            return not is_exact
         self._hits += 1
         if self._hits == _HITS_TO_TRUST:
             self._choose_looked_at()
         self._count(backward, witness)
         return True
-
-    def _take_unchanged(self, backward: BackwardPass) -> bool:
-        """A pass changed none of the gradients that are looked at; returns whether it may be one for them."""
-        is_exact, self._hits = self._is_exact, 0
-        self._choose_looked_at()
-        if not is_exact and self.is_sharded and self.is_alone:
-            # Gradients are reduced at the end of several passes.
-            self.passes.add(backward, self._precision_of(backward))
-        elif not is_exact:  # it may have changed others
-            self.passes.absence = self.passes.absence or "unattributed"
-        return not is_exact
-
-    @property
-    def _is_exact(self) -> bool:
-        """Whether all parameters are looked at."""
-        return not self.is_sharded and (len(self._parameters) <= _ALL_UP_TO or self._hits < _HITS_TO_TRUST)
 
     def _changed(self) -> Tensor | None:
         """A parameter whose gradient is another than before the pass."""
