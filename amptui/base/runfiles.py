@@ -9,6 +9,7 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -125,3 +126,20 @@ def names_in(path: Path) -> list[str]:
             return os.listdir(folder)  # noqa: PTH208 - a descriptor, not a path
     except OSError:
         return []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removal:
+    """What of a run's folder is removed, or would be."""
+
+    folder: Path
+    journals: int = 0
+    checkpoints: int = 0
+    other_files: int = 0
+    size_bytes: int = 0
+    files: tuple[str, ...] = ()
+    """Their paths in the folder, but for its lock's."""
+    left: tuple[str, ...] = ()
+    """Names in the folder that are not the run's: they stay, and so does the folder."""
+    restart_seconds: float | None = None
+    """For how long it has written nothing, if a launcher restarts its ranks and it did not end as asked."""

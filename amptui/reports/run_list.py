@@ -3,22 +3,22 @@
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from amptui.base import units
 from amptui.base.errors import RemoteError
+from amptui.base.runfiles import Removal
 from amptui.base.text import one_line
 from amptui.diagnosis.rank_words import rank_lost
 from amptui.records.ranks import RankLost
-from amptui.runs import removal
 from amptui.runs.find import listed_runs
 from amptui.runs.kept_run import NOTHING, KeptRun, NewestSteps, look_at, newest_steps, silent_seconds
 from amptui.runs.remote import Remote, remote_argument, remote_runs
+from amptui.runs.removal import plan_removal, remove
 from amptui.runs.rundir import RunDir
-from amptui.tui.run_list.entry import RemovalPlan, RunEntry, RunRow, RunSource
+from amptui.tui.run_list.entry import RunEntry, RunRow, RunSource
 
 _REMOTE_SECONDS = 10.0
 """How often another machine is asked for its runs: each time is a connection of ssh's."""
@@ -26,7 +26,7 @@ _REMOTE_SECONDS = 10.0
 
 def runs_here() -> RunSource:
     """All saved runs of this user on this machine."""
-    return RunSource(entries=_entries, plan_removal=_plan_removal, remove=_remove)
+    return RunSource(entries=_entries, plan_removal=lambda folder: plan_removal(Path(folder)), remove=remove)
 
 
 def runs_on(remote: Remote) -> RunSource:
@@ -82,7 +82,7 @@ def _remote_entry(run: KeptRun, trouble: str) -> RunEntry:
     )
 
 
-def _refuse_removal(host: str, _run: str | RemovalPlan) -> RemovalPlan:
+def _refuse_removal(host: str, _run: str | Removal) -> Removal:
     raise RemoteError(f"the run is on {host}", hint=f"remove it there: ssh {host}, then amptui")
 
 
@@ -143,20 +143,3 @@ def _detail(run: KeptRun, newest: NewestSteps, silent: float | None) -> str:
         place = "" if run.is_here else f" on {run.host}"
         return one_line(f"{run.device or 'starting'}{place}, pid {run.pid}" if run.pid else f"live{place}")
     return one_line(run.device_name or "")
-
-
-def _plan_removal(folder: str) -> RemovalPlan:
-    return _plan(removal.plan_removal(Path(folder)))
-
-
-def _remove(plan: RemovalPlan) -> RemovalPlan:
-    return _plan(removal.remove(removal.Removal(**{**_fields(plan), "folder": Path(plan.folder)})))
-
-
-def _plan(result: removal.Removal) -> RemovalPlan:
-    return RemovalPlan(**{**_fields(result), "folder": str(result.folder)})
-
-
-def _fields(plan: removal.Removal | RemovalPlan) -> dict[str, Any]:
-    """Both have the same."""
-    return {field.name: getattr(plan, field.name) for field in fields(plan)}

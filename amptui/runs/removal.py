@@ -8,11 +8,11 @@ import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from amptui.base.errors import RunFolderError
-from amptui.base.runfiles import LINK, opened_folder
+from amptui.base.runfiles import LINK, Removal, opened_folder
 from amptui.runs.kept_run import look_at
 from amptui.runs.lock import (
     RECENT_SECONDS,
@@ -39,23 +39,6 @@ _IN_CHECKPOINTS = re.compile(r"step-\d{9,}\.(pt|[0-9a-f]+-\d+\.shards)(\.writing
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _IN_SHARDS = re.compile(r"__\d+_0\.distcp(\.writing)?|\.metadata(\.writing)?|\.amptui-.*\.tmp")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Removal:
-    """What is removed, or would be."""
-
-    folder: Path
-    journals: int = 0
-    checkpoints: int = 0
-    other_files: int = 0
-    size_bytes: int = 0
-    files: tuple[str, ...] = ()
-    """Their paths in the folder, but for its lock's."""
-    left: tuple[str, ...] = ()
-    """Names in the folder that are not the run's: they stay, and so does the folder."""
-    restart_seconds: float | None = None
-    """For how long it has written nothing, if a launcher restarts its ranks and it did not end as asked."""
 
 
 def plan_removal(folder: Path) -> Removal:

@@ -8,10 +8,11 @@ from unittest.mock import patch
 import pytest
 
 from amptui.base.errors import RunFolderError
+from amptui.base.runfiles import Removal
 from amptui.records import codec
 from amptui.records.run import RunFailed
 from amptui.runs.lock import RESTART_SECONDS, RunLock
-from amptui.runs.removal import Removal, plan_removal, remove
+from amptui.runs.removal import plan_removal, remove
 from amptui.runs.rundir import RunDir
 
 SHARDS = "step-000000020.3f9a-7.shards"
