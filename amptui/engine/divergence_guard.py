@@ -57,7 +57,8 @@ class DivergenceGuard:
         self._readback = readback
         self._writer = writer
         self._interactive = interactive
-        self._pause_reason = PauseReason()
+        self.pause_reason: PauseReason | None = None
+        """Why it wants a pause, until that was taken."""
         self._gradients = reporter.gradients
         self._parameters = reporter.gradients.parameters
         self._meant_infinite: frozenset[int] = frozenset()
@@ -91,7 +92,7 @@ class DivergenceGuard:
             raise ExperimentError(what, hint="use --precision bf16 or fp32")
         if not self.floor_accepted and self._control.newest(PrecisionRequest) is None:
             self.floor_accepted = True
-            self._pause_reason = PauseReason("loss scale", what)
+            self.pause_reason = PauseReason("loss scale", what)
 
     def check_last(self) -> None:
         """Raise ExperimentError if the last steps made weights NaN and the user does not know yet."""
@@ -103,16 +104,6 @@ class DivergenceGuard:
             self._check_weights(suspect.step)
         self._readback.flush()
         self._judge_weights()
-
-    @property
-    def wants_pause(self) -> bool:
-        """Whether it found a reason that was not taken yet."""
-        return self._pause_reason.cause != ""
-
-    def take_pause_reason(self) -> PauseReason:
-        """Why it wants a pause; told once."""
-        reason, self._pause_reason = self._pause_reason, PauseReason()
-        return reason
 
     def _check_weights(self, suspect_step: int) -> None:
         self._suspect_step, self._reporter.suspect = suspect_step, None
@@ -147,7 +138,7 @@ class DivergenceGuard:
             way_back = self._writer.way_back or "there is no earlier checkpoint: use a smaller --lr"
             raise ExperimentError(what, hint=way_back)
         self._accepted_lost = lost_count
-        self._pause_reason = PauseReason("weights", what)
+        self.pause_reason = PauseReason("weights", what)
 
     def _take_start(self, row: Sequence[float] | None, _seconds: float | None) -> None:
         """Learn which parameters hold Inf on purpose; a checkpoint with Inf in another is no way back."""

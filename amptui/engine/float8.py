@@ -287,17 +287,13 @@ def _float8_class(recipe: str, form: Float8Form) -> type[nn.Linear]:
         def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - as nn.Linear calls it
             kind = input.device.type
             # After FP8 a subclass that the script derived, or a method that it kept, is still called. An
-            # expert may get no token: there is no largest value to scale by. Nested tensors and those of
-            # torch.func torchao does not multiply.
+            # expert may get no token: there is no largest value to scale by.
             is_compiling = torch.compiler.is_compiling()
             if (
                 type(self) is not Float8Linear
                 or not torch.is_autocast_enabled(kind)
                 or not input.numel()
-                or (
-                    not is_compiling
-                    and (input.is_nested or torch._C._functorch.is_functorch_wrapped_tensor(input))
-                )
+                or not (is_compiling or _is_ordinary(input))
             ):
                 return nn.Linear.forward(self, input)
             if not is_compiling and torch.is_inference_mode_enabled():
@@ -324,6 +320,11 @@ def _float8_class(recipe: str, form: Float8Form) -> type[nn.Linear]:
     for name in vars(converted).keys() - vars(plain).keys():
         setattr(Float8Linear, name, vars(converted)[name])
     return Float8Linear
+
+
+def _is_ordinary(tensor: Tensor) -> bool:
+    """Whether it is no nested tensor and none of ``torch.func``'s, which torchao does not multiply."""
+    return not (tensor.is_nested or torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
 def _try_once(layer_class: type[nn.Linear], device: torch.device) -> None:

@@ -7,7 +7,7 @@ on the device, which counts the applied steps itself and reads its row.
 import copy
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Literal, NamedTuple
 
@@ -56,24 +56,18 @@ class LearningRateReader:
         first = groups[0].get("lr")
         if first is self._last.first and len(groups) == 1:
             return self._last  # the usual case without a schedule
-        lrs = _learning_rates(groups[:MAX_GROUPS])
-        if lrs.on_device:  # the step, or a schedule, may write them in place
-            lrs = LearningRates(None, (), [lr.clone() for lr in lrs.on_device])
+        if first is None:
+            return LearningRates(None)
+        lrs = [group["lr"] for group in groups[:MAX_GROUPS]]
+        if isinstance(first, Tensor) and not first.is_cpu:
+            # Another group's may be a number: a row holds tensors only. The step, or a schedule, may write
+            # them in place.
+            return LearningRates(None, (), [lr.clone() for lr in lrs if isinstance(lr, Tensor)])
+        numbers = tuple(map(float, lrs))
+        read = LearningRates(numbers[0], numbers if numbers.count(numbers[0]) < len(numbers) else ())
         if type(first) is float and len(groups) == 1:
-            self._last = lrs
-        return lrs
-
-
-def _learning_rates(groups: Sequence[Mapping[str, Any]]) -> LearningRates:
-    """Those of an optimizer's parameter ``groups``; tensors on a GPU are left there."""
-    first = groups[0].get("lr")
-    if isinstance(first, Tensor) and not first.is_cpu:
-        # Another group's may be a number: a row holds tensors only.
-        return LearningRates(None, (), [group["lr"] for group in groups if isinstance(group["lr"], Tensor)])
-    if first is None:
-        return LearningRates(None)
-    lrs = tuple([float(group["lr"]) for group in groups])
-    return LearningRates(lrs[0], lrs if lrs.count(lrs[0]) < len(lrs) else ())
+            self._last = read
+        return read
 
 
 class LrSchedule:

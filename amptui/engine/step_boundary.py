@@ -145,14 +145,17 @@ class StepBoundary:
         if pause_request is not None and not pause_request.request.paused:
             control.answer(pause_request)  # it is not paused
             pause_request = None
-        if control.stopping or (pause_request is None and (guard is None or not guard.wants_pause)):
+        reason = None if guard is None else guard.pause_reason
+        if control.stopping or (pause_request is None and reason is None):
             return
         self._loop.flush()
-        reason = guard.take_pause_reason() if guard is not None else PauseReason()
-        if reason.cause == "loss scale":
+        if guard is not None:
+            guard.pause_reason = None
+        if reason is not None and reason.cause == "loss scale":
             # If the user resumes, the scale stays here: at 0 a step would turn every weight into NaN.
             self.switch.hold_scale(self._reporter.loss_scale)
-        self._emit(PauseChanged(time=time.time(), step=self._loop.step, paused=True, **reason._asdict()))
+        why = (reason or PauseReason())._asdict()
+        self._emit(PauseChanged(time=time.time(), step=self._loop.step, paused=True, **why))
         resumed = control.wait_until_resumed(pause_request, handle)
         self._emit(PauseChanged(time=time.time(), step=self._loop.step, paused=False))
         control.answer(resumed)

@@ -60,7 +60,13 @@ def save_weights(
     averaged = next((value for value in vars(experiment).values() if isinstance(value, AveragedModel)), None)
     if averaged is not None or state is None:
         state = (model if averaged is None else averaged.module).state_dict()
-    state = _plain_state(state)
+    plain = OrderedDict(
+        (_plain_name(name), value.detach().cpu() if isinstance(value, Tensor) else value)
+        for name, value in state.items()
+    )
+    # The versions of the modules' states, by their names: load_state_dict() converts older ones.
+    versions = getattr(state, "_metadata", {})
+    plain._metadata = {_plain_name(f"{name}.")[:-1]: version for name, version in versions.items()}  # type: ignore[attr-defined]
     unfinished = temporary_beside(path)
     try:
         if path.suffix == SAFETENSORS:
@@ -68,14 +74,14 @@ def save_weights(
 
             # The format knows neither shared memory nor strides.
             dense = partial(torch.clone, memory_format=torch.contiguous_format)
-            whole = {name: dense(value) for name, value in state.items()}
+            whole = {name: dense(value) for name, value in plain.items()}
             save_file(whole, unfinished, metadata={"format": "pt"})
             with unfinished.open("rb") as file:
                 os.fsync(file)
         else:
             # Readable by whom the umask lets, as a file that the user saves.
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            save_whole(state, os.open(unfinished, flags, 0o666))
+            save_whole(plain, os.open(unfinished, flags, 0o666))
         unfinished.replace(path)
     except Exception as error:  # safetensors raises its own error for a full disk
         why = getattr(error, "strerror", None) or str(error).partition("\n")[0]
@@ -107,17 +113,6 @@ def _read(path: Path) -> Mapping[str, Any]:
             f"{path} holds no state_dict", hint="save one with torch.save(model.state_dict(), FILE)"
         )
     return weights
-
-
-def _plain_state(state: Mapping[str, Any]) -> "OrderedDict[str, Any]":
-    plain = OrderedDict(
-        (_plain_name(name), value.detach().cpu() if isinstance(value, Tensor) else value)
-        for name, value in state.items()
-    )
-    # The versions of the modules' states, by their names: load_state_dict() converts older ones.
-    versions = getattr(state, "_metadata", {})
-    plain._metadata = {_plain_name(f"{name}.")[:-1]: version for name, version in versions.items()}  # type: ignore[attr-defined]
-    return plain
 
 
 def _plain_name(name: str) -> str:

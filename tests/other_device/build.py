@@ -4,12 +4,12 @@ import hashlib
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 
+from tests.built_device import DoesNotFitError, built_once
 from tests.checkout import ROOT
 from tests.other_device.device import LIBRARY_VARIABLE
 
@@ -17,36 +17,14 @@ SOURCE = Path(__file__).parent / "device.cpp"
 
 _LIBRARY = "libplain.so"
 
-_ENTRY_POINT = """\
-[torch.backends]
-plain = tests.other_device.device:load
-"""
-
-
-class DoesNotFitError(Exception):
-    """The device cannot be had here; the message says why."""
-
 
 def build_once(cache: Path) -> Path:
     """The folder in ``cache`` with the library, built if need be. Raises DoesNotFitError."""
-    build = f"{torch.__version__} {torch.version.git_version} {_ENTRY_POINT}".encode()
+    build = f"{torch.__version__} {torch.version.git_version}".encode()
     folder = cache / f"plain-{hashlib.sha256(build + SOURCE.read_bytes()).hexdigest()[:16]}"
-    if folder.exists():
-        return folder
-    with tempfile.TemporaryDirectory(dir=cache, prefix="building-") as name:
-        built = Path(name, "built")
-        built.mkdir()
-        _compile(built / _LIBRARY)
-        described = built / "plain-1.0.dist-info"
-        described.mkdir()
-        (described / "METADATA").write_text("Metadata-Version: 2.1\nName: plain\nVersion: 1.0\n")
-        (described / "entry_points.txt").write_text(_ENTRY_POINT)
-        try:
-            built.rename(folder)  # whole or not at all: others may be building it, too
-        except OSError:
-            if not folder.exists():
-                raise
-    return folder
+    return built_once(
+        folder, lambda built: _compile(built / _LIBRARY), "plain = tests.other_device.device:load"
+    )
 
 
 def environment(folder: Path, base: Mapping[str, str]) -> dict[str, str]:

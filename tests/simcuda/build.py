@@ -6,13 +6,13 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
 
+from tests.built_device import DoesNotFitError, built_once
 from tests.checkout import ROOT
 from tests.simcuda.device import KERNELS, NCCL, RUNTIME
 
@@ -29,36 +29,18 @@ _OBJECTS = ("kernels", "nccl", "clock", "memory", "device", "driver")
 
 _FLAGS = ("-std=c++20", "-O1", "-fPIC")
 
-_ENTRY_POINT = """\
-[torch.backends]
-simcuda = tests.simcuda.device:load
-"""
-
-
-class DoesNotFitError(Exception):
-    """The pretended GPU cannot be had here; the message says why."""
-
 
 def build_once(cache: Path) -> Path:
     """The folder in ``cache`` with the libraries for this torch and these sources, built if need be.
 
     Raises DoesNotFitError where there is no compiler, no torch for CUDA, or one that it does not fit.
     """
-    folder = cache / f"simcuda-{_key()}"
-    if (folder / KERNELS).exists():
-        return folder
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache, prefix="building-") as name:
-        made = Path(name, "built")
-        made.mkdir()
-        _build(made)
-        _check(made)
-        try:
-            made.rename(folder)  # whole or not at all: others may be building it, too
-        except OSError:
-            if not (folder / KERNELS).exists():
-                raise
-    return folder
+
+    def build(folder: Path) -> None:
+        _build(folder)
+        _check(folder)
+
+    return built_once(cache / f"simcuda-{_key()}", build, "simcuda = tests.simcuda.device:load")
 
 
 def environment(folder: Path, base: Mapping[str, str] = os.environ, **settings: object) -> dict[str, str]:
@@ -118,10 +100,6 @@ def _build(folder: Path) -> None:
         _run([*link, str(folder / NCCL), objects["nccl"], f"-L{folder}", "-Wl,-rpath,$ORIGIN", "-lsimcudart"])
     for each in objects.values():
         Path(each).unlink()
-    told = folder / "simcuda-1.0.dist-info"
-    told.mkdir()
-    (told / "METADATA").write_text("Metadata-Version: 2.1\nName: simcuda\nVersion: 1.0\n")
-    (told / "entry_points.txt").write_text(_ENTRY_POINT)
 
 
 def _gcc() -> int:

@@ -191,8 +191,9 @@ def _formulas() -> Mapping[Any, Callable[..., int]]:
         aten.convolution_backward: _convolution_backward,
         aten._cudnn_rnn: _recurrence,
         aten.mkldnn_rnn_layer: _recurrence,
-        aten._cudnn_rnn_backward: _recurrence_backward,
-        aten.mkldnn_rnn_layer_backward: _recurrence_backward,
+        # The gradients of inputs and states, which the recurrence needs, and those of weights.
+        aten._cudnn_rnn_backward: lambda *args, **_: 2 * _recurrence(*args),
+        aten.mkldnn_rnn_layer_backward: lambda *args, **_: 2 * _recurrence(*args),
     }
 
 
@@ -216,11 +217,6 @@ def _recurrence(inputs: Tensor, weights: Any, *rest: Any, **_: Any) -> int:
     matrices = (weights, rest[0]) if isinstance(weights, Tensor) else weights
     sizes = sum(matrix.numel() for matrix in matrices if matrix.dim() == 2)
     return 2 * math.prod(inputs.shape[:-1]) * sizes
-
-
-def _recurrence_backward(*args: Any, **_: Any) -> int:
-    """The gradients of inputs and states, which the recurrence needs, and those of weights."""
-    return 2 * _recurrence(*args)
 
 
 @cache

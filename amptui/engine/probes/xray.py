@@ -107,16 +107,17 @@ def _all_passes(
         low = _run_pass(trained, copies, trained.precisions[precision], loss_scale)
     # This thread's hooks and counters do not see replicas.
     in_threads = any(isinstance(m, nn.DataParallel) and len(m.device_ids) > 1 for m in model.modules())
-    compared = _Compared(layers, full, low, reference, loss_scale=loss_scale, precision=precision)
-    loss_fp32, loss_amp, *loss_reference = compared.losses
+    passes = [full, low] if reference is None else [full, low, reference]
+    as_low = trained.precisions[precision]
+    losses, agreed = _compared(layers, passes, dtypes, loss_scale=loss_scale, precision=as_low)
     return XRayTaken(
         time=time.time(),
         step=step,
         precision=precision,
         loss_scale=loss_scale,
-        loss_fp32=loss_fp32,
-        loss_amp=loss_amp,
-        layers=_marked(compared.agreements(dtypes), layers, trained.precisions[precision]),
+        loss_fp32=losses[0],
+        loss_amp=losses[1],
+        layers=agreed,
         operators=() if in_threads else counter.counts(),
         output_dtypes=dtypes,
         weights_bytes=_bytes(model.parameters()),
@@ -128,70 +129,40 @@ def _all_passes(
         random=random,
         seconds=0.0,
         reference="" if reference is None else between,
-        loss_reference=loss_reference[0] if loss_reference else None,
+        loss_reference=None if reference is None else losses[2],
     )
 
 
-def _marked(
-    agreed: tuple[LayerAgreement, ...], layers: Sequence[Layer], precision: Precision
-) -> tuple[LayerAgreement, ...]:
-    """In FP8 each layer with whether a float8 product multiplied its weights.
+def _compared(
+    layers: Sequence[Layer],
+    passes: Sequence["_Pass"],
+    output_dtypes: Mapping[str, str],
+    *,
+    loss_scale: float | None,
+    precision: Precision,
+) -> tuple[list[float], tuple[LayerAgreement, ...]]:
+    """The losses of the ``passes``, FP32's and AMP's and maybe a reference's, and how far all layers agree.
 
-    An embedding whose weight an output projection shares holds that projection's gradient too.
+    In FP8 a layer also has whether a float8 product multiplied its weights. An embedding whose weight an
+    output projection shares holds that gradient too.
     """
+    full, low, *reference = (one.gradients for one in passes)
+    pairs = [(full, low), *((full, other) for other in reference), *((other, low) for other in reference)]
+    sums = [row for pair in pairs for row in layer_sums(layers, *pair, loss_scale=loss_scale or 1.0)]
+    rows = on_host([*(one.loss for one in passes), *sums])  # the only wait
+    losses, rows = [row[0] for row in rows[: len(passes)]], rows[len(passes) :]
+    agreed = []
+    for number, pair in enumerate(pairs):  # only a low precision has a loss scale
+        own_rows = rows[number * len(layers) : (number + 1) * len(layers)]
+        in_float16 = precision.name == "fp16"
+        agreed.append(agreements(layers, own_rows, *pair, output_dtypes=output_dtypes, in_float16=in_float16))
+    of_layers = beside_reference(*agreed) if reference else agreed[0]
     if precision.float8 is None or precision.linears is None:
-        return agreed
+        return losses, of_layers
     parameters = {p for linear in precision.linears.linears.values() for p in linear.parameters()}
-    return tuple(
-        replace(agreement, in_float8=not parameters.isdisjoint(layer.parameters))
-        for agreement, layer in zip(agreed, layers, strict=True)
-    )
-
-
-# ----------------------------------------------------------------------------- all passes compared
-
-
-class _Compared:
-    """The passes' losses and gradients, brought to the host at once."""
-
-    def __init__(
-        self,
-        layers: Sequence[Layer],
-        full: "_Pass",
-        low: "_Pass",
-        reference: "_Pass | None",
-        *,
-        loss_scale: float | None,
-        precision: str,
-    ) -> None:
-        self._layers = layers
-        self._in_float16 = precision == "fp16"
-        self._pairs = [(full.gradients, low.gradients)]
-        """Of each comparison; only a low precision has a loss scale."""
-        passes = [full, low]
-        if reference is not None:
-            self._pairs += [(full.gradients, reference.gradients), (reference.gradients, low.gradients)]
-            passes.append(reference)
-        sums = [
-            row for pair in self._pairs for row in layer_sums(layers, *pair, loss_scale=loss_scale or 1.0)
-        ]
-        rows = on_host([*(one.loss for one in passes), *sums])  # the only wait
-        self.losses = [row[0] for row in rows[: len(passes)]]
-        self._rows = rows[len(passes) :]
-
-    def agreements(self, output_dtypes: Mapping[str, str]) -> tuple[LayerAgreement, ...]:
-        """Of the low precision and FP32, each layer with the reference's figures where there is one."""
-        low, *others = (
-            agreements(
-                self._layers,
-                self._rows[number * len(self._layers) : (number + 1) * len(self._layers)],
-                *pair,
-                output_dtypes=output_dtypes,
-                in_float16=self._in_float16,
-            )
-            for number, pair in enumerate(self._pairs)
-        )
-        return beside_reference(low, *others) if others else low
+    marks = [not parameters.isdisjoint(layer.parameters) for layer in layers]
+    marked = (replace(one, in_float8=mark) for one, mark in zip(of_layers, marks, strict=True))
+    return losses, tuple(marked)
 
 
 # ---------------------------------------------------------------------------------- one pass
