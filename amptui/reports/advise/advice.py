@@ -64,15 +64,19 @@ def recommend(candidates: Sequence[Candidate], *, other_weights: bool = False) -
         (finding for candidate in candidates for finding in troubles(candidate.answer) if not finding.about),
         None,
     )
-    if broken is not None and _is_of_fp32(broken):
+    if broken is not None and (
+        broken.state == "FP32 loss not finite"
+        or (broken.grade == "error" and broken.happened and broken.precision in ("fp32", "ieee", "tf32"))
+    ):
         return Advice(precision=None, reason="fails", troubles=(broken,))
     usable = [candidate for candidate in candidates if is_safe(candidate)]
     faster = [candidate for candidate in usable if candidate.worth == "faster"]
     if faster:
         return _use(_best(faster), "faster")
-    saving = [candidate for candidate in usable if candidate.worth in ("same", "open") and _saves(candidate)]
-    if saving:
-        return _use(min(saving, key=lambda candidate: candidate.memory or 1.0), "memory")
+    as_fast = [candidate for candidate in usable if candidate.worth in ("same", "open")]
+    smallest = min(as_fast, key=lambda candidate: candidate.memory or 1.0, default=None)
+    if smallest is not None and 1 - (smallest.memory or 1.0) >= LITTLE_MEMORY:
+        return _use(smallest, "memory")
     return _stay(candidates, usable)
 
 
@@ -154,17 +158,6 @@ def troubles(answer: AmpAnswer | None) -> tuple[Finding, ...]:
     """The findings that warn of a precision, the gravest subject first."""
     counted = () if answer is None else answer.counted
     return tuple(finding for finding in counted if finding.grade in ("warning", "error"))
-
-
-def _is_of_fp32(finding: Finding) -> bool:
-    """Whether it happened in FP32, so that no precision can be recommended."""
-    return finding.state == "FP32 loss not finite" or (
-        finding.grade == "error" and finding.happened and finding.precision in ("fp32", "ieee", "tf32")
-    )
-
-
-def _saves(candidate: Candidate) -> bool:
-    return candidate.memory is not None and 1 - candidate.memory >= LITTLE_MEMORY
 
 
 def _best(faster: Sequence[Candidate]) -> Candidate:

@@ -2,7 +2,7 @@
 
 import json as json_text
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,11 +19,11 @@ from amptui.process.training import leave_at_once
 from amptui.recipe.request import AdviseRequest, parse_model
 from amptui.records.control import Control
 from amptui.reports.advise.advice_report import advice_page, report_json, report_lines
-from amptui.reports.advise.evidence import Evidence, Exclusion
+from amptui.reports.advise.evidence import Exclusion
 from amptui.reports.advise.loss_race import MIN_LOSS_STEPS, LossRace
 from amptui.reports.advise.measuring import Measurer, StagesShown
 from amptui.reports.advise.recommendation import Recommendation, candidate_names, recommendation
-from amptui.reports.advise.stages import BASELINE, Stages
+from amptui.reports.advise.stages import BASELINE
 from amptui.reports.bench.measure import device_of, plan_precisions
 from amptui.reports.export.exporting import refuse_own_files, refuse_unwritable, write_file
 
@@ -86,7 +86,11 @@ def _advise(request: AdviseRequest, measure: _Measure, out: TextIO, *, json: boo
             complain(_INTERRUPTED)
             return 128 + (signals.received or SIGINT)
         result = replace(result, interrupted=signals.received is not None)
-        status = 128 + signals.received if signals.received else _status(result, error)
+        status = 0 if result.advice.precision is not None else 1
+        if error is not None:
+            status = error.exit_status
+        if signals.received:
+            status = 128 + signals.received
         if error is not None and not signals.received:
             complain(str(error))
         if result.evidence.view.step and (error is None or result.evidence.view.compared is not None):
@@ -121,26 +125,14 @@ def advise_model(request: AdviseRequest, stop: Control) -> tuple[Recommendation,
         if stop.stop_reason is not None:
             race = LossRace(steps=0, why_not="it was interrupted")
         elif error is None and not measurer.hangs:
-            race = _race(request, measurer, evidence, stages, precisions)
+            rest = [name for name in precisions if name not in evidence.exclusions]
+            race = LossRace(steps=0, why_not="" if request.loss_steps else "--loss-steps 0 leaves it out")
+            if rest and request.loss_steps:
+                race = measurer.compare_losses(evidence, stages, rest, request.loss_steps)
             error = measurer.error
         progress.clear()
     result = recommendation(request, evidence, candidate_names(request), race, seconds=stages.seconds_spent)
     return result, error, measurer.hangs
-
-
-def _race(
-    request: AdviseRequest,
-    measurer: Measurer,
-    evidence: Evidence,
-    stages: Stages,
-    precisions: Sequence[str],
-) -> LossRace:
-    if not request.loss_steps:
-        return LossRace(steps=0, why_not="--loss-steps 0 leaves it out")
-    precisions_left = [name for name in precisions if name not in evidence.exclusions]
-    if not precisions_left:
-        return LossRace(steps=0)
-    return measurer.compare_losses(evidence, stages, precisions_left, request.loss_steps)
 
 
 def _plan(request: AdviseRequest, device: "torch.device") -> tuple[tuple[str, ...], dict[str, Exclusion]]:
@@ -152,12 +144,6 @@ def _plan(request: AdviseRequest, device: "torch.device") -> tuple[tuple[str, ..
         raise AmptuiError(error.what) from error
     excluded = {name: Exclusion("not here", why) for name, why in plan.left_out.items() if name in names}
     return tuple(name for name in names if name in plan.precisions), excluded
-
-
-def _status(result: Recommendation, error: AmptuiError | None) -> int:
-    if error is not None:
-        return error.exit_status
-    return 0 if result.advice.precision is not None else 1
 
 
 def _print(result: Recommendation, request: AdviseRequest, out: TextIO, *, json: bool) -> None:

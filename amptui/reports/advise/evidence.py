@@ -126,16 +126,14 @@ def view_of(evidence: Evidence, precision: str) -> SessionView:
     """The view as it stands for one precision: with the measurements that were made in it."""
     view = evidence.view
     numerics = evidence.numerics.get(precision) or evidence.numerics.get("fp32") or view.numerics
-    if precision == "fp16" and evidence.window is not None and not _warns(numerics.window):
+    own = numerics.window
+    if own is not None and (own.hypothetical or judge_window(own).severity == "info"):
+        own = None  # no step in float16 that has lost too much itself
+    if precision == "fp16" and evidence.window is not None and own is None:
         # Of a step in float16, what was flushed is among its zeros: the other one counts it.
         numerics = replace(numerics, window=evidence.window)
     numerics = replace(numerics, scaler=view.numerics.scaler)
     return replace(view, numerics=numerics)
-
-
-def _warns(window: Float16Window | None) -> bool:
-    """Whether a step in float16 has lost too much itself."""
-    return window is not None and not window.hypothetical and judge_window(window).severity != "info"
 
 
 def row_of(view: SessionView, precision: str) -> PrecisionMeasured | None:

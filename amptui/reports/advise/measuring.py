@@ -63,7 +63,10 @@ class Measurer:
             if culprit is None or self.is_stopped():
                 self.error = self.error or failure(evidence)
                 return evidence, stages
-            excluded = {**evidence.exclusions, culprit: _why(end, evidence, culprit)}
+            why = Exclusion("failed", detail=str(end.error))
+            if evidence.lost_in == culprit:
+                why = Exclusion("weights lost")
+            excluded = {**evidence.exclusions, culprit: why}
             remaining = [name for name in remaining if name not in excluded]
             self.error = None
 
@@ -116,7 +119,8 @@ class Measurer:
     ) -> LossRace:
         """Train FP32 and ``precisions`` from the same start, with one seed after the other."""
         names = (BASELINE, *precisions)
-        plan = plan_race(steps, _round_seconds(evidence, names), stages.seconds_left())
+        round_seconds = sum(step_seconds(view_of(evidence, name), name) or 0.0 for name in names)
+        plan = plan_race(steps, round_seconds, stages.seconds_left())
         return race(plan, names, partial(self._final_loss, stages), seconds_left=stages.seconds_left)
 
     def _final_loss(self, stages: Stages, precision: str, seed: int, steps: int) -> RaceTraining:
@@ -179,17 +183,6 @@ def _trouble(view: SessionView, precision: str) -> Finding | None:
     return next(
         (finding for finding in findings if finding.happened and finding.grade in ("warning", "error")), None
     )
-
-
-def _why(end: TrainingEnd, evidence: Evidence, culprit: str) -> Exclusion:
-    if evidence.lost_in == culprit:
-        return Exclusion("weights lost")
-    return Exclusion("failed", detail=str(end.error))
-
-
-def _round_seconds(evidence: Evidence, precisions: Sequence[str]) -> float:
-    """What a step in each of ``precisions`` takes together, as far as it was measured."""
-    return sum(step_seconds(view_of(evidence, name), name) or 0.0 for name in precisions)
 
 
 # ------------------------------------------------------------------------------ how far it is

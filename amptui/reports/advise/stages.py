@@ -194,7 +194,12 @@ class Stages:
             if isinstance(answer, RequestRefused):
                 self._evidence = self._evidence.lacking("comparison", answer.detail)
                 return
-            yield from self._until(lambda: self._is_compared() or self.seconds_left(COMPARISON_SHARE) <= 0)
+
+            def is_over() -> bool:
+                compared = self._view.compared
+                return compared is None or compared.over or self.seconds_left(COMPARISON_SHARE) <= 0
+
+            yield from self._until(is_over)
             compared = self._view.compared
             if compared is not None and not compared.over:
                 yield from self._ask(ComparisonRequest())
@@ -222,7 +227,12 @@ class Stages:
         yield from self._ask(TraceRequest())
         if precision in FP8_PRECISIONS:
             yield from self._ask(HistogramRequest())
-        yield from self._until_told(lambda: self._is_measured(precision))
+
+        def is_measured() -> bool:
+            step = self._view.numerics.measured_step
+            return step is not None and precision_at(self._view, step) == precision
+
+        yield from self._until_told(is_measured)
         self._keep(precision, xray)
 
     def _xray(self) -> Generator[None, None, XRayTaken | None]:
@@ -236,8 +246,10 @@ class Stages:
             xrays.append(newest)
             if judge_xray(xrays[0]).state not in ("differ", "disagree"):
                 break
-        ranked = sorted(xrays, key=_worst_cosine)
-        return ranked[len(ranked) // 2] if ranked else None
+        worst = [judge_xray(xray).worst for xray in xrays]
+        cosines = [1.0 if one is None or one.cosine is None else one.cosine for one in worst]
+        ranked = sorted(range(len(xrays)), key=cosines.__getitem__)
+        return xrays[ranked[len(ranked) // 2]] if ranked else None
 
     # ------------------------------------------------------------------------ asking and waiting
 
@@ -250,15 +262,13 @@ class Stages:
                 self._evidence = self._evidence.lacking(kind, why)
             return None
         number = self._asker.ask(request)
-        while (answer := self._answer_to(number)) is None:
+        while (
+            answer := next((one for one in self._view.answers if one.request.number == number), None)
+        ) is None:
             yield
         if isinstance(answer, RequestRefused) and kind in ("x-ray", "trace"):
             self._evidence = self._evidence.lacking(kind, answer.detail)
         return answer
-
-    def _answer_to(self, number: int) -> Answer | None:
-        answers = (answer for answer in self._view.answers if answer.request.number == number)
-        return next(answers, None)
 
     def _until(self, holds: Callable[[], bool], *, within: float = 1.0, steps: int | None = None) -> _Script:
         """Wait until that ``holds``, for that share of the budget, and so many ``steps``, at most.
@@ -315,11 +325,6 @@ class Stages:
             self._began is not None and self.seconds_left() < 0 < self._clock() - self._progressed - patience
         )
 
-    def _is_compared(self) -> bool:
-        """Whether the newest comparison, of all that are still candidates, has ended."""
-        compared = self._view.compared
-        return compared is None or compared.over
-
     def _baseline_fails(self) -> bool:
         """Whether FP32 alone has led to a loss or to weights that are not finite."""
         last, trace = self._view.last, self._view.numerics.trace
@@ -352,10 +357,6 @@ class Stages:
             return False
         return amp_answer(self._view, precision).of("overflow").state in FLOAT16_FAILED
 
-    def _is_measured(self, precision: str) -> bool:
-        step = self._view.numerics.measured_step
-        return step is not None and precision_at(self._view, step) == precision
-
     def _keep(self, precision: str, xray: XRayTaken | None = None) -> None:
         """Keep what was measured in ``precision``: later measurements are of others."""
         newest = self._view.numerics
@@ -367,8 +368,3 @@ class Stages:
         if precision in self._candidates:
             self._candidates.remove(precision)
             self._evidence = self._evidence.without(precision, why)
-
-
-def _worst_cosine(xray: XRayTaken) -> float:
-    worst = judge_xray(xray).worst
-    return 1.0 if worst is None or worst.cosine is None else worst.cosine

@@ -125,17 +125,24 @@ class Measured:
             # Nobody asks what a slower precision could gain at most.
             sentences += slower or [
                 self.limit_of(baseline),
-                *(_phase_words(*pair) for pair in beside),
+                *(
+                    f"{precision_label(other.precision)}: {changes}"
+                    for other_baseline, other in beside
+                    if (changes := phase_changes(other_baseline, other, AMP_PHASES))
+                ),
             ]
         labels = " and ".join(precision_label(row.precision) for row in little)
-        slow = all(_is_slower(self._judged(row)) for row in little)
+        # Slower is what is known to be: not where the interval allows a gain.
+        most = [one.speedup_high or one.speedup for one in map(self._judged, little)]
+        slow = all(speedup is not None and speedup < 1 for speedup in most)
         verb = ("was" if len(little) == 1 else "were") + " slower" if slow else "gained little"
         unknown = f"{labels} {verb}, and no measurement shows why; see `amptui doctor`"
         return [text for text in dict.fromkeys(sentences) if text] or [unknown]
 
     def gains_little(self, row: PrecisionMeasured) -> bool:
         """Whether it is hardly faster than what it is judged against."""
-        return _is_little(self._judged(row))
+        speedup = self._judged(row).speedup
+        return speedup is not None and speedup < 1 + LITTLE_SPEED
 
     def _judge(self, precision: str) -> str:
         """What it is judged against: FP8 by AMP bf16 if that was measured, all others by the baseline."""
@@ -221,21 +228,6 @@ def report_json(bench: Bench) -> dict[str, Any]:
     }
     converted: dict[str, Any] = plain(content)
     return converted
-
-
-def _phase_words(baseline: PrecisionTiming, other: PrecisionTiming) -> str:
-    changes = phase_changes(baseline, other, AMP_PHASES)
-    return f"{precision_label(other.precision)}: {changes}" if changes else ""
-
-
-def _is_little(row: PrecisionMeasured) -> bool:
-    return row.speedup is not None and row.speedup < 1 + LITTLE_SPEED
-
-
-def _is_slower(row: PrecisionMeasured) -> bool:
-    """Whether it is known to be: not where the interval allows a gain."""
-    most = row.speedup if row.speedup_high is None else row.speedup_high
-    return most is not None and most < 1
 
 
 def _heading(bench: Bench) -> list[str]:

@@ -47,7 +47,9 @@ class FollowedRun:
 
     def figures(self) -> RunFigures:
         """What is known so far. Raises ``RunFolderError`` for a journal without any record."""
-        live = _is_live(self._tail.path)
+        journal = self._tail.path
+        # A journal under a name of its own is a copy: the folder's lock is not its.
+        live = journal == RunDir(journal.parent).journal_path and holder(journal.parent) is not None
         if self._figures is None or self._figures.is_live != live:
             passed_over = self._tail.passed_over if self.at_end and not live else ""
             share = self._tail.read_bytes / self._tail.size_bytes if self._tail.size_bytes else 1.0
@@ -147,8 +149,3 @@ class Following:
         if newest is None or any(new is not old for new, old in zip(figures, newest.runs, strict=True)):
             self.newest = compared(figures, target=self._target)
             self._changed()
-
-
-def _is_live(journal: Path) -> bool:
-    # A journal under a name of its own is a copy: the folder's lock is not its.
-    return journal.name == RunDir(journal.parent).journal_path.name and holder(journal.parent) is not None
