@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING
 
-from amptui.base.cores import read_cores, read_limits
+from amptui.base.cores import read_cores
 from amptui.base.notification import notification
 from amptui.diagnosis import activity
 from amptui.diagnosis.activity import LOST
@@ -127,7 +127,7 @@ class RunScreen(CanvasApp):
         super().__init__(parts.opening)
         self._parts = parts
         self._control = parts.control
-        self._pace = Pace(parts.frames_per_second, cores=read_cores(read_limits()).seconds)
+        self._pace = Pace(parts.frames_per_second, cores=read_cores().seconds)
         self._frame = Frame()
         self._overlay: Overlay | None = None
         self._view = EMPTY_VIEW

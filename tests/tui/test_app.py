@@ -6,11 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from amptui.records.control import REQUESTS
-from amptui.records.findings import Float16Window
-from amptui.records.run import RunFinished
 from amptui.tui.keyboard import MouseReported, Pointing
-from amptui.tui.keys import KEYS, RUN_KEYS
 from tests.gan_journal import DISCRIMINATOR
 from tests.telemetry import record_samples as samples
 from tests.tui.special_views import GAN
@@ -42,38 +38,7 @@ async def test_keys_that_a_lost_connection_refuses_are_not_offered() -> None:
         await screen.until(lambda: screen.footer.startswith(" p bf16  space pause  d detach"))
 
 
-# ------------------------------------------------------------------------------------- keys that view
-
-
-@pytest.mark.parametrize(
-    ("changes", "is_over", "missing"),
-    [
-        ({}, False, set()),
-        ({"unsupported": {"bf16": "no bfloat16 here"}}, False, {"p", "c"}),
-        (
-            {"observed": True, "refuses": dict.fromkeys(set(REQUESTS) - {"stop"}, "no")},
-            False,
-            {*"psmcxn", "space"},
-        ),
-        ({}, True, {key.label for key in RUN_KEYS}),
-    ],
-)
-@awaited
-async def test_the_help_lists_the_keys_that_work(
-    changes: dict[str, object], is_over: bool, missing: set[str]
-) -> None:
-    async with watching(started(**changes), *steps(5)) as screen:
-        if is_over:
-            await screen.end(RunFinished(time=time.time(), steps=5, seconds=1.0, reason="done"))
-        await screen.press("question_mark")
-        assert {key.label for key in KEYS if key.meaning not in screen.text} == missing
-
-
-# ----------------------------------------------------------------------------- float16, optimizers
-
-
-def window(number: int, **changes: object) -> Float16Window:
-    return samples.window(number, time=time.time(), **changes)
+# ------------------------------------------------------------------------------------- optimizers
 
 
 def shown_optimizers(screen: Screen) -> tuple[str, str]:

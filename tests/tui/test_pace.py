@@ -49,10 +49,6 @@ def test_expensive_frames_are_drawn_less_often_but_never_stop(cores: float, cloc
         assert clock.intervals(Pace(cores=cores), [cost] * 20)[-1] == pytest.approx(interval)
 
 
-def test_one_expensive_frame_changes_nothing(clock: Clock) -> None:
-    assert clock.intervals(Pace(), [0, 0, 0.05, 0, 0]) == [1 / MAX_FRAMES_PER_SECOND] * 5
-
-
 @pytest.mark.parametrize("frames_per_second", [0.5, 30.0])
 def test_a_fixed_rate_does_not_depend_on_the_cost(frames_per_second: float, clock: Clock) -> None:
     assert clock.intervals(Pace(frames_per_second), [0.02])[-1] == 1 / frames_per_second

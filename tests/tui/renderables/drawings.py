@@ -18,7 +18,6 @@ from amptui.tui.renderables.gauges import (
     draw_digits,
     draw_interval,
     draw_progress,
-    draw_sparkline,
 )
 from amptui.tui.renderables.plot import CurvePlot
 from amptui.tui.renderables.ribbon import draw_ribbon, draw_step_axis
@@ -106,22 +105,6 @@ def _gauges() -> Iterator[Drawn]:
             yield f"{ratio:.2f}, {low} to {high}", canvas
 
 
-def _sparklines() -> Iterator[Drawn]:
-    for values, width in (
-        *(
-            ([*map(float, range(8))], 8),
-            ([1.0, 3.0], 8),
-            ([0.5] * 20, 8),
-            ([0.0, 2.0, 3.0, None, None, None], 3),
-        ),
-        *(([1.0, nan, inf, 2.0], 4), ([1.0, nan, 2.0, 2.0], 2), ([*map(float, range(5)), nan], 6)),
-    ):
-        for ascii_only in BOTH:
-            canvas = Canvas(10, 1, ascii_only=ascii_only)
-            draw_sparkline(canvas, 1, 0, width, values, Style.TEXT)
-            yield f"{values}", canvas
-
-
 def exponents(counts: dict[int, int], **changes: int) -> Float16Window:
     """Elements by exponent, in a window from 2^-60 to 2^41; ``changes`` are its exact counts."""
     total = sum(counts.values()) + changes.get("zeros", 0) + changes.get("nonfinite", 0)
@@ -186,7 +169,6 @@ def _plots() -> Iterator[Drawn]:
 SHAPES: Mapping[str, Callable[[], Iterator[Drawn]]] = {
     "ribbons": _ribbons,
     "gauges": _gauges,
-    "sparklines": _sparklines,
     "histograms": _histograms,
     "plots": _plots,
 }
