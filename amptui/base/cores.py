@@ -8,15 +8,6 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """The limits of this process's control groups; None if there is none."""
-
-    cores: float | None
-    """CPU seconds per second."""
-    memory_bytes: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Cores:
     """The number of cores of the machine, and how many this process may use."""
 
@@ -37,35 +28,38 @@ class Cores:
         return min(self.allowed, self.limit or self.allowed)
 
 
-def read_cores(limits: Limits) -> Cores:
-    """The cores of this machine and process."""
-    machine, affinity = os.cpu_count() or 1, getattr(os, "sched_getaffinity", None)  # macOS has no mask
-    return Cores(
-        machine=machine, allowed=machine if affinity is None else len(affinity(0)), limit=limits.cores
-    )
-
-
-def read_limits(root: Path = Path("/")) -> Limits:
-    """The smallest limits of this process's control groups (version 2 and 1) and their parents.
+def read_cores(root: Path = Path("/")) -> Cores:
+    """The cores of this machine and process, with the smallest limit of its control groups and their parents.
 
     ``root`` is the folder that contains ``proc`` and ``sys``. Kernel documentation:
-    admin-guide/cgroup-v2.rst (``cpu.max``, ``memory.max``), admin-guide/cgroup-v1/memory.rst and
-    scheduler/sched-bwc.rst (``cpu.cfs_quota_us``).
+    admin-guide/cgroup-v2.rst (``cpu.max``) and scheduler/sched-bwc.rst (``cpu.cfs_quota_us``).
     """
-    cores, memory = [], []
+    limits = []
     for controllers, folder in control_groups(root):
         if not controllers:
-            cores.append(_quota(_read(folder / "cpu.max")))
-            memory.append(_number(_read(folder / "memory.max")))
-        if "cpu" in controllers:
+            limits.append(_quota(_read(folder / "cpu.max")))
+        elif "cpu" in controllers:
             period = _read(folder / "cpu.cfs_period_us")
-            cores.append(_quota(f"{_read(folder / 'cpu.cfs_quota_us')} {period}"))
-        if "memory" in controllers:
-            memory.append(_number(_read(folder / "memory.limit_in_bytes")))
-    return Limits(
-        cores=min((limit for limit in cores if limit is not None), default=None),
-        memory_bytes=min((limit for limit in memory if limit is not None), default=None),
+            limits.append(_quota(f"{_read(folder / 'cpu.cfs_quota_us')} {period}"))
+    machine, affinity = os.cpu_count() or 1, getattr(os, "sched_getaffinity", None)  # macOS has no mask
+    return Cores(
+        machine=machine,
+        allowed=machine if affinity is None else len(affinity(0)),
+        limit=min((limit for limit in limits if limit is not None), default=None),
     )
+
+
+def memory_limit(root: Path = Path("/")) -> int | None:
+    """The smallest limit of memory, in bytes, of this process's control groups; None if there is none.
+
+    Kernel documentation: admin-guide/cgroup-v2.rst (``memory.max``) and admin-guide/cgroup-v1/memory.rst.
+    """
+    texts = [
+        _read(folder / ("memory.limit_in_bytes" if controllers else "memory.max"))
+        for controllers, folder in control_groups(root)
+        if not controllers or "memory" in controllers
+    ]
+    return min((int(text) for text in texts if text.strip().isdecimal()), default=None)
 
 
 def control_groups(root: Path) -> Iterator[tuple[list[str], Path]]:
@@ -90,10 +84,6 @@ def _quota(text: str) -> float | None:
     if len(words) != 2 or not all(word.isdecimal() for word in words) or not int(words[1]):
         return None
     return int(words[0]) / int(words[1])
-
-
-def _number(text: str) -> int | None:
-    return int(text) if text.strip().isdecimal() else None
 
 
 def _read(file: Path) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
-from amptui.base.cores import read_cores, read_limits
+from amptui.base.cores import read_cores
 from amptui.base.errors import DataError
 from amptui.base.fork import how_ended
 
@@ -78,7 +78,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 def worker_count(most: int) -> int:
     """The number of worker processes to use: one less than the available cores, at most ``most``."""
-    return min(most, read_cores(read_limits()).usable - 1)
+    return min(most, read_cores().usable - 1)
 
 
 def raise_dead_worker(workers: Sequence[multiprocessing.Process], error: Exception) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from amptui.base.cores import read_cores, read_limits
+from amptui.base.cores import read_cores
 from amptui.base.errors import RunFolderError
 from amptui.base.fork import how_ended
 from amptui.base.prompt import complain
@@ -109,7 +109,7 @@ class _Launch(threading.Thread):
 
         os.environ[RANK_VARIABLE] = self._plan.text()
         # Each rank would take all cores; torchrun leaves them one thread.
-        threads = max(1, read_cores(read_limits()).usable // self._ranks)
+        threads = max(1, read_cores().usable // self._ranks)
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))
         config = LaunchConfig(
             min_nodes=1,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from amptui.base.cores import Cores, Limits, read_limits
+from amptui.base.cores import Cores, memory_limit, read_cores
 
 GIB = 2**30
 
@@ -20,7 +20,7 @@ GIB = 2**30
                 "sys/fs/cgroup/box/memory.max": "max\n",
                 "sys/fs/cgroup/box/job/memory.max": f"{4 * GIB}\n",
             },
-            Limits(cores=2.0, memory_bytes=4 * GIB),
+            (2.0, 4 * GIB),
         ),
         (
             {
@@ -29,7 +29,7 @@ GIB = 2**30
                 "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
                 "sys/fs/cgroup/memory/memory.limit_in_bytes": f"{GIB}\n",
             },
-            Limits(cores=1.5, memory_bytes=GIB),
+            (1.5, GIB),
         ),
         (
             {
@@ -37,21 +37,23 @@ GIB = 2**30
                 "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
                 "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
             },
-            Limits(cores=None, memory_bytes=None),
+            (None, None),
         ),
-        ({}, Limits(cores=None, memory_bytes=None)),
+        ({}, (None, None)),
     ],
     ids=[
         *("version 2: the narrowest on the way up", "version 1: a container names the host's path"),
         *("no quota", "no files"),
     ],
 )
-def test_limits_are_what_the_kernel_writes(tmp_path: Path, files: dict[str, str], limits: Limits) -> None:
+def test_limits_are_what_the_kernel_writes(
+    tmp_path: Path, files: dict[str, str], limits: tuple[float | None, int | None]
+) -> None:
     for name, text in files.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    assert read_limits(tmp_path) == limits
+    assert (read_cores(tmp_path).limit, memory_limit(tmp_path)) == limits
 
 
 @pytest.mark.parametrize(

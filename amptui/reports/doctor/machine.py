@@ -11,7 +11,7 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
-from amptui.base.cores import Cores, Limits, read_cores, read_limits
+from amptui.base.cores import Cores, memory_limit, read_cores
 from amptui.base.units import bytes_of, counted, number_of_bytes
 from amptui.base.version import __version__
 from amptui.reports.doctor.report import Check, broken, fine, one_line, poor
@@ -103,16 +103,15 @@ def release(version: str) -> tuple[int, ...]:
 
 def machine_checks() -> list[Check]:
     """Cores, memory and shared memory: in a container, less than the machine has."""
-    limits = read_limits()
     shared = [check_shared_memory()] if sys.platform == "linux" else []  # elsewhere it has no folder
-    return [check_cores(read_cores(limits)), check_memory(limits), *shared]
+    return [check_cores(read_cores()), check_memory(memory_limit()), *shared]
 
 
 def thread_checks() -> list[Check]:
     """Torch's thread count against the number of cores."""
     import torch
 
-    return [check_threads(torch.get_num_threads(), read_cores(read_limits()))]
+    return [check_threads(torch.get_num_threads(), read_cores())]
 
 
 def check_cores(cores: Cores) -> Check:
@@ -140,11 +139,11 @@ def check_threads(threads: int, cores: Cores) -> Check:
     return fine("threads", text)
 
 
-def check_memory(limits: Limits) -> Check:
-    """Available memory, within what this process may use."""
+def check_memory(limit: int | None) -> Check:
+    """Available memory, within the ``limit`` in bytes of what this process may use."""
     import psutil
 
-    machine, limit = psutil.virtual_memory(), limits.memory_bytes
+    machine = psutil.virtual_memory()
     text, available = f"memory: {bytes_of(machine.available, machine.total)} available", machine.available
     if limit is not None and limit < machine.total:
         text += f" (container limit {number_of_bytes(limit)})"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.base.cores import Cores, Limits
+from amptui.base.cores import Cores
 from amptui.device.accelerator import Properties
 from amptui.engine.estimate import Ratio
 from amptui.records.samples import GpuSample
@@ -201,10 +201,10 @@ def test_between_half_of_the_cores_and_all_of_them_nothing_is_to_be_fixed(
 
 
 def test_a_small_container_is_told_to_be_small() -> None:
-    check = check_memory(Limits(cores=None, memory_bytes=GIB))
+    check = check_memory(GIB)
     assert check.severity == "warning"
     assert "container limit 1.00 GiB" in check.text
-    assert "limit" not in check_memory(Limits(cores=None, memory_bytes=2**62)).text
+    assert "limit" not in check_memory(2**62).text
 
 
 @pytest.mark.parametrize(
