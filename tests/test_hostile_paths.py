@@ -17,8 +17,8 @@ from amptui.engine.checkpoint.file import checkpoint_name
 from amptui.process import launch
 from amptui.recipe.request import TrainRequest
 from amptui.runs.rundir import RunDir, create_run_dir
+from tests.builders import write_journal as write
 from tests.reports.compare.compared_runs import whole_run
-from tests.reports.export.recorded import write
 from tests.telemetry.simulated_ranks import SimulatedRanks, run_of
 from tests.terminal import KNOBS
 

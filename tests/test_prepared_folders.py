@@ -5,7 +5,7 @@ import re
 import socket
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import product
 from pathlib import Path
@@ -24,9 +24,11 @@ from amptui.engine.checkpoint.file import (
 )
 from amptui.process.capture import _OutputLog
 from amptui.process.training import redirect_output
+from amptui.records.run import Record
 from amptui.reports.export import export
 from amptui.runs import socket_place
 from amptui.runs.find import find_run, resumable
+from amptui.runs.journal import Journal
 from amptui.runs.kept_run import look_at
 from amptui.runs.lock import RunLock, holder
 from amptui.runs.reader import JournalReader
@@ -35,13 +37,21 @@ from amptui.runs.rundir import RunDir, create_run_dir
 from amptui.tui.replay.player import span_of
 from tests.builders import make_run
 from tests.engine.checkpoint.test_file import checkpoint_at
-from tests.reports.export.recorded import write as recorded
 
 SECRET = b"the only copy\n"
 
 ENOUGH_SECONDS = 20.0
 
 RUN = make_run(9)
+
+
+def recorded(folder: Path, records: Iterable[Record]) -> Path:
+    folder.mkdir(exist_ok=True)
+    journal = Journal(RunDir(folder).journal_path)
+    journal.append(records)
+    journal.close()
+    return folder
+
 
 NAMES = (
     *("run.lock", "journal.jsonl", "run.json", "output.log", "run.sock", "checkpoints"),

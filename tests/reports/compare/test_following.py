@@ -14,8 +14,8 @@ from amptui.reports.compare import following as module
 from amptui.reports.compare.contrasts import Compared
 from amptui.reports.compare.following import Following, read_all
 from amptui.runs.lock import RunLock
+from tests.builders import write_journal as write
 from tests.reports.compare.compared_runs import finished, trained, whole_run
-from tests.reports.export.recorded import write
 
 
 class Watched:

@@ -8,7 +8,7 @@ import pytest
 
 from amptui.base.errors import AmptuiError, RunFolderError
 from amptui.reports.export import Exported, export
-from tests.reports.export.recorded import write
+from tests.builders import write_journal
 from tests.telemetry.record_samples import run as started
 from tests.telemetry.record_samples import steps
 
@@ -19,7 +19,7 @@ def names(folder: Path) -> list[str]:
 
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
-    return write(tmp_path / "small", [started(), *steps(1, 20)])
+    return write_journal(tmp_path / "small", [started(), *steps(1, 20)])
 
 
 def test_one_call_writes_all_formats_from_a_journal_or_its_folder(small: Path, tmp_path: Path) -> None:
@@ -32,8 +32,9 @@ def test_one_call_writes_all_formats_from_a_journal_or_its_folder(small: Path, t
 def test_damage_is_counted_and_reported(small: Path, tmp_path: Path) -> None:
     with (small / "journal.jsonl").open("a") as file:
         file.write('{"type":"Steps"}\nnonsense\n{"type":"FromTheFuture","time":1.0}\n{"type":"Note","ti')
-    exported = export(small, csv=tmp_path / "a.csv")
+    exported = export(small, html=tmp_path / "a.html")
     assert exported.steps == 20
+    assert exported.passed_over in (tmp_path / "a.html").read_text()
     assert exported.passed_over == "passed over: 3 damaged lines, a last line that was cut off"
 
 
@@ -55,7 +56,7 @@ def test_an_unwritable_path_is_refused_in_one_line(small: Path, tmp_path: Path, 
 
 @pytest.mark.ci
 def test_a_full_disk_keeps_the_existing_file(tmp_path: Path) -> None:
-    run = write(tmp_path / "run", [started(), *steps(1, 3000)])
+    run = write_journal(tmp_path / "run", [started(), *steps(1, 3000)])
     (tmp_path / "a.csv").write_text("old")
     program = (
         "import resource, signal, sys; from pathlib import Path; from amptui.reports.export import export\n"

@@ -3,24 +3,19 @@
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from amptui.base.text import printable
-from amptui.diagnosis.amp_answer import amp_answer
-from amptui.diagnosis.answer_words import answer_line
 from amptui.records.run import Record
-from amptui.reports.export import export
 from amptui.reports.export import page as cards
 from amptui.reports.export.template import Card, Span, document
-from amptui.runs.reader import JournalReader
 from amptui.telemetry.events import Event
 from amptui.telemetry.flops import flops_now
 from amptui.telemetry.view import SessionView
-from tests.builders import make_started, make_steps, view_of
+from tests.builders import make_started, make_steps
 from tests.gan_journal import gan_records
 from tests.golden import Goldens
 from tests.reports.export import hostile
@@ -46,43 +41,6 @@ RUNS: dict[str, list[Record]] = {
 def test_whole_pages_say_what_was_recorded(goldens: Goldens) -> None:
     for name, records in RUNS.items():
         goldens.check(f"reports/page of {name}", page_words(page_of(*records)))
-
-
-def test_the_page_of_a_trained_run_shows_what_the_screen_shows(
-    run: Path, records: list[Record], tmp_path: Path
-) -> None:
-    export(run, html=tmp_path / "run.html")
-    html = (tmp_path / "run.html").read_text()
-    words = Reading(html).text
-    view = view_of(*records)
-    assert view.run is not None
-    assert "done after 36 steps in 0:0" in words
-    for said in (
-        view.run.device_name,
-        "noise (synthetic data), 64 samples",
-        answer_line(amp_answer(view)),
-        "tiny-run",
-        f"{view.run.parameters:,} parameters",
-        *map(str, view.run.versions.values()),
-        "learning_rate",
-    ):
-        assert said in words, said
-    assert re.findall(r"<h3>([\w /]+)", html) == [
-        *("loss", "loss components", "throughput", "loss scale", "headroom"),
-        *("gradient norm", "learning rate", "update/weight"),
-    ]
-
-
-def test_unreadable_parts_are_named_on_the_page(run: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "damaged"
-    folder.mkdir()
-    lines = (run / "journal.jsonl").read_bytes().splitlines(keepends=True)
-    (folder / "journal.jsonl").write_bytes(b"".join([*lines[:5], b"{half\n", *lines[5:-1], lines[-1][:40]]))
-    export(folder, html=tmp_path / "run.html")
-    reader = JournalReader(folder / "journal.jsonl")
-    assert len(list(reader)) < len(lines)
-    assert reader.passed_over.count(",") == 1, "two kinds of damage"
-    assert reader.passed_over in (tmp_path / "run.html").read_text()
 
 
 # ---------------------------------------------------------------------------------------- its cards

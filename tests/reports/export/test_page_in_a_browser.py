@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from amptui.reports.export import export
+from tests.builders import write_journal
 from tests.reports.export import hostile
-from tests.reports.export.recorded import write
 from tests.reports.texts import Reading
 from tests.telemetry.record_samples import run as started
 from tests.telemetry.record_samples import step, steps
@@ -24,6 +24,9 @@ VARIABLE = "AMPTUI_TEST_BROWSER"
 """Names a Chromium where none is on the PATH."""
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+
+
+DEMO = Path(__file__).parents[3] / "demo" / "mnist-deep.jsonl"
 
 
 class Shown(NamedTuple):
@@ -68,16 +71,16 @@ def show(page: Path, expression: str = "", *, dark: bool = False) -> Shown:
 
 
 @pytest.fixture(scope="module")
-def page(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "run.html"
-    export(run, html=path)
+    export(DEMO, html=path)
     return path
 
 
 @pytest.fixture(scope="module")
 def hostile_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("hostile")
-    export(write(folder / "run", hostile.records()), html=folder / "run.html")
+    export(write_journal(folder / "run", hostile.records()), html=folder / "run.html")
     return folder / "run.html"
 
 
@@ -115,7 +118,7 @@ def test_hostile_texts_are_shown_and_not_run(hostile_page: Path, tmp_path: Path)
 
 
 def exported(tmp_path: Path, *records: Any) -> Path:
-    export(write(tmp_path / "run", [started(), *records]), html=tmp_path / "run.html")
+    export(write_journal(tmp_path / "run", [started(), *records]), html=tmp_path / "run.html")
     return tmp_path / "run.html"
 
 
