@@ -1,9 +1,9 @@
 """Records for the tests of telemetry: plain ones, with whatever a test wants to differ."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from amptui.records.findings import (
     Float16Window,
@@ -36,10 +36,22 @@ from tests.builders import make_steps as steps
 
 __all__ = ["resumed", "run", "step", "steps"]
 
+_Record = TypeVar("_Record")
+
 
 def stretches(records: Iterable[StepRecord]) -> Iterator[Stretch]:
     """The stretches of steps, each a block of its own."""
     return stretch.stretches([Steps.of(record) for record in records])
+
+
+def _like(record: _Record) -> Callable[..., _Record]:
+    """Makes such a record at a step, of which a thousand take a second, with changes."""
+
+    def at(number: int = record.step, **changes: Any) -> _Record:  # type: ignore[attr-defined]
+        facts: dict[str, Any] = {"time": 100 + number / 1000, "step": number, **changes}
+        return replace(record, **facts)  # type: ignore[type-var]
+
+    return at
 
 
 def followed(optimizer: str, **changes: Any) -> OptimizerFollowed:
@@ -50,22 +62,19 @@ def followed(optimizer: str, **changes: Any) -> OptimizerFollowed:
     return replace(record, **changes)
 
 
-def dropped(number: int, **changes: Any) -> GradientsDropped:
-    record = GradientsDropped(time=100 + number / 1000, step=number, loss=math.nan, passes=2)
-    return replace(record, **changes)
-
-
-def skip(number: int, **changes: Any) -> StepSkipped:
-    record = StepSkipped(
-        time=100 + number / 1000,
-        step=number,
+dropped = _like(GradientsDropped(time=0.0, step=1, loss=math.nan, passes=2))
+skip = _like(
+    StepSkipped(
+        time=0.0,
+        step=1,
         loss_scale=131072.0,
         loss=0.5,
         names=("features.13.conv.weight", "a", "b"),
         count=3,
         consecutive=1,
     )
-    return replace(record, **changes)
+)
+nonfinite = _like(NonFinite(time=0.0, step=1, what="loss", kind="nan", names=(), count=1))
 
 
 def backoff(number: int, previous: float, optimizer: str = "") -> LossScaleChanged:
@@ -81,11 +90,6 @@ def backoff(number: int, previous: float, optimizer: str = "") -> LossScaleChang
 
 def growth(number: int, previous: float, optimizer: str = "") -> LossScaleChanged:
     return replace(backoff(number, previous, optimizer), current=previous * 2, reason="growth")
-
-
-def nonfinite(number: int, **changes: Any) -> NonFinite:
-    record = NonFinite(time=100 + number / 1000, step=number, what="loss", kind="nan", names=(), count=1)
-    return replace(record, **changes)
 
 
 def skip_row(
@@ -118,11 +122,10 @@ def device(
     return DeviceSample(time=time, gpus=gpus, host=HostSample(), allocator=allocator)
 
 
-def window(number: int = 600, **changes: Any) -> Float16Window:
-    """Gradients of an FP32 step that lie well within float16's range."""
-    record = Float16Window(
-        time=100 + number / 1000,
-        step=number,
+window = _like(
+    Float16Window(
+        time=0.0,
+        step=600,
         precision="fp32",
         loss_scale=65536.0,
         hypothetical=True,
@@ -138,7 +141,8 @@ def window(number: int = 600, **changes: Any) -> Float16Window:
         seconds=0.0003,
         steps_since=32,
     )
-    return replace(record, **changes)
+)
+"""Gradients of an FP32 step that lie well within float16's range."""
 
 
 def parameter(name: str, **changes: Any) -> ParameterWindow:
@@ -151,19 +155,19 @@ def module(name: str = "features.12.conv", **changes: Any) -> ModuleRange:
     return replace(record, **changes)
 
 
-def traced(number: int = 615, first: ModuleRange | None = None, **changes: Any) -> ModulesTraced:
-    record = ModulesTraced(
-        time=100 + number / 1000,
-        step=number,
+traced = _like(
+    ModulesTraced(
+        time=0.0,
+        step=615,
         precision="fp16",
         loss_scale=65536.0,
         asked=False,
-        first=first,
+        first=None,
         nearest=(module(), module("head", kind="Linear", way="backward", largest=0.25)),
         modules=43,
         seconds=None,
     )
-    return replace(record, **changes)
+)
 
 
 def layer(name: str, cosine: float | None, **changes: Any) -> LayerAgreement:
@@ -179,11 +183,10 @@ def layer(name: str, cosine: float | None, **changes: Any) -> LayerAgreement:
     return replace(record, **changes)
 
 
-def xray(number: int = 700, **changes: Any) -> XRayTaken:
-    """Two layers that agree, with much to save in memory."""
-    record = XRayTaken(
-        time=100 + number / 1000,
-        step=number,
+xray = _like(
+    XRayTaken(
+        time=0.0,
+        step=700,
         precision="fp16",
         loss_scale=65536.0,
         loss_fp32=0.5,
@@ -200,7 +203,8 @@ def xray(number: int = 700, **changes: Any) -> XRayTaken:
         random=False,
         seconds=0.12,
     )
-    return replace(record, **changes)
+)
+"""Two layers that agree, with much to save in memory."""
 
 
 def measured(precision: str, **changes: Any) -> PrecisionMeasured:
@@ -233,11 +237,10 @@ def pair(precision: str = "fp16", than: str = "fp16 eager", speedup: float = 1.2
     return PairCompared(precision=precision, than=than, speedup=speedup, speedup_low=1.2, speedup_high=1.3)
 
 
-def compared(number: int = 700, **changes: Any) -> PrecisionsCompared:
-    """A comparison that is over."""
-    record = PrecisionsCompared(
-        time=100 + number / 1000,
-        step=number,
+compared = _like(
+    PrecisionsCompared(
+        time=0.0,
+        step=700,
         baseline="fp32",
         block_steps=20,
         rounds=12,
@@ -246,8 +249,8 @@ def compared(number: int = 700, **changes: Any) -> PrecisionsCompared:
         over=True,
         reason="narrow",
     )
-    return replace(record, **changes)
-
+)
+"""A comparison that is over."""
 
 _FLOPS = FlopsCounted(
     time=100.001,

@@ -14,7 +14,7 @@ from amptui.records.findings import FlopsCounted
 from amptui.records.run import PauseChanged, PhaseChanged, PrecisionChanged, Record, RunStarted
 from amptui.records.samples import DeviceSample
 from amptui.telemetry.flops import flops_now, peak_flops
-from amptui.telemetry.gpu_use import MIN_SECONDS, EnergySpent, EnergySum, EnergyWatch
+from amptui.telemetry.gpu_use import MIN_SECONDS, EnergyWatch
 from amptui.telemetry.view import PrecisionFlops
 from tests.builders import fold
 from tests.diagnosis.wording import table
@@ -194,48 +194,47 @@ def look(time: float, joules: float | None, precision: str = "fp32") -> DeviceSa
     return device(time, precision, None, energy_joules=joules)
 
 
-def spent(joules: float, samples: int, seconds: float = 1.0, precision: str = "fp32") -> EnergySpent:
-    return EnergySpent(precision=precision, joules=joules, seconds=seconds, samples=samples)
-
-
 def watched(
-    looks: Sequence[tuple[DeviceSample, int]],
-    *,
-    started: RunStarted | None = None,
-    resting: Sequence[int] = (),
-) -> list[EnergySpent | None]:
-    """What each look and its count of samples tell; at the places in ``resting`` nothing trains."""
-    watch = EnergyWatch()
-    return [
-        watch.add(sample, started or run(), training=place not in resting, samples_trained=samples)
-        for place, (sample, samples) in enumerate(looks)
-    ]
+    looks: Sequence[tuple[DeviceSample, int]], *, started: RunStarted | None = None, resting: int = -1
+) -> list[tuple[float, int] | None]:
+    """The joules and samples that each look and its count of samples tell; at ``resting`` nothing trains."""
+    watch, spans = EnergyWatch(), []
+    for place, (sample, count) in enumerate(looks):
+        training = place != resting
+        spans.append(watch.add(sample, started or run(), training=training, samples_trained=count))
+    return [None if span is None else (span.joules, span.samples) for span in spans]
 
 
-# ------------------------------------------------------------------------------------ one look
+LOOKS = [(look(float(t), 100.0 * t), 64 * t) for t in range(6)]
+UNKNOWN = [None] * 6
 
 
-def test_a_look_while_nothing_trains_ends_nothing_and_begins_nothing() -> None:
-    looks = [(look(float(t), 100.0 * t), 64 * t) for t in range(6)]
-    spans = watched(looks, resting=[2])
-    assert [item is not None for item in spans] == [False, True, False, False, True, True]
-
-
-def test_a_counter_that_went_back_tells_nothing_until_the_look_after() -> None:
-    looks = [(look(1.0, 5000.0), 0), (look(2.0, 3.0), 64), (look(3.0, 203.0), 128)]
-    assert watched(looks) == [None, None, spent(200.0, 64)]
-
-
-@pytest.mark.parametrize("joules", [None, math.nan, math.inf])
-def test_a_counter_that_is_no_number_tells_nothing(joules: float | None) -> None:
-    looks = [(look(1.0, 0.0), 0), (look(2.0, joules), 64), (look(3.0, 200.0), 128), (look(4.0, 300.0), 192)]
-    assert watched(looks) == [None, None, None, spent(100.0, 64)]
-
-
-def test_without_a_known_training_gpu_or_an_allocator_there_is_no_energy() -> None:
-    looks = [(look(float(t), 100.0 * t), 64 * t) for t in range(3)]
-    assert watched(looks, started=run(gpu_uuid=None)) == [None] * 3
-    assert watched([(replace(sample, allocator=None), count) for sample, count in looks]) == [None] * 3
+@pytest.mark.parametrize(
+    ("looks", "facts", "spans"),
+    [
+        (LOOKS, {"resting": 2}, [None, (100.0, 64), None, None, (100.0, 64), (100.0, 64)]),
+        (LOOKS, {"started": run(gpu_uuid=None)}, UNKNOWN),
+        ([(replace(sample, allocator=None), count) for sample, count in LOOKS], {}, UNKNOWN),
+        (
+            [(look(1.0, 5000.0), 0), (look(2.0, 3.0), 64), (look(3.0, 203.0), 128)],
+            {},
+            [None, None, (200.0, 64)],
+        ),
+        *(
+            (
+                [(look(1.0, 0.0), 0), (look(2.0, no), 64), (look(3.0, 200.0), 128), (look(4.0, 300.0), 192)],
+                {},
+                [None, None, None, (100.0, 64)],
+            )
+            for no in (None, math.nan, math.inf)
+        ),
+    ],
+    ids=["nothing trains", "unknown GPU", "no allocator", "counter went back", "no counter", "NaN", "Inf"],
+)
+def test_a_look_tells_the_energy_since_the_one_before_or_nothing(
+    looks: Any, facts: Any, spans: list[Any]
+) -> None:
+    assert watched(looks, **facts) == spans
 
 
 @example([(1.0, 300.0, 0), (1.0, 300.0, 64), (1.5, 50.0, 64)])  # the first in the middle of a long step
@@ -251,21 +250,8 @@ def test_looks_without_an_interruption_add_up_to_the_whole(parts: list[tuple[flo
         whole = now if part_samples else whole
     result = [item for item in watched([(look(t, joules), count) for t, joules, count in looks]) if item]
     assert len(result) == sum(count > 0 for _, _, count in parts)
-    assert sum(item.seconds for item in result) == pytest.approx(whole[0] - first[0])
-    assert sum(item.joules for item in result) == pytest.approx(whole[1] - first[1], abs=1e-6)
-    assert sum(item.samples for item in result) == whole[2] - first[2]
-
-
-# ------------------------------------------------------------------------------------ their sum
-
-
-def test_a_few_looks_say_nothing() -> None:
-    total = EnergySum()
-    assert total.joules_per_1000_samples() is None
-    total.add(spent(100.0, 1000, seconds=MIN_SECONDS - 0.5))
-    assert total.joules_per_1000_samples() is None
-    total.add(spent(300.0, 1000, seconds=0.5))
-    assert total.joules_per_1000_samples() == pytest.approx(200.0)
+    assert sum(joules for joules, _ in result) == pytest.approx(whole[1] - first[1], abs=1e-6)
+    assert sum(samples for _, samples in result) == whole[2] - first[2]
 
 
 # ------------------------------------------------------------------------------------ in a whole run
@@ -319,9 +305,6 @@ def test_what_passes_between_two_looks_still_interrupts_the_training(interruptio
     assert energies(*flat(looks)) == {"fp32": None}, "a second of the ten is missing"
     more = second(len(looks), 512.0)
     assert energies(*flat(looks), *more) == {"fp32": pytest.approx(20.0)}
-
-
-def test_settling_steps_are_left_out() -> None:
-    settling = flat([second(number, 512.0, settling=True, samples=1) for number in range(3)])
-    settled = flat([second(number, 512.0) for number in range(3, 14)])
-    assert energies(*settling, *settled) == {"fp32": pytest.approx(20.0)}
+    settling = flat([second(number, 9000.0, settling=True, samples=1) for number in range(12, 15)])
+    settled = second(15, 512.0)
+    assert energies(*flat(looks), *more, *settling, *settled) == {"fp32": pytest.approx(20.0)}

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from amptui.records.run import LossScaleChanged, PrecisionChanged, Record, StepSkipped
 from amptui.records.steps import StepRecord
-from amptui.telemetry.events import Event
 from amptui.telemetry.optimizers import FOLLOW_AFTER_STEPS, MAX_OPTIMIZERS
 from amptui.telemetry.session import Session
 from tests.builders import make_switch as switch
@@ -123,10 +122,3 @@ def test_further_optimizers_are_left_out_and_it_is_told() -> None:
     assert len(view.optimizers) == MAX_OPTIMIZERS
     assert view.optimizers_left_out
     assert (len(view.events), view.warnings, view.errors) == (1, 0, 0), "the run's start"
-
-
-# --------------------------------------------------------------------------------------- events
-
-
-def newest(session: Session) -> Event:
-    return session.view().events[0]

@@ -18,23 +18,19 @@ from amptui.telemetry.comparison import (
     PrecisionLedger,
     held_back_by,
 )
-from amptui.telemetry.view import Comparison, PrecisionStats
+from amptui.telemetry.view import Comparison
 from tests.builders import assert_holds, make_step, make_steps, view_of
 from tests.telemetry.record_samples import device, run, steps, stretches
 
 NAMES = [field.name for field in fields(Comparison)]
 
 
-def ledger(*batches: list[StepRecord]) -> PrecisionLedger:
+def compared(*batches: list[StepRecord]) -> Comparison:
     sums = PrecisionLedger()
     for batch in batches:
         for stretch in stretches(batch):
             sums.add(stretch)
-    return sums
-
-
-def compared(*batches: list[StepRecord]) -> Comparison:
-    return ledger(*batches).comparison()
+    return sums.comparison()
 
 
 def skips(first: int, last: int, **changes: Any) -> list[StepRecord]:
@@ -220,34 +216,6 @@ def test_the_row_equals_a_naive_count(seconds: list[float | None]) -> None:
 # ---------------------------------------------------------------------- what keeps AMP from gaining
 
 
-def stats(precision: str, data: float | None = 0.0, busy: float | None = None) -> PrecisionStats:
-    return PrecisionStats(
-        precision=precision,
-        steps=100,
-        warm_up_steps=10,
-        median_step_seconds=0.002,
-        samples_per_second=1000.0,
-        peak_allocated_bytes=None,
-        last_loss=0.5,
-        skipped=0,
-        data_fraction=data,
-        utilization_percent=busy,
-    )
-
-
-def held_back(
-    data: tuple[float | None, float | None] = (0.0, 0.0),
-    busy: tuple[float | None, float | None] = (None, None),
-    *,
-    speedup: float | None = 1.0,
-) -> str:
-    return held_back_by(stats("fp32", data[0], busy[0]), stats("fp16", data[1], busy[1]), speedup)
-
-
-def comparison_of(*records: Record) -> Comparison:
-    return view_of(run(), *records).comparison
-
-
 @pytest.mark.parametrize(
     ("data", "busy", "speedup", "reason"),
     [
@@ -266,9 +234,12 @@ def comparison_of(*records: Record) -> Comparison:
     ],
 )
 def test_only_what_something_measured_shows_is_a_reason(
-    data: tuple[float, float], busy: tuple[float, float], speedup: float | None, reason: str
+    data: tuple[float | None, ...], busy: tuple[float | None, ...], speedup: float | None, reason: str
 ) -> None:
-    assert held_back(data, busy, speedup=speedup) == reason
+    fp32, fp16 = compared(FP32, FP16).rows
+    fp32 = replace(fp32, data_fraction=data[0], utilization_percent=busy[0])
+    fp16 = replace(fp16, data_fraction=data[1], utilization_percent=busy[1])
+    assert held_back_by(fp32, fp16, speedup) == reason
 
 
 # ------------------------------------------------------------------------------------- utilization
@@ -294,6 +265,6 @@ def test_the_utilization_is_the_mean_of_looks_without_a_switch_a_pause_or_a_vali
         PhaseChanged(time=1.0, phase="training"),
         *looks("fp16", 12.0),
     ]
-    fp32, fp16 = comparison_of(*records).rows
+    fp32, fp16 = view_of(run(), *records).comparison.rows
     assert fp32.utilization_percent == pytest.approx(50.0)
     assert fp16.utilization_percent == pytest.approx(91.0)
