@@ -1,7 +1,7 @@
 """The screen of a comparison and its keys: one timer draws what the readers of the journals have found."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from amptui.reports.compare import sentences
 from amptui.reports.compare.compare_frame import KEYS, Choice, CompareFrame
@@ -64,54 +64,41 @@ class CompareApp(CanvasApp):
 
     async def action_press(self, key: str) -> None:
         """An open help is closed by any key that does not scroll it; otherwise the table of keys decides."""
+        action, scroll = _ACTIONS.get(key), self._frame.help_scroll
         if key == "ctrl+c":
             self._leave("interrupted")
-            return
-        scroll = self._frame.help_scroll
-        if self._choice.shows_help and scroll.words and key in SCROLL_KEYS:
+        elif self._choice.shows_help and scroll.words and key in SCROLL_KEYS:
             scroll.press(key)
         elif self._choice.shows_help:
             self._choice = replace(self._choice, shows_help=False)
-        elif key in _ACTIONS:
-            self._choice = replace(self._choice, message="")
-            await self.run_action(_ACTIONS[key])
+        elif action == "leave":
+            self._leave("")
+        elif action is not None:
+            self._choice = self._changed(replace(self._choice, message=""), action)
         self._dashboard.repaint()
 
-    def action_next_axis(self) -> None:
-        """By step, by samples, by training time, and again."""
-        axes = [*sentences.AXES]
-        at = axes.index(self._choice.axis)
-        self._choice = replace(self._choice, axis=axes[(at + 1) % len(axes)])
-
-    def action_toggle_validation(self) -> None:
-        """Losses of validations, if there are any, or of training."""
-        newest = self._following.newest
-        if newest is None or not any(run.validations for run in newest.runs):
-            self._choice = replace(self._choice, message=sentences.NO_VALIDATION)
-        else:
-            self._choice = replace(self._choice, validation=not self._choice.validation)
-
-    def action_toggle_log(self) -> None:
-        """A logarithmic loss axis, or a linear one."""
-        self._choice = replace(self._choice, log_y=not self._choice.log_y)
-
-    def action_toggle_runs(self) -> None:
-        """A row for each run, or for each group."""
-        self._choice = replace(self._choice, by_run=not self._choice.by_run)
-
-    def action_scroll_down(self) -> None:
-        """On by a line of the verdict."""
-        self._choice = replace(self._choice, top=min(self._choice.top + 1, MAX_TOP))
-
-    def action_scroll_up(self) -> None:
-        """Back by a line."""
-        self._choice = replace(self._choice, top=max(0, self._choice.top - 1))
-
-    def action_show_help(self) -> None:
-        """Open the help at its beginning."""
-        self._frame.help_scroll.top = 0
-        self._choice = replace(self._choice, shows_help=True)
-
-    def action_leave(self) -> None:
-        """Quit."""
-        self._leave("")
+    def _changed(self, choice: Choice, action: str) -> Choice:
+        """What the user looks at after an action of the table."""
+        changes: dict[str, Any] = {}
+        match action:
+            case "next_axis":
+                axes = [*sentences.AXES]
+                changes["axis"] = axes[(axes.index(choice.axis) + 1) % len(axes)]
+            case "toggle_validation":
+                newest = self._following.newest
+                if newest is None or not any(run.validations for run in newest.runs):
+                    changes["message"] = sentences.NO_VALIDATION
+                else:
+                    changes["validation"] = not choice.validation
+            case "toggle_log":
+                changes["log_y"] = not choice.log_y
+            case "toggle_runs":
+                changes["by_run"] = not choice.by_run
+            case "scroll_down":
+                changes["top"] = min(choice.top + 1, MAX_TOP)
+            case "scroll_up":
+                changes["top"] = max(0, choice.top - 1)
+            case "show_help":
+                self._frame.help_scroll.top = 0
+                changes["shows_help"] = True
+        return replace(choice, **changes)
