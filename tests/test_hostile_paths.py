@@ -94,14 +94,8 @@ FORMS: dict[str, Callable[[Path, Path], Path]] = {
 
 TARGETS = (
     *zip(("journal.jsonl", "run.json", "journal.jsonl", "run.lock"), FORMS, strict=True),
-    *product(
-        (
-            *("journal.before-2.jsonl", "journal.after-step-3-1.jsonl", "output.log"),
-            *("checkpoints/step-000000003.pt", "checkpoints/new folder/new.pt"),
-            "checkpoints.before-1/step-000000003.pt",
-        ),
-        ("itself",),
-    ),
+    *((name, "itself") for name in ("journal.before-2.jsonl", "output.log", "checkpoints/new folder/new.pt")),
+    ("checkpoints.before-1/step-000000003.pt", "itself"),
 )
 """Files of a run's folder, also such as are not there yet, and the path by which one is named."""
 
@@ -207,13 +201,9 @@ def test_another_user_s_link_is_not_followed(
 
 FORGED: dict[str, tuple[dict[str, Any], str]] = {
     "text": ({"model": "char-gpt", "settings": {"text": "{victim}"}}, "uses text={victim}"),
-    "model": (
-        {"model": "{home}/their model.py"},
-        "executes {home}/their model.py; if you trust that: amptui train '{home}/their model.py' --resume ",
-    ),
     "several": (
         {"model": "{home}/their model.py", "save_weights": "{victim}", "data_dir": "{home}"},
-        "executes {home}/their model.py and writes {victim} and reads data in {home}",
+        "executes {home}/their model.py and writes {victim} and reads data in {home}; if you trust that",
     ),
 }
 """What somebody else's ``run.json`` asks for, and what is said of it."""
@@ -280,6 +270,7 @@ def test_what_the_command_line_names_is_used_and_so_is_all_that_one_s_own_run_na
     for run_dir in (theirs, mine):
         run_dir.write_run_json({"asked": asked.as_json()})
         run_dir.checkpoints_path.mkdir()
+        (run_dir.checkpoints_path / checkpoint_name(3)).touch()
     weights_path = str(tmp_path / "mine.pt")
     named = {
         "model": KNOBS,

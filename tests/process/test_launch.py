@@ -174,6 +174,7 @@ def own(model: str = KNOBS) -> RunDir:
     run_dir = create_run_dir(None, "knobs")
     run_dir.write_run_json({"asked": {"model": model}})
     run_dir.checkpoints_path.mkdir()
+    (run_dir.checkpoints_path / "step-000000001.pt").touch()
     return run_dir
 
 
