@@ -14,7 +14,7 @@ from amptui.records.control import Control
 from amptui.records.run import Record
 from amptui.records.steps import StepRecord
 from tests.experiments.recipe import Recipe
-from tests.tiny import Log, losses, prepare, resume, stopping, switching, train
+from tests.tiny import Log, log_of, losses, prepare, resume, stopping, switching, train
 
 pytestmark = [
     pytest.mark.gpu,
@@ -50,9 +50,8 @@ def lrs_by_applied_steps(log: Log) -> dict[int, set[float]]:
 
 @pytest.mark.parametrize("accumulate", [1, 4])
 def test_a_skipped_step_does_not_advance_the_schedule(accumulate: int) -> None:
-    log, plain = Log(), Log()
-    train(prepare(recipe("5,9,21"), device="cuda", precision="fp16", accumulate=accumulate), log)
-    train(prepare(recipe(), device="cpu", precision="fp32", accumulate=accumulate), plain)
+    log = log_of(prepare(recipe("5,9,21"), device="cuda", precision="fp16", accumulate=accumulate))
+    plain = log_of(prepare(recipe(), device="cpu", precision="fp32", accumulate=accumulate))
     assert sum(record.skipped for record in log.of(StepRecord)) >= 3
     expected = lrs_by_applied_steps(plain)
     for applied, lrs in lrs_by_applied_steps(log).items():

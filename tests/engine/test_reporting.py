@@ -1,6 +1,5 @@
 """Numbers on their way from the device to the host, and the records that become of them."""
 
-import math
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -13,7 +12,6 @@ from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.readback import DeviceReadback, open_readback
 from amptui.engine.reporting import StepReporter
 from amptui.engine.step_rows import StepFacts, StepKind
-from amptui.records.run import EpochFinished
 from amptui.records.steps import StepRecord
 from tests.engine.clock import Clock
 from tests.tiny import Log, no_waits
@@ -34,34 +32,6 @@ def measured(weight: float, bias: float) -> list[float]:
     MODEL.weight.grad, MODEL.bias.grad = torch.tensor([[weight]]), torch.tensor([bias])
     row: list[float] = GradientProbe(MODEL).measure().tolist()
     return row
-
-
-Steps = list[tuple[float | None, float | None]]
-delivered_steps = st.lists(
-    st.tuples(st.none() | st.floats(-10, 10) | st.just(math.nan), st.none() | st.floats(0, 1)), max_size=20
-)
-
-
-@given(delivered_steps, delivered_steps)
-def test_an_epoch_is_the_mean_of_its_finite_losses_and_the_sum_of_its_seconds(
-    first: Steps, second: Steps
-) -> None:
-    report, log = reporter()
-    for epoch, steps in enumerate((first, second), 1):
-        for loss, seconds in steps:
-            report.steps([(FACTS, None if loss is None else [loss, 0.0, 0.0], seconds)])
-        report.epoch(step=len(steps), epoch=epoch, validation=None)
-    for steps, record in zip((first, second), log.of(EpochFinished), strict=True):
-        losses = [loss for loss, _ in steps if loss is not None and math.isfinite(loss)]
-        measured = [seconds for loss, seconds in steps if seconds is not None and loss is not None]
-        if losses:
-            assert record.mean_loss == pytest.approx(sum(losses) / len(losses))
-        else:
-            assert record.mean_loss is None
-        if len(measured) == len(steps):
-            assert record.seconds == pytest.approx(sum(measured))
-        else:
-            assert record.seconds is None
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1), st.booleans()), min_size=1))

@@ -53,16 +53,6 @@ def test_a_run_is_as_long_as_its_tightest_limit(
         assert (schedule.epochs - 1) * length < expected
 
 
-@pytest.mark.parametrize(("epochs", "length", "steps"), [(2, 8, 104), (50, 8, 400), (2, None, None)])
-def test_a_benchmark_lasts_as_long_as_its_comparison_may_take(
-    epochs: int, length: int | None, steps: int | None
-) -> None:
-    schedule = setup.schedule_for(request(min_steps=100, settings={"epochs": str(epochs)}), epochs, length)
-    assert schedule.steps == steps
-    assert schedule.epochs * (length or 1) >= max(100, steps or 0)
-    assert (schedule.asked_steps, schedule.asked_epochs) == (None, True)
-
-
 def test_an_option_of_its_own_outweighs_set_and_a_cpu_s_default_outweighs_nothing() -> None:
     class Heavy(Tiny):
         cpu_batch_size = 4

@@ -17,9 +17,8 @@ from tests.tiny import Exploding, Log, Spoiled, Tiny, log_of, prepare, train
 
 @pytest.mark.parametrize("clip_norm", [None, 1e6])
 def test_the_norm_in_fp16_is_unscaled(clip_norm: float | None) -> None:
-    full, half = Log(), Log()
-    train(prepare(Tiny(), steps=1), full)
-    train(prepare(Tiny(), steps=1, precision="fp16", clip_norm=clip_norm), half)
+    full = log_of(prepare(Tiny(), steps=1))
+    half = log_of(prepare(Tiny(), steps=1, precision="fp16", clip_norm=clip_norm))
     norms = [log.of(StepRecord)[0].grad_norm for log in (full, half)]
     assert norms[1] == pytest.approx(norms[0], rel=0.02)
 

@@ -114,12 +114,6 @@ def test_progress_is_told_at_its_start_at_its_end_and_not_a_thousand_times(tmp_p
     assert 1 <= len([r for r in data if r.detail == "sorting"]) < 20
 
 
-def test_what_the_data_warn_of_is_a_note(tmp_path: Path) -> None:
-    worker = Worker(hooked(tmp_path, during="request.warn('using a stand-in')"), steps=1)
-    worker.end()
-    assert [(r.severity, r.text) for r in worker.log.of(Note)] == [("warning", "using a stand-in")]
-
-
 @pytest.mark.parametrize(
     ("options", "noted"),
     [({}, True), ({"batch_size": 8}, False), ({"settings": {"batch_size": "8"}}, False)],

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -95,6 +96,11 @@ def assert_same_run(folder: Path, by_hand: Ledger) -> None:
     lines = journal(folder / "run")
     assert differences(steps_of(lines), by_hand.steps) == []
     assert differences(validations_of(lines), by_hand.validations) == []
+    for line in lines:
+        if line["type"] == "EpochFinished":
+            losses = [step["loss"] for step in by_hand.steps if step["epoch"] == line["epoch"]]
+            finite = [loss for loss in losses if math.isfinite(loss)]
+            assert line["mean_loss"] == (pytest.approx(sum(finite) / len(finite)) if finite else None)
     assert_same_tensors(torch.load(folder / "weights.pt"), by_hand.weights)
 
 

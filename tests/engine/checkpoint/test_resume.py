@@ -75,8 +75,7 @@ def test_a_run_that_was_stopped_anywhere_and_goes_on_is_one_that_was_never_stopp
         return Drawing(epochs=EPOCHS, **knobs)
 
     options: dict[str, Any] = {"precision": precision, "clip_norm": clip_norm, "seed": 3}
-    whole = Log()
-    train(prepare(make(), **options), whole)
+    whole = log_of(prepare(make(), **options))
     first, second = interrupted(make, cut, tmp_path_factory.mktemp("checkpoints"), **options)
     assert steps(first, second) == steps(whole)
     assert epochs(first, second) == epochs(whole)
@@ -137,8 +136,7 @@ def test_an_epoch_s_seconds_and_the_skips_in_a_row_go_on_where_they_were(tmp_pat
     def make() -> Experiment:
         return Exploding(epochs=4)
 
-    whole = Log()
-    train(prepare(make(), precision="fp16"), whole)
+    whole = log_of(prepare(make(), precision="fp16"))
     cut = whole.of(StepSkipped)[1].step
     first, second = interrupted(make, cut, tmp_path, precision="fp16")
     skips = [(r.step, r.loss_scale, r.consecutive) for log in (first, second) for r in log.of(StepSkipped)]

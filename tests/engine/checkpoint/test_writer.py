@@ -13,7 +13,7 @@ from amptui.records.control import CheckpointRequest, Control
 from amptui.records.keeping import CheckpointWritten, KeepingChanged
 from amptui.records.run import EpochFinished, PhaseChanged, Record
 from amptui.records.steps import StepRecord, Steps
-from tests.tiny import Log, Tiny, prepare, stopping, train
+from tests.tiny import Log, Tiny, log_of, prepare, stopping, train
 
 ENOUGH_SECONDS = 60.0
 
@@ -153,6 +153,5 @@ class Strange(Tiny):
 def test_leftovers_of_a_killed_process_are_removed_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "step-000000004.pt.writing").write_bytes(b"half")
     (tmp_path / "step-000000099.pt").write_bytes(b"of another training")
-    log = Log()
-    train(prepare(Unhurried(epochs=1)), log, checkpoints=tmp_path)
+    log_of(prepare(Unhurried(epochs=1)), checkpoints=tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000000008.pt", "step-000000099.pt.old"]

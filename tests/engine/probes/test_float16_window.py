@@ -12,7 +12,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from amptui.engine.probes import float16_window
 from amptui.engine.probes.float16_window import (
     MAX_PARAMETERS,
     Float16WindowProbe,
@@ -184,18 +183,6 @@ def test_empty_bins_outside_float16_s_range_are_left_out() -> None:
     window = window_of(torch.tensor([2.0**-45, 2.0**25]))
     assert (window.first_exponent, len(window.counts)) == (-45, 71)
     assert (window.counts[0], window.counts[-1]) == (1, 1)
-
-
-@given(
-    st.lists(st.sampled_from([1, 5, 64, LARGE, float16_window._CHUNK_ELEMENTS + 3]), min_size=1, max_size=6)
-)
-def test_parameters_are_counted_separately_in_any_group(sizes: list[int]) -> None:
-    gradients = [torch.full((size,), 2.0**-30) for size in sizes]
-    window = window_of(*gradients)
-    assert (window.elements, window.flushed) == (sum(sizes), sum(sizes))
-    assert [(p.name, p.elements, p.flushed) for p in window.worst] == [
-        (f"p{i}", size, size) for i, size in enumerate(sizes)
-    ]
 
 
 def test_more_small_parameters_than_are_counted_at_once_keep_their_names_and_some_are_told() -> None:

@@ -121,13 +121,6 @@ def due(norms: GradientNorms, steps: range, *, is_scaled: bool = False) -> list[
     return [step for step in steps if norms.are_due(step, is_scaled=is_scaled)]
 
 
-def test_the_first_step_is_measured_and_none_where_it_is_not_wanted() -> None:
-    assert due(GradientNorms(CPU), range(5)) == [0]
-    unwanted = GradientNorms(GPU, enabled=False)
-    unwanted.look(3, reporter(trouble_step=2), growth_interval=4)
-    assert due(unwanted, range(9), is_scaled=True) == []
-
-
 def test_on_a_gpu_the_steps_after_a_growth_are_measured() -> None:
     norms, scaler = GradientNorms(GPU), reporter(scaled_step=90)
     norms.scaled_steps = SEARCH_STEPS

@@ -64,25 +64,6 @@ def network(dtype: torch.dtype = torch.float32) -> Any:
     return nn.Sequential(convolution, nn.BatchNorm2d(5), nn.Linear(7, 11), nn.Linear(11, 3)).to(dtype)
 
 
-@pytest.mark.parametrize(
-    ("kind", "dtype"),
-    [
-        (torch.optim.SGD, torch.float32),
-        (torch.optim.Adam, torch.float64),
-        (torch.optim.AdamW, torch.bfloat16),
-    ],
-)
-def test_small_layers_have_the_ratio_of_full_copies(
-    kind: Callable[..., Optimizer], dtype: torch.dtype
-) -> None:
-    model = filled(network(dtype))
-    before, optimizer = copy.deepcopy(model), kind(model.parameters(), lr=0.03)
-    record = measured(model, optimizer)
-    assert record.sampled == ()
-    assert record.ratios == pytest.approx(independent(model, before), rel=1e-4)
-    assert list(record.ratios) == ["0", "1", "2", "3"], "the model's order"
-
-
 def test_a_sample_takes_elements_of_all_rows_and_columns_alike() -> None:
     """A fixed interval of a power of two would see one column in 32, and miss what the others do."""
     model = nn.Linear(4096, 64, bias=False)
