@@ -142,10 +142,8 @@ def write_file(out: Path, text: str) -> None:
 
 def refuse_unwritable(out: Path) -> None:
     """Raise ``AmptuiError`` now if ``out`` could not be written after a long measurement."""
-    with _writing(out):
-        temporary = temporary_beside(_target(out, is_named=True))
-        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
-        temporary.unlink()
+    with _replacing(out):
+        pass  # an empty file replaces nothing
 
 
 @contextmanager

@@ -194,11 +194,7 @@ def _front_label(view: SessionView) -> str:
 def _legend(views: list[SessionView]) -> Block:
     """The colours of the precisions that ran, and what the marks mean."""
     used = dict.fromkeys(switch.precision for view in views for switch in view.switches)
-    marks = [
-        Span("× step skipped", "skip"),
-        Span("× NaN or Inf", "nonfinite"),
-        Span("○ validation", "dots"),
-    ]
+    marks = [Span("× step skipped", "skip"), Span("× NaN or Inf", "nonfinite"), Span("○ validation", "dots")]
     return "legend", [*map(chip, used), *marks] if used else []
 
 
@@ -210,24 +206,22 @@ def comparison(view: SessionView) -> Card | None:
     tally = view.comparison
     if not tally.rows:
         return None
-    flops = {counts.counted.precision: counts for counts in view.flops}
+    flops = {counts.counted.precision: (rate_words(counts), mfu_words(counts)) for counts in view.flops}
+    unknown = NOT_AVAILABLE, NOT_AVAILABLE
     rows = table(
-        [(stats, flops.get(stats.precision)) for stats in ordered(tally)],
+        ordered(tally),
         (
-            ("", lambda row: chip(row[0].precision)),
-            (
-                "median step",
-                lambda row: speed.of_steps(row[0], milliseconds(row[0].median_step_seconds)),
-            ),
-            ("samples", lambda row: speed.of_steps(row[0], units.rate(row[0].samples_per_second))),
-            ("peak allocated", lambda row: speed.peak_words(row[0], NOT_AVAILABLE)),
-            ("waiting for data", lambda row: units.percent(row[0].data_fraction, 1)),
-            ("GPU utilization", lambda row: units.percent(_share(row[0].utilization_percent))),
-            ("last loss", lambda row: units.loss(row[0].last_loss)),
-            ("skipped", lambda row: units.count(row[0].skipped)),
-            ("steps counted", lambda row: units.count(row[0].steps)),
-            ("achieved", lambda row: rate_words(row[1]) if row[1] else NOT_AVAILABLE),
-            ("MFU", lambda row: mfu_words(row[1]) if row[1] else NOT_AVAILABLE),
+            ("", lambda stats: chip(stats.precision)),
+            ("median step", lambda stats: speed.of_steps(stats, milliseconds(stats.median_step_seconds))),
+            ("samples", lambda stats: speed.of_steps(stats, units.rate(stats.samples_per_second))),
+            ("peak allocated", lambda stats: speed.peak_words(stats, NOT_AVAILABLE)),
+            ("waiting for data", lambda stats: units.percent(stats.data_fraction, 1)),
+            ("GPU utilization", lambda stats: _of_hundred(stats.utilization_percent)),
+            ("last loss", lambda stats: units.loss(stats.last_loss)),
+            ("skipped", lambda stats: units.count(stats.skipped)),
+            ("steps counted", lambda stats: units.count(stats.steps)),
+            ("achieved", lambda stats: flops.get(stats.precision, unknown)[0]),
+            ("MFU", lambda stats: flops.get(stats.precision, unknown)[1]),
         ),
         upright=True,
     )
@@ -240,8 +234,8 @@ def comparison(view: SessionView) -> Card | None:
     )
 
 
-def _share(percent: float | None) -> float | None:
-    return None if percent is None else percent / 100
+def _of_hundred(value: float | None) -> str:
+    return units.percent(None if value is None else value / 100)
 
 
 def _gain(view: SessionView) -> list[str]:

@@ -15,11 +15,9 @@ from amptui.base.text import printable
 from amptui.diagnosis.event_words import event_details, event_text
 from amptui.diagnosis.run_facts import detail_facts, run_facts
 from amptui.records.findings import StepTimed, UpdatesMeasured
-from amptui.records.own_loop import OTHER_PRECISIONS
 from amptui.records.run import (
     LOW_PRECISIONS,
     EpochFinished,
-    LossScaleChanged,
     Record,
     Validated,
     base_precision,
@@ -29,7 +27,7 @@ from amptui.records.samples import DeviceSample
 from amptui.records.steps import StepRecord, Steps
 from amptui.reports.export.recorded_run import RecordedRun
 from amptui.telemetry.events import Event
-from amptui.telemetry.numerics import FIRST_SCALE, headroom
+from amptui.telemetry.numerics import headroom
 from amptui.telemetry.optimizers import FIRST, MAX_OPTIMIZERS
 
 try:
@@ -59,8 +57,6 @@ class _Optimizer:
         self.prefix = prefix
         """Of its tags; empty for the run's first."""
         self.step, self.time = 0, 0.0
-        self.float16_scale = FIRST_SCALE
-        """The loss scale that ``fp16`` uses, or would use in a step in another precision."""
         self.steady: dict[str, tuple[float, int]] = {}
         """The newest value of each curve that rarely changes, and the step that it was written for."""
 
@@ -89,19 +85,17 @@ class EventFile:
                 self._write(record.time, record.step, _phases(record))
             elif isinstance(record, EpochFinished | Validated):
                 self._write(record.time, record.step, _validation(record))
-            elif isinstance(record, Steps | UpdatesMeasured | LossScaleChanged):
+            elif isinstance(record, Steps | UpdatesMeasured):
                 self._add_of_optimizer(record)
 
-    def _add_of_optimizer(self, record: Steps | UpdatesMeasured | LossScaleChanged) -> None:
+    def _add_of_optimizer(self, record: Steps | UpdatesMeasured) -> None:
         name = record.optimizer
         if name not in self._by_optimizer and len(self._by_optimizer) < MAX_OPTIMIZERS:
             self._by_optimizer[name] = _Optimizer(f"{name}/")
         optimizer = self._by_optimizer.get(name)
         if optimizer is None:
             return
-        if isinstance(record, LossScaleChanged):
-            optimizer.float16_scale = record.current
-        elif isinstance(record, UpdatesMeasured):
+        if isinstance(record, UpdatesMeasured):
             ratios = {f"update_ratio/{layer}": ratio for layer, ratio in record.ratios.items()}
             self._write(record.time, record.step, ratios, optimizer.prefix)
         else:
@@ -139,10 +133,7 @@ class EventFile:
                 optimizer.steady[tag] = value, record.step
         self._write(optimizer.time, optimizer.step, ends, optimizer.prefix)
         optimizer.step, optimizer.time = record.step, record.time
-        if record.loss_scale is not None:
-            optimizer.float16_scale = record.loss_scale
-        scalars = {**_step_scalars(record, optimizer.float16_scale), **begins}
-        self._write(record.time, record.step, scalars, optimizer.prefix)
+        self._write(record.time, record.step, {**_step_scalars(record), **begins}, optimizer.prefix)
 
     def _device(self, sample: DeviceSample) -> Scalars:
         scalars = {f"host/{name}": getattr(sample.host, name) for name in _HOST_FIELDS}
@@ -172,12 +163,12 @@ class EventFile:
         self._writer.write(EventProto(wall_time=time, **content).SerializeToString())
 
 
-def _step_scalars(record: StepRecord, float16_scale: float) -> Scalars:
+def _step_scalars(record: StepRecord) -> Scalars:
     """Values that change in every step; times of emulated float8 are curves of their own."""
     seconds, emulated = record.step_seconds, _emulated_suffix(record.precision)
     doublings = None
-    if record.grad_max is not None and base_precision(record.precision) not in OTHER_PRECISIONS:
-        doublings = headroom(record.grad_max, float16_scale)
+    if record.grad_max is not None and record.loss_scale is not None:
+        doublings = headroom(record.grad_max, record.loss_scale)
     return {
         "loss": record.loss,
         **{f"loss_parts/{name}": value for name, value in record.losses.items()},
@@ -188,7 +179,7 @@ def _step_scalars(record: StepRecord, float16_scale: float) -> Scalars:
         "throughput/data_seconds": record.data_seconds,
         "gradients/norm": record.grad_norm,
         "gradients/max": record.grad_max,
-        f"float16/headroom_doublings{'_if_float16_ran' if record.loss_scale is None else ''}": doublings,
+        "float16/headroom_doublings": doublings,
     }
 
 

@@ -14,7 +14,7 @@ from amptui.reports.export import export
 from tests.builders import write_journal
 from tests.gan_journal import DISCRIMINATOR, gan_records
 from tests.reports.export import hostile
-from tests.telemetry.record_samples import backoff, device, skip, step
+from tests.telemetry.record_samples import device, skip, step
 from tests.telemetry.record_samples import run as started
 
 pytestmark = pytest.mark.ci
@@ -56,7 +56,6 @@ RECORDS: list[Record] = [
     started(),
     step(1, grad_max=65504.0 / 65536 / 4),
     step(2, precision="fp16", loss_scale=1024.0, grad_max=65504.0 / 1024 / 8),
-    backoff(2, 1024.0),
     step(3, grad_max=65504.0 / 512, step_seconds=0.5, samples=64),
     device(101.0, "fp32", 5, 60.0),
     UpdatesMeasured(time=101.0, step=1, ratios={"a.0": 1 / 64, "b": 0.5}),
@@ -68,7 +67,6 @@ RECORDS: list[Record] = [
 
 CURVES = {
     "float16/headroom_doublings": [(2, 3.0)],
-    "float16/headroom_doublings_if_float16_ran": [(1, 2.0), (3, 0.0)],
     "throughput/samples_per_second": [(1, 64000.0), (2, 64000.0), (3, 128.0)],
     "gpu0/utilization_percent": [(3, 1.0)],
     "gpu1/utilization_percent": [(3, 60.0)],
