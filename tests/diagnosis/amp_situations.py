@@ -96,10 +96,6 @@ def fp8_and_bf16_in_turns() -> Records:
     return [*in_float8("fp8"), comparison, *switched(901, "fp8", "bf16"), *made(901, 910, "bf16")]
 
 
-def emulated_fp8_after_bf16() -> Records:
-    return in_float8("fp8-emulated")
-
-
 def xray_in_fp8(cosine: float, in_bf16: float) -> Records:
     """One layer whose gradient agrees so far with FP32's."""
     reference = ReferenceAgreement(cosine=in_bf16, relative_error=0.1, added_cosine=cosine, added_error=0.1)
@@ -121,15 +117,6 @@ def frequent_skips() -> Records:
     return records
 
 
-def underflow_in_an_older_journal() -> Records:
-    return [*never_tried(), replace(spread({-20: 100, -28: 900}), time=100.04, step=40)]
-
-
-def disagreement_long_ago() -> Records:
-    layers = (samples.layer("conv1", 0.31),)
-    return [*both("bf16"), samples.xray(200, precision="bf16", loss_scale=None, layers=layers)]
-
-
 def underflow_that_only_an_xray_shows() -> Records:
     """Gradients between the layers underflow: the weights' own look as if many were true zeros."""
     layers = (samples.layer("conv1", 0.95, norm=3.0, underflowing=0.6),)
@@ -140,11 +127,6 @@ def underflow_that_spoils_the_gradients() -> Records:
     """The X-ray's layers disagree because they underflow."""
     layers = (samples.layer("conv1", 0.31, norm=3.0, underflowing=0.9),)
     return [*both(), in_float16(0.9, 590), samples.xray(591, layers=layers)]
-
-
-def all_zero_in_fp16() -> Records:
-    nothing = samples.window(590, precision="fp16", hypothetical=False, zeros=10_000, counts=(0,) * 48)
-    return [*both(), nothing]
 
 
 def timed(**seconds: tuple[float, float | None]) -> Records:
@@ -163,19 +145,9 @@ def launch_bound() -> Records:
     return [*both(), *parts, samples.compared(580, rows=rows)]
 
 
-def own_loop_whose_precision_is_ours() -> Records:
-    refused = {"x-ray": "it needs a step function"}
-    return [*both(refuses=refused), in_float16(0.4, 590)]
-
-
 def nan_validation() -> Records:
     validation = Validation(loss=math.nan, accuracy=0.1, samples=100)
     return [*both(), Validated(time=200.0, step=600, epoch=1, validation=validation), survives(590)]
-
-
-def lost_weights() -> Records:
-    trace = samples.traced(590, lost=("hidden.weight",), lost_count=1, nearest=())
-    return [*both(), survives(580), trace]
 
 
 def ranks_differ() -> Records:
@@ -253,7 +225,7 @@ SITUATIONS: Mapping[str, Callable[[], Records]] = {
     "fp8_beside_fp16_alone": lambda: in_float8("fp8", before="fp16"),
     "fp8_and_bf16_in_turns": fp8_and_bf16_in_turns,
     "bf16_after_fp8": lambda: [*in_float8("fp8"), *switched(901, "fp8", "bf16"), *made(901, 1000, "bf16")],
-    "emulated_fp8_after_bf16": emulated_fp8_after_bf16,
+    "emulated_fp8_after_bf16": lambda: in_float8("fp8-emulated"),
     "fp8_that_agrees": lambda: [
         *in_float8("fp8"),
         samples.xray(890, precision="fp8", loss_scale=None),
@@ -278,7 +250,10 @@ SITUATIONS: Mapping[str, Callable[[], Records]] = {
         survives(10),
     ],
     "underflow_foretold_in_fp32": lambda: [*never_tried(), loses(0.31, 40)],
-    "underflow_in_an_older_journal": underflow_in_an_older_journal,
+    "underflow_in_an_older_journal": lambda: [
+        *never_tried(),
+        replace(spread({-20: 100, -28: 900}), time=100.04, step=40),
+    ],
     # Nine of ten elements are flushed, and are a thousandth of the norm.
     "many_tiny_gradients_that_do_not_matter": lambda: [
         *both(),
@@ -286,13 +261,19 @@ SITUATIONS: Mapping[str, Callable[[], Records]] = {
     ],
     "underflow_in_fp16": lambda: [*both(), in_float16(0.31, 590)],
     "underflow_in_fp16_long_ago": lambda: [*both(), in_float16(0.9, 301), *made(601, 800, "fp16")],
-    "disagreement_long_ago": disagreement_long_ago,
+    "disagreement_long_ago": lambda: [
+        *both("bf16"),
+        samples.xray(200, precision="bf16", loss_scale=None, layers=(samples.layer("conv1", 0.31),)),
+    ],
     "underflow_at_another_scale": lambda: [*both(), in_float16(0.9, 590, loss_scale=65536.0 / 16)],
     "underflow_that_only_an_xray_shows": underflow_that_only_an_xray_shows,
     "underflow_that_spoils_the_gradients": underflow_that_spoils_the_gradients,
     # What float16 would lose is no matter of bfloat16.
     "underflow_while_bf16_runs": lambda: [*both("bf16"), loses(0.9, 590, precision="bf16")],
-    "all_zero_in_fp16": all_zero_in_fp16,
+    "all_zero_in_fp16": lambda: [
+        *both(),
+        samples.window(590, precision="fp16", hypothetical=False, zeros=10_000, counts=(0,) * 48),
+    ],
     "tf32_beside_fp16": lambda: [
         *started("tf32"),
         *made(1, 100, "tf32"),
@@ -311,11 +292,18 @@ SITUATIONS: Mapping[str, Callable[[], Records]] = {
     # AMP's median step is faster, its mean step slower: another program used the machine.
     "disturbed": lambda: [*both(), *made(601, 720, "fp16", step_seconds=10 * SLOW)],
     "launch_bound": launch_bound,
-    "own_loop_whose_precision_is_ours": own_loop_whose_precision_is_ours,
+    "own_loop_whose_precision_is_ours": lambda: [
+        *both(refuses={"x-ray": "it needs a step function"}),
+        in_float16(0.4, 590),
+    ],
     "nan_loss": lambda: [*both("bf16", 200), *made(401, 430, "bf16", loss=math.nan)],
     "nan_loss_in_fp32": lambda: [*started(), *made(1, 50), *made(51, 60, loss=math.inf), survives(55)],
     "nan_validation": nan_validation,
-    "lost_weights": lost_weights,
+    "lost_weights": lambda: [
+        *both(),
+        survives(580),
+        samples.traced(590, lost=("hidden.weight",), lost_count=1, nearest=()),
+    ],
     "paused_on_lost_weights": lambda: [
         *both(),
         PauseChanged(time=300.0, step=600, paused=True, reason="the loss", cause="weights"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from amptui.records.steps import StepRecord
 from amptui.telemetry.scaler import ScalerWatch
-from amptui.telemetry.scaling import RECENT_STEPS, judge_skip
+from amptui.telemetry.scaling import RECENT_STEPS, ScalerFacts, judge_skip
 from tests.telemetry.record_samples import skip, step, stretches
 
 FIRST: dict[str, Any] = {"skips_before": 0, "scale_has_grown": False}
@@ -50,11 +50,12 @@ def fp16_steps(outcomes: str) -> list[StepRecord]:
     ]
 
 
-def watched(outcomes: str) -> ScalerWatch:
+def facts_of(*batches: list[StepRecord]) -> ScalerFacts:
     watch = ScalerWatch()
-    for stretch in stretches(fp16_steps(outcomes)):
-        watch.add(stretch)
-    return watch
+    for batch in batches:
+        for stretch in stretches(batch):
+            watch.add(stretch)
+    return watch.facts()
 
 
 def naive_facts(outcomes: Sequence[str]) -> tuple[int, int, int, int]:
@@ -67,11 +68,7 @@ def naive_facts(outcomes: Sequence[str]) -> tuple[int, int, int, int]:
 @given(runs=st.lists(st.tuples(st.sampled_from(".sn?"), st.sampled_from([1, 2, 5, 60, 150])), max_size=12))
 def test_the_facts_equal_a_naive_count_however_the_steps_are_batched(runs: list[tuple[str, int]]) -> None:
     outcomes = "".join(letter * count for letter, count in runs)
-    facts = watched(outcomes).facts()
+    facts = facts_of(fp16_steps(outcomes))
     result = (facts.steps, facts.skips, facts.skips_in_a_row, facts.recent_skips)
     assert result == naive_facts(outcomes)
-    one_by_one = ScalerWatch()
-    for record in fp16_steps(outcomes):
-        for stretch in stretches([record]):
-            one_by_one.add(stretch)
-    assert one_by_one.facts() == facts
+    assert facts_of(*([record] for record in fp16_steps(outcomes))) == facts

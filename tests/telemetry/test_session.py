@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from amptui.records.answers import RequestMade, RequestRefused, RequestTaken
 from amptui.records.run import BlockFinished, PauseChanged, PhaseChanged, Record, RunFailed, RunFinished
 from amptui.records.steps import Steps
 from amptui.telemetry.session import Session
-from amptui.telemetry.view import PrecisionSwitch, RunStatus, SessionView
+from amptui.telemetry.view import PrecisionSwitch, SessionView
 from tests.builders import (
     assert_holds,
     fold,
@@ -195,14 +195,6 @@ def test_the_time_left_comes_from_the_newest_settled_steps_of_one_precision() ->
 
 
 # ---------------------------------------------------------------------------------------- the view
-
-
-@given(records=st.lists(RECORDS, max_size=60))
-def test_the_status_is_what_the_view_says(records: list[Record]) -> None:
-    session = fold(records, "runs/x")
-    status, view = session.status(), session.view()
-    for attribute in fields(RunStatus):
-        assert repr(getattr(status, attribute.name)) == repr(getattr(view, attribute.name))
 
 
 def numbers(view: SessionView) -> SessionView:
