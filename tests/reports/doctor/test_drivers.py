@@ -1,13 +1,17 @@
 """What is read from drivers: make-believe libraries of CUDA and NVML, and the kernel's folders."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from amptui.reports.doctor.cuda import read_driver
+from tests import deprecations
 from tests.golden import Goldens
-from tests.reports.doctor.conftest import Look
 
 PROGRAM = """
 import json, os, sys
@@ -18,6 +22,20 @@ print(json.dumps([asdict(check) for check in check_nvml(found, expected={expecte
 sys.stdout.flush()
 os._exit(0)  # a thread may be in the driver still
 """
+
+
+def look(program: str, folder: Path, **environment: str) -> Any:
+    """The JSON value that ``program`` prints beside the drivers of ``folder``, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, *deprecations.options_for_python(), "-c", program],
+        env={**os.environ, "LD_LIBRARY_PATH": str(folder), **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 DRIVERS: dict[str, tuple[bool, dict[str, str]]] = {
@@ -36,9 +54,7 @@ DRIVERS: dict[str, tuple[bool, dict[str, str]]] = {
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.ci] * (name != "two GPUs")) for name in DRIVERS]
 )
-def test_each_driver_gives_what_was_approved(
-    name: str, fake_drivers: Path, look: Look, goldens: Goldens
-) -> None:
+def test_each_driver_gives_what_was_approved(name: str, fake_drivers: Path, goldens: Goldens) -> None:
     expected, settings = DRIVERS[name]
     patience = 0.2 if "hang" in settings.get("FAULTS", "") else 30
     chosen = {f"FAKE_NVML_{what}": value for what, value in settings.items()}
@@ -46,7 +62,7 @@ def test_each_driver_gives_what_was_approved(
     goldens.check(f"reports/doctor drivers, {name}", json.dumps(checks, indent=1, ensure_ascii=False))
 
 
-def test_a_loaded_library_is_asked_for_its_cuda_and_started(fake_drivers: Path, look: Look) -> None:
+def test_a_loaded_library_is_asked_for_its_cuda_and_started(fake_drivers: Path) -> None:
     program = (
         "import dataclasses, json; from amptui.reports.doctor.cuda import read_driver;"
         "print(json.dumps(dataclasses.asdict(read_driver())))"
