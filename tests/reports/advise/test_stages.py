@@ -47,6 +47,7 @@ class FakeRun:
     """Of the X-rays to come; those after them agree."""
     asked: list[Request] = field(default_factory=list)
     now: float = 0.0
+    stop_reason: str | None = None
     view: SessionView = EMPTY_VIEW
     _steps: dict[str, int] = field(default_factory=dict)
     _sides: tuple[str, ...] = ()
