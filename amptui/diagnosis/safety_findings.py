@@ -7,6 +7,7 @@ from dataclasses import replace
 from amptui.diagnosis.amp_finding import Finding, Grade, Measurement, Question, never
 from amptui.records.findings import Float16Window, XRayTaken
 from amptui.records.run import FP8_PRECISIONS, Severity, base_precision
+from amptui.telemetry.comparison import losses_after
 from amptui.telemetry.health import judge_trace, judge_window, judge_xray
 from amptui.telemetry.scaling import RECENT_STEPS, ScalerVerdict
 from amptui.telemetry.underflow import UNDERFLOW_SHARE, xray_share
@@ -275,7 +276,11 @@ def _agreement(question: Question) -> Finding:
 
 
 def _loss(question: Question) -> Finding:
-    """``not finite``, ``dropped``, ``validation not finite``; else the newest."""
+    """``not finite``, ``dropped``, ``validation not finite``; else both losses, ``mid-run``, or the newest.
+
+    ``value`` is the loss in question after as many steps since the switch as ``low``, the reference's: no
+    fair race, since each began where the other left off.
+    """
     view, last, dropped, validated = question.view, question.view.last, question.view.dropped, None
     if view.validated is not None and view.validated.validation is not None:
         validated = view.validated.validation.loss
@@ -298,6 +303,18 @@ def _loss(question: Question) -> Finding:
             step=step,
             precision=about,
             measured_by="trace" if state == "not finite" else "",
+        )
+    if (losses := losses_after(view)) is not None:
+        steps, baseline, low = losses
+        return Finding(
+            subject="loss",
+            state="mid-run",
+            grade="neutral",
+            about=question.precision,
+            value=low,
+            low=baseline,
+            whole=steps,
+            step=view.step,
         )
     if last is None or last.loss is None or not math.isfinite(last.loss):
         return never("loss", question.precision)
