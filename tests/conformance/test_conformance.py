@@ -250,35 +250,26 @@ def test_an_error_of_the_script_s_own_is_its_run_s_end(
 GUEST = "amptui.guest.loop"
 ENGINE = "amptui.engine"
 
-IN_EVERY_LOOP = (
-    "amptui.guest.run.describe",
-    f"{ENGINE}.lr_schedule.LearningRateReader.read",
-    f"{ENGINE}.probes.gradients.GradientProbe.measure",
-    f"{GUEST}.loop_step.StepFacts",
-)
-
 FAULTS: list[tuple[Watcher, tuple[str, ...]]] = [
     (
         Observe(),
         (
-            *IN_EVERY_LOOP,
+            "amptui.guest.run.describe",
             f"{ENGINE}.allocator.AllocatorWatch.look",
+            f"{ENGINE}.lr_schedule.LearningRateReader.read",
             f"{GUEST}.loop_hooks.mark_scaled",
             f"{GUEST}.observed_loop.ObservedLoop.after_autocast",
-            f"{GUEST}.observed_optimizer.ObservedOptimizer._name_overflow",
             f"{GUEST}.observed_optimizer.current_scale",
-            f"{GUEST}.observed_optimizer.growth_tracker",
         ),
     ),
     (
         Watch("scaler"),
         (
-            *IN_EVERY_LOOP,
-            f"{ENGINE}.precision_switch.PrecisionSwitch.begin_step",
             f"{ENGINE}.precision_switch.PrecisionSwitch.between_steps",
             f"{ENGINE}.precision_switch.PrecisionSwitch.finish",
+            f"{ENGINE}.probes.gradients.GradientProbe.measure",
             f"{ENGINE}.probes.schedule.Probes.after_backward",
-            f"{ENGINE}.probes.schedule.Probes.between_steps",
+            f"{GUEST}.loop_step.StepFacts",
             f"{GUEST}.switched_optimizer.SwitchedOptimizer.forward_begins",
         ),
     ),
@@ -287,7 +278,6 @@ FAULTS: list[tuple[Watcher, tuple[str, ...]]] = [
         (
             f"{ENGINE}.precision_switch.PrecisionSwitch.attempt",
             f"{ENGINE}.precision_switch.PrecisionSwitch.take",
-            f"{ENGINE}.probes.schedule.Probes.after_backward",
             f"{ENGINE}.probes.module_trace.ModuleTrace.__enter__",
             f"{GUEST}.switched_optimizer.SwitchedOptimizer._follow_switch",
             f"{GUEST}.switched_optimizer.SwitchedOptimizer._forget_step_again",
@@ -297,19 +287,11 @@ FAULTS: list[tuple[Watcher, tuple[str, ...]]] = [
         Lightning(),
         (
             "amptui.lightning.SwitchedAmp",
-            *(
-                f"amptui.lightning.PrecisionMonitor.{hook}"
-                for hook in ("_open", "_describe", "_time_loading", "_new_metrics")
-            ),
+            "amptui.lightning.PrecisionMonitor._describe",
+            "amptui.lightning.PrecisionMonitor._new_metrics",
         ),
     ),
-    (
-        HuggingFace(),
-        (
-            f"{GUEST}.observed_loop.ObservedLoop.take_batch",
-            f"{GUEST}.observed_loop.ObservedLoop.finish_epoch",
-        ),
-    ),
+    (HuggingFace(), (f"{GUEST}.observed_loop.ObservedLoop.take_batch",)),
 ]
 """For each watcher functions that its hooks call."""
 

@@ -93,10 +93,9 @@ def test_a_validation_that_raises_ends_there_and_later_steps_log_again(runs: Pat
     assert [record.losses for record in of(StepRecord, journal)] == [{"before": 1.0}, {"after": 1.0}]
 
 
-@pytest.mark.parametrize("form", ["scaler", "closure"])
-def test_a_comparison_alternates_and_returns_to_the_precision_before(form: Form, runs: Path) -> None:
+def test_a_comparison_alternates_and_returns_to_the_precision_before(runs: Path) -> None:
     asks = {2: ComparisonRequest(("fp32", "bf16")), 200: ComparisonRequest()}
-    journal = watched_run(runs, form, 210, asks)
+    journal = watched_run(runs, "scaler", 210, asks)
     assert of(PrecisionsCompared, journal)[-1].rows[1].steps > 0
     steps = of(StepRecord, journal)
     assert {record.precision for record in steps} == {"fp32", "bf16"}
@@ -163,20 +162,6 @@ def test_a_closure_that_fails_in_a_new_precision_runs_in_the_one_before(
     assert {record.precision for record in steps} == {"fp32"}
 
 
-def test_the_scaler_keeps_its_state_in_every_precision() -> None:
-    own = Own()
-    with own.watch(precision="fp16") as monitor:
-        own.watched(monitor, "scaler", 6)
-        state = monitor.scaler.state_dict()
-        ask(monitor, PrecisionRequest("fp32"))
-        own.watched(monitor, "scaler", 2)
-        assert monitor.precision == "fp32"
-        assert not monitor.scaler.is_enabled()
-        assert monitor.scaler.state_dict() == {**state, "_growth_tracker": state["_growth_tracker"] + 1}
-        monitor.scaler.load_state_dict({**state, "scale": 32.0})
-        assert monitor.scaler.state_dict()["scale"] == 32.0
-
-
 @pytest.mark.parametrize(
     ("options", "error"),
     [
@@ -185,18 +170,13 @@ def test_the_scaler_keeps_its_state_in_every_precision() -> None:
         ({"amp": "tf32"}, "TF32 needs an NVIDIA GPU"),
         ({"amp": "fp8"}, "amp is fp16 or bf16, not fp8"),
         ({"fp8_recipe": "mx"}, "no fp8_recipe 'mx'"),
+        ({"scaler": torch.amp.GradScaler("cpu", enabled=False)}, "the scaler is disabled"),
     ],
 )
 def test_wrong_precisions_are_refused(options: dict[str, Any], error: str) -> None:
     own = Own()
     with pytest.raises(ValueError, match=error):
         amptui.watch(own.model, own.optimizer, **options)
-
-
-def test_a_disabled_scaler_is_refused() -> None:
-    own = Own()
-    with pytest.raises(ValueError, match="disabled"):
-        amptui.watch(own.model, own.optimizer, scaler=torch.amp.GradScaler("cpu", enabled=False))
 
 
 def test_torchs_flags_are_as_before_when_it_closes() -> None:

@@ -162,23 +162,3 @@ class Example(ShownByChanges):
 
     plan: LoopPlan = field(default_factory=LoopPlan)
     watching: Watching = field(default_factory=Watching)
-
-    @property
-    def forms(self) -> tuple[str, ...]:
-        """What is unusual in it and may keep a loss from being known."""
-        plan = self.plan
-        values = {
-            "shape": plan.shape,
-            "backward": plan.backward,
-            "scaler": plan.scaler.kind,
-            "checkpoint": plan.checkpoints,
-            "compile": plan.compiled,
-        }
-        names = {
-            "scaler not passed": plan.scaler.scales and not self.watching.passes_scaler,
-            "attached GAN": plan.shape in ("GAN", "WGAN") and not plan.detaches,
-        }
-        return (
-            *(f"{kind}: {value}" for kind, value in values.items()),
-            *(name for name, applies in names.items() if applies),
-        )
