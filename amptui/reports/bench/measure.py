@@ -55,7 +55,6 @@ def bench(request: BenchRequest, *, json: bool) -> int:
     """
     training, spec = request.training, parse_model(request.training.model)
     out = separate_stdout() if json else sys.stdout
-    progress = Progress(sys.stderr if json else sys.stdout)
     stop, trials = Control(), list[_Trial]()
     with StopSignals(stop.ask) as signals:
         compiles = training.compile_mode is not None
@@ -69,7 +68,7 @@ def bench(request: BenchRequest, *, json: bool) -> int:
                 folder = request.run_dir or Path(scratch)
                 if len(request.batch_sizes) > 1:
                     folder /= f"batch-{batch_size}"
-                trials.append(_Trial(plan, compiles, progress, stop))
+                trials.append(_Trial(plan, compiles, Progress(sys.stderr if json else sys.stdout), stop))
                 trials[-1].run(_training(request, plan, batch_size), spec, folder)
                 free_memory()
                 # Lack of memory or data does not end the list.
@@ -81,16 +80,12 @@ def bench(request: BenchRequest, *, json: bool) -> int:
         result = Bench(
             model=spec.text,
             request=request,
-            left_out={
-                **plan.left_out,
-                **{name: why for trial in trials for name, why in trial.left_out.items()},
-            },
+            left_out=left_out,
             sizes=tuple(trial.measured for trial in trials),
             interrupted=signals.received is not None,
         )
         _print(result, out, json=json)
-    errors = [trial.error for trial in trials]
-    status = next((error.exit_status for error in errors if error is not None), 1)
+    status = next((trial.error.exit_status for trial in trials if trial.error is not None), 1)
     if any(trial.error is None and trial.measured.rows for trial in trials):
         status = 0
     if signals.received:
@@ -246,7 +241,6 @@ class _Trial:
             training.control.ask(PauseRequest(paused=True))
         else:
             self._ask(training)
-        self._progress.begin()
 
     def _look(self, training: Training) -> None:
         view = training.recording.view()

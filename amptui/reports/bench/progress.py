@@ -33,10 +33,6 @@ class Progress:
     def __post_init__(self) -> None:
         self._on_terminal = self.out.isatty()
 
-    def begin(self) -> None:
-        """Start with a new training, whose events count from 0."""
-        self._warned, self._last_text, self._due = 0, "", 0.0
-
     def update(self, view: SessionView) -> None:
         """Show the progress; to be called a few times a second."""
         self.tell_warnings(view)
