@@ -12,7 +12,7 @@ from amptui.device.accelerator import capabilities
 from amptui.engine.lr_schedule import LearningRateReader, LearningRates, LrSchedule
 from amptui.engine.precision import Precision, ScalerTensors
 from amptui.engine.prepared import Prepared
-from amptui.engine.probes.flop_schedule import StepInputs
+from amptui.engine.probes.flop_counter import StepInputs
 from amptui.engine.probes.gradient_norms import GradientNorms
 from amptui.engine.probes.schedule import Probes
 from amptui.engine.probes.step_timer import PhaseName, StepTimer

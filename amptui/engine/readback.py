@@ -7,7 +7,7 @@ full, or there is no memory for the row, the row is dropped and None is delivere
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,46 +40,8 @@ _SPARE_VALUES = 16
 """Extra values per row, so that the ring is not reallocated when a later step adds a few."""
 
 
-class Readback(Protocol):
-    """Takes a step's tensors and delivers their values later."""
-
-    def begin_interval(self) -> None:
-        """Measure the next timed row from this moment instead of from the previous row."""
-
-    def push(self, values: Sequence[Tensor], deliver: Deliver, *, timed: bool) -> Sequence[float] | None:
-        """Pass the 0- or 1-dimensional ``values``, concatenated, to ``deliver`` at a later :meth:`drain`.
-
-        ``timed``: the row ends a step and its seconds are measured. Returns the row if it is known already.
-        """
-
-    def push_step(self, values: Sequence[Tensor], facts: object, *, timed: bool) -> Sequence[float] | None:
-        """The same for the row of a step, which is delivered together with those around it."""
-
-    def drain(self) -> None:
-        """Deliver what has arrived; never waits."""
-
-    def flush(self) -> None:
-        """Deliver everything; waits for the device."""
-
-
-def open_readback(
-    device: torch.device,
-    *,
-    clock: Callable[[], float],
-    capacity: int = RING_ROWS,
-    deliver_steps: DeliverSteps = list,
-) -> Readback:
-    """A ring of ``capacity`` rows where there are timed events; else a queue timed by ``clock`` (seconds).
-
-    ``deliver_steps`` gets what comes by :meth:`Readback.push_step`.
-    """
-    if capabilities(device).timed_events:
-        return DeviceReadback(device, capacity=capacity, deliver_steps=deliver_steps)
-    return HostReadback(clock, deliver_steps)
-
-
 class HostReadback:
-    """The readback of a CPU, where a row is known at once: keeps it until the next :meth:`drain`."""
+    """Takes a step's tensors and delivers their values later: on a CPU, where a row is known at once."""
 
     def __init__(self, clock: Callable[[], float], deliver_steps: DeliverSteps = list) -> None:
         self._clock = clock
@@ -91,9 +53,14 @@ class HostReadback:
         """The other pushes, each with the steps that came before it."""
 
     def begin_interval(self) -> None:
+        """Measure the next timed row from this moment instead of from the previous row."""
         self._interval_start = self._clock()
 
     def push(self, values: Sequence[Tensor], deliver: Deliver, *, timed: bool) -> list[float]:
+        """Pass the 0- or 1-dimensional ``values``, concatenated, to ``deliver`` at a later :meth:`drain`.
+
+        ``timed``: the row ends a step and its seconds are measured. Returns the row if it is known already.
+        """
         row = self.push_step(values, None, timed=timed)
         _, _, seconds = self._steps.pop()
         steps, self._steps = self._steps, []
@@ -101,6 +68,7 @@ class HostReadback:
         return row
 
     def push_step(self, values: Sequence[Tensor], facts: object, *, timed: bool) -> list[float]:
+        """The same for the row of a step, which is delivered together with those around it."""
         row: list[float] = []
         for value in values:  # faster than concatenating them first
             if value.dim() == 0:
@@ -115,6 +83,7 @@ class HostReadback:
         return row
 
     def drain(self) -> None:
+        """Deliver what has arrived; never waits. :meth:`flush` waits, and delivers everything."""
         while self._before:
             steps, deliver, row, seconds = self._before.popleft()
             if steps:
@@ -274,3 +243,22 @@ class DeviceReadback:
                 movable = value.pin_memory() if value.is_cpu else value
                 row[index] = movable.to(self._device, non_blocking=True)
         return torch.cat(row)
+
+
+Readback = HostReadback | DeviceReadback
+
+
+def open_readback(
+    device: torch.device,
+    *,
+    clock: Callable[[], float],
+    capacity: int = RING_ROWS,
+    deliver_steps: DeliverSteps = list,
+) -> Readback:
+    """A ring of ``capacity`` rows where there are timed events; else a queue timed by ``clock`` (seconds).
+
+    ``deliver_steps`` gets what comes by :meth:`HostReadback.push_step`.
+    """
+    if capabilities(device).timed_events:
+        return DeviceReadback(device, capacity=capacity, deliver_steps=deliver_steps)
+    return HostReadback(clock, deliver_steps)

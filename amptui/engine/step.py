@@ -20,7 +20,7 @@ from amptui.engine.checkpoint.writer import CheckpointWriter
 from amptui.engine.divergence_guard import DivergenceGuard
 from amptui.engine.optimizer_step import MicroBatch
 from amptui.engine.prepared import Prepared
-from amptui.engine.probes.flop_schedule import StepInputs, step_inputs
+from amptui.engine.probes.flop_counter import StepInputs, step_inputs
 from amptui.engine.probes.gradient_norms import GradientNorms
 from amptui.engine.probes.gradients import is_sharded
 from amptui.engine.probes.step_timer import StepTimer

@@ -17,7 +17,7 @@ from amptui.engine.divergence_guard import DivergenceGuard, PauseReason
 from amptui.engine.failure import explain
 from amptui.engine.precision_switch import PrecisionSwitch
 from amptui.engine.prepared import Trained
-from amptui.engine.probes.flop_schedule import step_inputs
+from amptui.engine.probes.flop_counter import step_inputs
 from amptui.engine.probes.gradient_norms import GradientNorms
 from amptui.engine.probes.gradients import is_sharded
 from amptui.engine.probes.memory_breakdown import break_down

@@ -18,8 +18,7 @@ from amptui.engine.prepared import Trained
 from amptui.engine.probes.budget import BUFFERS_BUDGET, WINDOW_BUDGET, Cadence
 from amptui.engine.probes.buffers import BufferWatch
 from amptui.engine.probes.float16_window import Float16WindowProbe
-from amptui.engine.probes.flop_counter import FlopCounter
-from amptui.engine.probes.flop_schedule import FlopSchedule, StepInputs
+from amptui.engine.probes.flop_counter import FlopCounter, FlopSchedule, StepInputs
 from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.probes.module_trace import ModuleTrace, infinite_names
 from amptui.engine.readback import open_readback

@@ -13,9 +13,8 @@ from torch.utils.data import DataLoader
 
 from amptui import Data, DataRequest
 from amptui.engine.compilation import compile_in_place
-from amptui.engine.probes import flop_schedule
-from amptui.engine.probes.flop_counter import FlopCounter
-from amptui.engine.probes.flop_schedule import MAX_SIZES, FlopSchedule, step_inputs
+from amptui.engine.probes import flop_counter
+from amptui.engine.probes.flop_counter import MAX_SIZES, FlopCounter, FlopSchedule, step_inputs
 from amptui.engine.setup import prepare_precisions
 from amptui.models.char_gpt import CharGpt
 from amptui.records.control import XRayRequest
@@ -278,7 +277,7 @@ def test_the_step_computes_bit_for_bit_what_it_would_have(
     counting_losses, counting_state, log = trained(precision)
     (count,) = log.of(FlopsCounted)
     assert count.uncounted == (), "norms, pooling, losses and the optimizer are free"
-    monkeypatch.setattr(flop_schedule, "is_compiled", lambda _model, inside=False: True)
+    monkeypatch.setattr(flop_counter, "is_compiled", lambda _model, inside=False: True)
     plain_losses, plain_state, plain = trained(precision)
     assert not plain.of(FlopsCounted)
     assert counting_losses == plain_losses
@@ -355,7 +354,7 @@ def test_a_length_that_comes_late_is_noticed_and_told_once() -> None:
     schedule = FlopSchedule(nn.Linear(4, 4), counts.append)
     fp32 = prepare_precisions(torch.device("cpu"))[1]["fp32"]
 
-    def inputs(*shape: int) -> flop_schedule.StepInputs:
+    def inputs(*shape: int) -> flop_counter.StepInputs:
         return step_inputs([(shape[0], torch.empty(shape))])
 
     for size in range(1, 20):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from amptui.engine.probes import update_ratios
-from amptui.engine.probes.update_probe import (
+from amptui.engine.probes.update_ratios import (
     UpdateProbe,
     record_of,
 )
