@@ -13,7 +13,7 @@ from amptui.diagnosis import (
     speed,
 )
 from amptui.diagnosis.labels import data_label, precision_label
-from amptui.records.findings import Float8Layers, FloatHindrance, LayerLeftOut, ModelCompiled, ModulesTraced
+from amptui.records.findings import Float8Layers, FloatHindrance, ModelCompiled, ModulesTraced
 from amptui.records.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
 from amptui.records.own_loop import GradientsDropped, OptimizerFollowed
 from amptui.records.ranks import RankLost, RanksAwaited, RanksDisagree, StacksTaken
@@ -157,12 +157,6 @@ def run_resumed(resumption: Resumption) -> str:
     return text
 
 
-def keeping_changed(record: KeepingChanged) -> str:
-    """What is no longer saved, or that it is saved again."""
-    name = "the journal" if record.what == "journal" else record.what
-    return record.trouble or f"saving {name} again"
-
-
 def not_saved(changes: Sequence[KeepingChanged]) -> str:
     """``journal and checkpoints not saved``."""
     return f"{' and '.join(change.what for change in changes)} not saved"
@@ -240,17 +234,13 @@ def float8_details(record: Float8Layers) -> list[str]:
     names = ", ".join(name or "the model" for name in record.names)
     more = record.layers - len(record.names)
     other_left_out = record.left_out_count - len(record.left_out)
-    return [
-        *(_layer_left_out(layer) for layer in record.left_out),
-        *([f"and {units.count(other_left_out)} more in bfloat16"] if other_left_out else []),
-        f"in float8: {names}" + (f" and {units.count(more)} more" if more else ""),
-    ]
-
-
-def _layer_left_out(layer: LayerLeftOut) -> str:
-    """``head in bfloat16: Linear 104×256, not divisible by 16``."""
-    shape = "×".join(map(str, layer.shape))
-    return f"{layer.name or 'the model'} in bfloat16: {layer.kind} {shape}, {_HINDRANCES[layer.why]}"
+    lines = []
+    for layer in record.left_out:
+        what = f"{layer.kind} {'×'.join(map(str, layer.shape))}, {_HINDRANCES[layer.why]}"
+        lines.append(f"{layer.name or 'the model'} in bfloat16: {what}")
+    if other_left_out:
+        lines.append(f"and {units.count(other_left_out)} more in bfloat16")
+    return [*lines, f"in float8: {names}" + (f" and {units.count(more)} more" if more else "")]
 
 
 _TEXTS: Mapping[type[Any], Callable[[Any], str]] = {
@@ -259,7 +249,9 @@ _TEXTS: Mapping[type[Any], Callable[[Any], str]] = {
     ScaleMove: loss_scale.scale_moved,
     SkipRow: loss_scale.skipped,
     Storm: nonfinite.storm_text,
-    ModulesTraced: float16_verdicts.trace_event,
+    ModulesTraced: lambda it: (
+        f"{'trace' if it.asked else 'automatic trace'}: {float16_verdicts.trace_verdict(it).text}"
+    ),
     UnderflowFound: float16_verdicts.underflow_found,
     XRaySummary: lambda it: f"X-ray: {float16_verdicts.xray_text(it.record, it.verdict)}",
     ComparisonOver: comparison_over,
@@ -273,7 +265,9 @@ _TEXTS: Mapping[type[Any], Callable[[Any], str]] = {
     CheckpointWritten: checkpoint_written,
     WeightsSaved: weights_saved,
     Resumption: run_resumed,
-    KeepingChanged: keeping_changed,
+    KeepingChanged: lambda it: (
+        it.trouble or f"saving {'the journal' if it.what == 'journal' else it.what} again"
+    ),
     ViewersChanged: viewers_changed,
     RanksDisagree: rank_words.ranks_disagree,
     RanksAwaited: rank_words.ranks_awaited,
@@ -289,7 +283,9 @@ _TEXTS: Mapping[type[Any], Callable[[Any], str]] = {
 _DETAILS: Mapping[type[Any], Callable[[Any], list[str]]] = {
     SkipRow: loss_scale.skip_details,
     Storm: nonfinite.storm_details,
-    ModulesTraced: float16_verdicts.trace_details,
+    ModulesTraced: lambda it: [
+        f"{float16_verdicts.place_of(module)}: {float16_verdicts.distance(module)}" for module in it.nearest
+    ],
     XRaySummary: _xray_details,
     ComparisonOver: lambda it: speed.result_cards(it.record, it.run)[1:],
     Float8Layers: float8_details,

@@ -12,8 +12,6 @@ from amptui.records.findings import Float16Window, LayerAgreement, ModuleRange, 
 from amptui.records.run import Severity
 from amptui.telemetry.health import (
     LARGEST_FLOAT16,
-    TraceState,
-    WindowVerdict,
     XRayVerdict,
     judge_trace,
     judge_window,
@@ -48,21 +46,16 @@ def window_facts(window: Float16Window) -> str:
         return "no gradients"
     if verdict.state == "all zero":
         return "all gradients are zero" + ("" if window.hypothetical else ": true zeros or flushed")
-    return _norm_facts(window, verdict)
-
-
-def _norm_facts(window: Float16Window, verdict: WindowVerdict) -> str:
-    """The share of the norm, then where most of it is lost, and what float16 itself hides."""
     text = underflow_words(verdict.share, math.ldexp(window.loss_scale, -verdict.halvings))
     if verdict.halvings:
         text += f" ({units.count(window.loss_scale)} overflows)"
     if verdict.worst is not None:
         text += f"; most in {verdict.worst.name} ({units.share(underflowing_share(verdict.worst), 1)})"
-    if window.hypothetical:
-        return text
-    if not window.zeros:
-        return f"{text}; no zeros, so nothing was flushed"
-    return f"{text}; {units.share(window.zeros, window.elements)} zeros (true zeros or flushed)"
+    if not window.hypothetical and window.zeros:
+        text += f"; {units.share(window.zeros, window.elements)} zeros (true zeros or flushed)"
+    elif not window.hypothetical:
+        text += "; no zeros, so nothing was flushed"
+    return text
 
 
 def underflow_words(share: float | None, loss_scale: float | None, verb: str = "underflows") -> str:
@@ -112,10 +105,9 @@ def least_headroom(numerics: NumericsView) -> str:
     least = numerics.min_headroom
     if least is None:
         return ""
-    finite = math.isfinite(least)
-    return (
-        f"least {units.doublings(least)} of the last {MIN_OF}" if finite else f"NaN/Inf in the last {MIN_OF}"
-    )
+    if not math.isfinite(least):
+        return f"NaN/Inf in the last {MIN_OF}"
+    return f"least {units.doublings(least)} of the last {MIN_OF}"
 
 
 # ----------------------------------------------------------------------------------- traced modules
@@ -123,22 +115,19 @@ def least_headroom(numerics: NumericsView) -> str:
 
 def trace_verdict(trace: ModulesTraced) -> Verdict:
     """The module that overflowed first and what to do, the one closest to it, or lost weights."""
-    verdict = judge_trace(trace)
-    return Verdict(verdict.severity, _trace_text(trace, verdict.state))
-
-
-def _trace_text(trace: ModulesTraced, state: TraceState) -> str:
-    if state in ("input", "weights lost") or (trace.first is None and trace.cause):
-        return origin_words(trace)
-    if trace.first is not None:
-        return f"first: {what_overflowed_first(trace)}; {_trace_hint(trace, trace.first)}"
+    verdict, nearest = judge_trace(trace), ""
     text = f"nothing overflowed in {units.count(trace.modules)} modules"
-    if state == "unknown":
-        return text
-    nearest = f"{place_of(trace.nearest[0])}, {distance(trace.nearest[0])}"
-    return (
-        f"would overflow float16: {nearest}" if state == "would overflow" else f"{text}; nearest: {nearest}"
-    )
+    if trace.nearest:
+        nearest = f"{place_of(trace.nearest[0])}, {distance(trace.nearest[0])}"
+    if verdict.state in ("input", "weights lost") or (trace.first is None and trace.cause):
+        text = origin_words(trace)
+    elif trace.first is not None:
+        text = f"first: {what_overflowed_first(trace)}; {_trace_hint(trace, trace.first)}"
+    elif verdict.state == "would overflow":
+        text = f"would overflow float16: {nearest}"
+    elif verdict.state == "fits":
+        text += f"; nearest: {nearest}"
+    return Verdict(verdict.severity, text)
 
 
 def origin_words(trace: ModulesTraced | None) -> str:
@@ -161,16 +150,6 @@ def origin_words(trace: ModulesTraced | None) -> str:
     elif began is not None:
         words += f"; it started in {module_of(began)}"
     return words
-
-
-def trace_event(trace: ModulesTraced) -> str:
-    """The verdict on a trace, and whether a person asked for it."""
-    return f"{'trace' if trace.asked else 'automatic trace'}: {trace_verdict(trace).text}"
-
-
-def trace_details(trace: ModulesTraced) -> list[str]:
-    """The modules closest to an overflow, a line each."""
-    return [f"{place_of(module)}: {distance(module)}" for module in trace.nearest]
 
 
 def _trace_hint(trace: ModulesTraced, first: ModuleRange) -> str:

@@ -1,6 +1,7 @@
 """The labels, glyphs and letters of the precisions, and what the data and the loss of a step are."""
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from amptui.base import units
 from amptui.records.findings import PrecisionsCompared
@@ -9,55 +10,38 @@ from amptui.records.run import AMP_PRECISIONS, EAGER_SUFFIX, LOW_PRECISIONS, Dat
 from amptui.records.steps import StepRecord
 from amptui.telemetry.view import SessionView
 
-_LABELS: Mapping[str, str] = {
-    "fp32": "FP32",
-    "ieee": "FP32 ieee",
-    "tf32": "TF32",
-    "fp16": "AMP fp16",
-    "bf16": "AMP bf16",
-    "fp8": "FP8",
-    "fp8-emulated": "FP8 emulated",
-    "mixed": "mixed precisions",
-    "unknown": "precision unknown",
-}
-"""Those of the others are their names."""
 
-_GLYPHS: Mapping[str, str] = {
-    "fp32": "■",
-    "ieee": "□",
-    "tf32": "◆",
-    "fp16": "▲",
-    "bf16": "●",
-    "fp8": "▼",
-    "fp8-emulated": "▽",
-    "fp16 weights": "△",
-    "bf16 weights": "○",
-    "float8 layers": "◁",
-    "float64": "◇",
-    "mixed": "◐",
+class _Signs(NamedTuple):
+    label: str
+    glyph: str
+    letter: str
+
+
+_SIGNS: Mapping[str, _Signs] = {
+    "fp32": _Signs("FP32", "■", "F"),
+    "ieee": _Signs("FP32 ieee", "□", "I"),
+    "tf32": _Signs("TF32", "◆", "T"),
+    "fp16": _Signs("AMP fp16", "▲", "A"),
+    "bf16": _Signs("AMP bf16", "●", "B"),
+    "fp8": _Signs("FP8", "▼", "8"),
+    "fp8-emulated": _Signs("FP8 emulated", "▽", "E"),
+    "fp16 weights": _Signs("fp16 weights", "△", "H"),  # H and D as in half and double precision
+    "bf16 weights": _Signs("bf16 weights", "○", "b"),
+    "float8 layers": _Signs("float8 layers", "◁", "L"),
+    "float64": _Signs("float64", "◇", "D"),
+    "mixed": _Signs("mixed precisions", "◐", "M"),
+    "unknown": _Signs("precision unknown", "?", "?"),
 }
 
-_LETTERS: Mapping[str, str] = {
-    "fp32": "F",
-    "ieee": "I",
-    "tf32": "T",
-    "fp16": "A",
-    "bf16": "B",
-    "fp8": "8",
-    "fp8-emulated": "E",
-    "fp16 weights": "H",
-    "bf16 weights": "b",
-    "float8 layers": "L",
-    "float64": "D",
-    "mixed": "M",
-}
-"""``H`` and ``D`` as in half and double precision."""
+
+def _signs(name: str) -> _Signs:
+    base = base_precision(name)
+    return _SIGNS.get(base, _Signs(base, "?", "?"))
 
 
 def precision_label(name: str) -> str:
     """``AMP fp16`` for ``fp16``, ``AMP fp16 eager`` for ``fp16 eager``; other names are labels."""
-    base = base_precision(name)
-    return _LABELS.get(base, base) + name[len(base) :]
+    return _signs(name).label + name[len(base_precision(name)) :]
 
 
 def short_label(name: str) -> str:
@@ -85,12 +69,12 @@ def compared_label(name: str, result: PrecisionsCompared) -> str:
 
 def precision_glyph(name: str | None) -> str:
     """The glyph beside a precision's label."""
-    return _GLYPHS.get(base_precision(name or ""), "?")
+    return _signs(name or "").glyph
 
 
 def precision_letter(name: str | None) -> str:
     """The one-cell letter for a precision."""
-    return _LETTERS.get(base_precision(name or ""), "?")
+    return _signs(name or "").letter
 
 
 def signed_label(name: str) -> str:

@@ -103,7 +103,11 @@ WITHOUT_OVERFLOW = {"bf16": "float32's range, no loss scaling", "fp32": "no over
 
 def pause_causes(view: SessionView) -> list[str]:
     """What is known about the cause of a pause that nobody asked for."""
-    causes = [_way_back(view) if view.pause_cause == "weights" else scaler_sentence(view.numerics.scaler)]
+    causes = [scaler_sentence(view.numerics.scaler)]
+    if view.pause_cause == "weights" and view.checkpoint is None:
+        causes = ["there is no checkpoint to go back to: quit and restart with a smaller --lr"]
+    elif view.pause_cause == "weights" and view.checkpoint is not None:
+        causes = [f"to go back to {view.checkpoint.name}: quit, then amptui train --resume"]
     return causes if view.numerics.trace is None else [*causes, trace_verdict(view.numerics.trace).text]
 
 
@@ -112,12 +116,6 @@ def resume_words(view: SessionView) -> str:
     if view.pause_cause == "weights":
         return "continue, though NaN weights never recover"
     return f"continue with the loss scale held at {units.count(view.scaler.scale)}"
-
-
-def _way_back(view: SessionView) -> str:
-    if view.checkpoint is None:
-        return "there is no checkpoint to go back to: quit and restart with a smaller --lr"
-    return f"to go back to {view.checkpoint.name}: quit, then amptui train --resume"
 
 
 # ----------------------------------------------------------------------------------- skipped steps

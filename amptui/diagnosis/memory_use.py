@@ -115,7 +115,11 @@ def _have_peaks(*breakdowns: MemoryBreakdown) -> bool:
 def _peak_sentence(full: MemoryBreakdown | None, low: MemoryBreakdown | None) -> str:
     """How the peak changed and why; with one side only, what AMP could change."""
     if full is None or low is None:
-        return _foretold(full) if full is not None and full.precision not in AMP_PRECISIONS else ""
+        activations = None if full is None else size_of(full, "activations")
+        if full is None or activations is None or full.precision in AMP_PRECISIONS:
+            return ""
+        whole = units.bytes_of(activations, full.peak_allocated_bytes)
+        return f"AMP can shrink only activations, which take {whole} here; {_unchanged_words(full)}"
     differences = _differences(full, low)
     if not _have_peaks(full, low):
         return "; ".join(text for text in (_unchanged_words(low), differences) if text)
@@ -126,15 +130,6 @@ def _peak_sentence(full: MemoryBreakdown | None, low: MemoryBreakdown | None) ->
     rose = saving <= -LITTLE_MEMORY
     moved = f"rose by {units.number_of_bytes(after - before)}" if rose else "barely changed"
     return f"peak {moved}: {_owners(low)}; {differences}"
-
-
-def _foretold(full: MemoryBreakdown) -> str:
-    """What AMP could shrink in a run that has not tried it."""
-    activations = size_of(full, "activations")
-    if activations is None:
-        return ""
-    whole = units.bytes_of(activations, full.peak_allocated_bytes)
-    return f"AMP can shrink only activations, which take {whole} here; {_unchanged_words(full)}"
 
 
 def _unchanged_words(breakdown: MemoryBreakdown) -> str:
@@ -156,14 +151,17 @@ def _stored_as(breakdown: MemoryBreakdown) -> str:
 
 def _owners(amp: MemoryBreakdown) -> str:
     """What most of the peak is, if AMP does not shrink it."""
-    peak = amp.peak_allocated_bytes or 0
-    other = other_bytes(amp) or 0
-    unchanged = size_of(amp, *_UNCHANGED) or 0
+    peak, other, unchanged = (
+        amp.peak_allocated_bytes or 0,
+        other_bytes(amp) or 0,
+        size_of(amp, *_UNCHANGED) or 0,
+    )
+    whole = units.number_of_bytes(peak)
     if other > _MAIN_SHARE * peak:
-        part = f"{units.number_of_bytes(other)} of {units.number_of_bytes(peak)}"
+        part = f"{units.number_of_bytes(other)} of {whole}"
         return f"{part} is other memory: data on the device, batches, workspaces"
     if unchanged > _MAIN_SHARE * peak:
-        part = f"{units.number_of_bytes(unchanged)} of {units.number_of_bytes(peak)}"
+        part = f"{units.number_of_bytes(unchanged)} of {whole}"
         return f"{part} are {_unchanged_names(amp)}, which stay {_stored_as(amp)}"
     return _unchanged_words(amp)
 
@@ -208,13 +206,9 @@ def _saved_in_xray(
     amp = next((one for one in memory if one.precision == xray.precision), None)
     copies = size_of(amp, "cast copies") if amp is not None else None
     among = f", up to {units.number_of_bytes(copies)} of it cast copies of weights" if copies else ""
-    change = f" ({_signed_percent(half / full - 1)})" if full else ""
+    change = units.percent(half / full - 1) if full else ""
+    if change:
+        change = f" ({'the same' if change == '0%' else change if half < full else f'+{change}'})"
     label = precision_label(xray.precision)
     sizes = f"{units.number_of_bytes(full)} in FP32, {units.number_of_bytes(half)} in {label}{change}"
     return f"saved for backward (X-ray): {sizes}{among}"
-
-
-def _signed_percent(fraction: float) -> str:
-    """``-45%``, ``+12%``, ``the same``."""
-    text = units.percent(fraction)
-    return "the same" if text == "0%" else f"{'+' if fraction > 0 else ''}{text}"

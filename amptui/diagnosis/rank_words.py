@@ -41,8 +41,8 @@ def samples_each(samples_per_second: float, world_size: int, run: RunStarted | N
 
 def batch_words(run: RunStarted | None) -> str:
     """``global batch 2,048``; empty where it is not known."""
-    is_known = run is not None and run.global_batch_size is not None
-    return f"global batch {units.count(run.global_batch_size)}" if run is not None and is_known else ""
+    size = None if run is None else run.global_batch_size
+    return "" if size is None else f"global batch {units.count(size)}"
 
 
 def run_words(run: RunStarted) -> str:
@@ -111,9 +111,21 @@ def slow_in_short(verdict: RankVerdict) -> str:
 def ranks_disagree(record: RanksDisagree) -> str:
     """``replicas disagree: rank 3 has loss scale 32,768, the others 65,536``; or that they agree again."""
     if record.count <= 0:
-        return f"replicas agree again: {_NOUNS[record.what]}"
+        what = "the weights' hash" if record.what == "weights" else record.what
+        return f"replicas agree again: {what}"
     who = _ranks([other.rank for other in record.others], record.count)
-    return f"replicas disagree: {_DIFFERENCES[record.what](record, who)}"
+    if record.what == "weights":
+        difference = f"the weights of {who} differ from the others'"
+    elif record.what == "loss scale":
+        values = {other.value for other in record.others}
+        theirs = f"loss scale {units.count(values.pop())}" if len(values) == 1 else "other loss scales"
+        has = "has" if record.count == 1 else "have"
+        difference = f"{who} {has} {theirs}, the others {units.count(record.most)}"
+    elif record.most:
+        difference = f"{who} found no Inf and applied a step that the others skipped"
+    else:
+        difference = f"{who} found Inf and skipped a step that the others applied"
+    return f"replicas disagree: {difference}"
 
 
 def rank_lost(record: RankLost) -> str:
@@ -155,29 +167,3 @@ def _ranks(ranks: list[int], count: int) -> str:
     if count <= min(len(ranks), _SHOWN_RANKS):
         return f"ranks {first_ranks}"
     return f"{units.count(count)} ranks ({first_ranks}, ...)"
-
-
-def _other_scales(record: RanksDisagree, who: str) -> str:
-    values = {other.value for other in record.others}
-    has = "has" if record.count == 1 else "have"
-    theirs = f"loss scale {units.count(values.pop())}" if len(values) == 1 else "other loss scales"
-    return f"{who} {has} {theirs}, the others {units.count(record.most)}"
-
-
-def _other_found_inf(record: RanksDisagree, who: str) -> str:
-    if record.most:
-        return f"{who} found no Inf and applied a step that the others skipped"
-    return f"{who} found Inf and skipped a step that the others applied"
-
-
-def _other_weights(_record: RanksDisagree, who: str) -> str:
-    return f"the weights of {who} differ from the others'"
-
-
-_NOUNS = {"loss scale": "loss scale", "found_inf": "found_inf", "weights": "the weights' hash"}
-
-_DIFFERENCES = {
-    "loss scale": _other_scales,
-    "found_inf": _other_found_inf,
-    "weights": _other_weights,
-}

@@ -304,7 +304,7 @@ def _loss(question: Question) -> Finding:
             precision=about,
             measured_by="trace" if state == "not finite" else "",
         )
-    if (losses := losses_after(view)) is not None:
+    if (losses := losses_after(view, question.comparison)) is not None:
         steps, baseline, low = losses
         return Finding(
             subject="loss",

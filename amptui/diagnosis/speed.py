@@ -9,7 +9,7 @@ from amptui.diagnosis.memory_use import LITTLE_MEMORY, why_little
 from amptui.records.answers import RequestKind
 from amptui.records.findings import PairCompared, PrecisionMeasured, PrecisionsCompared
 from amptui.records.run import FP8_PRECISIONS, RunStarted, base_precision, is_emulated, reference_precision
-from amptui.telemetry.comparison import LITTLE_SPEED, MIN_PROVISIONAL_STEPS, MIN_STEPS
+from amptui.telemetry.comparison import LITTLE_SPEED, MIN_PROVISIONAL_STEPS, MIN_STEPS, losses_after
 from amptui.telemetry.view import Comparison, PrecisionStats, SessionView
 
 PROVISIONAL = "~"
@@ -93,12 +93,7 @@ def less_memory(saving: float) -> str:
 def less_percent(saving: float) -> str:
     """``38% less``, ``12% more``, ``the same``."""
     amount = units.percent(abs(saving))
-    return "the same" if amount == "0%" else f"{amount} {less_or_more(saving)}"
-
-
-def less_or_more(saving: float) -> str:
-    """``less`` of something that was saved."""
-    return "less" if saving >= 0 else "more"
+    return "the same" if amount == "0%" else f"{amount} {'less' if saving >= 0 else 'more'}"
 
 
 # --------------------------------------------------------------------- the result of a comparison
@@ -186,11 +181,6 @@ def _gain_words(speedup: float, low: float | None, high: float | None, than: str
 # ---------------------------------------------------------------------------- the running ratio
 
 
-def _skips_beside(stats: PrecisionStats) -> str:
-    """`` (26 skipped)``, which are not among its steps."""
-    return f" ({units.count(stats.skipped)} skipped)" if stats.skipped else ""
-
-
 def why_no_ratio(comparison: Comparison, accepts: Collection[RequestKind] = ()) -> str:
     """What a speed-up still needs; empty when there is one. ``accepts``: what the run can be asked for."""
     low, baseline = comparison.low, comparison.baseline
@@ -200,11 +190,11 @@ def why_no_ratio(comparison: Comparison, accepts: Collection[RequestKind] = ()) 
         case "more steps":
             rows = {row.precision: row for row in comparison.rows}
             labels = {baseline or "": precision_label(baseline or ""), low or "": family_label(low)}
-            few = [
-                f"{label} {rows[name].steps} of {MIN_STEPS}{_skips_beside(rows[name])}"
-                for name, label in labels.items()
-                if name in rows and rows[name].steps < MIN_STEPS
-            ]
+            few = []
+            for name, label in labels.items():
+                if name in rows and rows[name].steps < MIN_STEPS:
+                    skips = f" ({units.count(rows[name].skipped)} skipped)" if rows[name].skipped else ""
+                    few.append(f"{label} {rows[name].steps} of {MIN_STEPS}{skips}")
             return f"not enough steps: {', '.join(few)}"
         case "low" | "baseline":
             return _other_side(comparison, accepts)
@@ -280,6 +270,22 @@ def explanations(view: SessionView, accepts: Collection[RequestKind] = ()) -> li
         hint = "; press x for the breakdown" if can_measure and not breakdown else ""
         sentences.append(f"{less_memory(saving)}: {breakdown or guess}{hint}")
     return sentences
+
+
+def unfair_losses(view: SessionView) -> tuple[str, ...]:
+    """The losses after as many steps of each, and what they do not mean, the longest form first.
+
+    Empty until there are both.
+    """
+    comparison = view.comparison
+    losses = losses_after(view, comparison)
+    if losses is None:
+        return ()
+    steps, baseline, low = losses
+    both = f"{precision_label(comparison.baseline or '')} {units.loss(baseline)}, "
+    both += f"{family_label(comparison.low)} {units.loss(low)}"
+    after = f"loss after {units.count(steps)} steps of each: {both}"
+    return f"{after}; mid-run losses start where the other precision left off", f"{after}; no fair race"
 
 
 def _held_back(comparison: Comparison) -> str:

@@ -45,8 +45,10 @@ def summary_lines(view: SessionView) -> list[str]:
         lines += provisional_lines(view.comparison) + uncounted(view)
         if view.compared is not None:
             lines += result_cards(view.compared, view.run)
-    lines += _numerics(view)
-    lines.append("")
+    lines += [line for flops in view.flops if (line := flops_line(flops))] + flops_hints(view.flops)
+    if view.run is not None:
+        lines += ["", *answer_lines(amp_answer(view))]
+    lines += [*explanations(view), ""]
     if view.weights is not None:
         lines.append(weights_saved(view.weights))
     return [*lines, f"journal: {view.run_dir}/journal.jsonl"]
@@ -102,14 +104,6 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
         ).rstrip()
         for row in zip(*measured, strict=True)
     ]
-
-
-def _numerics(view: SessionView) -> list[str]:
-    """What the steps compute, then the answer on AMP with its findings, and why it gained little."""
-    lines = [line for flops in view.flops if (line := flops_line(flops))] + flops_hints(view.flops)
-    if view.run is not None:
-        lines += ["", *answer_lines(amp_answer(view))]
-    return lines + explanations(view)
 
 
 def tell_unsaved(changes: Sequence[KeepingChanged]) -> int:

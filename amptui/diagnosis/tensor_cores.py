@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 from amptui.base import units
 from amptui.diagnosis.labels import precision_label
-from amptui.records.findings import FlopsCounted
 from amptui.records.run import LOW_PRECISIONS, is_emulated
 from amptui.telemetry.view import PrecisionFlops
 
@@ -57,20 +56,14 @@ def flops_hints(precisions: Sequence[PrecisionFlops]) -> list[str]:
         return [
             "no FLOP/s: input shapes vary while the number of samples does not, so one count does not fit all"
         ]
-    hints = _lower_bound(precisions)
+    hints = []
+    if names := list(dict.fromkeys(name for flops in precisions for name in flops.counted.uncounted)):
+        more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+        hints = [f"FLOP/s are a lower bound: no formula for {', '.join(names[:MAX_NAMES])}{more}"]
     for flops in precisions:
         if flops.counted.precision in LOW_PRECISIONS and not is_emulated(flops.counted.precision):
             hints += _hints(flops)
     return list(dict.fromkeys(hints))
-
-
-def _lower_bound(precisions: Sequence[PrecisionFlops]) -> list[str]:
-    """What ``≥`` means; empty if all was counted."""
-    names = list(dict.fromkeys(name for flops in precisions for name in flops.counted.uncounted))
-    if not names:
-        return []
-    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-    return [f"FLOP/s are a lower bound: no formula for {', '.join(names[:MAX_NAMES])}{more}"]
 
 
 def _hints(flops: PrecisionFlops) -> list[str]:
@@ -82,12 +75,18 @@ def _hints(flops: PrecisionFlops) -> list[str]:
         hints.append(f"{part} of the operations in {label} run in float32: an X-ray names the operators")
     if not flops.on_gpu:
         return hints
-    hints += _beside_float8(counted)
+    half = counted.flops_by_type.get("bfloat16", 0)
+    if counted.precision == "fp8" and half >= MIN_SHARE * counted.flops:
+        part = units.percent(half / counted.flops)
+        where = "attention, convolutions and Linear layers left out"
+        hints.append(f"{part} of the operations in FP8 run in bfloat16, at half of float8's peak: {where}")
     worst = counted.unaligned[0] if counted.unaligned else None
     if worst is not None and worst.padded and counted.unaligned_flops >= MIN_SHARE * counted.flops:
         sizes = " × ".join(map(units.count, worst.sizes))
         part = units.percent(counted.unaligned_flops / counted.flops)
-        pads = " and ".join(f"{units.count(size)} to {units.count(_aligned(size))}" for size in worst.padded)
+        pads = " and ".join(
+            f"{units.count(size)} to {units.count(8 * math.ceil(size / 8))}" for size in worst.padded
+        )
         hints.append(
             f"{part} of the operations have a size that is not a multiple of 8, "
             f"most of them in {worst.name} ({sizes}): pad {pads}, because Tensor Cores need multiples of 8"
@@ -99,20 +98,6 @@ def _hints(flops: PrecisionFlops) -> list[str]:
             "try --channels-last"
         )
     return hints
-
-
-def _beside_float8(counted: FlopsCounted) -> list[str]:
-    """What a step in FP8 multiplies in bfloat16, if it is much."""
-    half = counted.flops_by_type.get("bfloat16", 0)
-    if counted.precision != "fp8" or half < MIN_SHARE * counted.flops:
-        return []
-    part = units.percent(half / counted.flops)
-    where = "attention, convolutions and Linear layers left out"
-    return [f"{part} of the operations in FP8 run in bfloat16, at half of float8's peak: {where}"]
-
-
-def _aligned(size: int) -> int:
-    return 8 * math.ceil(size / 8)
 
 
 def _three_digits(value: float) -> str:
