@@ -93,7 +93,12 @@ def less_memory(saving: float) -> str:
 def less_percent(saving: float) -> str:
     """``38% less``, ``12% more``, ``the same``."""
     amount = units.percent(abs(saving))
-    return "the same" if amount == "0%" else f"{amount} {'less' if saving >= 0 else 'more'}"
+    return "the same" if amount == "0%" else f"{amount} {less_or_more(saving)}"
+
+
+def less_or_more(saving: float) -> str:
+    """``less`` of something that was saved."""
+    return "less" if saving >= 0 else "more"
 
 
 # --------------------------------------------------------------------- the result of a comparison

@@ -376,14 +376,14 @@ MEAN_LOSS_STEPS = 20
 """The loss is the mean over the last so many of these steps: single losses are noise."""
 
 
-def losses_after(view: SessionView) -> tuple[int, float, float] | None:
+def losses_after(view: SessionView, comparison: Comparison) -> tuple[int, float, float] | None:
     """Steps, and the reference's and AMP's losses so many steps after the switch to either.
 
     Of the longest stretch in either precision, cut to the shorter one; NaN if no loss was finite. Not a fair
     race: each started from the weights that the other left. None while there are fewer than
     ``MIN_STEPS_AFTER`` steps, or no losses.
     """
-    pair, stretches = (view.comparison.baseline, view.comparison.low), dict[str, range]()
+    pair, stretches = (comparison.baseline, comparison.low), dict[str, range]()
     ends = (*(switch.step for switch in view.switches[1:]), view.step + 1)
     for switch, end in zip(view.switches, ends, strict=False):
         stretch = range(switch.step, end)

@@ -1,16 +1,16 @@
-"""The precisions of this run side by side, and what AMP or FP8 gained."""
+"""The precisions of this run side by side, what AMP or FP8 gained, and the A/B test: progress and result."""
 
 from collections.abc import Callable
 from typing import TypeAlias
 
 from amptui.base import units
 from amptui.diagnosis import speed
-from amptui.diagnosis.labels import family_label, precision_glyph, precision_label
+from amptui.diagnosis.labels import compared_label, family_label, precision_glyph, precision_label
+from amptui.records.findings import PrecisionMeasured, PrecisionsCompared
 from amptui.records.run import AMP_PRECISIONS, is_emulated, reference_precision
 from amptui.telemetry.comparison import MIN_STEPS, ordered
 from amptui.telemetry.view import Comparison, PrecisionStats, SessionView
-from amptui.tui.canvas import Canvas
-from amptui.tui.panels import ab_comparison
+from amptui.tui.canvas import Canvas, text_width
 from amptui.tui.panels.phrases import (
     Gauge,
     Line,
@@ -26,13 +26,25 @@ from amptui.tui.panels.phrases import (
     write_folded,
 )
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.style import Style, precision_style
+from amptui.tui.renderables.gauges import INTERVAL_LINES, draw_interval
+from amptui.tui.style import BOLD, Style, precision_style
 
 _LABEL_WIDTH = 8
 _NARROWEST_COLUMN, _WIDEST_COLUMN = 11, 16
 """A blank, then room for ``▲ AMP fp16``."""
 
 NOTHING_YET = "no steps counted yet"
+
+_MAX_CARD_LINES = 8
+"""Lines of one result: what a narrow panel needs."""
+
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+
+_BAR_WIDTH = 61
+"""As wide as the widest axis of an interval."""
+
+_GAIN_STYLES = {1: Style.GOOD | BOLD, 0: int(Style.TEXT), -1: Style.WARNING | BOLD}
+"""The style of a precision that is faster, as fast, or slower."""
 
 _Row: TypeAlias = tuple[str, int, Callable[[PrecisionStats], str]]
 """Label, rank (the highest is dropped first) and cell of a line of the table."""
@@ -92,10 +104,10 @@ def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         return
     columns = ordered(view.comparison)[: max(1, (canvas.width - _LABEL_WIDTH) // _NARROWEST_COLUMN)]
     spare_lines = canvas.height - len(_rows_of(columns)) - 2  # the head, and a blank line below
-    test = ab_comparison.running(view)
+    test = speed.running(view)
     verdict: list[Line] = []
     if test is not None:
-        height = ab_comparison.progress_height(test, canvas.width, spare_lines)
+        height = _progress_height(test, canvas.width, spare_lines)
     else:
         verdict = _verdict_lines(view, screen, canvas.width, spare_lines)
         height = len(verdict)
@@ -103,7 +115,7 @@ def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     y += canvas.height > y + height
     below = canvas.rows(y, height)
     if test is not None:
-        ab_comparison.draw_progress(below, test)
+        _draw_progress(below, test)
     for line_y, line in enumerate(verdict):
         write(below, 0, line_y, line)
     _draw_bars(canvas, columns, y + height + 1)
@@ -111,12 +123,12 @@ def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
 
 def draw_line(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     """What AMP or FP8 gained, an A/B test's progress, or why there is no result yet."""
-    test = ab_comparison.running(view)
+    test = speed.running(view)
     if test is not None:
         phrases = [phrase(speed.round_words(test), Style.STRONG)]
-        phrases += ab_comparison.measured_phrases(test, folded_room(canvas))
+        phrases += _measured_phrases(test, folded_room(canvas))
     elif view.compared is not None and speed.result_of_the_pair(view) is not None:
-        phrases = ab_comparison.measured_phrases(view.compared, folded_room(canvas))
+        phrases = _measured_phrases(view.compared, folded_room(canvas))
         blocks = min(row.blocks for row in view.compared.rows)
         phrases.append(phrase(speed.blocks_words(blocks, view.compared), Style.DIM, 3))
     else:
@@ -192,7 +204,11 @@ def _verdict_lines(view: SessionView, screen: ScreenState, width: int, spare_lin
 
     The explanations take no more than ``spare_lines``, so that the table stays whole.
     """
-    lines, hint = ab_comparison.card_lines(view, width), ""
+    lines, hint = list[Line](), ""
+    # The result of the last finished comparison, a sentence for each precision.
+    cards = speed.result_cards(view.compared, view.run) if view.compared is not None else ()
+    for card in cards:
+        lines += wrapped_phrases(card, Style.STRONG, width, lines=_MAX_CARD_LINES)
     if speed.result_of_the_pair(view) is None:
         # Speed and memory over all steps, or why there is no ratio yet.
         comparison = view.comparison
@@ -207,6 +223,10 @@ def _verdict_lines(view: SessionView, screen: ScreenState, width: int, spare_lin
     lines += wrapped_phrases(hint, Style.DIM, width, lines=room - len(lines))
     for text in speed.explanations(view, screen.accepts):
         lines += wrapped_phrases(text, Style.TEXT, width, lines=room - len(lines))
+    if view.comparison.speedup is not None or view.comparison.missing == "emulated":
+        room -= len(lines)
+        forms = (wrapped_phrases(text, Style.DIM, width, lines=room + 1) for text in speed.unfair_losses(view))
+        lines += next((form for form in forms if len(form) <= room), [])  # none is cut
     return lines + notes
 
 
@@ -242,3 +262,98 @@ def _draw_bars(canvas: Canvas, columns: list[PrecisionStats], y: int) -> None:
             bar = Gauge(canvas.width - 2, cost / largest, style, "full")
             write(canvas, 0, line_y, [Phrase((Word(f"{precision_glyph(precision)} ", style), bar))])
         y += len(costs) + 2
+
+
+# ------------------------------------------------------------------------------------ the A/B test
+
+
+def steady_style(view: SessionView) -> int:
+    """The style of the current precision; plain during a comparison, where it would flicker."""
+    return precision_style(view.precision) if speed.running(view) is None else Style.TEXT
+
+
+def names(comparison: PrecisionsCompared) -> list[Word]:
+    """``■ FP32 ▲ AMP fp16``, each in its style; if more than two, only their number."""
+    if len(comparison.rows) > 2:
+        return [Word(f"{len(comparison.rows)} precisions", Style.STRONG)]
+    words: list[Word] = []
+    for row in comparison.rows:
+        name = f"{precision_glyph(row.precision)} {compared_label(row.precision, comparison)}"
+        words += [Word(" " if words else ""), Word(name, precision_style(row.precision) | BOLD)]
+    return words
+
+
+def _measured_phrases(comparison: PrecisionsCompared, room: int) -> list[Phrase]:
+    """The speed of every precision relative to the baseline, and its interval where that fits.
+
+    The only precision is not named if that takes more than ``room`` cells.
+    """
+    phrases, rows = [], _measured_rows(comparison)
+    for row in rows:
+        gain, interval = _speed_words(row, comparison)
+        if len(rows) == 1 and text_width(gain.text) > room:
+            gain, interval = _speed_words(row, comparison, named=False)
+        phrases.append(Phrase((gain,), 1))
+        if interval:
+            phrases.append(phrase(interval, Style.DIM, 2))
+    return phrases
+
+
+def _speed_words(
+    row: PrecisionMeasured, comparison: PrecisionsCompared, *, named: bool = True
+) -> tuple[Word, str]:
+    """``AMP fp16 1.94× the speed of FP32`` and ``(1.90 to 1.98)``; no interval from too few blocks."""
+    than = compared_label(comparison.baseline, comparison)
+    gain = speed.speed_of(row.speedup or 0, row.speedup_low, row.speedup_high, than)
+    words = f"{compared_label(row.precision, comparison)} {gain.words}" if named else gain.words
+    return Word(words, _GAIN_STYLES[gain.gain] if gain.interval else Style.DIM), gain.interval
+
+
+def _progress_height(comparison: PrecisionsCompared, width: int, most: int) -> int:
+    """How many of ``most`` lines ``_draw_progress`` takes."""
+    lines = sum(map(len, _speed_lines(comparison, width)))
+    with_intervals = 2 + lines + INTERVAL_LINES * len(_measured_rows(comparison))
+    return with_intervals if with_intervals <= most else 1 + lines
+
+
+def _draw_progress(canvas: Canvas, comparison: PrecisionsCompared) -> None:
+    """The round and the ratios so far; with more room, a progress bar and the intervals."""
+    rows: list[PrecisionMeasured | None] = [*_measured_rows(comparison)]
+    speeds = _speed_lines(comparison, canvas.width)
+    roomy = canvas.height >= 2 + sum(map(len, speeds)) + INTERVAL_LINES * len(rows)
+    progress = Word(speed.round_words(comparison), Style.STRONG)
+    title = Phrase((Word("A/B test: ", Style.DIM), progress))
+    write(canvas, 0, 0, [title if title.width <= canvas.width else Phrase((progress,))])
+    y = 1
+    if roomy:
+        fraction = comparison.rounds / comparison.most_rounds
+        write(canvas, 0, 1, [Phrase((Gauge(min(canvas.width, _BAR_WIDTH), fraction, Style.TEXT),))])
+        y = 2
+    for row, lines in zip(rows or [None], speeds, strict=True):
+        for line in lines:
+            write(canvas, 0, y, line)
+            y += 1
+        if roomy and row is not None and row.speedup:
+            style = precision_style(row.precision) | BOLD
+            interval = canvas.rows(y, INTERVAL_LINES)
+            draw_interval(interval, row.speedup, row.speedup_low, row.speedup_high, style=style)
+            y += INTERVAL_LINES
+
+
+def _speed_lines(comparison: PrecisionsCompared, width: int) -> list[list[Line]]:
+    """The speed of every precision, wrapped, with its interval on one line if that fits."""
+    words = [Word("running the first two blocks", Style.DIM)]
+    if rows := _measured_rows(comparison):
+        pairs = [_speed_words(row, comparison) for row in rows]
+        words = [
+            Word(f"{gain.text} {interval.replace(' ', _NO_BREAK)}".rstrip(), gain.style)
+            for gain, interval in pairs
+        ]
+    return [
+        [[phrase(line.replace(_NO_BREAK, " "), word.style)] for line in wrapped(word.text, width, lines=3)]
+        for word in words
+    ]
+
+
+def _measured_rows(comparison: PrecisionsCompared) -> list[PrecisionMeasured]:
+    return [row for row in comparison.rows[1:] if row.speedup]
