@@ -225,7 +225,8 @@ def _verdict_lines(view: SessionView, screen: ScreenState, width: int, spare_lin
         lines += wrapped_phrases(text, Style.TEXT, width, lines=room - len(lines))
     if view.comparison.speedup is not None or view.comparison.missing == "emulated":
         room -= len(lines)
-        forms = (wrapped_phrases(text, Style.DIM, width, lines=room + 1) for text in speed.unfair_losses(view))
+        losses = speed.unfair_losses(view)
+        forms = (wrapped_phrases(text, Style.DIM, width, lines=room + 1) for text in losses)
         lines += next((form for form in forms if len(form) <= room), [])  # none is cut
     return lines + notes
 
