@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from amptui.diagnosis import activity
+from amptui.diagnosis import activity, speed
 from amptui.diagnosis.event_words import checkpoint_written, comparison_over
 from amptui.diagnosis.float16_verdicts import trace_verdict
 from amptui.diagnosis.labels import precision_label
@@ -24,7 +24,7 @@ from amptui.telemetry.events import ComparisonOver
 from amptui.telemetry.optimizers import FIRST
 from amptui.tui.keys import ACTIONS, KEYS, MAX_ZOOM, pages_of
 from amptui.tui.layout import PANELS, RANKED_PANELS
-from amptui.tui.panels import ab_comparison, loss, step_cursor
+from amptui.tui.panels import loss, step_cursor
 from amptui.tui.panels.metric_charts import MAX_PINNED
 from amptui.tui.screen import Parts, RunScreen
 
@@ -82,7 +82,7 @@ class WatchApp(RunScreen):
             if answer.request.number in self._unanswered:
                 self._unanswered.discard(answer.request.number)
                 self._tell(answer)
-        was_comparing, self._comparing = self._comparing, ab_comparison.running(view) is not None
+        was_comparing, self._comparing = self._comparing, speed.running(view) is not None
         if was_comparing and view.compared is not None and view.compared.over:
             result = comparison_over(ComparisonOver(record=view.compared, run=view.run))
             self._say(result, severity="info", seconds=FINDING_SECONDS)
@@ -282,7 +282,7 @@ class WatchApp(RunScreen):
     def action_compare(self) -> None:
         """Alternate blocks of FP32 and AMP, or bf16 and FP8; or end a comparison that is running."""
         self._show_first_optimizer()
-        if ab_comparison.running(self._view) is None:
+        if speed.running(self._view) is None:
             self._ask_for("comparison", steps="a comparison needs steps")
         elif self._can_ask():
             self._ask(ComparisonRequest())

@@ -182,21 +182,20 @@ class CanvasApp(App[None]):
     def _point(self, column: int, line: int) -> None:
         """The left button is down over a cell."""
 
-    def _report_mouse(self, wanted: bool) -> None:
-        """Have the mouse reported, where the terminal would otherwise select text."""
-        if isinstance(self._driver, PatientDriver):
-            self._driver.report_mouse(wanted)
+    @property
+    def _terminal(self) -> PatientDriver | None:
+        """None before the screen is up, and on one without a terminal."""
+        return self._driver if isinstance(self._driver, PatientDriver) else None
 
     def _write(self, data: str) -> None:
         if self._driver is not None:
             self._driver.write(data)
 
     def _link_is_behind(self) -> bool:
-        driver = self._driver
-        return isinstance(driver, PatientDriver) and driver.waiting_writes > MAX_WAITING_WRITES
+        return self._terminal is not None and self._terminal.waiting_writes > MAX_WAITING_WRITES
 
     def _terminal_is_gone(self) -> bool:
-        return isinstance(self._driver, PatientDriver) and self._driver.terminal_is_gone
+        return self._terminal is not None and self._terminal.terminal_is_gone
 
     def hang_up(self, how: Left = "hung up") -> None:
         """Leave soon, even if the terminal accepts no more output. Does not stop a run.
@@ -204,8 +203,8 @@ class CanvasApp(App[None]):
         May be called from any thread and from a signal handler, before and while the screen is open.
         """
         self.left = how
-        if how != "interrupted" and isinstance(self._driver, PatientDriver):
-            self._driver.hurry()
+        if how != "interrupted" and self._terminal is not None:
+            self._terminal.hurry()
         loop = self._loop
         if loop is not None:
             with suppress(RuntimeError):  # the screen has ended
@@ -214,7 +213,7 @@ class CanvasApp(App[None]):
     def _leave(self, how: Left) -> None:
         """End the screen; without an alternate screen, later output appears below it."""
         self.left = how if self.left is None else self.left
-        if how == "hung up" and isinstance(self._driver, PatientDriver):
-            self._driver.hurry()
+        if how == "hung up" and self._terminal is not None:
+            self._terminal.hurry()
         self._write(f"\x1b[{self.size.height};1H")
         self.exit()

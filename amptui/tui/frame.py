@@ -106,7 +106,8 @@ class Frame:
             "memory": memory_panel.draw_line,
             "comparison": precision_table.draw_line,
             "ranks": rank_table.draw_line,
-            "events": _draw_event_lines,
+            # With the margin of a frame.
+            "events": lambda canvas, *rest: event_list.draw(canvas.columns(1, canvas.width - 2), *rest),
         }
         self._last_backdrop: tuple[tuple[Layout, bool], Canvas] | None = None
 
@@ -178,11 +179,6 @@ def _banner(view: SessionView, width: int) -> list[str]:
 def _draw_banner(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
     for y, line in enumerate(_banner(view, canvas.width)):
         canvas.text(1, y, line, Style.ERROR | BOLD)
-
-
-def _draw_event_lines(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
-    """Draw events with the margin of a frame."""
-    event_list.draw(canvas.columns(1, canvas.width - 2), view, screen)
 
 
 def _draw_notice(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:

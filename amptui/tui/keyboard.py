@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Literal
 
 from textual import constants, events, messages
@@ -62,22 +63,20 @@ _POINTINGS: dict[int, Pointing] = {0: "press", 32: "drag", 64: "wheel up", 65: "
 """By the number of the button: the left one, without Shift and the like, and the wheel."""
 
 
+@dataclass
 class BackgroundReported(Message):
     """The terminal has named the colour of its background, dark or light."""
 
-    def __init__(self, background: Background) -> None:
-        self.background = background
-        super().__init__()
+    background: Background
 
 
+@dataclass
 class MouseReported(Message):
     """The left button was pressed or dragged, or the wheel turned, over a cell counted from 0."""
 
-    def __init__(self, what: Pointing, column: int, line: int) -> None:
-        self.what: Pointing = what
-        self.column = column
-        self.line = line
-        super().__init__()
+    what: Pointing
+    column: int
+    line: int
 
 
 class Keyboard:

@@ -146,7 +146,7 @@ FOOTER_HINTS = footer_hints(KEYS)
 ENDED_KEYS = (*VIEW_KEYS, *QUIT_KEYS)
 """What still works once the run has ended."""
 
-_REQUESTS: Mapping[str, RequestKind] = {
+REQUESTS: Mapping[str, RequestKind] = {
     "toggle_precision": "precision",
     "choose_precision": "precision",
     "toggle_pause": "pause",
@@ -171,6 +171,6 @@ def keys_of(
     return tuple(
         key
         for key in KEYS
-        if key.action not in _REQUESTS
-        or _REQUESTS[key.action] in (accepts if key.action == "choose_precision" else taken)
+        if key.action not in REQUESTS
+        or REQUESTS[key.action] in (accepts if key.action == "choose_precision" else taken)
     )

@@ -218,7 +218,8 @@ class RunScreen(CanvasApp):
             self._frame.draw(canvas, self._view, self._state)
         if self._overlay is not None:
             self._overlay.draw(canvas, self._view, self._state)
-        self._report_mouse(self._has_chart())
+        if self._terminal is not None:  # where it would otherwise select text
+            self._terminal.report_mouse(self._has_chart())
 
     def _has_chart(self) -> bool:
         """Whether a chart is enlarged, on which the mouse moves a cursor; elsewhere it selects text."""

@@ -51,7 +51,6 @@ class EventBrowser(Overlay):
         self._detail = Scroll()
 
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
-        """See :class:`Overlay`."""
         self._follow(view)
         if self._in_full and view.events:
             self._draw_event(canvas, view, screen)
@@ -117,7 +116,6 @@ class EventBrowser(Overlay):
         return STAY
 
     def leads_on(self, key: str) -> bool:
-        """See :class:`Overlay`."""
         return key != "e"
 
     def _turn(self, view: SessionView) -> None:

@@ -111,7 +111,6 @@ class Help(Overlay):
         return STAY
 
     def leads_on(self, key: str) -> bool:
-        """See :class:`Overlay`."""
         return key != "question_mark"
 
 

@@ -70,7 +70,6 @@ class MetricsBrowser(Overlay):
     # ---------------------------------------------------------------------------------- drawing
 
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
-        """See :class:`Overlay`."""
         charts = self._charts(view)
         self._extent = None
         if self._is_enlarged and charts:
@@ -204,14 +203,11 @@ class MetricsBrowser(Overlay):
         return Answer(action=_ACTIONS.get(key, ""))
 
     def leads_on(self, key: str) -> bool:
-        """See :class:`Overlay`."""
         return key != "g" and not self._search.is_typing
 
     def has_chart(self) -> bool:
-        """See :class:`Overlay`."""
         return self._extent is not None
 
     def point(self, x: int, /) -> None:
-        """See :class:`Overlay`."""
         if self._extent is not None:
             self._cursor = step_cursor.point(self._cursor, x, self._extent)

@@ -59,7 +59,6 @@ class TextBrowser(Overlay):
         raise NotImplementedError
 
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
-        """See :class:`Overlay`."""
         lines = self.lines(view)
         inner = open_box(canvas, self.title, width=canvas.width, height=canvas.height)
         searched = self._search.text.casefold()
@@ -102,7 +101,6 @@ class TextBrowser(Overlay):
         return STAY
 
     def leads_on(self, key: str) -> bool:
-        """See :class:`Overlay`."""
         return key != self.opened_by and not self._search.is_typing
 
 

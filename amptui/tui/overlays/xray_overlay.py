@@ -132,7 +132,6 @@ class XRay(Overlay):
         return STAY
 
     def leads_on(self, key: str) -> bool:
-        """See :class:`Overlay`."""
         return key != "x"
 
 

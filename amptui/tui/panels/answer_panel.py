@@ -21,10 +21,9 @@ from amptui.diagnosis.answer_words import (
 )
 from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.speed import NO_STEPS
-from amptui.records.answers import RequestKind
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, text_width
-from amptui.tui.keys import KEYS
+from amptui.tui.keys import KEYS, REQUESTS
 from amptui.tui.panels.phrases import (
     GAP,
     Phrase,
@@ -46,14 +45,6 @@ _ACTIONS: Mapping[Measurement, str] = {
     "trace": "trace_modules",
     "histogram": "focus_numerics",
 }
-
-_REQUESTS: Mapping[Measurement, RequestKind] = {
-    "comparison": "comparison",
-    "precision": "precision",
-    "x-ray": "x-ray",
-    "trace": "trace",
-}
-"""What the run must take; the histogram needs no request."""
 
 _WORTH_STYLES: Mapping[str, int] = {"faster": Style.GOOD | BOLD, "slower": Style.WARNING | BOLD}
 
@@ -112,9 +103,10 @@ def _phrases(answer: AmpAnswer, screen: ScreenState, room: int) -> list[Phrase]:
 
 def key_of(measured_by: Measurement, screen: ScreenState) -> str:
     """The key that measures it; empty if there is none, or if the run does not take it from this screen."""
-    if not measured_by or (measured_by in _REQUESTS and _REQUESTS[measured_by] not in screen.accepts):
+    action = _ACTIONS.get(measured_by)
+    if action is None or (action in REQUESTS and REQUESTS[action] not in screen.accepts):
         return ""
-    return next(key.label for key in KEYS if key.action == _ACTIONS[measured_by])
+    return next(key.label for key in KEYS if key.action == action)
 
 
 def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:

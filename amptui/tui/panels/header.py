@@ -1,13 +1,12 @@
 """The top line: what trains where, in which precision, and its progress."""
 
 from amptui.base import units
-from amptui.diagnosis import activity
+from amptui.diagnosis import activity, speed
 from amptui.diagnosis.event_words import not_saved
 from amptui.diagnosis.labels import SYNTHETIC, precision_label
 from amptui.records.run import RunFinished, RunStarted
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.panels import ab_comparison
 from amptui.tui.panels.phrases import (
     Gauge,
     Phrase,
@@ -19,6 +18,7 @@ from amptui.tui.panels.phrases import (
     write,
     write_right,
 )
+from amptui.tui.panels.precision_table import names, steady_style
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import VERDICT_SIGNS, Style, precision_style
 
@@ -100,10 +100,10 @@ def _precision(view: SessionView, screen: ScreenState) -> list[Phrase]:
     """The current precision, and the requested one until the engine confirms it; or those compared."""
     if view.precision is None:
         return []
-    comparison = ab_comparison.running(view)
+    comparison = speed.running(view)
     target = None if screen.lost else activity.wanted_precision(view)
     if comparison is not None and target is None:
-        return [phrase("comparing", Style.DIM, 6), Phrase(tuple(ab_comparison.names(comparison)))]
+        return [phrase("comparing", Style.DIM, 6), Phrase(tuple(names(comparison)))]
     words = [precision_word(view.precision)]
     if target is not None:
         words += [
@@ -146,7 +146,7 @@ def _epoch(view: SessionView, run: RunStarted) -> list[Phrase]:
     if run.total_steps is not None:  # which may end within the epoch
         steps = max(1, min(steps, run.total_steps - view.step + view.epoch_step))
     fraction = min(1.0, view.epoch_step / steps)
-    return [epoch, Phrase((Gauge(_BAR_WIDTH, fraction, ab_comparison.steady_style(view)),), 8)]
+    return [epoch, Phrase((Gauge(_BAR_WIDTH, fraction, steady_style(view)),), 8)]
 
 
 def _short(name: str) -> str:

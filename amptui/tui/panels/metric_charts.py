@@ -93,11 +93,11 @@ class Chart(NamedTuple):
 
 
 def _percent(value: float | None) -> str:
-    return units.percent(None if value is None else value / 100, 1)
-
-
-def _fraction(value: float | None) -> str:
     return units.percent(value, 1)
+
+
+def _of_hundred(percent: float | None) -> str:
+    return _percent(None if percent is None else percent / 100)
 
 
 def _of_unit(unit: str) -> Look:
@@ -138,12 +138,12 @@ _LOOKS: dict[str, tuple[str, Look]] = {
     "validation loss": ("validation loss", _VALIDATION_LOSS),
     "validation accuracy": (
         "validation accuracy",
-        Look(format_value=_fraction, format_y=_fraction, band=False, ceiling=1.0),
+        Look(format_value=_percent, format_y=_percent, band=False, ceiling=1.0),
     ),
     "device memory_used_bytes": ("GPU memory", _MEMORY),
     "device utilization_percent": (
         "GPU utilization",
-        Look(format_value=_percent, format_y=_percent, band=False, ceiling=100.0),
+        Look(format_value=_of_hundred, format_y=_of_hundred, band=False, ceiling=100.0),
     ),
     "device power_watts": ("GPU power", _of_unit("W")),
     "device temperature_c": ("GPU temperature", _of_unit("°C")),

@@ -18,7 +18,6 @@ from amptui.diagnosis.rank_words import (
 from amptui.telemetry.rank_watch import RankSummary, RanksView
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, text_width
-from amptui.tui.panels.ab_comparison import steady_style
 from amptui.tui.panels.phrases import (
     Phrase,
     Word,
@@ -30,6 +29,7 @@ from amptui.tui.panels.phrases import (
     write_folded,
     write_lines,
 )
+from amptui.tui.panels.precision_table import steady_style
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.gauges import (
     draw_percentiles,

@@ -12,7 +12,6 @@ from amptui.diagnosis.tensor_cores import flops_hints, flops_line, mfu_words, ra
 from amptui.records.run import is_emulated
 from amptui.telemetry.view import PrecisionTiming, SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.panels import ab_comparison
 from amptui.tui.panels.phrases import (
     Block,
     Line,
@@ -25,6 +24,7 @@ from amptui.tui.panels.phrases import (
     write_folded,
     write_lines,
 )
+from amptui.tui.panels.precision_table import steady_style
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.gauges import draw_stack, segments
 from amptui.tui.renderables.plot import CurvePlot
@@ -86,7 +86,7 @@ class ThroughputPanel:
 def draw_line(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
     """Samples a second in the style of the current precision, and the time of a step."""
     samples = f"{units.rate(view.samples_per_second, 'samples'):<16}"
-    rate = phrase(samples, ab_comparison.steady_style(view) | BOLD)
+    rate = phrase(samples, steady_style(view) | BOLD)
     write_folded(canvas, "throughput", [rate, _step_time(view), *_emulated(view)])
 
 
