@@ -18,7 +18,6 @@ import torch
 from amptui.cli import main
 from amptui.records.ranks import RankLost, RanksSampled, RanksStarted, StacksTaken
 from amptui.records.run import PhaseChanged, Record, RunFailed, RunFinished, RunResumed, RunStarted
-from amptui.records.steps import StepRecord
 from amptui.runs.rundir import RunDir
 from amptui.runs.trust import resume_command
 from tests.checkout import ROOT, child_environment
@@ -146,35 +145,27 @@ def test_ranks_import_the_model_and_what_lies_beside_it_and_nothing_of_the_curre
 
 
 @pytest.mark.ci
-def test_ranks_train_to_the_end_and_leave_one_whole_journal(warm: WarmSource, run: Path) -> None:
-    with ranks(run, "--epochs", "2", "--accumulate", "3", warm=warm) as process:
+@pytest.mark.parametrize("fsdp", [False, True])
+def test_ranks_train_to_the_end_and_leave_one_whole_journal_and_all_weights(
+    *, fsdp: bool, warm: WarmSource, run: Path
+) -> None:
+    start, own = (TORCHRUN, ("--fsdp",)) if fsdp else (ALONE, ("--accumulate", "3"))
+    count, samples = (12, 16) if fsdp else (4, 48)
+    options = ("--epochs", "2", "--save-weights", str(run.with_name("weights.pt")), *own)
+    with ranks(run, *options, start=start, warm=warm) as process:
         _, said = process.communicate(timeout=90)
     assert process.returncode == 0, said
     (started,) = of(RunStarted, run)
-    assert (started.world_size, started.parallel) == (2, "ddp")
-    assert (started.batch_size, started.global_batch_size) == (8, 48)
-    steps = of(StepRecord, run)
-    assert [(step.step, step.samples) for step in steps] == [(number, 48) for number in range(1, 5)]
+    assert (started.world_size, started.parallel) == (2, "fsdp2" if fsdp else "ddp")
+    assert (started.batch_size, started.global_batch_size) == (8, samples)
+    assert set(started.refuses) == ({"x-ray"} if fsdp else set())
+    assert [(step.step, step.samples) for step in steps_of(run)] == [(n + 1, samples) for n in range(count)]
     (together,) = of(RanksStarted, run)
     assert [rank.rank for rank in together.ranks] == [0, 1]
     assert of(RanksSampled, run)[0].ranks == (0, 1)
     last(RunFinished, run)
     assert RunDir(run).holds_checkpoints
-
-
-@pytest.mark.ci
-def test_a_sharded_model_is_trained_under_torchrun_and_saved_whole(warm: WarmSource, run: Path) -> None:
-    weights = run.with_name("weights.pt")
-    options = ("--fsdp", "--epochs", "2", "--save-weights", str(weights))
-    with ranks(run, *options, start=TORCHRUN, warm=warm) as process:
-        _, said = process.communicate(timeout=90)
-    assert process.returncode == 0, said
-    (started,) = of(RunStarted, run)
-    assert (started.world_size, started.parallel) == (2, "fsdp2")
-    assert set(started.refuses) == {"x-ray"}
-    assert [record.step for record in steps_of(run)] == list(range(1, 13))
-    assert RunDir(run).holds_checkpoints
-    state = torch.load(weights, weights_only=True)
+    state = torch.load(run.with_name("weights.pt"), weights_only=True)
     assert sum(value.numel() for name, value in state.items() if "running" not in name) > started.parameters
 
 

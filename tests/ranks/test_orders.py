@@ -3,7 +3,7 @@
 import random
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch._C._distributed_c10d import HashStore
 
 from amptui.ranks.agreement.board import Board
-from amptui.ranks.agreement.orders import Agreement, Order, PointsDifferError
+from amptui.ranks.agreement.orders import Agreement, Order, Participant, PointsDifferError
 
 _PHASE = 1 << 40
 
@@ -109,10 +109,8 @@ class _Changed:
     def notify_all(self) -> None: ...
 
 
-class Rank:
+class Rank(Participant):
     """A training of so many points, and the thread beside it."""
-
-    counts_alike = True
 
     def __init__(self, ranks: "Ranks", rank: int) -> None:
         self.ranks = ranks
@@ -123,7 +121,7 @@ class Rank:
         self.obeyed: list[tuple[int, int, int, bool | None]] = []
         self.is_paused = self.has_ended = False
         clock = ranks.clock
-        self.agreement = Agreement(ranks.board, rank, ranks.count, cast("Any", self), clock=clock)
+        self.agreement = Agreement(ranks.board, rank, ranks.count, self, clock=clock)
         self.agreement._changed = _Changed(ranks.turns)  # type: ignore[assignment]
 
     def arrived(self) -> int:

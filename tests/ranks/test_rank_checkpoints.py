@@ -8,10 +8,9 @@ import pytest
 from amptui.engine.checkpoint.file import checkpoints, read
 from amptui.records.run import RunFailed, RunResumed
 from tests.engine.working import Worker
-from tests.ranks.rank_at_work import Ended, train_ranks
+from tests.ranks.rank_at_work import Ended, Start
 from tests.ranks.recorded import alone as one_process
 from tests.tiny import losses
-from tests.warm import WarmSource
 
 pytestmark = pytest.mark.ci
 
@@ -21,18 +20,10 @@ NO_BATCH_NORM = {"batch_norm": "no"}
 """Its statistics are of each rank's own batch: another training with another number of ranks."""
 
 
-def ranks(
-    warm: WarmSource,
-    folder: Path,
-    model: str = "Drawing",
-    *,
-    count: int = 2,
-    settings: dict[str, str] | None = None,
-    **options: Any,
-) -> list[Ended]:
-    """So many ranks that train in ``folder`` with these options, and end well."""
-    folder.mkdir(exist_ok=True)
-    return train_ranks("plain", count, folder, warm=warm, model=model, options=options, **(settings or {}))
+def ranks(start: Start, folder: Path, model: str = "Drawing", **options: Any) -> list[Ended]:
+    """Ranks that train in ``folder`` with these options, two unless ``count`` says otherwise."""
+    count, settings = options.pop("count", 2), options.pop("settings", {})
+    return start(count=count, folder=folder, model=model, options=options, **settings)
 
 
 @pytest.mark.parametrize(
@@ -46,38 +37,38 @@ def ranks(
     ],
 )
 def test_resumed_ranks_repeat_the_rest_bit_for_bit(
-    warm: WarmSource, tmp_path: Path, precision: str, fsdp: bool
+    start: Start, tmp_path: Path, precision: str, fsdp: bool
 ) -> None:
     """From the checkpoint at the end of a stopped run, and from one written while the run went on."""
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    expected = ranks(warm, whole, precision=precision, checkpoint_every=5, fsdp=fsdp)
+    expected = ranks(start, whole, precision=precision, checkpoint_every=5, fsdp=fsdp)
     assert expected[0].results["checkpoints"][0] == 5
     assert expected[0].steps == expected[1].steps
 
     # One at the end of the epoch too, if the ranks agree on it before their last step.
-    assert ranks(warm, stopped, precision=precision, steps=7, fsdp=fsdp)[0].results["checkpoints"] in (
+    assert ranks(start, stopped, precision=precision, steps=7, fsdp=fsdp)[0].results["checkpoints"] in (
         [7],
         [6, 7],
     )
-    rest = ranks(warm, stopped, precision=precision, resume=True, fsdp=fsdp)
+    rest = ranks(start, stopped, precision=precision, resume=True, fsdp=fsdp)
     assert [rank.steps for rank in rest] == [expected[0].steps[7:]] * 2
     assert rest[0].results["losses"] == expected[0].results["losses"][7:]
     assert rest[0].results["validations"] == expected[0].results["validations"][1:]
 
     for path in checkpoints(whole / "checkpoints")[:-1]:
         path.unlink()
-    rest = ranks(warm, whole, precision=precision, resume=True, fsdp=fsdp)
+    rest = ranks(start, whole, precision=precision, resume=True, fsdp=fsdp)
     assert [rank.steps for rank in rest] == [expected[0].steps[5:]] * 2
 
 
 def test_ranks_that_accumulate_from_a_loader_repeat_the_rest_bit_for_bit(
-    warm: WarmSource, tmp_path: Path
+    start: Start, tmp_path: Path
 ) -> None:
     """It has a worker; the interruption is in the middle of an epoch of three steps."""
     options: dict[str, Any] = {"accumulate": 2, "settings": {"loader": "yes", "dropout": "0.2"}}
-    expected = ranks(warm, tmp_path / "whole", "Recorded", **options)
-    ranks(warm, tmp_path / "stopped", "Recorded", steps=4, **options)
-    rest = ranks(warm, tmp_path / "stopped", "Recorded", resume=True, **options)
+    expected = ranks(start, tmp_path / "whole", "Recorded", **options)
+    ranks(start, tmp_path / "stopped", "Recorded", steps=4, **options)
+    rest = ranks(start, tmp_path / "stopped", "Recorded", resume=True, **options)
     assert len(expected[0].steps) == 6
     assert [rank.steps for rank in rest] == [expected[0].steps[4:]] * 2
     assert rest[0].results["losses"] == expected[0].results["losses"][4:]
@@ -85,11 +76,13 @@ def test_ranks_that_accumulate_from_a_loader_repeat_the_rest_bit_for_bit(
 
 @pytest.mark.parametrize("fsdp", [False, True])
 def test_another_number_of_ranks_goes_on_with_the_same_global_batch(
-    warm: WarmSource, tmp_path: Path, fsdp: bool
+    start: Start, tmp_path: Path, fsdp: bool
 ) -> None:
     """Two ranks, then four, then one process: the losses of one process with the global batch."""
-    ranks(warm, tmp_path, "Recorded", settings=NO_BATCH_NORM, steps=4, fsdp=fsdp)
-    four = ranks(warm, tmp_path, "Recorded", count=4, settings=NO_BATCH_NORM, steps=8, resume=True, fsdp=fsdp)
+    ranks(start, tmp_path, "Recorded", settings=NO_BATCH_NORM, steps=4, fsdp=fsdp)
+    four = ranks(
+        start, tmp_path, "Recorded", count=4, settings=NO_BATCH_NORM, steps=8, resume=True, fsdp=fsdp
+    )
     assert any(
         note.startswith("resumed with 4 instead of 2 ranks: 4 samples") for note in four[0].results["notes"]
     )
@@ -110,26 +103,26 @@ def test_another_number_of_ranks_goes_on_with_the_same_global_batch(
 
 @pytest.mark.parametrize("fsdp", [False, True])
 def test_a_checkpoint_of_one_process_is_resumed_with_two_ranks(
-    warm: WarmSource, tmp_path: Path, fsdp: bool
+    start: Start, tmp_path: Path, fsdp: bool
 ) -> None:
     settings = {"epochs": "2", **NO_BATCH_NORM}
     folder = tmp_path / "checkpoints"
     Worker(RECORDED, checkpoint_dir=folder, steps=5, batch_size=16, settings=settings).end()
-    two = ranks(warm, tmp_path, "Recorded", settings=settings, resume=True, fsdp=fsdp)
+    two = ranks(start, tmp_path, "Recorded", settings=settings, resume=True, fsdp=fsdp)
     expected = losses(one_process(batch_norm=False))
     assert two[0].results["losses"] == pytest.approx(expected[5:], rel=1e-5)
 
 
 def test_each_rank_has_random_states_of_its_own_in_the_file_and_another_number_must_divide_the_batch(
-    warm: WarmSource, tmp_path: Path
+    start: Start, tmp_path: Path
 ) -> None:
-    ranks(warm, tmp_path, "Recorded", steps=2)
+    ranks(start, tmp_path, "Recorded", steps=2)
     checkpoint = read(checkpoints(tmp_path / "checkpoints")[0])
     assert checkpoint.world_size == 2
     assert [rank["batches"] for rank in checkpoint.ranks] == [2]
     states = [checkpoint.draws, *[rank["draws"] for rank in checkpoint.ranks]]
     assert len({bytes(state["process"]["cpu"].tolist()) for state in states}) == 2
-    ended = train_ranks("plain", 3, tmp_path, warm=warm, options={"resume": True}, status=None)
+    ended = start(count=3, options={"resume": True}, status=None)
     assert ended[0].status == 2
     assert ended[0].results["error"].endswith("; use --nproc 2")
     assert RunFailed.__name__ in ended[0].results["records"]
@@ -141,16 +134,16 @@ SHARDED: dict[str, Any] = {"fsdp": True, "checkpoint_every": 3}
 
 
 def test_after_a_kill_in_the_middle_of_writing_the_checkpoint_before_is_used(
-    warm: WarmSource, tmp_path: Path
+    start: Start, tmp_path: Path
 ) -> None:
-    killed = train_ranks("killed while writing", 2, tmp_path, warm=warm, **SHARDED, status=None)
+    killed = start("killed while writing", **SHARDED, status=None)
     assert [rank.status for rank in killed] == [1, -9]
     assert killed[0].results["error"].startswith("rank 1 ")
     folder = tmp_path / "checkpoints"
     (path,) = checkpoints(folder)
     first = read(path)
 
-    rest = ranks(warm, tmp_path, "Recorded", resume=True, **SHARDED)
+    rest = ranks(start, tmp_path, "Recorded", resume=True, **SHARDED)
     repeated = killed[0].steps[first.step :]
     assert rest[0].steps[: len(repeated)] == repeated
     files = [read(path) for path in checkpoints(folder)]
@@ -159,8 +152,8 @@ def test_after_a_kill_in_the_middle_of_writing_the_checkpoint_before_is_used(
     }
 
 
-def test_a_full_disk_of_one_rank_stops_no_step_and_leaves_no_half(warm: WarmSource, tmp_path: Path) -> None:
-    ended = train_ranks("full disk", 2, tmp_path, warm=warm, **SHARDED)
+def test_a_full_disk_of_one_rank_stops_no_step_and_leaves_no_half(start: Start, tmp_path: Path) -> None:
+    ended = start("full disk", **SHARDED)
     assert len(ended[0].steps) == 12
     assert ended[0].results["checkpoints"] == []
     assert "rank 1: File too large" in ended[0].results["troubles"][0]
