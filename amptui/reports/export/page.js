@@ -10,7 +10,8 @@ const svg = (name, attributes, ...children) => {
   element.append(...children);
   return element;
 };
-const strip = (kind, height, ...children) => svg("svg", { class: kind, height, "aria-hidden": true }, ...children);
+const strip = (kind, height, ...children) =>
+  svg("svg", { class: kind, height, "aria-hidden": true }, ...children);
 const stretched = (height, ...children) =>
   svg("svg", { viewBox: `0 0 ${WIDTH} ${height}`, preserveAspectRatio: "none", height }, ...children);
 const percent = (share) => `${(100 * share).toFixed(2)}%`;
@@ -31,6 +32,39 @@ const runs = (columns, name, joins) => {
   return parts;
 };
 
+// What a curve is drawn of, and where on the axis it leaves the chart or is no number.
+const shapesOf = (curve, joins, { id, parts, shareOf, rise, y }) => {
+  const { colour, first, width, mean, low = mean, high = mean, nonfinite } = curve;
+  const columns = mean.map((value, index) => {
+    const share = shareOf(first + (index + 0.5) * width);
+    const part = colour || parts.findLast(({ begin }) => begin <= share);
+    return { index, share, part, mean: value, low: low[index], high: high[index] };
+  });
+  const paint = colour ? "var(--c)" : `url(#${id})`;
+  const place = (name) => (column) => `${(WIDTH * column.share).toFixed(1)} ${y(column[name]).toFixed(1)}`;
+  const bands = (low === mean ? [] : runs(columns, "low", joins)).map((run) => {
+    const outline = [...run.map(place("high")), ...run.map(place("low")).reverse()];
+    return svg("path", { d: `M${outline.join("L")}Z`, fill: paint, class: `band ${colour}` });
+  });
+  const line = (run, name, more) => {
+    const d = `M${run.map(place(name)).join("L")}h.1`; // so that a single point is seen, too
+    return svg("path", { d, fill: "none", stroke: paint, class: `line ${colour}`, ...more });
+  };
+  const lines = runs(columns, "mean", joins).map((run) => line(run, "mean"));
+  // Dashed, the edges of runs that go on where others of their group have ended.
+  for (const run of runs(columns.filter((column) => column.mean === null), "low", joins)) {
+    lines.push(...["low", "high"].map((edge) => line(run, edge, { "stroke-dasharray": "4 4" })));
+  }
+  const shares = (isMarked) => columns.filter(isMarked).map(({ share }) => share);
+  return {
+    bands,
+    lines,
+    above: shares((column) => column.high !== null && rise(column.high) > 1 + TOLERANCE),
+    below: shares((column) => column.low !== null && rise(column.low) < -TOLERANCE),
+    bad: shares(({ index }) => nonfinite.includes(index)),
+  };
+};
+
 const draw = (figure, axis, id) => {
   const chart = JSON.parse(figure.dataset.chart);
   const { height, joins } = chart;
@@ -45,52 +79,29 @@ const draw = (figure, axis, id) => {
   const stops = parts.flatMap(({ begin, end, colour }) =>
     [begin, end].map((offset) => svg("stop", { offset, class: colour })));
   const gradient = svg("linearGradient", { id, gradientUnits: "userSpaceOnUse", x2: WIDTH }, ...stops);
-
-  const bands = [], lines = [], arrows = [];
+  const shapes = chart.curves.map((curve) => shapesOf(curve, joins, { id, parts, shareOf, rise, y }));
+  const all = (name) => shapes.flatMap((shape) => shape[name]);
   const marks = (sign, kind, shares, top) => distinct(shares).map((share) => text(sign, share, top, kind));
-  const crosses = marks("×", "skip", chart.skips.map(shareOf), 10);
-  for (const { colour, first, width, mean, low = mean, high = mean, nonfinite } of chart.curves) {
-    const columns = mean.map((value, index) => {
-      const share = shareOf(first + (index + 0.5) * width);
-      const part = colour || parts.findLast(({ begin }) => begin <= share);
-      return { index, share, part, mean: value, low: low[index], high: high[index] };
-    });
-    const paint = colour ? "var(--c)" : `url(#${id})`;
-    const line = { fill: "none", stroke: paint, class: `line ${colour}` };
-    const place = (name) => (column) => `${(WIDTH * column.share).toFixed(1)} ${y(column[name]).toFixed(1)}`;
-    for (const run of low === mean ? [] : runs(columns, "low", joins)) {
-      const outline = [...run.map(place("high")), ...run.map(place("low")).reverse()];
-      bands.push(svg("path", { d: `M${outline.join("L")}Z`, fill: paint, class: `band ${colour}` }));
-    }
-    for (const run of runs(columns, "mean", joins)) { // h.1: a single point is seen, too
-      lines.push(svg("path", { d: `M${run.map(place("mean")).join("L")}h.1`, ...line }));
-    }
-    // Dashed, the edges of runs that go on where others of their group have ended.
-    const ended = columns.filter((column) => column.mean === null);
-    for (const run of runs(ended, "low", joins)) {
-      const edges = ["low", "high"].map((edge) => `M${run.map(place(edge)).join("L")}`);
-      lines.push(svg("path", { d: edges.join(""), "stroke-dasharray": "4 4", ...line }));
-    }
-    const shares = (isMarked) => columns.filter(isMarked).map(({ share }) => share);
-    const above = shares(({ high }) => high !== null && rise(high) > 1 + TOLERANCE);
-    const below = shares(({ low }) => low !== null && rise(low) < -TOLERANCE);
-    arrows.push(...marks("↑", "beyond", above, 12), ...marks("↓", "beyond", below, "100%"));
-    crosses.push(...marks("×", "nonfinite", shares(({ index }) => nonfinite.includes(index)), 10));
-  }
+  const arrows = [...marks("↑", "beyond", all("above"), 12), ...marks("↓", "beyond", all("below"), "100%")];
+  const crosses = [
+    ...marks("×", "skip", chart.skips.map(shareOf), 10),
+    ...marks("×", "nonfinite", all("bad"), 10),
+  ];
   const dots = chart.points
     .filter(([, value]) => Math.abs(rise(value) - 0.5) <= 0.5 + TOLERANCE)
     .map(([step, value, words]) => {
       const place = { cx: percent(shareOf(step + 0.5)), cy: y(value), r: 3, class: "dot" };
       return svg("circle", place, svg("title", {}, words));
     });
-  const grid = chart.ticks.map(([value]) => svg("line", { x2: "100%", y1: y(value), y2: y(value), class: "grid" }));
+  const heights = chart.ticks.map(([value, words]) => [y(value), words]);
+  const grid = heights.map(([height]) => svg("line", { x2: "100%", y1: height, y2: height, class: "grid" }));
   const cursor = svg("line", { y2: "100%", class: "cursor", visibility: "hidden" });
-  const drawing = stretched(height, gradient, ...bands, ...lines);
+  const drawing = stretched(height, gradient, ...all("bands"), ...all("lines"));
   const about = { class: "area", height, role: "img", "aria-label": chart.title };
   const area = svg("svg", about, ...grid, drawing, ...dots, ...arrows, cursor);
 
   const plot = figure.querySelector(".plot");
-  plot.append(strip("values", height, ...chart.ticks.map(([value, words]) => text(words, 1, y(value) + 4))), area);
+  plot.append(strip("values", height, ...heights.map(([height, words]) => text(words, 1, height + 4))), area);
   if (crosses.length) plot.append(strip("marks", 12, ...crosses));
   if (axis.switches.length) {
     const wide = parts.filter(({ begin, end }) => end - begin >= 0.035); // room for a letter, even on a phone
@@ -99,7 +110,8 @@ const draw = (figure, axis, id) => {
     plot.append(strip("ribbon", 16, colours, ...letters));
   }
   const anchors = { 0: "first", 1: "last" };
-  plot.append(strip("steps", 18, ...axis.labels.map(([share, words]) => text(words, share, 13, anchors[share]))));
+  const labels = axis.labels.map(([share, words]) => text(words, share, 13, anchors[share]));
+  plot.append(strip("steps", 18, ...labels));
   if (arrows.length) figure.querySelector(".outside").textContent = " Arrows: values beyond the axis.";
   const readout = figure.querySelector("output");
   return { ...chart, area, cursor, readout, newest: readout?.textContent };

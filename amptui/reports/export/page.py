@@ -115,7 +115,7 @@ def _tiles(
             than += f" ({ends})"
         yield low, units.ratio(speedup), than
     if (saving := tally.memory_saving) is not None:
-        yield low, units.percent(abs(saving)), f"{speed.less_or_more(saving)} peak memory"
+        yield low, units.percent(abs(saving)), f"{'less' if saving > 0 else 'more'} peak memory"
     yield "steps", units.count(view.step), f"{units.count(view.scaler.skipped)} skipped in fp16"
     yield "errors", units.count(view.errors), units.counted(view.warnings, "warning")
 

@@ -31,27 +31,14 @@ def test_only_what_was_measured_has_a_chart() -> None:
     assert charts_of(make_started()) == {}
 
 
-RISING = [1 + n % 7 / 10 for n in range(100)]
-
-
-@pytest.mark.parametrize(
-    ("values", "low", "high", "logarithmic"),
-    [
-        (RISING, 1.0, 1.6, False),
-        ([400.0 if n == 30 else value for n, value in enumerate(RISING)], 0.5, 2.0, True),
-        ([-400.0 if n == 30 else value for n, value in enumerate(RISING)], 1.0, 1.6, False),
-        ([10.0 ** -(n / 20) for n in range(100)], 1e-5, 1.0, True),
-        ([2.0], 1.94, 2.06, False),
-    ],
-    ids=["usual", "one far above", "one far below", "many magnitudes", "one value"],
-)
-def test_the_vertical_axis_is_of_the_usual_values(
-    values: list[float | None], low: float, high: float, logarithmic: bool
+@pytest.mark.parametrize(("far", "low", "high"), [(-400.0, 1.0, 1.6), (400.0, 0.5, 2.0)])
+def test_the_vertical_axis_is_of_the_usual_values_and_no_other_is_lost(
+    far: float, low: float, high: float
 ) -> None:
+    values = [far if n == 30 else 1 + n % 7 / 10 for n in range(100)]
     chart = loss_chart(values)
-    assert (chart["low"], chart["high"], chart["logarithmic"]) == (low, high, logarithmic)
-    assert all(low <= value <= high for value, _ in chart["ticks"])
-    assert chart["curves"][0]["mean"] == pytest.approx(values, rel=1e-5), "those outside are not lost"
+    assert (chart["low"], chart["high"], chart["logarithmic"]) == (low, high, far > 0)
+    assert chart["curves"][0]["mean"] == values
 
 
 def test_steps_have_precisions_skips_and_validations() -> None:

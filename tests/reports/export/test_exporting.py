@@ -95,16 +95,3 @@ def test_without_tensorboard_there_is_a_hint_and_no_file(
     with pytest.raises(AmptuiError):
         export(small, tensorboard=tmp_path / "tb")
     assert names(tmp_path) == ["small"]
-
-
-@pytest.mark.ci
-def test_an_export_loads_neither_torch_nor_textual(small: Path, tmp_path: Path) -> None:
-    program = (
-        "import sys; from pathlib import Path; from amptui.reports.export import export\n"
-        "out = Path(sys.argv[2]); export(Path(sys.argv[1]), csv=out / 'a.csv', html=out / 'a.html')\n"
-        "print([name for name in ('torch', 'textual', 'rich', 'psutil', 'pynvml') if name in sys.modules])"
-    )
-    completed = subprocess.run(
-        [sys.executable, "-c", program, small, tmp_path], capture_output=True, text=True, check=True
-    )
-    assert completed.stdout == "[]\n"

@@ -152,17 +152,14 @@ def test_a_chart_has_lines_in_the_colours_of_the_precisions_and_marks(tmp_path: 
     assert [letter for _, _, letter, _ in ribbon] == ["F", "A", "?"]
 
 
-def test_columns_of_several_steps_have_a_band(tmp_path: Path) -> None:
-    taken = [step(n, loss=1 + n % 7 / 10) for n in range(1, 2501)]
-    lines, bands, *_ = show(exported(tmp_path, *taken), DRAWN).result
-    assert [kind for kind, *_ in lines + bands] == ["line", "band"]
-    assert bands[0][1] == 2 * lines[0][1]
-
-
-def test_a_line_has_a_gap_where_another_precision_has_no_value(tmp_path: Path) -> None:
-    taken = [*steps(1, 10), *steps(11, 20, precision="fp16", loss=None), *steps(21, 30)]
-    lines, *_ = show(exported(tmp_path, *taken), DRAWN).result
-    assert [each[:2] for each in lines] == [["line", 10], ["line", 10]]
+def test_a_band_is_around_columns_of_several_steps_with_a_gap_where_another_precision_has_no_value(
+    tmp_path: Path,
+) -> None:
+    unknown = steps(1001, 1500, precision="fp16", loss=None)
+    taken = [step(n, loss=1 + n % 7 / 10) for n in range(1, 2501) if not 1000 < n <= 1500]
+    lines, bands, *_ = show(exported(tmp_path, *taken[:1000], *unknown, *taken[1000:]), DRAWN).result
+    assert [kind for kind, *_ in lines + bands] == ["line", "line", "band", "band"]
+    assert [points for _, points, *_ in bands] == [2 * points for _, points, *_ in lines]
 
 
 POINTED = """(() => {
