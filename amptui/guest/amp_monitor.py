@@ -17,7 +17,7 @@ from amptui.engine.probes.gradients import is_sharded
 from amptui.guest.loop.script import NamedOptimizer, Pairs, WatchedScript, models_of, named_optimizers
 from amptui.guest.loop.switched_amp import SwitchedAmp
 from amptui.guest.loop.switched_optimizer import ComputeLoss, SwitchedOptimizer
-from amptui.guest.monitor import Monitor, checked_data_parallel, checked_start_step, close_monitors_of
+from amptui.guest.monitor import Monitor, checked_integer, close_monitors_of
 from amptui.recipe.request import FP8_RECIPES, Fp8Recipe
 from amptui.records.run import AMP_PRECISIONS, PRECISIONS, precision_option
 
@@ -64,7 +64,9 @@ def watch(  # noqa: PLR0913 - options by name, as in torch
     one line to standard error and the script continues in the current precision.
     """
     first, *others = pairs = named_optimizers(model, optimizer)
-    start_step, data_parallel = checked_start_step(start_step), checked_data_parallel(data_parallel)
+    start_step = checked_integer("start_step", start_step, least=0)
+    if data_parallel is not None:
+        data_parallel = checked_integer("data_parallel", data_parallel, least=1)
     device = next((parameter.device for parameter in first.model.parameters()), torch.device("cpu"))
     check_fp8_recipe(fp8_recipe)
     unsupported = {**_what_cannot_scale(pairs), **unsupported_precisions(device)}

@@ -69,7 +69,9 @@ def observe(
     first, *others = named_optimizers(model, optimizer)
     if scaler is not None and not isinstance(scaler, GradScaler):
         raise TypeError(f"scaler must be a torch.amp.GradScaler, not {type(scaler).__name__}")
-    start_step, data_parallel = checked_start_step(start_step), checked_data_parallel(data_parallel)
+    start_step = checked_integer("start_step", start_step, least=0)
+    if data_parallel is not None:
+        data_parallel = checked_integer("data_parallel", data_parallel, least=1)
     script = ObservedScript(
         first=first,
         others=tuple(others),
@@ -80,26 +82,13 @@ def observe(
     return Monitor(script, start_step=start_step)
 
 
-def checked_start_step(start_step: object) -> int:
-    """The number of steps made before. Raises TypeError if it is no integer, ValueError if it is negative."""
-    if (steps := _integer("start_step", start_step)) < 0:
-        raise ValueError(f"start_step must not be negative, but is {steps}")
-    return steps
-
-
-def checked_data_parallel(ranks: object) -> int | None:
-    """How many ranks take samples of their own. Raises as :func:`checked_start_step`, below 1."""
-    if ranks is None:
-        return None
-    if (number := _integer("data_parallel", ranks)) < 1:
-        raise ValueError(f"data_parallel must be at least 1, but is {number}")
-    return number
-
-
-def _integer(name: str, value: object) -> int:
+def checked_integer(name: str, value: object, *, least: int) -> int:
+    """``value`` as an integer. Raises TypeError if it is none, and ValueError if it is below ``least``."""
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
         raise TypeError(f"{name} must be an integer, not {type(value).__name__}")
-    return operator.index(value)
+    if (number := operator.index(value)) < least:
+        raise ValueError(f"{name} must be at least {least}, but is {number}")
+    return number
 
 
 class Monitor:

@@ -160,7 +160,11 @@ class DroppedBatches:
 
     def take(self, dropped_passes: DroppedPasses, step: int) -> None:
         """Gradients were cleared after ``step``: tell it if they would usually have made a step."""
-        if not self._is_bad_batch(dropped_passes, step):
+        if step > self._last_step + 1:
+            self._streak_step = step
+        self._last_step = step
+        is_rule = self._streak_step == 0 or step - self._streak_step >= _STEPS_OF_A_RULE
+        if is_rule or dropped_passes.is_others:
             return
         passes = dropped_passes.passes
         loss = None if passes.absence else passes.loss
@@ -172,11 +176,3 @@ class DroppedBatches:
         if loss is None or not math.isfinite(loss):
             now, name = time.time(), self._optimizer
             self._emit(GradientsDropped(time=now, step=step, loss=loss, passes=count, optimizer=name))
-
-    def _is_bad_batch(self, dropped_passes: DroppedPasses, step: int) -> bool:
-        """Whether nobody used them, and gradients are not dropped before every step."""
-        if step > self._last_step + 1:
-            self._streak_step = step
-        self._last_step = step
-        is_rule = self._streak_step == 0 or step - self._streak_step >= _STEPS_OF_A_RULE
-        return not (dropped_passes.is_others or is_rule)

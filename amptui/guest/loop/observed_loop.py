@@ -6,7 +6,7 @@ did before (a new phase, the next fold) continues in its place.
 
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
@@ -21,7 +21,7 @@ from amptui.guest.loop.idle_optimizers import IdleOptimizers, shares_groups
 from amptui.guest.loop.loop_hooks import HOOKS
 from amptui.guest.loop.observed_optimizer import ObservedOptimizer
 from amptui.guest.loop.parameter_owner import LooseParameters, owner_of
-from amptui.guest.loop.pass_account import PassAccount
+from amptui.guest.loop.pass_account import DroppedPasses, PassAccount
 from amptui.records.own_loop import OptimizerFollowed
 from amptui.records.run import Note, Record
 
@@ -160,7 +160,7 @@ class ObservedLoop:
         gone = (watcher for watcher in watchers if watcher.is_dropped and self._heir(watcher.account) == ids)
         before = (next(same, None) or next(gone, None)) if ids else None
         if before is not None:
-            self._replace(before, optimizer)
+            self._replace(before, optimizer, account.dropped_passes)
             return before
         return self._open_another(optimizer)
 
@@ -178,7 +178,7 @@ class ObservedLoop:
         optimizers of such shapes too, but they are built later: without the shapes, one would take the place
         of the outer loop's.
         """
-        accounts = self._idle.new_accounts
+        accounts = [account for account in self._idle.accounts.values() if account.is_new]
         for account in accounts:
             account.refresh()
         gone_ids = account_of_gone.ids
@@ -186,10 +186,12 @@ class ObservedLoop:
         alike = (account.ids for account in accounts if account.shapes == account_of_gone.shapes)
         return next(same, None) or next(alike, None)
 
-    def _replace(self, watcher: ObservedOptimizer, optimizer: Optimizer) -> None:
+    def _replace(
+        self, watcher: ObservedOptimizer, optimizer: Optimizer, dropped_passes: Iterable[DroppedPasses]
+    ) -> None:
         kind, before = watcher.kind, watcher.account
         was_gone = before.optimizer is None
-        dropped_passes = [*before.abandoned(), *self._idle.dropped_of(optimizer)]
+        dropped_passes = [*before.abandoned(), *dropped_passes]
         self._calls.pop(watcher, None)
         watcher.follow(optimizer, owner_of(optimizer))
         self.add(watcher, optimizer)
@@ -329,14 +331,14 @@ class ObservedLoop:
             dropped_passes = watcher.account.before(backward)
             if dropped_passes is not None:
                 watcher.take_dropped(dropped_passes)
-        if self._idle.by_id:
+        if self._idle.accounts:
             self._idle.before(backward)
 
     def after_backward(self, backward: BackwardPass) -> None:
         for watcher in self.optimizers:
             if watcher.account.after():
                 watcher.after_pass(backward)
-        if self._idle.by_id:
+        if self._idle.accounts:
             self._idle.after()
 
     def before_step(self, optimizer: Optimizer, has_closure: bool, frame: FrameType) -> None:
@@ -366,7 +368,7 @@ class ObservedLoop:
         del self._calls[watcher]
         passes = watcher.account.passes
         watcher.after_step()
-        if len(self.optimizers) > 1 or self._idle.by_id:  # otherwise the usual case
+        if len(self.optimizers) > 1 or self._idle.accounts:  # otherwise the usual case
             self._tell_others(watcher, passes.numbers)
         if watcher is not self.first:
             self.first.other_stepped()
@@ -378,7 +380,7 @@ class ObservedLoop:
                 account.use_elsewhere(numbers)
 
     def _accounts(self) -> tuple[PassAccount, ...]:
-        return (*(watcher.account for watcher in self.optimizers), *self._idle.accounts)
+        return (*(watcher.account for watcher in self.optimizers), *self._idle.accounts.values())
 
     def before_clip(self) -> None:
         for account in self._accounts():

@@ -6,6 +6,7 @@ loop clears before the step (an adversarial example, the first pass of SAM, a ba
 """
 
 import weakref
+from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -22,6 +23,8 @@ _WATCHED_PARAMETERS = 3
 
 _ALL_UP_TO = 6
 """So many parameters are all looked at, always."""
+
+_MAX_DROPPED = 8
 
 _HITS_TO_TRUST = 64
 """After so many passes in a row that changed one of the watched gradients only those are looked at."""
@@ -95,9 +98,15 @@ class DroppedPasses(NamedTuple):
 class PassAccount:
     """The backward passes for one optimizer's next step. Holds nothing of the optimizer once that is gone."""
 
-    def __init__(self, optimizer: Optimizer) -> None:
+    def __init__(self, optimizer: Optimizer, *, is_new: bool = True) -> None:
         self._optimizer = weakref.ref(optimizer, self._forget)
         self._forget()
+        self.is_new = is_new
+        """Whether the optimizer was built while the loop was watched."""
+        self.misses = 0
+        """Before its first step, backward passes in a row that gave it no gradients."""
+        self.dropped_passes: deque[DroppedPasses] = deque(maxlen=_MAX_DROPPED)
+        """Before its first step, the newest whose gradients were cleared."""
         self.is_sharded = False
         """Whether this process holds only a part of each parameter, and gradients may come later."""
         self.is_alone = True
