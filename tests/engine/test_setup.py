@@ -1,6 +1,7 @@
 """What stands before the first step: device, seeds, schedule, model and the run's first record."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 from torch.utils.data import TensorDataset
 
 from amptui import Data, DataRequest
@@ -16,7 +18,7 @@ from amptui.base.errors import DeviceError, ExperimentError, UsageError
 from amptui.engine import description, setup
 from amptui.recipe.request import TrainRequest
 from amptui.records import codec
-from tests.tiny import NO_TF32, Tiny, prepare
+from tests.tiny import NO_TF32, Log, Tiny, prepare, train
 
 CPU = torch.device("cpu")
 
@@ -89,32 +91,66 @@ def test_gpus_are_counted_from_zero() -> None:
 DATA: dict[str, Any] = {"name": "noise", "real": True, "train": TensorDataset(torch.zeros(4))}
 
 
+def outputs_as(value: Callable[[Any], object]) -> Callable[..., object]:
+    """A ``loss`` or ``metrics`` that makes something of the model's outputs."""
+    return lambda _self, model, batch: value(model(batch[0]))
+
+
 @pytest.mark.parametrize(
-    ("method", "value", "said"),
+    ("method", "returned", "said"),
     [
-        ("build_model", None, r"build_model\(\) returned None; return a torch.nn.Module"),
-        ("build_model", [1], r"build_model\(\) returned a list; return a torch.nn.Module"),
-        ("build_optimizer", 3, r"build_optimizer\(\) returned a int; return a torch.optim.Optimizer"),
+        ("build_model", None, r"Bad.build_model\(\) returned None; return a torch.nn.Module"),
+        ("build_model", [1], r"Bad.build_model\(\) returned a list; return a torch.nn.Module"),
+        ("build_optimizer", 3, r"Bad.build_optimizer\(\) returned a int; return a torch.optim.Optimizer"),
+        (
+            "build_optimizer",
+            lambda _, model: torch.optim.LBFGS(model.parameters()),
+            r"Bad.build_optimizer\(\) returned LBFGS, whose step\(\) needs a closure",
+        ),
         ("load_data", "MNIST", r"load_data\(\) returned .*; return an amptui.Data"),
         ("load_data", SimpleNamespace(train=[]), r"load_data\(\) returned .*; return an amptui.Data"),
         ("load_data", Data(**{**DATA, "name": None}), "returned Data with name="),
         ("load_data", Data(**{**DATA, "real": [1, 2]}), "returned Data with real="),
+        ("build_scheduler", lambda _, o, _steps: ReduceLROnPlateau(o), "needs a metric after each epoch"),
+        ("build_scheduler", (1, 3), "returned a tuple; return a scheduler"),
+        (
+            "build_scheduler",
+            lambda _, o, _steps: OneCycleLR(o, 0.1, total_steps=5),
+            r"Tried to step 6 times.*OneCycleLR.*build_scheduler\(\).*; ",
+        ),
+        ("loss", outputs_as(lambda out: out), r"Bad.loss\(\) returned a tensor of shape 8x4; reduce it"),
+        ("loss", 1.5, r"Bad.loss\(\) returned a float; return a scalar tensor"),
+        ("loss", None, r"Bad.loss\(\) returned None; return a scalar tensor"),
+        ("loss", torch.ones(()), r"Bad.loss\(\) returned a tensor that does not require a gradient"),
+        (
+            "loss",
+            outputs_as(lambda out: {"loss": out.sum(), "a": out}),
+            r"'a' from Bad.loss\(\) has shape 8x4; reduce it",
+        ),
+        ("loss", {"loss": 0, "a": 1.0}, r"'a' from Bad.loss\(\) is a float; make it a scalar"),
+        ("loss", {"a": 1}, r"Bad.loss\(\) returned a dict without 'loss'; name the total"),
+        (
+            "metrics",
+            outputs_as(lambda out: {"accuracy": out}),
+            r"'accuracy' from Bad.metrics\(\) has shape 8x4",
+        ),
+        ("metrics", torch.ones(()), r"Bad.metrics\(\) returned a Tensor; return a dict of scalar"),
     ],
 )
-def test_what_a_method_should_not_return_is_told_and_the_method_was_announced(
-    method: str, value: object, said: str
-) -> None:
-    places: list[str] = []
-    request = TrainRequest(model="tiny", device="cpu")
-    with pytest.raises(ExperimentError, match=said):
-        setup.assemble(
-            request,
-            type("Bad", (Tiny,), {method: lambda *_: value})(),
-            setup.choose(request),
-            data_request=DataRequest(data_dir=Path("unused")),
-            announce=lambda _phase, _detail, doing: places.append(doing),
-        )
-    assert places[-1] == f"in {method}() of Bad"
+def test_what_a_method_should_not_return_is_told_in_one_line(method: str, returned: Any, said: str) -> None:
+    own = returned if callable(returned) else lambda *_: returned
+    with pytest.raises(ExperimentError, match=said) as refused:
+        train(prepare(type("Bad", (Tiny,), {method: own})(epochs=1)), Log())
+    assert "\n" not in str(refused.value)
+
+
+def test_each_method_is_announced_before_it_is_called() -> None:
+    places, asked = list[str](), request(device="cpu")
+    options: dict[str, Any] = {"data_request": DataRequest(data_dir=Path("unused"))}
+    options["announce"] = lambda _phase, _detail, doing: places.append(doing)
+    setup.assemble(asked, Tiny(), setup.choose(asked), **options)
+    methods = ("load_data", "build_model", "build_optimizer", "build_scheduler")
+    assert places == [f"in {method}() of Tiny" for method in methods]
 
 
 @pytest.mark.parametrize("options", [{"precision": "tf32"}, {"amp_precision": "tf32"}])
