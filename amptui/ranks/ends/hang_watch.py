@@ -41,15 +41,12 @@ _STACKS_SECONDS = 4.0
 _TELLING_SECONDS = 10.0
 """How long the others wait for it to have told."""
 
-_POLL_SECONDS = 0.1
+_POLL_SECONDS, _CLOSING_SECONDS = 0.1, 2.0
 
 _LOOKS_PER_SECOND = 32
 """At everybody's progress by all ranks together: at 512 ranks each look reads 512 values."""
 
 _HANG, _TOLD = "hang", "hang/told"
-
-_GONE = "gone"
-"""Below it: which ranks' processes a rank of the same machine has found to be gone."""
 
 
 def teller_without(ranks: Collection[int], places: Sequence[Place]) -> int:
@@ -85,36 +82,29 @@ class PeerEnds:
     def first(self) -> PeerEndedError | None:
         """The rank that told of an error, or whose process is gone without a word; None if none has."""
         store = self._launcher.store
-        with suppress(RuntimeError):
-            own_rank = self._world.rank
-            first: Any = json.loads(store.get(FIRST_END)) if store.check([FIRST_END]) else (own_rank, "", "")
-            rank, how, text = first
-            if rank != own_rank and how == "cut off":  # it is not to blame, and nobody knows who is
-                return PeerEndedError(-1, "waited", "", f"rank {rank} lost the others: {text}")
-            if rank != own_rank:
-                return PeerEndedError(rank, how, text, f"rank {rank}: {text}")
+        first: Any = None
         for rank, place in enumerate(self.places):
             if place.is_gone and not self._has_told(rank):
-                detail = f"pid {place.pid} is gone"
-                with suppress(RuntimeError):  # ranks on other machines cannot see it
-                    store.compare_set(_GONE, "", json.dumps([rank, detail]))
-                return _killed(rank, detail)
+                first = rank, "killed", f"pid {place.pid} is gone"
+                break
         with suppress(RuntimeError):
-            if store.check([_GONE]):
-                rank, detail = json.loads(store.get(_GONE))
-                if rank != self._world.rank and not self._has_told(rank):
-                    return _killed(rank, detail)
-        return None
+            if first is not None:  # ranks on other machines cannot see it
+                first = json.loads(store.compare_set(FIRST_END, "", json.dumps(first)))
+            elif store.check([FIRST_END]):
+                first = json.loads(store.get(FIRST_END))
+        if first is None or first[0] == self._world.rank:
+            return None
+        rank, how, text = first
+        if how == "cut off":  # it is not to blame, and nobody knows who is
+            return PeerEndedError(-1, "waited", "", f"rank {rank} lost the others: {text}")
+        who = f"rank {rank} was killed" if how == "killed" else f"rank {rank}"
+        return PeerEndedError(rank, how, text, f"{who}: {text}")
 
     def _has_told(self, rank: int) -> bool:
         """Whether that rank has told of its end."""
         with suppress(RuntimeError):
             return self._launcher.store.check([f"{ENDED}/{rank}"])
         return False
-
-
-def _killed(rank: int, detail: str) -> PeerEndedError:
-    return PeerEndedError(rank, "killed", detail, f"rank {rank} was killed: {detail}")
 
 
 class HangWatch:
@@ -157,11 +147,11 @@ class HangWatch:
         """Begin to watch, once all ranks have posted a beat."""
         self._thread.start()
 
-    def close(self, timeout_seconds: float = 2.0) -> None:
+    def close(self) -> None:
         """Watch no more; a last beat tells the others whether this rank is done with them."""
         self._stopping.set()
         if self._thread is not threading.current_thread():
-            self._thread.join(timeout_seconds)
+            self._thread.join(_CLOSING_SECONDS)
         if (record := self._news.judge(None, 0.0)) is not None:
             self._emit(record)
 
@@ -181,10 +171,14 @@ class HangWatch:
             ranks, *rest = json.loads(self._store.get(_HANG))
             self._obey(Awaited(tuple(ranks), *rest))
             return True
-        now = time.monotonic()
-        if (ended := self._unnoticed(now)) is not None:
-            self._end(ended, ())
-            return True
+        ended, now = self._ends.first(), time.monotonic()
+        if ended is None or ended.how == "stopped":
+            self._lost_since = None
+        else:
+            self._lost_since = self._lost_since or now
+            if now - self._lost_since >= GRACE_SECONDS:  # the trainer has not noticed
+                self._end(ended, ())
+                return True
         if now >= self._look_due:
             self._look_due = now + self._look_interval - self._beat_interval / 2
             self._look()
@@ -194,15 +188,6 @@ class HangWatch:
         """Tell the others how far this rank is."""
         self._beats += 1
         self._store.set(f"beat/{self._world.rank}", json.dumps(self._progress.beat(self._beats)))
-
-    def _unnoticed(self, now: float) -> PeerEndedError | None:
-        """A rank that ended some time ago, which the trainer has not noticed; None while there is none."""
-        ended = self._ends.first()
-        if ended is None or ended.how == "stopped":
-            self._lost_since = None
-            return None
-        self._lost_since = now if self._lost_since is None else self._lost_since
-        return ended if now - self._lost_since >= GRACE_SECONDS else None
 
     def _look(self) -> None:
         beats = self._store.multi_get([f"beat/{rank}" for rank in range(self._world.size)])

@@ -62,10 +62,12 @@ _RESTART, _ARRIVED, _GO = "restart", "arrived", "go"
 STOPPED_WAITING = "asked to stop while waiting for the other ranks"
 
 ENDED = "ended"
-"""How many ranks have told of an early end; below it each tells how."""
+"""Below it each rank that ends early says how."""
 
 FIRST_END = "first end"
-"""The first of them that did not only wait for others: its rank, how it ended, and what it said."""
+"""The first rank that did not only wait for others: its number, how it ended, and what it said.
+
+Of one that was killed another rank of its machine says so."""
 
 
 def pauses(ranks: int) -> Iterator[float]:
@@ -139,8 +141,7 @@ class LauncherStore:
         elif how == "cut off":
             self.tell_cause(f"rank {rank} lost the others: {text}")
         with suppress(RuntimeError):
-            self.store.set(f"{ENDED}/{rank}", json.dumps([how, text]))
-            self.store.add(ENDED, 1)
+            self.store.set(f"{ENDED}/{rank}", how)
             if how != "waited":
                 self.store.compare_set(FIRST_END, "", json.dumps([rank, how, text]))
 
