@@ -96,7 +96,7 @@ def _differences(comparison: Compared) -> Block:
 
 def _figure(groups: Sequence[Group], curves: Grid, place: int, *, validation: bool) -> dict[str, Any] | None:
     """The mean of each group in a band; without a mean, dashed, where some of its runs have ended."""
-    shown = [pair for pair in zip(groups, curves.curves, strict=True) if pair[1] is not None]
+    shown = [(group, curve) for group, curve in zip(groups, curves.curves, strict=True) if curve is not None]
     series = {
         sentences.group_name(group): replace(
             EMPTY_SERIES,
@@ -107,7 +107,6 @@ def _figure(groups: Sequence[Group], curves: Grid, place: int, *, validation: bo
             nonfinite=curve.nonfinite.astype(np.int64),
         )
         for group, curve in shown
-        if curve is not None
     }
     chart = Chart(
         sentences.curve_titles(curves.axis, validation=validation)[0],

@@ -6,20 +6,13 @@ from typing import Any
 from amptui.base import units
 from amptui.base.units import NOT_AVAILABLE, SEVERITY_SIGNS, milliseconds
 from amptui.base.version import __version__
-from amptui.diagnosis import float16_verdicts, loss_scale, speed
+from amptui.diagnosis import float16_verdicts, labels, loss_scale, rank_words, speed
 from amptui.diagnosis.amp_answer import amp_answer
 from amptui.diagnosis.answer_words import SIGNS, answer_line, evidence_rows, question_words
 from amptui.diagnosis.bottleneck import bound_words, evidence, limit_beside
 from amptui.diagnosis.event_words import event_details, event_text, run_ended
-from amptui.diagnosis.labels import (
-    SYNTHETIC,
-    family_label,
-    optimizers_left_out,
-    precision_label,
-    signed_label,
-)
+from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.memory_use import saved_for_backward
-from amptui.diagnosis.rank_words import place_words, rank_lost, ranks_disagree, size_words, speed_sentence
 from amptui.diagnosis.run_facts import detail_facts, run_facts
 from amptui.diagnosis.tensor_cores import flops_hints, mfu_words, rate_words
 from amptui.records.findings import Float16Window, ModulesTraced, ReferenceAgreement, XRayTaken
@@ -67,7 +60,7 @@ def page(recording: RecordedRun) -> str:
     if view.precision:
         badges.append(chip(view.precision))
     if run is not None and not run.data.real:
-        badges.append(Span(f"⚠ {SYNTHETIC}", "badge warning"))
+        badges.append(Span(f"⚠ {labels.SYNTHETIC}", "badge warning"))
     heading = recording.name if run is None else run.model
     return document(
         f"{heading} · amptui",
@@ -115,7 +108,7 @@ def _tiles(
             than += f" ({ends})"
         yield low, units.ratio(speedup), than
     if (saving := tally.memory_saving) is not None:
-        yield low, units.percent(abs(saving)), f"{'less' if saving > 0 else 'more'} peak memory"
+        yield low, units.percent(abs(saving)), f"{'less' if saving >= 0 else 'more'} peak memory"
     yield "steps", units.count(view.step), f"{units.count(view.scaler.skipped)} skipped in fp16"
     yield "errors", units.count(view.errors), units.counted(view.warnings, "warning")
 
@@ -176,7 +169,7 @@ def _optimizers(view: SessionView) -> Card | None:
             ("", lambda one: one.label),
             ("optimizer", lambda one: one.kind),
             ("steps", lambda one: units.count(one.step)),
-            ("precision", lambda one: signed_label(one.precision or "unknown")),
+            ("precision", lambda one: labels.signed_label(one.precision or "unknown")),
             ("last loss", lambda one: units.loss(one.loss)),
             ("smoothed", lambda one: units.loss(one.smoothed_loss)),
             ("best", lambda one: units.loss(one.best_loss)),
@@ -184,7 +177,7 @@ def _optimizers(view: SessionView) -> Card | None:
             ("skipped", lambda one: units.count(one.skipped)),
         ),
     )
-    return "optimizers", rows, ("note", [front, *optimizers_left_out(view)])
+    return "optimizers", rows, ("note", [front, *labels.optimizers_left_out(view)])
 
 
 def _front_label(view: SessionView) -> str:
@@ -243,7 +236,7 @@ def _gain(view: SessionView) -> list[str]:
     tally = view.comparison
     if not {tally.baseline, tally.low} <= {stats.precision for stats in tally.rows}:
         than = precision_label(reference_precision(tally.low or ""))
-        return [f"{than} and {family_label(tally.low)} did not both run: nothing to compare"]
+        return [f"{than} and {labels.family_label(tally.low)} did not both run: nothing to compare"]
     unknown = tally.speedup is None and speed.result_of_the_pair(view) is None
     return [*([speed.why_no_ratio(tally)] if unknown else []), *speed.explanations(view)]
 
@@ -253,9 +246,9 @@ def ranks(view: SessionView) -> Card | None:
     seen = view.ranks
     if seen is None:
         return None
-    alarms = [*map(rank_lost, seen.lost), *map(ranks_disagree, seen.disagreements)]
+    alarms = [*map(rank_words.rank_lost, seen.lost), *map(rank_words.ranks_disagree, seen.disagreements)]
     lines = [verdict("error", "ranks", text) for text in alarms]
-    if sentence := speed_sentence(seen, view.run):
+    if sentence := rank_words.speed_sentence(seen, view.run):
         lines.append(verdict("info" if seen.straggler is None else "warning", "speed", sentence))
     has_all = len(seen.rows) == seen.world_size
     names = [{0: "least", 50: "median", 100: "most"}.get(place, f"{place}%") for place in PERCENTILES]
@@ -269,7 +262,7 @@ def ranks(view: SessionView) -> Card | None:
         seen.rows,
         (
             ("rank", lambda row: str(row.rank)),
-            ("device", lambda row: place_words(row.place)),
+            ("device", lambda row: rank_words.place_words(row.place)),
             ("data wait", lambda row: milliseconds(row.data_seconds)),
             ("compute", lambda row: milliseconds(row.compute_seconds)),
             ("step", lambda row: milliseconds(row.step_seconds)),
@@ -283,7 +276,7 @@ def ranks(view: SessionView) -> Card | None:
         ),
     )
     return (
-        size_words(seen.world_size, view.run),
+        rank_words.size_words(seen.world_size, view.run),
         ("verdict", lines),
         ("table", [] if has_all else [("all ranks", *names), *percentiles]),
         rows,
