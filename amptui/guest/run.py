@@ -25,7 +25,6 @@ from amptui.diagnosis.summary import tell_unsaved
 from amptui.engine.description import describe_resumption
 from amptui.guest.handover import note_unsaved, take_notify_url, take_run_dir
 from amptui.guest.loop.guard import fault_words
-from amptui.guest.loop.loop_hooks import HOOKS
 from amptui.guest.loop.observed_loop import ObservedLoop
 from amptui.guest.loop.observed_optimizer import ObservedOptimizer
 from amptui.guest.loop.parallel_layout import ParallelLayout
@@ -57,12 +56,12 @@ _NO_NORMS = "the model is sharded: no gradient norms, no float16 window and no m
 class ScriptRun:
     """A script's run in one of its processes, as monitors and frameworks use it."""
 
-    loop: ObservedLoop
     first: ObservedOptimizer
     """The optimizer whose steps count as the run's."""
 
-    def __init__(self, processes: OneProcess) -> None:
+    def __init__(self, script: ObservedScript | WatchedScript, processes: OneProcess) -> None:
         self.processes = processes
+        self.loop = script.loop or ObservedLoop()
         self.length = RunLength()
         self.stops_when_asked = False
         """Whether the script's loop asks whether it should stop."""
@@ -78,8 +77,7 @@ class ScriptRun:
         """Begin to see the steps of ``script``."""
         self.layout = self.processes.layout(script)
         self.control, emit = self.processes.open(script, emit)
-        self.loop = loop = script.loop or ObservedLoop()
-        leads = self.processes.leads
+        loop, leads = self.loop, self.processes.leads
         loop.open(emit, on_first_step=self._begin, on_fault=self._give_up, leads=leads)
         data_parallel = self.layout.data_parallel
         samples = script.samples_per_step and script.samples_per_step * data_parallel
@@ -158,7 +156,7 @@ class OtherRank(ScriptRun):
     """A rank that has no journal, no screen and no folder of its own."""
 
     def __init__(self, script: ObservedScript | WatchedScript, processes: OneProcess) -> None:
-        super().__init__(processes)
+        super().__init__(script, processes)
         take_run_dir()  # rank 0's, which no child process shall inherit
         take_notify_url()
         self.open_loop(script, tell_nobody)
@@ -169,7 +167,7 @@ class GuestRun(ScriptRun):
     """A script's run, with its recording. Raises AmptuiError and OSError."""
 
     def __init__(self, script: ObservedScript | WatchedScript, processes: OneProcess) -> None:
-        super().__init__(processes)
+        super().__init__(script, processes)
         run_dir = take_run_dir()
         self._started_by_amptui = bool(run_dir)
         goes_on = processes.continues(run_dir)
@@ -185,18 +183,14 @@ class GuestRun(ScriptRun):
         """The run's steps before the first that the loop counts."""
         self._open_recording(run_dir, goes_on=goes_on)
         try:
-            with HOOKS.all_or_none():
-                self.open_loop(script, self._emit)
+            self.open_loop(script, self._emit)
             if isinstance(self.control, GuestControl):
                 self.control.cannot_stop = self._cannot_stop
-            try:
-                self._serve(skip_output=goes_on)
-                if not run_dir:
-                    write_line(sys.stderr, f"amptui attach {shlex.quote(run_argument(self.path))}")
-            except BaseException:
-                self.loop.close()  # nobody takes its records
-                raise
+            self._serve(skip_output=goes_on)
+            if not run_dir:
+                write_line(sys.stderr, f"amptui attach {shlex.quote(run_argument(self.path))}")
         except BaseException:
+            self.loop.close()  # nobody takes its records
             self._recording.close()
             raise
 

@@ -33,7 +33,7 @@ class ListedRun(ScriptRun):
     """A run without folder, socket and threads."""
 
     def __init__(self, script: ObservedScript | WatchedScript, watcher: "Watcher") -> None:
-        super().__init__(OneProcess())
+        super().__init__(script, OneProcess())
         self._watcher = watcher
         self.open_loop(script, lambda record: watcher.records.extend(one_by_one([record])))
 

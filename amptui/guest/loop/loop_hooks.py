@@ -120,18 +120,6 @@ class LoopHooks:
         finally:
             self._suspended -= 1
 
-    @contextmanager
-    def all_or_none(self) -> Iterator[None]:
-        """Within, listeners are added; after an error none of them is told anything any more."""
-        before = self._listeners
-        try:
-            yield
-        except BaseException:
-            for listener in self._listeners:
-                if listener not in before:
-                    self.remove(listener)
-            raise
-
     # ------------------------------------------------------------------------- in place and off again
 
     def _install(self) -> None:
