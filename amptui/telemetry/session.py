@@ -409,7 +409,7 @@ _FOLDS: Mapping[type[Any], Callable[[Session, Any], None]] = {
     records.PauseChanged: Session._change_pause,
     **dict.fromkeys(
         (ranks.StacksTaken, findings.ModelCompiled, findings.Float8Layers, records.Note, records.Printed),
-        Session._note,
+        lambda session, record: session._log.add(record),
     ),
     CheckpointWritten: lambda session, record: session._note(record, checkpoint=record),
     WeightsSaved: lambda session, record: session._note(record, weights=record),

@@ -54,6 +54,15 @@ def _like(record: _Record) -> Callable[..., _Record]:
     return at
 
 
+def _called(record: _Record) -> Callable[..., _Record]:
+    """Makes such a record of another name, with changes."""
+
+    def of(name: str = record.name, **changes: Any) -> _Record:  # type: ignore[attr-defined]
+        return replace(record, name=name, **changes)  # type: ignore[type-var]
+
+    return of
+
+
 def followed(optimizer: str, **changes: Any) -> OptimizerFollowed:
     """Steps of another optimizer come beside those of the others."""
     record = OptimizerFollowed(
@@ -145,14 +154,10 @@ window = _like(
 """Gradients of an FP32 step that lie well within float16's range."""
 
 
-def parameter(name: str, **changes: Any) -> ParameterWindow:
-    record = ParameterWindow(name=name, elements=100, zeros=0, flushed=0, subnormal=0, overflowing=0)
-    return replace(record, **changes)
-
-
-def module(name: str = "features.12.conv", **changes: Any) -> ModuleRange:
-    record = ModuleRange(name=name, kind="Conv2d", way="forward", dtype="float16", largest=41_200.0)
-    return replace(record, **changes)
+parameter = _called(ParameterWindow(name="", elements=100, zeros=0, flushed=0, subnormal=0, overflowing=0))
+module = _called(
+    ModuleRange(name="features.12.conv", kind="Conv2d", way="forward", dtype="float16", largest=41_200.0)
+)
 
 
 traced = _like(
@@ -271,10 +276,7 @@ def flops(precision: str = "fp32", **changes: Any) -> FlopsCounted:
     return replace(_FLOPS, **{"precision": precision, "flops_by_type": counted, **changes})
 
 
-def product(name: str = "head", **changes: Any) -> UnalignedProduct:
-    return replace(
-        UnalignedProduct(name=name, sizes=(256, 10, 512), flops=1_000_000_000, padded=(10,)), **changes
-    )
+product = _called(UnalignedProduct(name="head", sizes=(256, 10, 512), flops=1_000_000_000, padded=(10,)))
 
 
 # ------------------------------------------------------------------------- float16 histograms

@@ -169,13 +169,6 @@ COMPARISONS: dict[str, tuple[Sequence[list[StepRecord]], dict[str, Any]]] = {
         {"speedup": None, "provisional_speedup": 4.0},
     ),
     # ---------------------------------------------------------------- what a speed-up still needs
-    "nothing": ([], {"missing": "steps", "speedup": None}),
-    "FP32 alone": ([FP32], {"missing": "low", "speedup": None}),
-    "bf16 alone": ([make_steps(1, 30, precision="bf16")], {"missing": "baseline", "speedup": None}),
-    "too few": (
-        [FP32, make_steps(31, 42, precision="fp16")],
-        {"missing": "more steps", "speedup": None},
-    ),
     "not timed": (
         [FP32, make_steps(31, 60, precision="fp16", step_seconds=None)],
         {"missing": "more steps", "speedup": None},
