@@ -11,13 +11,13 @@ from amptui.base.errors import AmptuiError, RunFolderError, UsageError
 from amptui.base.runfiles import temporary_beside
 from amptui.records.run import Record
 from amptui.records.steps import in_batches
-from amptui.reports.export.page import page
-from amptui.reports.export.recorded_run import RecordedRun
+from amptui.reports.export.page import RecordedRun, page
 from amptui.reports.export.table import RankTable, StepTable
 from amptui.runs.find import journal_of, name_of
 from amptui.runs.reader import JournalReader
 from amptui.runs.rundir import reason
 from amptui.runs.trust import why_owned
+from amptui.telemetry.view import SessionView
 
 _HINT = "choose another path, or free some space"
 
@@ -41,7 +41,7 @@ class _Sink(Protocol):
     """Writes one file from all records in order, and then the whole recording."""
 
     def add(self, records: Sequence[Record]) -> None: ...
-    def finish(self, recording: RecordedRun) -> None: ...
+    def finish(self, view: SessionView, passed_over: str) -> None: ...
     def close(self) -> None: ...
 
 
@@ -78,7 +78,7 @@ def export(
         _read(path, recording, sinks)
         for out, sink in sinks.items():
             with _writing(out):
-                sink.finish(recording)
+                sink.finish(recording.views()[0], recording.passed_over)
         if html is not None and new_page is not None:
             with _writing(html):
                 new_page.write_text(page(recording), encoding="utf-8", errors="replace")

@@ -17,11 +17,13 @@ from amptui.diagnosis.run_facts import detail_facts, run_facts
 from amptui.diagnosis.tensor_cores import flops_hints, mfu_words, rate_words
 from amptui.records.findings import Float16Window, ModulesTraced, ReferenceAgreement, XRayTaken
 from amptui.records.ranks import PERCENTILES
-from amptui.records.run import EpochFinished, RunFailed, RunFinished, Validated, reference_precision
+from amptui.records.run import EpochFinished, Record, RunFailed, RunFinished, Validated, reference_precision
+from amptui.records.steps import Steps
 from amptui.reports.export.charts import charts, histogram, step_axis, zones
-from amptui.reports.export.recorded_run import RecordedRun
 from amptui.reports.export.template import Block, Card, Span, Words, chip, document, table, verdict
 from amptui.telemetry.comparison import ordered
+from amptui.telemetry.optimizers import FIRST
+from amptui.telemetry.session import Session
 from amptui.telemetry.underflow import underflowing_share
 from amptui.telemetry.view import SessionView
 
@@ -29,10 +31,39 @@ EVENTS_IN_SIGHT = 20
 """The newest events, which are visible at once; the others open on a click."""
 
 
+class RecordedRun:
+    """Collects the records of a journal in order."""
+
+    def __init__(self, name: str, folder: str) -> None:
+        self.name = name
+        """The run's name, from its files."""
+        self.steps = 0
+        """Steps in the journal; a step that was repeated after a resume counts twice."""
+        self.validations: list[EpochFinished | Validated] = []
+        self.passed_over = ""
+        """What of the journal could not be read, in one line."""
+        self._session = Session(folder)
+
+    def add(self, records: Sequence[Record]) -> None:
+        """Add the next records."""
+        self._session.fold(records)
+        self.steps += sum(record.count for record in records if isinstance(record, Steps))
+        self.validations += [
+            record
+            for record in records
+            if isinstance(record, EpochFinished | Validated) and record.validation is not None
+        ]
+
+    def views(self) -> list[SessionView]:
+        """The view after the last record, with each optimizer in front; the run's first is the first."""
+        first = self._session.view(FIRST)
+        return [first, *(self._session.view(one.name) for one in first.optimizers if one.name != FIRST)]
+
+
 def page(recording: RecordedRun) -> str:
     """The page as HTML."""
-    view, run = recording.view, recording.view.run
-    views = [view, *recording.other_views]
+    views = recording.views()
+    view, run = views[0], views[0].run
     (loss, *others), *of_others = [
         charts(shown, place, recording.validations) for place, shown in enumerate(views)
     ]
@@ -53,7 +84,7 @@ def page(recording: RecordedRun) -> str:
         trace(view.numerics.trace),
         xray(view.numerics.xray),
         events(view),
-        _settings(recording),
+        _settings(recording, view),
     ]
     by = "" if run is None else f", recorded by amptui {run.versions.get('amptui', '')}".rstrip()
     badges = [_ending(view)]
@@ -444,12 +475,12 @@ def events(view: SessionView) -> Card:
     )
 
 
-def _settings(recording: RecordedRun) -> Card:
+def _settings(recording: RecordedRun, view: SessionView) -> Card:
     """Model, data, device, versions and every setting, as the run recorded them."""
-    run, passed_over = recording.view.run, ("note", [recording.passed_over])
+    run, passed_over = view.run, ("note", [recording.passed_over])
     if run is None:
         return "run details", passed_over
-    duration = ("duration", units.duration(recording.view.elapsed_seconds))
+    duration = ("duration", units.duration(view.elapsed_seconds))
     return (
         "run details",
         ("facts", [("run", recording.name), *run_facts(run).pairs, duration]),

@@ -15,7 +15,7 @@ from amptui.base.text import printable
 from amptui.records import ranks, steps
 from amptui.records.run import Record
 from amptui.records.steps import StepRecord, Steps
-from amptui.reports.export.recorded_run import RecordedRun
+from amptui.telemetry.view import SessionView
 
 _PARTS, _GROUP_LRS, _OPTIMIZER, _FORM = "losses", "group_lrs", "optimizer", "loss_form"
 
@@ -73,14 +73,12 @@ class StepTable:
         columns = [_cells(blocks, name) for name in (*COLUMNS, *self._late)]
         self._file.writelines(f"{','.join(row)}\n" for row in zip(*columns, strict=True))
 
-    def finish(self, recording: RecordedRun) -> None:
+    def finish(self, view: SessionView, _passed_over: str) -> None:
         """Complete the file."""
         self._write_head()
         self._file.close()
         if self._named != len(self._late) or _OPTIMIZER in self._late:
-            self._write_again(
-                next((optimizer.label for optimizer in recording.view.optimizers if not optimizer.name), "")
-            )
+            self._write_again(next((one.label for one in view.optimizers if not one.name), ""))
 
     def close(self) -> None:
         """Close the file as it is."""
@@ -183,7 +181,7 @@ class RankTable:
                 self.is_empty = False
                 self._writer.writerows(self._rows(record))
 
-    def finish(self, _recording: RecordedRun) -> None:
+    def finish(self, _view: SessionView, _passed_over: str) -> None:
         """Complete the file."""
         self._file.close()
 

@@ -25,10 +25,10 @@ from amptui.records.run import (
 )
 from amptui.records.samples import DeviceSample
 from amptui.records.steps import StepRecord, Steps
-from amptui.reports.export.recorded_run import RecordedRun
 from amptui.telemetry.events import Event
 from amptui.telemetry.numerics import headroom
 from amptui.telemetry.optimizers import FIRST, MAX_OPTIMIZERS
+from amptui.telemetry.view import SessionView
 
 try:
     from tensorboard.compat.proto.event_pb2 import Event as EventProto
@@ -102,18 +102,17 @@ class EventFile:
             for step in record.one_by_one():
                 self._add_step(step, optimizer)
 
-    def finish(self, recording: RecordedRun) -> None:
+    def finish(self, view: SessionView, passed_over: str) -> None:
         """Write the last values of curves that rarely change, and the texts."""
         for optimizer in self._by_optimizer.values():
             last = {tag: value for tag, (value, step) in optimizer.steady.items() if step != optimizer.step}
             self._write(optimizer.time, optimizer.step, last, optimizer.prefix)
-        view = recording.view
         if view.run is not None:
             groups = (run_facts(view.run), *detail_facts(view.run))
             facts = [f"{group.title}.{name}: {text}" for group in groups for name, text in group.pairs]
             self._write_text("run", facts)
         lines = [line for event in reversed(view.events) for line in _event_lines(event)]
-        self._write_text("events", [*lines, *filter(None, [recording.passed_over])])
+        self._write_text("events", [*lines, *filter(None, [passed_over])])
         self._file.close()
 
     def close(self) -> None:

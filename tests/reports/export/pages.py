@@ -5,8 +5,7 @@ import re
 from typing import Any
 
 from amptui.records.run import Record
-from amptui.reports.export.page import page
-from amptui.reports.export.recorded_run import RecordedRun
+from amptui.reports.export.page import RecordedRun, page
 from amptui.reports.export.template import Card, document
 from tests.builders import in_blocks
 from tests.reports.texts import Reading
