@@ -54,14 +54,12 @@ class ABTest:
         precisions: Sequence[str],
         *,
         chosen: str,
-        narrow: float = NARROW,
         max_rounds: int = MAX_ROUNDS,
         block_steps: int = BLOCK_STEPS,
     ) -> None:
         assert len(precisions) > 1, "nothing to compare"
         self.chosen = chosen
         self._precisions = tuple(precisions)
-        self._narrow = narrow
         self._max_rounds = max_rounds
         self._block_steps = block_steps
         self._failed: dict[str, str] = {}
@@ -139,7 +137,7 @@ class ABTest:
         self._remaining = list(self._precisions if self._rounds % 2 == 0 else reversed(self._precisions))
         sides = [(name, self._precisions[0]) for name in self._precisions[1:]] + self._pairs()
         widths = [ratio.relative_width for side in sides if (ratio := self._ratio(*side))]
-        narrow = all(width is not None and width <= self._narrow for width in widths)
+        narrow = all(width is not None and width <= NARROW for width in widths)
         if self._rounds >= MIN_ROUNDS and widths and narrow:
             self._reason = "narrow"
         elif self._rounds >= self._max_rounds:

@@ -127,14 +127,10 @@ class Float8Linears:
         """Why nothing can multiply in float8; empty if something can."""
         self._models = dict(model) if isinstance(model, Mapping) else {"": model}
         self._classes: dict[Float8Form | None, type[nn.Linear]] = {None: nn.Linear}
-        self._form: Float8Form | None = None
+        self.form: Float8Form | None = None
+        """How they multiply now; None if not in float8."""
         self._is_changing = False
         self._look_for_layers()
-
-    @property
-    def form(self) -> Float8Form | None:
-        """How they multiply now; None if not in float8."""
-        return self._form
 
     def prepare(self, form: Float8Form | None) -> str:
         """Import torchao for ``form``, which takes seconds; return why that fails, in a line.
@@ -143,7 +139,7 @@ class Float8Linears:
         """
         if form is None:
             return ""
-        if self._form is None and not self._is_changing:
+        if self.form is None and not self._is_changing:
             self._look_for_layers()
         if self.hindrance or form in self._classes:
             return self.hindrance
@@ -164,7 +160,7 @@ class Float8Linears:
         An error of a script's alarm may come at any moment: the next call then completes this one.
         """
         form = None if self.hindrance else form
-        if form == self._form and not self._is_changing:
+        if form == self.form and not self._is_changing:
             return
         self._is_changing = True
         classes = set(self._classes.values())
@@ -174,7 +170,7 @@ class Float8Linears:
                 linear.__class__ = self._classes[form]
                 if form is not None:
                     linear.__dict__[FORM_MARK] = form
-        self._form, self._is_changing = form, False
+        self.form, self._is_changing = form, False
 
     def follow(self, models: Mapping[str, nn.Module]) -> bool:
         """Take the layers of ``models`` from now on; others, if there are any, leave float8.
@@ -185,7 +181,7 @@ class Float8Linears:
             models[name] is model for name, model in self._models.items()
         ):
             return False
-        form = self._form
+        form = self.form
         self.become(None)
         self._models = dict(models)
         self._look_for_layers()
@@ -195,7 +191,7 @@ class Float8Linears:
     @contextmanager
     def kept(self) -> Iterator[None]:
         """Within it the layers may change as they like; afterwards they multiply as before."""
-        before = self._form
+        before = self.form
         try:
             yield
         finally:
@@ -209,7 +205,7 @@ class Float8Linears:
             step=step,
             precision=precision,
             recipe=self.recipe,
-            emulated=self._form == "emulated",
+            emulated=self.form == "emulated",
             layers=len(self.linears),
             names=tuple(self.linears)[:MAX_NAMES],
             parameters=sum(parameter.numel() for parameter in parameters),

@@ -65,16 +65,12 @@ class GradientProbe:
             ids = {id(p) for group in owner.param_groups for p in group["params"]}
             parameters = [(name, p) for name, p in parameters if id(p) in ids]
         self.names = tuple(name for name, _ in parameters)
-        self._parameters = tuple(p for _, p in parameters)
+        self.parameters = tuple(p for _, p in parameters)
+        """Those that are measured."""
         self._owner = weakref.ref(self if owner is None else owner, self._forget)
 
-    @property
-    def parameters(self) -> tuple[nn.Parameter, ...]:
-        """Those that are measured."""
-        return self._parameters
-
     def _forget(self, _owner: object) -> None:
-        self._parameters = ()
+        self.parameters = ()
 
     @torch.no_grad()
     def measure(self) -> Tensor:
