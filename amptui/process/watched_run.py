@@ -17,7 +17,7 @@ from amptui.runs.socket_place import connect
 
 if TYPE_CHECKING:
     from amptui.records.run import Record
-    from amptui.runs.remote import Link, Remote
+    from amptui.runs.remote import Remote, Ssh
     from amptui.telemetry.view import SessionView
 
 _ENDING_SECONDS = 1.0
@@ -114,22 +114,22 @@ class RemoteRun:
     output_path = Path("/dev/null")
     """Nothing that another machine sends is written to a file here."""
 
-    def __init__(self, remote: "Remote", link: "Link") -> None:
-        self._remote = replace(remote, run=link.header.folder)
-        self._link = link
+    def __init__(self, remote: "Remote", ssh: "Ssh") -> None:
+        self._remote = replace(remote, run=ssh.header.folder)
+        self._ssh = ssh
         self._is_lost = False
         self._connected_at = time.monotonic()
         self._attempts = 0
         self.host = remote.host
-        self.folder_name = f"{remote.host}:{link.header.folder}"
-        self.attach_command = f"amptui attach {remote.argument(link.header.run)}"
+        self.folder_name = f"{remote.host}:{ssh.header.folder}"
+        self.attach_command = f"amptui attach {remote.argument(ssh.header.run)}"
         self.list_command = f"amptui runs {remote.argument('')}"
         self.waiting = ""
 
     @property
     def connection(self) -> socket.socket:
         """The newest."""
-        return self._link.ssh.connection
+        return self._ssh.connection
 
     def reconnect(self, view: "SessionView", left: Callable[[], bool]) -> socket.socket | None:
         """Connect again, as often as it takes.
@@ -141,14 +141,16 @@ class RemoteRun:
 
         lost, self._is_lost = f"connection to {self.host} lost", True
         self.waiting = f"{lost}; reconnecting"
-        self._link.ssh.close()
-        restarts_until = time.monotonic() + (RESTART_SECONDS if _may_start_again(view) else 0.0)
+        self._ssh.close()
+        ranks = None if view.outcome is not None else view.ranks
+        may_restart = ranks is not None and ranks.restarts < ranks.max_restarts
+        restarts_until = time.monotonic() + (RESTART_SECONDS if may_restart else 0.0)
         if time.monotonic() - self._connected_at > _STEADY_SECONDS:
             self._attempts = 0
         while _pause(_PAUSES_SECONDS[min(self._attempts, len(_PAUSES_SECONDS) - 1)], left):
             self._attempts += 1
             try:
-                link = connect_to_host(self._remote, batch=True, given_up=left)
+                ssh = connect_to_host(self._remote, batch=True, given_up=left)
             except UnreachableError as error:
                 if error.needs_user:
                     self._give_up(
@@ -160,7 +162,7 @@ class RemoteRun:
                     self._is_lost = not isinstance(error, UsageError | RefusedError)
                     self._give_up(str(error))
             else:
-                self._link, self._is_lost, self.waiting = link, False, ""
+                self._ssh, self._is_lost, self.waiting = ssh, False, ""
                 self._connected_at = time.monotonic()
                 return self.connection
         self.waiting = lost  # the screen has left
@@ -184,15 +186,11 @@ class RemoteRun:
 
     def close(self) -> None:
         """End ssh, once it has sent what the screen said last."""
-        self._link.ssh.close()
+        self._ssh.close()
 
 
 WatchedRun = LocalRun | RemoteRun
 """Where a run is, and how a viewer gets back to it."""
-
-
-def _may_start_again(view: "SessionView") -> bool:
-    return view.outcome is None and view.ranks is not None and view.ranks.restarts < view.ranks.max_restarts
 
 
 def _pause(seconds: float, left: Callable[[], bool]) -> bool:

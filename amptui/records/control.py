@@ -10,8 +10,6 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 from amptui.records.answers import Refusal, RequestKind, RequestMade, RequestRefused, RequestTaken
 from amptui.records.run import EAGER_SUFFIX, PRECISIONS, Record
 
-MAX_REASON_CHARACTERS = 200
-
 
 @dataclass(frozen=True, slots=True)
 class PrecisionRequest:
@@ -78,15 +76,11 @@ class CheckpointRequest:
 
 @dataclass(frozen=True, slots=True)
 class StopRequest:
-    """Stop the run after the current step. Raises ValueError if the reason is too long."""
+    """Stop the run after the current step."""
 
     reason: str
     at_once: bool = False
     """Do not wait for the step, and write no checkpoint."""
-
-    def __post_init__(self) -> None:
-        if len(self.reason) > MAX_REASON_CHARACTERS:
-            raise ValueError("the reason is too long")
 
 
 Request = (

@@ -149,6 +149,9 @@ class Ssh:
     shown. Raises ``RemoteError`` where there is no ssh.
     """
 
+    header: Header
+    """What the relay wrote first, once :func:`connect` has read it."""
+
     def __init__(self, remote: Remote, arguments: list[str], *, batch: bool) -> None:
         ssh = shutil.which("ssh")
         if ssh is None:
@@ -295,15 +298,7 @@ class Ssh:
         return status
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
-    """A connection to a run on another machine."""
-
-    ssh: Ssh
-    header: Header
-
-
-def connect(remote: Remote, *, batch: bool = False, given_up: Callable[[], bool] = lambda: False) -> Link:
+def connect(remote: Remote, *, batch: bool = False, given_up: Callable[[], bool] = lambda: False) -> Ssh:
     """Connect to the run; without ``batch``, ssh may ask for a password on the terminal.
 
     Raises ``UnreachableError``, ``RefusedError`` with HOST's reason, or another ``RemoteError``;
@@ -311,12 +306,12 @@ def connect(remote: Remote, *, batch: bool = False, given_up: Callable[[], bool]
     """
     ssh = Ssh(remote, ["relay", "--", remote.run], batch=batch)
     try:
-        header = ssh.read_header(given_up)
-        _check(header, remote.host)
+        ssh.header = ssh.read_header(given_up)
+        _check(ssh.header, remote.host)
     except BaseException:
         ssh.close()
         raise
-    return Link(ssh, header)
+    return ssh
 
 
 def _check(header: Header, host: str) -> None:

@@ -29,7 +29,8 @@ def cut_after(journal: Path, step: int) -> int:
     try:
         with os.fdopen(open_file(journal, os.O_RDWR), "r+b") as file:
             cut = _where_to_cut(file, step)
-            lost_steps = _move(file, cut, journal, step) if cut.at < _size(file) else 0
+            size = os.fstat(file.fileno()).st_size
+            lost_steps = _move(file, cut, journal, step) if cut.at < size else 0
             os.fsync(file.fileno())
     except FileNotFoundError:
         return 0  # the journal was deleted: there is nothing to cut
@@ -163,7 +164,3 @@ def _move(file: BinaryIO, cut: _Cut, journal: Path, step: int) -> int:
 
 def _line(steps: Steps) -> bytes:
     return f"{codec.dumps(steps)}\n".encode()
-
-
-def _size(file: BinaryIO) -> int:
-    return os.fstat(file.fileno()).st_size
