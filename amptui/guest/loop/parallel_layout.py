@@ -50,7 +50,8 @@ def layout_of(model: nn.Module, world_size: int) -> ParallelLayout:
     modules = list(model.modules())
     wrapper = _wrapper(modules)
     if not wrapper.kind:  # a script, or who searches it, may name what is inside
-        modules = _modules_around(model)
+        around = modules_around(parameter for _, parameter in model.named_parameters())
+        modules = [m for m in around if any(base.__name__ in _WRAPPERS for base in type(m).__mro__)]
         wrapper = _wrapper(modules)
     meshes = sorted(_meshes(model), key=lambda mesh: -mesh.size())
     kind, data = wrapper.kind, wrapper.ranks
@@ -63,7 +64,11 @@ def layout_of(model: nn.Module, world_size: int) -> ParallelLayout:
         pipelines = "torch.distributed.pipelining" in sys.modules
         return ParallelLayout(0, (), _PIPELINE) if pipelines else ParallelLayout(world_size)
     other_ranks, odd = divmod(world_size, data * tensor)
-    sizes = _sizes_by_name((*meshes, *_meshes_of_ddp(modules)), world_size)
+    # DDP may have been given a mesh in place of a group.
+    of_ddp = [getattr(m, "device_mesh", None) for m in modules if isinstance(m, DistributedDataParallel)]
+    roots = [_root(mesh) for mesh in (*meshes, *of_ddp) if mesh is not None]
+    whole = next((root for root in roots if root.size() == world_size and root.mesh_dim_names), None)
+    sizes = {} if whole is None else _sizes(whole)
     sequence = _product(sizes, _SEQUENCE_PARTS)
     if odd or (sequence > 1 and other_ranks < sequence):  # FSDP may be over the parts of sequences too
         return ParallelLayout(0, kinds, UNKNOWN)
@@ -94,23 +99,14 @@ def _wrapper(modules: Iterable[nn.Module]) -> _Wrapper:
         if isinstance(module, DistributedDataParallel):
             wrappers.append(_Wrapper("ddp", module.process_group.size()))
         elif type(module).__name__ == "FullyShardedDataParallel":
-            wrappers.append(_of_fsdp(module))
+            fsdp: Any = module
+            ranks: int = fsdp.process_group.size()
+            nodes: Any = getattr(fsdp, "_inter_node_pg", None)  # HYBRID_SHARD's second group
+            hybrid = None if nodes is None else _Wrapper("hsdp", ranks * nodes.size())
+            wrappers.append(hybrid or _Wrapper("fsdp", ranks))
         elif (get_state := getattr(module, "_get_fsdp_state", None)) is not None:
             wrappers += [_of_mesh(group.mesh_info) for group in _parameter_groups(get_state())]
     return max(wrappers, key=lambda wrapper: wrapper.ranks if wrapper.kind else 0)
-
-
-def _modules_around(model: nn.Module) -> list[nn.Module]:
-    """The wrappers of this process that hold a parameter of ``model``."""
-    modules = modules_around(parameter for _, parameter in model.named_parameters())
-    return [m for m in modules if any(base.__name__ in _WRAPPERS for base in type(m).__mro__)]
-
-
-def _of_fsdp(module: Any) -> _Wrapper:
-    """The first FSDP's: with HYBRID_SHARD it has a second group, of the nodes."""
-    nodes = getattr(module, "_inter_node_pg", None)
-    size: int = module.process_group.size()
-    return _Wrapper("fsdp", size) if nodes is None else _Wrapper("hsdp", size * nodes.size())
 
 
 def _parameter_groups(state: Any) -> Iterable[Any]:
@@ -137,24 +133,6 @@ def _meshes(model: nn.Module) -> Iterator[Any]:
         if type(parameter).__name__ == "DTensor" and mesh is not None and id(mesh) not in mesh_ids:
             mesh_ids.add(id(mesh))
             yield mesh
-
-
-def _meshes_of_ddp(modules: Iterable[nn.Module]) -> Iterator[Any]:
-    """Those that DDP was given in place of a group."""
-    for module in modules:
-        if isinstance(module, DistributedDataParallel):
-            mesh: Any = getattr(module, "device_mesh", None)
-            if mesh is not None:
-                yield mesh
-
-
-def _sizes_by_name(meshes: Iterable[Any], world_size: int) -> Mapping[str, int]:
-    """The dimensions of the mesh of all ranks that one of ``meshes`` was cut from; empty if there is none."""
-    for mesh in meshes:
-        root = _root(mesh)
-        if root.size() == world_size and root.mesh_dim_names:
-            return _sizes(root)
-    return {}
 
 
 def _sizes(mesh: Any) -> dict[str, int]:
