@@ -123,19 +123,17 @@ class QuitQuestion(Overlay):
     def _choices(self, view: SessionView) -> tuple[Choice, ...]:
         after = "the run stays paused" if view.state == "paused" else "training continues"
         leave = f"detach: close the screen, {after}"
+        saves = view.run is None or "checkpoint" not in view.run.refuses
+        files = "checkpoint and journal are kept" if saves else "the journal is kept"
+        stop = f"stop {'the run for all screens' if self._attached else 'after this step'}; {files}"
+        if view.run is not None and view.run.observed:
+            stop = "interrupt the script as Ctrl+C does"
+            stop += ", if amptui run started it" if self._attached else ""
         return (
-            Choice("y", ("y",), self._stop_words(view), Answer(close=True, action="stop")),
+            Choice("y", ("y",), stop, Answer(close=True, action="stop")),
             Choice("d", ("d",), leave, Answer(close=True, action="detach")),
             Choice("esc", ("escape", "enter", "n", "q", "ctrl+q"), "go back (enter too)", CLOSE),
         )
-
-    def _stop_words(self, view: SessionView) -> str:
-        if view.run is not None and view.run.observed:
-            interrupt = "interrupt the script as Ctrl+C does"
-            return f"{interrupt}, if amptui run started it" if self._attached else interrupt
-        saves = view.run is None or "checkpoint" not in view.run.refuses
-        files = "checkpoint and journal are kept" if saves else "the journal is kept"
-        return f"stop {'the run for all screens' if self._attached else 'after this step'}; {files}"
 
     def press(self, key: str, view: SessionView) -> Answer:
         """Only a clear yes stops the run."""

@@ -138,15 +138,21 @@ def draw_line(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
 
 def _gain_phrases(view: SessionView, screen: ScreenState, room: int) -> list[Phrase]:
     """The mean steps and the memory, or why there is no ratio; the speed is in the answer's line."""
-    comparison = view.comparison
-    steps, memory = _step_words(comparison), memory_words(comparison)
-    phrases = [Phrase(steps)] if steps else []
-    phrases += [Phrase((memory,), 1)] if memory is not None else []
+    comparison, phrases = view.comparison, list[Phrase]()
+    by_name = {stats.precision: stats for stats in comparison.rows}
+    pair = [by_name.get(name or "") for name in (comparison.baseline, comparison.low)]
+    timed = [stats for stats in pair if stats is not None and stats.mean_step_seconds is not None]
+    if len(timed) == 2 and comparison.missing != "emulated":
+        before, after = map(_step_word, timed)
+        phrases.append(Phrase((before, Word(" → ", Style.DIM), after)))
+    if (memory := memory_words(comparison)) is not None:
+        phrases.append(Phrase((memory,), 1))
     if comparison.speedup is None:
         reason = speed.why_no_ratio(comparison, screen.accepts) or NOTHING_YET
         phrases.append(Phrase(tuple(Word(line, Style.DIM) for line in wrapped(reason, room, lines=1)), 3))
-    hint = _interval_hint(view, screen)
-    return [*phrases, *([phrase(hint, Style.DIM, 3)] if hint else [])]
+    if hint := _interval_hint(view, screen):
+        phrases.append(phrase(hint, Style.DIM, 3))
+    return phrases
 
 
 def speed_words(comparison: Comparison) -> Word | None:
@@ -168,18 +174,8 @@ def _interval_hint(view: SessionView, screen: ScreenState) -> str:
     return "press c for an interval" if has_ratio and "comparison" in screen.accepts else ""
 
 
-def _step_words(comparison: Comparison) -> tuple[Word, ...]:
-    """``3.91 ms → 2.02 ms``, each in the style of its precision; empty while either is missing."""
-    by_name = {stats.precision: stats for stats in comparison.rows}
-    before, after = by_name.get(comparison.baseline or ""), by_name.get(comparison.low or "")
-    if before is None or after is None or comparison.missing == "emulated":
-        return ()
-    if None in (before.mean_step_seconds, after.mean_step_seconds):
-        return ()
-    return (_step_word(before), Word(" → ", Style.DIM), _step_word(after))
-
-
 def _step_word(stats: PrecisionStats) -> Word:
+    """``3.91 ms`` in the style of its precision."""
     style = Style.DIM if is_provisional(stats) else precision_style(stats.precision)
     return Word(_of_steps(stats, units.milliseconds(stats.mean_step_seconds)), style)
 

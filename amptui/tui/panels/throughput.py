@@ -40,24 +40,20 @@ _MIN_CURVE = 5
 
 def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
     """Samples a second and the time of a step over the last measured steps; what its operations come to."""
+    phrases = _emulated(view)
+    flops = next((flops for flops in view.flops if flops.counted.precision == view.precision), None)
+    if flops is not None and flops.flops_per_second is not None:  # of the median step
+        words = [Word(rate_words(flops))]
+        if flops.mfu is not None:
+            words += [Word(f" {mfu_words(flops)}"), Word(" MFU", Style.DIM)]
+        phrases.append(Phrase(tuple(words), 2))
     samples = units.rate(view.samples_per_second, "samples")
-    return [*_emulated(view), *_achieved(view), phrase(f"{samples:>16}", Style.STRONG), _step_time(view)]
+    return [*phrases, phrase(f"{samples:>16}", Style.STRONG), _step_time(view)]
 
 
 def _emulated(view: SessionView) -> list[Phrase]:
     """The word, beside a speed of this training that is not FP8's."""
     return [phrase(EMULATED, Style.DIM)] if is_emulated(view.precision or "") else []
-
-
-def _achieved(view: SessionView) -> list[Phrase]:
-    """``412 TFLOP/s 42% MFU``, of the median step in the current precision."""
-    flops = next((flops for flops in view.flops if flops.counted.precision == view.precision), None)
-    if flops is None or flops.flops_per_second is None:
-        return []
-    words = [Word(rate_words(flops))]
-    if flops.mfu is not None:
-        words += [Word(f" {mfu_words(flops)}"), Word(" MFU", Style.DIM)]
-    return [Phrase(tuple(words), 2)]
 
 
 def _step_time(view: SessionView) -> Phrase:

@@ -1,7 +1,6 @@
 """A histogram of the exponents of all scaled gradients, with the zones of float16's range."""
 
 import math
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -52,22 +51,6 @@ class _Zone(NamedTuple):
     """Where it begins, in words; empty for the first."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Axis:
-    """The exponents of each bar, and its width."""
-
-    first: int
-    """The exponent of the first bar, which also counts all smaller ones."""
-    joined: int
-    """Exponents in a bar; the last bar of a zone may have fewer, none has those of two zones."""
-    cells: int
-    """Cells of a bar."""
-
-    def starts(self, zone_first: int, zone_stop: int) -> npt.NDArray[np.int64]:
-        """The first exponent of each bar of a zone."""
-        return np.arange(max(self.first, zone_first), zone_stop, self.joined)
-
-
 def width_beside(width: int, others: int) -> int:
     """How many of ``width`` cells a histogram gets if ``others`` are wanted beside it.
 
@@ -89,36 +72,45 @@ def draw_exponents(canvas: Canvas, window: Float16Window) -> None:
     axis = _axis(canvas.width - GUTTER - MARGIN)
     if axis is None or canvas.height <= LEGEND_LINES:
         return
-    zones = _zones(window, axis.first)
-    firsts = [*(zone.first for zone in zones), _END]
-    starts = [axis.starts(first, stop) for first, stop in pairwise(firsts)]
-    edges = [axis.cells * sum(map(len, starts[:i])) for i in range(len(starts) + 1)]
-    bars = _shares(window, np.concatenate(starts))
+    first, joined, cells = axis
+    zones = _zones(window, first)
+    # The first exponent of each bar, by zone.
+    bounds = pairwise([*(zone.first for zone in zones), _END])
+    starts = [np.arange(max(first, start), stop, joined) for start, stop in bounds]
+    edges = [cells * sum(map(len, starts[:i])) for i in range(len(starts) + 1)]
+    exponents = window.first_exponent + np.arange(len(window.counts))
+    bar_of = np.clip(np.searchsorted(np.concatenate(starts), exponents, side="right") - 1, 0, None)
+    counts = np.bincount(bar_of, weights=window.counts, minlength=sum(map(len, starts)))
+    bars: Floats = counts / max(1, window.elements)
     rows = canvas.height - LEGEND_LINES
     area = canvas.part(Rect(GUTTER, 0, edges[-1], rows))
     styles = np.repeat([zone.style for zone in zones], np.diff(edges)).astype(np.uint8)
     decades = max(1, math.ceil(math.log10(max(1, window.elements))))
-    draw_bars(area, np.repeat(bars, axis.cells), styles, edges[1:-1], decades)
-    draw_share_labels(canvas, rows, decades)
+    _draw_bars(area, np.repeat(bars, cells), styles, edges[1:-1], decades)
+    _draw_share_labels(canvas, rows, decades)
     legend = canvas.rows(rows)
-    below, above = max(0, axis.first - window.first_exponent), max(0, _END - window.first_exponent)
+    below, above = max(0, first - window.first_exponent), max(0, _END - window.first_exponent)
     _draw_axis(legend, zones, edges, beyond=(any(window.counts[:below]), any(window.counts[above:])))
-    if axis.joined == 1:
+    if joined == 1:
         _draw_counts(legend, window, zones, edges)
     else:
         _draw_short_counts(legend, window, zones)
 
 
-def _axis(room: int) -> _Axis | None:
-    """The finest axis for ``room`` cells; None if there is too little room for any."""
+def _axis(room: int) -> tuple[int, int, int] | None:
+    """The finest axis for ``room`` cells; None if there is too little room for any.
+
+    The exponent of the first bar, which also counts all smaller ones; the exponents in a bar (the last of a
+    zone may have fewer, none has those of two zones); and the cells of a bar.
+    """
     if room >= _MIN_BARS:
         cells = room // _MIN_BARS
-        return _Axis(_END - min(_MAX_BARS, room // cells), 1, cells)
+        return _END - min(_MAX_BARS, room // cells), 1, cells
     first = _END - _MIN_EXPONENTS
     ends = (first, *FLOAT16_ZONES.values(), _END)
     for joined in (2, 3, 4):
         if sum(-(-(b - a) // joined) for a, b in pairwise(ends)) <= room:
-            return _Axis(first, joined, 1)
+            return first, joined, 1
     return None
 
 
@@ -134,16 +126,7 @@ def _zones(window: Float16Window, first: int) -> tuple[_Zone, ...]:
     )
 
 
-def _shares(window: Float16Window, starts: npt.NDArray[np.int64]) -> Floats:
-    """The share of all elements in each bar, given the first exponents of the bars."""
-    exponents = window.first_exponent + np.arange(len(window.counts))
-    bar_of = np.clip(np.searchsorted(starts, exponents, side="right") - 1, 0, None)
-    counts = np.bincount(bar_of, weights=window.counts, minlength=len(starts))
-    shares: Floats = counts / max(1, window.elements)
-    return shares
-
-
-def draw_bars(
+def _draw_bars(
     area: Canvas, shares: Floats, styles: npt.NDArray[np.uint8], boundaries: list[int], decades: int
 ) -> None:
     """Draw bars on a logarithmic axis of ``decades``, and a thin line where a zone begins."""
@@ -160,7 +143,7 @@ def draw_bars(
         area.styles[free, x] = Style.DIM
 
 
-def draw_share_labels(canvas: Canvas, rows: int, decades: int) -> None:
+def _draw_share_labels(canvas: Canvas, rows: int, decades: int) -> None:
     """Label the share of all elements at the top, the bottom, and a whole decade near the middle."""
     labels = {rows - 1: decades, 0: 0}
     if rows >= _MIDDLE_LABEL_HEIGHT:

@@ -1,7 +1,6 @@
 """The lines below a plot: the precision of each step, skipped steps, and step numbers."""
 
 import numpy as np
-import numpy.typing as npt
 
 from amptui.diagnosis.labels import precision_letter
 from amptui.telemetry.axis import round_up
@@ -42,21 +41,18 @@ def draw_ribbon(
     end = window.columns_through(skips.last_step, area.width) if skips.count else area.width
     for stretch in stretches(window, switches, area.width):
         part = area.part(Rect(stretch.start, 0, min(stretch.stop, end) - stretch.start, 1))
-        if part.width:
-            _draw_stretch(part, stretch.precision, marks[stretch.start :][: part.width])
-
-
-def _draw_stretch(part: Canvas, precision: str | None, marks: npt.NDArray[np.uint8]) -> None:
-    """Draw line, marks (a style, or 0 for none) and letter."""
-    style = Style.DIM if precision is None else precision_style(precision)
-    part.fill(Rect(0, 0, part.width, 1), "▔", style)
-    marked = marks > 0
-    part.chars[0, marked] = part.code_point("×")
-    part.styles[0, marked] = marks[marked]
-    if precision is not None:
-        free = np.flatnonzero(~marked)
-        at, letter_style = (int(free[0]), style | BOLD) if len(free) else (0, int(marks[0]))
-        part.text(at, 0, precision_letter(precision), letter_style)
+        if not part.width:
+            continue
+        style = Style.DIM if stretch.precision is None else precision_style(stretch.precision)
+        part.fill(Rect(0, 0, part.width, 1), "▔", style)
+        part_marks = marks[stretch.start :][: part.width]
+        marked = part_marks > 0
+        part.chars[0, marked] = part.code_point("×")
+        part.styles[0, marked] = part_marks[marked]
+        if stretch.precision is not None:
+            free = np.flatnonzero(~marked)
+            at, letter_style = (int(free[0]), style | BOLD) if len(free) else (0, int(part_marks[0]))
+            part.text(at, 0, precision_letter(stretch.precision), letter_style)
 
 
 def draw_step_axis(canvas: Canvas, *, window: Window) -> None:
