@@ -11,7 +11,7 @@ import time
 import uuid
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 
@@ -28,9 +28,6 @@ from amptui.runs.lock import holder
 from amptui.runs.rundir import RunDir
 from amptui.runs.socket_place import connect
 from amptui.runs.trust import resume_command
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _LOOK_INTERVAL_SECONDS = 0.2
 
@@ -87,7 +84,7 @@ class _Launch(threading.Thread):
         super().__init__(name="amptui-launcher", daemon=True)
         self._plan = plan
         self._ranks = ranks
-        self.failures: Mapping[int, Any] = {}
+        self.failures: dict[int, Any] = {}
         """How each rank ended that failed, as torch tells it."""
         self.error = ""
 

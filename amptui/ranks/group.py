@@ -163,8 +163,7 @@ class RankGroup(Ranks):
             while not is_true():
                 # First: a launcher that lost a rank stops the others.
                 stopping = stoppable and self._stopping()
-                if (ended := self._ends.first()) is not None:
-                    raise ended
+                self.check_others()
                 if stopping:
                     raise DeviceError(STOPPED_WAITING)
                 time.sleep(next(longer))
