@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from itertools import accumulate
 from operator import sub
 from typing import Any, TypeVar
@@ -152,8 +153,10 @@ class Steps:
         same = {name: getattr(self, name) for name in SAME}
         parts = ((name, column[index]) for name, column in self.losses.items())
         group_lrs: tuple[Any, ...] = tuple(column[index] for column in self.group_lrs)
+        if time is None:
+            time = reduce(sub, (seconds or 0.0 for seconds in self.step_seconds[:index:-1]), self.time)
         return StepRecord(
-            time=self.times()[index] if time is None else time,
+            time=time,
             step=self.first_step + index,
             losses={name: part for name, part in parts if part is not None},
             group_lrs=group_lrs,
