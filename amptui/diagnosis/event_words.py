@@ -207,10 +207,9 @@ def run_ended(outcome: RunFinished | RunFailed) -> str:
 
 def _xray_details(summary: XRaySummary) -> list[str]:
     xray = summary.record
-    worst = map(float16_verdicts.layer_line, least_agreeing(xray.layers))
-    memory = memory_use.saved_for_backward(xray)
-    took = f"took {units.milliseconds(xray.seconds)}"
-    return [float16_verdicts.xray_losses(xray), *([memory] if memory else []), *worst, took]
+    lines = [float16_verdicts.xray_losses(xray), memory_use.saved_for_backward(xray)]
+    lines += map(float16_verdicts.layer_line, least_agreeing(xray.layers))
+    return [*filter(None, lines), f"took {units.milliseconds(xray.seconds)}"]
 
 
 def _first_line(text: str) -> str:

@@ -65,9 +65,7 @@ def _float16_skips(question: Question) -> Finding:
     recent = min(facts.steps, RECENT_STEPS)
     state, grade = _skip_state(verdict, recent)
     last = _last_step_in(view, "fp16")
-    value, whole = facts.recent_skips, recent
-    if state == "none":
-        value, whole = facts.skips, facts.steps
+    value, whole = (facts.skips, facts.steps) if state == "none" else (facts.recent_skips, recent)
     return Finding(
         subject="overflow",
         state=state,

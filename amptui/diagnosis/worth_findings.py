@@ -9,7 +9,7 @@ from amptui.records.findings import PrecisionMeasured
 from amptui.records.run import base_precision, reference_precision
 from amptui.telemetry.comparison import references
 from amptui.telemetry.timing import shares_of
-from amptui.telemetry.view import Comparison, PrecisionTiming
+from amptui.telemetry.view import Comparison
 
 
 def worth_findings(question: Question) -> tuple[Finding, ...]:
@@ -133,19 +133,17 @@ def _limit(question: Question, tally: Comparison) -> Finding:
             about=question.precision,
             freshness="fresh" if tally.held_back_by else "never measured",
         )
+    shares, value = shares_of(timing.phases), None
+    if timing.bound == "input":
+        value = shares.get("input")
+    elif timing.bound == "compute":
+        value = sum(shares.get(name, 0.0) for name in AMP_PHASES)
     return Finding(
         subject="limit",
         state=timing.bound,
         grade="neutral",
         about=question.precision,
-        value=_share(timing),
+        value=value,
         precision=timing.precision,
         step=question.view.step,
     )
-
-
-def _share(timing: PrecisionTiming) -> float | None:
-    shares = shares_of(timing.phases)
-    if timing.bound == "input":
-        return shares.get("input")
-    return sum(shares.get(name, 0.0) for name in AMP_PHASES) if timing.bound == "compute" else None

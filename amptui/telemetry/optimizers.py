@@ -85,11 +85,6 @@ class Optimizers:
         self.is_left_out |= steps is None
         return steps
 
-    def set_growth_interval(self, steps: int) -> None:
-        """After so many applied steps in a row each scaler doubles its scale."""
-        for optimizer in self:
-            optimizer.scaler.growth_interval = steps
-
     def add(self, blocks: Sequence[Steps], steps_per_epoch: int | None) -> None:
         """Add steps, at least one; ``steps_per_epoch`` is of the first optimizer."""
         if not self.are_several and all(block.optimizer == FIRST for block in blocks):

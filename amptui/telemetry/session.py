@@ -159,7 +159,8 @@ class Session:
         if self._facts.run is not None:  # what is asked of a first process before it trains, it answers
             self._change(pending=())
         self._change(run=record)
-        self._optimizers.set_growth_interval(record.growth_interval)
+        for steps in self._optimizers:
+            steps.scaler.growth_interval = record.growth_interval
         self._begin()
         self._log.add(record)
 

@@ -111,17 +111,8 @@ class UnderflowWatch:
         if share is None:
             return None
         worst = worst_parameter(window)
-        return self._see(
-            UnderflowFound(
-                time=window.time,
-                step=window.step,
-                precision=window.precision,
-                loss_scale=window.loss_scale,
-                hypothetical=window.hypothetical,
-                share=share,
-                place="" if worst is None else worst.name,
-            )
-        )
+        place = "" if worst is None else worst.name
+        return self._see(window, share, place, hypothetical=window.hypothetical)
 
     def see_xray(self, xray: XRayTaken) -> UnderflowFound | None:
         """The alarm that begins with this X-ray, if one does: float16 ran in it."""
@@ -130,23 +121,25 @@ class UnderflowWatch:
             return None
         shares = ((layer.underflowing or 0.0, layer.name) for layer in xray.layers)
         worst = max(shares, default=(0.0, ""))[1]
-        return self._see(
-            UnderflowFound(
-                time=xray.time,
-                step=xray.step,
-                precision=xray.precision,
-                loss_scale=xray.loss_scale,
-                hypothetical=False,
-                share=share,
-                place=worst if share < EVERYWHERE_SHARE else "",
-            )
-        )
+        return self._see(xray, share, worst if share < EVERYWHERE_SHARE else "", hypothetical=False)
 
-    def _see(self, alarm: UnderflowFound) -> UnderflowFound | None:
-        before = self._would_happen if alarm.hypothetical else self._happens
-        now = alarm.share >= (RECOVERED_SHARE if before else UNDERFLOW_SHARE)
-        if alarm.hypothetical:
+    def _see(
+        self, record: Float16Window | XRayTaken, share: float, place: str, *, hypothetical: bool
+    ) -> UnderflowFound | None:
+        before = self._would_happen if hypothetical else self._happens
+        now = share >= (RECOVERED_SHARE if before else UNDERFLOW_SHARE)
+        if hypothetical:
             self._would_happen = now
         else:
             self._happens = now
-        return alarm if now and not before else None
+        if before or not now:
+            return None
+        return UnderflowFound(
+            time=record.time,
+            step=record.step,
+            precision=record.precision,
+            loss_scale=record.loss_scale,
+            hypothetical=hypothetical,
+            share=share,
+            place=place,
+        )
