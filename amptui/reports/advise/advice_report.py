@@ -139,7 +139,6 @@ def advice_page(result: Recommendation) -> str:
             ("not measured", ("", result.missing)),
             ("how it is measured", ("note", result.how_measured)),
         ],
-        with_charts=False,
         heading=f"{advise_words.headline(result.advice)}.",
         where=heading(result),
         footer=f"measured by amptui {__version__}",

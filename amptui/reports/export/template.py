@@ -41,13 +41,13 @@ Card = tuple[Any, ...]
 """A title and blocks; a card without content is left out."""
 
 
-def document(title: str, cards: Sequence[Card | None], *, with_charts: bool = True, **texts: Any) -> str:
+def document(title: str, cards: Sequence[Card | None], *, axes: Sequence[Any] = (), **texts: Any) -> str:
     """A whole page; ``texts`` are its header and its footer, as ``page.html`` names them.
 
-    Its content security policy allows no loading, and no script but that of the charts.
+    Its content security policy allows no loading, and no script but that of the charts, which share ``axes``.
     """
-    style, script = _resource("page.css"), _resource("page.js") if with_charts else ""
-    return _template().render(title=title, cards=cards, style=style, script=script, **texts) + "\n"
+    style, script = _resource("page.css"), _resource("page.js") if axes else ""
+    return _template().render(title=title, cards=cards, axes=axes, style=style, script=script, **texts) + "\n"
 
 
 @cache
