@@ -81,8 +81,16 @@ class _AwaitsTorch:
         # Not in find_spec: the import system is iterating over the list.
         if self in sys.meta_path:
             sys.meta_path.remove(self)
-        if os.getpid() == self._pid:
-            _search_loop()
+        if os.getpid() != self._pid:
+            return
+        try:
+            search_loop(open_first=_observe, on_fault=_tell_fault)
+        except Exception as error:  # whatever fails here, the script goes on
+            from amptui.base.script_signals import is_from_signal_handler
+
+            if is_from_signal_handler(error):
+                raise
+            _tell_fault(error)
 
 
 def _await_optimizer(optimizer_class: Any, search: Callable[[], None]) -> None:
@@ -104,17 +112,6 @@ def _await_optimizer(optimizer_class: Any, search: Callable[[], None]) -> None:
             search()
 
     optimizer_class.__init__ = hooked
-
-
-def _search_loop() -> None:
-    try:
-        search_loop(open_first=_observe, on_fault=_tell_fault)
-    except Exception as error:  # whatever fails here, the script goes on
-        from amptui.base.script_signals import is_from_signal_handler
-
-        if is_from_signal_handler(error):
-            raise
-        _tell_fault(error)
 
 
 def search_loop(

@@ -125,56 +125,46 @@ def test_a_batch_is_counted_once_and_calls_of_one_pass_are_not(
     assert [step.samples for step in steps_of(records)] == samples
 
 
-def test_no_copy_and_no_file_of_a_model_knows_of_it() -> None:
-    model = net()
-    optimizer = sgd(model)
-    bare = pickle.dumps(model)
-    with watching(model, optimizer, counts_inputs=True):
-        make_step(model, optimizer)
-        model(torch.randn(6, 4)).square().mean().backward()
-        assert model._forward_pre_hooks  # ours
-        copied = copy.deepcopy(model)
-        shallow = copy.copy(model._forward_pre_hooks)
-        file = io.BytesIO()
-        torch.save(model, file)
-        saved = torch.load(io.BytesIO(file.getvalue()), weights_only=False)
-        pickled = pickle.dumps(model.requires_grad_())
-        assert b"amptui" not in file.getvalue()
-        assert b"amptui" not in pickled
-    for other in (copied, saved, pickle.loads(pickled), pickle.loads(bare)):  # noqa: S301 - our own
-        assert vars(other).keys() == vars(model).keys()
-        assert type(other._forward_pre_hooks) is type(pickle.loads(bare)._forward_pre_hooks)  # noqa: S301
-        assert not other._forward_pre_hooks
-        assert not other._forward_pre_hooks_with_kwargs
-        assert type(other._forward_pre_hooks_with_kwargs) is type(model._forward_pre_hooks_with_kwargs)
-    assert not shallow
-
-
 def _script_hook(_model: nn.Module, _args: tuple[Any, ...]) -> None:
     """One of the script's own, that a pickle can name."""
 
 
+HOOKS = ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs")
+
+
 @pytest.mark.torch
-def test_the_tables_of_hooks_are_as_before() -> None:
-    model, with_hook = net(), net()
-    handle = with_hook.register_forward_pre_hook(_script_hook)
-    table, kind = with_hook._forward_pre_hooks, type(model._forward_pre_hooks)
-    optimizers = sgd(model), sgd(with_hook)
-    with (
-        watching(model, optimizers[0], counts_inputs=True),
-        watching(with_hook, optimizers[1], counts_inputs=True),
-    ):
-        make_step(model, optimizers[0])
-        make_step(with_hook, optimizers[1])
-        assert model._forward_pre_hooks  # ours
-        assert with_hook._forward_pre_hooks is table
-        assert len(table) == 1  # who has hooks is left alone
+def test_no_copy_and_no_file_of_a_model_knows_of_it_and_its_tables_are_as_before() -> None:
+    model, fresh = net(), net()
+    optimizer = sgd(model)
+    with watching(model, optimizer, counts_inputs=True):
+        make_step(model, optimizer)
         model(torch.randn(6, 4)).square().mean().backward()
-    assert type(model._forward_pre_hooks) is kind
-    assert not model._forward_pre_hooks
-    assert not model._forward_pre_hooks_with_kwargs
+        assert model._forward_pre_hooks  # ours
+        assert not copy.copy(model._forward_pre_hooks)
+        file = io.BytesIO()
+        torch.save(model, file)
+        pickled = pickle.dumps(model.requires_grad_())
+        assert b"amptui" not in file.getvalue() + pickled
+        saved = torch.load(io.BytesIO(file.getvalue()), weights_only=False)
+        others = [copy.deepcopy(model), saved, pickle.loads(pickled)]  # noqa: S301 - our own
+    for other in (model, *others):
+        assert vars(other).keys() == vars(fresh).keys()
+        tables = [getattr(other, name) for name in HOOKS]
+        assert tables == [getattr(fresh, name) for name in HOOKS] == [{}, {}]
+        assert [type(table) for table in tables] == [type(getattr(fresh, name)) for name in HOOKS]
+
+
+@pytest.mark.torch
+def test_who_has_hooks_is_left_alone() -> None:
+    model = net()
+    handle = model.register_forward_pre_hook(_script_hook)
+    table, optimizer = model._forward_pre_hooks, sgd(model)
+    with watching(model, optimizer, counts_inputs=True):
+        make_step(model, optimizer)
+        assert model._forward_pre_hooks is table
+        assert len(table) == 1
     handle.remove()
-    assert not with_hook._forward_pre_hooks
+    assert not model._forward_pre_hooks
 
 
 def test_the_samples_of_a_closure_that_is_called_again_count_once() -> None:
