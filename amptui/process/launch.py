@@ -99,7 +99,7 @@ def plan_resumed(given: Mapping[str, Any], text: str) -> Plan:
     if "model" in given:
         given = {**given, "model": parse_model(given["model"]).anywhere}
     if not is_own(folder.path):  # the command line has to name the files that resuming it touches
-        effects = [file.effect for file in named_files(saved) if file.field not in given]
+        effects = [effect for field, (effect, _) in named_files(saved).items() if field not in given]
         if effects:
             what = f"{folder.path} is not one of your runs, and resuming it {' and '.join(effects)}"
             raise UsageError(what, hint=f"if you trust that: {resume_command(folder.path)}")

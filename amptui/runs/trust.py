@@ -5,7 +5,6 @@ import re
 import shlex
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from amptui.base.errors import RunFolderError
@@ -34,39 +33,27 @@ def is_own(folder: Path) -> bool:
     return base in places and all(s.st_uid == user and not s.st_mode & _OTHERS_MAY_WRITE for s in statuses)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedFile:
-    """A file or folder that is named by the options with which a run was started."""
+def named_files(request: TrainRequest) -> dict[str, tuple[str, list[str]]]:
+    """What the options name besides the defaults of this user and the models of amptui.
 
-    field: str
-    """Of ``TrainRequest``."""
-    effect: str
-    """What resuming the run does with it: ``writes /home/me/weights.pt``."""
-    words: tuple[str, ...]
-    """What names it on the command line."""
-
-
-def named_files(request: TrainRequest) -> list[NamedFile]:
-    """What the options name besides the defaults of this user and the models of amptui."""
-    files: list[NamedFile] = []
-
-    def add(field: str, effect: str, *words: str) -> None:
-        files.append(NamedFile(field=field, effect=effect, words=words))
-
-    if request.model not in CATALOGUE:
-        add("model", f"executes {request.model}", _model_argument(request))
-    if request.save_weights is not None:
-        add("save_weights", f"writes {request.save_weights}", f"--save-weights={request.save_weights}")
+    By field: what resuming the run does with it, ``writes /home/me/weights.pt``, and the words of a command
+    line that name it.
+    """
+    files: dict[str, tuple[str, list[str]]] = {}
+    model, weights, data = request.model, request.save_weights, request.data_dir
+    if model not in CATALOGUE:
+        files["model"] = f"executes {model}", [_model_argument(request)]
+    if weights is not None:
+        files["save_weights"] = f"writes {weights}", [f"--save-weights={weights}"]
     defaults = [Path()]  # it was never named
     with suppress(RunFolderError):  # without a home there is no default
         defaults.append(default_data_dir())
-    if request.data_dir not in defaults:
-        add("data_dir", f"reads data in {request.data_dir}", f"--data-dir={request.data_dir}")
-    texts = [f"{name}={text}" for name, text in request.settings.items() if _may_name_a_file(text)]
-    if texts:
-        # The command line names all settings or none.
-        words = (f"--set={name}={text}" for name, text in request.settings.items())
-        add("settings", f"uses {', '.join(texts)}", *words)
+    if data not in defaults:
+        files["data_dir"] = f"reads data in {data}", [f"--data-dir={data}"]
+    settings = [f"{name}={text}" for name, text in request.settings.items()]
+    outside = [f"{name}={text}" for name, text in request.settings.items() if _may_name_a_file(text)]
+    if outside:  # the command line names all settings or none
+        files["settings"] = f"uses {', '.join(outside)}", [f"--set={setting}" for setting in settings]
     return files
 
 
@@ -77,8 +64,9 @@ def resume_command(folder: Path) -> str:
         with suppress(RunFolderError, KeyError, TypeError, ValueError, AttributeError):
             request = TrainRequest.from_json(read_run_json(folder)["asked"])
             words.insert(2, _model_argument(request))
-            named = [word for file in named_files(request) if file.field != "model" for word in file.words]
-            words += masked(named)  # it is recorded with a failure
+            files = named_files(request)
+            files.pop("model", None)
+            words += masked([word for _, named in files.values() for word in named])  # a failure records it
     return shlex.join(words)
 
 
