@@ -99,30 +99,27 @@ def test_a_run_that_ended_without_a_word_is_told_once() -> None:
 # ------------------------------------------------------------------------------------------ a stall
 
 
-class Waiting:
+class Waiting(Listening):
     """A run whose steps take a second, on a clock of its own."""
 
     def __init__(self) -> None:
-        self.now = 0.0
-        self.session = fold([make_started(time=90.0), PhaseChanged(time=100.0, phase="training")])
+        super().__init__(PhaseChanged(time=100.0, phase="training"))
+        self.now, self.last_step = 0.0, 0
         self.alerts = Alerts(SINCE, clock=lambda: self.now)
-        self.last_step = 0
 
     def steps(self, count: int, *, step_seconds: float = 1.0) -> None:
         for _ in range(count):
             self.last_step += 1
             step = make_step(self.last_step, time=100.0 + self.now, step_seconds=step_seconds)
             self.now += step_seconds
-            self.session.fold([step])
-            assert self.alerts.news(self.session.status()) == ""
+            assert self.hears(step) == ""
 
-    def hears(self, *records: Record, after_seconds: float) -> str:
-        self.session.fold(records)
-        self.alerts.news(self.session.status())
-        end, said = self.now + after_seconds, ""
+    def hears_in(self, seconds: float, *records: Record) -> str:
+        self.hears(*records)
+        end, said = self.now + seconds, ""
         while self.now < end and not said:  # somebody looks all the time
             self.now = min(end, self.now + 10.0)
-            said = self.alerts.news(self.session.status())
+            said = self.hears()
         self.now = end
         return said
 
@@ -130,20 +127,20 @@ class Waiting:
 def test_a_stall_is_told_once_until_there_are_steps_again() -> None:
     run = Waiting()
     run.steps(10)
-    assert run.hears(after_seconds=MIN_STALL_SECONDS - 1) == ""
-    assert run.hears(after_seconds=1) == "mnist-deep: no step for 5:00, after step 10"
-    assert run.hears(after_seconds=10 * MIN_STALL_SECONDS) == ""
+    assert run.hears_in(MIN_STALL_SECONDS - 1) == ""
+    assert run.hears_in(1) == "mnist-deep: no step for 5:00, after step 10"
+    assert run.hears_in(10 * MIN_STALL_SECONDS) == ""
     run.steps(1)
     # The stall was a pause of 3,300 s: it shows what may be usual here.
-    assert run.hears(after_seconds=10 * MIN_STALL_SECONDS) == ""
-    assert run.hears(after_seconds=11 * STALL_PAUSES * MIN_STALL_SECONDS) != ""
+    assert run.hears_in(10 * MIN_STALL_SECONDS) == ""
+    assert run.hears_in(11 * STALL_PAUSES * MIN_STALL_SECONDS) != ""
 
 
 def test_long_steps_are_no_stall() -> None:
     run = Waiting()
     run.steps(10, step_seconds=60.0)
-    assert run.hears(after_seconds=60 * STALL_STEPS - 1) == ""
-    assert run.hears(after_seconds=1) == "mnist-deep: no step for 20:00, after step 10"
+    assert run.hears_in(60 * STALL_STEPS - 1) == ""
+    assert run.hears_in(1) == "mnist-deep: no step for 20:00, after step 10"
 
 
 @pytest.mark.parametrize(
@@ -152,4 +149,4 @@ def test_long_steps_are_no_stall() -> None:
 def test_what_makes_no_steps_does_not_stall(record: Record) -> None:
     run = Waiting()
     run.steps(10)
-    assert run.hears(record, after_seconds=10 * MIN_STALL_SECONDS) == ""
+    assert run.hears_in(10 * MIN_STALL_SECONDS, record) == ""

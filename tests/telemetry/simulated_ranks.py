@@ -14,15 +14,13 @@ Slow = Literal["", "input", "compute", "clocks"]
 STEP_SECONDS = 0.012
 """Of equal ranks, without noise: data wait 2%, local compute 80%, the rest is waiting for communication."""
 
-GPUS_PER_HOST = 8
-
 
 class SimulatedRanks:
     """Samples of ``world_size`` ranks, once a second.
 
     Each second's means have independent lognormal noise, and now and then a hiccup on a rank; ranks differ by
-    ``spread`` for good. ``slow`` makes rank ``slow_rank`` slower by ``excess``, a fraction of a step. DDP
-    makes the step time of all that of the slowest.
+    ``spread`` for good. ``slow`` makes rank ``slow_rank`` slower by a quarter of a step. DDP makes the step time of
+    all that of the slowest.
     """
 
     def __init__(
@@ -32,7 +30,6 @@ class SimulatedRanks:
         *,
         slow: Slow = "",
         slow_rank: int = 0,
-        excess: float = 0.25,
         noise: float = 0.03,
         spread: float = 0.01,
         fsdp: bool = False,
@@ -44,11 +41,11 @@ class SimulatedRanks:
         self._clocks = np.full(world_size, 1980.0)
         self._throttled: dict[str, tuple[int, ...]] = {}
         if slow == "input":
-            self._data[slow_rank] += excess * STEP_SECONDS
+            self._data[slow_rank] += 0.25 * STEP_SECONDS
         elif slow:
-            self._compute[slow_rank] += excess * STEP_SECONDS
+            self._compute[slow_rank] += 0.25 * STEP_SECONDS
         if slow == "clocks":
-            self._clocks[slow_rank] *= 1 - excess
+            self._clocks[slow_rank] *= 0.75
             self._throttled = {"thermal (hw)": (slow_rank,)}
         self._skipped = 0
 
@@ -59,8 +56,8 @@ class SimulatedRanks:
             ranks=tuple(
                 RankPlace(
                     rank=rank,
-                    host=f"node-{rank // GPUS_PER_HOST + 1}",
-                    device=f"cuda:{rank % GPUS_PER_HOST}",
+                    host=f"node-{rank // 8 + 1}",
+                    device=f"cuda:{rank % 8}",
                     device_name="NVIDIA H200",
                     gpu_uuid=f"GPU-{rank:08}",
                     memory_total_bytes=150_754_820_096,
@@ -105,7 +102,7 @@ class SimulatedRanks:
 
 
 def _floats(values: Any) -> tuple[float, ...]:
-    return tuple(float(value) for value in values)
+    return tuple(map(float, values))
 
 
 def run_of(

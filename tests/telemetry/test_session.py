@@ -13,7 +13,6 @@ from amptui.diagnosis.event_words import event_text
 from amptui.records.answers import RequestMade, RequestRefused, RequestTaken
 from amptui.records.run import BlockFinished, PauseChanged, PhaseChanged, Record, RunFailed, RunFinished
 from amptui.records.steps import Steps
-from amptui.telemetry.session import Session
 from amptui.telemetry.view import PrecisionSwitch, SessionView
 from tests.builders import (
     assert_holds,
@@ -256,27 +255,13 @@ def test_a_session_knows_the_same_of_steps_in_blocks_and_one_by_one(records: lis
 # -------------------------------------------------------------------------- what was asked of a run
 
 
-def made(number: int) -> RequestMade:
-    return RequestMade(time=101.0, number=number, kind="x-ray")
-
-
-def taken(number: int) -> RequestTaken:
-    return RequestTaken(time=102.0, step=5, request=made(number))
-
-
-def refused(number: int) -> RequestRefused:
-    return RequestRefused(time=102.0, step=5, request=made(number), reason="failed", detail="out of memory")
-
-
-def session_of(*records: Record) -> Session:
-    return fold([run(), *steps(1, 5), *records])
+MADE = [RequestMade(time=101.0, number=number, kind="x-ray") for number in range(4)]
+TAKEN = RequestTaken(time=102.0, step=5, request=MADE[1])
+REFUSED = RequestRefused(time=102.0, step=5, request=MADE[2], reason="failed", detail="out of memory")
 
 
 def test_a_request_is_pending_until_its_answer_comes() -> None:
-    session = session_of()
-    assert (session.view().pending, session.view().answers) == ((), ())
-    session.fold([made(1), made(2), made(3)])
-    assert session.view().pending == (made(1), made(2), made(3))
-    session.fold([refused(2), taken(1)])
-    assert session.view().pending == (made(3),)
-    assert session.view().answers == (refused(2), taken(1))
+    session = fold([run(), *steps(1, 5), *MADE[1:]])
+    assert session.view().pending == (*MADE[1:],)
+    session.fold([REFUSED, TAKEN, MADE[1]])
+    assert (session.view().pending, session.view().answers) == ((MADE[3],), (REFUSED, TAKEN))
