@@ -19,8 +19,8 @@ class SimulatedRanks:
     """Samples of ``world_size`` ranks, once a second.
 
     Each second's means have independent lognormal noise, and now and then a hiccup on a rank; ranks differ by
-    ``spread`` for good. ``slow`` makes rank ``slow_rank`` slower by a quarter of a step. DDP makes the step time of
-    all that of the slowest.
+    ``spread`` for good. ``slow`` makes rank ``slow_rank`` slower by a quarter of a step. DDP makes the step
+    time of all that of the slowest.
     """
 
     def __init__(
