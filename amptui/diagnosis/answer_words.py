@@ -251,9 +251,6 @@ _WORDS: Mapping[Subject, Mapping[str, str]] = {
 """Each state's words."""
 
 
-_OF_A_SCALE = ("survives", "outweighed", "kept", "underflows", "overflow")
-"""The states of float16 whose words name the loss scale."""
-
 _SHORT: Mapping[tuple[Subject, str], str] = {
     **{("speed", state): "{ratio}" for state in ("faster", "slower", "same", "open")},
     ("speed", "first impression"): "{ratio} provisional",
@@ -359,7 +356,8 @@ def evidence_words(finding: Finding) -> str:
     """``step 1,204 in AMP fp16 at loss scale 65,536; old: 300 steps ago``; no scale if the words name it."""
     parts = []
     if finding.step is not None:
-        names_scale = finding.subject == "float16" and finding.state in _OF_A_SCALE
+        of_a_scale = ("survives", "outweighed", "kept", "underflows", "overflow")
+        names_scale = finding.subject == "float16" and finding.state in of_a_scale
         scale = None if names_scale else finding.loss_scale
         parts.append(measured_at(finding.step, finding.precision, scale))
     if finding.freshness == "old":

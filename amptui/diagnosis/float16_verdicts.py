@@ -190,9 +190,6 @@ def distance(module: ModuleRange) -> str:
 
 # ------------------------------------------------------------------------------------------- X-ray
 
-MASKS_DIFFER = "dropout masks may differ"
-"""Of an X-ray whose two passes drew random numbers."""
-
 _LAYERS_LEGEND = (
     "AMP's gradients and FP32's of the same batch and weights: cosine 1 is the same direction, "
     "error |AMP−FP32| / |FP32|, lost: zero only in AMP"
@@ -239,7 +236,8 @@ def xray_text(xray: XRayTaken, verdict: XRayVerdict) -> str:
         return f"{skips if verdict.state == 'overflow' else amp}: {where}{_also_in_reference(xray, verdict)}"
     every = verdict.count == verdict.layers > 1
     layers = f"all {verdict.layers}" if every else f"{verdict.count} of {verdict.layers}"
-    masks = f"; {MASKS_DIFFER}" if xray.random and verdict.state != "agree" else ""
+    # The two passes drew random numbers.
+    masks = "; dropout masks may differ" if xray.random and verdict.state != "agree" else ""
     apart = losses_apart(xray) or f"{units.loss(xray.loss_fp32)} and {units.loss(xray.loss_amp)}"
     worst = f"worst {_layer_words(verdict.worst)}{_beside_reference(xray, verdict.worst)}; losses {apart}"
     state, than = _STATES.get(verdict.state, verdict.state), ""

@@ -37,9 +37,6 @@ KEPT_SKIPS = 5
 TRACE_WITHIN_STEPS = 10
 """A trace up to so many steps after a skip belongs to it: hooks are installed once the host knows of it."""
 
-_BY_SEQUENCE = attrgetter("sequence")
-_BY_LAST_CHANGE = attrgetter("last_change")
-
 
 @dataclass(slots=True, eq=False)
 class EventLog:
@@ -67,7 +64,7 @@ class EventLog:
 
     def __post_init__(self) -> None:
         # A log restored from a state has lines already.
-        for line in sorted([*self._others, *self._prints], key=_BY_SEQUENCE):
+        for line in sorted([*self._others, *self._prints], key=attrgetter("sequence")):
             self._follow(line)
 
     @property
@@ -83,7 +80,7 @@ class EventLog:
     def events(self) -> tuple[Event, ...]:
         """The lines kept, newest first."""
         if self._events is None:
-            lines = sorted([*self._others, *self._prints], key=_BY_LAST_CHANGE, reverse=True)
+            lines = sorted([*self._others, *self._prints], key=attrgetter("last_change"), reverse=True)
             self._events = tuple([line.event for line in lines])
         return self._events
 
