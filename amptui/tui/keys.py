@@ -33,11 +33,7 @@ OPEN_OUTPUT = "open('output')"
 
 RUN_KEYS = (
     Key(
-        "p",
-        ("p",),
-        "toggle_precision",
-        "AMP",
-        "switch the running training: FP32, AMP and, once chosen, FP8",
+        "p", ("p",), "toggle_precision", "AMP", "switch the running training: FP32, AMP and, once chosen, FP8"
     ),
     Key("space", ("space",), "toggle_pause", "pause", "pause after the current step, or resume", "resume"),
     Key("d", ("d",), "detach", "detach", "close the screen, training continues; amptui attach reopens it"),
@@ -57,14 +53,7 @@ RUN_KEYS = (
 """What needs a run that is still training."""
 
 VIEW_KEYS = (
-    Key(
-        "f",
-        ("f",),
-        "focus_numerics",
-        "float16",
-        "measure how gradients fit into float16",
-        is_page=True,
-    ),
+    Key("f", ("f",), "focus_numerics", "float16", "measure how gradients fit into float16", is_page=True),
     Key("o", ("o",), "next_optimizer", "optimizer", "show the next of several optimizers in all panels"),
     Key("l", ("l",), "toggle_log", "log", "switch the loss axis between logarithmic and linear"),
     Key("+", ("plus", "equals_sign"), "zoom(1)", "", "zoom in: show half as many steps"),

@@ -38,7 +38,6 @@ MEMORY = (
     breakdown_of("fp16", activations=760 * MIB, copies=28 * MIB, peak=1138 * MIB, step=812),
     replace(breakdown_of("bf16", activations=760 * MIB, copies=28 * MIB, peak=1138 * MIB), step=900),
 )
-WITHOUT_PEAKS = (breakdown_of("fp32"), breakdown_of("bf16", copies=28 * MIB))
 
 
 def with_memory(*breakdowns: MemoryBreakdown, before: SessionView | None = None) -> SessionView:

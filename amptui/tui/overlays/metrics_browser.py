@@ -19,8 +19,7 @@ from amptui.tui.panels import step_cursor
 from amptui.tui.panels.metric_charts import SMALLEST_CHART, Chart, charts_of
 from amptui.tui.panels.phrases import fitting, quiet, write
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.renderables.plot import CurvePlot
-from amptui.tui.renderables.ribbon import draw_ribbon, draw_step_axis
+from amptui.tui.renderables.plot import CurvePlot, draw_ribbon, draw_step_axis
 from amptui.tui.renderables.step_window import GUTTER, visible_window
 from amptui.tui.style import BOLD, Style
 

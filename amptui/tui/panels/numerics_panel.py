@@ -38,8 +38,7 @@ from amptui.tui.panels.phrases import (
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.float16_histogram import LEGEND_LINES, draw_exponents, width_beside
 from amptui.tui.renderables.gauges import DIGIT_LINES, draw_digits
-from amptui.tui.renderables.plot import CurvePlot
-from amptui.tui.renderables.ribbon import draw_step_axis
+from amptui.tui.renderables.plot import CurvePlot, draw_step_axis
 from amptui.tui.renderables.step_window import visible_window
 from amptui.tui.style import BOLD, GRADE_STYLES, NO_VERDICT, VERDICT_SIGNS, Style
 
@@ -189,7 +188,7 @@ def _draw_headroom(canvas: Canvas, numerics: NumericsView) -> int:
     value = units.doublings(numerics.headroom)
     words = headroom_words(numerics)
     if set(value) <= set("0123456789.-"):
-        x = draw_digits(canvas, 0, 1, value, words[0].style)
+        x = draw_digits(canvas, 1, value, words[0].style)
         canvas.text(x + 1, DIGIT_LINES, "doublings to overflow", Style.DIM)
     else:
         write(canvas, 0, DIGIT_LINES, [Phrase(words)])

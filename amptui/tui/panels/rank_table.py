@@ -185,7 +185,7 @@ def _draw_tables(canvas: Canvas, view: SessionView, ranks: RanksView, tables: in
     for i in range(tables):
         part = canvas.columns(i * width, width - 2 * _GAP * (tables > 1))
         table = _Table(view, ranks, part.width)
-        table.draw_titles(part, 0)
+        table.draw_titles(part)
         for y, row in enumerate(ranks.rows[i * height : (i + 1) * height], 1):
             table.draw_row(part, y, row)
 
@@ -199,7 +199,7 @@ def _draw_extremes(canvas: Canvas, view: SessionView, ranks: RanksView) -> None:
     fastest = _FASTEST if canvas.height >= 3 + 2 * _FASTEST and len(rows) == ranks.world_size else 0
     slowest = min(len(rows) - fastest, canvas.height - 1 - (fastest + 1 if fastest else 0))
     table = _Table(view, ranks, canvas.width)
-    table.draw_titles(canvas, 0, "slowest")
+    table.draw_titles(canvas, "slowest")
     for y, row in enumerate(rows[:slowest], 1):
         table.draw_row(canvas, y, row)
     if fastest:
@@ -281,9 +281,9 @@ class _Table:
     def _place(self, row: RankSummary) -> str:
         return place_words(row.place, with_host=self._hosts)
 
-    def draw_titles(self, canvas: Canvas, y: int, rank_title: str = "rank") -> None:
+    def draw_titles(self, canvas: Canvas, rank_title: str = "rank") -> None:
         """Name the columns, and what the bars are filled with."""
-        canvas.text(2, y, rank_title, Style.DIM)
+        canvas.text(2, 0, rank_title, Style.DIM)
         x = 2 + self._rank_width
         if self._place_width:
             x += _GAP + self._place_width
@@ -296,10 +296,10 @@ class _Table:
             blanks = "  " if len("  ".join(parts)) <= self._bar else " "
             while len(blanks.join(parts)) > self._bar:
                 parts.pop()
-            canvas.text(x + _GAP, y, blanks.join(parts), Style.DIM)
+            canvas.text(x + _GAP, 0, blanks.join(parts), Style.DIM)
             x += _GAP + self._bar
         for column in self._columns:
-            x = canvas.text(x + _GAP, y, column.title, Style.DIM, width=column.width, align="right")
+            x = canvas.text(x + _GAP, 0, column.title, Style.DIM, width=column.width, align="right")
 
     def draw_row(self, canvas: Canvas, y: int, row: RankSummary) -> None:
         """One rank; the slow one is marked, and the number that shows it."""

@@ -72,15 +72,15 @@ def _parts_done(fraction: float | None, parts: int) -> int:
     return min(max(1, round(fraction * parts)), parts - 1)
 
 
-def draw_digits(canvas: Canvas, x: int, y: int, number: str, style: int) -> int:
+def draw_digits(canvas: Canvas, y: int, number: str, style: int) -> int:
     """Draw ``number`` in large digits from line ``y`` on; return the column after it.
 
     ``number`` has digits, points and minus signs. A terminal without UTF-8 gets it as text in the last line.
     """
     if canvas.ascii_only:
-        return canvas.text(x, y + DIGIT_LINES - 1, number, style)
+        return canvas.text(0, y + DIGIT_LINES - 1, number, style)
     for line in range(DIGIT_LINES):
-        end = canvas.text(x, y + line, " ".join(_FONT[character][line] for character in number), style)
+        end = canvas.text(0, y + line, " ".join(_FONT[character][line] for character in number), style)
     return end
 
 

@@ -30,12 +30,7 @@ MOVING = (
     Key("home", ("home",), "begin_again", "", "go to the beginning"),
     Key("x", ("x",), "take_xray", "X-ray", "show the latest X-ray recorded so far", is_page=True),
     Key(
-        "n",
-        ("n",),
-        "trace_modules",
-        "",
-        "show the latest trace of the modules recorded so far",
-        is_page=True,
+        "n", ("n",), "trace_modules", "", "show the latest trace of the modules recorded so far", is_page=True
     ),
 )
 """The keys that only a replay has, or that do something else in it."""

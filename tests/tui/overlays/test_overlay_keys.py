@@ -87,22 +87,14 @@ WITHOUT_BF16 = at_the_floor(bf16="no bfloat16 on this GPU")
 @pytest.mark.parametrize(
     ("name", "view", "presses", "answer"),
     [
-        ("help", EMPTY_VIEW, ("question_mark", "escape", "p", "x"), CLOSE),
         ("menu", views.fp32_only(), ("escape", "m", "q"), CLOSE),
         ("menu", views.fp32_only(), ("0", "8", "9", "²", "x"), STAY),
-        ("floor", FLOOR, ("escape",), CLOSE),
         ("floor", FLOOR, ("enter", "space", "p", "x", "n"), STAY),
         ("floor", WITHOUT_BF16, ("b",), STAY),
         ("floor", NAN, ("b", "f"), STAY),  # no other precision repairs the weights
         ("floor", NAN, ("g",), Answer(close=True, action="resume")),
-        ("floor", NAN, ("d",), Answer(close=True, action="detach")),
         ("quit", EMPTY_VIEW, ("enter", "escape", "n", "q", "ctrl+q"), CLOSE),
         ("quit", EMPTY_VIEW, ("p", "space", "s", "esc"), STAY),
-        ("quit attached", EMPTY_VIEW, ("y",), Answer(close=True, action="stop")),
-        ("quit attached", EMPTY_VIEW, ("enter", "escape", "n"), CLOSE),
-        ("events", EMPTY_VIEW, ("e", "q", "escape"), CLOSE),
-        ("output", EMPTY_VIEW, ("q", "t", "escape"), CLOSE),
-        ("x-ray", with_xray(), ("escape", "q", "ctrl+q"), CLOSE),
     ],
 )  # fmt: skip
 def test_what_a_key_answers(name: str, view: SessionView, presses: tuple[str, ...], answer: Answer) -> None:

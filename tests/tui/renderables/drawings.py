@@ -19,8 +19,7 @@ from amptui.tui.renderables.gauges import (
     draw_interval,
     draw_progress,
 )
-from amptui.tui.renderables.plot import CurvePlot
-from amptui.tui.renderables.ribbon import draw_ribbon, draw_step_axis
+from amptui.tui.renderables.plot import CurvePlot, draw_ribbon, draw_step_axis
 from amptui.tui.renderables.step_window import GUTTER, Window
 from amptui.tui.style import Style
 from tests.telemetry import record_samples
@@ -67,10 +66,6 @@ def _ribbons() -> Iterator[Drawn]:
     yield ribbon("skips at the switch", (9, 10))
     yield ribbon("a stretch of skips", range(9, 17))
     yield ribbon("NaN, once in a skip", (12,), broken=(12, 20))
-    last = (*SWITCHES[:2], PrecisionSwitch(10, "bf16"), PrecisionSwitch(11, "ieee"))
-    yield ribbon("several switches in a column", switches=last, columns=6)
-    for steps in (12, 8):
-        yield ribbon(f"{steps} steps so far", steps=steps)
     yield ribbon("begun before the window", steps=124, first=101)
     yield ribbon("an unknown precision", switches=SWITCHES[1:2])
     for window, columns in (
@@ -92,7 +87,7 @@ def _gauges() -> Iterator[Drawn]:
         yield f"{fractions}", canvas
         for number in ("-1.6", "0123456789"):
             canvas = Canvas(50, DIGIT_LINES, ascii_only=ascii_only)
-            draw_digits(canvas, 0, 0, number, Style.GOOD)
+            draw_digits(canvas, 0, number, Style.GOOD)
             yield number, canvas
     ratios = (
         *((1.71, 1.5, 1.9), (1 / 1.71, 1 / 1.9, 1 / 1.5), (1.02, 0.97, 1.06), (1.71, None, None)),

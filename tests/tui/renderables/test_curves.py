@@ -13,9 +13,16 @@ from amptui.telemetry.axis import Axis, Kind
 from amptui.telemetry.history import RateTrack
 from amptui.telemetry.view import PrecisionSwitch, Series
 from amptui.tui.canvas import Canvas
-from amptui.tui.renderables.columns import columns_above_zero, nonfinite_columns, sample, shown_range
 from amptui.tui.renderables.plot import CurvePlot, YLimits
-from amptui.tui.renderables.step_window import Window, stretches, visible_window
+from amptui.tui.renderables.step_window import (
+    Window,
+    columns_above_zero,
+    nonfinite_columns,
+    sample,
+    shown_range,
+    stretches,
+    visible_window,
+)
 from tests.tui.renderables.tracks import any_series, any_switches, series_of, windows_near
 
 widths = st.integers(1, 50)

@@ -8,7 +8,7 @@ from amptui.records.findings import Float16Window
 from amptui.telemetry.view import Series
 from amptui.tui.canvas import Canvas
 from amptui.tui.renderables.float16_histogram import LEGEND_LINES, MARGIN, draw_exponents
-from amptui.tui.renderables.ribbon import draw_ribbon, draw_step_axis
+from amptui.tui.renderables.plot import draw_ribbon, draw_step_axis
 from amptui.tui.renderables.step_window import GUTTER
 from tests.tui.renderables.drawings import exponents
 from tests.tui.renderables.tracks import any_series, any_switches, windows_near
