@@ -54,11 +54,6 @@ class Group:
         """Each seed once; None for runs without a recorded seed."""
         return tuple(dict.fromkeys(map(seed_of, self.runs)))
 
-    @property
-    def is_live(self) -> bool:
-        """Whether any of its runs still trains."""
-        return any(run.is_live for run in self.runs)
-
     def spread(self, value_of: Callable[[RunFigures], float | None]) -> Spread | None:
         """A figure's mean and range; None if no run has it. NaN and Inf make all three NaN."""
         values = [value for run in self.runs if (value := value_of(run)) is not None]
