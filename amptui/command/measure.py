@@ -67,7 +67,7 @@ def add_advise_options(parser: argparse.ArgumentParser) -> None:
     add_shared(
         parser.add_argument_group("model and device, not for a SCRIPT"),
         *("--batch-size", "--accumulate", "--lr", "--clip-norm", "--seed", "--set", "--device"),
-        *("--channels-last", "--cudnn-benchmark", "--data", "--workers", "--data-dir"),
+        *("--channels-last", "--cudnn-benchmark", "--compile", "--data", "--workers", "--data-dir"),
     )
     group = parser.add_argument_group("output")
     add = group.add_argument

@@ -4,13 +4,15 @@ Every judgement is the answer's own, as the screen shows it; here they are only 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal
 
 from amptui.diagnosis.amp_answer import AmpAnswer
 from amptui.diagnosis.amp_finding import Finding
 from amptui.diagnosis.memory_use import LITTLE_MEMORY
+from amptui.diagnosis.speed import speed_state
+from amptui.records.findings import PairCompared
 from amptui.records.run import AMP_PRECISIONS
 from amptui.reports.advise.evidence import Candidate
 
@@ -44,6 +46,8 @@ class Advice:
     """What to look out for in the recommended precision."""
     troubles: tuple[Finding, ...] = ()
     """What speaks against ``about`` where FP32 is recommended."""
+    compiles: bool = False
+    """Whether ``torch.compile`` made the recommended precision faster beyond its interval."""
 
     @property
     def limit(self) -> Finding | None:
@@ -53,10 +57,15 @@ class Advice:
         return limit if limit is not None and limit.freshness != "never measured" else None
 
 
-def recommend(candidates: Sequence[Candidate], *, other_weights: bool = False) -> Advice:
+def recommend(
+    candidates: Sequence[Candidate],
+    *,
+    other_weights: bool = False,
+    compiling: PairCompared | None = None,
+) -> Advice:
     """What to use: the fastest precision that is safe, else one that saves memory, else FP32.
 
-    ``other_weights``: the weights are not float32.
+    ``other_weights``: the weights are not float32; ``compiling``: what ``torch.compile`` gains in FP32.
     """
     if other_weights:
         return Advice(precision="fp32", reason="weights")
@@ -77,7 +86,7 @@ def recommend(candidates: Sequence[Candidate], *, other_weights: bool = False) -
     smallest = min(as_fast, key=lambda candidate: candidate.memory or 1.0, default=None)
     if smallest is not None and 1 - (smallest.memory or 1.0) >= LITTLE_MEMORY:
         return _use(smallest, "memory")
-    return _stay(candidates, usable)
+    return replace(_stay(candidates, usable), compiles=_gains(compiling))
 
 
 def _use(candidate: Candidate, reason: Reason) -> Advice:
@@ -86,7 +95,13 @@ def _use(candidate: Candidate, reason: Reason) -> Advice:
         reason=reason,
         about=candidate,
         cautions=troubles(candidate.answer),
+        compiles=_gains(candidate.compiling),
     )
+
+
+def _gains(pair: PairCompared | None) -> bool:
+    """Whether the compiled steps are faster."""
+    return pair is not None and speed_state(pair.speedup, pair.speedup_low, pair.speedup_high) == "faster"
 
 
 def _stay(candidates: Sequence[Candidate], usable: Sequence[Candidate]) -> Advice:

@@ -101,7 +101,8 @@ def _paste_lines(result: Recommendation, framework: Framework | None) -> Iterato
     if result.advice.reason == "weights":
         yield from ("", "Nothing to paste: train it as it is, or with float32 weights and autocast.")
     elif result.advice.precision == "fp32":
-        yield from ("", "Nothing to paste: FP32 is what PyTorch trains in by default.")
+        what = " but for torch.compile" if lines else ""
+        yield from ("", f"Nothing to paste{what}: FP32 is what PyTorch trains in by default.")
     if not lines:
         return
     full: Framework = framework or "pytorch"
@@ -166,6 +167,7 @@ def report_json(result: Recommendation) -> dict[str, Any]:
         "recommended": advice.precision,
         "reason": advice.reason,
         "about": None if advice.about is None else advice.about.precision,
+        "compile": advice.compiles,
         "text": advise_words.headline(advice),
         "notes": [{"label": label, "text": text} for label, text in result.notes],
         "baseline": None if result.view.compared is None else next(iter(result.view.compared.rows), None),
@@ -186,6 +188,7 @@ def _candidate(candidate: Candidate, advice: Advice) -> dict[str, Any]:
         "excluded": candidate.exclusion,
         "measured": candidate.row,
         "memory_ratio": candidate.memory,
+        "compiled": candidate.compiling,
         "answer": candidate.answer,
         "losses": candidate.losses,
     }

@@ -16,9 +16,9 @@ from amptui.diagnosis.answer_words import (
 from amptui.diagnosis.bottleneck import bound_words, evidence, why_slower
 from amptui.diagnosis.event_words import event_text
 from amptui.diagnosis.labels import precision_label
-from amptui.diagnosis.speed import less_memory, less_percent, ratio_words, speed_of, times_speed
+from amptui.diagnosis.speed import less_memory, less_percent, pair_words, ratio_words, speed_of, times_speed
 from amptui.records.findings import PrecisionsCompared
-from amptui.records.run import FP8_PRECISIONS
+from amptui.records.run import EAGER_SUFFIX, FP8_PRECISIONS
 from amptui.reports.advise.advice import Advice, Reason
 from amptui.reports.advise.evidence import Candidate, Exclusion, row_of, step_seconds
 from amptui.reports.advise.loss_race import LossRace
@@ -175,6 +175,15 @@ def warnings(view: SessionView) -> Iterator[str]:
     for event in reversed(view.events):
         if event.severity == "warning" and event.kind == "note" and (event.step or 0) <= 1:
             yield event_text(event)
+
+
+def compiling(comparison: PrecisionsCompared | None) -> Iterator[str]:
+    """What ``torch.compile`` gained in each precision."""
+    if comparison is None:
+        return
+    for pair in comparison.pairs:
+        if pair.than == pair.precision + EAGER_SUFFIX:
+            yield pair_words(pair, comparison)
 
 
 def not_measured(

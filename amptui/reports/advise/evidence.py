@@ -6,9 +6,9 @@ from typing import Literal
 
 from amptui.diagnosis.amp_answer import AmpAnswer, Worth, amp_answer
 from amptui.diagnosis.speed import speed_state
-from amptui.records.findings import Float16Window, PrecisionMeasured
+from amptui.records.findings import Float16Window, PairCompared, PrecisionMeasured, PrecisionsCompared
 from amptui.records.own_loop import OTHER_PRECISIONS
-from amptui.records.run import FP8_PRECISIONS, LOW_PRECISIONS, base_precision
+from amptui.records.run import EAGER_SUFFIX, FP8_PRECISIONS, LOW_PRECISIONS, base_precision
 from amptui.reports.advise.loss_race import LossesCompared, LossRace
 from amptui.telemetry.health import judge_window
 from amptui.telemetry.view import NumericsView, SessionView
@@ -69,6 +69,8 @@ class Candidate:
     exclusion: Exclusion | None = None
     losses: LossesCompared | None = None
     """Its final losses beside FP32's; None if they were not compared."""
+    compiling: PairCompared | None = None
+    """Its steps compiled beside the same run eagerly."""
 
     @property
     def worth(self) -> Worth:
@@ -114,6 +116,7 @@ def _candidate(evidence: Evidence, precision: str, race: LossRace | None) -> Can
         memory=peaks[0] / peaks[1] if peaks[0] and peaks[1] else None,
         exclusion=evidence.exclusions.get(precision) or _failed(race, precision),
         losses=None if race is None else race.compared(precision),
+        compiling=compiling(evidence.view.compared, precision),
     )
 
 
@@ -133,7 +136,24 @@ def view_of(evidence: Evidence, precision: str) -> SessionView:
         # Of a step in float16, what was flushed is among its zeros: the other one counts it.
         numerics = replace(numerics, window=evidence.window)
     numerics = replace(numerics, scaler=view.numerics.scaler)
-    return replace(view, numerics=numerics)
+    return eagerly(replace(view, numerics=numerics))
+
+
+def eagerly(view: SessionView) -> SessionView:
+    """The view without the steps that were compiled, where the comparison is of both kinds."""
+    compared = view.compared
+    if compared is None or not compared.baseline.endswith(EAGER_SUFFIX):
+        return view
+    rows, timings = (
+        tuple(
+            replace(one, precision=base_precision(one.precision))
+            for one in measured
+            if one.precision.endswith(EAGER_SUFFIX)
+        )
+        for measured in (compared.rows, view.timings)
+    )
+    eager = replace(compared, baseline=base_precision(compared.baseline), rows=rows, pairs=())
+    return replace(view, compared=eager, timings=timings)
 
 
 def row_of(view: SessionView, precision: str) -> PrecisionMeasured | None:
@@ -147,3 +167,10 @@ def step_seconds(view: SessionView, precision: str) -> float | None:
     row = row_of(view, precision)
     medians = {stats.precision: stats.median_step_seconds for stats in view.comparison.rows}
     return medians.get(precision) if row is None else row.step_seconds
+
+
+def compiling(compared: PrecisionsCompared | None, precision: str) -> PairCompared | None:
+    """Its steps compiled beside the same run eagerly; None if that was not measured."""
+    sides = precision, precision + EAGER_SUFFIX
+    pairs = () if compared is None else compared.pairs
+    return next((pair for pair in pairs if (pair.precision, pair.than) == sides), None)

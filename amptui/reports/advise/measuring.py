@@ -71,7 +71,7 @@ class Measurer:
             self.error = None
 
     def _train_in_stages(self, precisions: Sequence[str]) -> tuple[Stages, TrainingEnd]:
-        stages = Stages(precisions, seconds=self.seconds)
+        stages = Stages(precisions, seconds=self.seconds, eager=self.request.compile_mode is not None)
 
         def look(training: Training) -> None:
             view = training.recording.view()
@@ -131,6 +131,7 @@ class Measurer:
             precision=precision,
             seed=self.request.seed + seed,
             steps=steps,
+            compile_mode=None,
             interactive=False,
         )
 

@@ -11,7 +11,14 @@ from amptui.recipe.request import AdviseRequest, Framework
 from amptui.records.run import AMP_PRECISIONS
 from amptui.reports.advise import advise_words
 from amptui.reports.advise.advice import Advice, recommend
-from amptui.reports.advise.evidence import Candidate, Evidence, candidates, has_other_weights
+from amptui.reports.advise.evidence import (
+    Candidate,
+    Evidence,
+    candidates,
+    compiling,
+    eagerly,
+    has_other_weights,
+)
 from amptui.reports.advise.loss_race import LossRace
 from amptui.reports.advise.stages import BASELINE
 from amptui.runs.rundir import default_data_dir
@@ -36,6 +43,8 @@ _FLOAT8 = (
     "convert_to_float8_training(model, config=config, module_filter_fn=takes_part)",
 )
 """The layers that amptui takes, in torchao's own words."""
+
+_COMPILE = "model = torch.compile(model)"
 
 _ALLOW_TF32 = (
     'torch.backends.cuda.matmul.fp32_precision = "tf32"',
@@ -78,8 +87,8 @@ class Recommendation:
 
     @property
     def view(self) -> SessionView:
-        """The newest view."""
-        return self.evidence.view
+        """The newest view, of the steps that are not compiled."""
+        return eagerly(self.evidence.view)
 
     @property
     def missing(self) -> list[str]:
@@ -96,6 +105,7 @@ class Recommendation:
         """What stands below the headline: a label and a sentence each."""
         labelled = [
             ("why", advise_words.reasons(self.advice, self.view)),
+            ("torch.compile", advise_words.compiling(self.evidence.view.compared)),
             ("look out", advise_words.cautions(self.advice, self.candidates, self.view)),
         ]
         return [(label, text) for label, texts in labelled for text in dict.fromkeys(texts)]
@@ -111,7 +121,11 @@ def recommendation(
 ) -> Recommendation:
     """What follows from the evidence."""
     options = tuple(candidates(evidence, precisions, race))
-    advice = recommend(options, other_weights=has_other_weights(evidence.view))
+    advice = recommend(
+        options,
+        other_weights=has_other_weights(evidence.view),
+        compiling=compiling(evidence.view.compared, BASELINE),
+    )
     run = evidence.view.run
     lines = {}
     if advice.precision is not None and run is not None:
@@ -119,8 +133,11 @@ def recommendation(
             lines_for(
                 advice.precision,
                 run.device.partition(":")[0],
-                command="" if request.script else train_command(request, advice.precision),
+                command=""
+                if request.script
+                else train_command(request, advice.precision, compiles=advice.compiles),
                 clip_norm=request.training.clip_norm,
+                compiles=advice.compiles,
             )
         )
     return Recommendation(
@@ -135,7 +152,7 @@ def recommendation(
     )
 
 
-def train_command(request: AdviseRequest, precision: str) -> str:
+def train_command(request: AdviseRequest, precision: str, *, compiles: bool = False) -> str:
     """The command line that trains the same model in ``precision``, with all its options."""
     training = request.training
     values: dict[str, object] = {
@@ -157,20 +174,29 @@ def train_command(request: AdviseRequest, precision: str) -> str:
     for name, text in training.settings.items():
         words += ["--set", masked(f"{name}={text}")]  # it stands on a page, too
     words += ["--channels-last"] * training.channels_last + ["--cudnn-benchmark"] * training.cudnn_benchmark
+    words += ["--compile", training.compile_mode] if compiles and training.compile_mode else []
     return shlex.join(words)
 
 
 def lines_for(
-    precision: str, device_type: str, *, command: str = "", clip_norm: float | None = None
+    precision: str,
+    device_type: str,
+    *,
+    command: str = "",
+    clip_norm: float | None = None,
+    compiles: bool = False,
 ) -> Mapping[Framework, tuple[str, ...]]:
-    """The lines by framework; none where nothing has to be changed, as for FP32.
+    """The lines by framework; none where nothing has to be changed, as for FP32 that is not compiled.
 
     ``device_type`` is as ``torch.autocast`` takes it; ``command`` the command line that trains so, empty for
     a script, whose own code has to change.
     """
+    compiled = (_COMPILE,) if compiles else ()
     lines: dict[Framework, tuple[str, ...]] = {}
     if precision in _DTYPES:
-        lines["pytorch"] = _pytorch(precision, device_type, clip_norm)
+        lines["pytorch"] = _pytorch(precision, device_type, clip_norm, compiled)
+    elif compiled or precision == "tf32":
+        lines["pytorch"] = (*(_ALLOW_TF32 if precision == "tf32" else ()), *compiled)
     if precision in AMP_PRECISIONS:
         lines |= {
             "lightning": (f'Trainer(precision="{precision.removeprefix("fp")}-mixed")',),
@@ -178,7 +204,7 @@ def lines_for(
             "huggingface": (f"TrainingArguments({precision}=True)",),
         }
     elif precision == "tf32":
-        lines |= dict.fromkeys(("pytorch", "lightning", "accelerate"), _ALLOW_TF32)
+        lines |= dict.fromkeys(("lightning", "accelerate"), _ALLOW_TF32)
         lines["huggingface"] = ("TrainingArguments(tf32=True)",)
     # FP8 has no lines for frameworks: they choose other layers, or another library.
     if command and precision != "fp32":
@@ -186,10 +212,12 @@ def lines_for(
     return lines
 
 
-def _pytorch(precision: str, device: str, clip_norm: float | None) -> tuple[str, ...]:
+def _pytorch(
+    precision: str, device: str, clip_norm: float | None, compiled: tuple[str, ...]
+) -> tuple[str, ...]:
     """A training loop as in PyTorch's documentation."""
     scales = precision == "fp16"
-    lines = [*_FLOAT8] if precision == "fp8" else []
+    lines = [*(_FLOAT8 if precision == "fp8" else ()), *compiled]
     lines += [f'scaler = torch.amp.GradScaler("{device}")'] * scales
     lines += [
         "for inputs, targets in batches:",

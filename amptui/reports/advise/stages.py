@@ -68,6 +68,7 @@ class Stages:
     """Drives one measurement; :meth:`look` is called with the newest view now and then.
 
     ``seconds`` are the budget from the first step on, of which the last part is left for the losses.
+    ``eager``: each precision runs compiled and eagerly.
     """
 
     def __init__(
@@ -75,10 +76,11 @@ class Stages:
         candidates: Sequence[str],
         *,
         seconds: float,
+        eager: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._candidates = list(candidates)
-        self._seconds, self._clock = seconds, clock
+        self._seconds, self._eager, self._clock = seconds, eager, clock
         self._began: float | None = None
         self._progressed = 0.0
         """When the newest step was seen first."""
@@ -190,7 +192,7 @@ class Stages:
         """Alternate until the intervals decide or the time is up; again if the loss scale collapsed."""
         self.stage, self.precision = "comparing", ""
         while (sides := [BASELINE, *self._candidates])[1:] and "comparison" in self._view.accepts:
-            answer = yield from self._ask(ComparisonRequest(tuple(sides)))
+            answer = yield from self._ask(ComparisonRequest(tuple(sides), eager=self._eager))
             if isinstance(answer, RequestRefused):
                 self._evidence = self._evidence.lacking("comparison", answer.detail)
                 return
@@ -204,7 +206,8 @@ class Stages:
             if compared is not None and not compared.over:
                 yield from self._ask(ComparisonRequest())
             for name, why in (compared.failed if compared is not None else {}).items():
-                self._exclude(name, Exclusion("failed", detail=f"its first step failed: {why}"))
+                failed = Exclusion("failed", detail=f"its first step failed: {why}")
+                self._exclude(base_precision(name), failed)
             if sides == [BASELINE, *self._candidates]:
                 return
 

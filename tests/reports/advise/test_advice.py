@@ -159,10 +159,11 @@ def test_the_command_trains_what_was_measured() -> None:
         settings={"width": "64", "note": "a b"},
         channels_last=True,
         cudnn_benchmark=True,
+        compile_mode="default",
     )
     request = AdviseRequest(training=training, minutes=1.0, loss_steps=0)
-    for precision in ("bf16", "tf32"):
-        command = train_command(request, precision)
+    for precision, compiles in (("bf16", True), ("tf32", False)):
+        command = train_command(request, precision, compiles=compiles)
         options = build_parser().parse_args(shlex.split(command)[1:])
         assert (options.model, options.precision) == ("my models/a.py", precision)
         assert (options.batch_size, options.accumulate, options.lr) == (64, 2, 0.1)
@@ -170,6 +171,7 @@ def test_the_command_trains_what_was_measured() -> None:
         assert (options.data, options.data_dir, options.workers) == ("synthetic", Path("/data"), 0)
         assert options.set == ["width=64", "note=a b"]
         assert (options.channels_last, options.cudnn_benchmark) == (True, True)
+        assert options.compile == ("default" if compiles else None)
     plain = replace(request, training=TrainRequest(model="x", data_dir=default_data_dir()))
     assert train_command(plain, "bf16") == "amptui train x --precision bf16 --amp-dtype bf16"
     assert candidate_names(request) == ("bf16", "fp16", "fp8", "tf32")

@@ -15,7 +15,7 @@ from tests.golden import Goldens
 def test_the_lines_to_paste_for_each_precision(goldens: Goldens) -> None:
     text = []
     for precision in ("fp32", "bf16", "fp16", "tf32", "fp8"):
-        on_a_gpu = lines_for(precision, "cuda", command="amptui train x", clip_norm=2.0)
+        on_a_gpu = lines_for(precision, "cuda", command="amptui train x", clip_norm=2.0, compiles=True)
         for device, lines in {"cuda": on_a_gpu, "cpu": lines_for(precision, "cpu")}.items():
             text += [f"== {precision} on {device}"]
             text += [line for name, own in lines.items() for line in (f"-- {name}", *own)]
