@@ -178,9 +178,7 @@ class Session:
         self._ranks.restart()
 
     def _sample_device(self, record: samples.DeviceSample) -> None:
-        self._change(device=record)
-        if record.allocator is not None:
-            self._change(allocator=record.allocator)
+        self._change(device=record, allocator=record.allocator or self._facts.allocator)
         first, run, phase = self._optimizers.first, self._facts.run, self._facts.phase
         first.metrics.add_sample(record, run, first.tracks.last_step)
         training = self._facts.state == "running" and (phase is None or phase.phase == "training")
