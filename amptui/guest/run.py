@@ -190,8 +190,10 @@ class GuestRun(ScriptRun):
             if not run_dir:
                 write_line(sys.stderr, f"amptui attach {shlex.quote(run_argument(self.path))}")
         except BaseException:
-            self.loop.close()  # nobody takes its records
-            self._recording.close()
+            try:
+                self.loop.close()  # nobody takes its records
+            finally:
+                self._recording.close()
             raise
 
     def _open_recording(self, path: str, *, goes_on: bool) -> None:
