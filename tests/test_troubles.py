@@ -174,7 +174,7 @@ def test_a_trace_in_fp32_tells_beforehand_who_would_overflow() -> None:
     view = view_of(*log)
     assert view.errors == 0
     assert view.numerics.trace is not None
-    assert judge_trace(view.numerics.trace).state == "would overflow"
+    assert judge_trace(view.numerics.trace) == ("warning", "would overflow")
     verdict = trace_verdict(view.numerics.trace)
     assert verdict.severity == "warning"
     assert "the output of amplifier" in verdict.text

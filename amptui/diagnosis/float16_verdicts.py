@@ -115,19 +115,19 @@ def least_headroom(numerics: NumericsView) -> str:
 
 def trace_verdict(trace: ModulesTraced) -> Verdict:
     """The module that overflowed first and what to do, the one closest to it, or lost weights."""
-    verdict, nearest = judge_trace(trace), ""
+    (severity, state), nearest = judge_trace(trace), ""
     text = f"nothing overflowed in {units.count(trace.modules)} modules"
     if trace.nearest:
         nearest = f"{place_of(trace.nearest[0])}, {distance(trace.nearest[0])}"
-    if verdict.state in ("input", "weights lost") or (trace.first is None and trace.cause):
+    if state in ("input", "weights lost") or (trace.first is None and trace.cause):
         text = origin_words(trace)
     elif trace.first is not None:
         text = f"first: {what_overflowed_first(trace)}; {_trace_hint(trace, trace.first)}"
-    elif verdict.state == "would overflow":
+    elif state == "would overflow":
         text = f"would overflow float16: {nearest}"
-    elif verdict.state == "fits":
+    elif state == "fits":
         text += f"; nearest: {nearest}"
-    return Verdict(verdict.severity, text)
+    return Verdict(severity, text)
 
 
 def origin_words(trace: ModulesTraced | None) -> str:
@@ -190,6 +190,9 @@ def distance(module: ModuleRange) -> str:
 
 # ------------------------------------------------------------------------------------------- X-ray
 
+MASKS_DIFFER = "dropout masks may differ"
+"""Of an X-ray whose two passes drew random numbers."""
+
 _LAYERS_LEGEND = (
     "AMP's gradients and FP32's of the same batch and weights: cosine 1 is the same direction, "
     "error |AMP−FP32| / |FP32|, lost: zero only in AMP"
@@ -236,8 +239,7 @@ def xray_text(xray: XRayTaken, verdict: XRayVerdict) -> str:
         return f"{skips if verdict.state == 'overflow' else amp}: {where}{_also_in_reference(xray, verdict)}"
     every = verdict.count == verdict.layers > 1
     layers = f"all {verdict.layers}" if every else f"{verdict.count} of {verdict.layers}"
-    # The two passes drew random numbers.
-    masks = "; dropout masks may differ" if xray.random and verdict.state != "agree" else ""
+    masks = f"; {MASKS_DIFFER}" if xray.random and verdict.state != "agree" else ""
     apart = losses_apart(xray) or f"{units.loss(xray.loss_fp32)} and {units.loss(xray.loss_amp)}"
     worst = f"worst {_layer_words(verdict.worst)}{_beside_reference(xray, verdict.worst)}; losses {apart}"
     state, than = _STATES.get(verdict.state, verdict.state), ""

@@ -153,16 +153,16 @@ def _forward(question: Question) -> Finding:
     trace = question.view.numerics.trace
     if trace is None or trace.lost_count or trace.inputs or not trace.modules:
         return never("forward", question.precision, measured_by="trace")
-    verdict = judge_trace(trace)
+    severity, state = judge_trace(trace)
     about = base_precision(trace.precision) if trace.first is not None else "fp16"
     nearest = trace.first or (trace.nearest[0] if trace.nearest else None)
-    grade = _GRADES[verdict.severity]
+    grade = _GRADES[severity]
     backward = trace.first is not None and trace.first.way == "backward" and trace.precision == "fp16"
-    if verdict.state == "unknown" or backward:
+    if state == "unknown" or backward:
         grade = "neutral"  # of gradients the scaler takes care: that is the finding on overflow
     finding = Finding(
         subject="forward",
-        state=verdict.state,
+        state=state,
         grade=grade,
         happened=trace.first is not None,
         about=about,

@@ -238,7 +238,7 @@ def severity_of(about: Happening) -> Severity:
 
 _SEVERITIES: Mapping[type[Any], Callable[[Any], Severity]] = {
     Note: lambda note: note.severity,
-    ModulesTraced: lambda trace: judge_trace(trace).severity,
+    ModulesTraced: lambda trace: judge_trace(trace)[0],
     XRaySummary: lambda summary: summary.verdict.severity,
     SlowRankNews: lambda news: "info" if news.verdict is None else "warning",
     RanksAwaited: lambda awaited: "info" if awaited.over else "warning",

@@ -91,32 +91,23 @@ def judge_window(window: Float16Window) -> WindowVerdict:
 
 
 TraceState = Literal["input", "overflowed", "weights lost", "would overflow", "fits", "unknown"]
+"""``weights lost``: parameters or buffers were not finite before the step. ``unknown``: nothing overflowed,
+but no module has a distance to an overflow either."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceVerdict:
-    """Whether a module overflowed, or would overflow in float16."""
-
-    severity: Severity
-    state: TraceState
-    """``weights lost``: parameters or buffers were not finite before the step. ``unknown``: nothing
-    overflowed, but no module has a distance to an overflow either."""
-
-
-def judge_trace(trace: ModulesTraced) -> TraceVerdict:
+def judge_trace(trace: ModulesTraced) -> tuple[Severity, TraceState]:
     """On the module that overflowed first, or else on the one closest to an overflow."""
     if trace.inputs:
-        return TraceVerdict(severity="error", state="input")
+        return "error", "input"
     if trace.lost_count:
-        return TraceVerdict(severity="error", state="weights lost")
+        return "error", "weights lost"
     if trace.first is not None:
-        severity: Severity = "warning" if trace.precision == "fp16" else "error"
-        return TraceVerdict(severity=severity, state="overflowed")
+        return "warning" if trace.precision == "fp16" else "error", "overflowed"
     if not trace.nearest or not 0 < trace.nearest[0].largest < math.inf:
-        return TraceVerdict(severity="info", state="unknown")
+        return "info", "unknown"
     if trace.nearest[0].largest > LARGEST_FLOAT16:
-        return TraceVerdict(severity="warning", state="would overflow")
-    return TraceVerdict(severity="info", state="fits")
+        return "warning", "would overflow"
+    return "info", "fits"
 
 
 # ------------------------------------------------------------------------------------------- X-ray

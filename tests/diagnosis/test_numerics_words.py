@@ -98,7 +98,7 @@ TRACES: Mapping[str, ModulesTraced] = {
 def test_what_is_said_of_traces(goldens: Goldens) -> None:
     rows = {
         name: [
-            f"{trace_verdict(trace).severity}, {judge_trace(trace).state}: {trace_verdict(trace).text}",
+            f"{trace_verdict(trace).severity}, {judge_trace(trace)[1]}: {trace_verdict(trace).text}",
             f"first: {what_overflowed_first(trace) or 'none'}",
             *(f"near: {distance(one)}" for one in trace.nearest),
         ]
