@@ -14,7 +14,7 @@ import torch
 from amptui.data.batches import Batches
 from amptui.data.sources import DataRequest
 from amptui.device.accelerator import enter_device
-from amptui.engine import building, setup
+from amptui.engine import setup
 from amptui.recipe.loading import build_experiment, load_class
 from amptui.recipe.request import parse_model
 
@@ -37,8 +37,8 @@ def train(
     data = experiment.load_data(DataRequest(data_dir=Path("unused"), kind="synthetic"))
     batches, _ = setup.open_data(data, chosen, experiment.batch_size, 0)
     setup.seed_everything(0)
-    model = building.build_model(experiment, chosen, first_batch=batches.first)
-    optimizer = building.build_optimizer(experiment, model)
+    model = setup.build_model(experiment, chosen, first_batch=batches.first)
+    optimizer = setup.build_optimizer(experiment, model)
     scaler = torch.amp.GradScaler(chosen.type, enabled=precision == "fp16")
     for batch in islice(_endless(batches), steps):
         optimizer.zero_grad()

@@ -1,8 +1,8 @@
 """What was measured of each precision, and what was not: the facts that a recommendation follows from."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, TypeVar
 
 from amptui.diagnosis.amp_answer import AmpAnswer, Worth, amp_answer
 from amptui.diagnosis.speed import speed_state
@@ -11,7 +11,9 @@ from amptui.records.own_loop import OTHER_PRECISIONS
 from amptui.records.run import EAGER_SUFFIX, FP8_PRECISIONS, LOW_PRECISIONS, base_precision
 from amptui.reports.advise.loss_race import LossesCompared, LossRace
 from amptui.telemetry.health import judge_window
-from amptui.telemetry.view import NumericsView, SessionView
+from amptui.telemetry.view import NumericsView, PrecisionTiming, SessionView
+
+_Measured = TypeVar("_Measured", PrecisionMeasured, PrecisionTiming)
 
 OTHER_WEIGHTS = "the weights are not float32"
 
@@ -144,16 +146,18 @@ def eagerly(view: SessionView) -> SessionView:
     compared = view.compared
     if compared is None or not compared.baseline.endswith(EAGER_SUFFIX):
         return view
-    rows, timings = (
-        tuple(
-            replace(one, precision=base_precision(one.precision))
-            for one in measured
-            if one.precision.endswith(EAGER_SUFFIX)
-        )
-        for measured in (compared.rows, view.timings)
+    eager = replace(
+        compared, baseline=base_precision(compared.baseline), rows=_eager_ones(compared.rows), pairs=()
     )
-    eager = replace(compared, baseline=base_precision(compared.baseline), rows=rows, pairs=())
-    return replace(view, compared=eager, timings=timings)
+    return replace(view, compared=eager, timings=_eager_ones(view.timings))
+
+
+def _eager_ones(measured: Iterable[_Measured]) -> tuple[_Measured, ...]:
+    return tuple(
+        replace(one, precision=base_precision(one.precision))
+        for one in measured
+        if one.precision.endswith(EAGER_SUFFIX)
+    )
 
 
 def row_of(view: SessionView, precision: str) -> PrecisionMeasured | None:
