@@ -15,8 +15,9 @@ from amptui.engine.float8 import supported_float8
 from amptui.engine.precision import default_amp, sharded_dtype, unsupported_precisions
 from amptui.engine.probes.gradients import is_sharded
 from amptui.guest.loop.script import NamedOptimizer, Pairs, WatchedScript, models_of, named_optimizers
+from amptui.guest.loop.step_functions import ComputeLoss
 from amptui.guest.loop.switched_amp import SwitchedAmp
-from amptui.guest.loop.switched_optimizer import ComputeLoss, SwitchedOptimizer
+from amptui.guest.loop.switched_optimizer import SwitchedOptimizer
 from amptui.guest.monitor import Monitor, checked_integer, close_monitors_of
 from amptui.recipe.request import FP8_RECIPES, Fp8Recipe
 from amptui.records.run import AMP_PRECISIONS, PRECISIONS, precision_option
@@ -222,6 +223,11 @@ class AmpMonitor(Monitor):
         finally:
             if os.getpid() == self._pid:
                 self._amp.leave_float8()  # also where no run could be opened
+
+    def _see(self, batch: object) -> None:
+        first = None if self._run is None else self._run.first
+        if isinstance(first, SwitchedOptimizer) and first.operation_counts.wants_shapes:
+            first.operation_counts.see(batch)
 
     def train_step(self, *compute_losses: ComputeLoss) -> Tensor:
         """Make a whole step of the functions, each of which runs a forward pass and returns its loss.

@@ -202,6 +202,7 @@ class Monitor:
             except StopIteration:
                 return
             self._take_batch(start, time.perf_counter() - start, samples_of(batch))
+            self._see(batch)
             yield batch
 
     def _tell_length(self) -> None:
@@ -215,6 +216,9 @@ class Monitor:
         """A batch was loaded."""
         if self._run is not None:
             self._run.loop.take_batch(load_start, seconds, samples * self._run.layout.data_parallel)
+
+    def _see(self, batch: object) -> None:
+        """A batch is about to be given to the loop."""
 
     @contextmanager
     def validation(self) -> Iterator[None]:

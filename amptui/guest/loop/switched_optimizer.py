@@ -7,7 +7,7 @@ compares, traces and saves, in the thread that trains.
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -27,25 +27,10 @@ from amptui.guest.loop.loop_hooks import HOOKS
 from amptui.guest.loop.observed_loop import ObservedLoop
 from amptui.guest.loop.observed_optimizer import ObservedOptimizer
 from amptui.guest.loop.script import NO_SAVE, WatchedScript
+from amptui.guest.loop.step_functions import ComputeLoss, CountedSteps, Pass
 from amptui.records.control import CheckpointRequest, Control, XRayRequest
 from amptui.records.own_loop import FLOAT8_LAYERS
 from amptui.records.run import FP8_PRECISIONS, LOW_PRECISIONS, Note, Severity
-
-ComputeLoss = Callable[[], Tensor]
-"""Runs a forward pass of the script's and returns its loss."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Pass:
-    """A forward pass of the script's, which a probe may run again but not copy."""
-
-    compute_loss: ComputeLoss
-
-    def __call__(self) -> Tensor:
-        return self.compute_loss()
-
-    def __deepcopy__(self, _memo: object) -> "_Pass":
-        return self
 
 
 def _hint(precision: str, computed_precision: str, weights_word: str) -> str:
@@ -59,6 +44,12 @@ def _hint(precision: str, computed_precision: str, weights_word: str) -> str:
     if precision in LOW_PRECISIONS:
         return "run each forward pass in a new `with monitor.autocast():`"
     return "leave autocast to amptui: use `with monitor.autocast():` for each forward pass"
+
+
+def _unseen(take: Callable[[], str]) -> str:
+    """Call it; its passes are none of the script's."""
+    with HOOKS.suspended():
+        return take()
 
 
 class SwitchedOptimizer(ObservedOptimizer):
@@ -86,6 +77,7 @@ class SwitchedOptimizer(ObservedOptimizer):
         self._boundary = StepBoundary(self, script, control, self._reporter, self._norms, self._emit)
         self._switch = self._boundary.switch
         self._switch.can_retry = False
+        self.operation_counts = CountedSteps(script, self._boundary.probes, self._note)
         self._observation = ExitStack()
         self._usual_passes = 0
         self._probes_until = 1
@@ -103,6 +95,7 @@ class SwitchedOptimizer(ObservedOptimizer):
         super().follow(optimizer, model)
         if is_another:
             self._boundary.follow_model()
+            self.operation_counts = CountedSteps(self._script, self._boundary.probes, self._note)
 
     @property
     def unproven_precision(self) -> str:
@@ -134,11 +127,15 @@ class SwitchedOptimizer(ObservedOptimizer):
 
     def after_pass(self, backward: BackwardPass) -> None:
         """See :meth:`ObservedOptimizer.after_pass`; measures the float16 window where it is due."""
+        if (counter := self.operation_counts.counter) is not None:
+            counter.paused = True
         super().after_pass(backward)
         # Those of accumulated batches are complete after as many backward passes as in the last step.
         if self.step < self._probes_until and self.account.passes.count == self._usual_passes:
             step, precision, boundary = self.step + 1, self._switch.precision, self._boundary
             boundary.probes.after_backward(step, precision, assumed_scale=boundary.loss_scale())
+        if counter is not None:
+            counter.paused = False
 
     def after_scaled_step(self, scaler: GradScaler) -> None:
         """See :meth:`ObservedOptimizer.after_scaled_step`; a trace shows the scale before its update."""
@@ -153,7 +150,7 @@ class SwitchedOptimizer(ObservedOptimizer):
 
         Returns what ``run`` does. Exceptions of the script's functions pass through.
         """
-        self._begin_attempt([_Pass(compute_loss) for compute_loss in passes])
+        self._begin_attempt([Pass(compute_loss) for compute_loss in passes])
         if not self.active:
             return run()
         step = self.step + 1
@@ -163,7 +160,7 @@ class SwitchedOptimizer(ObservedOptimizer):
         def make(_precision: Precision) -> None:
             errors.clear()  # their tracebacks keep the tensors of the attempt before
             self._follow_switch()
-            self._forget_step_again()
+            self._begin_run()
             try:
                 losses.append(run())
             except Exception as error:
@@ -172,7 +169,12 @@ class SwitchedOptimizer(ObservedOptimizer):
 
         self._in_attempt = True
         try:
-            self._switch.attempt(step, f"in step {step}", make)
+            attempt = (
+                partial(self.operation_counts.attempt, make)
+                if self.operation_counts.inputs is not None
+                else make
+            )
+            self._switch.attempt(step, f"in step {step}", attempt)
         except Exception as error:
             if any(error is script_error for script_error in errors) or is_from_signal_handler(error):
                 raise
@@ -185,21 +187,21 @@ class SwitchedOptimizer(ObservedOptimizer):
             self._in_attempt = False
         if self._look_is_due():
             self._look()
+            self.operation_counts.wants_shapes = True
         return losses[-1]
 
     @harmless
-    def _begin_attempt(self, passes: Sequence[_Pass]) -> None:
+    def _begin_attempt(self, passes: Sequence[Pass]) -> None:
         self._switch.can_retry = self.control.can_retry
-        if self.control.newest(XRayRequest) is not None:
-            self.work_begins()
+        self._take_xray(passes)
+        warms_up = self._switch.begin_step()
+        if warms_up or self.operation_counts.wants_shapes:
+            samples, batches = self._sender.samples or self._loop_step.samples, self._loop_step.batches
+            self.operation_counts.plan(self.step + 1, self._switch, samples, batches, warms_up=warms_up)
 
-            def unseen(take: Callable[[], str]) -> str:
-                with HOOKS.suspended():  # its passes are none of the script's
-                    return take()
-
-            self._boundary.xray(passes, counts_operations=False, around=unseen)
-            self._forget_step_again()
-        self._switch.begin_step()
+    @harmless
+    def _begin_run(self) -> None:
+        self._forget_step_again()
 
     @contextmanager
     def around_passes(self) -> Iterator[None]:
@@ -219,19 +221,29 @@ class SwitchedOptimizer(ObservedOptimizer):
         context = self._boundary.probes.around_step(self.step + 1, self._switch.precision, None)
         self._in_probes = True
         self._observation.enter_context(context)
+        if self.operation_counts.inputs is not None:
+            context = self.operation_counts.around_passes(self.step + 1, self._switch.precision)
+            self._observation.enter_context(context)
 
     @harmless
     def _leave_probes(self) -> None:
         self._in_probes = False
         self._observation.close()
 
-    @harmless
     def _forget_step_again(self) -> None:
         """Forget the parts of an attempt that failed; keep when its batches were loaded."""
         self.work_begins()
         self._loop_step = self._loop_step.again()
         if self._fresh_samples.counts_inputs:
             self._fresh_samples.take(self.step)
+
+    def _take_xray(self, passes: Sequence[Pass]) -> None:
+        """Compare the step's passes in FP32 and AMP if that was asked for."""
+        if self.control.newest(XRayRequest) is None:
+            return
+        self.work_begins()
+        self._boundary.xray(passes, counts_operations=False, around=_unseen)
+        self._forget_step_again()
 
     # ------------------------------------------------------------------------ after a step
 
@@ -374,6 +386,7 @@ class SwitchedOptimizer(ObservedOptimizer):
         self._script.amp.leave_float8()
 
     def stop(self) -> None:
+        self.operation_counts.inputs = None
         with suppress(Exception):
             self._observation.close()
         super().stop()
