@@ -134,17 +134,15 @@ def draw_line(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
     if ranks is None:
         return
     phrases = [phrase(size_words(ranks.world_size, None), rank=2)]
-    warning_sign, warning_style = VERDICT_SIGNS["warning"]
-    room = folded_room(canvas)
+    trouble, (sign, style) = "", VERDICT_SIGNS["warning"]
     if alarms := _alarms(ranks):
-        sign, style = VERDICT_SIGNS["error"]
-        phrases.append(phrase(whole_words(f"{sign} {alarms[0]}", room), style))
+        trouble, (sign, style) = alarms[0], VERDICT_SIGNS["error"]
     elif ranks.awaited is not None:
-        waits = f"{warning_sign} {ranks_awaited(ranks.awaited)}"
-        phrases.append(phrase(whole_words(waits, room), warning_style))
+        trouble = ranks_awaited(ranks.awaited)
     elif ranks.straggler is not None:
-        slow = f"{warning_sign} {slow_in_short(ranks.straggler)}"
-        phrases.append(phrase(whole_words(slow, room), warning_style))
+        trouble = slow_in_short(ranks.straggler)
+    if trouble:
+        phrases.append(phrase(whole_words(f"{sign} {trouble}", folded_room(canvas)), style))
     elif view.samples_per_second is not None:
         samples = units.rate(samples_each(view.samples_per_second, ranks.world_size, view.run), "samples")
         phrases.append(Phrase((Word(f"{samples:<14}"), Word(" each", Style.DIM)), 3))
