@@ -218,6 +218,38 @@ def test_the_trainer_of_the_other_package_is_observed(lit: Any, runs: Path) -> N
     assert len(run.table()) == STEPS_PER_EPOCH
 
 
+TWO_PROCESSES = """
+import torch
+from tests.conformance.frameworks import Lightning
+from tests.conformance.situations import SITUATIONS, Training
+from amptui.lightning import PrecisionMonitor
+torch.set_num_threads(1)
+ends = []
+for callbacks in ([], [PrecisionMonitor()]):
+    training, situation = Training(SITUATIONS["bf16"]), SITUATIONS["bf16"]
+    trainer = Lightning.trainer(situation, callbacks=callbacks, devices=2, strategy="ddp")
+    Lightning.fit(trainer, Lightning.module(training))
+    ends.append(training.digests())
+assert ends[0] == ends[1]
+print("rank", trainer.global_rank, "same")
+"""
+
+
+@pytest.mark.nightly  # two processes of Lightning's; ranks and Accelerate's two processes are in CI
+def test_of_several_processes_only_rank_0_is_observed(tmp_path: Path, runs: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(TWO_PROCESSES)
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    result = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    assert sorted(result.stdout.split("rank")[1:]) == [" 0 same\n", " 1 same\n"]
+    run = only_run(runs)
+    assert run.of("RunStarted")[0]["observed"]
+    assert len(run.table()) == STEPS
+
+
 def test_the_demo_runs_without_a_screen(tmp_path: Path) -> None:
     folder, demo = tmp_path / "run", ROOT / "demo" / "lightning_toggle.py"
     command = [sys.executable, "-m", "amptui", "run", "--headless", "--run-dir", str(folder), str(demo), "1"]

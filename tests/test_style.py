@@ -34,12 +34,13 @@ def test_the_code_is_clean(command: tuple[str, ...]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-MAX_LINES = 69_245
+MAX_LINES = 65_130
 """Of all files below ``amptui``; it only falls. Whoever raises it says in the commit what that buys."""
 
 
 def test_the_package_does_not_grow() -> None:
-    files = [path for path in (ROOT / "amptui").rglob("*") if path.suffix in (".py", ".js", ".css", ".tcss")]
+    written = (".py", ".html", ".js", ".css", ".tcss")
+    files = [path for path in (ROOT / "amptui").rglob("*") if path.suffix in written]
     assert sum(len(path.read_bytes().splitlines()) for path in files) <= MAX_LINES
 
 
