@@ -181,11 +181,10 @@ class PrecisionSwitch:
 
     def attempt(self, step: int, doing: str, run: Callable[[Precision], T]) -> T:
         """Call ``run`` in this precision; if it is on trial and fails, in the previous one."""
-        trial = self._trial
+        trial, self._trial = self._trial, None
         try:
             result = run(self.precision)
         except Exception as error:
-            self._trial = None
             if trial is None or trial.restore is None or is_device_lost(error):
                 raise
             if is_from_signal_handler(error):
@@ -196,6 +195,7 @@ class PrecisionSwitch:
             size = self._trained.batch_size
             why = str(explain(error, doing=doing, batch_size=size, precision=self.precision.name))
         else:
+            self._trial = trial
             self.confirm()
             return result
         # Outside the handler: the traceback would keep the failed pass's tensors alive.

@@ -145,12 +145,12 @@ class StepBoundary:
         if pause_request is not None and not pause_request.request.paused:
             control.answer(pause_request)  # it is not paused
             pause_request = None
-        reason = None if guard is None else guard.pause_reason
-        if control.stopping or (pause_request is None and reason is None):
+        if control.stopping or (pause_request is None and (guard is None or guard.pause_reason is None)):
             return
-        self._loop.flush()
+        self._loop.flush()  # the numbers that arrive may be a reason themselves
+        reason = None
         if guard is not None:
-            guard.pause_reason = None
+            reason, guard.pause_reason = guard.pause_reason, None
         if reason is not None and reason.cause == "loss scale":
             # If the user resumes, the scale stays here: at 0 a step would turn every weight into NaN.
             self.switch.hold_scale(self._reporter.loss_scale)
