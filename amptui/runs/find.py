@@ -247,19 +247,39 @@ def _newest_resumable(text: str) -> tuple[RunDir, str]:
 
 
 def _lack(run_dir: RunDir) -> str:
-    """Why a run that is not running cannot be resumed; empty if it can."""
+    """Why a run that is not running cannot be resumed; empty if it can.
+
+    Raises ``RunFolderError`` for a folder that cannot be read: that may be the run.
+    """
     if is_of_a_script(run_dir):
         return "is of a script, which amptui does not resume"
-    has_checkpoints = run_dir.holds_checkpoints or run_dir.checkpoints_path.is_symlink()
-    if holder(run_dir.path) is not None or (has_checkpoints and os.path.lexists(run_dir.run_json_path)):
+    checkpoints = run_dir.checkpoints_path
+    has_checkpoints = _is_there(checkpoints) and (run_dir.holds_checkpoints or checkpoints.is_symlink())
+    if holder(run_dir.path) is not None or (has_checkpoints and _is_there(run_dir.run_json_path)):
         return ""
     return f"has no {run_dir.run_json_path.name}" if has_checkpoints else "has no checkpoints"
 
 
 def _newest_of(names: list[str]) -> RunDir:
-    """The first that has a journal; the first if all lack one."""
+    """The first that has a journal, or whose folder cannot be read; the first if all lack one."""
     runs = [RunDir(default_base() / name) for name in names]
-    return next((run_dir for run_dir in runs if os.path.lexists(run_dir.journal_path)), runs[0])
+    for run_dir in runs:
+        with suppress(RunFolderError):
+            if not _is_there(run_dir.journal_path):
+                continue
+        return run_dir
+    return runs[0]
+
+
+def _is_there(path: Path) -> bool:
+    """Whether anything has that name. Raises ``RunFolderError`` if its folder cannot be read."""
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise RunFolderError(f"cannot read {path}: {reason(error)}") from error
+    return True
 
 
 def _matching(text: str) -> list[str]:

@@ -152,6 +152,15 @@ def test_the_newest_run_that_can_go_on_is_taken_and_said_with_the_reason() -> No
     assert resumable("vit") == vit
 
 
+def test_no_older_run_is_taken_for_one_whose_folder_cannot_be_read() -> None:
+    """As a disk that fails leaves it, or here a link to itself."""
+    with_checkpoints("mnist-1", 10**8)
+    newest = default_base() / "mnist-2"
+    newest.symlink_to(newest)
+    assert told(resumable, "").startswith(f"cannot read {newest}")
+    assert find_run("").name == "mnist-2"
+
+
 def test_no_older_run_is_taken_while_the_newest_training_runs_but_while_a_script_does() -> None:
     mnist, script = with_checkpoints("mnist-1", 10), of_a_script("train-1")
     with RunLock.take(script.path):
