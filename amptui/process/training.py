@@ -400,7 +400,8 @@ def leave_at_once(status: int) -> NoReturn:
     A thread inside torch, pinned memory after a kernel's failure, or a group that other ranks have left would
     abort it.
     """
-    logging.shutdown()
+    with suppress(Exception):  # a handler of the model's
+        logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):  # gone, or closed by the model
             stream.flush()
