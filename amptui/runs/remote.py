@@ -54,6 +54,9 @@ _LOOK_SECONDS = 0.1
 _EXIT_SECONDS = 2.0
 """How long ssh may take to exit after it closed its output, or to send what a screen said last."""
 
+_LAST_WORDS_SECONDS = 0.5
+"""How long its last errors, already written, are waited for: a ControlPersist master may hold them open."""
+
 _MAX_NOISE_BYTES = 64 * 1024
 """What the user's shell on HOST may print before the header."""
 
@@ -216,16 +219,18 @@ class Ssh:
                 output += piece
             if len(output) > max_bytes:
                 raise RemoteError(f"{self.host} sends more than {max_bytes:,} bytes", hint=hint)
-        self._noise = bytes(output[-_MAX_NOISE_BYTES:])
         failure = self.trouble()
-        if self._process.returncode != 0 or end not in output:
+        if self._process.returncode != 0:
             raise failure
+        if end not in output:
+            self._noise = bytes(output[-_MAX_NOISE_BYTES:])
+            raise self.trouble()
         return bytes(output)
 
     def trouble(self) -> UnreachableError | RemoteError:
         """Why there is no connection, or no answer, once ssh has closed it."""
         status = self._wait(_EXIT_SECONDS)
-        self._errors.join(_EXIT_SECONDS)
+        self._errors.join(_LAST_WORDS_SECONDS)
         line = self.last_error()
         if status is None or status == _SSH_FAILED or status < 0:
             why = line or ("ssh closed the connection" if status is None else f"ssh {how_ended(status)}")
