@@ -73,10 +73,12 @@ class FolderImages(ImageFolder):  # type: ignore[misc]  # torchvision has no typ
     ) -> None:
         def is_image(path: str) -> bool:
             request.raise_if_stopping()
-            return path.lower().endswith(IMG_EXTENSIONS)
+            request.report(Progress(f"listing the images in {folder}", self._found, None, "samples"))
+            found = path.lower().endswith(IMG_EXTENSIONS)
+            self._found += found
+            return found
 
-        self._indices = indices
-        request.report(Progress(f"listing the images in {folder}"))
+        self._indices, self._found = indices, 0
         super().__init__(str(folder), transform, is_valid_file=is_image, allow_empty=True)
         if not self.samples:
             raise DataError(f"{folder} has no images", hint=LAYOUT_HINT)
@@ -110,12 +112,10 @@ def _from_folder(request: DataRequest, wanted: ImageBatches) -> Data:
         what = f"{root / 'train'} has {len(training.classes):,} classes, but the model has {wanted.classes:,}"
         raise DataError(what, hint=f"use --set classes={len(training.classes)}")
     if (root / "val").is_dir():
-        resize = v2.Resize(round(size * RESIZED_TO_CROPPED))
-        center = v2.Compose([resize, v2.CenterCrop(size), v2.PILToTensor()])
+        center = v2.Compose([v2.Resize(round(size * RESIZED_TO_CROPPED)), v2.CenterCrop(size), v2.PILToTensor()])
         images = FolderImages(root / "val", center, request, training.class_to_idx)
         validation = _loader(images, wanted, request, training=False)
-    train = _loader(training, wanted, request, training=True)
-    return Data(name=root.resolve().name, real=True, train=train, validation=validation)
+    return Data(root.resolve().name, True, _loader(training, wanted, request, training=True), validation)
 
 
 def _loader(
