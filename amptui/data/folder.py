@@ -74,8 +74,7 @@ class FolderImages(ImageFolder):  # type: ignore[misc]  # torchvision has no typ
         def is_image(path: str) -> bool:
             request.raise_if_stopping()
             request.report(Progress(f"listing the images in {folder}", self._found, None, "samples"))
-            found = path.lower().endswith(IMG_EXTENSIONS)
-            self._found += found
+            self._found += (found := path.lower().endswith(IMG_EXTENSIONS))
             return found
 
         self._indices, self._found = indices, 0
@@ -112,7 +111,8 @@ def _from_folder(request: DataRequest, wanted: ImageBatches) -> Data:
         what = f"{root / 'train'} has {len(training.classes):,} classes, but the model has {wanted.classes:,}"
         raise DataError(what, hint=f"use --set classes={len(training.classes)}")
     if (root / "val").is_dir():
-        center = v2.Compose([v2.Resize(round(size * RESIZED_TO_CROPPED)), v2.CenterCrop(size), v2.PILToTensor()])
+        resize = v2.Resize(round(size * RESIZED_TO_CROPPED))
+        center = v2.Compose([resize, v2.CenterCrop(size), v2.PILToTensor()])
         images = FolderImages(root / "val", center, request, training.class_to_idx)
         validation = _loader(images, wanted, request, training=False)
     return Data(root.resolve().name, True, _loader(training, wanted, request, training=True), validation)
