@@ -66,10 +66,19 @@ def random_images(request: DataRequest, wanted: ImageBatches) -> Data:
 
 
 class FolderImages(ImageFolder):  # type: ignore[misc]  # torchvision has no types
-    """torchvision's, with one line for what cannot be used; ``indices`` number the classes, if given."""
+    """torchvision's, with one line for what cannot be used.
+
+    There may be ``max_classes``, which ``indices`` number, if given.
+    """
 
     def __init__(
-        self, folder: Path, transform: v2.Compose, request: DataRequest, indices: dict[str, int] | None = None
+        self,
+        folder: Path,
+        transform: v2.Compose,
+        request: DataRequest,
+        *,
+        max_classes: int,
+        indices: dict[str, int] | None = None,
     ) -> None:
         def is_image(path: str) -> bool:
             request.raise_if_stopping()
@@ -77,7 +86,7 @@ class FolderImages(ImageFolder):  # type: ignore[misc]  # torchvision has no typ
             self._found += (found := path.lower().endswith(IMG_EXTENSIONS))
             return found
 
-        self._indices, self._found = indices, 0
+        self._max_classes, self._indices, self._found = max_classes, indices, 0
         super().__init__(str(folder), transform, is_valid_file=is_image, allow_empty=True)
         if not self.samples:
             raise DataError(f"{folder} has no images", hint=LAYOUT_HINT)
@@ -85,9 +94,12 @@ class FolderImages(ImageFolder):  # type: ignore[misc]  # torchvision has no typ
     def find_classes(self, directory: str | Path) -> tuple[list[str], dict[str, int]]:
         try:
             classes, indices = super().find_classes(directory)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             problem = "has no class folders" if Path(directory).is_dir() else "does not exist"
             raise DataError(f"{directory} {problem}", hint=LAYOUT_HINT) from None
+        if len(classes) > self._max_classes:
+            what = f"{directory} has {len(classes):,} classes, but the model has {self._max_classes:,}"
+            raise DataError(what, hint=f"use --set classes={len(classes)}")
         if unknown := sorted(set(classes) - set(self._indices or classes)):
             raise DataError(f"{directory}/{unknown[0]} is a class that is not in train", hint=LAYOUT_HINT)
         return classes, self._indices or indices
@@ -106,14 +118,12 @@ def _from_folder(request: DataRequest, wanted: ImageBatches) -> Data:
     # Workers deliver uint8: a quarter of float32's bytes to copy, and the device divides faster. In training
     # crops are random, and half of the images are flipped (arXiv:1409.4842, as in torchvision).
     crop = v2.Compose([v2.RandomResizedCrop(size), v2.RandomHorizontalFlip(), v2.PILToTensor()])
-    training = FolderImages(root / "train", crop, request)
-    if len(training.classes) > wanted.classes:
-        what = f"{root / 'train'} has {len(training.classes):,} classes, but the model has {wanted.classes:,}"
-        raise DataError(what, hint=f"use --set classes={len(training.classes)}")
+    training = FolderImages(root / "train", crop, request, max_classes=wanted.classes)
     if (root / "val").is_dir():
         resize = v2.Resize(round(size * RESIZED_TO_CROPPED))
         center = v2.Compose([resize, v2.CenterCrop(size), v2.PILToTensor()])
-        images = FolderImages(root / "val", center, request, training.class_to_idx)
+        numbers = training.class_to_idx
+        images = FolderImages(root / "val", center, request, max_classes=wanted.classes, indices=numbers)
         validation = _loader(images, wanted, request, training=False)
     return Data(root.resolve().name, True, _loader(training, wanted, request, training=True), validation)
 

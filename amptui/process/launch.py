@@ -93,9 +93,7 @@ def plan_resumed(given: Mapping[str, Any], text: str) -> Plan:
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         what = f"{folder.run_json_path} does not hold the options of the run"
         raise RunFolderError(what, hint="start a new run") from error
-    if given.get("nproc", saved.nproc) != saved.nproc:  # each rank's part follows from the checkpoint
-        settings = {name: value for name, value in saved.settings.items() if name != "batch_size"}
-        saved = replace(saved, batch_size=None, settings=settings)
+    saved = _with_rank_batch(saved, given.get("nproc", saved.nproc), folder.path.name)
     if "model" in given:
         given = {**given, "model": parse_model(given["model"]).anywhere}
     if not is_own(folder.path):  # the command line has to name the files that resuming it touches
@@ -116,6 +114,28 @@ def plan_resumed(given: Mapping[str, Any], text: str) -> Plan:
         refuse_unsupported(request, request.nproc)
     _check_weights(request, folder.path)
     return Plan(request, parse_model(request.model), folder)
+
+
+def _with_rank_batch(saved: TrainRequest, ranks: int, run: str) -> TrainRequest:
+    """``saved`` with the batch size of each of ``ranks``, if it names one: the global batch stays.
+
+    Raises UsageError if they cannot have equal parts of it.
+    """
+    if ranks == saved.nproc:
+        return saved
+
+    def part(batch_size: int) -> int:
+        whole = batch_size * saved.nproc
+        if whole % ranks:
+            what = f"{run} has a global batch of {whole:,} samples, which {ranks} ranks cannot share equally"
+            raise UsageError(f"--nproc {ranks}: {what}", hint="use another number of ranks")
+        return whole // ranks
+
+    settings = dict(saved.settings)
+    if settings.get("batch_size", "").isdecimal():
+        settings["batch_size"] = str(part(int(settings["batch_size"])))
+    batch_size = None if saved.batch_size is None else part(saved.batch_size)
+    return replace(saved, batch_size=batch_size, settings=settings)
 
 
 def _check_weights(request: TrainRequest, run_dir: Path | None) -> None:
