@@ -71,7 +71,8 @@ def figure(chart: Chart, axis_place: int) -> dict[str, Any] | None:
         colour = chart.colours[place] if chart.colours else f"curve{place}" if name else ""
         curve = {"name": name, "colour": colour, "first": series.first_step}
         curve |= {"width": own["width"], "nonfinite": own["nonfinite"], "mean": _rounded(own["mean"])}
-        if (own["high"] > own["low"]).any():
+        has_ended = np.isnan(own["mean"]) & np.isfinite(own["low"])  # some of its runs
+        if ((own["high"] > own["low"]) | has_ended).any():
             curve |= {"low": _rounded(own["low"]), "high": _rounded(own["high"])}
         curves.append(curve)
     numbers = {
@@ -140,7 +141,8 @@ def step_axis(view: SessionView) -> dict[str, Any]:
     count = max(1, last - first + 1)
     labels = [(0.0, first)]
     if last > first:
-        inner = [((step + 0.5 - first) / count, int(step)) for step in Axis(first, last).ticks(5)]
+        steps = [int(tick) for tick in Axis(first, last).ticks(5) if first < tick < last and tick % 1 == 0]
+        inner = [((step + 0.5 - first) / count, step) for step in steps]
         labels += [pair for pair in inner if _LABEL_SHARE <= pair[0] <= 1 - _LABEL_SHARE]
         labels.append((1.0, last))
     parts = [
@@ -148,8 +150,8 @@ def step_axis(view: SessionView) -> dict[str, Any]:
         for switch in view.switches
         for name in [switch.precision]
     ]
-    steps = [(share, f"{step:,}") for share, step in labels]
-    return {"first": first, "count": count, "labels": steps, "switches": parts}
+    words = [(share, f"{step:,}") for share, step in labels]
+    return {"first": first, "count": count, "labels": words, "switches": parts}
 
 
 def charts(
@@ -215,11 +217,11 @@ def histogram(window: Float16Window) -> dict[str, Any]:
     Heights are logarithms: a thousand lost elements among millions stay visible.
     """
     first, count = window.first_exponent, len(window.counts)
-    highest = math.log1p(max(window.counts)) or 1.0
+    highest = math.log1p(max(0, *window.counts)) or 1.0
     bars = []
     for exponent, elements in enumerate(window.counts, first):
         zone = ["flushed", *(name for name, start in FLOAT16_ZONES.items() if exponent >= start)][-1]
-        height = round(112 * math.log1p(elements) / highest, 2)
+        height = round(112 * math.log1p(max(0, elements)) / highest, 2)
         bars.append((zone, height, f"2^{exponent} to 2^{exponent + 1}: {units.count(elements)}"))
     raised = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
     labels = [
