@@ -52,13 +52,13 @@ def evidence(timing: PrecisionTiming) -> str:
         waited = units.milliseconds(sum(phase.host_seconds for phase in phases if phase.name == "input"))
         text = f"the GPU waits for data or copies it {waiting}, the host waits {waited}"
     elif timing.bound == "unknown":
-        idle = units.percent(1 - (busy_percent or 0.0) / 100)
+        idle = units.percent((100 - (busy_percent or 0.0)) / 100)
         text = f"the GPU is idle {idle} of the time, which neither data nor the host explains"
     elif timing.bound == "launch":
         host = units.milliseconds(sum(phase.host_seconds for phase in enqueued(phases)))
         text = f"the host takes {host} to launch kernels that the GPU runs in {on_gpu}"
         if busy_percent is not None:
-            text += f", idle {units.percent(1 - busy_percent / 100)} of the time"
+            text += f", idle {units.percent((100 - busy_percent) / 100)} of the time"
     elif timing.bound == "compute" and busy_percent is not None:
         text = f"the GPU is busy {units.percent(busy_percent / 100)} of the time"
     elif timing.bound == "compute":
