@@ -117,9 +117,12 @@ def doctor(*, json: bool = False) -> int:
         if not counts["error"]:
             from amptui.device.accelerator import default_device
 
-            device = default_device().type
+            try:
+                device = default_device().type
+            except Exception:  # noqa: BLE001 - a check that could not be made has said what is wrong
+                counts["error"] += 1
     report.verdict(device, warnings=counts["warning"], errors=counts["error"])
-    return 1 if counts["error"] else 0
+    return 1 if device is None else 0
 
 
 def examine(sections: Iterable[Section]) -> Iterator[tuple[str, Check]]:
