@@ -82,13 +82,13 @@ class TrainerMonitor(AcceleratorMonitor, TrainerCallback):  # type: ignore[misc]
         """The batches of the next step; measures the time to load them and counts their samples."""
         start = time.perf_counter()
         result = get_batch_samples(*args, **kwargs)
-        self._take_batches(start, time.perf_counter() - start, result[0])
+        self._take_batches(start, time.perf_counter() - start, result)
         return result
 
     @harmless_event
-    def _take_batches(self, start: float, seconds: float, batches: Any) -> None:
+    def _take_batches(self, start: float, seconds: float, result: Any) -> None:
         if self._run is not None:
-            self._run.loop.take_batch(start, seconds, sum(map(samples_of, batches)))
+            self._run.loop.take_batch(start, seconds, sum(map(samples_of, result[0])))
 
     # ------------------------------------------------------------------------------ the scaler
 

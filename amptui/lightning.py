@@ -114,7 +114,7 @@ class PrecisionMonitor(FrameworkMonitor, Callback):
         self._plugin: SwitchedPrecision | None = None
         self._own_precision = "fp32"
         self._why_observed = ""
-        self._undo: Callable[[], None] = lambda: None
+        self._undo: Callable[[], object] = bool  # what spawns processes pickles its callbacks
         self._load_start = 0.0
         self._loading_seconds: float | None = None
         self._metrics: dict[str, Tensor] = {}
@@ -203,6 +203,7 @@ class PrecisionMonitor(FrameworkMonitor, Callback):
         def undo() -> None:
             for name in ("_on_before_fetch", "_on_after_fetch"):
                 vars(epoch_loop).pop(name, None)
+            self._undo = bool
 
         epoch_loop._on_before_fetch, epoch_loop._on_after_fetch = before_fetch, after_fetch
         self._undo = undo

@@ -235,6 +235,40 @@ print("rank", trainer.global_rank, "same")
 """
 
 
+STARTED_BY_THE_TRAINER = """
+import sys
+import torch
+import lightning
+from amptui.lightning import PrecisionMonitor
+
+class Net(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+
+    def training_step(self, batch, _):
+        return self.layer(batch).mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    def train_dataloader(self):
+        return torch.utils.data.DataLoader(torch.randn(16, 4), batch_size=4)
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar"), False)
+    lightning.Trainer(
+        accelerator="cpu",
+        devices=2,
+        strategy=sys.argv[1],
+        max_epochs=1,
+        callbacks=[PrecisionMonitor()],
+        **quiet,
+    ).fit(Net())
+"""
+
+
 @pytest.mark.nightly  # two processes of Lightning's; ranks and Accelerate's two processes are in CI
 def test_of_several_processes_only_rank_0_is_observed(tmp_path: Path, runs: Path) -> None:
     script = tmp_path / "train.py"
@@ -248,6 +282,19 @@ def test_of_several_processes_only_rank_0_is_observed(tmp_path: Path, runs: Path
     run = only_run(runs)
     assert run.of("RunStarted")[0]["observed"]
     assert len(run.table()) == STEPS
+
+
+@pytest.mark.nightly  # two processes of Lightning's, too
+@pytest.mark.parametrize("strategy", ["ddp_fork", "ddp_spawn"])
+def test_processes_that_the_trainer_starts_itself_end_their_run(
+    strategy: str, tmp_path: Path, runs: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(STARTED_BY_THE_TRAINER)
+    command = [sys.executable, str(script), strategy]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    subprocess.run(command, cwd=tmp_path, env=env, check=True)
+    assert len(only_run(runs).of("RunFinished")) == 1
 
 
 def test_the_demo_runs_without_a_screen(tmp_path: Path) -> None:

@@ -109,6 +109,7 @@ class Monitor:
 
     def _open(self, script: ObservedScript | WatchedScript) -> None:
         """Begin to watch: at once, or when a framework has made model and optimizer."""
+        self._pid, self._error = os.getpid(), None  # a framework's loop may run in a fork of who made this
         # A notebook's cell was run again.
         close_monitors_of([script.optimizer, *(pair.optimizer for pair in script.others)])
         _OPEN.add(self)
@@ -125,9 +126,7 @@ class Monitor:
         try:
             if self._start_step:
                 self._run.first.step = self._run.length.start_step = self._start_step
-            if not isinstance(
-                sys.excepthook, _ErrorHook
-            ):  # nobody's yet, or somebody else's in front of ours
+            if not isinstance(sys.excepthook, _ErrorHook):  # ours may be behind somebody else's
                 sys.excepthook = _ErrorHook()
             atexit.register(self._close_at_exit)
         except BaseException:  # as above

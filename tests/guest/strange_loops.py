@@ -419,6 +419,7 @@ class Hidden(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.name = "hidden"  # other nodes of the graph have a method of this name
         ctx.save_for_backward(x, weight)
         return (x.bfloat16() @ weight.bfloat16().T).float()
 

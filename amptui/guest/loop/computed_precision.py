@@ -137,9 +137,9 @@ class PrecisionReader:
             visited.add(node)
             kind = kinds.get(type(node))
             if kind is None:
-                is_product = node.name().rpartition("::")[2].startswith(_PRODUCTS)
-                kind = _PRODUCT if is_product else _PLAIN
-                kind = kinds[type(node)] = _OPAQUE if isinstance(node, BackwardCFunction) else kind
+                is_own = isinstance(node, BackwardCFunction)  # which may have a `name` of the script's
+                is_product = not is_own and node.name().rpartition("::")[2].startswith(_PRODUCTS)
+                kind = kinds[type(node)] = _OPAQUE if is_own else _PRODUCT if is_product else _PLAIN
             if kind != _PLAIN:
                 dtype = _dtype_of(node, kind)
                 if dtype in LOW_DTYPES:
