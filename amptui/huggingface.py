@@ -105,6 +105,10 @@ class TrainerMonitor(AcceleratorMonitor, TrainerCallback):  # type: ignore[misc]
         if state is not None:
             self._trainer.state.stateful_callbacks[_STATE] = state
 
+    def give_up(self, error: Exception) -> None:
+        super().give_up(error)
+        self.failed = False  # the Trainer goes on with our scaler, whose state its checkpoints hold
+
     def _save(self) -> object:
         """Let the Trainer save a checkpoint; return where."""
         trainer, control = self._trainer, self._trainer.control

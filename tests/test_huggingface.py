@@ -119,6 +119,18 @@ def test_a_checkpoint_continues_with_the_scale_with_amptui_or_without(
     assert alone.digests() == expected
 
 
+def test_the_scale_is_saved_too_where_nothing_is_watched_after_a_fault(
+    huggingface: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(huggingface.TrainerMonitor, "_script", None)
+    trainer = new(Training(Situation()), tmp_path, save_strategy="steps", save_steps=4)
+    with huggingface.watch(trainer, precision="bf16"):
+        trainer.train()
+    assert capfd.readouterr().err.count("amptui: cannot watch this training") == 1
+    state = json.loads((tmp_path / "checkpoint-4" / "trainer_state.json").read_text())
+    assert "scale" in state["stateful_callbacks"]["amptui"]
+
+
 def test_evaluations_around_it_and_a_second_training_go_on(
     huggingface: Any, tmp_path: Path, runs: Path
 ) -> None:
