@@ -240,7 +240,8 @@ class PrecisionMonitor(FrameworkMonitor, Callback):
 
     @harmless_event
     def on_train_epoch_start(self, trainer: Trainer, _module: LightningModule) -> None:
-        self._metrics = dict(trainer.callback_metrics)
+        if self._run is not None:  # a look computes the metrics, which may wait for other processes
+            self._metrics = dict(trainer.callback_metrics)
 
     @harmless_event
     def on_train_batch_start(self, _trainer: Trainer, _module: LightningModule, batch: Any, *_: Any) -> None:
@@ -268,8 +269,8 @@ class PrecisionMonitor(FrameworkMonitor, Callback):
 
     @harmless_event
     def on_validation_start(self, trainer: Trainer, _module: LightningModule) -> None:
-        self._metrics = dict(trainer.callback_metrics)
         if self._run is not None:
+            self._metrics = dict(trainer.callback_metrics)
             self._run.first.begin_validation()
 
     @harmless_event
