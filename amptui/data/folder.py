@@ -83,8 +83,9 @@ class FolderImages(ImageFolder):  # type: ignore[misc]  # torchvision has no typ
         def is_image(path: str) -> bool:
             request.raise_if_stopping()
             request.report(Progress(f"listing the images in {folder}", self._found, None, "samples"))
-            self._found += (found := path.lower().endswith(IMG_EXTENSIONS))
-            return found
+            is_one = path.lower().endswith(IMG_EXTENSIONS)
+            self._found += is_one
+            return is_one
 
         self._max_classes, self._indices, self._found = max_classes, indices, 0
         super().__init__(str(folder), transform, is_valid_file=is_image, allow_empty=True)
