@@ -82,12 +82,12 @@ class FolderImages(ImageFolder):  # type: ignore[misc]  # torchvision has no typ
     ) -> None:
         def is_image(path: str) -> bool:
             request.raise_if_stopping()
-            request.report(Progress(f"listing the images in {folder}", self._found, None, "samples"))
+            request.report(Progress(f"listing the images in {folder}", self._listed, None, "samples"))
             is_one = path.lower().endswith(IMG_EXTENSIONS)
-            self._found += is_one
+            self._listed += is_one
             return is_one
 
-        self._max_classes, self._indices, self._found = max_classes, indices, 0
+        self._max_classes, self._indices, self._listed = max_classes, indices, 0
         super().__init__(str(folder), transform, is_valid_file=is_image, allow_empty=True)
         if not self.samples:
             raise DataError(f"{folder} has no images", hint=LAYOUT_HINT)

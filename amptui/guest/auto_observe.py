@@ -94,22 +94,34 @@ class _AwaitsTorch:
 
 
 def _await_optimizer(optimizer_class: Any, search: Callable[[], None]) -> None:
-    """Call ``search`` when the first optimizer has been made; its class is as before then."""
-    import functools
+    """Call ``search`` when the first optimizer has been made; its class is as before then.
 
-    before = optimizer_class.__init__
+    Optimizers that other threads make meanwhile wait for it, or their first steps would be missed.
+    """
+    import functools
+    import threading
+
+    before, pid, lock, is_searched = optimizer_class.__init__, os.getpid(), threading.RLock(), False
 
     @functools.wraps(before)
     def hooked(self: Any, *args: Any, **kwargs: Any) -> None:
+        nonlocal is_searched
         try:
             before(self, *args, **kwargs)
         except BaseException as error:
             # A bare `raise` does not put this frame back.
             error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
             raise
-        if optimizer_class.__init__ is hooked:
+        if os.getpid() != pid:  # of a copy of the process, in which nobody may be left to release the lock
             optimizer_class.__init__ = before
-            search()
+            return
+        with lock:
+            if not is_searched:
+                is_searched = True
+                try:
+                    search()
+                finally:
+                    optimizer_class.__init__ = before
 
     optimizer_class.__init__ = hooked
 
