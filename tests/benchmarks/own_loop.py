@@ -1,4 +1,4 @@
-"""What amptui costs and changes in a script of somebody else's: one table.
+"""What amptui costs in a script of somebody else's: one table.
 
     python -m tests.benchmarks.own_loop [--restarts N] [--pairs N] [--form FORM] [--json FILE]
 
@@ -11,18 +11,16 @@ that does nothing else.
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 
 from amptui.base.student import t_quantile
 from tests.benchmarks.figures import Figure, mean_interval, mean_ratio, rounded, table
-from tests.benchmarks.lab import Lab, last_line, open_lab
-from tests.benchmarks.own_script import FAULTS
+from tests.benchmarks.lab import Lab, open_lab
 
 LOOPS = ((32, 600, None), (160, 400, None), (384, 200, 0.985), (960, 40, 0.995))
 """The width of a loop's layers, the steps of a turn, and the aim of the step rate. A step of the bare loop
@@ -57,16 +55,6 @@ def command_of(form: Form, *options: str) -> list[str]:
     """The script, watched in that form."""
     script = ("-m", "tests.benchmarks.own_script", "--form", form.call, *options)
     return [sys.executable, *form.start, *script]
-
-
-def run(lab: Lab, form: Form, *options: str, simulated: bool = False) -> dict[str, Any]:
-    """Run the script once and return what it printed; raises RuntimeError if it failed."""
-    command = command_of(form, *options)
-    if simulated:
-        command = [sys.executable, "-m", "tests.simcuda", *command]
-    done = lab.run(command, {"XDG_STATE_HOME": str(lab.folder), "OMP_NUM_THREADS": "1"})
-    found: dict[str, Any] = json.loads(last_line(done)) | {"told": done.stderr.count("on purpose")}
-    return found
 
 
 def step_rates(lab: Lab, form: Form, restarts: int, pairs: int) -> Iterator[Figure]:
@@ -127,45 +115,6 @@ def _interval(differences: Sequence[float]) -> tuple[float, float] | None:
     return float(np.mean(differences) - reach), float(np.mean(differences) + reach)
 
 
-def bits(lab: Lab, form: Form) -> Figure:
-    """Trainings of 200 steps, one in each precision, that end in other bits than the bare script's."""
-    precisions = ("fp32", "bf16", "fp16")
-    differing = []
-    for precision in precisions:
-        ours, bare = (run(lab, each, "--precision", precision)["state"] for each in (form, BARE))
-        differing += [precision] if ours != bare else []
-    return Figure(
-        name=f"trainings with other bits, of {len(precisions)}, {form.name}",
-        value=len(differing),
-        unit="number",
-        aim=0,
-        detail={"differing": differing},
-    )
-
-
-def waits(lab: Lab, form: Form) -> Figure:
-    """Waits of the host that watching adds to 180 fused fp16 steps, on the pretended GPU."""
-    ours, bare = (run(lab, each, "--precision", "fp16", simulated=True)["waits"] for each in (form, BARE))
-    return Figure(name=f"host waits added, {form.name}", value=ours - bare, unit="number", aim=0)
-
-
-def faults(lab: Lab, form: Form) -> Figure:
-    """Faults of amptui's, one in each hook, that cost the script a bit or are not told in one line."""
-    bare = run(lab, BARE, "--precision", "fp16")["state"]
-    harmful = []
-    for fault in FAULTS:
-        found = run(lab, form, "--precision", "fp16", "--fault", fault)
-        if (found["state"], found["told"]) != (bare, 1):
-            harmful.append(fault)
-    return Figure(
-        name=f"faults that do harm, of {len(FAULTS)}, {form.name}",
-        value=len(harmful),
-        unit="number",
-        aim=0,
-        detail={"harmful": harmful},
-    )
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print; the exit status is 1 if an aim was surely missed."""
     parser = argparse.ArgumentParser(description="Measure what watching costs a script.")
@@ -176,16 +125,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     found: list[Figure] = []
     with open_lab(LONGEST_SECONDS) as lab:
-        measures: tuple[Callable[[Form], list[Figure]], ...] = (
-            lambda form: list(step_rates(lab, form, options.restarts, options.pairs)),
-            lambda form: [bits(lab, form)],
-            lambda form: [waits(lab, form)],
-            lambda form: [faults(lab, form)],
-        )
-        for measure in measures:
-            for form in [form for form in FORMS if options.form in (None, form.name)]:
-                found += measure(form)
-                print(found[-1].name, file=sys.stderr, flush=True)
+        for form in [form for form in FORMS if options.form in (None, form.name)]:
+            found += step_rates(lab, form, options.restarts, options.pairs)
+            print(form.name, file=sys.stderr, flush=True)
     print(table(found))
     if options.json:
         options.json.write_text(json.dumps([figure.as_json() for figure in found], indent=2))
