@@ -1,29 +1,19 @@
-"""What agreement between ranks costs, and whether it holds: random requests and kills, real ranks over gloo.
+"""What agreement between ranks costs, and whether it holds: random requests, real ranks over gloo.
 
-``python -m tests.benchmarks.ranks [--ranks 2] [--requests 1000] [--kills 10] [--fsdp]`` prints a table. On
-two cores 1,000 requests take about two minutes, and each kill, of DDP alone, some ten seconds.
+``python -m tests.benchmarks.ranks [--ranks 2] [--requests 1000] [--fsdp]`` prints a table. On two cores 1,000
+requests take about two minutes.
 """
 
 import argparse
-import os
-import random
-import subprocess
-import sys
 import tempfile
 import time
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-import psutil
 import torch
 
 from amptui.ranks.numbers.weights_check import MIN_HASH_SECONDS, WEIGHTS_BUDGET, WeightsHash
-from amptui.records.ranks import RanksStarted
-from amptui.records.run import RunResumed
-from amptui.records.steps import StepRecord
-from tests.living import records_of, steps_of
-from tests.ranks import recorded
 from tests.ranks.rank_at_work import Ended, train_ranks
 
 LATE_SECONDS = 0.001
@@ -88,74 +78,6 @@ def hash_cost(ended: Ended) -> list[tuple[str, str]]:
     ]
 
 
-def kills(ranks: int, count: int, seed: int, folder: Path) -> list[tuple[str, str]]:
-    """Kill a random rank so many times at random moments; compare with a run that nobody kills."""
-    options = ["--checkpoint-every", "25", "--steps", str(100 * (count + 1))]
-    with _started(folder / "whole", ranks, options) as process:
-        process.wait()
-    run = folder / "killed"
-    with _started(run, ranks, [*options, "--max-restarts", str(count)]) as process:
-        killed = _kill(process, run, ranks, count, random.Random(seed))
-        status = process.wait()
-    expected = {record.step: record.loss for record in steps_of(folder / "whole")}
-    steps = steps_of(run)
-    different = sum(expected.get(record.step) != record.loss for record in steps)
-    resumed = [record for record in records_of(run) if isinstance(record, RunResumed)]
-    times = [record.time for record in resumed]
-    waits = [min(later) - at for at in killed if (later := [each for each in times if each > at])]
-    return [
-        ("kills", str(len(killed))),
-        ("exit status of the run", str(status)),
-        ("steps lost", str(len(expected.keys() - {record.step for record in steps}))),
-        ("steps told twice", str(len(steps) - len({record.step for record in steps}))),
-        ("steps with another loss than without kills", f"{different} of {len(steps):,}"),
-        ("steps repeated after a kill, median", f"{median(record.lost_steps for record in resumed):g}"),
-        ("from a kill to the restart, median", f"{median(waits):.0f} s"),
-    ]
-
-
-def _kill(
-    process: "subprocess.Popen[bytes]", run: Path, ranks: int, count: int, draw: random.Random
-) -> list[float]:
-    """Kill so many ranks, each after the run has made a step; when, in Unix seconds."""
-    killed: list[float] = []
-    while len(killed) < count and process.poll() is None:
-        if not _trains(run, len(killed)):
-            time.sleep(0.1)
-            continue
-        time.sleep(draw.random() * 2)
-        victim = str(draw.randrange(ranks))
-        for rank in psutil.Process(process.pid).children():
-            if rank.environ().get("RANK") == victim:
-                rank.kill()
-                killed.append(time.time())
-    return killed
-
-
-def _started(run: Path, ranks: int, options: list[str]) -> "subprocess.Popen[bytes]":
-    model = f"{recorded.__file__}:Drawing"
-    command = [sys.executable, "-m", "amptui", "train", model, "--device", "cpu", "--nproc", str(ranks)]
-    slowly = ["--set", "slow_seconds=0.01", "--set", "samples=960"]
-    return subprocess.Popen(
-        [*command, *slowly, *options, "--headless", "--run-dir", str(run)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-
-
-def _trains(run: Path, restarts: int) -> bool:
-    """Whether the ranks have made a step since they were started again so many times."""
-    newest = 0
-    found = False
-    for record in records_of(run):
-        if isinstance(record, RanksStarted):
-            newest, found = record.restarts, False
-        elif isinstance(record, StepRecord):
-            found = True
-    return newest == restarts and found
-
-
 def _precisions(ended: Ended) -> list[str]:
     return [precision for precision, _ in ended.steps]
 
@@ -169,7 +91,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--requests", type=int, default=1000)
-    parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--fsdp", action="store_true", help="FSDP2 instead of DDP")
     options = parser.parse_args()
@@ -184,9 +105,6 @@ def main() -> None:
         arguments |= {"options": {"fsdp": options.fsdp}}
         plain_ranks = train_ranks("plain", options.ranks, Path(folder), **arguments, timeout=600)
     rows += [*cost(plain_ranks[0]), *hash_cost(plain_ranks[0])]
-    if options.kills and not options.fsdp:
-        with tempfile.TemporaryDirectory() as folder:
-            rows += kills(options.ranks, options.kills, options.seed, Path(folder))
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         print(f"{name:{width}}  {value}")
