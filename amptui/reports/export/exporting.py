@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -41,7 +42,7 @@ class _Sink(Protocol):
     """Writes one file from all records in order, and then the whole recording."""
 
     def add(self, records: Sequence[Record]) -> None: ...
-    def finish(self, view: SessionView, passed_over: str) -> None: ...
+    def finish(self, view: Callable[[], SessionView], passed_over: str) -> None: ...
     def close(self) -> None: ...
 
 
@@ -60,7 +61,9 @@ def export(
     be written or the package ``tensorboard`` is missing.
     """
     path = journal_of(run)
-    recording = RecordedRun(name_of(path), str(path.parent))
+    # The table of the steps alone needs a view only to name several optimizers.
+    read_again = partial(JournalReader, path) if tensorboard is None and html is None else None
+    recording = RecordedRun(name_of(path), str(path.parent), read_again=read_again)
     ranks_csv = None if csv is None else csv.parent / f"{csv.stem}.ranks{csv.suffix}"
     event_file = None if tensorboard is None else tensorboard / recording.name / EVENT_FILE_NAME
     places = (("--csv", csv), ("--csv", ranks_csv), ("--tensorboard", event_file), ("--html", html))
@@ -78,7 +81,7 @@ def export(
         _read(path, recording, sinks)
         for out, sink in sinks.items():
             with _writing(out):
-                sink.finish(recording.views()[0], recording.passed_over)
+                sink.finish(lambda: recording.views()[0], recording.passed_over)
         if html is not None and new_page is not None:
             with _writing(html):
                 new_page.write_text(page(recording), encoding="utf-8", errors="replace")

@@ -3,7 +3,7 @@
 import csv
 import dataclasses
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TextIO
@@ -73,12 +73,12 @@ class StepTable:
         columns = [_cells(blocks, name) for name in (*COLUMNS, *self._late)]
         self._file.writelines(f"{','.join(row)}\n" for row in zip(*columns, strict=True))
 
-    def finish(self, view: SessionView, _passed_over: str) -> None:
+    def finish(self, view: Callable[[], SessionView], _passed_over: str) -> None:
         """Complete the file."""
         self._write_head()
         self._file.close()
         if self._named != len(self._late) or _OPTIMIZER in self._late:
-            self._write_again(next((one.label for one in view.optimizers if not one.name), ""))
+            self._write_again(next((one.label for one in view().optimizers if not one.name), ""))
 
     def close(self) -> None:
         """Close the file as it is."""
@@ -181,7 +181,7 @@ class RankTable:
                 self.is_empty = False
                 self._writer.writerows(self._rows(record))
 
-    def finish(self, _view: SessionView, _passed_over: str) -> None:
+    def finish(self, _view: Callable[[], SessionView], _passed_over: str) -> None:
         """Complete the file."""
         self._file.close()
 
