@@ -93,7 +93,7 @@ def _side_by_side(
     lab: Lab, form: Form, pairs: int, width: int, steps: int
 ) -> list[tuple[dict[str, float], dict[str, float]]]:
     """Turns of the bare and the watched script, A B B A, in two processes of which one waits at any time."""
-    options = ("--width", str(width), "--steps", str(steps), "--turns")
+    options = ("--width", str(width), "--steps", str(steps))
     environment = {"XDG_STATE_HOME": str(lab.folder), "OMP_NUM_THREADS": "1"}
     found = []
     with (
