@@ -1,8 +1,6 @@
 """Each measure that the benchmark knows: what it runs, and the figures that come of it."""
 
-import json
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +12,7 @@ import numpy as np
 
 from tests.benchmarks import beside
 from tests.benchmarks.figures import Figure, rounded
-from tests.benchmarks.lab import Lab, last_line
+from tests.benchmarks.lab import Lab
 from tests.benchmarks.turns import APP, take_turns
 from tests.benchmarks.watched import PANEL_TITLES, Watched, watch
 from tests.benchmarks.workloads import Workload
@@ -25,11 +23,6 @@ GLASS_AIM_SECONDS = 0.4
 WRITTEN_AIM_BYTES_PER_SECOND = 3000.0
 UI_CPU_AIM = 0.01 * len(os.sched_getaffinity(0))
 """1% of what the process may use."""
-
-GROWTH_AIM_BYTES = 2.0**20
-"""None, but for what an allocator shuffles about: a single number kept for each step would be 39 MB."""
-
-FOLDED_STEPS, QUICK_FOLDED_STEPS, FIRST_FOLDED_STEPS = 5_000_000, 300_000, 100_000
 
 STARTS, QUICK_STARTS = 5, 2
 
@@ -144,30 +137,10 @@ def run_watched(lab: Lab, workload: Workload) -> Watched:
     )
 
 
-# -------------------------------------------------------------------------------------- memory
-
-
-def memory_growth(plan: Plan) -> list[Figure]:
-    """What millions of steps add to the memory of a process that already folded a hundred thousand."""
-    steps = QUICK_FOLDED_STEPS if plan.quick else FOLDED_STEPS
-    command = [sys.executable, "-m", "tests.benchmarks.fold_many", str(steps), str(FIRST_FOLDED_STEPS)]
-    found = json.loads(last_line(plan.lab.run(command)))
-    return [
-        Figure(
-            name="memory_growth",
-            value=found["last_bytes"] - found["first_bytes"],
-            unit="bytes",
-            aim=GROWTH_AIM_BYTES,
-            detail={"steps": steps, "first_steps": FIRST_FOLDED_STEPS, **found},
-        )
-    ]
-
-
 MEASURES: Mapping[str, Callable[[Plan], list[Figure]]] = {
     "launch_bound": lambda plan: beside_plain_loop(plan, "launch_bound"),
     "mnist_deep": lambda plan: beside_plain_loop(plan, "mnist_deep"),
     "first_panels": first_panels,
     "screen": screen,
-    "memory_growth": memory_growth,
 }
 """Every measure by name, in the order in which they run: the strongest claims first."""

@@ -68,11 +68,6 @@ class Watched:
             raise ValueError("no step was measured")
         return len(seconds) / sum(seconds)
 
-    @property
-    def unmeasured_steps(self) -> int:
-        """Steps after the warm-up that have no duration."""
-        return sum(s.step_seconds is None for s in self.steps if s.step > WARM_UP_STEPS)
-
     def per_second(self, quantity: str) -> float:
         """How fast a field of :class:`Look` grew from the end of the warm-up to the last step."""
         ends = [s.time for s in self.steps if s.step == WARM_UP_STEPS or s is self.steps[-1]]
