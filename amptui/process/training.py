@@ -267,18 +267,20 @@ def _stop_signals(training: Training) -> StopSignals:
     def hung_up() -> None:
         text = "the terminal was closed (SIGHUP); training continues"
         training.recording.emit(Note(time=time.time(), severity="info", text=text))
-        redirect_output(training.recording.run_dir.output_path, terminals)
+        try:
+            redirect_output(training.recording.run_dir.output_path, terminals)
+        except OSError:
+            null = os.open(os.devnull, os.O_WRONLY)
+            for descriptor in terminals:
+                os.dup2(null, descriptor)
 
     busy = training.stopping
     return StopSignals(training.control.ask, hung_up=hung_up, busy=lambda: busy.waits, closes=True)
 
 
 def redirect_output(path: Path, descriptors: Sequence[int]) -> None:
-    """Write further output to a file: on a closed terminal every print would fail."""
-    try:
-        file = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    except OSError:
-        file = os.open(os.devnull, os.O_WRONLY)
+    """Write further output to a file: on a closed terminal every print would fail. Raises OSError."""
+    file = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for descriptor in descriptors:
         os.dup2(file, descriptor)
     os.close(file)

@@ -159,8 +159,9 @@ def judge_xray(xray: XRayTaken) -> XRayVerdict:
             layers=len(xray.layers),
             worst=bad[0],
         )
+    states = [(layer_state(pair[1]), pair) for pair in cosines]
     for state, severity in _STATES.items():
-        of_state = [pair for pair in cosines if layer_state(pair[1]) == state]
+        of_state = [pair for state_of_pair, pair in states if state_of_pair == state]
         if of_state:
             _, worst = min(of_state, key=lambda pair: pair[0])
             return XRayVerdict(

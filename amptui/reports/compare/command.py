@@ -5,14 +5,19 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from signal import SIGHUP
 
+from amptui.base import units
 from amptui.base.errors import UsageError
-from amptui.base.prompt import put, say
+from amptui.base.prompt import complain, put, say
 from amptui.base.terminal import can_show_a_screen
 from amptui.process.stop_signals import show
 from amptui.runs.find import find_run
+
+_LARGE_BYTES = 16 * 2**20
+"""Journals of more, together, take a second or longer to read: that is said on a terminal."""
 
 MAX_RUNS = 26
 """As many as there are letters to name groups with."""
@@ -43,6 +48,10 @@ def compare(
         return _show(journals, target_loss)
     from amptui.reports.compare.following import read_all
 
+    with suppress(OSError):  # reading them says what is wrong
+        size = sum(journal.stat().st_size for journal in journals)
+        if size > _LARGE_BYTES and sys.stderr.isatty():
+            complain(f"reading {len(journals)} journals, {units.number_of_bytes(size)}")
     comparison = read_all(journals, target=target_loss)
     if html is not None:
         from amptui.reports.compare.compare_page import write_page
