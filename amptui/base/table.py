@@ -1,0 +1,136 @@
+"""A table: columns that say what a row has in them, how they are aligned and how much they matter.
+
+Panels, reports and lists name their columns; here is decided which of them fit and how wide they are.
+`tui/renderables/table.py` draws them on a canvas; :func:`table_lines` is the same table as plain text.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
+
+from rich.cells import cell_len, set_cell_size
+
+from amptui.base.units import NOT_AVAILABLE
+
+Row = TypeVar("Row")
+
+Cell: TypeAlias = str | tuple[str, int]
+"""Text, and the style of the screen that it has if that is not plain."""
+
+GAP = 2
+"""Blanks between two columns."""
+
+NOT_MEASURED = "not measured"
+
+EMPTY = ("", NOT_AVAILABLE, NOT_MEASURED, "–")
+"""What stands in a cell without a number: a column of nothing else is left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column(Generic[Row]):
+    """One column of the rows of a table."""
+
+    title: Cell
+    cell: Callable[[Row], Cell] = lambda _: ""
+    """What a row has in it."""
+    priority: int = 0
+    """If not all fit, the column of the highest number is left out first; 0 always stays."""
+    align: Literal["left", "right"] = "right"
+    min_width: int = 0
+    """Cells that it has at least, so that columns do not move while numbers change."""
+    max_width: int | None = None
+    """Cells that it has at most; a column that is drawn takes as many if they are free."""
+    shrinks_to: int | None = None
+    """Cells that it is content with before another column is left out; it gets more if they are free."""
+    cut: Literal["start", "end"] = "end"
+    """Which end of a text that is too long is left out: the start of paths and modules, which are alike."""
+    gap: int = GAP
+    """Blanks before it."""
+    is_optional: bool = True
+    """Whether it is left out if no row has a number in it."""
+    sort: tuple[str, Callable[[Row], Any]] | None = None
+    """The name of an order of the rows by this column, and its key."""
+    draw: Callable[..., object] | None = None
+    """Draws a row's bar or curve on the screen: ``draw(canvas, x, y, width, row)``. It has no text."""
+
+
+def text_of(cell: Cell) -> str:
+    """The text of a cell, without its style."""
+    return cell if isinstance(cell, str) else cell[0]
+
+
+def fitting_columns(
+    columns: Sequence[Column[Row]], rows: Sequence[Row], width: int | None = None
+) -> list[tuple[Column[Row], int]]:
+    """The columns that fit in ``width`` cells, each with its own width; all that have numbers without one.
+
+    What is left over goes to the columns that shrank or are drawn, those that matter most first.
+    """
+    shown = {column: _needed(column, rows) for column in columns if _is_measured(column, rows)}
+    while width is not None and _total(shown) > width:
+        last = max(shown, key=lambda column: column.priority)  # the leftmost of equals
+        if not last.priority:
+            break
+        del shown[last]
+    free = 0 if width is None else max(0, width - _total(shown))
+    for column in sorted(shown, key=lambda column: column.priority):
+        wanted = _wanted(column, rows)
+        more = max(0, wanted - shown[column]) if width is None else min(free, max(0, wanted - shown[column]))
+        shown[column] += more
+        free -= more
+    return [(column, shown[column]) for column in columns if column in shown]
+
+
+def table_lines(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int | None = None) -> list[str]:
+    """The titles and the rows as lines of plain text, cut where the columns that always stay do not fit."""
+    shown = fitting_columns(columns, rows, width)
+    lines = []
+    for row in (None, *rows):
+        line = ""
+        for i, (column, cells) in enumerate(shown):
+            text = text_of(column.title if row is None else column.cell(row))
+            blanks = " " * (column.gap if i else 0)
+            line += blanks + aligned(text, cells, align=column.align, cut=column.cut)
+        lines.append((line if width is None else set_cell_size(line, min(width, cell_len(line)))).rstrip())
+    return lines
+
+
+def aligned(text: str, width: int, *, align: str = "left", cut: str = "end") -> str:
+    """``text`` in exactly ``width`` cells; what is left out of one that is too long is a ``…``."""
+    spare = width - cell_len(text)
+    if spare >= 0:
+        return " " * spare + text if align == "right" else text + " " * spare
+    if width < 1:
+        return ""
+    if cut == "end":
+        return set_cell_size(text, width - 1) + "…"
+    while cell_len(text) > width - 1:
+        text = text[1:]
+    return set_cell_size("…" + text, width)
+
+
+def _is_measured(column: Column[Row], rows: Sequence[Row]) -> bool:
+    if not column.is_optional or column.draw is not None or not rows:
+        return True
+    return any(text_of(column.cell(row)) not in EMPTY for row in rows)
+
+
+def _wanted(column: Column[Row], rows: Sequence[Row]) -> int:
+    """The cells that it takes if there is room for all."""
+    title = cell_len(text_of(column.title))
+    if column.draw is not None:
+        return max(title, column.max_width or 0)
+    widest = max([title, column.min_width, *(cell_len(text_of(column.cell(row))) for row in rows)])
+    return widest if column.max_width is None else min(widest, column.max_width)
+
+
+def _needed(column: Column[Row], rows: Sequence[Row]) -> int:
+    """The cells without which another column is left out."""
+    if column.draw is not None:
+        return max(cell_len(text_of(column.title)), column.min_width)
+    wanted = _wanted(column, rows)
+    return wanted if column.shrinks_to is None else min(wanted, column.shrinks_to)
+
+
+def _total(widths: "dict[Column[Row], int]") -> int:
+    return sum(widths.values()) + sum(column.gap for i, column in enumerate(widths) if i)
