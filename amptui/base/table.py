@@ -26,11 +26,13 @@ EMPTY = ("", NOT_AVAILABLE, NOT_MEASURED, "–")
 """What stands in a cell without a number: a column of nothing else is left out."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Column(Generic[Row]):
     """One column of the rows of a table."""
 
     title: Cell
+    short_titles: Sequence[str] = ()
+    """Stand for a title that does not fit, the longest first."""
     cell: Callable[[Row], Cell] = lambda _: ""
     """What a row has in it."""
     priority: int = 0
@@ -53,6 +55,12 @@ class Column(Generic[Row]):
     draw: Callable[..., object] | None = None
     """Draws a row's bar or curve on the screen: ``draw(canvas, x, y, width, row)``. It has no text."""
 
+    def title_in(self, width: int) -> Cell:
+        """The title, or what stands for it in so few cells."""
+        texts = (text_of(self.title), *self.short_titles)
+        text = next((text for text in texts if cell_len(text) <= width), texts[-1])
+        return text if isinstance(self.title, str) else (text, self.title[1])
+
 
 def text_of(cell: Cell) -> str:
     """The text of a cell, without its style."""
@@ -66,19 +74,22 @@ def fitting_columns(
 
     What is left over goes to the columns that shrank or are drawn, those that matter most first.
     """
-    shown = {column: _needed(column, rows) for column in columns if _is_measured(column, rows)}
-    while width is not None and _total(shown) > width:
-        last = max(shown, key=lambda column: column.priority)  # the leftmost of equals
-        if not last.priority:
-            break
-        del shown[last]
-    free = 0 if width is None else max(0, width - _total(shown))
+    wanted = {column: _wanted(column, rows) for column in columns if _is_measured(column, rows)}
+    if width is None:
+        return list(wanted.items())
+    needed = {column: _needed(column, cells) for column, cells in wanted.items()}
+    shown: dict[Column[Row], int] = {}
+    # Those that matter most, then each further one for which there is room; of equals the rightmost.
+    for column in sorted(reversed(needed), key=lambda column: column.priority):
+        with_it = {other: cells for other, cells in needed.items() if other in shown or other is column}
+        if not column.priority or _total(with_it) <= width:
+            shown = with_it
+    free = max(0, width - _total(shown))
     for column in sorted(shown, key=lambda column: column.priority):
-        wanted = _wanted(column, rows)
-        more = max(0, wanted - shown[column]) if width is None else min(free, max(0, wanted - shown[column]))
+        more = min(free, wanted[column] - shown[column])
         shown[column] += more
         free -= more
-    return [(column, shown[column]) for column in columns if column in shown]
+    return list(shown.items())
 
 
 def table_lines(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int | None = None) -> list[str]:
@@ -88,7 +99,7 @@ def table_lines(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int 
     for row in (None, *rows):
         line = ""
         for i, (column, cells) in enumerate(shown):
-            text = text_of(column.title if row is None else column.cell(row))
+            text = text_of(column.title_in(cells) if row is None else column.cell(row))
             blanks = " " * (column.gap if i else 0)
             line += blanks + aligned(text, cells, align=column.align, cut=column.cut)
         lines.append((line if width is None else set_cell_size(line, min(width, cell_len(line)))).rstrip())
@@ -116,19 +127,21 @@ def _is_measured(column: Column[Row], rows: Sequence[Row]) -> bool:
 
 
 def _wanted(column: Column[Row], rows: Sequence[Row]) -> int:
-    """The cells that it takes if there is room for all."""
+    """The cells that it takes if there is room for all; where they are given no row is read."""
     title = cell_len(text_of(column.title))
     if column.draw is not None:
-        return max(title, column.max_width or 0)
+        return max(title, column.min_width, column.max_width or 0)
+    if column.min_width == column.max_width:
+        return column.min_width
     widest = max([title, column.min_width, *(cell_len(text_of(column.cell(row))) for row in rows)])
     return widest if column.max_width is None else min(widest, column.max_width)
 
 
-def _needed(column: Column[Row], rows: Sequence[Row]) -> int:
+def _needed(column: Column[Row], wanted: int) -> int:
     """The cells without which another column is left out."""
     if column.draw is not None:
-        return max(cell_len(text_of(column.title)), column.min_width)
-    wanted = _wanted(column, rows)
+        shortest = column.short_titles[-1] if column.short_titles else text_of(column.title)
+        return max(cell_len(shortest), column.min_width)
     return wanted if column.shrinks_to is None else min(wanted, column.shrinks_to)
 
 

@@ -1,12 +1,14 @@
 """The results of a benchmark, as lines to read and as one JSON object."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from amptui.base import units
 from amptui.base.strictjson import plain
+from amptui.base.table import Column, table_lines
 from amptui.diagnosis.bottleneck import (
     AMP_PHASES,
     bound_words,
@@ -18,7 +20,6 @@ from amptui.diagnosis.bottleneck import (
 from amptui.diagnosis.event_words import float8_details, float8_layers
 from amptui.diagnosis.labels import compared_label, data_label, precision_label
 from amptui.diagnosis.speed import explanations, launch_bound_gain, ratio_words, result_cards
-from amptui.diagnosis.summary import table
 from amptui.diagnosis.tensor_cores import flops_hints, mfu_words, rate_words
 from amptui.recipe.request import BenchRequest
 from amptui.records.findings import Float8Layers, PairCompared, PrecisionMeasured, PrecisionsCompared
@@ -32,11 +33,6 @@ from amptui.records.run import (
 from amptui.telemetry.comparison import LITTLE_SPEED
 from amptui.telemetry.flops import flops_now
 from amptui.telemetry.view import PrecisionFlops, PrecisionTiming, SessionView
-
-_COLUMNS = (
-    *("precision", "step", "samples/s", "speed-up", "by compiling", "achieved", "MFU"),
-    *("peak allocated", "losses", "skipped"),
-)
 
 _ENDINGS = {
     "narrow": "all intervals are narrow",
@@ -250,7 +246,7 @@ def _size_lines(size: Measured, compile_mode: str | None) -> list[str]:
     rounds = units.counted(compared.rounds, "round")
     how = f"{rounds} of {compared.block_steps} steps each, alternating on the same weights, without warm-up"
     lines = [f"{name}: {how}; {_ENDINGS[compared.reason]}"]
-    lines += table(_COLUMNS, [_cells(row, compared, size) for row in compared.rows])
+    lines += table_lines(_columns(compared, size), compared.rows)
     if size.error:
         lines.append(f"ended early: {size.error}")
     lines += _not_measured(size.failed, "failed in its first step: ")
@@ -307,23 +303,37 @@ def launch_hints(size: Measured, compile_mode: str | None) -> list[str]:
     return hints
 
 
-def _cells(row: PrecisionMeasured, compared: PrecisionsCompared, size: Measured) -> Sequence[str]:
-    flops, gain = size.flops_of(row), size.gain_by_compiling(row.precision)
+def _columns(compared: PrecisionsCompared, size: Measured) -> tuple[Column[PrecisionMeasured], ...]:
+    def speedup(row: PrecisionMeasured) -> str:
+        if row.precision == compared.baseline:
+            return "baseline"
+        return ratio_words(row.speedup, row.speedup_low, row.speedup_high)
+
+    def by_compiling(row: PrecisionMeasured) -> str:
+        gain = size.gain_by_compiling(row.precision)
+        return (
+            units.NOT_AVAILABLE
+            if gain is None
+            else ratio_words(gain.speedup, gain.speedup_low, gain.speedup_high)
+        )
+
+    def of_flops(words: Callable[[PrecisionFlops], str], row: PrecisionMeasured) -> str:
+        flops = size.flops_of(row)
+        return units.NOT_AVAILABLE if flops is None else words(flops)
+
     return (
-        compared_label(row.precision, compared),
-        units.milliseconds(row.step_seconds),
-        units.rate(row.samples_per_second),
-        "baseline"
-        if row.precision == compared.baseline
-        else ratio_words(row.speedup, row.speedup_low, row.speedup_high),
-        units.NOT_AVAILABLE
-        if gain is None
-        else ratio_words(gain.speedup, gain.speedup_low, gain.speedup_high),
-        units.NOT_AVAILABLE if flops is None else rate_words(flops),
-        units.NOT_AVAILABLE if flops is None else mfu_words(flops),
-        units.number_of_bytes(row.peak_allocated_bytes),
-        f"{units.loss(row.first_loss)} to {units.loss(row.last_loss)}",
-        units.count(row.skipped),
+        Column(title="precision", cell=lambda row: compared_label(row.precision, compared), align="left"),
+        Column(title="step", cell=lambda row: units.milliseconds(row.step_seconds)),
+        Column(title="samples/s", cell=lambda row: units.rate(row.samples_per_second)),
+        Column(title="speed-up", cell=speedup),
+        Column(title="by compiling", cell=by_compiling),
+        Column(title="achieved", cell=partial(of_flops, rate_words)),
+        Column(title="MFU", cell=partial(of_flops, mfu_words)),
+        Column(title="peak allocated", cell=lambda row: units.number_of_bytes(row.peak_allocated_bytes)),
+        Column(
+            title="losses", cell=lambda row: f"{units.loss(row.first_loss)} to {units.loss(row.last_loss)}"
+        ),
+        Column(title="skipped", cell=lambda row: units.count(row.skipped)),
     )
 
 

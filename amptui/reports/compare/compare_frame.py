@@ -1,13 +1,16 @@
 """One screen of a comparison: curves, the table of groups, the verdict and what limits it, the keys."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
+from amptui.base.table import Cell, Column, Row, text_of
 from amptui.reports.compare import sentences
 from amptui.reports.compare.contrasts import Compared
 from amptui.reports.compare.grid import grid
+from amptui.reports.compare.groups import Group
 from amptui.reports.compare.overlay_plot import MAX_GROUPS, STYLES, OverlayPlot, dot_columns
-from amptui.reports.compare.tables import Table, group_table, run_table
+from amptui.reports.compare.tables import group_columns, members, run_columns
 from amptui.telemetry.view import EMPTY_VIEW
 from amptui.tui.canvas import Canvas, Rect, text_width
 from amptui.tui.keys import Key
@@ -25,6 +28,7 @@ from amptui.tui.panels.phrases import (
     write_right,
 )
 from amptui.tui.panels.screen_state import ScreenState
+from amptui.tui.renderables.table import draw_table
 from amptui.tui.style import BOLD, NO_VERDICT, VERDICT_SIGNS, Style
 
 KEYS = (
@@ -63,6 +67,10 @@ _MIN_WIDTH, _MIN_HEIGHT = 40, 12
 
 _MAX_READING_LINES = 12
 """As many as the help's text takes in the fewest columns."""
+
+
+_Table: TypeAlias = tuple[Sequence[Column[Any]], Sequence[Any]]
+"""Columns and rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +126,7 @@ class CompareFrame:
         height = canvas.height - 2
         is_low = height < _BOTH_FROM
         tables = _tables(comparison, choice, height)
-        rows = sum(1 + len(table.rows) for table in tables)
+        rows = sum(1 + len(rows) for _, rows in tables)
         # A low screen has no lines for a frame between the table and the verdict.
         frames = 2 if is_low else 4
         room = height - max(_MIN_PLOT, int(_MIN_PLOT_SHARE * height)) - frames
@@ -134,8 +142,8 @@ class CompareFrame:
         self._draw_plot(canvas.rows(1, plot), comparison, choice)
         below = canvas.rows(1 + plot, height - plot)
         draw_box(below if is_low else below.rows(0, rows + 2))
-        below.text(1, 0, f" {' and '.join(f'{table.head[0]}s' for table in tables)} ")
-        _draw_tables(_within(below.rows(0, rows + 2)), tables, comparison)
+        below.text(1, 0, f" {' and '.join(f'{columns[0].title}s' for columns, _ in tables)} ")
+        _draw_tables(_within(below.rows(0, rows + 2)), tables)
         if not is_low:
             draw_box(below.rows(rows + 2))
             below.text(1, rows + 2, " verdict ")
@@ -181,13 +189,26 @@ def _draw_header(canvas: Canvas, comparison: Compared) -> None:
         write_right(canvas, 0, right, margin=1)
 
 
-def _tables(comparison: Compared, choice: Choice, height: int) -> list[Table]:
-    several = len(comparison.runs) > len(comparison.groups)
+def _tables(comparison: Compared, choice: Choice, height: int) -> list[_Table]:
+    groups = _coloured(group_columns(comparison, brief=True), lambda group: group), comparison.groups
+    runs = _coloured(run_columns(comparison), lambda member: member[0]), members(comparison)
     if choice.by_run:
-        return [run_table(comparison)]
+        return [runs]
+    several = len(comparison.runs) > len(comparison.groups)
     if height >= _BOTH_FROM and several and len(comparison.groups) + len(comparison.runs) + 2 <= height // 3:
-        return [group_table(comparison, brief=True), run_table(comparison)]
-    return [group_table(comparison, brief=True)]
+        return [groups, runs]
+    return [groups]
+
+
+def _coloured(columns: Sequence[Column[Row]], group_of: Callable[[Row], Group]) -> list[Column[Row]]:
+    """The first column, which names a row, in the colour of its group."""
+    first, *others = columns
+
+    def name(row: Row) -> Cell:
+        colour = group_of(row).colour
+        return text_of(first.cell(row)), STYLES[colour] | BOLD if colour else Style.TEXT
+
+    return [replace(first, cell=name), *others]
 
 
 def _within(canvas: Canvas) -> Canvas:
@@ -195,31 +216,16 @@ def _within(canvas: Canvas) -> Canvas:
     return canvas.part(Rect(2, 1, max(0, canvas.width - 4), max(0, canvas.height - 2)))
 
 
-def _draw_tables(canvas: Canvas, tables: Sequence[Table], comparison: Compared) -> None:
+def _draw_tables(canvas: Canvas, tables: Sequence[_Table]) -> None:
+    """As many rows of each as fit below the one before."""
     y = 0
-    styles = [STYLES[group.colour] | BOLD if group.colour else int(Style.TEXT) for group in comparison.groups]
-    for table in tables:
-        y = _draw_table(canvas, table, styles, y)
-
-
-def _draw_table(canvas: Canvas, table: Table, styles: Sequence[int], y: int) -> int:
-    """Draw from line ``y`` on, as many rows as fit; return the line after them."""
-    fitted = table.within(canvas.width)
-    room = canvas.height - y - 1
-    rows = fitted.rows if len(fitted.rows) <= room else fitted.rows[: max(0, room - 1)]
-    for line, (cells, style) in enumerate(
-        [(fitted.head, int(Style.DIM)), *((row, styles[fitted.groups[i]]) for i, row in enumerate(rows))], y
-    ):
-        x = 0
-        for place, (cell, width) in enumerate(zip(cells, fitted.widths, strict=True)):
-            of_name = style if place == 0 or line == y else int(Style.TEXT)
-            canvas.text(x, line, cell, of_name, width=width, align="right" if place else "left")
-            x += width + 2
-    y += 1 + len(rows)
-    if len(rows) < len(fitted.rows):
-        canvas.text(0, y, sentences.more_rows(len(fitted.rows) - len(rows)), Style.WARNING)
-        y += 1
-    return y
+    for columns, rows in tables:
+        room = canvas.height - y - 1
+        shown = len(rows) if len(rows) <= room else max(0, room - 1)
+        y = draw_table(canvas, columns, rows, y=y, shown=slice(shown))
+        if shown < len(rows):
+            canvas.text(0, y, sentences.more_rows(len(rows) - shown), Style.WARNING)
+            y += 1
 
 
 def _lines(paragraphs: Iterable[tuple[str, str, int]], width: int) -> list[_Line]:

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from amptui.base.table import Column, Row, text_of
 from amptui.base.units import SEVERITY_SIGNS
 from amptui.base.version import __version__
 from amptui.reports.compare import sentences
 from amptui.reports.compare.contrasts import Compared
 from amptui.reports.compare.grid import Grid, grid
 from amptui.reports.compare.groups import Group
-from amptui.reports.compare.tables import Table, group_table, run_table
+from amptui.reports.compare.tables import group_columns, members, run_columns
 from amptui.reports.export.charts import MAX_COLUMNS, Chart, figure
 from amptui.reports.export.exporting import write_file
 from amptui.reports.export.template import Block, Span, Words, document, verdict
@@ -26,7 +27,7 @@ _MORE = {"first": "curve1", "second": "curve0", "third": "curve2", "": "other"}
 def page(comparison: Compared) -> str:
     """The page as HTML."""
     about, _, where = sentences.heading(comparison).partition(": ")
-    groups = comparison.groups
+    groups, runs = comparison.groups, members(comparison)
     named = [(name, False) for name in sentences.AXES]
     if any(run.validations for run in comparison.runs):
         named += [(name, True) for name in sentences.AXES]
@@ -35,13 +36,12 @@ def page(comparison: Compared) -> str:
         _figure(groups, curves, place, validation=validation)
         for place, (curves, (_, validation)) in enumerate(zip(grids, named, strict=True))
     ]
-    runs = run_table(comparison)
     cards = [
         ("verdict", *_verdicts(comparison)),
         ("training", ("charts", charts[:1]), _legend(groups)),
-        ("groups", _table(group_table(comparison), groups)),
+        ("groups", _table(group_columns(comparison), groups, groups)),
         ("curves", ("charts", charts[1:])),
-        ("runs", _table(runs, [groups[place] for place in runs.groups])),
+        ("runs", _table(run_columns(comparison), runs, [group for group, _ in runs])),
         ("what differs", _differences(comparison)),
         ("how it is measured", ("note", sentences.how_measured(comparison))),
     ]
@@ -79,11 +79,15 @@ def _class(group: Group) -> str:
     return _MORE.get(group.colour, group.colour)
 
 
-def _table(content: Table, groups: Sequence[Group]) -> Block:
-    """A column for each row of ``content``, headed in the colour of its group."""
-    turned = content.turned()
-    names = [Span(name, f"chip {_class(group)}") for name, group in zip(turned.head[1:], groups, strict=True)]
-    return "table", [["", *names], *turned.rows]
+def _table(columns: Sequence[Column[Row]], rows: Sequence[Row], groups: Sequence[Group]) -> Block:
+    """A column for each row, headed in the colour of its group."""
+    first, *others = columns
+    names = [
+        Span(text_of(first.cell(row)), f"chip {_class(group)}")
+        for row, group in zip(rows, groups, strict=True)
+    ]
+    cells = ([text_of(column.title), *(text_of(column.cell(row)) for row in rows)] for column in others)
+    return "table", [["", *names], *cells]
 
 
 def _differences(comparison: Compared) -> Block:

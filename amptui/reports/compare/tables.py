@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeAlias
 
 from amptui.base import strictjson, units
+from amptui.base.table import Column, table_lines
 from amptui.diagnosis.speed import EMULATED
-from amptui.diagnosis.summary import table
 from amptui.reports.compare import sentences
 from amptui.reports.compare.contrasts import (
     Compared,
@@ -23,6 +24,9 @@ from amptui.reports.compare.trace import RunFigures
 MAX_NAME = 32
 """Characters of a run's name in a table."""
 
+Member: TypeAlias = tuple[Group, RunFigures]
+"""A run and the group that it is in."""
+
 
 @dataclass(frozen=True, slots=True)
 class Figure:
@@ -30,11 +34,11 @@ class Figure:
 
     name: str
     """In JSON; empty where the run itself has the field."""
-    heading: str
+    title: str
     value_of: Callable[[RunFigures], float | None]
     words: Callable[[float | None], str]
-    worth: int
-    """Where not all columns fit, the one that is worth least is left out first."""
+    priority: int
+    """That of its column."""
     has_range: bool = False
     """Whether also a brief table shows its range over the runs of a group."""
     is_of_fp8: bool = True
@@ -65,104 +69,70 @@ def figures(comparison: Compared) -> tuple[Figure, ...]:
     memory, milliseconds = units.number_of_bytes, units.milliseconds
     # The losses that are compared matter most.
     losses = (
-        {"training": 70, "validation": 75} if comparison.validation else {"training": 80, "validation": 60}
+        {"training": 30, "validation": 25} if comparison.validation else {"training": 20, "validation": 40}
     )
     return (
         Figure("", "steps", lambda run: run.view.step, units.count, 50),
-        Figure("", "samples", lambda run: run.samples, units.count, 30),
-        Figure("median_step_seconds", "median step", median_of, milliseconds, 85, is_of_fp8=False),
-        Figure("samples_per_second", "samples/s", rate_of, units.rate, 52, is_of_fp8=False),
-        Figure("peak_allocated_bytes", "peak allocated", peak_of, memory, 65, is_of_fp8=False),
-        Figure("peak_process_bytes", "process peak", process_peak_of, memory, 20, is_of_fp8=False),
-        Figure("skipped", "skipped", skipped_of, units.count, 45),
+        Figure("", "samples", lambda run: run.samples, units.count, 70),
+        Figure("median_step_seconds", "median step", median_of, milliseconds, 15, is_of_fp8=False),
+        Figure("samples_per_second", "samples/s", rate_of, units.rate, 48, is_of_fp8=False),
+        Figure("peak_allocated_bytes", "peak allocated", peak_of, memory, 35, is_of_fp8=False),
+        Figure("peak_process_bytes", "process peak", process_peak_of, memory, 80, is_of_fp8=False),
+        Figure("skipped", "skipped", skipped_of, units.count, 55),
         *(
             Figure(
                 f"{which}_{kind}_loss",
                 f"{which} {kind} loss",
                 attrgetter(f"{which}_{kind}"),
                 units.loss,
-                worth - less,
+                priority + more,
                 has_range=True,
             )
-            for kind, worth in losses.items()
-            for which, less in (("final", 0), ("best", 35))
+            for kind, priority in losses.items()
+            for which, more in (("final", 0), ("best", 35))
         ),
-        Figure("seconds_to_target_loss", target, comparison.seconds_to_target, _time, 56, is_of_fp8=False),
-        Figure("training_seconds", "training time", lambda run: run.seconds, _time, 54),
+        Figure("seconds_to_target_loss", target, comparison.seconds_to_target, _time, 44, is_of_fp8=False),
+        Figure("training_seconds", "training time", lambda run: run.seconds, _time, 46),
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """Rows of cells as wide as the heading's; the first cell is the row's name."""
-
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    groups: tuple[int, ...]
-    """The place of each row's group."""
-    worths: tuple[int, ...]
-    """One a column, see :class:`Figure`."""
-
-    @property
-    def widths(self) -> list[int]:
-        """The widest cell of each column."""
-        return [max(map(len, column)) for column in zip(self.head, *self.rows, strict=True)]
-
-    def within(self, width: int, *, gap: int = 2) -> "Table":
-        """The columns that fit in ``width`` cells, the most valuable ones; the name always stays."""
-        widths = self.widths
-        places: set[int] = set()
-        used_width = -gap
-        for place in sorted(range(len(self.head)), key=lambda i: -self.worths[i]):
-            if not places or used_width + gap + widths[place] <= width:
-                places.add(place)
-                used_width += gap + widths[place]
-        return self.only(sorted(places))
-
-    def turned(self) -> "Table":
-        """Its rows as columns, and its columns as rows."""
-        columns = tuple(zip(self.head, *self.rows, strict=True))
-        return Table(head=columns[0], rows=columns[1:], groups=(), worths=(100, *[0] * len(self.rows)))
-
-    def only(self, places: Sequence[int]) -> "Table":
-        """The columns at ``places``."""
-        return Table(
-            head=tuple(self.head[i] for i in places),
-            rows=tuple(tuple(row[i] for i in places) for row in self.rows),
-            groups=self.groups,
-            worths=tuple(self.worths[i] for i in places),
-        )
-
-
-def group_table(comparison: Compared, *, brief: bool = False) -> Table:
-    """A row for each group; ``brief`` shows the range over its runs for final losses only."""
-    columns = figures(comparison)
-    rows = [
-        (
-            sentences.group_name(group),
-            units.count(len(group.seeds)),
-            _states(group),
-            *(column.of_group(group, brief=brief) for column in columns),
-        )
-        for group in comparison.groups
+def group_columns(comparison: Compared, *, brief: bool = False) -> list[Column[Group]]:
+    """Of a table of the groups; ``brief`` shows the range over a group's runs for final losses only."""
+    columns: list[Column[Group]] = [
+        Column(title="group", cell=sentences.group_name, align="left"),
+        Column(title="seeds", cell=lambda group: units.count(len(group.seeds)), priority=10),
+        Column(title="state", cell=_states, priority=42),
     ]
-    return _table(("group", "seeds"), columns, rows, range(len(comparison.groups)))
+    for figure in figures(comparison):
+        cell = partial(figure.of_group, brief=brief)
+        if any(cell(group) not in _NOTHING for group in comparison.groups):
+            columns.append(Column(title=figure.title, cell=cell, priority=figure.priority))
+    return columns
 
 
-def run_table(comparison: Compared) -> Table:
-    """A row for each run, those of a group together."""
-    columns = figures(comparison)
-    members = [(place, run) for place, group in enumerate(comparison.groups) for run in group.runs]
-    rows = [
-        (
-            f"{comparison.groups[place].letter} {shortened(run.name)}",
-            units.NOT_AVAILABLE if seed_of(run) is None else str(seed_of(run)),
-            sentences.state(run),
-            *(column.of_run(run) for column in columns),
-        )
-        for place, run in members
+def run_columns(comparison: Compared) -> list[Column[Member]]:
+    """Of a table of the runs."""
+    columns: list[Column[Member]] = [
+        Column(
+            title="run", cell=lambda member: f"{member[0].letter} {shortened(member[1].name)}", align="left"
+        ),
+        Column(title="seed", cell=lambda member: _seed(member[1]), priority=10),
+        Column(title="state", cell=lambda member: sentences.state(member[1]), priority=42),
     ]
-    return _table(("run", "seed"), columns, rows, [place for place, _ in members])
+    for figure in figures(comparison):
+        if any(figure.of_run(run) not in _NOTHING for run in comparison.runs):
+            cell = partial(lambda figure, member: figure.of_run(member[1]), figure)
+            columns.append(Column(title=figure.title, cell=cell, priority=figure.priority))
+    return columns
+
+
+_NOTHING = (units.NOT_AVAILABLE, EMULATED)
+"""A figure that is this in each row has no column."""
+
+
+def members(comparison: Compared) -> list[Member]:
+    """The rows of a table of the runs, those of a group together."""
+    return [(group, run) for group in comparison.groups for run in group.runs]
 
 
 def shortened(name: str) -> str:
@@ -171,22 +141,9 @@ def shortened(name: str) -> str:
     return name if len(name) <= MAX_NAME else f"{name[:half]}…{name[-half:]}"
 
 
-def _table(
-    names: tuple[str, str],
-    columns: Sequence[Figure],
-    rows: Sequence[tuple[str, ...]],
-    groups: Sequence[int],
-) -> Table:
-    """Without the columns in which nothing was measured."""
-    whole = Table(
-        head=(*names, "state", *(column.heading for column in columns)),
-        rows=tuple(rows),
-        groups=tuple(groups),
-        worths=(100, 90, 58, *(column.worth for column in columns)),
-    )
-    nothing = ("", units.NOT_AVAILABLE, EMULATED)
-    places = [i for i in range(len(whole.head)) if any(row[i] not in nothing for row in rows)]
-    return whole.only(places)
+def _seed(run: RunFigures) -> str:
+    seed = seed_of(run)
+    return units.NOT_AVAILABLE if seed is None else str(seed)
 
 
 def _time(seconds: float | None) -> str:
@@ -208,14 +165,21 @@ def _states(group: Group) -> str:
 
 def plain_lines(comparison: Compared, width: int | None = None) -> list[str]:
     """The whole comparison; with a ``width`` the table of runs has the columns that fit in so many cells."""
-    every_run = run_table(comparison)
-    runs = every_run if width is None else every_run.within(width)
     lines = [sentences.heading(comparison), ""]
     for group in comparison.groups:
         names = ", ".join(run.name for run in group.runs)
         lines.append(f"{sentences.group_name(group)}: {sentences.seeds(group)}: {names}")
-    groups = group_table(comparison).turned()
-    lines += ["", *table(groups.head, groups.rows), "", *table(runs.head, runs.rows), ""]
+    # A line for each figure: there may be many, and few groups.
+    first, *others = group_columns(comparison)
+    turned: list[Column[Column[Group]]] = [
+        Column(title=first.title, cell=attrgetter("title"), align="left"),
+        *(
+            Column(title=first.cell(group), cell=partial(lambda group, column: column.cell(group), group))
+            for group in comparison.groups
+        ),
+    ]
+    lines += ["", *table_lines(turned, others)]
+    lines += ["", *table_lines(run_columns(comparison), members(comparison), width), ""]
     lines += [] if comparison.contrasts else [sentences.ONE_GROUP]
     lines += [sentences.verdict(contrast, comparison) for contrast in comparison.contrasts]
     lines += [text for contrast in comparison.contrasts if (text := sentences.speed(contrast))]
