@@ -80,7 +80,7 @@ def fitting_columns(
     needed = {column: _needed(column, cells) for column, cells in wanted.items()}
     shown: dict[Column[Row], int] = {}
     # Those that matter most, then each further one for which there is room; of equals the rightmost.
-    for column in sorted(reversed(needed), key=lambda column: column.priority):
+    for column in sorted(needed, key=lambda column: -column.priority)[::-1]:
         with_it = {other: cells for other, cells in needed.items() if other in shown or other is column}
         if not column.priority or _total(with_it) <= width:
             shown = with_it

@@ -1,9 +1,10 @@
 """The ranks of a distributed run: a row for each, or strips of all above the slowest and fastest."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from amptui.base import units
+from amptui.base.table import Cell, Column
 from amptui.diagnosis.rank_words import (
     batch_words,
     place_words,
@@ -17,7 +18,7 @@ from amptui.diagnosis.rank_words import (
 )
 from amptui.telemetry.rank_watch import RankSummary, RanksView
 from amptui.telemetry.view import SessionView
-from amptui.tui.canvas import Canvas, text_width
+from amptui.tui.canvas import Canvas
 from amptui.tui.panels.phrases import (
     Phrase,
     Word,
@@ -39,6 +40,7 @@ from amptui.tui.renderables.gauges import (
     segments,
     strip_text,
 )
+from amptui.tui.renderables.table import draw_table
 from amptui.tui.style import BOLD, VERDICT_SIGNS, Style
 
 NO_SAMPLE = "no numbers of the ranks yet"
@@ -49,8 +51,8 @@ MAX_ROWS = 16
 _MAX_ALARMS = 3
 """For more the panel does not grow: the events tell all."""
 
-_GAP = 2
-"""Blanks between two columns."""
+_TABLE_GAP = 4
+"""Blanks between two tables side by side."""
 
 _MIN_BAR, _MAX_BAR = 16, 48
 
@@ -67,9 +69,9 @@ _OVERVIEW_WIDTH = 112
 """Of the strips beside rows: 64 ranks with their numbers."""
 
 _FASTEST = 2
-"""Rows of the fastest ranks, below the slowest and a caption."""
+"""Rows of the fastest ranks, below the slowest and titles of their own."""
 
-_PLACE_WIDTH = 24
+_PLACE_WIDTH, _MIN_REASON = 24, 12
 
 
 def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
@@ -117,9 +119,13 @@ def draw(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
         return
     # All rows in so many tables side by side, if they fit.
     tables = -(-len(ranks.rows) // max(1, body.height - 1))
-    fits = body.height > 1 and (tables == 1 or tables * (_MIN_TABLE + 2 * _GAP) <= body.width)
+    fits = body.height > 1 and (tables == 1 or tables * (_MIN_TABLE + _TABLE_GAP) <= body.width)
     if fits and len(ranks.rows) == ranks.world_size:
-        _draw_tables(body, view, ranks, tables)
+        height, width = -(-len(ranks.rows) // tables), (body.width + _TABLE_GAP) // tables
+        for i in range(tables):
+            part = body.columns(i * width, width - _TABLE_GAP * (tables > 1))
+            shown = slice(i * height, (i + 1) * height)
+            draw_table(part, _columns(part, view, ranks), ranks.rows, shown=shown)
     elif body.width >= _SIDE_BY_SIDE:
         width = min(body.width, _OVERVIEW_WIDTH)
         _draw_overview(body.columns(0, width), ranks)
@@ -176,18 +182,6 @@ def _slow_rank(ranks: RanksView) -> int | None:
     return ranks.straggler.rank if ranks.straggler is not None else None
 
 
-def _draw_tables(canvas: Canvas, view: SessionView, ranks: RanksView, tables: int) -> None:
-    """All rows in order, in one table or in several of the same height."""
-    height = -(-len(ranks.rows) // tables)
-    width = (canvas.width + 2 * _GAP) // tables
-    for i in range(tables):
-        part = canvas.columns(i * width, width - 2 * _GAP * (tables > 1))
-        table = _Table(view, ranks, part.width)
-        table.draw_titles(part)
-        for y, row in enumerate(ranks.rows[i * height : (i + 1) * height], 1):
-            table.draw_row(part, y, row)
-
-
 def _draw_extremes(canvas: Canvas, view: SessionView, ranks: RanksView) -> None:
     """The slowest ranks and, where there is room, the fastest: by data wait and local compute."""
     if canvas.height < 2:
@@ -196,135 +190,104 @@ def _draw_extremes(canvas: Canvas, view: SessionView, ranks: RanksView) -> None:
     rows = sorted(ranks.rows, key=lambda row: (row.rank != slow, -row.own_seconds, row.rank))
     fastest = _FASTEST if canvas.height >= 3 + 2 * _FASTEST and len(rows) == ranks.world_size else 0
     slowest = min(len(rows) - fastest, canvas.height - 1 - (fastest + 1 if fastest else 0))
-    table = _Table(view, ranks, canvas.width)
-    table.draw_titles(canvas, "slowest")
-    for y, row in enumerate(rows[:slowest], 1):
-        table.draw_row(canvas, y, row)
+    y = draw_table(canvas, _columns(canvas, view, ranks, "slowest"), rows, shown=slice(slowest))
     if fastest:
-        canvas.text(2, 1 + slowest, "fastest", Style.DIM)
-        for y, row in enumerate(rows[-fastest:], 2 + slowest):
-            table.draw_row(canvas, y, row)
+        draw_table(canvas, _columns(canvas, view, ranks, "fastest"), rows, y=y, shown=slice(-fastest, None))
 
 
 def _memory(row: RankSummary) -> str:
-    total = row.place.memory_total_bytes if row.place is not None else None
-    return "" if row.memory_used_bytes is None else units.bytes_of(row.memory_used_bytes, total)
+    used, total = row.memory_used_bytes, row.place.memory_total_bytes if row.place is not None else None
+    return units.NOT_AVAILABLE if used is None else units.bytes_of(used, total)
 
 
-def _number(value: float | None) -> str:
-    return units.loss(value) if value is not None else ""
-
-
-class _Column(NamedTuple):
-    """A column of numbers, with the same width for the whole run."""
-
-    title: str
-    width: int
-    rank: int
-    """The lowest matters most."""
-    text: Callable[[RankSummary], str]
-    causes: tuple[str, ...] = ()
-    """The verdicts of which it is the evidence."""
-
-
-_COLUMNS = (
-    _Column("data wait", 9, 3, lambda row: units.milliseconds(row.data_seconds), ("input",)),
-    _Column("compute", 8, 2, lambda row: units.milliseconds(row.compute_seconds), ("compute", "clocks")),
-    _Column("step", 8, 9, lambda row: units.milliseconds(row.step_seconds)),
-    _Column("peak", 8, 7, lambda row: units.number_of_bytes(row.peak_allocated_bytes)),
-    _Column("GPU memory", 14, 6, _memory),
-    _Column("grad norm", 9, 10, lambda row: _number(row.grad_norm)),
-    _Column("skipped", 7, 8, lambda row: units.count(row.skipped)),
-    _Column("own Inf", 7, 11, lambda row: units.count(row.overflowed)),
-    _Column("clock", 9, 5, lambda row: units.megahertz(row.sm_clock_mhz), ("clocks",)),
+_NUMBERS: tuple[tuple[str, int, int, Callable[[RankSummary], str], tuple[str, ...]], ...] = (
+    ("data wait", 9, 3, lambda row: units.milliseconds(row.data_seconds), ("input",)),
+    ("compute", 8, 2, lambda row: units.milliseconds(row.compute_seconds), ("compute", "clocks")),
+    ("step", 8, 9, lambda row: units.milliseconds(row.step_seconds), ()),
+    ("peak", 8, 7, lambda row: units.number_of_bytes(row.peak_allocated_bytes), ()),
+    ("GPU memory", 14, 6, _memory, ()),
+    ("grad norm", 9, 10, lambda row: units.loss(row.grad_norm), ()),
+    ("skipped", 7, 8, lambda row: units.count(row.skipped), ()),
+    ("own Inf", 7, 11, lambda row: units.count(row.overflowed), ()),
+    ("clock", 9, 5, lambda row: units.megahertz(row.sm_clock_mhz), ("clocks",)),
 )
-
-_BAR_RANK = 4
-_SIGNS = ("░▆·", "i#.")
-"""What a bar is filled with: waiting for data, local compute, the rest; without UTF-8 the second."""
+"""Title, width, priority, text, and the verdicts of which a column is the evidence."""
 
 
-class _Table:
-    """The columns that fit, of those that any rank measured; then its rows are drawn one by one."""
+def _columns(
+    canvas: Canvas, view: SessionView, ranks: RanksView, which: str = ""
+) -> list[Column[RankSummary]]:
+    """Of the rows of all ranks: the slow one is marked, and the number that shows it."""
+    slow = _slow_rank(ranks)
+    signs = dict.fromkeys(ranks.awaited.ranks if ranks.awaited is not None else (), ("⚠", Style.WARNING))
+    signs |= {} if slow is None else {slow: ("⚠", Style.WARNING)}
+    signs |= {end.rank: ("✖", Style.ERROR) for end in ranks.lost}
+    several_hosts = len({row.place.host for row in ranks.rows if row.place is not None}) > 1
 
-    def __init__(self, view: SessionView, ranks: RanksView, width: int) -> None:
-        self._ranks = ranks
-        self._style = steady_style(view)
-        self._hosts = len({row.place.host for row in ranks.rows if row.place is not None}) > 1
-        self._rank_width = max(4, len(str(ranks.world_size - 1)))
-        places = [text_width(self._place(row)) for row in ranks.rows]
-        self._place_width = min(_PLACE_WIDTH, max(places, default=0))
-        fixed = 2 + self._rank_width + (_GAP + self._place_width if self._place_width else 0)
-        min_bar = _MIN_BAR if width < _WIDE else _WIDE_MIN_BAR
-        measured = [
-            column
-            for column in _COLUMNS
-            if any(column.text(row) not in ("", units.NOT_AVAILABLE) for row in ranks.rows)
-            and (column.title != "own Inf" or any(row.overflowed for row in ranks.rows))
-        ]
-        # By what matters most; what is left is for a bar, then for reasons.
-        room, fitting = width - fixed, list[_Column]()
-        for column in sorted(measured, key=lambda column: column.rank):
-            bar = _GAP + min_bar if column.rank > _BAR_RANK else 0
-            if room - column.width - _GAP >= bar:
-                fitting.append(column)
-                room -= column.width + _GAP
-        self._columns = [column for column in measured if column in fitting]
-        self._longest = max((row.step_seconds or row.own_seconds for row in ranks.rows), default=0.0)
-        self._bar = min(_MAX_BAR, room - _GAP) if room >= _GAP + min_bar and self._longest else 0
-        self._reasons = room - (self._bar + _GAP if self._bar else 0) - 1
-        self._lost_ranks = {end.rank for end in ranks.lost}
-        self._awaited_ranks = ranks.awaited.ranks if ranks.awaited is not None else ()
+    def sign(row: RankSummary) -> Cell:
+        text, style = signs.get(row.rank, (" ", Style.TEXT))
+        return text, style | BOLD
 
-    def _place(self, row: RankSummary) -> str:
-        return place_words(row.place, with_host=self._hosts)
+    def rank(row: RankSummary) -> Cell:
+        return str(row.rank), signs.get(row.rank, (" ", Style.TEXT))[1]
 
-    def draw_titles(self, canvas: Canvas, rank_title: str = "rank") -> None:
-        """Name the columns, and what the bars are filled with."""
-        canvas.text(2, 0, rank_title, Style.DIM)
-        x = 2 + self._rank_width
-        if self._place_width:
-            x += _GAP + self._place_width
-        if self._bar:
-            # What the bars are filled with, as much as fits above them.
-            computes = any(row.compute_seconds is not None for row in self._ranks.rows)
-            names = ("data", "compute", "rest") if computes else ("data", "", "rest of the step")
-            signs = zip(_SIGNS[canvas.ascii_only], names, strict=True)
-            parts = [f"{sign} {name}" for sign, name in signs if name]
-            blanks = "  " if len("  ".join(parts)) <= self._bar else " "
-            while len(blanks.join(parts)) > self._bar:
-                parts.pop()
-            canvas.text(x + _GAP, 0, blanks.join(parts), Style.DIM)
-            x += _GAP + self._bar
-        for column in self._columns:
-            x = canvas.text(x + _GAP, 0, column.title, Style.DIM, width=column.width, align="right")
+    def place(row: RankSummary) -> Cell:
+        return place_words(row.place, with_host=several_hosts), Style.DIM
 
-    def draw_row(self, canvas: Canvas, y: int, row: RankSummary) -> None:
-        """One rank; the slow one is marked, and the number that shows it."""
-        verdict = self._ranks.straggler
-        slow = verdict is not None and verdict.rank == row.rank
-        sign, style = ("⚠", Style.WARNING) if slow or row.rank in self._awaited_ranks else (" ", Style.TEXT)
-        if row.rank in self._lost_ranks:
-            sign, style = "✖", Style.ERROR
-        canvas.text(0, y, sign, style | BOLD)
-        x = canvas.text(2, y, str(row.rank), style, width=self._rank_width, align="right")
-        if self._place_width:
-            x = canvas.text(x + _GAP, y, self._place(row), Style.DIM, width=self._place_width)
-        if self._bar:
-            # Waiting for data, local compute, and the rest: waiting for others, and the optimizer.
-            data, compute = row.data_seconds or 0.0, row.compute_seconds or 0.0
-            rest = max(0.0, (row.step_seconds or 0.0) - data - compute)
-            cells = segments([data, compute, rest], self._longest, self._bar)
-            bar_style = Style.WARNING if slow else self._style
-            styles = (bar_style, bar_style, Style.DIM)
-            draw_stack(canvas, x + _GAP, y, zip(cells, _SIGNS[canvas.ascii_only], styles, strict=True))
-            x += _GAP + self._bar
-        for column in self._columns:
-            is_evidence = verdict is not None and slow and verdict.cause in column.causes
-            cell_style = Style.WARNING | BOLD if is_evidence else Style.TEXT
-            x = canvas.text(x + _GAP, y, column.text(row), cell_style, width=column.width, align="right")
-        if row.throttled and self._reasons > 4:
-            canvas.text(x + 1, y, row.throttled[0], Style.WARNING if slow else Style.DIM, width=self._reasons)
+    def why_throttled(row: RankSummary) -> Cell:
+        return "".join(row.throttled[:1]), Style.WARNING if row.rank == slow else Style.DIM
+
+    return [
+        Column(title="", cell=sign, min_width=1, max_width=1, is_optional=False),
+        Column(title="rank", cell=rank, gap=1),
+        Column(title=which, cell=place, align="left", max_width=_PLACE_WIDTH),
+        _bars(canvas, view, ranks),
+        *_number_columns(ranks),
+        Column(title="", cell=why_throttled, align="left", priority=12, shrinks_to=_MIN_REASON, gap=1),
+    ]
+
+
+def _number_columns(ranks: RanksView) -> Iterator[Column[RankSummary]]:
+    verdict = ranks.straggler
+    for title, width, priority, text, causes in _NUMBERS:
+
+        def cell(
+            row: RankSummary,
+            text: Callable[[RankSummary], str] = text,
+            causes: tuple[str, ...] = causes,
+        ) -> Cell:
+            is_evidence = verdict is not None and verdict.rank == row.rank and verdict.cause in causes
+            return text(row), Style.WARNING | BOLD if is_evidence else Style.TEXT
+
+        if title != "own Inf" or any(row.overflowed for row in ranks.rows):
+            yield Column(title=title, cell=cell, priority=priority, min_width=width, max_width=width)
+
+
+def _bars(canvas: Canvas, view: SessionView, ranks: RanksView) -> Column[RankSummary]:
+    """Waiting for data, local compute, and the rest: waiting for others, and the optimizer."""
+    computes = any(row.compute_seconds is not None for row in ranks.rows)
+    names = ("data", "compute", "rest") if computes else ("data", "", "rest of the step")
+    fills = "i#." if canvas.ascii_only else "░▆·"
+    parts = [f"{fill} {name}" for fill, name in zip(fills, names, strict=True) if name]
+    longest = max(row.step_seconds or row.own_seconds for row in ranks.rows)
+    slow = _slow_rank(ranks)
+
+    def draw_parts(canvas: Canvas, x: int, y: int, width: int, row: RankSummary) -> None:
+        data, compute = row.data_seconds or 0.0, row.compute_seconds or 0.0
+        rest = max(0.0, (row.step_seconds or 0.0) - data - compute)
+        style = Style.WARNING if row.rank == slow else steady_style(view)
+        cells = segments([data, compute, rest], longest, width)
+        draw_stack(canvas, x, y, zip(cells, fills, (style, style, Style.DIM), strict=True))
+
+    return Column(
+        title="  ".join(parts),
+        short_titles=[" ".join(parts[:count]) for count in range(len(parts), 0, -1)],
+        draw=draw_parts,
+        align="left",
+        priority=4,
+        min_width=_MIN_BAR if canvas.width < _WIDE else _WIDE_MIN_BAR,
+        max_width=_MAX_BAR,
+    )
 
 
 # ------------------------------------------------------------------------------- all ranks at once

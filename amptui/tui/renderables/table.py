@@ -14,25 +14,24 @@ def draw_table(
     *,
     y: int = 0,
     shown: slice = slice(None),
-    style: Callable[[Row], int] = lambda _: int(Style.TEXT),
+    style: Callable[[Row], int] = lambda _: Style.TEXT,
 ) -> int:
     """Draw the titles at line ``y`` and below them the rows that are ``shown``; return the line after them.
 
     The widths are of all rows: scrolling moves no column. ``style``: of a row's cells without their own.
     """
-    widths = fitting_columns(columns, rows, canvas.width)
-    x = 0
-    visible = rows[shown][: max(0, canvas.height - y - 1)]
-    for i, (column, width) in enumerate(widths):
+    x, top = 0, y + 1
+    visible = rows[shown][: max(0, canvas.height - top)]
+    for i, (column, width) in enumerate(fitting_columns(columns, rows, canvas.width)):
         x += column.gap if i else 0
-        write_cell(canvas, x, y, width, column, column.title, Style.DIM)
-        for line, row in enumerate(visible, y + 1):
+        write_cell(canvas, x, y, width, column, column.title_in(width), Style.DIM)
+        for line, row in enumerate(visible, top):
             if column.draw is not None:
                 column.draw(canvas, x, line, width, row)
             else:
                 write_cell(canvas, x, line, width, column, column.cell(row), style(row))
         x += width
-    return y + 1 + len(visible)
+    return top + len(visible)
 
 
 def write_cell(
