@@ -5,6 +5,7 @@ breaks, whatever user code printed.
 """
 
 import dataclasses
+import json
 import math
 import numbers
 import re
@@ -40,6 +41,11 @@ def dumps(value: Any) -> str:
     if text.isascii() and text.isprintable():
         return text
     return _NOT_PLAIN_ASCII.sub(lambda match: encode_basestring_ascii(match[0])[1:-1], text)
+
+
+def line(content: object) -> str:
+    """Any ``content`` as a line for a program that reads a command's output, with JSON's usual blanks."""
+    return f"{json.dumps(plain(content), allow_nan=False)}\n"
 
 
 def parse(text: str | bytes, *, max_bytes: int = MAX_LINE_BYTES) -> Any:

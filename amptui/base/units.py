@@ -92,6 +92,23 @@ def span(seconds: float | None) -> str:
     return milliseconds(seconds) if seconds is None or seconds < 60 else duration(seconds)
 
 
+_ONE_UNIT = ((60, 1, "s"), (3600, 60, "min"), (48 * 3600, 3600, "h"))
+"""Limit in seconds, seconds of the unit, and its name; anything longer is in days."""
+
+
+def in_one_unit(seconds: float) -> str:
+    """``41 s``, ``3 min``, ``26 h``, ``3 d``; rounded down."""
+    whole = max(0, int(seconds))
+    for limit, one, unit in _ONE_UNIT:
+        if whole < limit:
+            return f"{whole // one} {unit}"
+    return f"{count(whole // 86_400)} d"
+
+
+NOW_SECONDS = 5
+"""What was written less long ago was written ``now``: a live run writes every second."""
+
+
 def percent(fraction: float | None, digits: int = 0) -> str:
     """A fraction as percent: ``0.991`` with one digit is ``99.1%``."""
     if fraction is None or not math.isfinite(fraction):

@@ -6,14 +6,13 @@ from html import unescape
 from html.parser import HTMLParser
 from typing import Any
 
+from amptui.base import strictjson
 from amptui.base.version import __version__
 
 
 def json_text(content: Any) -> str:
     """Strict JSON, its numbers to nine digits: what is beyond them is the processor's affair."""
-    return json.dumps(
-        _rounded(json.loads(json.dumps(content, allow_nan=False))), indent=1, ensure_ascii=False
-    )
+    return json.dumps(_rounded(json.loads(strictjson.line(content))), indent=1, ensure_ascii=False)
 
 
 def _rounded(value: Any) -> Any:

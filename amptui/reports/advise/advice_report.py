@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from amptui.base import units
-from amptui.base.strictjson import plain
 from amptui.base.version import __version__
 from amptui.diagnosis.labels import data_label
 from amptui.recipe.request import FRAMEWORKS, Framework
@@ -150,10 +149,10 @@ def advice_page(result: Recommendation) -> str:
 
 
 def report_json(result: Recommendation) -> dict[str, Any]:
-    """The same as JSON values; non-finite numbers are strings, those not measured null."""
+    """The same as one JSON object; what was not measured is null."""
     view, advice = result.view, result.advice
     run = view.run
-    content = {
+    return {
         "type": "Advice",
         "version": __version__,
         "subject": result.subject,
@@ -177,8 +176,6 @@ def report_json(result: Recommendation) -> dict[str, Any]:
         "how": result.how_measured,
         "lines": result.lines,
     }
-    converted: dict[str, Any] = plain(content)
-    return converted
 
 
 def _candidate(candidate: Candidate, advice: Advice) -> dict[str, Any]:

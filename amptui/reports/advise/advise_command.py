@@ -1,6 +1,5 @@
 """The command: measures a model or a script, and prints or writes what to use."""
 
-import json as json_text
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,6 +9,7 @@ from signal import SIGINT
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, TextIO
 
+from amptui.base import strictjson
 from amptui.base.errors import AmptuiError, DeviceLostError, UsageError
 from amptui.base.prompt import complain, put
 from amptui.base.text import inert_line
@@ -148,7 +148,7 @@ def _plan(request: AdviseRequest, device: "torch.device") -> tuple[tuple[str, ..
 
 def _print(result: Recommendation, request: AdviseRequest, out: TextIO, *, json: bool) -> None:
     if json:
-        put(json_text.dumps(report_json(result), allow_nan=False) + "\n", out)
+        put(strictjson.line(report_json(result)), out)
         out.flush()
     else:
         put("".join(inert_line(out, line) for line in report_lines(result, request.framework)), out)

@@ -1,6 +1,5 @@
 """Measures a model's precisions in alternation, each batch size in a new training of the same process."""
 
-import json as json_text
 import sys
 import time
 from collections import defaultdict
@@ -12,6 +11,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, TextIO
 
+from amptui.base import strictjson
 from amptui.base.errors import AmptuiError, DataError, DeviceError, DeviceLostError, UsageError
 from amptui.base.prompt import complain, put
 from amptui.base.text import inert_line
@@ -280,6 +280,6 @@ def _print(result: Bench, out: TextIO, *, json: bool) -> None:
     if not json:
         put("".join(inert_line(out, line) for line in report_lines(result)), out)
         return
-    put(json_text.dumps(report_json(result), allow_nan=False) + "\n", out)
+    put(strictjson.line(report_json(result)), out)
     with suppress(OSError):  # the stream is not shared
         out.close()

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from amptui.base import units
-from amptui.base.strictjson import plain
 from amptui.base.table import Column, table_lines
 from amptui.diagnosis.bottleneck import (
     AMP_PHASES,
@@ -204,10 +203,10 @@ def report_lines(bench: Bench) -> list[str]:
 
 
 def report_json(bench: Bench) -> dict[str, Any]:
-    """The same as JSON values; non-finite numbers are strings, those not measured null."""
+    """The same as one JSON object; what was not measured is null."""
     run, request = bench.run, bench.request
     machine = {"device": run.device, "name": run.device_name, **run.hardware} if run is not None else None
-    content = {
+    return {
         "model": bench.model,
         "machine": machine,
         "versions": run.versions if run is not None else None,
@@ -222,8 +221,6 @@ def report_json(bench: Bench) -> dict[str, Any]:
         "left_out": bench.left_out,
         "measured": [_size_json(size, request.training.compile_mode) for size in bench.sizes],
     }
-    converted: dict[str, Any] = plain(content)
-    return converted
 
 
 def _heading(bench: Bench) -> list[str]:

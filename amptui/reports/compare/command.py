@@ -1,6 +1,5 @@
 """The command: finds the runs, and shows, prints or writes their comparison."""
 
-import json as json_text
 import os
 import shutil
 import sys
@@ -9,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from signal import SIGHUP
 
-from amptui.base import units
+from amptui.base import strictjson, units
 from amptui.base.errors import UsageError
 from amptui.base.prompt import complain, put, say
 from amptui.base.terminal import can_show_a_screen
@@ -60,7 +59,7 @@ def compare(
     if json:
         from amptui.reports.compare.tables import as_json
 
-        put(f"{json_text.dumps(as_json(comparison), allow_nan=False)}\n")
+        put(strictjson.line(as_json(comparison)))
     elif html is not None and not plain:
         say(f"compared {len(journals)} runs: {html}")
     else:

@@ -6,7 +6,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, TypeAlias
 
-from amptui.base import strictjson, units
+from amptui.base import units
 from amptui.base.table import Column, table_lines
 from amptui.diagnosis.speed import EMULATED
 from amptui.reports.compare import sentences
@@ -190,9 +190,9 @@ def plain_lines(comparison: Compared, width: int | None = None) -> list[str]:
 
 
 def as_json(comparison: Compared) -> dict[str, Any]:
-    """The same as JSON values; non-finite numbers are strings, those not measured null."""
+    """The same as one JSON object; what was not measured is null."""
     letters = [group.letter for group in comparison.groups]
-    content = {
+    return {
         "type": "Comparison",
         "final_loss_is": "validation" if comparison.validation else "training",
         "target_loss": comparison.target,
@@ -223,8 +223,6 @@ def as_json(comparison: Compared) -> dict[str, Any]:
             for check in comparison.checks
         ],
     }
-    plain: dict[str, Any] = strictjson.plain(content)
-    return plain
 
 
 def _group(group: Group, comparison: Compared) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Runs the checks, prints them with their hints or as JSON lines, and says whether training works here."""
 
 import importlib
-import json as json_text
 import os
 import shutil
 import sys
@@ -152,7 +151,7 @@ class JsonReport:
         self._write(type="Verdict", can_train=device is not None, device=device, **counts)
 
     def _write(self, **content: object) -> None:
-        put(json_text.dumps(strictjson.plain(content), allow_nan=False) + "\n")
+        put(strictjson.line(content))
 
 
 class PlainReport:

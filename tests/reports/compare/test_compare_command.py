@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given, settings
 
+from amptui.base import strictjson
 from amptui.base.errors import RunFolderError
 from amptui.cli import main
 from amptui.reports.compare.command import MAX_RUNS
@@ -37,7 +38,7 @@ def test_without_a_terminal_it_writes_tables(capsys: pytest.CaptureFixture[str])
 def test_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", *RUNS, "--json", "--target-loss", "1.0"]) == 0
     content = json.loads(capsys.readouterr().out)
-    assert content == json.loads(json.dumps(as_json(read_all([*FP32, *BF16], target=1.0))))
+    assert content == json.loads(strictjson.line(as_json(read_all([*FP32, *BF16], target=1.0))))
     assert (content["target_loss"], content["contrasts"][0]["outcome"]) == (1.0, "not shown")
 
 
@@ -138,7 +139,7 @@ def test_no_journal_makes_a_comparison_fail(first: bytes, second: bytes) -> None
         canvas = Canvas(80, 24)
         frame.draw(canvas, comparison, Choice(axis=axis, validation=validation))
         assert "".join(canvas.lines()).isprintable()
-    json.dumps(as_json(comparison), allow_nan=False)
+    assert strictjson.line(as_json(comparison))
     assert plain_lines(comparison)
     assert "\x1b" not in page(comparison)
 
