@@ -3,9 +3,11 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar, Literal, NamedTuple
+from functools import partial
+from typing import Any, ClassVar, TypeAlias
 
 from amptui.base import units
+from amptui.base.table import Column
 from amptui.diagnosis import float16_verdicts
 from amptui.diagnosis.labels import precision_glyph, precision_label, signed_label
 from amptui.diagnosis.speed import less_percent
@@ -13,7 +15,7 @@ from amptui.records.findings import LayerAgreement, OperatorCount, XRayTaken
 from amptui.records.run import is_emulated
 from amptui.telemetry.health import XRAY_SAFE_COSINE, layer_state
 from amptui.telemetry.view import SessionView
-from amptui.tui.canvas import Canvas, text_width
+from amptui.tui.canvas import Canvas
 from amptui.tui.overlays.overlay import (
     CLOSE,
     STAY,
@@ -24,9 +26,10 @@ from amptui.tui.overlays.overlay import (
     pages_beside,
     write_edge,
 )
-from amptui.tui.panels.phrases import GAP, Phrase, Word, end_of, flowed, labelled, phrase, wrapped, write
+from amptui.tui.panels.phrases import Phrase, Word, flowed, labelled, phrase, wrapped, write
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.gauges import draw_bar
+from amptui.tui.renderables.table import draw_table
 from amptui.tui.style import BOLD, VERDICT_SIGNS, Style, precision_style
 
 _LABEL_WIDTH = 9
@@ -46,13 +49,10 @@ WHOLE_MODEL = "(model)"
 
 _PRECISION_OF_DTYPE = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
-_SIGN_WIDTH = 2
-_MIN_NAME = 20
-_COUNT_WIDTH = 9
-_MIN_OPERATOR = len("operators")
+_MIN_NAME, _COUNT_WIDTH = 21, 11
 
-_MIN_NAME_BESIDE_BAR = 28
-"""With less room, the whole name matters more than a bar."""
+_Operator: TypeAlias = tuple[str, Counter[str]]
+"""A name, and how often it ran in each dtype."""
 
 _BAR_WIDTH = 12
 """Of the cosine: half of it is ``XRAY_CAREFUL_COSINE``, nine tenths are ``XRAY_SAFE_COSINE``."""
@@ -65,7 +65,7 @@ class XRay(Overlay):
     covers_all: ClassVar[bool] = True
 
     def __init__(self) -> None:
-        self._order = next(iter(ORDERS))
+        self._order = ""
         self._operators = False
         self._scroll = Scroll()
 
@@ -82,12 +82,16 @@ class XRay(Overlay):
                 legends = float16_verdicts.layers_legend(xray), float16_verdicts.OPERATORS_LEGEND
                 legend = wrapped(legends[self._operators], inner.width, lines=_LEGEND_LINES)
             table = inner.rows(y, inner.height - len(legend) - y)
-            rows = len(operator_table(xray.operators)) if self._operators else len(xray.layers)
-            top = self._scroll.visible(rows, table.height - 1).start
             if self._operators:
-                draw_operators(table, xray.operators, top)
+                operators = _by_name(xray.operators)
+                shown = self._scroll.visible(len(operators), table.height - 1)
+                draw_table(table, _operator_columns(operators), operators, shown=shown)
             else:
-                draw_layers(table, xray, self._order, top)
+                orders = _orders(xray)
+                order = self._order if self._order in orders else next(iter(orders))
+                layers = sorted(xray.layers, key=orders[order])
+                shown = self._scroll.visible(len(layers), table.height - 1)
+                draw_table(table, _layer_columns(xray, order), layers, shown=shown)
             for i, words in enumerate(legend):
                 inner.text(0, inner.height - len(legend) + i, words, Style.DIM)
         other = (("o", "layers"),) if self._operators else (("s", "sort"), ("o", "operators"))
@@ -123,8 +127,8 @@ class XRay(Overlay):
             return Answer(action="take_xray")
         if key == "o":
             self._operators, self._scroll.top = not self._operators, 0
-        elif key == "s" and not self._operators:
-            orders = list(orders_of(view.numerics.xray))
+        elif key == "s" and not self._operators and view.numerics.xray is not None:
+            orders = list(_orders(view.numerics.xray))
             place = orders.index(self._order) if self._order in orders else 0
             self._order = orders[(place + 1) % len(orders)]
             self._scroll.top = 0
@@ -210,42 +214,86 @@ def _by_precision(words: Mapping[str, Word]) -> list[Phrase]:
 # ------------------------------------------------------------------------------------ tables
 
 
-class Column(NamedTuple):
-    """A column beside the names; if there is no room, the highest ``rank`` is left out first."""
+def _layer_columns(xray: XRayTaken, order: str = "") -> list[Column[LayerAgreement]]:
+    """Of the layers in an ``order``; of an X-ray in FP8, bf16 is compared too."""
+    title = f"{units.counted(len(xray.layers), 'layer')}, {order}"
+    number: Callable[..., Column[LayerAgreement]] = partial(Column, min_width=7, max_width=7)
+    reference = [
+        number(title="in bf16", priority=2, cell=lambda layer: _reference_word(layer, added=False)),
+        number(
+            title="to bf16",
+            priority=2,
+            cell=lambda layer: _reference_word(layer, added=True),
+            sort=("least to bf16", lambda layer: _worst_first(_added_cosine(layer), 1)),
+        ),
+    ]
+    return [
+        Column(
+            title="",
+            cell=layer_sign,
+            min_width=1,
+            max_width=1,
+            is_optional=False,
+            sort=("worst first", lambda layer: _worst_first(layer.cosine, 1)),
+        ),
+        Column(
+            title=(title, Style.STRONG),
+            short_titles=(order,),
+            cell=lambda layer: layer.name or WHOLE_MODEL,
+            align="left",
+            cut="start",
+            shrinks_to=_MIN_NAME,
+            gap=1,
+            is_optional=False,
+            sort=("model order", lambda _: 0),
+        ),
+        Column(
+            title="kind",
+            cell=lambda layer: (layer.kind, Style.DIM),
+            priority=8,
+            align="left",
+            min_width=11,
+            max_width=11,
+        ),
+        Column(
+            title="runs in" if xray.reference else "output",
+            cell=_output_word,
+            priority=3 if xray.reference else 7,
+            align="left",
+            min_width=10,
+            max_width=10,
+        ),
+        number(title="cosine", priority=1, cell=_cosine_word),
+        *(reference if xray.reference else ()),
+        number(title="error", priority=5, cell=lambda layer: share_word(layer.relative_error)),
+        number(
+            title="lost",
+            priority=6 if xray.reference else 4,
+            cell=lambda layer: share_word(layer.lost),
+            sort=("by lost", lambda layer: _worst_first(layer.lost, -1)),
+        ),
+        Column(
+            title="elements",
+            cell=lambda layer: (units.count if layer.elements < 1000 else units.short_count)(layer.elements),
+            priority=9,
+            min_width=8,
+            max_width=8,
+            sort=("by size", lambda layer: -layer.elements),
+        ),
+        Column(
+            title="agreement",
+            draw=_draw_agreement,
+            priority=10,
+            align="left",
+            min_width=_BAR_WIDTH,
+            max_width=_BAR_WIDTH,
+        ),
+    ]
 
-    title: str
-    width: int
-    rank: int
-    cell: Callable[[LayerAgreement], Word]
-    align: Literal["left", "right"] = "right"
 
-
-def draw_layers(canvas: Canvas, xray: XRayTaken, order: str, top: int) -> None:
-    """Draw a line of titles, then the layers in ``order`` from number ``top`` on."""
-    layers, orders = xray.layers, orders_of(xray)
-    order = order if order in orders else next(iter(orders))
-    title = f"{units.counted(len(layers), 'layer')}, {order}"
-    longest = max([text_width(title), *(text_width(layer.name) for layer in layers)])
-    table = _FLOAT8_COLUMNS if xray.reference else _COLUMNS
-    columns, name_width, bar_width = _fitting(canvas.width, longest, table)
-    head = title if text_width(title) <= name_width else order
-    canvas.text(_SIGN_WIDTH, 0, head, Style.STRONG, width=name_width)
-    bar_x = _SIGN_WIDTH + name_width + GAP + sum(column.width + GAP for column in columns)
-    if bar_width:
-        canvas.text(bar_x, 0, "agreement", Style.DIM)
-    shown = sorted(layers, key=orders[order])[top : top + canvas.height - 1]
-    for y, layer in enumerate(shown, 1):
-        sign, style = layer_sign(layer)
-        canvas.text(0, y, sign, style)
-        canvas.text(_SIGN_WIDTH, y, end_of(layer.name or WHOLE_MODEL, name_width), width=name_width)
-        if bar_width and layer.cosine is not None:
-            draw_bar(canvas, bar_x, y, bar_width, agreement(layer.cosine), style)
-    x = _SIGN_WIDTH + name_width + GAP
-    for column in columns:
-        canvas.text(x, 0, column.title, Style.DIM, width=column.width, align=column.align)
-        for y, word in enumerate(map(column.cell, shown), 1):
-            canvas.text(x, y, word.text, word.style, width=column.width, align=column.align)
-        x += column.width + GAP
+def _orders(xray: XRayTaken) -> dict[str, Callable[[LayerAgreement], Any]]:
+    """The orders of layers, through which a key goes, and their sort keys."""
+    return dict(column.sort for column in _layer_columns(xray) if column.sort is not None)
 
 
 def _worst_first(value: float | None, direction: int) -> tuple[int, float]:
@@ -259,24 +307,10 @@ def _added_cosine(layer: LayerAgreement) -> float | None:
     return None if layer.reference is None else layer.reference.added_cosine
 
 
-ORDERS: Mapping[str, Callable[[LayerAgreement], tuple[int, float]]] = {
-    "worst first": lambda layer: _worst_first(layer.cosine, 1),
-    "model order": lambda _: (0, 0.0),
-    "by lost": lambda layer: _worst_first(layer.lost, -1),
-    "by size": lambda layer: (0, -layer.elements),
-}
-"""The orders of layers, through which a key goes, and their sort keys."""
-
-_FLOAT8_ORDERS: Mapping[str, Callable[[LayerAgreement], tuple[int, float]]] = {
-    **ORDERS,
-    "least to bf16": lambda layer: _worst_first(_added_cosine(layer), 1),
-}
-"""The same of an X-ray in FP8."""
-
-
-def orders_of(xray: XRayTaken | None) -> Mapping[str, Callable[[LayerAgreement], tuple[int, float]]]:
-    """The orders for the layers of ``xray``."""
-    return _FLOAT8_ORDERS if xray is not None and xray.reference else ORDERS
+def _draw_agreement(canvas: Canvas, x: int, y: int, width: int, layer: LayerAgreement) -> None:
+    """The cosine as a bar: empty for NaN and for opposite directions."""
+    if layer.cosine is not None:
+        draw_bar(canvas, x, y, width, layer.cosine, layer_sign(layer)[1])
 
 
 def layer_sign(layer: LayerAgreement) -> tuple[str, Style]:
@@ -292,11 +326,6 @@ def layer_sign(layer: LayerAgreement) -> tuple[str, Style]:
     if state == "as in reference":
         return "=", Style.WARNING
     return VERDICT_SIGNS["warning" if state == "differ" else "error"]
-
-
-def agreement(cosine: float) -> float:
-    """The fraction of a bar that is full: the cosine, 0 for NaN and for opposite directions."""
-    return 0.0 if math.isnan(cosine) else min(1.0, max(0.0, cosine))
 
 
 def dtype_word(dtype: str) -> Word:
@@ -335,85 +364,40 @@ def share_word(fraction: float | None) -> Word:
     return Word(units.share(fraction, 1.0), Style.TEXT if fraction else Style.DIM)
 
 
-def _size(elements: int) -> str:
-    return units.count(elements) if elements < 1000 else units.short_count(elements)
+def _output_word(layer: LayerAgreement) -> Word:
+    """The dtype of its output, or that it multiplies in float8."""
+    return (
+        Word("  float8", precision_style("fp8") | BOLD) if layer.in_float8 else dtype_word(layer.output_dtype)
+    )
 
 
-_COLUMNS = (
-    Column("kind", 11, 3, lambda layer: Word(layer.kind, Style.DIM), "left"),
-    Column("output", 10, 2, lambda layer: dtype_word(layer.output_dtype), "left"),
-    Column("cosine", 7, 0, _cosine_word),
-    Column("error", 7, 1, lambda layer: share_word(layer.relative_error)),
-    Column("lost", 7, 1, lambda layer: share_word(layer.lost)),
-    Column("elements", 8, 4, lambda layer: Word(_size(layer.elements))),
-)
-
-
-_FLOAT8_COLUMNS = (
-    Column("kind", 11, 5, lambda layer: Word(layer.kind, Style.DIM), "left"),
-    Column(
-        "runs in",
-        10,
-        2,
-        lambda layer: (
-            Word("  float8", precision_style("fp8") | BOLD)
-            if layer.in_float8
-            else dtype_word(layer.output_dtype)
-        ),
-        "left",
-    ),
-    Column("cosine", 7, 0, _cosine_word),
-    Column("in bf16", 7, 1, lambda layer: _reference_word(layer, added=False)),
-    Column("to bf16", 7, 1, lambda layer: _reference_word(layer, added=True)),
-    Column("error", 7, 3, lambda layer: share_word(layer.relative_error)),
-    Column("lost", 7, 4, lambda layer: share_word(layer.lost)),
-    Column("elements", 8, 6, lambda layer: Word(_size(layer.elements))),
-)
-"""Of an X-ray in FP8, where bf16 is compared too."""
-
-
-def _fitting(width: int, longest: int, table: Sequence[Column]) -> tuple[list[Column], int, int]:
-    """The columns beside names of up to ``longest`` cells, the width of names, and that of bars."""
-    columns = list(table)
-
-    def columns_width() -> int:
-        return _SIGN_WIDTH + sum(GAP + column.width for column in columns)
-
-    while columns and width - columns_width() < _MIN_NAME:
-        columns.remove(max(columns, key=lambda column: column.rank))
-    room = max(0, width - columns_width())
-    beside_bar = room - GAP - _BAR_WIDTH
-    if beside_bar < min(longest, _MIN_NAME_BESIDE_BAR):
-        return columns, min(longest, room), 0
-    return columns, min(longest, beside_bar), _BAR_WIDTH
-
-
-def draw_operators(canvas: Canvas, operators: Sequence[OperatorCount], top: int) -> None:
-    """Draw a line of titles, then the operators from number ``top`` on, with their counts in each dtype."""
-    table = operator_table(operators)
-    counts = sum((counts for _, counts in table), Counter[str]())
-    first = [dtype for dtype in _PRECISION_OF_DTYPE if dtype in counts]  # those of the precisions
+def _operator_columns(operators: Sequence[_Operator]) -> list[Column[_Operator]]:
+    """Names, and the counts in each dtype: first in those of the precisions."""
+    counts = sum((counts for _, counts in operators), Counter[str]())
+    first = [dtype for dtype in _PRECISION_OF_DTYPE if dtype in counts]
     dtypes = first + [dtype for dtype, _ in counts.most_common() if dtype not in first]
-    width = max([_COUNT_WIDTH + 2, *(len(dtype) + 2 for dtype in dtypes)])
-    dtypes = dtypes[: max(1, (canvas.width - _MIN_OPERATOR) // (width + GAP))]
-    title = f"{units.counted(len(table), 'operator')}, most frequent first"
-    longest = max([text_width(title), *(text_width(name) for name, _ in table)])
-    name_width = max(0, min(longest, canvas.width - len(dtypes) * (width + GAP)))
-    title = title if text_width(title) <= name_width else "operators"
-    canvas.text(0, 0, title, Style.STRONG, width=name_width)
-    shown = table[top : top + canvas.height - 1]
-    for y, (name, _) in enumerate(shown, 1):
-        canvas.text(0, y, end_of(name, name_width), width=name_width)
-    for x, dtype in enumerate(dtypes):
-        head = dtype_word(dtype)
-        numbers = [counts[dtype] for _, counts in shown]
-        cells = [Word(f"{number:,}", head.style) if number else Word("·", Style.DIM) for number in numbers]
-        for y, word in enumerate([head, *cells]):
-            at = name_width + GAP + x * (width + GAP)
-            canvas.text(at, y, word.text, word.style, width=width, align="right")
+    names: Column[_Operator] = Column(
+        title=(f"{units.counted(len(operators), 'operator')}, most frequent first", Style.STRONG),
+        short_titles=("operators",),
+        cell=lambda operator: operator[0],
+        align="left",
+        cut="start",
+        shrinks_to=len("operators"),
+    )
+    width = max([_COUNT_WIDTH, *(len(dtype) + 2 for dtype in dtypes)])
+    counted = (
+        Column(title=dtype_word(dtype), cell=partial(_count_word, dtype), priority=place, min_width=width)
+        for place, dtype in enumerate(dtypes)
+    )
+    return [names, *counted]
 
 
-def operator_table(operators: Sequence[OperatorCount]) -> list[tuple[str, Counter[str]]]:
+def _count_word(dtype: str, operator: _Operator) -> Word:
+    number = operator[1][dtype]
+    return Word(f"{number:,}", dtype_word(dtype).style) if number else Word("·", Style.DIM)
+
+
+def _by_name(operators: Sequence[OperatorCount]) -> list[_Operator]:
     """Each operator with its counts by dtype, the most frequent first."""
     table: dict[str, Counter[str]] = {}
     for operator in operators:
