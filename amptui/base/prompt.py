@@ -18,9 +18,9 @@ def replace_closed_streams() -> None:
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
-def say(*lines: str) -> None:
-    """Write lines to standard output. Raises ``OutputError``."""
-    put("".join(inert_line(sys.stdout, line) for line in lines))
+def say(*lines: str, out: TextIO | None = None) -> None:
+    """Write lines to ``out``, by default standard output. Raises ``OutputError``."""
+    put("".join(inert_line(out or sys.stdout, line) for line in lines), out)
 
 
 def put(text: str, out: TextIO | None = None) -> None:

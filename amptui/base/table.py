@@ -38,6 +38,8 @@ class Column(Generic[Row]):
     priority: int = 0
     """If not all fit, the column of the highest number is left out first; 0 always stays."""
     align: Literal["left", "right"] = "right"
+    width: int | None = None
+    """Cells that it has whatever is in it: no row is read for that."""
     min_width: int = 0
     """Cells that it has at least, so that columns do not move while numbers change."""
     max_width: int | None = None
@@ -92,6 +94,11 @@ def fitting_columns(
     return list(shown.items())
 
 
+def table_width(columns: Sequence[Column[Row]], rows: Sequence[Row]) -> int:
+    """The cells that all columns take side by side."""
+    return _total(dict(fitting_columns(columns, rows)))
+
+
 def table_lines(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int | None = None) -> list[str]:
     """The titles and the rows as lines of plain text, cut where the columns that always stay do not fit."""
     shown = fitting_columns(columns, rows, width)
@@ -127,19 +134,19 @@ def _is_measured(column: Column[Row], rows: Sequence[Row]) -> bool:
 
 
 def _wanted(column: Column[Row], rows: Sequence[Row]) -> int:
-    """The cells that it takes if there is room for all; where they are given no row is read."""
+    """The cells that it takes if there is room for all."""
+    if column.width is not None:
+        return column.width
     title = cell_len(text_of(column.title))
     if column.draw is not None:
         return max(title, column.min_width, column.max_width or 0)
-    if column.min_width == column.max_width:
-        return column.min_width
     widest = max([title, column.min_width, *(cell_len(text_of(column.cell(row))) for row in rows)])
     return widest if column.max_width is None else min(widest, column.max_width)
 
 
 def _needed(column: Column[Row], wanted: int) -> int:
     """The cells without which another column is left out."""
-    if column.draw is not None:
+    if column.draw is not None and column.width is None:
         shortest = column.short_titles[-1] if column.short_titles else text_of(column.title)
         return max(cell_len(shortest), column.min_width)
     return wanted if column.shrinks_to is None else min(wanted, column.shrinks_to)

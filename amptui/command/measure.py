@@ -174,6 +174,5 @@ def run_models(_options: argparse.Namespace) -> int:
     from amptui.models import CATALOGUE
 
     width = max(map(len, CATALOGUE))
-    for name, (_, lesson) in CATALOGUE.items():
-        say(f"{name:{width}}  {lesson}")
+    say(*(f"{name:{width}}  {lesson}" for name, (_, lesson) in CATALOGUE.items()))
     return 0

@@ -4,7 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
 from amptui.base import units
@@ -276,6 +276,18 @@ class LastingStream:
         elif not self._complained:
             self._complained = True
             complain(f"cannot write to {self._name}: {error.strerror}; training continues")
+
+
+@contextmanager
+def stdout_of(*, json: bool) -> Iterator[TextIO]:
+    """Standard output; with ``json`` only what is written here comes there."""
+    out = separate_stdout() if json else sys.stdout
+    try:
+        yield out
+    finally:
+        if json:
+            with suppress(OSError):  # the stream is not shared
+                out.close()
 
 
 def separate_stdout() -> TextIO:

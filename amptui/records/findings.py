@@ -317,6 +317,10 @@ class PrecisionsCompared:
     pairs: tuple[PairCompared, ...] = ()
     """Where each precision ran eagerly too: compiled by eager, and compiled by the first one compiled."""
 
+    def pair(self, precision: str, than: str) -> PairCompared | None:
+        """The steps in ``precision`` beside those of ``than``; None if that was not measured."""
+        return next((pair for pair in self.pairs if (pair.precision, pair.than) == (precision, than)), None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseSeconds:

@@ -11,9 +11,9 @@ from typing import TextIO
 from rich.cells import cell_len, set_cell_size
 
 from amptui.base import strictjson, units
-from amptui.base.prompt import complain, put
+from amptui.base.prompt import complain, put, say
 from amptui.base.table import Column, table_lines
-from amptui.base.text import inert_line, printable
+from amptui.base.text import printable
 from amptui.recipe.request import PAGE_RUNS
 from amptui.runs.find import kept_names
 from amptui.runs.kept_run import KeptRun, look_at
@@ -49,10 +49,10 @@ def list_runs(*, json: bool, out: TextIO, limit: int | None = None, with_end: bo
     elif runs:
         _put_table(runs, size, out)
     else:
-        put(inert_line(out, "no runs yet; `amptui train mnist-deep` starts one"), out)
+        say("no runs yet; `amptui train mnist-deep` starts one", out=out)
     if older and size is not None:
         fits = len(words) <= size.columns
-        put(inert_line(out, words if fits else _cut(f"{units.count(older)} older: --all", size)), out)
+        say(words if fits else _cut(f"{units.count(older)} older: --all", size), out=out)
     elif older and limit is None:
         complain(words)
     return 0
@@ -73,9 +73,9 @@ def list_remote_runs(remote: Remote, *, json: bool, out: TextIO, limit: int | No
     elif runs:
         _put_table(runs, size, out, remote_argument)
     else:
-        put(inert_line(out, f"no runs on {remote.host} yet"), out)
+        say(f"no runs on {remote.host} yet", out=out)
     if size is not None and len(runs) < len(listed.runs):
-        put(inert_line(out, _cut("older runs not listed: use `--all` or `--limit N`", size)), out)
+        say(_cut("older runs not listed: use `--all` or `--limit N`", size), out=out)
     elif listed.older and limit is None:
         complain(listed.older)
     return 0
@@ -127,8 +127,7 @@ def _put_table(
         column("pid", lambda run: str(run.pid or ""), 4),
         column("device", lambda run: run.device or "", 7),
     )
-    lines = table_lines(columns, runs, None if size is None else size.columns)
-    put("".join(inert_line(out, line) for line in lines), out)
+    say(*table_lines(columns, runs, None if size is None else size.columns), out=out)
 
 
 def _name(argument: str) -> str:

@@ -2,9 +2,12 @@
 
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 from amptui.base import units
+from amptui.base.table import GAP, Column, table_lines, table_width
 from amptui.base.version import __version__
 from amptui.diagnosis.labels import data_label
 from amptui.recipe.request import FRAMEWORKS, Framework
@@ -15,9 +18,6 @@ from amptui.reports.advise.recommendation import NAMES, Recommendation
 from amptui.reports.export.template import Span, document
 
 WIDTH = 80
-
-_GAP = 2
-"""Cells between two columns of the table."""
 
 
 def heading(result: Recommendation) -> str:
@@ -43,7 +43,7 @@ def report_lines(result: Recommendation, framework: Framework | None = None) -> 
     for label, text in result.notes:
         lines += _wrapped(text, f"  {label}: ", " " * (len(label) + 4))
     rows = advise_words.table_rows(result.view, result.candidates)
-    lines += ["", *table_lines(rows)] if rows else []
+    lines += ["", *_table_lines(rows)] if rows else []
     missing = [line for text in result.missing for line in _wrapped(text, "  ", "    ")]
     lines += ["", "not measured:", *missing] if missing else []
     how = [line for text in result.how_measured for line in _wrapped(text)]
@@ -62,37 +62,24 @@ def _wrapped(text: str, first: str = "", rest: str = "") -> list[str]:
     )
 
 
-def table_lines(rows: Sequence[Sequence[str]]) -> list[str]:
+def _table_lines(rows: Sequence[Sequence[str]]) -> list[str]:
     """The columns side by side; those that do not fit into 80 columns stand below, with the labels again."""
-    labels, *columns = (list(column) for column in zip(*rows, strict=True))
+    head, *rows = rows
+    labels, *others = (
+        Column(title=title, cell=itemgetter(place), align="left", is_optional=False)
+        for place, title in enumerate(head)
+    )
+    label_width = max(len(row[0]) for row in rows)
+    labels = replace(labels, min_width=label_width)
     lines: list[str] = []
-    while columns:
-        side_by_side = [labels]
-        while columns and (len(side_by_side) == 1 or _width([*side_by_side, columns[0]]) <= WIDTH):
-            side_by_side.append(columns.pop(0))
-        lines += [""] * bool(lines) + _table(side_by_side)
+    while others:
+        shown = [labels]
+        while others and (len(shown) == 1 or table_width([*shown, others[0]], rows) <= WIDTH):
+            # One too wide for a table of its own is cut.
+            shown.append(replace(others.pop(0), max_width=WIDTH - label_width - GAP))
+        filled = [row for row in rows if any(column.cell(row) for column in shown[1:])]
+        lines += [""] * bool(lines) + table_lines(shown, filled)
     return lines
-
-
-def _width(columns: Sequence[Sequence[str]]) -> int:
-    return sum(max(map(len, column)) for column in columns) + _GAP * (len(columns) - 1)
-
-
-def _table(columns: Sequence[Sequence[str]]) -> list[str]:
-    """Without the rows that say nothing; a column too wide for a table of its own is cut."""
-    first = max(map(len, columns[0]))
-    widths = [min(max(map(len, column)), WIDTH - first - _GAP) for column in columns]
-    rows = [row for row in zip(*columns, strict=True) if any(row[1:])]
-    return [
-        (" " * _GAP)
-        .join(_fitted(cell, width).ljust(width) for cell, width in zip(row, widths, strict=True))
-        .rstrip()
-        for row in rows
-    ]
-
-
-def _fitted(cell: str, width: int) -> str:
-    return cell if len(cell) <= width else f"{cell[: width - 1]}…"
 
 
 def _paste_lines(result: Recommendation, framework: Framework | None) -> Iterator[str]:

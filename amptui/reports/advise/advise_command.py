@@ -1,19 +1,18 @@
 """The command: measures a model or a script, and prints or writes what to use."""
 
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from signal import SIGINT
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from amptui.base import strictjson
 from amptui.base.errors import AmptuiError, DeviceLostError, UsageError
-from amptui.base.prompt import complain, put
-from amptui.base.text import inert_line
-from amptui.process.plain_lines import separate_stdout
+from amptui.base.prompt import complain, put, say
+from amptui.process.plain_lines import stdout_of
 from amptui.process.stop_signals import StopSignals
 from amptui.process.training import leave_at_once
 from amptui.recipe.request import AdviseRequest, parse_model
@@ -21,10 +20,11 @@ from amptui.records.control import Control
 from amptui.reports.advise.advice_report import advice_page, report_json, report_lines
 from amptui.reports.advise.evidence import Exclusion
 from amptui.reports.advise.loss_race import MIN_LOSS_STEPS, LossRace
-from amptui.reports.advise.measuring import Measurer, StagesShown
+from amptui.reports.advise.measuring import Measurer, show_stages
 from amptui.reports.advise.recommendation import Recommendation, candidate_names, recommendation
 from amptui.reports.advise.stages import BASELINE
 from amptui.reports.bench.measure import device_of, plan_precisions
+from amptui.reports.bench.progress import Progress
 from amptui.reports.export.exporting import refuse_own_files, refuse_unwritable, write_file
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 
 _INTERRUPTED = "interrupted before anything was measured"
-
-_Measure = Callable[[AdviseRequest, Control], tuple[Recommendation, AmptuiError | None, bool]]
 
 
 def advise(request: AdviseRequest, *, json: bool) -> int:
@@ -43,43 +41,15 @@ def advise(request: AdviseRequest, *, json: bool) -> int:
     ended it. With ``json`` standard output is one JSON object, or nothing if the model fails. Raises
     ``UsageError`` for what is not there, and other ``AmptuiError`` for what cannot be done here.
     """
-    if 0 < request.loss_steps < MIN_LOSS_STEPS:
-        what = (
-            f"--loss-steps {request.loss_steps}: after so few steps, losses are still close to the first one"
-        )
-        raise UsageError(what, hint=f"use at least {MIN_LOSS_STEPS}, or 0 to leave them out")
-    if request.html is not None:
-        _refuse_source(request, request.html)
-        refuse_own_files([("--html", request.html)], [])
-        refuse_unwritable(request.html)
+    _refuse_what_cannot_be(request)
     if request.script:
         from amptui.reports.advise.script_trial import advise_script
 
         measure = advise_script
     else:
         measure = advise_model
-    out = separate_stdout() if json else sys.stdout
-    try:
-        return _advise(request, measure, out, json=json)
-    finally:
-        if json:
-            with suppress(OSError):  # the stream is not shared
-                out.close()
-
-
-def _refuse_source(request: AdviseRequest, out: Path) -> None:
-    """Raise UsageError if ``out`` is the script, or the model's file."""
-    source = request.script[0] if request.script else parse_model(request.training.model).path
-    with suppress(OSError):
-        if source is not None and out.samefile(source):
-            raise UsageError(
-                f"--html {out} would overwrite the source being measured", hint="choose another path"
-            )
-
-
-def _advise(request: AdviseRequest, measure: _Measure, out: TextIO, *, json: bool) -> int:
     stop = Control()
-    with StopSignals(stop.ask, closes=True) as signals:
+    with stdout_of(json=json) as out, StopSignals(stop.ask, closes=True) as signals:
         try:
             result, error, hangs = measure(request, stop)
         except KeyboardInterrupt:
@@ -87,19 +57,41 @@ def _advise(request: AdviseRequest, measure: _Measure, out: TextIO, *, json: boo
             return 128 + (signals.received or SIGINT)
         result = replace(result, interrupted=signals.received is not None)
         status = 0 if result.advice.precision is not None else 1
-        if error is not None:
-            status = error.exit_status
         if signals.received:
             status = 128 + signals.received
-        if error is not None and not signals.received:
+        elif error is not None:
+            status = error.exit_status
             complain(str(error))
-        if result.evidence.view.step and (error is None or result.evidence.view.compared is not None):
-            _print(result, request, out, json=json)
+        view = result.evidence.view
+        if view.step and (error is None or view.compared is not None):
+            if json:
+                put(strictjson.line(report_json(result)), out)
+            else:
+                say(*report_lines(result, request.framework), out=out)
+            if request.html is not None:
+                write_file(request.html, advice_page(result))
         elif signals.received:
             complain(_INTERRUPTED)
     if hangs or isinstance(error, DeviceLostError):
         leave_at_once(status or 1)
     return status
+
+
+def _refuse_what_cannot_be(request: AdviseRequest) -> None:
+    """Raise UsageError for losses after too few steps, and for a page in place of a script or a model."""
+    if 0 < request.loss_steps < MIN_LOSS_STEPS:
+        few = "after so few steps, losses are still close to the first one"
+        hint = f"use at least {MIN_LOSS_STEPS}, or 0 to leave them out"
+        raise UsageError(f"--loss-steps {request.loss_steps}: {few}", hint=hint)
+    if request.html is None:
+        return
+    source = request.script[0] if request.script else parse_model(request.training.model).path
+    with suppress(OSError):
+        if source is not None and request.html.samefile(source):
+            what = f"--html {request.html} would overwrite the source being measured"
+            raise UsageError(what, hint="choose another path")
+    refuse_own_files([("--html", request.html)], [])
+    refuse_unwritable(request.html)
 
 
 def advise_model(request: AdviseRequest, stop: Control) -> tuple[Recommendation, AmptuiError | None, bool]:
@@ -109,13 +101,13 @@ def advise_model(request: AdviseRequest, stop: Control) -> tuple[Recommendation,
     device = device_of(training)
     precisions, left_out = _plan(request, device)
     with TemporaryDirectory(prefix="amptui-advise-", ignore_cleanup_errors=True) as scratch:
-        progress = StagesShown(sys.stderr)
+        progress = Progress(sys.stderr)
         measurer = Measurer(
             training,
             spec,
             Path(scratch),
             request.minutes * 60,
-            show=progress.look,
+            show=partial(show_stages, progress),
             is_stopped=lambda: stop.stop_reason is not None,
         )
         evidence, stages = measurer.measure(precisions)
@@ -144,13 +136,3 @@ def _plan(request: AdviseRequest, device: "torch.device") -> tuple[tuple[str, ..
         raise AmptuiError(error.what) from error
     excluded = {name: Exclusion("not here", why) for name, why in plan.left_out.items() if name in names}
     return tuple(name for name in names if name in plan.precisions), excluded
-
-
-def _print(result: Recommendation, request: AdviseRequest, out: TextIO, *, json: bool) -> None:
-    if json:
-        put(strictjson.line(report_json(result)), out)
-        out.flush()
-    else:
-        put("".join(inert_line(out, line) for line in report_lines(result, request.framework)), out)
-    if request.html is not None:
-        write_file(request.html, advice_page(result))

@@ -88,9 +88,11 @@ class Candidate:
         return speed_state(row.speedup, row.speedup_low, row.speedup_high)
 
 
-def candidates(evidence: Evidence, precisions: tuple[str, ...], race: LossRace | None) -> list[Candidate]:
+def candidates(
+    evidence: Evidence, precisions: tuple[str, ...], race: LossRace | None
+) -> tuple[Candidate, ...]:
     """One for each of ``precisions``, FP32 not among them."""
-    return [_candidate(evidence, precision, race) for precision in precisions]
+    return tuple(_candidate(evidence, precision, race) for precision in precisions)
 
 
 def has_other_weights(view: SessionView) -> bool:
@@ -103,12 +105,14 @@ def has_other_weights(view: SessionView) -> bool:
 def _candidate(evidence: Evidence, precision: str, race: LossRace | None) -> Candidate:
     view = view_of(evidence, precision)
     row, baseline = row_of(view, precision), row_of(view, "fp32")
-    answer = None
+    answer = exclusion = None
     if precision in LOW_PRECISIONS:
         findings = [] if race is None else [race.finding(precision), race.troubles.get(precision)]
         answer = amp_answer(
             view, precision, measured=[finding for finding in findings if finding is not None]
         )
+    if race is not None and (error := race.failed.get(precision, "")):
+        exclusion = Exclusion("failed", error)
     peaks = [None if side is None else side.peak_allocated_bytes for side in (row, baseline)]
     return Candidate(
         precision=precision,
@@ -116,15 +120,10 @@ def _candidate(evidence: Evidence, precision: str, race: LossRace | None) -> Can
         row=row,
         step_seconds=step_seconds(view, precision),
         memory=peaks[0] / peaks[1] if peaks[0] and peaks[1] else None,
-        exclusion=evidence.exclusions.get(precision) or _failed(race, precision),
+        exclusion=evidence.exclusions.get(precision) or exclusion,
         losses=None if race is None else race.compared(precision),
         compiling=compiling(evidence.view.compared, precision),
     )
-
-
-def _failed(race: LossRace | None, precision: str) -> Exclusion | None:
-    error = "" if race is None else race.failed.get(precision, "")
-    return Exclusion("failed", error) if error else None
 
 
 def view_of(evidence: Evidence, precision: str) -> SessionView:
@@ -175,6 +174,4 @@ def step_seconds(view: SessionView, precision: str) -> float | None:
 
 def compiling(compared: PrecisionsCompared | None, precision: str) -> PairCompared | None:
     """Its steps compiled beside the same run eagerly; None if that was not measured."""
-    sides = precision, precision + EAGER_SUFFIX
-    pairs = () if compared is None else compared.pairs
-    return next((pair for pair in pairs if (pair.precision, pair.than) == sides), None)
+    return None if compared is None else compared.pair(precision, precision + EAGER_SUFFIX)

@@ -110,28 +110,6 @@ class LossRace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RacePlan:
-    """How long each training is, and how many seeds train at least; 0 steps if the time does not suffice."""
-
-    steps: int
-    seeds: int = MIN_SEEDS
-    why_not: str = ""
-
-
-def plan_race(steps: int, round_seconds: float, seconds_left: float) -> RacePlan:
-    """As many of ``steps`` as there is time for with ``AIMED_SEEDS``, or else with ``MIN_SEEDS``.
-
-    ``round_seconds``: one step in every precision.
-    """
-    for seeds in (AIMED_SEEDS, MIN_SEEDS):
-        fitting = steps if round_seconds <= 0 else int(seconds_left / seeds / round_seconds)
-        if min(steps, fitting) >= min(steps, MIN_LOSS_STEPS):
-            return RacePlan(steps=min(steps, fitting), seeds=seeds)
-    seconds_short = MIN_SEEDS * MIN_LOSS_STEPS * round_seconds - seconds_left
-    return RacePlan(steps=0, why_not=f"not enough time left: {math.ceil(seconds_short)} s more needed")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RaceTraining:
     """How one training of a race ended."""
 
@@ -144,30 +122,41 @@ class RaceTraining:
 
 
 def race(
-    plan: RacePlan,
+    steps: int,
     precisions: Sequence[str],
     train: Callable[[str, int, int], RaceTraining],
     *,
+    round_seconds: float,
     seconds_left: Callable[[], float],
     clock: Callable[[], float] = time.monotonic,
 ) -> LossRace:
     """Train every precision, FP32 first, with one seed after the other, while there is time for another one.
 
-    ``train`` takes a precision, a seed's number from 0 on and the steps. A precision that failed, or whose
-    loss is not finite, is trained no further; if that is FP32, nothing is left to compare with.
+    As many of ``steps`` as there is time for with ``AIMED_SEEDS``, or else with ``MIN_SEEDS``;
+    ``round_seconds``: one step in every precision. ``train`` takes a precision, a seed's number from 0 on and
+    the steps. A precision that failed, or whose loss is not finite, is trained no further; if that is FP32,
+    nothing is left to compare with.
     """
-    if not plan.steps:
-        return LossRace(steps=0, why_not=plan.why_not)
+    left = seconds_left()
+    affordable = {
+        seeds: steps if round_seconds <= 0 else min(steps, int(left / seeds / round_seconds))
+        for seeds in (AIMED_SEEDS, MIN_SEEDS)
+    }
+    seeds = next((seeds for seeds in affordable if affordable[seeds] >= min(steps, MIN_LOSS_STEPS)), 0)
+    if not seeds:
+        more = math.ceil(MIN_SEEDS * MIN_LOSS_STEPS * round_seconds - left)
+        return LossRace(steps=0, why_not=f"not enough time left: {more} s more needed")
+    steps = affordable[seeds]
     finals: dict[str, list[float]] = {name: [] for name in precisions}
     failed: dict[str, str] = {}
     troubles: dict[str, Finding] = {}
-    finished = partial(LossRace, steps=plan.steps, finals=finals, failed=failed, troubles=troubles)
+    finished = partial(LossRace, steps=steps, finals=finals, failed=failed, troubles=troubles)
     for seed in range(MAX_SEEDS):
         began = clock()
         for precision in precisions:
             if precision in failed or any(not math.isfinite(loss) for loss in finals[precision]):
                 continue
-            end = train(precision, seed, plan.steps)
+            end = train(precision, seed, steps)
             if end.loss is None and not end.error:
                 return finished(why_not="it was interrupted")
             if end.trouble is not None:
@@ -178,6 +167,6 @@ def race(
                 failed[precision] = end.error
             if precision == precisions[0] and (end.loss is None or not math.isfinite(end.loss)):
                 return finished(why_not=f"FP32 with seed {seed}: {end.error or 'the loss is not finite'}")
-        if seed + 1 >= plan.seeds and clock() - began > seconds_left():
+        if seed + 1 >= seeds and clock() - began > seconds_left():
             break
     return finished()

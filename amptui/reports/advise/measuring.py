@@ -4,12 +4,12 @@ Nothing is kept: the folder of each training is a temporary one, and no weights 
 """
 
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import TextIO
 
 from amptui.base import units
 from amptui.base.errors import AmptuiError, DeviceLostError, ExperimentError
@@ -24,7 +24,7 @@ from amptui.records.control import StopRequest
 from amptui.records.run import LOW_PRECISIONS, Record, base_precision
 from amptui.records.steps import Steps
 from amptui.reports.advise.evidence import Evidence, Exclusion, step_seconds, view_of
-from amptui.reports.advise.loss_race import LossRace, RaceTraining, plan_race, race
+from amptui.reports.advise.loss_race import LossRace, RaceTraining, race
 from amptui.reports.advise.stages import BASELINE, Stages
 from amptui.reports.bench.progress import Progress, comparison_parts
 from amptui.reports.compare.trace import MEAN_STEPS
@@ -120,11 +120,11 @@ class Measurer:
         """Train FP32 and ``precisions`` from the same start, with one seed after the other."""
         names = (BASELINE, *precisions)
         round_seconds = sum(step_seconds(view_of(evidence, name), name) or 0.0 for name in names)
-        plan = plan_race(steps, round_seconds, stages.seconds_left())
-        return race(plan, names, partial(self._final_loss, stages), seconds_left=stages.seconds_left)
+        train = partial(self._final_loss, stages)
+        return race(steps, names, train, round_seconds=round_seconds, seconds_left=stages.seconds_left)
 
     def _final_loss(self, stages: Stages, precision: str, seed: int, steps: int) -> RaceTraining:
-        losses = _Losses()
+        newest = deque[float](maxlen=MEAN_STEPS)
         stages.begin_losses(precision, seed + 1)
         request = replace(
             self.request,
@@ -140,10 +140,16 @@ class Measurer:
             if self.is_stopped():
                 training.control.ask(StopRequest("interrupted"))
 
-        end = self._train(request, look, [losses])
+        def note(records: Sequence[Record]) -> None:
+            for record in records:
+                if isinstance(record, Steps):
+                    losses = (step.loss for step in record.one_by_one() if not step.skipped)
+                    newest.extend(loss for loss in losses if loss is not None)
+
+        end = self._train(request, look, [note])
         if self.is_stopped() or end.hangs or isinstance(end.error, DeviceLostError):
             return RaceTraining(loss=None)
-        self.error, final = None, losses.final
+        self.error, final = None, fmean(newest) if newest else None
         if final is None or (end.error is not None and math.isfinite(final)):
             return RaceTraining(loss=None, error=str(end.error or "it made no step"))
         return RaceTraining(loss=final, trouble=_trouble(end.view, precision))
@@ -155,24 +161,6 @@ def failure(evidence: Evidence) -> AmptuiError | None:
         return None
     reason = evidence.view.pause_reason or "the loss is not finite"
     return ExperimentError(f"in FP32, {reason}", hint="use a smaller learning rate")
-
-
-class _Losses:
-    """The newest losses of a training, without those of steps that the scaler skipped."""
-
-    def __init__(self) -> None:
-        self._newest: list[float] = []
-
-    def __call__(self, records: Sequence[Record]) -> None:
-        for record in records:
-            if isinstance(record, Steps):
-                losses = [step.loss for step in record.one_by_one() if not step.skipped]
-                self._newest = [*self._newest, *(loss for loss in losses if loss is not None)][-MEAN_STEPS:]
-
-    @property
-    def final(self) -> float | None:
-        """Their mean; NaN if one is not finite, None if there are none."""
-        return fmean(self._newest) if self._newest else None
 
 
 def _trouble(view: SessionView, precision: str) -> Finding | None:
@@ -189,23 +177,12 @@ def _trouble(view: SessionView, precision: str) -> Finding | None:
 # ------------------------------------------------------------------------------ how far it is
 
 
-class StagesShown:
-    """One line on a terminal, which is rewritten; elsewhere only what the run warns of before its steps."""
-
-    def __init__(self, out: TextIO) -> None:
-        self._progress = Progress(out)
-        self._on_terminal = out.isatty()
-
-    def look(self, stages: Stages, view: SessionView) -> None:
-        """Show how far it is; to be called a few times a second."""
-        if view.step == 0 and not stages.over:
-            self._progress.tell_warnings(view)
-        if self._on_terminal:
-            self._progress.show(progress_words(stages, view))
-
-    def clear(self) -> None:
-        """Remove the line."""
-        self._progress.clear()
+def show_stages(progress: Progress, stages: Stages, view: SessionView) -> None:
+    """Rewrite the line on a terminal; elsewhere write only what the run warns of before its steps."""
+    if view.step == 0 and not stages.over:
+        progress.tell_warnings(view)
+    if progress.on_terminal:
+        progress.show(progress_words(stages, view))
 
 
 def progress_words(stages: Stages, view: SessionView) -> str:

@@ -120,25 +120,21 @@ def recommendation(
     seconds: float,
 ) -> Recommendation:
     """What follows from the evidence."""
-    options = tuple(candidates(evidence, precisions, race))
+    options = candidates(evidence, precisions, race)
     advice = recommend(
         options,
         other_weights=has_other_weights(evidence.view),
         compiling=compiling(evidence.view.compared, BASELINE),
     )
-    run = evidence.view.run
-    lines = {}
+    run, compiles = evidence.view.run, advice.compiles
+    lines: Mapping[Framework, tuple[str, ...]] = {}
     if advice.precision is not None and run is not None:
-        lines = dict(
-            lines_for(
-                advice.precision,
-                run.device.partition(":")[0],
-                command=""
-                if request.script
-                else train_command(request, advice.precision, compiles=advice.compiles),
-                clip_norm=request.training.clip_norm,
-                compiles=advice.compiles,
-            )
+        lines = lines_for(
+            advice.precision,
+            run.device.partition(":")[0],
+            command="" if request.script else train_command(request, advice.precision, compiles=compiles),
+            clip_norm=request.training.clip_norm,
+            compiles=compiles,
         )
     return Recommendation(
         subject=request.script[0] if request.script else request.training.model,

@@ -22,10 +22,11 @@ from amptui.records.control import Control, StopRequest
 from amptui.records.run import RunFailed, RunStarted
 from amptui.reports.advise.evidence import Evidence, Exclusion
 from amptui.reports.advise.loss_race import LossRace
-from amptui.reports.advise.measuring import StagesShown, failure
+from amptui.reports.advise.measuring import failure, show_stages
 from amptui.reports.advise.recommendation import Recommendation, candidate_names, recommendation
 from amptui.reports.advise.stages import Stages
 from amptui.reports.bench.measure import slow_float16
+from amptui.reports.bench.progress import Progress
 from amptui.runs.client import Client
 from amptui.runs.reader import JournalReader
 from amptui.runs.socket_place import connect
@@ -129,11 +130,11 @@ class _Trial:
             unsupported |= slow
         left_out = {name: Exclusion("not here", unsupported[name]) for name in names if name in unsupported}
         stages = Stages([name for name in names if name not in left_out], seconds=request.minutes * 60)
-        progress = StagesShown(sys.stderr)
+        progress = Progress(sys.stderr)
         while not (stages.over or self._ended.is_set() or self._stop.stop_reason):
             view = self._session.view()
             stages.look(view, self._client)
-            progress.look(stages, view)
+            show_stages(progress, stages, view)
             time.sleep(_LOOK_SECONDS)
         progress.clear()
         view, evidence = self._session.view(), stages.evidence

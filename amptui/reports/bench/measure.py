@@ -4,20 +4,18 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from amptui.base import strictjson
 from amptui.base.errors import AmptuiError, DataError, DeviceError, DeviceLostError, UsageError
-from amptui.base.prompt import complain, put
-from amptui.base.text import inert_line
+from amptui.base.prompt import complain, put, say
 from amptui.engine.ab_test import MAX_ROUNDS
 from amptui.engine.worker import torch_failed
-from amptui.process.plain_lines import separate_stdout
+from amptui.process.plain_lines import stdout_of
 from amptui.process.stop_signals import StopSignals
 from amptui.process.training import Training, free_memory, leave_at_once, measure_training
 from amptui.recipe.request import BenchRequest, ModelSpec, TrainRequest, parse_model
@@ -54,9 +52,8 @@ def bench(request: BenchRequest, *, json: bool) -> int:
     standard error. Raises ``UsageError`` and ``DeviceError`` for what is not there.
     """
     training, spec = request.training, parse_model(request.training.model)
-    out = separate_stdout() if json else sys.stdout
     stop, trials = Control(), list[_Trial]()
-    with StopSignals(stop.ask) as signals:
+    with stdout_of(json=json) as out, StopSignals(stop.ask) as signals:
         compiles = training.compile_mode is not None
         plan = plan_precisions(
             request.precisions, device_of(training), fp8_recipe=training.fp8_recipe, compiles=compiles
@@ -84,7 +81,10 @@ def bench(request: BenchRequest, *, json: bool) -> int:
             sizes=tuple(trial.measured for trial in trials),
             interrupted=signals.received is not None,
         )
-        _print(result, out, json=json)
+        if json:
+            put(strictjson.line(report_json(result)), out)
+        else:
+            say(*report_lines(result), out=out)
     status = next((trial.error.exit_status for trial in trials if trial.error is not None), 1)
     if any(trial.error is None and trial.measured.rows for trial in trials):
         status = 0
@@ -274,12 +274,3 @@ class _Trial:
                 self._compile_seconds[record.precision] += record.seconds
             elif isinstance(record, Float8Layers):
                 self._float8 = record
-
-
-def _print(result: Bench, out: TextIO, *, json: bool) -> None:
-    if not json:
-        put("".join(inert_line(out, line) for line in report_lines(result)), out)
-        return
-    put(strictjson.line(report_json(result)), out)
-    with suppress(OSError):  # the stream is not shared
-        out.close()

@@ -28,10 +28,11 @@ class Progress:
     _due: float = 0.0
     _warned: int = 0
     _reader_gone: bool = False
-    _on_terminal: bool = field(init=False)
+    on_terminal: bool = field(init=False)
+    """Whether the line is rewritten."""
 
     def __post_init__(self) -> None:
-        self._on_terminal = self.out.isatty()
+        self.on_terminal = self.out.isatty()
 
     def update(self, view: SessionView) -> None:
         """Show the progress; to be called a few times a second."""
@@ -51,7 +52,7 @@ class Progress:
         """Show ``text`` in place of the last one; not on a terminal only now and then, or ``at_once``."""
         if not text or text == self._last_text:
             return
-        if self._on_terminal:
+        if self.on_terminal:
             columns = shutil.get_terminal_size().columns
             self._rewrite(f"\r{_cut(printable(text), columns - 1)}\x1b[K")
         elif time.monotonic() >= self._due:
@@ -66,7 +67,7 @@ class Progress:
 
     def clear(self) -> None:
         """Clear the rewritten line."""
-        if self._on_terminal and self._last_text:
+        if self.on_terminal and self._last_text:
             self._rewrite("\r\x1b[K")
         self._last_text = ""
 

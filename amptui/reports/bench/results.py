@@ -154,8 +154,7 @@ class Measured:
         name, compared = self._judge(row.precision), self.view.compared
         if compared is None or name == compared.baseline:
             return row
-        sides = row.precision, name
-        pair = next((pair for pair in compared.pairs if (pair.precision, pair.than) == sides), None)
+        pair = compared.pair(row.precision, name)
         if pair is not None:
             low, high = pair.speedup_low, pair.speedup_high
             return replace(row, speedup=pair.speedup, speedup_low=low, speedup_high=high)
@@ -165,9 +164,8 @@ class Measured:
 
     def gain_by_compiling(self, precision: str) -> PairCompared | None:
         """Its steps compiled beside the same run eagerly; None if that was not measured."""
-        pairs = self.view.compared.pairs if self.view.compared is not None else ()
-        sides = precision, precision + EAGER_SUFFIX
-        return next((pair for pair in pairs if (pair.precision, pair.than) == sides), None)
+        compared = self.view.compared
+        return None if compared is None else compared.pair(precision, precision + EAGER_SUFFIX)
 
     def limit_of(self, timing: PrecisionTiming) -> str:
         """The most that another precision can gain over this one."""

@@ -12,7 +12,6 @@ from amptui.reports.advise.loss_race import (
     LossRace,
     Outcome,
     RaceTraining,
-    plan_race,
     race,
 )
 from amptui.telemetry.view import EMPTY_VIEW
@@ -80,9 +79,10 @@ def test_each_race_ends_as_approved(goldens: Goldens) -> None:
     lines = []
     for name, (train, seconds) in RACES.items():
         result = race(
-            plan_race(100, 0.001, 60.0),
+            100,
             ("fp32", "bf16", "fp16"),
             train,
+            round_seconds=0.001,
             seconds_left=partial(float, seconds),
             clock=partial(next, count(0.0)),
         )

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
+from amptui.base.prompt import say
 from amptui.records.findings import PairCompared, PrecisionMeasured
 from amptui.records.run import PhaseChanged
-from amptui.reports.bench.measure import _print
 from amptui.reports.bench.progress import Progress
 from amptui.reports.bench.results import Bench, Measured, report_json, report_lines
 from amptui.telemetry.flops import flops_now
@@ -153,7 +153,7 @@ def test_names_and_errors_cannot_steer_what_shows_the_tables() -> None:
     for encoding in ("utf-8", "ascii"):
         written = io.BytesIO()
         out = io.TextIOWrapper(written, encoding)
-        _print(altered, out, json=False)
+        say(*report_lines(altered), out=out)
         assert not poison.strange_in_lines(written.getvalue())
         assert b"5;41mblink" in written.getvalue()
 
