@@ -1,4 +1,4 @@
-"""Is AMP worth it here, and is it safe: the one answer, as facts; ``answer_words`` makes its sentences.
+"""Is AMP worth it here, and is it safe: the one answer, from findings, and the lines that say it.
 
 Every surface shows the object that :func:`amp_answer` makes of a view: the line and the panel of the screen,
 the plain output, the summary, the page, ``--json``. What happened outweighs what would happen: once float16's
@@ -10,16 +10,19 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal, get_args
 
-from amptui.diagnosis.amp_finding import Finding, Grade, Question, Subject
-from amptui.diagnosis.safety_findings import safety_findings
-from amptui.diagnosis.worth_findings import worth_findings
+from amptui.base import units
+from amptui.diagnosis.amp_findings import Question, safety_findings, worth_findings
+from amptui.diagnosis.labels import precision_label
+from amptui.diagnosis.speed import interval_ends
+from amptui.diagnosis.words import SIGNS, evidence_words, long_words, short_words
 from amptui.records.codec import Codec
 from amptui.records.own_loop import OTHER_PRECISIONS
-from amptui.records.run import LOW_PRECISIONS, base_precision, reference_precision
+from amptui.records.run import FP8_PRECISIONS, LOW_PRECISIONS, base_precision, reference_precision
 from amptui.telemetry.comparison import MIN_STEPS, low_precision_now
+from amptui.telemetry.finding import Finding, Grade, Measurement
 from amptui.telemetry.view import SessionView
 
-SAFETY_SUBJECTS: tuple[Subject, ...] = (*("weights", "loss", "forward", "overflow", "float16", "agreement"),)
+SAFETY_SUBJECTS = ("weights", "loss", "forward", "overflow", "float16", "agreement")
 """What makes AMP safe or not, the gravest first."""
 
 Worth = Literal["faster", "same", "slower", "open", "unknown"]
@@ -43,7 +46,7 @@ class AmpAnswer:
     steps: int
     """How many ran in that precision, those that its scaler skipped among them."""
     findings: tuple[Finding, ...] = ()
-    """One of each subject, in the order of ``Subject``."""
+    """One of each subject: on its worth, then on its safety."""
     worth: Worth = "unknown"
     safety: Safety = "unknown"
     cause: Finding | None = None
@@ -51,7 +54,7 @@ class AmpAnswer:
     doubt: Finding | None = None
     """A trouble that was found once and is old: nobody knows whether it still is there."""
 
-    def of(self, subject: Subject) -> Finding:
+    def of(self, subject: str) -> Finding:
         """The finding on a subject; raises ``KeyError`` where AMP is not in question."""
         for finding in self.findings:
             if finding.subject == subject:
@@ -62,7 +65,7 @@ class AmpAnswer:
     def trouble(self) -> Finding | None:
         """What the verdict is about: NaN or Inf that another precision left, else :attr:`cause`."""
         others = (one for one in self._by_gravity if one.about not in ("", self.precision))
-        return next((one for one in others if one.grade in ("warning", "error")), self.cause)
+        return next((one for one in others if one.is_trouble), self.cause)
 
     @property
     def headline_precision(self) -> str:
@@ -80,7 +83,14 @@ class AmpAnswer:
         findings = [finding for finding in self.findings if finding.subject in SAFETY_SUBJECTS]
         return sorted(findings, key=lambda finding: SAFETY_SUBJECTS.index(finding.subject))
 
-    def grade(self, subject: Subject, step: int) -> Grade:
+    @property
+    def safety_grade(self) -> Grade:
+        """The sign before what is said of its safety."""
+        if self.trouble is not None:
+            return self.trouble.grade
+        return "unknown" if self.safety == "unknown" else "good"
+
+    def grade(self, subject: str, step: int) -> Grade:
         """What the answer makes of a measurement of ``step``; ``neutral`` if it follows from another one."""
         finding = next((finding for finding in self.findings if finding.subject == subject), None)
         return finding.grade if finding is not None and finding.step == step else "neutral"
@@ -180,3 +190,127 @@ def _safety(answer: AmpAnswer) -> tuple[Safety, Finding | None]:
         return ("safe" if agrees and "overflow" in good else "no trouble"), None
     foretold = agrees or (answer.precision == "fp16" and good.get("float16") == "fresh")
     return ("would be safe" if foretold else "unknown"), None
+
+
+# ------------------------------------------------------------------------------------- in words
+
+_NO_VERDICT = {
+    "mixed": "no verdict on AMP, because steps mix precisions",
+    "unknown": "no verdict on AMP, because the precision of the steps is unknown",
+}
+
+NO_AMP = "AMP changes nothing here: weights or layers are not float32"
+
+
+def no_amp_words(precision: str | None) -> str:
+    """Why AMP is not in question where steps run in ``precision``."""
+    return _NO_VERDICT.get(precision or "", NO_AMP)
+
+
+def question_words(precision: str | None) -> str:
+    """``is AMP worth it, is it safe``: what is answered, with the precision in question."""
+    # Emulated is said beside it; a forged journal's own names are neither.
+    family = "FP8" if base_precision(precision or "") in FP8_PRECISIONS else "AMP"
+    return f"is {family} worth it, is it safe"
+
+
+def interval_words(finding: Finding) -> str:
+    """``1.61 to 1.69``; empty without an interval."""
+    return interval_ends(finding.numbers.get("low"), finding.numbers.get("high"))
+
+
+def worth_words(answer: AmpAnswer) -> str:
+    """``1.65× the speed of FP32 (1.61 to 1.69)``."""
+    speed = answer.of("speed")
+    interval = interval_words(speed)
+    return long_words(speed) + (f" ({interval})" if interval else "")
+
+
+def safe_forms(answer: AmpAnswer) -> Sequence[str]:
+    """``safe: gradients agree, no overflow in 300 steps``, or the trouble; then shorter forms."""
+    trouble, doubt = answer.trouble, answer.doubt
+    if trouble is not None:
+        return long_words(trouble), short_words(trouble)
+    if doubt is not None:
+        return (f"{short_words(doubt)}, {units.counted(doubt.age_steps or 0, 'step')} ago",)
+    match answer.safety:
+        case "safe":
+            skips = short_words(answer.of("overflow"))
+            return f"safe: gradients agree, {skips}", "safe: gradients agree", "safe"
+        case "no trouble":
+            return f"no trouble in {units.count(answer.steps)} steps", "no trouble"
+        case "would be safe":
+            agrees = answer.of("agreement").grade == "good"
+            foretold = "gradients agree" if agrees else short_words(answer.of("float16"))
+            state = "safe so far" if answer.steps else "would be safe"
+            return f"{state}: {foretold}", state
+    return ("safety not measured yet",)
+
+
+def next_measurement(answer: AmpAnswer) -> tuple[Measurement, str]:
+    """What would tell most now, and what for; empty if nothing is missing.
+
+    A trouble's own measurement comes first; then the gradients, the interval, a try.
+    """
+    if answer.trouble is not None:
+        what_for = {"trace": "names the module", "x-ray": "compares again", "histogram": "shows it"}
+        return answer.trouble.measured_by, what_for.get(answer.trouble.measured_by, "")
+    if answer.doubt is not None:
+        return answer.doubt.measured_by, "measures again"
+    speed, agreement = answer.of("speed"), answer.of("agreement")
+    if speed.measured_by == "precision" and speed.freshness == "never measured":
+        other = "it" if speed.state == "never ran" else precision_label(answer.baseline)
+        return "precision", f"tries {other}"
+    if agreement.freshness != "fresh":
+        return "x-ray", "compares gradients"
+    if not interval_words(speed) and speed.measured_by == "comparison":
+        return "comparison", "measures an interval"
+    return "", ""
+
+
+def answer_line(answer: AmpAnswer) -> str:
+    """``AMP fp16: 1.65× the speed of FP32 (1.61 to 1.69); ✔ safe: gradients agree, no overflow ...``."""
+    if answer.precision is None:
+        return no_amp_words(answer.baseline)
+    safe = f"{SIGNS[answer.safety_grade]} {safe_forms(answer)[0]}"
+    if answer.headline_precision != answer.precision:
+        return f"{precision_label(answer.headline_precision)}: {safe}"
+    return f"{precision_label(answer.precision)}: {worth_words(answer)}; {safe}"
+
+
+def evidence_rows(answer: AmpAnswer) -> list[tuple[Finding, str, str]]:
+    """Of each measured finding: itself, its words, and what they are from."""
+    return [
+        (
+            finding,
+            worth_words(answer) if finding.subject == "speed" else long_words(finding),
+            evidence_words(finding),
+        )
+        for finding in answer.findings
+        if finding.freshness != "never measured"
+    ]
+
+
+def answer_lines(answer: AmpAnswer) -> list[str]:
+    """The answer, and what it follows from: a line each."""
+    rows = [
+        f"  {SIGNS[finding.grade]} {finding.subject:<9}  {words}" + (f"  ({evidence})" if evidence else "")
+        for finding, words, evidence in evidence_rows(answer)
+    ]
+    return [answer_line(answer), *rows]
+
+
+def measured_rows(answer: AmpAnswer, lines: int) -> Sequence[Finding]:
+    """The findings for a table of so many ``lines``: what is measured or worrying first, in their order."""
+    order = (
+        *("speed", "memory", "limit", "float16", "agreement"),
+        *("overflow", "loss", "forward", "weights"),
+    )
+    urgency = {"error": 0, "warning": 1, "good": 2, "neutral": 2, "unknown": 3}
+    # Others always matter.
+    matters = {"weights": False, "forward": answer.of("forward").freshness != "never measured"}
+    ranked = sorted(
+        (one for one in answer.findings if one.is_trouble or matters.get(one.subject, True)),
+        key=lambda finding: (urgency[finding.grade], order.index(finding.subject)),
+    )
+    return sorted(ranked[:lines], key=lambda finding: order.index(finding.subject))

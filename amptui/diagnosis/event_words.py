@@ -5,14 +5,15 @@ from typing import Any
 
 from amptui.base import units
 from amptui.diagnosis import (
-    float16_verdicts,
     loss_scale,
     memory_use,
     nonfinite,
+    probe_words,
     rank_words,
     speed,
 )
 from amptui.diagnosis.labels import data_label, precision_label
+from amptui.diagnosis.words import long_words
 from amptui.records.findings import Float8Layers, FloatHindrance, ModelCompiled, ModulesTraced
 from amptui.records.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
 from amptui.records.own_loop import GradientsDropped, OptimizerFollowed
@@ -38,7 +39,7 @@ from amptui.telemetry.events import (
     Storm,
     XRaySummary,
 )
-from amptui.telemetry.health import least_agreeing
+from amptui.telemetry.health import judge_trace, least_agreeing
 from amptui.telemetry.stragglers import SlowRankNews
 from amptui.telemetry.underflow import UnderflowFound
 
@@ -207,8 +208,8 @@ def run_ended(outcome: RunFinished | RunFailed) -> str:
 
 def _xray_details(summary: XRaySummary) -> list[str]:
     xray = summary.record
-    lines = [float16_verdicts.xray_losses(xray), memory_use.saved_for_backward(xray)]
-    lines += map(float16_verdicts.layer_line, least_agreeing(xray.layers))
+    lines = [probe_words.xray_losses(xray), memory_use.saved_for_backward(xray)]
+    lines += map(probe_words.layer_line, least_agreeing(xray.layers))
     return [*filter(None, lines), f"took {units.milliseconds(xray.seconds)}"]
 
 
@@ -248,11 +249,9 @@ _TEXTS: Mapping[type[Any], Callable[[Any], str]] = {
     ScaleMove: loss_scale.scale_moved,
     SkipRow: loss_scale.skipped,
     Storm: nonfinite.storm_text,
-    ModulesTraced: lambda it: (
-        f"{'trace' if it.asked else 'automatic trace'}: {float16_verdicts.trace_verdict(it).text}"
-    ),
-    UnderflowFound: float16_verdicts.underflow_found,
-    XRaySummary: lambda it: f"X-ray: {float16_verdicts.xray_text(it.record, it.verdict)}",
+    ModulesTraced: lambda it: f"{'trace' if it.asked else 'automatic trace'}: {long_words(judge_trace(it))}",
+    UnderflowFound: probe_words.underflow_found,
+    XRaySummary: lambda it: f"X-ray: {long_words(it.finding)}",
     ComparisonOver: comparison_over,
     EpochFinished: epoch_finished,
     Validated: lambda it: f"validation {validation_words(it.validation)}",
@@ -283,7 +282,7 @@ _DETAILS: Mapping[type[Any], Callable[[Any], list[str]]] = {
     SkipRow: loss_scale.skip_details,
     Storm: nonfinite.storm_details,
     ModulesTraced: lambda it: [
-        f"{float16_verdicts.place_of(module)}: {float16_verdicts.distance(module)}" for module in it.nearest
+        f"{probe_words.place_of(module)}: {probe_words.distance(module)}" for module in it.nearest
     ],
     XRaySummary: _xray_details,
     ComparisonOver: lambda it: speed.result_cards(it.record, it.run)[1:],

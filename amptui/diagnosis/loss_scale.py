@@ -1,10 +1,9 @@
 """The loss scaler in words: its state, skipped steps, and its next growth."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from amptui.base import units
-from amptui.diagnosis.float16_verdicts import module_of, origin_words, trace_verdict, what_overflowed_first
 from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.nonfinite import (
     LOSS_NOT_FINITE_EXPLAINED,
@@ -13,42 +12,13 @@ from amptui.diagnosis.nonfinite import (
     on_ranks,
     span,
 )
-from amptui.records.findings import ModuleRange
+from amptui.diagnosis.probe_words import what_overflowed_first
+from amptui.diagnosis.words import LOSS_NOT_FINITE, long_words
 from amptui.records.run import COLLAPSE_SKIPS, LossScaleChanged, StepSkipped
 from amptui.telemetry.events import ScaleMove, SkipRow
-from amptui.telemetry.scaling import ScalerVerdict, SkipMeaning
+from amptui.telemetry.health import judge_trace
+from amptui.telemetry.scaling import SkipMeaning
 from amptui.telemetry.view import GrowthOutlook, SessionView
-
-# -------------------------------------------------------------------------------------- the scaler
-
-
-def scaler_state(verdict: ScalerVerdict) -> str:
-    """The state's name; without an overflow the scaler is no judge of anything else."""
-    state = "no overflow" if verdict.state == "healthy" else verdict.state
-    return f"{state.replace('collapsing', 'collapsed')} in fp16" if verdict.is_past else state
-
-
-def scaler_sentence(verdict: ScalerVerdict) -> str:
-    """What the scaler's state means and what to do; empty while none is in use."""
-    facts = verdict.facts
-    if verdict.is_past:
-        return ""
-    if verdict.state == "forward overflow":
-        return origin_words(verdict.trace)
-    if verdict.state == "collapsing":
-        names = facts.newest_skip.names if facts.newest_skip is not None else ()
-        return _collapse(facts.skips_in_a_row < COLLAPSE_SKIPS, verdict.began, names)
-    if verdict.severity == "warning":
-        return "too many steps skipped by overflow: lower the learning rate, or use bf16"
-    return _SCALER_IS_WELL.get(verdict.state, "")
-
-
-_SCALER_IS_WELL: Mapping[str, str] = {
-    "calibrating": "normal: the scale starts high on purpose and halves until the gradients fit",
-    "healthy": "the scaler does not notice underflow",
-    "backing off": "normal: the scaler finds its limit by occasional overflows",
-}
-
 
 NEVER_USED = "no loss scale: only AMP fp16 uses one"
 
@@ -103,12 +73,14 @@ WITHOUT_OVERFLOW = {"bf16": "float32's range, no loss scaling", "fp32": "no over
 
 def pause_causes(view: SessionView) -> list[str]:
     """What is known about the cause of a pause that nobody asked for."""
-    causes = [scaler_sentence(view.numerics.scaler)]
+    scaler = view.numerics.scaler
+    causes = [] if scaler.freshness == "never measured" else [long_words(scaler)]
     if view.pause_cause == "weights" and view.checkpoint is None:
         causes = ["there is no checkpoint to go back to: quit and restart with a smaller --lr"]
     elif view.pause_cause == "weights" and view.checkpoint is not None:
         causes = [f"to go back to {view.checkpoint.name}: quit, then amptui train --resume"]
-    return causes if view.numerics.trace is None else [*causes, trace_verdict(view.numerics.trace).text]
+    trace = view.numerics.trace
+    return list(dict.fromkeys(causes if trace is None else [*causes, long_words(judge_trace(trace))]))
 
 
 def resume_words(view: SessionView) -> str:
@@ -139,9 +111,13 @@ def skip_means(row: SkipRow) -> str:
     """What skipped steps mean and what to do, in one line."""
     began = row.trace.first if row.trace is not None else None
     if row.meaning == "forward overflow":
-        return origin_words(row.trace)
+        return LOSS_NOT_FINITE if row.trace is None else long_words(judge_trace(row.trace))
     if row.meaning in ("collapsed", "falling"):
-        return _collapse(row.meaning == "collapsed", began, row.newest.names)
+        suspect = next((name.rpartition(".")[0] or name for name in row.newest.names), "")
+        if began is not None:
+            suspect = f"{began.name or 'the model'} ({began.kind}, {began.dtype})"
+        scale = "has collapsed" if row.meaning == "collapsed" else "keeps falling"
+        return f"the scale {scale}: switch to bf16 or FP32{f'; check {suspect}' if suspect else ''}"
     return "calibration, normal" if row.meaning == "calibration" else "normal"
 
 
@@ -153,7 +129,7 @@ def skip_details(row: SkipRow) -> list[str]:
         lines.append(f"{units.count(left_out)} more")
     lines += map(_skip_line, row.last)
     if row.trace is not None:
-        module = what_overflowed_first(row.trace) or trace_verdict(row.trace).text
+        module = what_overflowed_first(row.trace) or long_words(judge_trace(row.trace))
         lines.append(f"trace of step {units.count(row.trace.step)}: {module}")
     return lines
 
@@ -182,15 +158,3 @@ def _skip_line(skip: StepSkipped) -> str:
         places = f"NaN or Inf in {units.count(skip.count)} gradients"
     step += f",{on_ranks(skip.ranks)}" if skip.ranks else ""
     return f"{step}: {places}" if places else step
-
-
-def _collapse(has_collapsed: bool, began: ModuleRange | None, names: Sequence[str]) -> str:
-    """What to do about a scale below 1 or one that keeps falling, and the layer to look at.
-
-    That is the module that ``began`` it, else the one of the worst of the parameters ``names``.
-    """
-    suspect = (names[0].rpartition(".")[0] or names[0]) if names else ""
-    if began is not None:
-        suspect = module_of(began)
-    scale = "has collapsed" if has_collapsed else "keeps falling"
-    return f"the scale {scale}: switch to bf16 or FP32{f'; check {suspect}' if suspect else ''}"

@@ -7,10 +7,6 @@ from amptui.base import units
 from amptui.records.run import NonFiniteKind
 from amptui.telemetry.events import Storm
 
-FORWARD_OVERFLOW = "the forward pass overflowed: scaling cannot help; use bf16 or FP32"
-
-LOSS_NOT_FINITE = "the loss is NaN or Inf: no loss scale helps"
-
 WORDS: Mapping[NonFiniteKind, str] = {"nan": "NaN", "inf": "Inf"}
 """How each kind is written."""
 

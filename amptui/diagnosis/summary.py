@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from amptui.base import units
 from amptui.base.prompt import complain
 from amptui.base.table import NOT_MEASURED, Column, table_lines
-from amptui.diagnosis.amp_answer import amp_answer
-from amptui.diagnosis.answer_words import answer_lines
+from amptui.diagnosis.amp_answer import amp_answer, answer_lines
 from amptui.diagnosis.event_words import run_ended, validation_words, weights_saved
 from amptui.diagnosis.labels import data_label, optimizers_left_out, precision_label
 from amptui.diagnosis.rank_words import run_words, speed_sentence

@@ -13,8 +13,7 @@ from amptui.base.prompt import complain
 from amptui.base.text import NO_ROOM, fall_silent, write_line
 from amptui.diagnosis.activity import phase_words
 from amptui.diagnosis.alerts import Alerts
-from amptui.diagnosis.amp_answer import amp_answer, answer_json
-from amptui.diagnosis.answer_words import answer_line, safety_grade
+from amptui.diagnosis.amp_answer import amp_answer, answer_json, answer_line
 from amptui.diagnosis.event_words import event_text
 from amptui.diagnosis.labels import (
     SYNTHETIC,
@@ -116,7 +115,7 @@ class PlainFront:
             answer = amp_answer(view)
             if answer.headline_key != self._answer:
                 self._answer = answer.headline_key
-                self._write(f"{_clock(time.time())} {_SIGNS[safety_grade(answer)]} {answer_line(answer)}")
+                self._write(f"{_clock(time.time())} {_SIGNS[answer.safety_grade]} {answer_line(answer)}")
         if self._alerts is not None and (text := self._alerts.news(view, stop_asked=self._stop_asked())):
             notify(self._out, text)
 

@@ -31,7 +31,8 @@ from amptui.records.run import (
     StepSkipped,
     Validated,
 )
-from amptui.telemetry.health import XRayVerdict, judge_trace, judge_xray, least_agreeing
+from amptui.telemetry.finding import Finding
+from amptui.telemetry.health import judge_trace, judge_xray, least_agreeing
 from amptui.telemetry.scaling import SkipMeaning
 from amptui.telemetry.stragglers import SlowRankNews
 from amptui.telemetry.underflow import UnderflowFound
@@ -99,10 +100,10 @@ class ScaleMove:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XRaySummary:
-    """An X-ray with its ``XRAY_WORST_LAYERS`` only, and the verdict on all of them."""
+    """An X-ray with its ``XRAY_WORST_LAYERS`` only, and what all of them come to."""
 
     record: XRayTaken
-    verdict: XRayVerdict
+    finding: Finding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +217,7 @@ def summary_of_xray(record: XRayTaken) -> XRaySummary:
     """The verdict on an X-ray, and the layers that agree least."""
     worst = least_agreeing(record.layers)[:XRAY_WORST_LAYERS]
     summary = replace(record, layers=tuple(worst), operators=(), output_dtypes={})
-    return XRaySummary(record=summary, verdict=judge_xray(record))
+    return XRaySummary(record=summary, finding=judge_xray(record))
 
 
 def is_repeated(about: Happening, before: Happening) -> bool:
@@ -238,8 +239,8 @@ def severity_of(about: Happening) -> Severity:
 
 _SEVERITIES: Mapping[type[Any], Callable[[Any], Severity]] = {
     Note: lambda note: note.severity,
-    ModulesTraced: lambda trace: judge_trace(trace)[0],
-    XRaySummary: lambda summary: summary.verdict.severity,
+    ModulesTraced: lambda trace: judge_trace(trace).severity,
+    XRaySummary: lambda summary: summary.finding.severity,
     SlowRankNews: lambda news: "info" if news.verdict is None else "warning",
     RanksAwaited: lambda awaited: "info" if awaited.over else "warning",
     Resumption: lambda resumption: "warning" if resumption.record.restarts > 0 else "info",

@@ -2,17 +2,18 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from amptui.records.findings import (
     Float16Window,
     LayerAgreement,
     ModulesTraced,
+    NonFiniteCause,
     ParameterWindow,
     XRayTaken,
 )
-from amptui.records.run import Severity
+from amptui.records.run import base_precision
+from amptui.telemetry.finding import Finding, Grade
 from amptui.telemetry.underflow import UNDERFLOW_SHARE, share_by_exponent, underflowing_share, worst_parameter
 
 LARGEST_FLOAT16 = 65504.0
@@ -40,144 +41,188 @@ far from both limits."""
 # ------------------------------------------------------------------------------- the float16 window
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowVerdict:
-    """Whether gradients survive float16, or survived it."""
-
-    severity: Severity
-    state: Literal["not finite", "all zero", "survives", "underflows", "overflow", "empty", "kept"]
-    """``not finite`` in another precision already; ``overflow`` in float16. ``empty``: no gradients at all.
-    Little of the gradient norm underflows: it would ``survive``, or was ``kept`` in float16."""
-    halvings: int = 0
-    """How often the scale would have to be halved until nothing overflows, to the precision of a bin."""
-    share: float | None = None
-    """The share of the gradient norm that underflows, then; None if there is none."""
-    worst: ParameterWindow | None = None
-    """The parameter that loses most, if that is worth a word."""
-
-
-def judge_window(window: Float16Window) -> WindowVerdict:
+def judge_window(window: Float16Window) -> Finding:
     """Whether these gradients survive float16 at the histogram's loss scale, by the norm that underflows.
 
-    If some would overflow, the scaler would halve its scale until none does: the verdict is on the share
-    then. In a step of float16's own, flushed gradients are already zero, and the share is a lower bound.
+    ``not finite`` in another precision already, ``overflow`` in float16; ``empty``: no gradients at all;
+    ``all zero``; it ``underflows``, or little does: it ``survives``, or was ``kept`` in float16. If some
+    would overflow, the scaler would halve its scale until none does: the verdict is on the share then. In a
+    step of float16's own, flushed gradients are already zero, and the share is a lower bound.
     """
-    if window.nonfinite:
-        in_float16 = not window.hypothetical
-        return WindowVerdict(
-            severity="info" if in_float16 else "warning", state="overflow" if in_float16 else "not finite"
-        )
-    if not window.elements:
-        return WindowVerdict(severity="info", state="empty")
-    if window.zeros >= window.elements:
+    foretold, scale, share = window.hypothetical, window.loss_scale, None
+    worst: ParameterWindow | None = None
+    state: str
+    grade: Grade = "neutral"
+    if window.nonfinite and foretold:
+        state, grade = "not finite", "warning"
+    elif window.nonfinite:
+        state = "overflow"  # what the scaler makes of it is a finding of its own
+    elif not window.elements:
+        state = "empty"
+    elif window.zeros >= window.elements:
         # In float16 that is a step that changes nothing, whether they are true zeros or were flushed.
-        return WindowVerdict(severity="info" if window.hypothetical else "warning", state="all zero")
-    # In a step of float16's own, what overflows is a gradient in float32: the scaler halves nothing.
-    would_overflow = window.hypothetical and window.overflowing > 0
-    largest = max((place for place, count in enumerate(window.counts) if count), default=0)
-    halvings = max(1, window.first_exponent + largest - 15) if would_overflow else 0
-    share = share_by_exponent(window, halvings) if halvings else underflowing_share(window)
-    underflows = share is not None and share >= UNDERFLOW_SHARE
-    return WindowVerdict(
-        severity="warning" if underflows else "info",
-        state="underflows" if underflows else "survives" if window.hypothetical else "kept",
-        halvings=halvings,
-        share=share,
-        worst=worst_parameter(window),
+        state, grade = "all zero", "neutral" if foretold else "warning"
+    else:
+        # In a step of float16's own, what overflows is a gradient in float32: the scaler halves nothing.
+        would_overflow = foretold and window.overflowing > 0
+        largest = max((place for place, count in enumerate(window.counts) if count), default=0)
+        halvings = max(1, window.first_exponent + largest - 15) if would_overflow else 0
+        share = share_by_exponent(window, halvings) if halvings else underflowing_share(window)
+        scale = math.ldexp(scale, -halvings)
+        worst = worst_parameter(window)
+        state, grade = "survives" if foretold else "kept", "good"
+        if share is not None and share >= UNDERFLOW_SHARE:
+            state, grade = "underflows", "warning"
+    return Finding(
+        subject="float16",
+        state=state,
+        grade=grade,
+        happened=not foretold,
+        about="" if state == "not finite" else "fp16",
+        numbers={
+            "share": share,
+            "scale": scale,
+            "measured_scale": window.loss_scale,
+            "worst_share": None if worst is None else underflowing_share(worst),
+            # Of a step that did not run in float16 they are true zeros.
+            "zero_share": None if foretold or not window.elements else window.zeros / window.elements,
+            "gradients": window.nonfinite,
+        },
+        names={"place": "" if worst is None else worst.name},
+        step=window.step,
+        precision=window.precision,
+        measured_by="histogram",
     )
 
 
 # ----------------------------------------------------------------------------------- traced modules
 
+_ORIGINS: Mapping[NonFiniteCause, str] = {
+    "overflow": "overflowed",
+    "gradient": "gradients not finite",
+    "unknown": "cause unknown",
+}
 
-TraceState = Literal["input", "overflowed", "weights lost", "would overflow", "fits", "unknown"]
-"""``weights lost``: parameters or buffers were not finite before the step. ``unknown``: nothing overflowed,
-but no module has a distance to an overflow either."""
 
+def judge_trace(trace: ModulesTraced) -> Finding:
+    """On where NaN or Inf began, or else on the module that is closest to an overflow.
 
-def judge_trace(trace: ModulesTraced) -> tuple[Severity, TraceState]:
-    """On the module that overflowed first, or else on the one closest to an overflow."""
+    ``bad input``, ``weights lost``, ``buffers lost``: before the step already. ``overflowed``: a float16
+    output of finite inputs and weights; ``not finite``: any other output; ``gradients not finite``: all
+    outputs were finite; ``cause unknown``. Without NaN and Inf ``would overflow`` in float16, ``fits``, or
+    ``unknown`` where no module has a distance to an overflow.
+    """
+    began, state = trace.first, ""
+    nearest = began or (trace.nearest[0] if trace.nearest else None)
+    grade: Grade = "error"
     if trace.inputs:
-        return "error", "input"
-    if trace.lost_count:
-        return "error", "weights lost"
-    if trace.first is not None:
-        return "warning" if trace.precision == "fp16" else "error", "overflowed"
-    if not trace.nearest or not 0 < trace.nearest[0].largest < math.inf:
-        return "info", "unknown"
-    if trace.nearest[0].largest > LARGEST_FLOAT16:
-        return "warning", "would overflow"
-    return "info", "fits"
+        state = "bad input"
+    elif trace.lost_count:
+        state = "buffers lost" if trace.cause == "buffer" else "weights lost"
+    elif began is not None or trace.cause:
+        state = _ORIGINS.get(trace.cause, "not finite")
+        if not trace.cause and began is not None:
+            state = "overflowed" if began.dtype == "float16" else "not finite"
+            state = "gradients not finite" if began.way == "backward" else state
+        grade = "neutral" if began is None else "warning" if trace.precision == "fp16" else "error"
+    elif nearest is None or not 0 < nearest.largest < math.inf:
+        state, grade = "unknown", "neutral"
+    else:
+        would_overflow = nearest.largest > LARGEST_FLOAT16
+        state, grade = ("would overflow", "warning") if would_overflow else ("fits", "good")
+    place = "" if nearest is None else nearest.name or "the model"
+    module = {} if nearest is None else {"kind": nearest.kind, "dtype": nearest.dtype, "way": nearest.way}
+    return Finding(
+        subject="forward",
+        state=state,
+        grade=grade,
+        happened=began is not None,
+        about="fp16" if began is None else base_precision(trace.precision),
+        numbers={
+            "largest": None if nearest is None else nearest.largest,
+            "modules": trace.modules,
+            "lost": trace.lost_count,
+            "scale": trace.loss_scale,
+        },
+        names={
+            "place": (*trace.inputs, *trace.lost, place)[0],
+            "unseen": "operations" if began is None else "inputs",
+            **module,
+        },
+        step=trace.step,
+        precision=trace.precision,
+        measured_by="trace",
+    )
 
 
 # ------------------------------------------------------------------------------------------- X-ray
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class XRayVerdict:
-    """Whether AMP's gradients, or FP8's, agree with FP32's on this batch."""
+def judge_xray(xray: XRayTaken) -> Finding:
+    """Whether gradients agree with FP32's on this batch, by the layer that agrees least.
 
-    severity: Severity
-    state: Literal[
-        "FP32 loss not finite",
-        "AMP loss not finite",
-        "overflow",
-        "not finite",
-        "nothing to compare",
-        "agree",
-        "differ",
-        "disagree",
-        "as in reference",
-    ]
-    """``overflow``: gradients in ``fp16``, whose scaler would skip the step; ``not finite`` in ``bf16``. In
-    FP8 layers ``differ`` and ``disagree`` beyond what they do in bf16; ``as in reference``: some do, but in
-    bf16 just as much."""
-    count: int = 0
-    """The layers that agree or, in other states, those that do not."""
-    layers: int = 0
-    """Out of so many."""
-    worst: LayerAgreement | None = None
-    """The layer that agrees least, or the first with NaN or Inf."""
-
-
-def judge_xray(xray: XRayTaken) -> XRayVerdict:
-    """By the layer that agrees least.
-
-    Layers without a gradient, or with an FP32 gradient of zero, have no cosine and are not counted.
+    ``FP32 loss not finite``, ``AMP loss not finite``; ``overflow``: gradients in fp16, whose scaler would
+    skip the step; ``not finite`` in other precisions. Else ``agree``, ``differ`` or ``disagree``, in FP8
+    beyond what they do in bf16; ``as in reference``: some do, but in bf16 just as much. Layers without a
+    gradient, or with an FP32 gradient of zero, have no cosine and are not counted: ``nothing to compare`` if
+    none has.
     """
-    if not math.isfinite(xray.loss_fp32):
-        return XRayVerdict(severity="error", state="FP32 loss not finite")
-    if not math.isfinite(xray.loss_amp):
-        return XRayVerdict(severity="error", state="AMP loss not finite")
     cosines = [(layer.cosine, layer) for layer in xray.layers if layer.cosine is not None]
     bad = [layer for cosine, layer in cosines if math.isnan(cosine)]
-    if bad:
-        return XRayVerdict(
-            severity="warning" if xray.precision == "fp16" else "error",
-            state="overflow" if xray.precision == "fp16" else "not finite",
-            count=len(bad),
-            layers=len(xray.layers),
-            worst=bad[0],
-        )
-    states = [(layer_state(pair[1]), pair) for pair in cosines]
-    for state, severity in _STATES.items():
-        of_state = [pair for state_of_pair, pair in states if state_of_pair == state]
-        if of_state:
-            _, worst = min(of_state, key=lambda pair: pair[0])
-            return XRayVerdict(
-                severity=severity, state=state, count=len(of_state), layers=len(cosines), worst=worst
-            )
-    return XRayVerdict(severity="info", state="nothing to compare")
+    count, layers, worst = 0, len(cosines), None
+    state: str = "nothing to compare"
+    grade: Grade = "neutral"
+    if not math.isfinite(xray.loss_fp32):
+        state, grade = "FP32 loss not finite", "error"
+    elif not math.isfinite(xray.loss_amp):
+        state, grade = "AMP loss not finite", "error"
+    elif bad:
+        count, layers, worst = len(bad), len(xray.layers), bad[0]
+        state, grade = ("overflow", "warning") if xray.precision == "fp16" else ("not finite", "error")
+    else:
+        states = [(layer_state(pair[1]), pair) for pair in cosines]
+        for worse, worse_grade in _GRADES.items():
+            of_state = [pair for state_of_pair, pair in states if state_of_pair == worse]
+            if of_state:
+                state, grade, count = worse, worse_grade, len(of_state)
+                _, worst = min(of_state, key=lambda pair: pair[0])
+                break
+    reference = None if worst is None else worst.reference
+    return Finding(
+        subject="agreement",
+        state=state,
+        grade=grade,
+        happened=False,
+        about="" if state == "FP32 loss not finite" else base_precision(xray.precision),
+        numbers={
+            "cosine": None if worst is None else worst.cosine,
+            "reference_cosine": None if reference is None else reference.cosine,
+            "count": float(count),
+            "layers": float(layers),
+            "loss": xray.loss_amp,
+            "other_loss": xray.loss_fp32,
+            "reference_loss": xray.loss_reference,
+            "scale": xray.loss_scale,
+            "random": float(xray.random),
+        },
+        names={
+            "place": "" if worst is None else worst.name or "the model",
+            "reference": xray.reference,
+        },
+        step=xray.step,
+        precision=xray.precision,
+        measured_by="x-ray",
+    )
 
 
 LayerState = Literal["nothing to compare", "agree", "differ", "disagree", "as in reference"]
 """Of one layer, as in :class:`XRayVerdict`."""
 
-_STATES: Mapping[Literal["disagree", "differ", "as in reference", "agree"], Severity] = {
+_GRADES: Mapping[str, Grade] = {
     "disagree": "error",
     "differ": "warning",
     "as in reference": "warning",
-    "agree": "info",
+    "agree": "good",
 }
 """The worst first: the first that any layer is in is the verdict."""
 

@@ -114,12 +114,11 @@ class NumericsWatch:
         ``low``: the AMP precision that runs, or that an A/B test alternates with another.
         """
         newest, facts = self._newest, watch.facts()
+        scaler = judge_scaler(facts, self._explaining(facts))
         view = NumericsView(
             headrooms=series,
             outlook=self._outlook(watch.view()) if precision == "fp16" else None,
-            scaler=replace(
-                judge_scaler(facts, self._explaining(facts)), is_past=facts.steps > 0 and low != "fp16"
-            ),
+            scaler=replace(scaler, freshness="old") if facts.steps and low != "fp16" else scaler,
             window=self.window,
             trace=self.trace,
             xray=self.xray,

@@ -34,8 +34,9 @@ from amptui.records.run import (
 from amptui.records.samples import AllocatorSample, DeviceSample, GpuSample
 from amptui.records.steps import StepRecord
 from amptui.telemetry.events import Event
+from amptui.telemetry.finding import Finding
 from amptui.telemetry.rank_watch import RanksView
-from amptui.telemetry.scaling import ScalerVerdict
+from amptui.telemetry.scaling import ScalerFacts, judge_scaler
 
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
@@ -330,7 +331,8 @@ class NumericsView:
     headrooms: Series = EMPTY_SERIES
     """One value per step, most of them not measured; each at the scale of its step."""
     outlook: GrowthOutlook | None = None
-    scaler: ScalerVerdict = field(default_factory=ScalerVerdict)
+    scaler: Finding = field(default_factory=lambda: judge_scaler(ScalerFacts()))
+    """What the loss scaler did; old once another precision runs."""
     window: Float16Window | None = None
     trace: ModulesTraced | None = None
     xray: XRayTaken | None = None

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from amptui.diagnosis import activity, speed
 from amptui.diagnosis.event_words import checkpoint_written, comparison_over
-from amptui.diagnosis.float16_verdicts import trace_verdict
 from amptui.diagnosis.labels import precision_label
+from amptui.diagnosis.words import long_words
 from amptui.records.answers import Answer, RequestKind, RequestRefused
 from amptui.records.control import (
     CheckpointRequest,
@@ -21,6 +21,7 @@ from amptui.records.control import (
     XRayRequest,
 )
 from amptui.telemetry.events import ComparisonOver
+from amptui.telemetry.health import judge_trace
 from amptui.telemetry.optimizers import FIRST
 from amptui.tui.keys import ACTIONS, KEYS, MAX_ZOOM, pages_of
 from amptui.tui.layout import PANELS, RANKED_PANELS
@@ -99,10 +100,11 @@ class WatchApp(RunScreen):
         elif kind == "x-ray":
             self._xray_is_new = not self._has_open("x-ray")
         elif kind == "trace" and trace is not None:
-            verdict = trace_verdict(trace)
+            finding = judge_trace(trace)
+            words = long_words(finding)
             leads_on = self._overlay is None or self._overlay.leads_on("e")
-            text = f"e: details · {verdict.text}" if leads_on else verdict.text
-            self._say(text, severity=verdict.severity, seconds=FINDING_SECONDS)
+            text = f"e: details · {words}" if leads_on else words
+            self._say(text, severity=finding.severity, seconds=FINDING_SECONDS)
         elif kind == "checkpoint" and view.checkpoint is not None:
             self._say(checkpoint_written(view.checkpoint), severity="info")
 

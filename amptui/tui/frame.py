@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 from amptui.base import units
 from amptui.diagnosis.activity import state_words
-from amptui.diagnosis.amp_answer import precision_in_question
-from amptui.diagnosis.answer_words import question_words
+from amptui.diagnosis.amp_answer import precision_in_question, question_words
 from amptui.diagnosis.event_words import run_ended
 from amptui.records.run import RunFailed
 from amptui.telemetry.view import SessionView

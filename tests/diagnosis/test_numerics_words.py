@@ -5,20 +5,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from amptui.diagnosis.float16_verdicts import (
-    distance,
-    layer_line,
-    losses_apart,
-    trace_verdict,
-    what_overflowed_first,
-    window_facts,
-    xray_losses,
-    xray_verdict,
-)
-from amptui.diagnosis.loss_scale import last_change, outlook, scaler_sentence
+from amptui.diagnosis.loss_scale import last_change, outlook
 from amptui.diagnosis.memory_use import saved_for_backward
+from amptui.diagnosis.probe_words import distance, layer_line, what_overflowed_first, xray_losses
+from amptui.diagnosis.words import long_words, losses_apart, short_words
 from amptui.records.findings import Float16Window, ModulesTraced, ReferenceAgreement, XRayTaken
 from amptui.telemetry.events import event_of
+from amptui.telemetry.finding import Finding
 from amptui.telemetry.health import judge_trace, judge_window, judge_xray
 from amptui.telemetry.scaling import ScalerFacts, judge_scaler
 from amptui.telemetry.underflow import UnderflowFound
@@ -37,6 +30,11 @@ from tests.telemetry.record_samples import (
     window,
     xray,
 )
+
+
+def said_of(finding: Finding) -> list[str]:
+    """Grade and state, then the long and the short words."""
+    return [f"{finding.grade}, {finding.state}: {long_words(finding)}", f"  {short_words(finding)}"]
 
 
 def in_fp16(**changes: Any) -> Float16Window:
@@ -69,8 +67,7 @@ UNDERFLOW = UnderflowFound(
 def test_what_is_said_of_windows(goldens: Goldens) -> None:
     rows = {}
     for name, seen in WINDOWS.items():
-        verdict = judge_window(seen)
-        rows[name] = f"{verdict.severity}, {verdict.state}: {window_facts(seen)}"
+        rows[name] = said_of(judge_window(seen))
     foretold = replace(UNDERFLOW, precision="fp32", hypothetical=True, place="")
     alarms = list(event_lines([event_of(UNDERFLOW), event_of(foretold)]))
     goldens.check("words/float16 windows", table({**rows, "alarms": alarms}))
@@ -98,7 +95,7 @@ TRACES: Mapping[str, ModulesTraced] = {
 def test_what_is_said_of_traces(goldens: Goldens) -> None:
     rows = {
         name: [
-            f"{trace_verdict(trace).severity}, {judge_trace(trace)[1]}: {trace_verdict(trace).text}",
+            *said_of(judge_trace(trace)),
             f"first: {what_overflowed_first(trace) or 'none'}",
             *(f"near: {distance(one)}" for one in trace.nearest),
         ]
@@ -168,11 +165,9 @@ XRAYS: Mapping[str, XRayTaken] = {
 def test_what_is_said_of_x_rays(goldens: Goldens) -> None:
     rows = {}
     for name, taken in XRAYS.items():
-        verdict, judged = xray_verdict(taken), judge_xray(taken)
-        assert verdict.severity == judged.severity
         rows[name] = [
-            f"{verdict.severity}, {judged.state} {judged.count}/{judged.layers}: {verdict.text}",
-            f"{xray_losses(taken)}; {losses_apart(taken) or 'not compared'}",
+            *said_of(judge_xray(taken)),
+            f"{xray_losses(taken)}; {losses_apart(taken.loss_amp, taken.loss_fp32)}",
             saved_for_backward(taken) or "nothing of memory",
             *map(layer_line, taken.layers[:2]),
         ]
@@ -214,8 +209,7 @@ OUTLOOKS: Mapping[str, GrowthOutlook | None] = {
 def test_what_is_said_of_the_loss_scaler(goldens: Goldens) -> None:
     rows = {}
     for name, (facts, trace) in SCALERS.items():
-        verdict = judge_scaler(facts, trace)
-        rows[name] = [f"{verdict.state}: {scaler_sentence(verdict)}"]
+        rows[name] = said_of(judge_scaler(facts, trace))
     for name, found in OUTLOOKS.items():
         rows[name] = [outlook(found)]
     rows["last change"] = [last_change(backoff(612, 131072.0)), last_change(None)]

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from amptui.diagnosis.amp_answer import amp_answer
-from amptui.diagnosis.answer_words import SIGNS, finding_words, safe_forms, short_words
+from amptui.diagnosis.amp_answer import amp_answer, safe_forms
 from amptui.diagnosis.labels import precision_label, precision_letter
 from amptui.diagnosis.summary import summary_lines
+from amptui.diagnosis.words import SIGNS, long_words, short_words
 from amptui.records.findings import PhaseSeconds, StepTimed
 from amptui.records.keeping import WeightsSaved
 from amptui.records.own_loop import OTHER_PRECISIONS
@@ -130,7 +130,7 @@ def test_each_finding_has_its_words_in_full_and_in_little_room(goldens: Goldens)
     rows: dict[str, dict[str, None]] = {}
     for name in SITUATIONS:
         for finding in amp_answer(amp_situations.view_of(name)).findings:
-            said = [finding_words(finding), short_words(finding)]
+            said = [long_words(finding), short_words(finding)]
             rows.setdefault(f"{finding.subject}: {finding.state}", {})[" | ".join(said)] = None
     goldens.check("words/findings", table({name: list(rows[name]) for name in sorted(rows)}))
 

@@ -7,8 +7,7 @@ from html import unescape
 from typing import Any
 
 from amptui.diagnosis.alerts import Alerts
-from amptui.diagnosis.amp_answer import AmpAnswer, amp_answer, answer_json
-from amptui.diagnosis.answer_words import answer_lines, next_measurement
+from amptui.diagnosis.amp_answer import AmpAnswer, amp_answer, answer_json, answer_lines, next_measurement
 from amptui.diagnosis.event_words import event_details, event_text
 from amptui.diagnosis.summary import summary_lines
 from amptui.process.plain_lines import status_line

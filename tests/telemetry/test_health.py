@@ -34,10 +34,10 @@ def test_the_verdict_is_that_of_float16_itself_at_the_scale_the_scaler_would_com
         small = np.abs(scaled.astype(np.float16)) < 2.0**-14
     share = math.sqrt((scaled[small] ** 2).sum() / (scaled**2).sum())
     window_verdict = judge_window(spread(exponents, scale=2.0**log2_scale))
-    assert window_verdict.share == pytest.approx(share, abs=1e-12)
+    assert window_verdict.numbers["share"] == pytest.approx(share, abs=1e-12)
     assert window_verdict.state == ("underflows" if share >= UNDERFLOW_SHARE else "survives")
     assert (window_verdict.severity == "warning") == (window_verdict.state == "underflows")
-    assert math.ldexp(2.0**log2_scale, -window_verdict.halvings) == scale
+    assert window_verdict.loss_scale == scale
 
 
 # ---------------------------------------------------------------------------------------- underflow

@@ -6,7 +6,7 @@ from functools import cache
 import numpy as np
 
 from amptui.records.findings import Float16Window, ModulesTraced, XRayTaken
-from amptui.telemetry.scaling import ScalerFacts, ScalerVerdict, judge_scaler
+from amptui.telemetry.scaling import ScalerFacts, judge_scaler
 from amptui.telemetry.view import GrowthOutlook, NumericsView, SessionView
 from tests.telemetry import record_samples as samples
 from tests.tui.views import NOW, compared, fp32_only, series, trained, with_skips
@@ -151,7 +151,7 @@ def in_fp32() -> SessionView:
     """FP32 runs: what float16 would do to its gradients."""
     return numerics(
         fp32_only(),
-        scaler=ScalerVerdict(),
+        scaler=judge_scaler(ScalerFacts()),
         hypothetical=True,
         headroom=6.2,
         outlook=None,
@@ -163,7 +163,7 @@ def in_bf16() -> SessionView:
     """bf16 runs with gradients that float16 could not hold unscaled, nor at any scale."""
     return numerics(
         trained((("fp32", 300), ("bf16", 904))),
-        scaler=ScalerVerdict(),
+        scaler=judge_scaler(ScalerFacts()),
         hypothetical=True,
         headroom=-1.3,
         min_headroom=-2.2,

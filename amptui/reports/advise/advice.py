@@ -9,12 +9,12 @@ from itertools import product
 from typing import Literal
 
 from amptui.diagnosis.amp_answer import AmpAnswer
-from amptui.diagnosis.amp_finding import Finding
 from amptui.diagnosis.memory_use import LITTLE_MEMORY
 from amptui.diagnosis.speed import speed_state
 from amptui.records.findings import PairCompared
 from amptui.records.run import AMP_PRECISIONS
 from amptui.reports.advise.evidence import Candidate
+from amptui.telemetry.finding import Finding
 
 Reason = Literal[
     "faster",
@@ -172,7 +172,7 @@ def is_safe(candidate: Candidate) -> bool:
 def troubles(answer: AmpAnswer | None) -> tuple[Finding, ...]:
     """The findings that warn of a precision, the gravest subject first."""
     counted = () if answer is None else answer.counted
-    return tuple(finding for finding in counted if finding.grade in ("warning", "error"))
+    return tuple(finding for finding in counted if finding.is_trouble)
 
 
 def _best(faster: Sequence[Candidate]) -> Candidate:
@@ -192,7 +192,7 @@ def _speedup(candidate: Candidate) -> float:
         return candidate.row.speedup
     if candidate.answer is None or candidate.worth == "unknown":
         return 0.0
-    return candidate.answer.of("speed").value or 0.0
+    return candidate.answer.of("speed").numbers.get("ratio") or 0.0
 
 
 def _ends(candidate: Candidate) -> tuple[float, float]:

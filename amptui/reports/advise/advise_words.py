@@ -4,19 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
 from amptui.base import units
-from amptui.diagnosis.amp_answer import AmpAnswer
-from amptui.diagnosis.amp_finding import Finding, Subject
-from amptui.diagnosis.answer_words import (
-    NO_AMP,
-    SIGNS,
-    finding_words,
-    short_words,
-    worth_and_interval,
-)
+from amptui.diagnosis.amp_answer import NO_AMP, AmpAnswer, worth_words
 from amptui.diagnosis.bottleneck import bound_words, evidence, why_slower
 from amptui.diagnosis.event_words import event_text
 from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.speed import less_memory, less_percent, pair_words, ratio_words, speed_of, times_speed
+from amptui.diagnosis.words import SIGNS, long_words, short_words
 from amptui.records.findings import PrecisionsCompared
 from amptui.records.run import EAGER_SUFFIX, FP8_PRECISIONS
 from amptui.reports.advise.advice import Advice, Reason
@@ -24,9 +17,10 @@ from amptui.reports.advise.evidence import Candidate, Exclusion, row_of, step_se
 from amptui.reports.advise.loss_race import LossRace
 from amptui.reports.compare.trace import MEAN_STEPS
 from amptui.reports.compare.welch import MIN_SEEDS
+from amptui.telemetry.finding import Finding
 from amptui.telemetry.view import SessionView
 
-ROWS: Mapping[Subject, str] = {
+ROWS: Mapping[str, str] = {
     "overflow": "overflow",
     "forward": "forward",
     "float16": "float16",
@@ -76,7 +70,7 @@ def _gains(candidate: Candidate) -> list[str]:
         gains.append(less_memory(1 - candidate.memory))
     answer = candidate.answer
     if answer is not None and answer.of("agreement").state == "agree":
-        gains.append(f"gradients agree ({finding_words(answer.of('agreement'))})")
+        gains.append(f"gradients agree ({short_words(answer.of('agreement'))})")
     if candidate.losses is not None and candidate.losses.outcome in ("same", "lower"):
         same = candidate.losses.outcome == "same"
         gains.append("the same loss within noise" if same else "the loss lower than in FP32")
@@ -89,7 +83,7 @@ def _speed_words(candidate: Candidate) -> str:
     if exclusion is not None and exclusion.kind == "slow":
         return exclusion_words(exclusion)
     if answer is not None and candidate.precision not in FP8_PRECISIONS:
-        return worth_and_interval(answer)
+        return worth_words(answer)
     if row is None or not row.speedup:
         return times_speed(None, "FP32")
     speed = speed_of(row.speedup, row.speedup_low, row.speedup_high, "FP32")
@@ -103,7 +97,7 @@ def _is_faster(candidate: Candidate) -> bool:
 def _trouble(advice: Advice) -> str:
     """What speaks against it: of the answer, of its losses, or why it is left out."""
     if advice.troubles:
-        return finding_words(advice.troubles[0])
+        return long_words(advice.troubles[0])
     about = advice.about
     if about is None:
         return ""
@@ -138,13 +132,13 @@ def reasons(advice: Advice, view: SessionView) -> Iterator[str]:
             if timing.bound in ("input", "launch"):
                 yield f"{precision_label(timing.precision)} is {bound_words(timing)}: {evidence(timing)}"
     if advice.reason in ("faster", "memory") and advice.limit is not None:
-        yield f"steps are {finding_words(advice.limit)}"
+        yield f"steps are {long_words(advice.limit)}"
 
 
 def cautions(advice: Advice, candidates: Sequence[Candidate], view: SessionView) -> Iterator[str]:
     """What to look out for in what is recommended."""
     for finding in advice.cautions:
-        yield finding_words(finding)
+        yield long_words(finding)
     about = advice.about
     if advice.reason in ("faster", "memory") and about is not None:
         if about.precision == "fp16":
@@ -159,7 +153,7 @@ def cautions(advice: Advice, candidates: Sequence[Candidate], view: SessionView)
         if other.answer is not None and other is not about and advice.precision != "fp32":
             grave = _against(other)
             if grave:
-                yield f"not {precision_label(other.precision)}: {finding_words(grave[0])}"
+                yield f"not {precision_label(other.precision)}: {long_words(grave[0])}"
     yield from warnings(view)
 
 
@@ -211,7 +205,7 @@ def _why_excluded(candidate: Candidate) -> str:
     assert candidate.exclusion is not None
     cause = None if candidate.answer is None else candidate.answer.cause
     if candidate.exclusion.kind == "trouble" and cause is not None:
-        return f"{LEFT_OUT}, {finding_words(cause)}"
+        return f"{LEFT_OUT}, {long_words(cause)}"
     return f"{LEFT_OUT}, {exclusion_words(candidate.exclusion)}"
 
 
@@ -284,7 +278,7 @@ def _memory_cell(candidate: Candidate) -> str:
     return f"{units.number_of_bytes(peak)}, {less_percent(1 - candidate.memory)}"
 
 
-def _cell(answer: AmpAnswer | None, subject: Subject) -> str:
+def _cell(answer: AmpAnswer | None, subject: str) -> str:
     """What was measured of that precision; empty if nothing was."""
     findings = () if answer is None else answer.findings
     # float16's small numbers are no subject of FP8.

@@ -13,9 +13,9 @@ from functools import partial
 from statistics import fmean
 from typing import Literal
 
-from amptui.diagnosis.amp_finding import Finding, Grade
 from amptui.reports.compare.trace import MEAN_STEPS
 from amptui.reports.compare.welch import MIN_SEEDS, Interval, detectable_difference, mean_difference
+from amptui.telemetry.finding import Finding, Grade
 
 AIMED_SEEDS, MAX_SEEDS = 3, 5
 """Two seeds show only differences of 16 standard deviations, three show those of 4: rather than two long
@@ -90,10 +90,7 @@ class LossRace:
         )
 
     def finding(self, precision: str) -> Finding | None:
-        """The same as the answer's finding on the loss; None if nothing was measured.
-
-        ``value`` is the mean final loss, ``low`` that of FP32.
-        """
+        """The same as the answer's finding on the loss: mean final losses; None if nothing was measured."""
         compared = self.compared(precision)
         if compared.outcome == "not measured":
             return None
@@ -102,9 +99,12 @@ class LossRace:
             state=compared.outcome,
             grade=_GRADES.get(compared.outcome, "neutral"),
             about=precision,
-            value=fmean(compared.losses),
-            low=fmean(compared.baseline_losses),
-            whole=self.steps,
+            numbers={
+                "loss": fmean(compared.losses),
+                "other_loss": fmean(compared.baseline_losses),
+                "steps": self.steps,
+            },
+            names={"than": "fp32"},
             precision=precision,
         )
 

@@ -15,7 +15,6 @@ from amptui.base import units
 from amptui.base.errors import AmptuiError, DeviceLostError, ExperimentError
 from amptui.diagnosis.activity import phase_words
 from amptui.diagnosis.amp_answer import amp_answer
-from amptui.diagnosis.amp_finding import Finding
 from amptui.diagnosis.labels import precision_label
 from amptui.engine.ab_test import MAX_ROUNDS
 from amptui.process.training import Training, TrainingEnd, free_memory, measure_training
@@ -28,6 +27,7 @@ from amptui.reports.advise.loss_race import LossRace, RaceTraining, race
 from amptui.reports.advise.stages import BASELINE, Stages
 from amptui.reports.bench.progress import Progress, comparison_parts
 from amptui.reports.compare.trace import MEAN_STEPS
+from amptui.telemetry.finding import Finding
 from amptui.telemetry.view import SessionView
 
 _LOOK_SECONDS = 0.1
@@ -169,9 +169,7 @@ def _trouble(view: SessionView, precision: str) -> Finding | None:
         return None
     answer = amp_answer(view, precision)
     findings = (answer.of(subject) for subject in ("weights", "forward", "overflow"))
-    return next(
-        (finding for finding in findings if finding.happened and finding.grade in ("warning", "error")), None
-    )
+    return next((finding for finding in findings if finding.happened and finding.is_trouble), None)
 
 
 # ------------------------------------------------------------------------------ how far it is

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Literal
 
 from amptui.diagnosis.amp_answer import amp_answer
-from amptui.diagnosis.safety_findings import FLOAT16_FAILED, precision_at
+from amptui.diagnosis.amp_findings import has_failed_in_float16, precision_at
 from amptui.records.answers import Answer, RequestRefused, RequestTaken
 from amptui.records.control import (
     KINDS,
@@ -249,8 +249,8 @@ class Stages:
             xrays.append(newest)
             if judge_xray(xrays[0]).state not in ("differ", "disagree"):
                 break
-        worst = [judge_xray(xray).worst for xray in xrays]
-        cosines = [1.0 if one is None or one.cosine is None else one.cosine for one in worst]
+        worst = [judge_xray(xray).numbers["cosine"] for xray in xrays]
+        cosines = [1.0 if cosine is None else cosine for cosine in worst]
         ranked = sorted(range(len(xrays)), key=cosines.__getitem__)
         return xrays[ranked[len(ranked) // 2]] if ranked else None
 
@@ -358,7 +358,7 @@ class Stages:
         """Whether float16 failed, by the answer's own judgement."""
         if precision != "fp16":
             return False
-        return amp_answer(self._view, precision).of("overflow").state in FLOAT16_FAILED
+        return has_failed_in_float16(amp_answer(self._view, precision).of("overflow"))
 
     def _keep(self, precision: str, xray: XRayTaken | None = None) -> None:
         """Keep what was measured in ``precision``: later measurements are of others."""

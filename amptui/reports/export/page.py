@@ -6,15 +6,15 @@ from typing import Any
 from amptui.base import units
 from amptui.base.units import NOT_AVAILABLE, SEVERITY_SIGNS, milliseconds
 from amptui.base.version import __version__
-from amptui.diagnosis import float16_verdicts, labels, loss_scale, rank_words, speed
-from amptui.diagnosis.amp_answer import amp_answer
-from amptui.diagnosis.answer_words import SIGNS, answer_line, evidence_rows, question_words
+from amptui.diagnosis import labels, loss_scale, probe_words, rank_words, speed
+from amptui.diagnosis.amp_answer import amp_answer, answer_line, evidence_rows, question_words
 from amptui.diagnosis.bottleneck import bound_words, evidence, limit_beside
 from amptui.diagnosis.event_words import event_details, event_text, run_ended
 from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.memory_use import saved_for_backward
 from amptui.diagnosis.run_facts import detail_facts, run_facts
 from amptui.diagnosis.tensor_cores import flops_hints, mfu_words, rate_words
+from amptui.diagnosis.words import SIGNS, cosine_words, long_words, short_words
 from amptui.records.findings import Float16Window, ModulesTraced, ReferenceAgreement, XRayTaken
 from amptui.records.ranks import PERCENTILES
 from amptui.records.run import EpochFinished, Record, RunFailed, RunFinished, Validated, reference_precision
@@ -22,6 +22,7 @@ from amptui.records.steps import Steps
 from amptui.reports.export.charts import charts, histogram, step_axis, zones
 from amptui.reports.export.template import Block, Card, Span, Words, chip, document, table, verdict
 from amptui.telemetry.comparison import ordered
+from amptui.telemetry.health import judge_xray
 from amptui.telemetry.optimizers import FIRST
 from amptui.telemetry.session import Session
 from amptui.telemetry.underflow import underflowing_share
@@ -184,15 +185,15 @@ def _gradients(view: SessionView) -> Iterator[tuple[str, str]]:
     if numerics.nonfinite_gradients:
         yield "gradients with NaN or Inf", f"{units.count(numerics.nonfinite_gradients)} {at}"
     if numerics.headroom is not None:
-        how = float16_verdicts.at_scale(numerics.headroom_scale, hypothetical=numerics.hypothetical)
-        least = float16_verdicts.least_headroom(numerics)
+        how = probe_words.at_scale(numerics.headroom_scale, hypothetical=numerics.hypothetical)
+        least = probe_words.least_headroom(numerics)
         yield "headroom", f"{units.doublings(numerics.headroom)} doublings {how}; {least}"
 
 
 def _scale(view: SessionView) -> Iterator[tuple[str, str]]:
     scaler = view.scaler
     if scaler.scale is not None:
-        yield "loss scaler", loss_scale.scaler_state(view.numerics.scaler)
+        yield "loss scaler", short_words(view.numerics.scaler)
         yield "loss scale", units.count(scaler.scale)
         yield "fp16 steps", f"{units.count(scaler.applied)} applied, {units.count(scaler.skipped)} skipped"
         yield "last change", loss_scale.last_change(scaler.last_change)
@@ -380,7 +381,7 @@ def float16_window(window: Float16Window | None) -> Card | None:
     """The newest float16 histogram, and the parameters that lose the most."""
     if window is None or not window.counts:
         return None
-    how = float16_verdicts.at_scale(window.loss_scale, hypothetical=window.hypothetical)
+    how = probe_words.at_scale(window.loss_scale, hypothetical=window.hypothetical)
     note = f"All gradients of step {window.step:,} by exponent, {how}."
     if not window.hypothetical:
         note += " Gradients that float16 flushed are among the zeros."
@@ -407,8 +408,8 @@ def trace(traced: ModulesTraced | None) -> Card | None:
     """The newest module trace: the module that overflowed first, and those closest to an overflow."""
     if traced is None or (traced.first is None and not traced.nearest):
         return None
-    first = float16_verdicts.what_overflowed_first(traced)
-    columns = (("module", float16_verdicts.place_of), ("largest value", float16_verdicts.distance))
+    first = probe_words.what_overflowed_first(traced)
+    columns = (("module", probe_words.place_of), ("largest value", probe_words.distance))
     return (
         "largest values by module",
         ("note", [f"Step {traced.step:,}, {units.count(traced.modules)} modules."]),
@@ -426,17 +427,16 @@ def xray(measured: XRayTaken | None) -> Card | None:
         return None
     losses = [
         (f"loss in {precision_label(name)}", units.loss(loss))
-        for name, loss in float16_verdicts.losses_of(measured)
+        for name, loss in probe_words.losses_of(measured)
     ]
     losses += [("memory", saved_for_backward(measured)), ("took", milliseconds(measured.seconds))]
     what: list[str | Span] = [f"Step {measured.step:,}, FP32"]
     lines = []
     if measured.reference:
         what += [", ", chip(measured.reference)]
-        judged = float16_verdicts.xray_verdict(measured)
-        lines.append(verdict(judged.severity, "verdict", judged.text))
-    what += [" and ", chip(measured.precision), f". {float16_verdicts.layers_legend(measured)}."]
-    cosine_words = float16_verdicts.cosine_words
+        judged = judge_xray(measured)
+        lines.append(verdict(judged.severity, "verdict", long_words(judged)))
+    what += [" and ", chip(measured.precision), f". {probe_words.layers_legend(measured)}."]
     layers = table(
         [(layer, layer.reference or _NO_REFERENCE) for layer in measured.layers],
         (

@@ -8,12 +8,13 @@ from typing import Any, ClassVar, TypeAlias
 
 from amptui.base import units
 from amptui.base.table import Column
-from amptui.diagnosis import float16_verdicts
+from amptui.diagnosis import probe_words
 from amptui.diagnosis.labels import precision_glyph, precision_label, signed_label
 from amptui.diagnosis.speed import less_percent
+from amptui.diagnosis.words import MASKS_DIFFER, cosine_words, long_words, losses_apart
 from amptui.records.findings import LayerAgreement, OperatorCount, XRayTaken
 from amptui.records.run import is_emulated
-from amptui.telemetry.health import XRAY_SAFE_COSINE, layer_state
+from amptui.telemetry.health import XRAY_SAFE_COSINE, judge_xray, layer_state
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.overlays.overlay import (
@@ -79,7 +80,7 @@ class XRay(Overlay):
             y = self._draw_facts(inner, xray)
             legend: list[str] = []
             if inner.height >= _MIN_HEIGHT_FOR_LEGEND:
-                legends = float16_verdicts.layers_legend(xray), float16_verdicts.OPERATORS_LEGEND
+                legends = probe_words.layers_legend(xray), probe_words.OPERATORS_LEGEND
                 legend = wrapped(legends[self._operators], inner.width, lines=_LEGEND_LINES)
             table = inner.rows(y, inner.height - len(legend) - y)
             if self._operators:
@@ -103,10 +104,10 @@ class XRay(Overlay):
     def _draw_facts(self, inner: Canvas, xray: XRayTaken) -> int:
         """Draw the verdict and as many facts as leave room for a table; return the table's first line."""
         y = 0
-        verdict = float16_verdicts.xray_verdict(xray)
+        verdict = judge_xray(xray)
         sign, style = VERDICT_SIGNS[verdict.severity]
         inner.text(0, 0, sign, style | BOLD)
-        for words in wrapped(verdict.text, inner.width - 2, lines=_VERDICT_LINES):
+        for words in wrapped(long_words(verdict), inner.width - 2, lines=_VERDICT_LINES):
             inner.text(2, y, words, style | BOLD)
             y += 1
         for label, phrases in facts(xray).items():
@@ -143,19 +144,19 @@ def _title(xray: XRayTaken | None) -> str:
     if xray is None:
         return "X-ray"
     scale = f" at loss scale {units.count(xray.loss_scale)}" if xray.loss_scale is not None else ""
-    *others, last = (precision_label(name) for name, _ in float16_verdicts.losses_of(xray))
+    *others, last = (precision_label(name) for name, _ in probe_words.losses_of(xray))
     return f"X-ray of step {xray.step:,}: {', '.join(others)} and {last}{scale}"
 
 
 def facts(xray: XRayTaken) -> dict[str, list[Phrase]]:
     """The facts above the tables by their labels, the most important first."""
     # All losses to six digits, and how far the last is from FP32's.
-    losses = {name: Word(units.NOT_AVAILABLE, Style.DIM) for name, _ in float16_verdicts.losses_of(xray)}
-    for name, loss in float16_verdicts.losses_of(xray):
+    losses = {name: Word(units.NOT_AVAILABLE, Style.DIM) for name, _ in probe_words.losses_of(xray)}
+    for name, loss in probe_words.losses_of(xray):
         if loss is not None:
             losses[name] = Word(f"{loss:.6g}", Style.STRONG if math.isfinite(loss) else Style.ERROR)
-    words = float16_verdicts.losses_apart(xray)
-    apart = [phrase(words, Style.STRONG)] if words else []
+    both_finite = xray.loss_fp32 and math.isfinite(xray.loss_amp - xray.loss_fp32)
+    apart = [phrase(losses_apart(xray.loss_amp, xray.loss_fp32), Style.STRONG)] if both_finite else []
     memory = {  # that AMP does not change
         "weights": xray.weights_bytes,
         "gradients": xray.gradients_bytes,
@@ -167,7 +168,7 @@ def facts(xray: XRayTaken) -> dict[str, list[Phrase]]:
     in_float8 = labelled("in float8:", layers, style=precision_style(xray.precision))
     lines = {
         "loss": [*_by_precision(losses), *apart, labelled("took", units.milliseconds(xray.seconds))],
-        "caution": [phrase(float16_verdicts.MASKS_DIFFER, Style.WARNING)] if xray.random else [],
+        "caution": [phrase(MASKS_DIFFER, Style.WARNING)] if xray.random else [],
         "saved": _saved(xray),
         "memory": [labelled(name, units.number_of_bytes(size)) for name, size in memory.items()],
         "products": [in_float8] if xray.reference else [],
@@ -339,7 +340,7 @@ def dtype_word(dtype: str) -> Word:
 def _cosine_word(layer: LayerAgreement) -> Word:
     """A cosine in seven cells, never rounded up: only 1 is shown as 1.00000."""
     cosine = layer.cosine
-    text = float16_verdicts.cosine_words(cosine, 4 if cosine is not None and cosine < 0 else 5)
+    text = cosine_words(cosine, 4 if cosine is not None and cosine < 0 else 5)
     is_safe = cosine is not None and cosine >= XRAY_SAFE_COSINE
     return Word(text, Style.TEXT if is_safe else layer_sign(layer)[1])
 
@@ -350,7 +351,7 @@ def _reference_word(layer: LayerAgreement, *, added: bool) -> Word:
     cosine = _added_cosine(layer) if added else in_bf16
     style = Style.TEXT if cosine is not None and cosine >= XRAY_SAFE_COSINE else Style.WARNING
     digits = 4 if cosine is not None and cosine < 0 else 5
-    return Word(float16_verdicts.cosine_words(cosine, digits), Style.DIM if cosine is None else style)
+    return Word(cosine_words(cosine, digits), Style.DIM if cosine is None else style)
 
 
 def share_word(fraction: float | None) -> Word:

@@ -2,25 +2,19 @@
 
 from collections.abc import Mapping
 
-from amptui.diagnosis.amp_answer import AmpAnswer, amp_answer
-from amptui.diagnosis.amp_finding import Finding, Measurement
-from amptui.diagnosis.answer_words import (
-    SIGNS,
-    evidence_words,
-    finding_words,
+from amptui.diagnosis.amp_answer import (
+    AmpAnswer,
+    amp_answer,
     interval_words,
     measured_rows,
     next_measurement,
     no_amp_words,
     safe_forms,
-    safety_grade,
-    short_evidence,
-    short_words,
-    shortest_worth_words,
-    worth_words,
 )
 from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.speed import NO_STEPS
+from amptui.diagnosis.words import SIGNS, evidence_words, long_words, short_evidence, short_words
+from amptui.telemetry.finding import Finding, Measurement
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, text_width
 from amptui.tui.keys import KEYS, REQUESTS
@@ -70,10 +64,9 @@ def draw_line(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
 
 def _phrases(answer: AmpAnswer, screen: ScreenState, room: int) -> list[Phrase]:
     name = precision_word(answer.headline_precision)
-    grade = safety_grade(answer)
+    grade, speed = answer.safety_grade, answer.of("speed")
     trouble = grade in ("warning", "error")
-    worth, shortest_worth = worth_words(answer), shortest_worth_words(answer)
-    interval = interval_words(answer.of("speed"))
+    worth, shortest_worth, interval = long_words(speed), short_words(speed), interval_words(speed)
     forms = [f"{SIGNS[grade]} {words}" for words in safe_forms(answer)]
     # Words of trouble may push the speed off the line, all others leave it its room if they can.
     name_width, worth_width = text_width(name.text) + GAP, text_width(shortest_worth) + GAP
@@ -96,7 +89,7 @@ def _phrases(answer: AmpAnswer, screen: ScreenState, room: int) -> list[Phrase]:
     if doubtful is not None and (evidence := short_evidence(doubtful)):
         phrases.append(phrase(evidence[0], Style.DIM, 7))
     memory = answer.of("memory")
-    if memory.value is not None and own:
+    if memory.freshness == "fresh" and own:
         phrases.append(phrase(f"memory {short_words(memory)}", Style.DIM, 6))
     return phrases
 
@@ -124,7 +117,7 @@ def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         quiet(canvas, no_amp_words(view.precision) if view.run is not None else NO_STEPS)
         return
     rows = measured_rows(answer, canvas.height)
-    widest = max((text_width(finding_words(finding)) for finding in rows), default=0)
+    widest = max((text_width(short_words(finding)) for finding in rows), default=0)
     for y, finding in enumerate(rows):
         _draw_row(canvas, y, finding, screen, widest)
 
@@ -142,12 +135,13 @@ def _draw_row(canvas: Canvas, y: int, finding: Finding, screen: ScreenState, wid
     style = GRADE_STYLES[finding.grade]
     canvas.text(_LABEL_WIDTH, y, SIGNS[finding.grade], style)
     start = _LABEL_WIDTH + 2
-    words = finding_words(finding) if roomy else short_words(finding)
-    trouble = finding.grade in ("warning", "error")
-    dim = finding.grade == "unknown" or (finding.subject == "speed" and not finding.high)
-    value_style = style if trouble else Style.DIM if dim else int(Style.TEXT)
-    x = canvas.text(start, y, whole_words(words, end - start), value_style)
     interval = interval_words(finding)
+    words = long_words(finding)
+    if not roomy or text_width(words) > max(widest, _VALUE_WIDTH):
+        words = short_words(finding)
+    dim = finding.grade == "unknown" or (finding.subject == "speed" and not interval)
+    value_style = style if finding.is_trouble else Style.DIM if dim else int(Style.TEXT)
+    x = canvas.text(start, y, whole_words(words, end - start), value_style)
     if interval and x + 2 + text_width(interval) <= end:
         x = canvas.text(x + 2, y, interval, Style.DIM)
     forms = short_evidence(finding)

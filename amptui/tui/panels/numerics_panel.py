@@ -4,16 +4,15 @@ import math
 from collections.abc import Callable
 
 from amptui.base import units
-from amptui.diagnosis import activity, float16_verdicts
+from amptui.diagnosis import activity, probe_words
 from amptui.diagnosis.amp_answer import amp_answer
-from amptui.diagnosis.amp_finding import Grade
-from amptui.diagnosis.answer_words import SIGNS, age_words, measured_at
 from amptui.diagnosis.labels import precision_label
-from amptui.diagnosis.loss_scale import outlook, scaler_sentence, scaler_state
+from amptui.diagnosis.loss_scale import outlook
+from amptui.diagnosis.words import SIGNS, age_words, long_words, measured_at, short_words
 from amptui.records.findings import Float16Window, ParameterWindow, is_old
 from amptui.records.run import base_precision
-from amptui.telemetry.health import judge_window
-from amptui.telemetry.scaling import ScalerVerdict
+from amptui.telemetry.finding import Finding
+from amptui.telemetry.health import judge_trace, judge_window, judge_xray
 from amptui.telemetry.underflow import underflowing_share
 from amptui.telemetry.view import NumericsView, SessionView
 from amptui.tui.canvas import Canvas
@@ -105,7 +104,7 @@ class NumericsPanel:
         """The histogram first, the text beside or below it, and the curve if there is room."""
         numerics = view.numerics
         measured = (numerics.window, numerics.headroom, numerics.measured_step, numerics.trace, numerics.xray)
-        if numerics.scaler.state == "unused" and all(value is None for value in measured):
+        if numerics.scaler.freshness == "never measured" and all(value is None for value in measured):
             words = activity.waiting_words(view, silence=screen.lost or screen.silence)
             quiet(canvas, f"{NOTHING_YET}: {words}" if words else NOTHING_YET)
         elif canvas.width < _WIDE:
@@ -161,9 +160,9 @@ def _draw_window(canvas: Canvas, view: SessionView) -> None:
     """The histogram, below a title: of which step, precision and scale it is, and how old."""
     window = view.numerics.window
     if window is None:
-        quiet(canvas, f"float16 gradients: {float16_verdicts.window_missing(view)}")
+        quiet(canvas, f"float16 gradients: {probe_words.window_missing(view)}")
         return
-    at = float16_verdicts.at_scale(window.loss_scale, hypothetical=window.hypothetical)
+    at = probe_words.at_scale(window.loss_scale, hypothetical=window.hypothetical)
     place = f"step {units.count(window.step)}"
     if base_precision(view.precision or "") != base_precision(window.precision):
         place += f" in {precision_label(window.precision)}"
@@ -173,10 +172,10 @@ def _draw_window(canvas: Canvas, view: SessionView) -> None:
         phrase(place, Style.DIM, 2),
     ]
     if activity.newest(view, "histogram") is not None:
-        title.append(phrase(float16_verdicts.MEASURING, Style.STRONG))
+        title.append(phrase(probe_words.MEASURING, Style.STRONG))
     elif is_old(window.step, window.loss_scale, now=view.step, scale_now=view.scaler.scale):
         title.append(phrase(age_words(view.step - window.step), Style.WARNING))
-    if cost := float16_verdicts.window_cost(window):
+    if cost := probe_words.window_cost(window):
         title.append(phrase(cost, Style.DIM, 4))
     write(canvas, 0, 0, fitting(title, canvas.width))
     draw_exponents(canvas.rows(1), window)
@@ -217,24 +216,22 @@ def _finding_blocks(view: SessionView, width: int) -> list[Block]:
     numerics, answer = view.numerics, amp_answer(view)
     window, trace, xray = numerics.window, numerics.trace, numerics.xray
     blocks: list[Block] = []
-
-    def add(label: str, grade: Grade, text: str, about: str, rank: int) -> None:
-        """With the sign that the answer on AMP gives it, and the step it is about."""
-        sign, style = SIGNS[grade], GRADE_STYLES[grade]
-        text_style = style if grade in ("warning", "error") else int(Style.TEXT)
-        lines = _prose(f" {text} ({about})", text_style, width, Word(sign, style))
+    findings = (
+        ("float16", None if window is None else judge_window(window)),
+        ("trace", None if trace is None else judge_trace(trace)),
+        ("X-ray", None if xray is None else judge_xray(xray)),
+    )
+    for rank, (label, finding) in enumerate(findings, 3):
+        if finding is None:
+            continue
+        # With the sign that the answer on AMP gives it, and the step it is about.
+        grade = answer.grade(finding.subject, finding.step or 0)
+        style = GRADE_STYLES[grade] if grade in ("warning", "error") else int(Style.TEXT)
+        text = f" {long_words(finding)} ({measured_at(finding)})"
+        lines = _prose(text, style, width, Word(SIGNS[grade], GRADE_STYLES[grade]))
         blocks.append(Block(_beside(label, lines), rank))
-
-    if window is not None:
-        at, text = measured_at(window.step, window.precision), float16_verdicts.window_facts(window)
-        add("float16", answer.grade("float16", window.step), text, at, 3)
-        blocks += _worst_blocks(window, width)
-    if trace is not None:
-        at, text = measured_at(trace.step, trace.precision), float16_verdicts.trace_verdict(trace).text
-        add("trace", answer.grade("forward", trace.step), text, at, 4)
-    if xray is not None:
-        at = measured_at(xray.step, xray.precision, xray.loss_scale)
-        add("X-ray", answer.grade("agreement", xray.step), float16_verdicts.xray_verdict(xray).text, at, 5)
+        if window is not None and label == "float16":
+            blocks += _worst_blocks(window, width)
     return blocks
 
 
@@ -245,14 +242,16 @@ def _write_blocks(canvas: Canvas, blocks: list[Block]) -> None:
 # ------------------------------------------------------------------------------------- in words
 
 
-def state_words(verdict: ScalerVerdict) -> Word | None:
-    """``✔ no overflow``; None while no loss scaler is in use."""
-    if verdict.state == "unused":
+def state_words(scaler: Finding) -> Word | None:
+    """``✔ no overflow in 300 steps``; None while no loss scaler is in use. What is over has no sign."""
+    if scaler.freshness == "never measured":
         return None
-    sign, style = VERDICT_SIGNS[verdict.severity]
-    if verdict.is_past or (verdict.severity == "info" and verdict.state != "healthy"):
-        sign, style = NO_VERDICT
-    return Word(f"{sign} {scaler_state(verdict)}", style if style == Style.TEXT else style | BOLD)
+    is_over = scaler.freshness == "old" or scaler.grade == "neutral"
+    sign, style = NO_VERDICT if is_over else VERDICT_SIGNS[scaler.severity]
+    words = short_words(scaler)
+    if scaler.freshness == "old" and "fp16" not in words:
+        words += " in fp16"
+    return Word(f"{sign} {words}", style if style == Style.TEXT else style | BOLD)
 
 
 def _headroom_style(numerics: NumericsView) -> int:
@@ -290,13 +289,13 @@ def _headroom_gauge(numerics: NumericsView, width: int) -> Gauge:
 def _at_which_scale(numerics: NumericsView) -> str:
     """``at scale 65,536``, or ``if in float16 at 65,536``."""
     scale = numerics.headroom_scale
-    return "" if scale is None else float16_verdicts.at_scale(scale, hypothetical=numerics.hypothetical)
+    return "" if scale is None else probe_words.at_scale(scale, hypothetical=numerics.hypothetical)
 
 
 def _least_words(numerics: NumericsView) -> tuple[Word, ...]:
     if numerics.min_headroom is None:
         return ()
-    return (Word(float16_verdicts.least_headroom(numerics), Style.DIM),)
+    return (Word(probe_words.least_headroom(numerics), Style.DIM),)
 
 
 def _headroom_block(numerics: NumericsView, width: int) -> Block:
@@ -314,13 +313,16 @@ def _headroom_block(numerics: NumericsView, width: int) -> Block:
     return Block(_beside("headroom", flow + _prose(outlook(numerics.outlook), Style.TEXT, width)), 0)
 
 
-def _scaler_block(verdict: ScalerVerdict, width: int) -> Block:
-    """State and sentence."""
-    state = state_words(verdict)
+def _scaler_block(scaler: Finding, width: int) -> Block:
+    """What it did, and what that means while it is in use."""
+    state = state_words(scaler)
     if state is None:
         lines = _prose("not used", Style.DIM, width)
+    elif scaler.freshness == "old":
+        lines = _prose("", Style.TEXT, width, state)
     else:
-        lines = _prose(f"  {scaler_sentence(verdict)}", Style.TEXT, width, state)
+        sign, style = Word(state.text[0], state.style), state.style if scaler.is_trouble else int(Style.TEXT)
+        lines = _prose(f" {long_words(scaler)}", style, width, sign)
     return Block(_beside("scaler", lines), 1, min(2, len(lines)))
 
 

@@ -69,9 +69,9 @@ def _counts(scaler: ScalerView) -> list[Phrase]:
 
 
 def _trouble(view: SessionView) -> list[Phrase]:
-    """The scaler's state, if it is in use and not healthy."""
+    """What the scaler did, if that is not what it does in a healthy run."""
     state = state_words(view.numerics.scaler)
-    return [] if state is None or view.numerics.scaler.state == "healthy" else [Phrase((state,))]
+    return [] if state is None or view.numerics.scaler.grade == "good" else [Phrase((state,))]
 
 
 def _label(scale: float) -> str:

@@ -3,13 +3,13 @@
 from typing import Any
 
 from amptui.diagnosis.amp_answer import AmpAnswer, Safety
-from amptui.diagnosis.amp_finding import Finding, Subject
 from amptui.records.findings import PrecisionMeasured
 from amptui.reports.advise.evidence import Candidate, Exclusion
 from amptui.reports.advise.loss_race import LossRace
+from amptui.telemetry.finding import Finding
 from tests.telemetry import record_samples as samples
 
-SUBJECTS: tuple[Subject, ...] = (
+SUBJECTS = (
     "speed",
     "memory",
     "limit",
@@ -79,12 +79,21 @@ def candidate(
     race = LossRace(steps=300, finals={} if losses is None else {"fp32": losses[0], precision: losses[1]})
     raced = race.finding(precision)
     usual = [
-        finding("agreement", "agree", value=0.998, place="features.3", about=precision, precision=precision),
+        finding(
+            "agreement",
+            "agree",
+            about=precision,
+            precision=precision,
+            numbers={"cosine": 0.998, "count": 9, "layers": 9, "loss": 1.0, "other_loss": 1.0},
+            names={"place": "features.3"},
+        ),
         finding("overflow", "finite", about=precision),
         *([] if raced is None else [raced]),
     ]
     if speedup is not None:
-        usual.append(finding("speed", worth, value=speedup, low=low, high=high, about=precision))
+        usual.append(
+            finding("speed", worth, about=precision, numbers={"ratio": speedup, "low": low, "high": high})
+        )
     merged = {item.subject: item for item in (*usual, *found)}
     return Candidate(
         precision=precision,

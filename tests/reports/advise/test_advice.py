@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from amptui.cli import build_parser
-from amptui.diagnosis.amp_finding import Finding
 from amptui.recipe.request import AdviseRequest, TrainRequest
 from amptui.reports.advise.advice import recommend
 from amptui.reports.advise.advice_report import (
@@ -26,6 +25,7 @@ from amptui.reports.advise.recommendation import (
     train_command,
 )
 from amptui.runs.rundir import default_data_dir
+from amptui.telemetry.finding import Finding
 from amptui.telemetry.view import EMPTY_VIEW
 from tests.golden import Goldens
 from tests.reports.advise.situations import HIGHER_LOSSES, SAME_LOSSES, candidate, finding
@@ -35,14 +35,38 @@ from tests.reports.texts import Reading, json_text, page_words, without_style
 NAN = float("nan")
 NAN_LOSSES = (SAME_LOSSES[0], (1.0, float("nan")))
 
-SKIPPED = finding("overflow", "skipped mostly", "error", about="fp16", value=38, whole=40, precision="fp16")
-UNDERFLOW = finding("float16", "loses", "warning", about="fp16", value=0.31, loss_scale=65536.0)
-OUTSIDE = finding("forward", "overflowed", "error", about="fp16", place="features.3", value=float("inf"))
+SKIPPED = finding(
+    "overflow",
+    "skipped mostly",
+    "error",
+    about="fp16",
+    numbers={"recent_skips": 38, "recent": 40},
+    precision="fp16",
+)
+UNDERFLOW = finding(
+    "float16", "underflows", "warning", about="fp16", numbers={"share": 0.31, "scale": 65536.0}
+)
+OUTSIDE = finding(
+    "forward",
+    "overflowed",
+    "error",
+    about="fp16",
+    numbers={"largest": float("inf")},
+    names={"place": "features.3", "kind": "Conv2d", "dtype": "float16", "way": "forward"},
+)
 
 
 def differing(precision: str, grade: Any = "warning") -> Finding:
     state = "differ" if grade == "warning" else "disagree"
-    return finding("agreement", state, grade, value=0.7, place="conv1", about=precision, happened=False)
+    return finding(
+        "agreement",
+        state,
+        grade,
+        numbers={"cosine": 0.7, "count": 1, "layers": 9, "loss": 1.0, "other_loss": 1.0},
+        names={"place": "conv1"},
+        about=precision,
+        happened=False,
+    )
 
 
 def slow(precision: str) -> Candidate:
@@ -82,7 +106,9 @@ SITUATIONS: dict[str, Sequence[Candidate]] = {
     "nothing runs here": [candidate("bf16", exclusion=Exclusion("not here", "no kernel"), losses=None)],
     "ended before the speeds": [candidate("bf16", losses=None)],
     "FP32 fails": [
-        candidate("bf16", 1.5, finding("loss", "not finite", "error", precision="fp32", value=float("nan")))
+        candidate(
+            "bf16", 1.5, finding("loss", "not finite", "error", precision="fp32", numbers={"loss": NAN})
+        )
     ],
 }
 
@@ -104,7 +130,7 @@ def test_each_situation_has_its_recommendation_and_its_words(goldens: Goldens) -
 
 
 LONG = "encoder.layers.11.self_attention.output_projection.dense"
-DIFFERS = replace(differing("bf16"), place=LONG, precision="bf16")
+DIFFERS = replace(differing("bf16"), names={"place": LONG}, precision="bf16")
 
 
 def found(*candidates: Candidate, interrupted: bool = False) -> Recommendation:
@@ -127,7 +153,7 @@ def found(*candidates: Candidate, interrupted: bool = False) -> Recommendation:
 
 def three() -> Recommendation:
     """bf16 is recommended though gradients differ, fp16 is not safe, and TF32 is not here."""
-    not_finite = finding("loss", "not finite", "error", value=NAN, about="fp16", precision="fp16")
+    not_finite = finding("loss", "not finite", "error", numbers={"loss": NAN}, about="fp16", precision="fp16")
     return found(
         candidate("bf16", 1.65, DIFFERS, memory=0.71),
         candidate("fp16", 1.9, not_finite),

@@ -43,7 +43,7 @@ def test_losses_are_judged_by_the_noise_of_seeds(
     finding = value.finding("bf16")
     assert (finding is None) == (outcome == "not measured")
     if finding is not None:
-        assert (finding.state, finding.about, finding.whole) == (outcome, "bf16", 300)
+        assert (finding.state, finding.about, finding.numbers["steps"]) == (outcome, "bf16", 300)
 
 
 class _Trainer:

@@ -1,0 +1,421 @@
+"""Is AMP or FP8 worth it here, and is it safe: one finding on each subject, from the view of a run."""
+
+import math
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from amptui.diagnosis.bottleneck import AMP_PHASES
+from amptui.diagnosis.speed import speed_state
+from amptui.records.findings import PrecisionMeasured, is_old
+from amptui.records.run import FP8_PRECISIONS, base_precision, reference_precision
+from amptui.telemetry.comparison import compare, losses_after, references
+from amptui.telemetry.finding import Finding, Freshness, Grade, Measurement, never_measured
+from amptui.telemetry.health import judge_trace, judge_window, judge_xray
+from amptui.telemetry.timing import shares_of
+from amptui.telemetry.underflow import UNDERFLOW_SHARE, xray_share
+from amptui.telemetry.view import Comparison, SessionView
+
+BEFORE_AMP = ("bad input", "weights lost", "buffers lost")
+"""What makes a loss NaN or Inf that is no precision's doing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What the findings are asked for: a view, and the AMP precision or FP8 in question."""
+
+    view: SessionView
+    precision: str
+
+    @property
+    def comparison(self) -> Comparison:
+        """The precision in question beside its reference: the view's own may be of another one."""
+        comparison = self.view.comparison
+        return comparison if comparison.low == self.precision else compare(comparison.rows, self.precision)
+
+    def freshness(self, step: int, scale: float | None = None) -> Freshness:
+        """Of a measurement of one ``step``, at a loss scale if that matters to it."""
+        scale_now = self.view.scaler.scale
+        return "old" if is_old(step, scale, now=self.view.step, scale_now=scale_now) else "fresh"
+
+    def aged(self, finding: Finding, scale: float | None = None) -> Finding:
+        """A finding of a single step; once that is old, it speaks neither for nor against AMP."""
+        step, scale_now = finding.step or 0, self.view.scaler.scale
+        if finding.state == "underflows" and scale and scale_now and scale_now < scale:
+            scale = None  # at a smaller one more of them underflows
+        finding = replace(finding, freshness=self.freshness(step, scale))
+        if finding.freshness == "fresh":
+            return finding
+        return replace(finding, grade="neutral", was_trouble=finding.is_trouble)
+
+
+def has_failed_in_float16(overflow: Finding) -> bool:
+    """Whether float16's own steps failed, so that no measurement of a single step calls it safe."""
+    return overflow.about == "fp16" and overflow.grade == "error" and overflow.state not in BEFORE_AMP
+
+
+# ------------------------------------------------------------------------------------- worth it
+
+
+def worth_findings(question: Question) -> tuple[Finding, ...]:
+    """One finding each on speed, memory and limit: ``emulated`` if FP8 is, which then has none of them."""
+    tally, precision = question.comparison, question.precision
+    if tally.missing == "emulated":
+        subjects = ("speed", "memory", "limit")
+        return tuple(never_measured(subject, precision, state="emulated") for subject in subjects)
+    limit = _limit(question, tally)
+    return _speed(question, tally, limit), _memory(question, tally), limit
+
+
+def _in_turns(question: Question) -> tuple[PrecisionMeasured, PrecisionMeasured] | None:
+    """The rows of an A/B test for its reference and the precision in question, once there is a ratio."""
+    result = question.view.compared
+    if result is None or not result.rows or result.baseline not in references(question.precision):
+        return None
+    rows = [row for row in result.rows[1:] if row.precision == question.precision and row.speedup]
+    return (result.rows[0], rows[0]) if rows else None
+
+
+def _speed(question: Question, tally: Comparison, limit: Finding) -> Finding:
+    """``faster``, ``same``, ``slower``; ``open`` if a wide interval contains 1, or why it is not known.
+
+    ``disturbed``: the ratios of mean and median steps disagree, so there is none.
+
+    The A/B test's if there is one, else the ratio of the means: without an interval it speaks neither for
+    nor against AMP.
+    """
+    view, precision = question.view, question.precision
+    rows, result = _in_turns(question), view.compared
+    than = tally.baseline or reference_precision(precision)
+    low = high = None
+    step, state = view.step, ""
+    if rows is not None and result is not None:
+        ratio, low, high, step = rows[1].speedup, rows[1].speedup_low, rows[1].speedup_high, result.step
+        than = result.baseline
+    else:
+        ratio = tally.speedup
+        if not ratio and tally.provisional_speedup:
+            ratio, state = tally.provisional_speedup, "first impression"
+    if ratio:
+        state = state or speed_state(ratio, low, high)
+        bound = limit.state if state == "same" and limit.state in ("input", "launch") else ""
+        return Finding(
+            subject="speed",
+            state=state,
+            grade=_GAINS.get(state, "neutral") if high else "neutral",
+            about=precision,
+            numbers={"ratio": ratio, "low": low, "high": high},
+            names={"than": than, "bound": bound},
+            step=step,
+            measured_by="comparison",
+        )
+    names = {"than": than}
+    if view.run is not None and precision in view.run.unsupported:
+        why = "observed" if view.run.observed else "unsupported"
+        return never_measured("speed", precision, state=why, names=names)
+    state, measured_by = _NO_SPEED.get(tally.missing, ("no steps", "comparison"))
+    if state == "never ran" and base_precision(view.precision or "") == precision:
+        state, measured_by = "no steps", "comparison"  # its first step is under way
+    if state == "reference never ran" and reference_precision(precision) != "fp32":
+        measured_by = "comparison"  # `p` may lead elsewhere
+    return never_measured("speed", precision, state=state, measured_by=measured_by, names=names)
+
+
+_NO_SPEED: Mapping[str, tuple[str, Measurement]] = {
+    "low": ("never ran", "precision"),
+    "baseline": ("reference never ran", "precision"),
+    "more steps": ("too few steps", "comparison"),
+    "steady steps": ("disturbed", "comparison"),
+}
+"""The state of a speed that is not known, and what would measure it."""
+
+_GAINS: Mapping[str, Grade] = {"faster": "good", "slower": "warning", "less": "good", "more": "warning"}
+
+
+def _memory(question: Question, tally: Comparison) -> Finding:
+    """``less``, ``same`` or ``more``: the peak by the reference's, below 1 if it saves."""
+    rows, result = _in_turns(question), question.view.compared
+    ratio, step = None, question.view.step
+    if rows is not None and result is not None and rows[0].peak_allocated_bytes:
+        peak = rows[1].peak_allocated_bytes
+        ratio, step = None if peak is None else peak / rows[0].peak_allocated_bytes, result.step
+    if ratio is None and tally.memory_saving is not None:
+        ratio, step = 1 - tally.memory_saving, question.view.step
+    if ratio is None:
+        return never_measured("memory", question.precision)
+    state = "same" if round(ratio, 2) == 1 else "less" if ratio < 1 else "more"
+    return Finding(
+        subject="memory",
+        state=state,
+        grade=_GAINS.get(state, "neutral"),
+        about=question.precision,
+        numbers={"memory_ratio": ratio},
+        step=step,
+        measured_by="comparison",
+    )
+
+
+def _limit(question: Question, tally: Comparison) -> Finding:
+    """What steps wait for: ``compute``, ``input``, ``launch``, ``unknown``, or that it is not known yet.
+
+    In the precision in question if its steps were timed, else in its reference. The number is the share of
+    the step that it can speed up, or, input-bound, the share of waiting for data.
+    """
+    view, precision = question.view, question.precision
+    timings = {timing.precision: timing for timing in view.timings if timing.bound}
+    timing = timings.get(precision) or timings.get(tally.baseline or reference_precision(precision))
+    if timing is None and not tally.held_back_by:
+        return never_measured("limit", precision)
+    if timing is None:
+        return Finding(subject="limit", state=tally.held_back_by, grade="neutral", about=precision)
+    shares = shares_of(timing.phases)
+    parts = {"input": ("input",), "compute": AMP_PHASES}.get(timing.bound)
+    share = None if parts is None else sum(shares.get(name, 0.0) for name in parts)
+    return Finding(
+        subject="limit",
+        state=timing.bound,
+        grade="neutral",
+        about=precision,
+        numbers={"step_share": share},
+        precision=timing.precision,
+        step=view.step,
+    )
+
+
+# ----------------------------------------------------------------------------------------- safe
+
+
+def safety_findings(question: Question) -> tuple[Finding, ...]:
+    """One finding each on overflow, forward pass, float16's small numbers, agreement, loss and weights.
+
+    float16's small numbers are no question in FP8.
+    """
+    skips = _float16_skips(question)
+    failed = has_failed_in_float16(skips)
+    overflow = skips if question.precision == "fp16" else _nonfinite_gradients(question)
+    small = _float16(question)
+    if failed and question.precision != "fp16":
+        small = replace(skips, subject="float16")
+    elif failed and small.grade in ("good", "neutral"):
+        small = replace(small, grade="neutral", state="outweighed")
+    agreement = _agreement(question)
+    if failed and agreement.grade == "good" and agreement.about == "fp16":
+        agreement = replace(agreement, grade="neutral")
+    underflows = small.state == "underflows" and small.grade == "warning"
+    if underflows and agreement.grade == "error" and agreement.about == "fp16":
+        small = replace(small, grade="error")  # it explains why gradients disagree, and comes before that
+    of_float16 = () if question.precision in FP8_PRECISIONS else (small,)
+    return overflow, _forward(question), *of_float16, agreement, _loss(question), _weights(question)
+
+
+def _float16_skips(question: Question) -> Finding:
+    """What the scaler did in the steps so far."""
+    last, skips = _last_step_in(question.view, "fp16"), question.view.numerics.scaler
+    if skips.freshness == "never measured":
+        return skips
+    return replace(skips, step=last, freshness="fresh" if last is None else question.freshness(last))
+
+
+def _nonfinite_gradients(question: Question) -> Finding:
+    """Of the newest measured step in bf16 or FP8, which have FP32's range and no scaler: ``finite`` or not.
+
+    During an A/B test it may be a step of the other precision: a NaN before it would be in the weights.
+    """
+    view, numerics = question.view, question.view.numerics
+    if _last_step_in(view, question.precision) is None:
+        how: Measurement = "" if view.precision == question.precision else "precision"
+        return never_measured("overflow", question.precision, state="never ran", measured_by=how)
+    step, bad = numerics.measured_step, numerics.nonfinite_gradients
+    if step is None or bad is None:
+        return never_measured("overflow", question.precision)
+    precision, test = precision_at(view, step), view.compared
+    alternates = test is not None and not test.over and not bad
+    if precision != question.precision and not alternates:
+        return never_measured("overflow", question.precision)
+    since = _loss_lost_since(view)  # since then gradients are NaN or Inf in every precision
+    finding = Finding(
+        subject="overflow",
+        state="not finite gradients" if bad else "finite",
+        grade="error" if bad else "good",
+        about=question.precision if since is None or not bad else precision_at(view, since),
+        numbers={"gradients": bad},
+        step=step,
+        precision=precision,
+        measured_by="trace" if bad else "",
+    )
+    return question.aged(finding)
+
+
+def _forward(question: Question) -> Finding:
+    """What the newest trace of modules says of their outputs."""
+    trace = question.view.numerics.trace
+    if trace is None or trace.lost_count or trace.inputs or not trace.modules:
+        return never_measured("forward", question.precision, measured_by="trace")
+    finding = judge_trace(trace)
+    if trace.first is not None and trace.first.way == "backward" and trace.precision == "fp16":
+        finding = replace(finding, grade="neutral")  # of gradients the scaler takes care
+    return question.aged(finding)
+
+
+def _float16(question: Question) -> Finding:
+    """How much of the gradient norm underflows: by the newest histogram, or by an X-ray in float16.
+
+    Each sees a part of what is lost only: of those that are fresh the larger share counts. A histogram sees
+    the weights' gradients, and an X-ray a single batch.
+    """
+    window, xray = question.view.numerics.window, question.view.numerics.xray
+    findings = [] if window is None else [question.aged(judge_window(window), window.loss_scale)]
+    share = None if xray is None else xray_share(xray)
+    if xray is not None and share is not None:
+        worst = max(xray.layers, key=lambda layer: layer.underflowing or 0.0)
+        underflows = share >= UNDERFLOW_SHARE
+        of_xray = Finding(
+            subject="float16",
+            state="underflows" if underflows else "kept",
+            grade="warning" if underflows else "good",
+            happened=False,
+            about="fp16",
+            numbers={"share": share, "scale": xray.loss_scale},
+            names={"place": (worst.name or "the model") if underflows else ""},
+            step=xray.step,
+            precision=xray.precision,
+            measured_by="x-ray",
+        )
+        findings.append(question.aged(of_xray, xray.loss_scale))
+    if not findings:
+        return never_measured("float16", "fp16", measured_by="histogram")
+    decisive = [finding for finding in findings if finding.grade != "neutral"]  # what is old is neutral
+    if not decisive:
+        return max(findings, key=lambda finding: (finding.was_trouble, finding.step or 0))
+    severe = ("good", "warning")
+    return max(
+        decisive,
+        key=lambda finding: (
+            severe.index(finding.grade),
+            finding.numbers.get("share") or 0.0,
+            finding.step or 0,
+        ),
+    )
+
+
+def _agreement(question: Question) -> Finding:
+    """What the newest X-ray in the precision in question found."""
+    xray = question.view.numerics.xray
+    if xray is None or base_precision(xray.precision) != question.precision:
+        return never_measured("agreement", question.precision, measured_by="x-ray")
+    finding = judge_xray(xray)
+    if finding.state in ("overflow", "as in reference"):
+        # Whether overflows are many is the finding on overflow; what is as in bf16, FP8 does not cause.
+        finding = replace(finding, grade="neutral")
+    return question.aged(finding, xray.loss_scale)
+
+
+def _loss(question: Question) -> Finding:
+    """``not finite``, ``dropped``, ``validation not finite``; else both losses, ``mid-run``, or the newest.
+
+    The loss in question is after as many steps since the switch as the reference's: no fair race, since each
+    began where the other left off.
+    """
+    view, last, dropped, validated = question.view, question.view.last, question.view.dropped, None
+    if view.validated is not None and view.validated.validation is not None:
+        validated = view.validated.validation.loss
+    since = _loss_lost_since(view)
+    trouble: tuple[str, float | None, int] | None = None
+    if since is not None and last is not None and not last.skipped:
+        trouble = "not finite", last.loss, since
+    elif dropped is not None and question.freshness(dropped.step) == "fresh":
+        trouble = "dropped", dropped.loss, dropped.step
+    elif view.validated is not None and not math.isfinite(validated or 0.0):
+        trouble = "validation not finite", validated, view.validated.step
+    if trouble is not None:
+        state, value, step = trouble
+        about = precision_at(view, step)
+        return Finding(
+            subject="loss",
+            state=state,
+            grade="warning" if state == "dropped" else "error",
+            about=about,
+            numbers={"loss": value},
+            step=step,
+            precision=about,
+            measured_by="trace" if state == "not finite" else "",
+        )
+    if (losses := losses_after(view, question.comparison)) is not None:
+        steps, baseline, low = losses
+        numbers = {"loss": low, "other_loss": baseline, "steps": steps}
+        names = {"than": reference_precision(question.precision)}
+        return Finding(
+            subject="loss",
+            state="mid-run",
+            grade="neutral",
+            about=question.precision,
+            numbers=numbers,
+            names=names,
+            step=view.step,
+        )
+    if last is None or last.loss is None or not math.isfinite(last.loss):
+        return never_measured("loss", question.precision)
+    precision = base_precision(last.precision)
+    facts: dict[str, Any] = {"numbers": {"loss": last.loss}, "step": last.step, "precision": precision}
+    return Finding(subject="loss", state="finite", grade="neutral", **facts)
+
+
+def _weights(question: Question) -> Finding:
+    """``weights lost`` if some hold NaN, ``buffers lost``, ``ranks differ``; ``finite`` if the loss is.
+
+    Their trouble is of the precision in which the loss stopped being finite, if that was before.
+    """
+    view, trace, buffers = question.view, question.view.numerics.trace, question.view.bad_buffers
+    since = _loss_lost_since(view)
+    trouble: tuple[str, int | None, tuple[str, ...], int] | None = None
+    ranks = () if view.ranks is None else view.ranks.disagreements
+    differ = next((one for one in ranks if one.what == "weights"), None)
+    if trace is not None and trace.lost_count > 0 and question.freshness(trace.step) == "fresh":
+        trouble = judge_trace(trace).state, trace.lost_count, trace.inputs or trace.lost, trace.step
+    elif view.pause_cause == "weights":
+        trouble = "weights lost", None, (), view.step
+    elif differ is not None:
+        trouble = "ranks differ", differ.count, (), differ.step
+    elif buffers is not None:
+        trouble = "buffers lost", buffers.count, buffers.names, buffers.step
+    if trouble is not None:
+        state, count, names, step = trouble
+        step = step if since is None else min(step, since)
+        about = precision_at(view, step)
+        return Finding(
+            subject="weights",
+            state=state,
+            grade="error",
+            about=about,
+            numbers={"ranks" if state == "ranks differ" else "lost": count},
+            names={"place": next(iter(names), "")},
+            step=step,
+            precision=about,
+        )
+    last = view.last
+    if last is None or last.loss is None or since is not None:
+        return never_measured("weights")
+    return Finding(subject="weights", state="finite", grade="good", step=last.step)
+
+
+# ------------------------------------------------------------------------------------ where it ran
+
+
+def _loss_lost_since(view: SessionView) -> int | None:
+    """The first of the newest steps whose loss is NaN or Inf; None while it is finite or unknown."""
+    lost = view.last is not None and view.last.loss is not None and not math.isfinite(view.last.loss)
+    return view.loss.nonfinite_since() if lost else None
+
+
+def precision_at(view: SessionView, step: int) -> str:
+    """What a step ran in; empty if that is not known any more."""
+    place = bisect_right([switch.step for switch in view.switches], step) - 1
+    return base_precision(view.switches[place].precision) if place >= 0 else ""
+
+
+def _last_step_in(view: SessionView, precision: str) -> int | None:
+    """The newest step in ``precision`` among the newest thousand stretches; None if there is none."""
+    ends = (*(switch.step - 1 for switch in view.switches[1:]), view.step)
+    pairs = zip(reversed(view.switches), reversed(ends), strict=False)
+    return next((end for switch, end in pairs if base_precision(switch.precision) == precision), None)

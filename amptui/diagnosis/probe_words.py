@@ -1,0 +1,124 @@
+"""Float16 histogram, module trace and X-ray in detail: what findings on them do not say."""
+
+import math
+
+from amptui.base import units
+from amptui.diagnosis.activity import newest
+from amptui.diagnosis.labels import layer_label, precision_label
+from amptui.diagnosis.words import cosine_words, distance_words, output_words
+from amptui.records.findings import Float16Window, LayerAgreement, ModuleRange, ModulesTraced, XRayTaken
+from amptui.telemetry.numerics import MIN_OF
+from amptui.telemetry.underflow import UnderflowFound
+from amptui.telemetry.view import NumericsView, SessionView
+
+# ------------------------------------------------------------------------------- the float16 window
+
+
+def underflow_found(underflow: UnderflowFound) -> str:
+    """``31% of the gradient norm underflows in AMP fp16 at 65,536: use bf16; most in head``."""
+    verb = f"underflows in {precision_label(underflow.precision)}"
+    if underflow.hypothetical:
+        verb = "would underflow in fp16"
+    place = f"; most in {underflow.place}" if underflow.place else ""
+    share, scale = units.share(underflow.share, 1), units.count(underflow.loss_scale)
+    return f"{share} of the gradient norm {verb} at loss scale {scale}: use bf16{place}"
+
+
+def at_scale(loss_scale: float | None, *, hypothetical: bool) -> str:
+    """``at scale 65,536``, or ``if in float16 at 65,536``."""
+    return f"{'if in float16 at' if hypothetical else 'at scale'} {units.count(loss_scale)}"
+
+
+MEASURING = "measuring …"
+
+
+def window_missing(view: SessionView) -> str:
+    """Why there is no histogram of float16 gradients yet."""
+    if newest(view, "histogram") is not None:
+        return MEASURING
+    why = view.run.refuses.get("histogram") if view.run is not None else None
+    return f"not measured, {why}" if why else "not measured yet"
+
+
+def window_cost(window: Float16Window) -> str:
+    """``every 32 steps, 0.9% of the time``, as far as measured."""
+    if not window.steps_since:
+        return "" if window.seconds is None else f"took {units.milliseconds(window.seconds)}"
+    often = "every step" if window.steps_since == 1 else f"every {units.count(window.steps_since)} steps"
+    if window.seconds is None or not window.seconds_since:
+        return often
+    return f"{often}, {units.share(window.seconds, window.seconds_since)} of the time"
+
+
+def least_headroom(numerics: NumericsView) -> str:
+    """``least 2.4 of the last 256`` measured steps; empty if there are none."""
+    least = numerics.min_headroom
+    if least is None:
+        return ""
+    if not math.isfinite(least):
+        return f"NaN/Inf in the last {MIN_OF}"
+    return f"least {units.doublings(least)} of the last {MIN_OF}"
+
+
+# ----------------------------------------------------------------------------------- traced modules
+
+
+def what_overflowed_first(trace: ModulesTraced) -> str:
+    """``Inf in the output of features.12.conv (Conv2d, float16)``; empty if nothing did."""
+    if trace.first is None:
+        return ""
+    return f"{'NaN' if math.isnan(trace.first.largest) else 'Inf'} in {place_of(trace.first)}"
+
+
+def place_of(module: ModuleRange) -> str:
+    """``the output of features.12.conv (Conv2d, float16)``, or its output gradient."""
+    return output_words(module.way, module.name or "the model", module.kind, module.dtype)
+
+
+def distance(module: ModuleRange) -> str:
+    """``41,200, 0.7 doublings below 65,504``."""
+    return distance_words(module.largest)
+
+
+# ------------------------------------------------------------------------------------------- X-ray
+
+_LAYERS_LEGEND = (
+    "AMP's gradients and FP32's of the same batch and weights: cosine 1 is the same direction, "
+    "error |AMP−FP32| / |FP32|, lost: zero only in AMP"
+)
+_FLOAT8_LEGEND = (
+    "Cosine of FP8's gradients and FP32's of the same batch and weights (1: the same direction); in bf16: of "
+    "bf16's and FP32's; to bf16: of FP8's and bf16's; error |FP8−FP32| / |FP32|; lost: zero only in FP8; "
+    "=: in bf16 as far from FP32"
+)
+OPERATORS_LEGEND = "how often each ran, forward and backward; _to_copy casts to that dtype"
+
+
+def layers_legend(xray: XRayTaken) -> str:
+    """What the columns of an X-ray's layers are."""
+    return _FLOAT8_LEGEND if xray.reference else _LAYERS_LEGEND
+
+
+def xray_losses(xray: XRayTaken) -> str:
+    """``loss 0.503 in FP32, 0.504 in AMP fp16``; in FP8 bf16's between both."""
+    losses = ", ".join(f"{units.loss(loss)} in {precision_label(name)}" for name, loss in losses_of(xray))
+    return f"loss {losses}"
+
+
+def losses_of(xray: XRayTaken) -> list[tuple[str, float | None]]:
+    """The precisions of all passes, in their order, with the loss of each."""
+    between = [(xray.reference, xray.loss_reference)] if xray.reference else []
+    return [("fp32", xray.loss_fp32), *between, (xray.precision, xray.loss_amp)]
+
+
+def layer_line(layer: LayerAgreement) -> str:
+    """``0.9991 features.12 (Conv2d): relative error 0.0312, 0.024% lost``.
+
+    In FP8 ``0.9973 in mlp.fc (Linear, float8), 0.9999 in bf16: ...``.
+    """
+    agrees = f"{cosine_words(layer.cosine, 4)} in {layer_label(layer.name)}"
+    lost = "" if layer.lost is None else f", {units.share(layer.lost, 1)} lost"
+    kind = f"{layer.kind}, float8" if layer.in_float8 else layer.kind
+    beside = "" if layer.reference is None else f", {cosine_words(layer.reference.cosine, 4)} in bf16"
+    error = units.loss(layer.relative_error)
+    return f"{agrees} ({kind}){beside}: relative error {error}{lost}"

@@ -1,0 +1,505 @@
+"""The words of every finding: by subject and state a long wording and a short one, with its numbers.
+
+Each surface takes the long one where it fits, else the short one; nobody writes a third.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from decimal import ROUND_DOWN, Decimal
+from typing import TypeAlias
+
+from amptui.base import units
+from amptui.diagnosis.labels import family_label, layer_label, precision_label, short_label
+from amptui.diagnosis.speed import NOT_MEASURED, less_percent
+from amptui.records.run import FP8_PRECISIONS, base_precision
+from amptui.telemetry.finding import Finding, Grade
+from amptui.telemetry.health import LARGEST_FLOAT16
+
+SIGNS: Mapping[Grade, str] = {"good": "✔", "neutral": "·", "warning": "⚠", "error": "✖", "unknown": "?"}
+
+MASKS_DIFFER = "dropout masks may differ"
+"""Of an X-ray whose two passes drew random numbers."""
+
+LOSS_NOT_FINITE = "the loss is NaN or Inf: no loss scale helps"
+
+_Wording: TypeAlias = str | tuple[str, str]
+"""The long and the short one; one alone is both."""
+
+
+def long_words(finding: Finding) -> str:
+    """What was found, in a sentence without its label."""
+    return _words(finding, 0)
+
+
+def short_words(finding: Finding) -> str:
+    """The same where room is scarce: ``1.65×``, ``worst 0.999 in features.12``."""
+    return _words(finding, 1)
+
+
+def _words(finding: Finding, which: int) -> str:
+    words = _WORDS[finding.subject].get(finding.state, NOT_MEASURED)
+    return (words if isinstance(words, str) else words[which]).format_map(_Fields(finding))
+
+
+class _Fields(dict[str, str]):
+    """What the words name, made as they ask for it."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__()
+        self._finding = finding
+
+    def __missing__(self, name: str) -> str:
+        return _FIELDS[name](self._finding)
+
+
+# --------------------------------------------------------------------------------------- the words
+
+_BEGAN: Mapping[str, _Wording] = {
+    "bad input": (
+        "the model's input {place} is NaN or Inf already: look at the data",
+        "the input is NaN or Inf: look at the data",
+    ),
+    "weights lost": (
+        "the weights were already NaN or Inf: {lost}; no module caused it",
+        "weights hold NaN or Inf{in_place}",
+    ),
+    "buffers lost": (
+        "the buffers were already NaN or Inf: {lost}; no module caused it",
+        "buffers hold NaN or Inf{in_place}",
+    ),
+    "overflowed": (
+        (
+            "the forward pass overflowed, no loss scale helps: {kind} in {output}; "
+            "run it in FP32 (autocast disabled) or use bf16"
+        ),
+        "the forward pass overflowed{in_place}",
+    ),
+    "not finite": (
+        "{kind} in {output}: not a float16 problem, check this module and its inputs",
+        "{kind}{in_place}",
+    ),
+    "gradients not finite": (
+        "{kind} in {output}; {at_scale}the scaler skips such steps; if they persist, use bf16 or FP32",
+        "{kind} in gradients{in_place}",
+    ),
+    "cause unknown": (
+        "NaN or Inf, cause unknown, because the model's {unseen} were not seen",
+        "NaN or Inf, cause unknown",
+    ),
+}
+"""Where NaN or Inf began."""
+
+_SCALER: Mapping[str, _Wording] = {
+    **_BEGAN,
+    "none": (
+        "no overflow in {steps} steps; the scaler does not notice underflow",
+        "no overflow in {steps} steps",
+    ),
+    "none recently": (
+        "no overflow in the last {recent} steps; the scaler does not notice underflow",
+        "no overflow in the last {recent} steps",
+    ),
+    "occasional": (
+        (
+            "{recent_skips} of the last {recent} steps skipped: normal, "
+            "the scaler finds its limit by occasional overflows"
+        ),
+        "{recent_skips} of the last {recent} steps skipped",
+    ),
+    "frequent": (
+        "{recent_skips} of the last {recent} steps skipped: too many, lower the learning rate or use bf16",
+        "{recent_skips} of the last {recent} steps skipped",
+    ),
+    "calibrating": (
+        (
+            "{recent_skips} skipped, calibrating: normal, "
+            "the scale starts high on purpose and halves until the gradients fit"
+        ),
+        "{recent_skips} skipped, calibrating",
+    ),
+    "skipped mostly": (
+        "{recent_skips} of {recent} fp16 steps skipped: lower the learning rate, or use bf16",
+        "{recent_skips} of {recent} fp16 steps skipped",
+    ),
+    "collapsing": (
+        "{in_a_row} fp16 steps skipped in a row, the scale keeps falling: switch to bf16 or FP32{check}",
+        "{in_a_row} fp16 steps skipped in a row",
+    ),
+    "collapsed": (
+        "the loss scale has collapsed to {scale}: switch to bf16 or FP32{check}",
+        "the loss scale collapsed in fp16: {scale}",
+    ),
+    "loss not finite": (LOSS_NOT_FINITE, "the loss is NaN or Inf"),
+    "loss alone not finite": (
+        f"{LOSS_NOT_FINITE}, the outputs of all modules are finite: look at the loss and the labels",
+        "the loss is NaN or Inf",
+    ),
+}
+"""What a loss scaler did."""
+
+_UNDERFLOW = "{share} of the gradient norm underflows at loss scale {scale}{halved}"
+
+_WORDS: Mapping[str, Mapping[str, _Wording]] = {
+    "speed": {
+        **dict.fromkeys(("faster", "slower", "same"), ("{times} the speed of {than}{bound}", "{ratio}")),
+        "open": ("no clear difference from {than} yet", "{ratio}"),
+        "first impression": ("{times} the speed of {than}, provisional", "{ratio} provisional"),
+        "disturbed": ("step times too uneven", "uneven steps"),
+        "never ran": "never tried here",
+        "reference never ran": "never compared with {than}",
+        "too few steps": "too few steps for a speed",
+        "no steps": "no steps yet",
+        "unsupported": "not supported here",
+        "observed": ("needs watch() in the script", "needs watch()"),
+        "emulated": ("says nothing about speed", "emulated"),
+    },
+    "memory": {
+        **dict.fromkeys(("less", "more", "same"), ("{less_percent} peak memory", "{less_percent}")),
+        "emulated": ("says nothing about memory", "emulated"),
+    },
+    "limit": {
+        "emulated": ("says nothing about the limit", "emulated"),
+        "compute": ("compute-bound: {family} can speed up{most} {step_share} of the step", "compute-bound"),
+        "input": ("input-bound: {step_share} waits for data", "input-bound: {step_share}"),
+        "launch": ("launch-bound: little to gain", "launch-bound"),
+        "unknown": "the GPU idles, cause unknown",
+    },
+    "overflow": {
+        **_SCALER,
+        "finite": "no NaN or Inf",
+        "not finite gradients": "NaN or Inf in {gradients} gradients",
+        "never ran": "no {about} steps yet",
+    },
+    "forward": {
+        **_BEGAN,
+        "would overflow": (
+            "would overflow float16: {output}, {distance}",
+            "fp16 would overflow in {place}",
+        ),
+        "fits": (
+            "nothing overflowed in {modules} modules; nearest: {output}, {distance}",
+            "largest {largest} of 65,504",
+        ),
+        "unknown": ("nothing overflowed in {modules} modules", "nothing overflowed"),
+    },
+    "float16": {
+        **_SCALER,
+        **dict.fromkeys(
+            ("survives", "outweighed", "kept"), (f"{_UNDERFLOW}{{most_in}}{{zeros}}", "{share} underflows")
+        ),
+        "underflows": (f"{_UNDERFLOW}: use bf16{{most_in}}{{zeros}}", "{share} underflows: use bf16"),
+        "not finite": (
+            "{gradients} gradients are NaN or Inf in {precision}: not a float16 problem",
+            "NaN or Inf in {precision} already",
+        ),
+        "all zero": ("all gradients are zero{flushed}", "all gradients are zero"),
+        "overflow": (
+            "overflow in fp16 at {scale}: {gradients} gradients are NaN or Inf; the scaler skips this step",
+            "overflow at {scale}",
+        ),
+        "empty": "no gradients",
+    },
+    "agreement": {
+        "agree": (
+            "gradients agree in {layers}; worst {cosine}{in_place}{beside}; losses {apart}",
+            "worst {cosine}{in_place}",
+        ),
+        **{
+            state: (
+                (
+                    f"gradients {state} in {{layers}}{{more}}; "
+                    "worst {cosine}{in_place}{beside}; losses {apart}{caution}"
+                ),
+                f"gradients {state}: {{cosine}}{{in_place}}",
+            )
+            for state in ("differ", "disagree")
+        },
+        "as in reference": (
+            (
+                "gradients differ in {layers}, but in {reference} as much; "
+                "worst {cosine}{in_place}{beside}; losses {apart}{caution}"
+            ),
+            "{cosine}{in_place}, no worse than {reference}",
+        ),
+        "FP32 loss not finite": (
+            "the loss is {other_loss} even in FP32: not a problem of {precision}",
+            "the loss is not finite in FP32 either",
+        ),
+        "AMP loss not finite": (
+            "the loss is {loss} in {precision} but {other_loss} in FP32{and_reference}{overflowed}",
+            "the loss is finite in FP32 only",
+        ),
+        "overflow": (
+            (
+                "overflow at scale {scale}: the scaler would skip this step and halve its scale: "
+                "NaN or Inf in {bad_layers}"
+            ),
+            "NaN or Inf{in_place}",
+        ),
+        "not finite": ("{precision}: NaN or Inf in {bad_layers}{in_reference}", "NaN or Inf{in_place}"),
+        "nothing to compare": ("no layer has a gradient to compare", "no gradients to compare"),
+    },
+    "loss": {
+        "not finite": ("the loss is {loss}{in_precision}", "{loss}{in_precision}"),
+        "dropped": ("the loss of a batch was {loss}: no step was made of it", "{loss}, in no step"),
+        "validation not finite": ("the validation loss is {loss}", "validation {loss}"),
+        "mid-run": ("{other_loss} {than}, {loss} {family}", "{other_loss} → {short_family} {loss}"),
+        "finite": "finite: {loss}",
+        "same": ("{loss}, {than} {other_loss}: the same within noise", "same within noise"),
+        **{
+            state: (
+                f"{{loss}}, {{than}} {{other_loss}}: {state} by more than the noise",
+                "{loss}, not {other_loss}",
+            )
+            for state in ("higher", "lower")
+        },
+    },
+    "weights": {
+        **_BEGAN,
+        "weights lost": "weights hold NaN or Inf{in_place}",
+        "buffers lost": "buffers hold NaN or Inf{in_place}",
+        "bad input": (
+            "the model's input and its weights hold NaN or Inf: look at the data",
+            "the input is NaN or Inf: look at the data",
+        ),
+        "ranks differ": ("the weights differ on {ranks}", "differ on {ranks}"),
+        "finite": "finite",
+    },
+}
+"""By subject and state."""
+
+
+# ---------------------------------------------------------------------------- what the words name
+
+
+def _number(name: str, words: Callable[[float | None], str]) -> Callable[[Finding], str]:
+    return lambda finding: words(finding.numbers.get(name))
+
+
+def _beside_number(name: str, words: str) -> Callable[[Finding], str]:
+    """``words`` around a share, where it was measured."""
+    return lambda finding: (
+        ""
+        if finding.numbers.get(name) is None
+        else words.format(units.share(finding.numbers[name], 1), place=finding.place)
+    )
+
+
+def cosine_words(cosine: float | None, digits: int = 3) -> str:
+    """``0.999``, cut rather than rounded: 0.99896 is below 0.999."""
+    if cosine is None or not abs(cosine) <= 1:
+        return units.loss(cosine)
+    return str(Decimal(str(cosine)).quantize(Decimal(10) ** -digits, ROUND_DOWN))
+
+
+def losses_apart(loss: float | None, other: float | None) -> str:
+    """``0.024% apart``, relative to ``other``; both where that is no number."""
+    difference = math.nan if loss is None or other is None else abs(loss - other)
+    if not difference:
+        return "equal"
+    if not other or not math.isfinite(difference):
+        return f"{units.loss(other)} and {units.loss(loss)}"
+    share = units.share(difference, abs(other))
+    return f"{units.percent(difference / abs(other)) if share == '100%' else share} apart"
+
+
+def distance_words(largest: float) -> str:
+    """``41,200, 0.7 doublings below 65,504``; only the value where it is zero or not finite."""
+    if not 0 < largest < math.inf:
+        return units.loss(largest)
+    room = math.log2(LARGEST_FLOAT16) - math.log2(largest)
+    side = "above" if room < 0 else "below"
+    return f"{units.loss(largest)}, {units.doublings(abs(room))} doublings {side} 65,504"
+
+
+def output_words(way: str, place: str, kind: str, dtype: str) -> str:
+    """``the output of features.12.conv (Conv2d, float16)``, or its output gradient."""
+    side = "the output of" if way == "forward" else "the output gradient of"
+    return f"{side} {place} ({kind}, {dtype})"
+
+
+def _output(finding: Finding) -> str:
+    names = finding.names
+    return output_words(names["way"], finding.place, names["kind"], names["dtype"])
+
+
+def _more_than_reference(finding: Finding) -> str:
+    return f", more than in {finding.names['reference']}" if finding.names.get("reference") else ""
+
+
+def _beside_reference(finding: Finding) -> str:
+    cosine = finding.numbers.get("reference_cosine")
+    return "" if cosine is None else f" ({finding.names['reference']}: {cosine_words(cosine)})"
+
+
+def _in_reference(finding: Finding) -> str:
+    """Whether the first layer with NaN or Inf has one in the third precision, too."""
+    reference, cosine = finding.names.get("reference"), finding.numbers.get("reference_cosine")
+    if not reference:
+        return ""
+    return f", in {reference} too" if cosine is None or math.isnan(cosine) else f", not in {reference}"
+
+
+def _and_reference(finding: Finding) -> str:
+    reference = finding.names.get("reference")
+    return f" and {units.loss(finding.numbers.get('reference_loss'))} in {reference}" if reference else ""
+
+
+def _layers(finding: Finding) -> str:
+    """``all 43 layers``, ``3 of 43 layers``."""
+    count, layers = finding.numbers.get("count") or 0, finding.numbers.get("layers") or 0
+    part = f"all {layers:.0f}" if count == layers > 1 else f"{count:.0f} of {layers:.0f}"
+    return f"{part} layers"
+
+
+def _lost_names(finding: Finding) -> str:
+    """``head.weight (+8)``."""
+    more = (finding.numbers.get("lost") or 1) - 1
+    return f"{finding.place} (+{units.count(more)})" if more else finding.place
+
+
+def _halved(finding: Finding) -> str:
+    """At which scale the histogram was, if that overflows."""
+    measured = finding.numbers.get("measured_scale")
+    return f" ({units.count(measured)} overflows)" if measured and measured != finding.loss_scale else ""
+
+
+def _most_in(finding: Finding) -> str:
+    """The parameter of whose gradient more underflows."""
+    share = finding.numbers.get("worst_share")
+    return "" if share is None else f"; most in {finding.place} ({units.share(share, 1)})"
+
+
+def _zeros(finding: Finding) -> str:
+    share = finding.numbers.get("zero_share")
+    if share is None:
+        return ""
+    zeros = f"{units.share(share, 1)} zeros (true zeros or flushed)"
+    return f"; {zeros if share else 'no zeros, so nothing was flushed'}"
+
+
+def _check(finding: Finding) -> str:
+    """The layer to look at."""
+    kind = finding.names.get("kind")
+    module = f"{finding.place} ({kind}, {finding.names['dtype']})" if kind else finding.place
+    return f"; check {module}" if module else ""
+
+
+def _kind_of_nonfinite(finding: Finding) -> str:
+    largest = finding.numbers.get("largest")
+    return "NaN" if largest is not None and math.isnan(largest) else "Inf"
+
+
+def _ranks(finding: Finding) -> str:
+    count = finding.numbers.get("ranks")
+    return "1 rank" if count == 1 else f"{units.count(count)} ranks"
+
+
+_FIELDS: Mapping[str, Callable[[Finding], str]] = {
+    # Numbers with their units.
+    "steps": _number("steps", units.count),
+    "recent": _number("recent", units.count),
+    "recent_skips": _number("recent_skips", units.count),
+    "in_a_row": _number("in_a_row", units.count),
+    "gradients": _number("gradients", units.count),
+    "modules": _number("modules", units.count),
+    "scale": _number("scale", units.count),
+    "loss": _number("loss", units.loss),
+    "other_loss": _number("other_loss", units.loss),
+    "largest": _number("largest", units.short_count),
+    "share": lambda finding: (
+        "an unknown share" if (share := finding.numbers.get("share")) is None else units.share(share, 1)
+    ),
+    "step_share": _number("step_share", units.percent),
+    "cosine": _number("cosine", cosine_words),
+    "distance": lambda finding: distance_words(finding.numbers.get("largest") or 0.0),
+    "ratio": lambda finding: (
+        units.ratio(finding.numbers["ratio"])
+        if finding.numbers.get("high")
+        else f"~{units.about_ratio(finding.numbers.get('ratio'))}"
+    ),
+    "times": lambda finding: (
+        units.ratio(finding.numbers["ratio"])
+        if finding.numbers.get("high")
+        else f"about {units.about_ratio(finding.numbers.get('ratio'))}"
+    ),
+    "less_percent": lambda finding: less_percent(1 - (finding.numbers.get("memory_ratio") or 0.0)),
+    "apart": lambda finding: losses_apart(finding.numbers.get("loss"), finding.numbers.get("other_loss")),
+    "layers": _layers,
+    "bad_layers": lambda finding: f"{_layers(finding)}' gradients, first {layer_label(finding.place)}",
+    "lost": _lost_names,
+    "ranks": _ranks,
+    # Names.
+    "place": lambda finding: finding.place,
+    "in_place": lambda finding: f" in {layer_label(finding.place)}" if finding.place else "",
+    "output": _output,
+    "kind": _kind_of_nonfinite,
+    "than": lambda finding: precision_label(finding.names.get("than", "fp32")),
+    "reference": lambda finding: finding.names["reference"],
+    "precision": lambda finding: precision_label(finding.precision),
+    "in_precision": lambda finding: f" in {precision_label(finding.precision)}" if finding.precision else "",
+    "about": lambda finding: short_label(finding.about),
+    "family": lambda finding: family_label(finding.about),
+    "short_family": lambda finding: (
+        "FP8" if base_precision(finding.about) in FP8_PRECISIONS else family_label(finding.about)
+    ),
+    # What is added where it holds.
+    "bound": lambda finding: f": {bound}-bound" if (bound := finding.names.get("bound")) else "",
+    "most": lambda finding: " at most" if finding.about in FP8_PRECISIONS else "",  # only Linear layers
+    "more": _more_than_reference,
+    "beside": _beside_reference,
+    "in_reference": _in_reference,
+    "and_reference": _and_reference,
+    "overflowed": lambda finding: (
+        "; the forward pass overflowed: use bf16 or FP32" if finding.precision == "fp16" else ""
+    ),
+    "caution": lambda finding: f"; {MASKS_DIFFER}" if finding.numbers.get("random") else "",
+    "halved": _halved,
+    "most_in": _most_in,
+    "zeros": _zeros,
+    "flushed": lambda finding: ": true zeros or flushed" if finding.happened else "",
+    "check": _check,
+    "at_scale": lambda finding: (
+        "" if finding.loss_scale is None else f"at scale {units.count(finding.loss_scale)} "
+    ),
+    "unseen": lambda finding: finding.names["unseen"],
+}
+
+
+# ------------------------------------------------------------------------------- what it is from
+
+
+def measured_at(finding: Finding) -> str:
+    """``step 1,204 in AMP fp16 at loss scale 65,536``: what a measurement of one step is of."""
+    if finding.step is None:
+        return ""
+    where = f" in {precision_label(finding.precision)}" if finding.precision else ""
+    # The words on underflow name the scale themselves.
+    scale = None if finding.subject == "float16" else finding.loss_scale
+    at = "" if scale is None else f" at loss scale {units.count(scale)}"
+    return f"step {units.count(finding.step)}{where}{at}"
+
+
+def age_words(steps: int) -> str:
+    """``old: 300 steps ago``."""
+    return f"old: {units.counted(steps, 'step')} ago"
+
+
+def evidence_words(finding: Finding) -> str:
+    """What it is from, and its age if it is old."""
+    age = age_words(finding.age_steps or 0) if finding.freshness == "old" else ""
+    return "; ".join(filter(None, (measured_at(finding), age)))
+
+
+def short_evidence(finding: Finding) -> tuple[str, ...]:
+    """What a finding of one step is from, the longest first: ``step 1,204 fp16 at scale 65,536`` to its step.
+
+    Empty of others: they are of many steps.
+    """
+    single = finding.subject in ("float16", "agreement", "forward")
+    lasting = finding.subject in ("loss", "weights") and finding.is_trouble
+    if not (single or lasting) or finding.step is None or not finding.precision:
+        return ()
+    step, precision = f"step {units.count(finding.step)}", short_label(finding.precision)
+    scale = "" if finding.loss_scale is None else f" at scale {units.count(finding.loss_scale)}"
+    return f"{step} {precision}{scale}", f"{step} {precision}", step
