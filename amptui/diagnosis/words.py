@@ -68,10 +68,7 @@ _BEGAN: Mapping[str, _Wording] = {
         "buffers hold NaN or Inf{in_place}",
     ),
     "overflowed": (
-        (
-            "the forward pass overflowed, no loss scale helps: {kind} in {output}; "
-            "run it in FP32 (autocast disabled) or use bf16"
-        ),
+        ("the forward pass overflowed: {kind} in {output}; run it in FP32 (autocast disabled) or use bf16"),
         "the forward pass overflowed{in_place}",
     ),
     "not finite": (
@@ -97,18 +94,18 @@ _SCALER: Mapping[str, _Wording] = {
     ),
     "none recently": (
         "no overflow in the last {recent} steps; the scaler does not notice underflow",
-        "no overflow in the last {recent} steps",
+        "no overflow in {recent} steps",
     ),
     "occasional": (
         (
             "{recent_skips} of the last {recent} steps skipped: normal, "
             "the scaler finds its limit by occasional overflows"
         ),
-        "{recent_skips} of the last {recent} steps skipped",
+        "{recent_skips} of {recent} skipped",
     ),
     "frequent": (
         "{recent_skips} of the last {recent} steps skipped: too many, lower the learning rate or use bf16",
-        "{recent_skips} of the last {recent} steps skipped",
+        "{recent_skips} of {recent} skipped",
     ),
     "calibrating": (
         (
@@ -119,15 +116,15 @@ _SCALER: Mapping[str, _Wording] = {
     ),
     "skipped mostly": (
         "{recent_skips} of {recent} fp16 steps skipped: lower the learning rate, or use bf16",
-        "{recent_skips} of {recent} fp16 steps skipped",
+        "{recent_skips} of {recent} skipped",
     ),
     "collapsing": (
         "{in_a_row} fp16 steps skipped in a row, the scale keeps falling: switch to bf16 or FP32{check}",
-        "{in_a_row} fp16 steps skipped in a row",
+        "{in_a_row} skipped in a row",
     ),
     "collapsed": (
         "the loss scale has collapsed to {scale}: switch to bf16 or FP32{check}",
-        "the loss scale collapsed in fp16: {scale}",
+        "scale collapsed: {scale}",
     ),
     "loss not finite": (LOSS_NOT_FINITE, "the loss is NaN or Inf"),
     "loss alone not finite": (

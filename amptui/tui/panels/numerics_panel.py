@@ -248,10 +248,7 @@ def state_words(scaler: Finding) -> Word | None:
         return None
     is_over = scaler.freshness == "old" or scaler.grade == "neutral"
     sign, style = NO_VERDICT if is_over else VERDICT_SIGNS[scaler.severity]
-    words = short_words(scaler)
-    if scaler.freshness == "old" and "fp16" not in words:
-        words += " in fp16"
-    return Word(f"{sign} {words}", style if style == Style.TEXT else style | BOLD)
+    return Word(f"{sign} {short_words(scaler)}", style if style == Style.TEXT else style | BOLD)
 
 
 def _headroom_style(numerics: NumericsView) -> int:
