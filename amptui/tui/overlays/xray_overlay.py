@@ -218,7 +218,7 @@ def _by_precision(words: Mapping[str, Word]) -> list[Phrase]:
 def _layer_columns(xray: XRayTaken, order: str = "") -> list[Column[LayerAgreement]]:
     """Of the layers in an ``order``; of an X-ray in FP8, bf16 is compared too."""
     title = f"{units.counted(len(xray.layers), 'layer')}, {order}"
-    number: Callable[..., Column[LayerAgreement]] = partial(Column, min_width=7, max_width=7)
+    number: Callable[..., Column[LayerAgreement]] = partial(Column, width=7)
     reference = [
         number(title="in bf16", priority=2, cell=lambda layer: _reference_word(layer, added=False)),
         number(
@@ -232,8 +232,7 @@ def _layer_columns(xray: XRayTaken, order: str = "") -> list[Column[LayerAgreeme
         Column(
             title="",
             cell=layer_sign,
-            min_width=1,
-            max_width=1,
+            width=1,
             is_optional=False,
             sort=("worst first", lambda layer: _worst_first(layer.cosine, 1)),
         ),
@@ -253,16 +252,14 @@ def _layer_columns(xray: XRayTaken, order: str = "") -> list[Column[LayerAgreeme
             cell=lambda layer: (layer.kind, Style.DIM),
             priority=8,
             align="left",
-            min_width=11,
-            max_width=11,
+            width=11,
         ),
         Column(
             title="runs in" if xray.reference else "output",
             cell=_output_word,
             priority=3 if xray.reference else 7,
             align="left",
-            min_width=10,
-            max_width=10,
+            width=10,
         ),
         number(title="cosine", priority=1, cell=_cosine_word),
         *(reference if xray.reference else ()),
@@ -277,8 +274,7 @@ def _layer_columns(xray: XRayTaken, order: str = "") -> list[Column[LayerAgreeme
             title="elements",
             cell=lambda layer: (units.count if layer.elements < 1000 else units.short_count)(layer.elements),
             priority=9,
-            min_width=8,
-            max_width=8,
+            width=8,
             sort=("by size", lambda layer: -layer.elements),
         ),
         Column(
@@ -286,8 +282,7 @@ def _layer_columns(xray: XRayTaken, order: str = "") -> list[Column[LayerAgreeme
             draw=_draw_agreement,
             priority=10,
             align="left",
-            min_width=_BAR_WIDTH,
-            max_width=_BAR_WIDTH,
+            width=_BAR_WIDTH,
         ),
     ]
 

@@ -1,10 +1,12 @@
 """Memory, what uses it, and NVML's other readings: the training GPU first, then torch, GPUs and the host."""
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import chain, count
 from typing import NamedTuple
 
 from amptui.base import units
+from amptui.base.table import Column
 from amptui.diagnosis.bottleneck import throttled_words
 from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.memory_use import MemorySides, memory_sentences, other_bytes, sides, signed_bytes
@@ -32,7 +34,8 @@ from amptui.tui.panels.phrases import (
     write_lines,
 )
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.renderables.gauges import draw_stack
+from amptui.tui.renderables.gauges import draw_stack, segments
+from amptui.tui.renderables.table import draw_table
 from amptui.tui.style import Style, precision_style
 
 NO_SAMPLE = "no sample yet"
@@ -241,7 +244,7 @@ class _Row(NamedTuple):
 
 def _draw_breakdowns(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     """The newest breakdown of each precision, on a canvas with room for it."""
-    rows = _rows(view.memory, by_dtype=_first_column(canvas.width) > _KIND_WIDTH)
+    rows = _rows(view.memory, by_dtype=_has_dtypes(canvas.width))
     y = _draw_bars(canvas, view.memory, rows)
     text: list[str] = []
     for sentence in memory_sentences(view.memory, view.numerics.xray, screen.accepts, view.comparison.low):
@@ -296,27 +299,13 @@ def _draw_bars(canvas: Canvas, memory: Sequence[MemoryBreakdown], rows: Sequence
     for i, breakdown in enumerate(memory):
         name = precision_word(breakdown.precision, _NAME_WIDTH - 1)
         canvas.text(0, 1 + i, name.text, name.style)
-        cells = _bar_cells([row.sizes[i] or 0 for row in rows], max(totals), max(0, width))
+        cells = segments([row.sizes[i] or 0 for row in rows], max(totals), width)
         fills, style = [_fill(canvas, row) for row in rows], precision_style(breakdown.precision)
         stack = ((count, fill, style) for count, fill in zip(cells, fills, strict=True))
         draw_stack(canvas, _NAME_WIDTH, 1 + i, stack)
         amount = units.number_of_bytes(breakdown.peak_allocated_bytes or totals[i])
         canvas.text(canvas.width - _AMOUNT_WIDTH, 1 + i, amount, width=_AMOUNT_WIDTH, align="right")
     return 1 + len(memory)
-
-
-def _bar_cells(sizes: Sequence[int], whole: int, width: int) -> list[int]:
-    """The cells of each of ``sizes`` in a bar of which ``whole`` fills ``width``; each to the nearest cell.
-
-    But the largest makes the sum right. So equal parts of two bars are equally long; a part of less than half
-    a cell appears in the table only.
-    """
-    cells = [round(width * size / max(1, whole)) for size in sizes]
-    if cells:
-        largest = max(range(len(cells)), key=cells.__getitem__)
-        others = sum(cells) - cells[largest]
-        cells[largest] = max(0, round(width * sum(sizes) / max(1, whole)) - others)
-    return cells
 
 
 def _fill(canvas: Canvas, row: _Row) -> str:
@@ -326,42 +315,50 @@ def _fill(canvas: Canvas, row: _Row) -> str:
 # ------------------------------------------------------------------------------------- table
 
 
-def _first_column(width: int) -> int:
-    """Where the amounts begin: after the dtypes or, without room for these, after the kinds."""
-    wide = _KIND_WIDTH + _DTYPE_WIDTH
-    return wide if width >= wide + 2 * _COLUMN else _KIND_WIDTH
+def _has_dtypes(width: int) -> bool:
+    """Whether there is room for these beside the kinds and two precisions."""
+    return width >= _KIND_WIDTH + _DTYPE_WIDTH + 2 * _COLUMN
 
 
 def _draw_table(
     canvas: Canvas, memory: Sequence[MemoryBreakdown], rows: Sequence[_Row], pair: MemorySides
 ) -> int:
     """As many rows as there are lines, the smallest left out first; return the number of lines."""
-    first = _first_column(canvas.width)
-    columns = memory[: (canvas.width - first) // _COLUMN]
+    has_dtypes = _has_dtypes(canvas.width)
     largest = sorted(rows, key=lambda row: -max(size or 0 for size in row.sizes))
     rows = [row for row in rows if row in largest[: max(0, canvas.height - 1)]]
-    for y, row in enumerate(rows, 1):
-        canvas.text(0, y, _fill(canvas, row), Style.DIM)
-        canvas.text(2, y, _LABELS.get(row.kind, row.kind) if first > _KIND_WIDTH else row.kind)
-        canvas.text(_KIND_WIDTH, y, row.dtype, Style.DIM)
-    for i, breakdown in enumerate(columns):
-        sizes = [row.sizes[i] for row in rows]
-        cells = [Word("–" if size is None else units.number_of_bytes(size)) for size in sizes]
-        head = precision_word(breakdown.precision, _COLUMN - 1)
-        _draw_column(canvas, first + i * _COLUMN, [head, *cells])
-    x = first + len(columns) * _COLUMN
-    full, low = pair.full, pair.low
-    if full is not None and low is not None and canvas.width >= x + _CHANGE:
-        i, j = memory.index(full), memory.index(low)
-        changes = [_change(row.kind, row.sizes[i], row.sizes[j]) for row in rows]
-        title = Word(f"{low.precision} changes", Style.DIM)
-        _draw_column(canvas, x, [title, *changes], width=_CHANGE)
-    return 1 + len(rows)
 
+    def draw_kind(canvas: Canvas, x: int, y: int, _width: int, row: _Row) -> None:
+        canvas.text(x, y, _fill(canvas, row), Style.DIM)
+        canvas.text(x + 2, y, _LABELS.get(row.kind, row.kind) if has_dtypes else row.kind)
 
-def _draw_column(canvas: Canvas, x: int, words: Sequence[Word], *, width: int = _COLUMN) -> None:
-    for y, word in enumerate(words):
-        canvas.text(x + 1, y, word.text, word.style, width=width - 1, align="right")
+    def size(place: int, row: _Row) -> str:
+        amount = row.sizes[place]
+        return "–" if amount is None else units.number_of_bytes(amount)
+
+    columns: list[Column[_Row]] = [Column(title="", draw=draw_kind, width=_KIND_WIDTH)]
+    if has_dtypes:
+        dtype: Column[_Row] = Column(
+            title="", cell=lambda row: (row.dtype, Style.DIM), align="left", width=_DTYPE_WIDTH, gap=0
+        )
+        columns.append(dtype)
+    for place, breakdown in enumerate(memory):
+        title = precision_word(breakdown.precision, _COLUMN - 1)
+        columns.append(
+            Column(title=title, cell=partial(size, place), priority=place, width=_COLUMN - 1, gap=1)
+        )
+    if pair.full is not None and pair.low is not None:
+        i, j = memory.index(pair.full), memory.index(pair.low)
+        columns.append(
+            Column(
+                title=f"{pair.low.precision} changes",
+                cell=lambda row: _change(row.kind, row.sizes[i], row.sizes[j]),
+                priority=len(memory),
+                width=_CHANGE - 1,
+                gap=1,
+            )
+        )
+    return draw_table(canvas, columns, rows)
 
 
 def _change(kind: str, before: int | None, after: int | None) -> Word:

@@ -1,9 +1,11 @@
 """The precisions of this run side by side, what AMP or FP8 gained, and the A/B test: progress and result."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeAlias
 
 from amptui.base import units
+from amptui.base.table import Cell, Column
 from amptui.diagnosis import speed
 from amptui.diagnosis.labels import compared_label, family_label, precision_glyph, precision_label
 from amptui.records.findings import PrecisionMeasured, PrecisionsCompared
@@ -27,11 +29,12 @@ from amptui.tui.panels.phrases import (
 )
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.gauges import INTERVAL_LINES, draw_interval
+from amptui.tui.renderables.table import draw_table
 from amptui.tui.style import BOLD, Style, precision_style
 
-_LABEL_WIDTH = 8
-_NARROWEST_COLUMN, _WIDEST_COLUMN = 11, 16
-"""A blank, then room for ``▲ AMP fp16``."""
+_LABEL_WIDTH = len("last loss")
+_NARROWEST_COLUMN, _WIDEST_COLUMN = 10, 15
+"""Room for ``▲ AMP fp16``."""
 
 NOTHING_YET = "no steps counted yet"
 
@@ -102,7 +105,7 @@ def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     if not view.comparison.rows:
         quiet(canvas, NOTHING_YET)
         return
-    columns = ordered(view.comparison)[: max(1, (canvas.width - _LABEL_WIDTH) // _NARROWEST_COLUMN)]
+    columns = ordered(view.comparison)[: max(1, (canvas.width - _LABEL_WIDTH + 1) // (_NARROWEST_COLUMN + 1))]
     spare_lines = canvas.height - len(_rows_of(columns)) - 2  # the head, and a blank line below
     test = speed.running(view)
     verdict: list[Line] = []
@@ -229,20 +232,28 @@ def _verdict_lines(view: SessionView, screen: ScreenState, width: int, spare_lin
 
 def _draw_table(canvas: Canvas, columns: list[PrecisionStats], lines: int) -> int:
     """At most ``lines`` lines of table, its head included; return the line after it."""
-    width = min(_WIDEST_COLUMN, (canvas.width - _LABEL_WIDTH) // len(columns))
-    places = [(_LABEL_WIDTH + i * width, stats) for i, stats in enumerate(columns)]
-    for x, stats in places:
-        head = precision_word(stats.precision, width - 1)
-        canvas.text(x + 1, 0, head.text, head.style, width=width - 1, align="right")
-    rows = [row for row in _rows_of(columns) if row[1] < lines - 1]
-    for y, (label, _rank, cell) in enumerate(rows, 1):
-        canvas.text(0, y, label, Style.DIM)
-        for x, stats in places:
-            dim = label in _UNCERTAIN and is_provisional(stats)
-            dim |= label in _COSTS and is_emulated(stats.precision)
-            style = Style.DIM if dim else Style.TEXT
-            canvas.text(x + 1, y, cell(stats), style, width=width - 1, align="right")
-    return 1 + len(rows)
+    width = min(_WIDEST_COLUMN, (canvas.width - _LABEL_WIDTH + 1) // len(columns) - 1)
+    labels: Column[_Row] = Column(
+        title="", cell=lambda row: (row[0], Style.DIM), align="left", width=_LABEL_WIDTH
+    )
+    figures: list[Column[_Row]] = [
+        Column(
+            title=precision_word(stats.precision, width),
+            cell=partial(_figure, stats),
+            width=width,
+            gap=min(place, 1),
+            is_optional=False,
+        )
+        for place, stats in enumerate(columns)
+    ]
+    return draw_table(canvas, [labels, *figures], [row for row in _rows_of(columns) if row[1] < lines - 1])
+
+
+def _figure(stats: PrecisionStats, row: _Row) -> Cell:
+    label, _rank, cell = row
+    is_dim = label in _UNCERTAIN and is_provisional(stats)
+    is_dim |= label in _COSTS and is_emulated(stats.precision)
+    return cell(stats), Style.DIM if is_dim else Style.TEXT
 
 
 def _draw_bars(canvas: Canvas, columns: list[PrecisionStats], y: int) -> None:

@@ -238,7 +238,7 @@ def _columns(
         return "".join(row.throttled[:1]), Style.WARNING if row.rank == slow else Style.DIM
 
     return [
-        Column(title="", cell=sign, min_width=1, max_width=1, is_optional=False),
+        Column(title="", cell=sign, width=1, is_optional=False),
         Column(title="rank", cell=rank, gap=1),
         Column(title=which, cell=place, align="left", max_width=_PLACE_WIDTH),
         _bars(canvas, view, ranks),
@@ -260,7 +260,7 @@ def _number_columns(ranks: RanksView) -> Iterator[Column[RankSummary]]:
             return text(row), Style.WARNING | BOLD if is_evidence else Style.TEXT
 
         if title != "own Inf" or any(row.overflowed for row in ranks.rows):
-            yield Column(title=title, cell=cell, priority=priority, min_width=width, max_width=width)
+            yield Column(title=title, cell=cell, priority=priority, width=width)
 
 
 def _bars(canvas: Canvas, view: SessionView, ranks: RanksView) -> Column[RankSummary]:
