@@ -10,7 +10,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from rich.cells import cell_len, set_cell_size
 
-from amptui.base.units import NOT_AVAILABLE
+from amptui.base.units import EMPTY
 
 Row = TypeVar("Row")
 
@@ -19,11 +19,6 @@ Cell: TypeAlias = str | tuple[str, int]
 
 GAP = 2
 """Blanks between two columns."""
-
-NOT_MEASURED = "not measured"
-
-EMPTY = ("", NOT_AVAILABLE, NOT_MEASURED, "–")
-"""What stands in a cell without a number: a column of nothing else is left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

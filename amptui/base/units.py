@@ -8,6 +8,12 @@ from decimal import Decimal
 NOT_AVAILABLE = "n/a"
 """Shown instead of a number that was not measured."""
 
+NOT_MEASURED = "not measured"
+"""The same in the row of something that ran."""
+
+EMPTY = ("", NOT_AVAILABLE, NOT_MEASURED, "–")
+"""What stands in a cell without a number: a column of nothing else is left out."""
+
 SEVERITY_SIGNS: Mapping[str, str] = {"info": "✔", "warning": "⚠", "error": "✖"}
 """Shown before a verdict or an event: colour is never the only sign."""
 

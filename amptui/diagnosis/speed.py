@@ -15,9 +15,6 @@ from amptui.telemetry.view import Comparison, PrecisionStats, SessionView
 PROVISIONAL = "~"
 """Marks figures from warm-up steps, or from too few other steps."""
 
-NOT_MEASURED = "not measured"
-"""In the row of a precision that ran, in place of a figure that was not measured."""
-
 EMULATED = "emulated"
 """In the row of emulated FP8, in place of time and memory."""
 
@@ -221,7 +218,7 @@ def _other_side(comparison: Comparison, accepts: Collection[RequestKind]) -> str
     return f"press {key} to compare with {other}" if kind in accepts else f"no steps in {other}"
 
 
-def of_steps(stats: PrecisionStats, figure: str, missing: str = NOT_MEASURED) -> str:
+def of_steps(stats: PrecisionStats, figure: str, missing: str = units.NOT_MEASURED) -> str:
     """A figure from measured or, marked, warm-up steps; none from a single one of these: it loads kernels.
 
     Emulated steps have none: they would be taken for FP8's.
@@ -233,7 +230,7 @@ def of_steps(stats: PrecisionStats, figure: str, missing: str = NOT_MEASURED) ->
     return f"{PROVISIONAL}{figure}" if stats.provisional_steps else figure
 
 
-def peak_words(stats: PrecisionStats, missing: str = NOT_MEASURED) -> str:
+def peak_words(stats: PrecisionStats, missing: str = units.NOT_MEASURED) -> str:
     """Its peak memory; that of emulated steps is not FP8's."""
     if stats.peak_allocated_bytes is None:
         return missing

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from amptui.base import units
 from amptui.base.prompt import complain
-from amptui.base.table import NOT_MEASURED, Column, table_lines
+from amptui.base.table import Column, table_lines
 from amptui.diagnosis.amp_answer import amp_answer, answer_lines
 from amptui.diagnosis.event_words import run_ended, validation_words, weights_saved
 from amptui.diagnosis.labels import data_label, optimizers_left_out, precision_label
@@ -24,7 +24,7 @@ from amptui.telemetry.view import OptimizerView, PrecisionStats, SessionView
 
 
 def _measured_loss(value: float | None) -> str:
-    return NOT_MEASURED if value is None else units.loss(value)
+    return units.NOT_MEASURED if value is None else units.loss(value)
 
 
 _COLUMNS: tuple[Column[PrecisionStats], ...] = (
@@ -44,7 +44,7 @@ _OPTIMIZER_COLUMNS: tuple[Column[OptimizerView], ...] = (
     Column(title="steps", cell=lambda optimizer: units.count(optimizer.step)),
     Column(
         title="precision",
-        cell=lambda optimizer: precision_label(optimizer.precision or "").strip() or NOT_MEASURED,
+        cell=lambda optimizer: precision_label(optimizer.precision or "").strip() or units.NOT_MEASURED,
     ),
     Column(title="last loss", cell=lambda optimizer: _measured_loss(optimizer.loss)),
     Column(title="smoothed", cell=lambda optimizer: _measured_loss(optimizer.smoothed_loss)),

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from amptui.base import units
 from amptui.diagnosis.labels import family_label, layer_label, precision_label, short_label
-from amptui.diagnosis.speed import NOT_MEASURED, less_percent
+from amptui.diagnosis.speed import less_percent
 from amptui.records.run import FP8_PRECISIONS, base_precision
 from amptui.telemetry.finding import Finding, Grade
 from amptui.telemetry.health import LARGEST_FLOAT16
@@ -37,7 +37,7 @@ def short_words(finding: Finding) -> str:
 
 
 def _words(finding: Finding, which: int) -> str:
-    words = _WORDS[finding.subject].get(finding.state, NOT_MEASURED)
+    words = _WORDS[finding.subject].get(finding.state, units.NOT_MEASURED)
     return (words if isinstance(words, str) else words[which]).format_map(_Fields(finding))
 
 

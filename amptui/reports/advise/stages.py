@@ -157,7 +157,7 @@ class Stages:
             yield from self._ask(PrecisionRequest(BASELINE))
         yield from self._until(lambda: self._has_trial_steps(BASELINE), within=TRIAL_SHARE)
         yield from self._ask(TraceRequest())
-        yield from self._until_told(lambda: self._evidence.window is not None)
+        yield from self._until(lambda: self._evidence.window is not None, within=PROBE_SHARE)
         self._keep(BASELINE)
         if self._baseline_fails():
             self._evidence = replace(self._evidence, lost_in=BASELINE)
@@ -235,7 +235,7 @@ class Stages:
             step = self._view.numerics.measured_step
             return step is not None and precision_at(self._view, step) == precision
 
-        yield from self._until_told(is_measured)
+        yield from self._until(is_measured, within=PROBE_SHARE)
         self._keep(precision, xray)
 
     def _xray(self) -> Generator[None, None, XRayTaken | None]:
@@ -285,10 +285,6 @@ class Stages:
             if (steps is not None and steps_since >= steps) or (is_late and steps_since >= MIN_TRIAL_STEPS):
                 return
             yield
-
-    def _until_told(self, holds: Callable[[], bool]) -> _Script:
-        """Wait for a measurement that comes by itself, but not for long."""
-        yield from self._until(holds, within=PROBE_SHARE)
 
     def _handle_pause(self) -> bool:
         """Go on in FP32 after a collapsed loss scale, end with lost weights; whether it was paused."""

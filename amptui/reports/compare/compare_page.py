@@ -1,7 +1,8 @@
 """A comparison as one self-contained HTML page, in the style of the page of one run."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from amptui.reports.compare.groups import Group
 from amptui.reports.compare.tables import group_columns, members, run_columns
 from amptui.reports.export.charts import MAX_COLUMNS, Chart, figure
 from amptui.reports.export.exporting import write_file
-from amptui.reports.export.template import Block, Span, Words, document, verdict
+from amptui.reports.export.template import Block, Span, Words, document, table, verdict
 from amptui.telemetry.view import EMPTY_SERIES
 
 _MORE = {"first": "curve1", "second": "curve0", "third": "curve2", "": "other"}
@@ -27,7 +28,7 @@ _MORE = {"first": "curve1", "second": "curve0", "third": "curve2", "": "other"}
 def page(comparison: Compared) -> str:
     """The page as HTML."""
     about, _, where = sentences.heading(comparison).partition(": ")
-    groups, runs = comparison.groups, members(comparison)
+    groups = comparison.groups
     named = [(name, False) for name in sentences.AXES]
     if any(run.validations for run in comparison.runs):
         named += [(name, True) for name in sentences.AXES]
@@ -39,9 +40,9 @@ def page(comparison: Compared) -> str:
     cards = [
         ("verdict", *_verdicts(comparison)),
         ("training", ("charts", charts[:1]), _legend(groups)),
-        ("groups", _table(group_columns(comparison), groups, groups)),
+        ("groups", _table(group_columns(comparison), groups, lambda group: group)),
         ("curves", ("charts", charts[1:])),
-        ("runs", _table(run_columns(comparison), runs, [group for group, _ in runs])),
+        ("runs", _table(run_columns(comparison), members(comparison), lambda member: member[0])),
         ("what differs", _differences(comparison)),
         ("how it is measured", ("note", sentences.how_measured(comparison))),
     ]
@@ -79,15 +80,18 @@ def _class(group: Group) -> str:
     return _MORE.get(group.colour, group.colour)
 
 
-def _table(columns: Sequence[Column[Row]], rows: Sequence[Row], groups: Sequence[Group]) -> Block:
+def _table(columns: Sequence[Column[Row]], rows: Sequence[Row], group_of: Callable[[Row], Group]) -> Block:
     """A column for each row, headed in the colour of its group."""
     first, *others = columns
-    names = [
-        Span(text_of(first.cell(row)), f"chip {_class(group)}")
-        for row, group in zip(rows, groups, strict=True)
-    ]
-    cells = ([text_of(column.title), *(text_of(column.cell(row)) for row in rows)] for column in others)
-    return "table", [["", *names], *cells]
+
+    def name(row: Row) -> Span:
+        return Span(text_of(first.cell(row)), f"chip {_class(group_of(row))}")
+
+    def words(column: Column[Row], row: Row) -> str:
+        return text_of(column.cell(row))
+
+    figures = [(text_of(column.title), partial(words, column)) for column in others]
+    return table(rows, [("", name), *figures], upright=True)
 
 
 def _differences(comparison: Compared) -> Block:

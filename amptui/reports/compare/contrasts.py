@@ -90,10 +90,6 @@ class Compared:
         """The final loss that is compared."""
         return run.final(validation=self.validation)
 
-    def best(self, run: RunFigures) -> float | None:
-        """The best loss of the same kind."""
-        return run.best(validation=self.validation)
-
     def seconds_to_target(self, run: RunFigures) -> float | None:
         """Training time until the target was reached."""
         if self.target is None or run.seconds is None or has_emulated_steps(run):
@@ -289,9 +285,11 @@ def _is_uneven(run: RunFigures) -> bool:
     return stats.median_step_seconds * (rate_of(run) or math.inf) < samples_a_step / UNEVEN
 
 
-def _ended(run: RunFigures) -> bool:
-    """Whether it ended as asked, not with an error, and not without its last record."""
-    return run.view.outcome is not None and not isinstance(run.view.outcome, RunFailed)
+def _is_unfinished(run: RunFigures) -> bool:
+    """Whether it ended with an error, or without its last record."""
+    if run.is_live or run.read_share < 1:
+        return False
+    return run.view.outcome is None or isinstance(run.view.outcome, RunFailed)
 
 
 def _equally_long(runs: Sequence[RunFigures]) -> bool:
@@ -321,10 +319,6 @@ def _model(run: RunFigures) -> str:
     return "unknown" if started is None else f"{started.model}, {started.parameters:,} parameters"
 
 
-def _devices(run: RunFigures) -> str:
-    return ", then ".join(run.devices) or "unknown"
-
-
 def _overlap(first: RunFigures, second: RunFigures) -> bool:
     """Whether two runs trained at the same time on what may be the same device."""
     one, other = first.view.run, second.view.run
@@ -341,11 +335,11 @@ def _overlap(first: RunFigures, second: RunFigures) -> bool:
 _IN_COMMON: tuple[tuple[Kind, Callable[[RunFigures], str]], ...] = (
     ("data", _data),
     ("model", _model),
-    ("devices", _devices),
+    ("devices", lambda run: ", then ".join(run.devices) or "unknown"),
 )
 
 _OF_RUNS: tuple[tuple[Kind, Callable[[RunFigures], bool]], ...] = (
-    ("unfinished", lambda run: not run.is_live and run.read_share == 1 and not _ended(run)),
+    ("unfinished", _is_unfinished),
     ("several devices", lambda run: len(run.devices) > 1),
     ("uneven", _is_uneven),
     ("untimed", lambda run: run.seconds is None and run.view.step > 0),

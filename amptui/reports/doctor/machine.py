@@ -302,16 +302,14 @@ def check_cifar10(data_dir: Path) -> Check:
     """CIFAR-10's folder with every batch, or its archive."""
     from torchvision.datasets import CIFAR10
 
-    folder = data_dir / CIFAR10.base_folder
-    if folder.exists():
-        names = [name for name, _md5 in CIFAR10.train_list + CIFAR10.test_list]
-        missing = [name for name in names if not (folder / name).exists()]
-        if missing:
-            text = f"CIFAR-10: {', '.join(missing)} is missing from {folder}"
-            return poor("cifar-10", text, "delete or rename the folder to download it again")
-        return _check_found("cifar-10", "CIFAR-10", folder, is_there=True, megabytes=170)
-    archive = data_dir / CIFAR10.filename
-    return _check_found("cifar-10", "CIFAR-10", archive, is_there=archive.exists(), megabytes=170)
+    folder, archive = data_dir / CIFAR10.base_folder, data_dir / CIFAR10.filename
+    names = [name for name, _md5 in CIFAR10.train_list + CIFAR10.test_list]
+    missing = [name for name in names if not (folder / name).exists()]
+    if folder.exists() and missing:
+        text = f"CIFAR-10: {', '.join(missing)} is missing from {folder}"
+        return poor("cifar-10", text, "delete or rename the folder to download it again")
+    place = folder if folder.exists() else archive
+    return _check_found("cifar-10", "CIFAR-10", place, is_there=place.exists(), megabytes=170)
 
 
 def _check_found(name: str, title: str, path: Path, *, is_there: bool, megabytes: int) -> Check:

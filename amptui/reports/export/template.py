@@ -12,9 +12,8 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from amptui.base.text import printable
-from amptui.base.units import NOT_AVAILABLE, SEVERITY_SIGNS
+from amptui.base.units import EMPTY, SEVERITY_SIGNS
 from amptui.diagnosis.labels import signed_label
-from amptui.diagnosis.speed import NOT_MEASURED
 from amptui.records.own_loop import FLOAT8_LAYERS
 from amptui.records.run import PRECISIONS, Severity, base_precision
 
@@ -86,8 +85,7 @@ def table(
     """A row for each item, or, upright, a column; only figures that some item has. The first names them."""
     items = list(items)
     figures = [[title, *map(words, items)] for title, words in columns]
-    missing = {"", NOT_AVAILABLE, NOT_MEASURED}
-    figures = [figure for figure in figures if figure is figures[0] or {*figure[1:]} - missing]
+    figures = [figure for figure in figures if figure is figures[0] or {*figure[1:]} - {*EMPTY}]
     return "table", figures if upright else [*zip(*figures, strict=True)]
 
 
