@@ -13,8 +13,7 @@ from amptui.tui.overlays.overlay import (
     CLOSE,
     STAY,
     Answer,
-    Overlay,
-    Scroll,
+    Page,
     line_after,
     open_box,
     pages_beside,
@@ -33,22 +32,22 @@ _LIST_KEYS = (("esc", "back"), ("enter", "details"), ("↑ ↓", "select"))
 _DETAIL_KEYS = (("esc", "list"), ("↑ ↓", "scroll"), ("e", "close"))
 
 
-class EventBrowser(Overlay):
+class EventBrowser(Page):
     """The list with the selected event below it; enter gives that event the whole box.
 
     It opens with the event of the number ``selected``, in full.
     """
 
     name: ClassVar[str] = "events"
-    covers_all: ClassVar[bool] = True
+    opened_by: ClassVar[str] = "e"
 
     def __init__(self, selected: int | None = None) -> None:
+        super().__init__()
         self._selected = selected
         """The number of the selected event; None follows the newest."""
         self._index = 0
         self._page = 1
         self._in_full = selected is not None
-        self._detail = Scroll()
 
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         self._follow(view)
@@ -59,7 +58,7 @@ class EventBrowser(Overlay):
 
     def _draw_list(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         events = view.events
-        inner = open_box(canvas, f"events ({len(events):,})", width=canvas.width, height=canvas.height)
+        inner = open_box(canvas, f"events ({len(events):,})")
         detail = list[str]()
         if events:
             event = events[self._index]
@@ -75,53 +74,50 @@ class EventBrowser(Overlay):
         if events:
             inner.text(0, self._index - top, "▸", Style.KEY | BOLD)
             inner.text(0, self._page, "─" * inner.width, Style.FRAME)
-        for y, line in enumerate(detail[self._detail.visible(len(detail), detail_height)]):
+        for y, line in enumerate(detail[self._scroll.visible(len(detail), detail_height)]):
             inner.text(1, self._page + 1 + y, line)
-        scrolls = (("← →", "scroll details"),) if self._detail.words else ()
+        scrolls = (("← →", "scroll details"),) if self._scroll.words else ()
         write_edge(canvas, (*_LIST_KEYS, *scrolls, pages_beside("e")), screen)
 
     def _draw_event(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         """The selected event: its line in the list, then its full text."""
         title = f"event {self._index + 1:,} of {len(view.events):,}"
-        inner = open_box(canvas, title, width=canvas.width, height=canvas.height)
+        inner = open_box(canvas, title)
         event = view.events[self._index]
         head, detail = text_lines(event, inner.width - 2), detail_lines(event, inner.width - 2)
         lines = [*head, "", *detail] if detail else head
         sign, style = event_list.sign_of(event)
         x = inner.text(inner.text(1, 0, sign, style) + 1, 0, event_list.when(event), Style.DIM)
         inner.text(x + 2, 0, f"step {event.step:,}" if event.step is not None else "", Style.DIM)
-        visible = self._detail.visible(len(lines), inner.height - 2)
+        visible = self._scroll.visible(len(lines), inner.height - 2)
         for y, line in enumerate(lines[visible]):
             in_head = visible.start + y < len(head)
             inner.text(1, 2 + y, line, event_list.text_style(event) | BOLD if in_head else Style.TEXT)
-        words = self._detail.words
+        words = self._scroll.words
         write_edge(canvas, _DETAIL_KEYS, screen, right=f"{words} lines" if words else "")
 
     def press(self, key: str, view: SessionView) -> Answer:
         """Arrows and pages move; the selected event stays selected while new ones arrive."""
-        if key in ("e", "q", "ctrl+q") or (key == "escape" and not self._in_full):
+        if self.closes(key) and not (self._in_full and key == "escape"):
             return CLOSE
         if key in ("enter", "escape"):
             self._turn(view)
         elif self._in_full:
-            self._detail.press(key)
+            self._scroll.press(key)
         elif key in ("left", "right"):
-            self._detail.top += 5 if key == "right" else -5
+            self._scroll.top += 5 if key == "right" else -5
         else:
             index = line_after(self._index, key, page=self._page, last=len(view.events) - 1)
             if index != self._index:
                 self._index = index
                 self._selected = view.events[index].number if index else None
-                self._detail.top = 0
+                self._scroll.top = 0
         return STAY
-
-    def leads_on(self, key: str) -> bool:
-        return key != "e"
 
     def _turn(self, view: SessionView) -> None:
         """Switch from the list to the selected event, or back."""
         self._in_full = not self._in_full and bool(view.events)
-        self._detail.top = 0
+        self._scroll.top = 0
         if self._in_full:
             self._selected = view.events[self._index].number
 

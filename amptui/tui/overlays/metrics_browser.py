@@ -9,8 +9,7 @@ from amptui.tui.overlays.overlay import (
     CLOSE,
     STAY,
     Answer,
-    Overlay,
-    Search,
+    Page,
     open_box,
     pages_beside,
     write_edge,
@@ -42,16 +41,16 @@ _TYPING_KEYS = (("enter", "done"), ("esc", "all"))
 _CHART_KEYS = (("esc", "charts"), *step_cursor.CURSOR_KEYS, ("↑ ↓", "other charts"), ("+ -", "zoom"))
 
 
-class MetricsBrowser(Overlay):
+class MetricsBrowser(Page):
     """A page of charts; enter gives the selected one the whole box."""
 
     name: ClassVar[str] = "metrics"
-    covers_all: ClassVar[bool] = True
+    opened_by: ClassVar[str] = "g"
 
     def __init__(self) -> None:
+        super().__init__()
         self._selected: tuple[str, str] | None = None
         """The key of the selected chart; None for the first."""
-        self._search = Search()
         self._is_enlarged = False
         self._cursor: step_cursor.Cursor | None = None
         self._extent: step_cursor.Extent | None = None
@@ -89,7 +88,7 @@ class MetricsBrowser(Overlay):
         text, types, count = self._search.text, self._search.is_typing, len(charts)
         typed = f": /{text}{'_' if types else ''}" if text or types else ""
         title = f"metrics{typed} ({count:,})"
-        inner = open_box(canvas, title, width=canvas.width, height=canvas.height)
+        inner = open_box(canvas, title)
         # As many columns and rows as fit and are needed.
         self._columns = min(max(1, inner.width // SMALLEST_CHART[0]), max(1, count))
         self._rows = min(max(1, (inner.height - 1) // SMALLEST_CHART[1]), -(-max(1, count) // self._columns))
@@ -139,7 +138,7 @@ class MetricsBrowser(Overlay):
 
     def _draw_one(self, canvas: Canvas, chart: Chart, view: SessionView, screen: ScreenState) -> None:
         """One chart with ribbon and axis; the last line reads the step of the cursor, or the newest."""
-        inner = open_box(canvas, chart.title, width=canvas.width, height=canvas.height)
+        inner = open_box(canvas, chart.title)
         series = chart.read()
         live = visible_window(view.loss, screen.zoom, ahead=screen.steps_ahead)
         whole = visible_window(view.loss, 0, ahead=screen.steps_ahead)
@@ -173,7 +172,7 @@ class MetricsBrowser(Overlay):
             return self._press_enlarged(key, view)
         if self._search.press(key):
             return STAY
-        if key in ("q", "ctrl+q", "g", "escape"):
+        if self.closes(key):
             return CLOSE
         charts, page = self._charts(view), self._columns * self._rows
         moves = {"left": -1, "right": 1, "up": -self._columns, "down": self._columns}
@@ -190,19 +189,16 @@ class MetricsBrowser(Overlay):
         if self._extent is not None and step_cursor.is_cursor_key(self._cursor, key):
             self._cursor = step_cursor.press(self._cursor, key, self._extent)
             return STAY
-        if key in ("q", "ctrl+q", "g"):
-            return CLOSE
         if key in ("escape", "enter", "slash"):
             self._is_enlarged, self._cursor = False, None
             self._search.is_typing = key == "slash"
+        elif self.closes(key):
+            return CLOSE
         elif key in ("up", "down", "pageup", "pagedown") and (charts := self._charts(view)):
             # The chart before or after this one; a cursor stays at its step.
             by = 1 if key in ("down", "pagedown") else -1
             self._selected = charts[(self._index(charts) + by) % len(charts)].key
         return Answer(action=_ACTIONS.get(key, ""))
-
-    def leads_on(self, key: str) -> bool:
-        return key != "g" and not self._search.is_typing
 
     def has_chart(self) -> bool:
         return self._extent is not None

@@ -120,9 +120,10 @@ def answer_to(key: str, choices: Sequence[Choice]) -> Answer:
     return next((choice.answer for choice in choices if key in choice.presses), STAY)
 
 
-def open_box(canvas: Canvas, title: str, *, width: int, height: int) -> Canvas:
-    """Clear and frame a box of at most that size in the middle; return the canvas within."""
-    width, height = min(width, canvas.width), min(height, canvas.height)
+def open_box(canvas: Canvas, title: str, *, width: int | None = None, height: int | None = None) -> Canvas:
+    """Clear and frame a box of at most that size in the middle, or all of it; return the canvas within."""
+    width = canvas.width if width is None else min(width, canvas.width)
+    height = canvas.height if height is None else min(height, canvas.height)
     box = canvas.part(Rect((canvas.width - width) // 2, (canvas.height - height) // 2, width, height))
     box.clear()
     draw_box(box)
@@ -232,8 +233,31 @@ class Search:
             self.text = self.text if key == "enter" else ""
         elif key in ("backspace", "ctrl+h"):
             self.text = self.text[:-1]
+        elif key == "ctrl+u":
+            self.text = ""
         elif letter is not None and letter.isprintable():
             self.text += letter
         else:
             return False
         return True
+
+
+class Page(Overlay):
+    """An overlay that covers all panels: a list or a text that scrolls and may be searched.
+
+    The key that opens it closes it too.
+    """
+
+    covers_all: ClassVar[bool] = True
+    opened_by: ClassVar[str]
+
+    def __init__(self) -> None:
+        self._scroll = Scroll()
+        self._search = Search()
+
+    def closes(self, key: str) -> bool:
+        """Whether ``key`` leaves the page."""
+        return key in ("escape", "q", "ctrl+q", self.opened_by)
+
+    def leads_on(self, key: str) -> bool:
+        return key != self.opened_by and not self._search.is_typing

@@ -13,9 +13,7 @@ from amptui.tui.overlays.overlay import (
     CLOSE,
     STAY,
     Answer,
-    Overlay,
-    Scroll,
-    Search,
+    Page,
     open_box,
     pages_beside,
     write_edge,
@@ -38,21 +36,14 @@ class Line(NamedTuple):
     """What stands before the text, in a column of its own."""
 
 
-class TextBrowser(Overlay):
+class TextBrowser(Page):
     """Lines over the whole screen, cut into as many rows as they need."""
 
-    covers_all: ClassVar[bool] = True
     title: ClassVar[str]
-    opened_by: ClassVar[str]
-    """The key that opens it closes it too."""
     nothing: ClassVar[str]
     """Shown where there are no lines."""
     follows: bool = False
     """Whether the last line stays in sight while lines are added."""
-
-    def __init__(self) -> None:
-        self._search = Search()
-        self._scroll = Scroll()
 
     def lines(self, view: SessionView) -> Sequence[Line]:
         """The whole text."""
@@ -60,7 +51,7 @@ class TextBrowser(Overlay):
 
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         lines = self.lines(view)
-        inner = open_box(canvas, self.title, width=canvas.width, height=canvas.height)
+        inner = open_box(canvas, self.title)
         searched = self._search.text.casefold()
         matching = [line for line in lines if searched in f"{line.label} {line.text}".casefold()]
         longest = max((text_width(line.label) for line in matching), default=0)
@@ -95,13 +86,10 @@ class TextBrowser(Overlay):
         """Type into the search, scroll, or close."""
         if self._search.press(key):
             return STAY
-        if key in ("escape", self.opened_by, "q", "ctrl+q"):
+        if self.closes(key):
             return CLOSE
         self._scroll.press(key)
         return STAY
-
-    def leads_on(self, key: str) -> bool:
-        return key != self.opened_by and not self._search.is_typing
 
 
 class OutputBrowser(TextBrowser):

@@ -21,8 +21,7 @@ from amptui.tui.overlays.overlay import (
     CLOSE,
     STAY,
     Answer,
-    Overlay,
-    Scroll,
+    Page,
     open_box,
     pages_beside,
     write_edge,
@@ -59,20 +58,20 @@ _BAR_WIDTH = 12
 """Of the cosine: half of it is ``XRAY_CAREFUL_COSINE``, nine tenths are ``XRAY_SAFE_COSINE``."""
 
 
-class XRay(Overlay):
+class XRay(Page):
     """The newest X-ray of the session: the same batch in FP32 and in AMP or FP8, layer by layer."""
 
     name: ClassVar[str] = "x-ray"
-    covers_all: ClassVar[bool] = True
+    opened_by: ClassVar[str] = "x"
 
     def __init__(self) -> None:
         self._order = ""
+        super().__init__()
         self._operators = False
-        self._scroll = Scroll()
 
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         xray = view.numerics.xray
-        inner = open_box(canvas, _title(xray), width=canvas.width, height=canvas.height)
+        inner = open_box(canvas, _title(xray))
         if xray is None:
             how = ": x takes one with the next step" if "x-ray" in screen.accepts else ""
             inner.text(0, 0, f"no X-ray yet{how}", Style.DIM)
@@ -122,10 +121,10 @@ class XRay(Overlay):
 
     def press(self, key: str, view: SessionView) -> Answer:
         """Arrows scroll, letters change what is shown."""
-        if key in ("escape", "q", "ctrl+q"):
-            return CLOSE
         if key == "x":
             return Answer(action="take_xray")
+        if self.closes(key):
+            return CLOSE
         if key == "o":
             self._operators, self._scroll.top = not self._operators, 0
         elif key == "s" and not self._operators and view.numerics.xray is not None:
@@ -135,9 +134,6 @@ class XRay(Overlay):
             self._scroll.top = 0
         self._scroll.press(key)
         return STAY
-
-    def leads_on(self, key: str) -> bool:
-        return key != "x"
 
 
 def _title(xray: XRayTaken | None) -> str:

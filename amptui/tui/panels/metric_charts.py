@@ -3,12 +3,12 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 from amptui.base import units
 from amptui.telemetry.axis import Kind
-from amptui.telemetry.view import Metric, MetricKind, Series, SessionView
+from amptui.telemetry.view import Series, SessionView
 from amptui.tui.canvas import Canvas, text_width
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.plot import CurvePlot
@@ -130,6 +130,15 @@ _SECONDS = Look(format_value=units.milliseconds, format_y=_seconds_label, per_ti
 _RATIO = Look(kind="log10", band=False)
 
 _LOOKS: dict[str, tuple[str, Look]] = {
+    "panel loss scale": (
+        "loss scale",
+        Look(format_value=units.count, format_y=units.short_count, kind="log2", band=False),
+    ),
+    "panel headroom": (
+        "headroom",
+        Look(format_value=units.doublings, format_y=units.doublings, band=False),
+    ),
+    "panel samples/s": ("samples/s", Look(format_value=units.rate, format_y=units.short_count)),
     "step grad_norm": ("gradient norm", _LOSS),
     "step grad_max": ("largest gradient", _LOSS),
     "step lr": ("learning rate", Look(band=False)),
@@ -152,23 +161,22 @@ _LOOKS: dict[str, tuple[str, Look]] = {
 """Title and look of what has a name of its own."""
 
 
+_PANELS: dict[str, Callable[[SessionView], Series]] = {
+    "loss": lambda view: view.loss,
+    "loss scale": lambda view: view.loss_scale,
+    "headroom": lambda view: view.numerics.headrooms,
+    "samples/s": lambda view: view.samples_rate,
+}
+"""The charts that are not metrics."""
+
+
 def charts_of(view: SessionView) -> list[Chart]:
     """All that have a value, in the order in which they are shown."""
     if not view.loss.count:
         return []
-    own = [_of(metric) for metric in view.metrics]
+    panels = [_chart("panel", name, partial(read, view)) for name, read in _PANELS.items()]
+    own = [_chart(it.kind, it.name, it.read, is_estimate=it.is_estimate) for it in view.metrics]
     before = sum(metric.kind in ("part", "validation", "own validation") for metric in view.metrics)
-    scale = Look(format_value=units.count, format_y=units.short_count, kind="log2", band=False)
-    panels = [
-        _of_panel("loss", view.loss, _LOSS),
-        _of_panel("loss scale", view.loss_scale, scale),
-        _of_panel(
-            "headroom",
-            view.numerics.headrooms,
-            Look(format_value=units.doublings, format_y=units.doublings, band=False),
-        ),
-        _of_panel("samples/s", view.samples_rate, Look(format_value=units.rate, format_y=units.short_count)),
-    ]
     charts = [panels[0], *own[:before], *panels[1:], *own[before:]]
     # Those of metrics have a value, or they would not have come.
     return [chart for chart in charts if chart.key[0] != "panel" or chart.newest_step() is not None]
@@ -182,19 +190,13 @@ def pinned_charts(view: SessionView, keys: Sequence[tuple[str, str]]) -> list[Ch
     return [charts[key] for key in keys if key in charts]
 
 
-def _of_panel(title: str, series: Series, look: Look) -> Chart:
-    return Chart(("panel", title), title, lambda: series, look)
-
-
-def _of(metric: Metric) -> Chart:
-    title, look = _title_and_look(metric.kind, metric.name)
-    if metric.is_estimate:
-        title = f"{title} (sample)"
-    return Chart((metric.kind, metric.name), title, metric.read, look)
+def _chart(kind: str, name: str, read: Callable[[], Series], *, is_estimate: bool = False) -> Chart:
+    title, look = _title_and_look(kind, name)
+    return Chart((kind, name), f"{title} (sample)" if is_estimate else title, read, look)
 
 
 @lru_cache(maxsize=4096)
-def _title_and_look(kind: MetricKind, name: str) -> tuple[str, Look]:
+def _title_and_look(kind: str, name: str) -> tuple[str, Look]:
     if kind == "step" and name.startswith("lr "):
         return f"learning rate {name.removeprefix('lr ')}", Look(band=False)
     if kind == "update":
