@@ -150,12 +150,12 @@ def nothing_to_compare(plan: Plan, *, compiles: bool) -> UsageError | None:
     return UsageError(f"nothing to compare{why}", hint=hint)
 
 
-def float16_slowdown(size: int = 512) -> float:
+def float16_slowdown() -> float:
     """How many times as long a product of two square float16 matrices takes on this CPU as a float32 one."""
     import torch
 
     def seconds(dtype: torch.dtype) -> float:
-        matrix = torch.ones(size, size, dtype=dtype)
+        matrix = torch.ones(512, 512, dtype=dtype)
         durations = []
         for _ in range(4):
             began = time.perf_counter()

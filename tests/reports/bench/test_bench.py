@@ -1,7 +1,6 @@
 """Real measurements of small models on the CPU, from the command line to what they print."""
 
 import json
-import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +20,6 @@ from amptui.records.findings import Float16Window, ModelCompiled, ModulesTraced,
 from amptui.records.run import EpochFinished, RunStarted
 from amptui.records.steps import StepRecord
 from amptui.reports.bench import measure, plan_precisions
-from amptui.reports.bench.measure import float16_slowdown
 from tests.builders import read
 from tests.checkout import ROOT
 from tests.terminal import Terminal, amptui_command
@@ -255,10 +253,6 @@ def test_a_cpu_measures_float16_if_it_is_not_slow_at_it_and_no_float8(
     assert {*plan.precisions, *plan.left_out} == {"fp32", "ieee", "tf32", "fp16", "bf16", "fp8"}
     assert all(plan.left_out.values())
     assert plan.left_out["fp8"] == why_no_float8(CPU)["fp8"]
-
-
-def test_how_slow_float16_is_here_can_be_measured() -> None:
-    assert 0 < float16_slowdown(64) < math.inf
 
 
 def test_what_was_asked_for_and_cannot_run_is_left_out_with_its_reason() -> None:
