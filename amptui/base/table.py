@@ -10,6 +10,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from rich.cells import cell_len, set_cell_size
 
+from amptui.base.text import MAX_CHARACTERS
 from amptui.base.units import EMPTY
 
 Row = TypeVar("Row")
@@ -110,6 +111,8 @@ def table_lines(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int 
 
 def aligned(text: str, width: int, *, align: str = "left", cut: str = "end") -> str:
     """``text`` in exactly ``width`` cells; what is left out of one that is too long is a ``…``."""
+    # A name may be as long as a journal's author likes.
+    text = text[-MAX_CHARACTERS:] if cut == "start" else text[:MAX_CHARACTERS]
     spare = width - cell_len(text)
     if spare >= 0:
         return " " * spare + text if align == "right" else text + " " * spare
@@ -117,6 +120,7 @@ def aligned(text: str, width: int, *, align: str = "left", cut: str = "end") -> 
         return ""
     if cut == "end":
         return set_cell_size(text, width - 1) + "…"
+    text = text[max(0, len(text) - width) :]
     while cell_len(text) > width - 1:
         text = text[1:]
     return set_cell_size("…" + text, width)
@@ -135,7 +139,8 @@ def _wanted(column: Column[Row], rows: Sequence[Row]) -> int:
     title = cell_len(text_of(column.title))
     if column.draw is not None:
         return max(title, column.min_width, column.max_width or 0)
-    widest = max([title, column.min_width, *(cell_len(text_of(column.cell(row))) for row in rows)])
+    texts = (text_of(column.cell(row))[:MAX_CHARACTERS] for row in rows)
+    widest = max([title, column.min_width, *map(cell_len, texts)])
     return widest if column.max_width is None else min(widest, column.max_width)
 
 
