@@ -251,6 +251,25 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
             for state in ("higher", "lower")
         },
     },
+    "final loss": {
+        "differ": "{sides}: final {which} {apart_by} ({interval}). They differ by more than the seeds do",
+        "not shown": (
+            "{sides}: final {which} {apart_by} ({interval}). "
+            "No difference shown: the seeds differ by as much{detectable}"
+        ),
+        "diverged": "{sides}: the final {which} is NaN or Inf in {runs}",
+        **{
+            state: f"{{sides}}: {{no_verdict}}: {why}"
+            for state, why in {
+                "few seeds": "{few}; a verdict needs 2 or more in each group",
+                "no spread": "all seeds of a group ended at the same loss",
+                "no loss": "a run has no loss",
+                "not comparable": "it was not the same training, see below",
+                "running": "a run still trains",
+                "reading": "not all journals are read yet",
+            }.items()
+        },
+    },
     "weights": {
         **_BEGAN,
         "weights lost": "weights hold NaN or Inf{in_place}",
@@ -298,6 +317,33 @@ def losses_apart(loss: float | None, other: float | None) -> str:
         return f"{units.loss(other)} and {units.loss(loss)}"
     share = units.share(difference, abs(other))
     return f"{units.percent(difference / abs(other)) if share == '100%' else share} apart"
+
+
+def _signed_loss(value: float | None) -> str:
+    return "" if value is None else f"{'−' if value < 0 else '+'}{units.loss(abs(value))}"
+
+
+def _interval(finding: Finding) -> str:
+    """``95% interval −0.11 to +0.10``; of several intervals with a digit more."""
+    confidence, low, high = (finding.numbers.get(name) or 0.0 for name in ("confidence", "low", "high"))
+    percent = units.percent(confidence, 0 if math.isclose(confidence, round(confidence, 2)) else 1)
+    return f"{percent} interval {_signed_loss(low)} to {_signed_loss(high)}"
+
+
+def _detectable(finding: Finding) -> str:
+    """Which difference would show, four times in five."""
+    difference = finding.numbers.get("detectable")
+    if difference is None:
+        return ""
+    return (
+        f". With this spread between seeds, a difference of {units.loss(difference)} would show 8 times in 10"
+    )
+
+
+def _no_verdict(finding: Finding) -> str:
+    if finding.numbers.get("difference") is None:
+        return f"no verdict on the final {finding.names['loss']}"
+    return f"final {finding.names['loss']} {_signed_loss(finding.numbers['difference'])}. No verdict"
 
 
 def distance_words(largest: float) -> str:
@@ -427,6 +473,14 @@ _FIELDS: Mapping[str, Callable[[Finding], str]] = {
     "lost": _lost_names,
     "ranks": _ranks,
     # Names.
+    "sides": lambda finding: finding.names["sides"],
+    "runs": lambda finding: finding.names["runs"],
+    "few": lambda finding: finding.names["few"],
+    "which": lambda finding: finding.names["loss"],
+    "apart_by": _number("difference", _signed_loss),
+    "interval": _interval,
+    "detectable": _detectable,
+    "no_verdict": _no_verdict,
     "place": lambda finding: finding.place,
     "in_place": lambda finding: f" in {layer_label(finding.place)}" if finding.place else "",
     "output": _output,

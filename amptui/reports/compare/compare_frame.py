@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from amptui.base.table import Cell, Column, Row, text_of
+from amptui.diagnosis.words import long_words
 from amptui.reports.compare import sentences
 from amptui.reports.compare.contrasts import Compared
 from amptui.reports.compare.grid import grid
@@ -154,7 +155,7 @@ class CompareFrame:
     def _draw_plot(self, canvas: Canvas, comparison: Compared, choice: Choice) -> None:
         draw_box(canvas)
         legend = [
-            Phrase((Word(sentences.group_name(group), STYLES[group.colour] | BOLD),), place)
+            Phrase((Word(group.name, STYLES[group.colour] | BOLD),), place)
             for place, group in enumerate(comparison.groups[:MAX_GROUPS])
         ]
         titles = sentences.curve_titles(choice.axis, validation=choice.validation)
@@ -243,9 +244,9 @@ def _paragraphs(comparison: Compared) -> Iterator[tuple[str, str, int]]:
     if len(comparison.groups) > MAX_GROUPS:
         yield alert, sentences.without_curves(comparison.groups[MAX_GROUPS:]), alerted
     for contrast in comparison.contrasts:
-        severity = sentences.severity(contrast)
-        sign, style = VERDICT_SIGNS[severity] if severity is not None else NO_VERDICT
-        yield sign, sentences.verdict(contrast, comparison), style
+        finding = contrast.finding
+        sign, style = NO_VERDICT if finding.grade == "unknown" else VERDICT_SIGNS[finding.severity]
+        yield sign, long_words(contrast.finding), style
     if not comparison.contrasts:
         yield plain, sentences.ONE_GROUP, Style.TEXT
     for sentence in filter(None, map(sentences.speed, comparison.contrasts)):

@@ -11,6 +11,7 @@ import numpy as np
 from amptui.base.table import Column, Row, text_of
 from amptui.base.units import SEVERITY_SIGNS
 from amptui.base.version import __version__
+from amptui.diagnosis.words import long_words
 from amptui.reports.compare import sentences
 from amptui.reports.compare.contrasts import Compared
 from amptui.reports.compare.grid import Grid, grid
@@ -59,9 +60,9 @@ def page(comparison: Compared) -> str:
 def _verdicts(comparison: Compared) -> Iterator[Block]:
     lines: list[Words] = []
     for contrast in comparison.contrasts:
-        severity = sentences.severity(contrast)
-        words = sentences.verdict(contrast, comparison)
-        lines.append(words if severity is None else verdict(severity, "", words))
+        words = long_words(contrast.finding)
+        known = contrast.finding.grade != "unknown"
+        lines.append(verdict(contrast.finding.severity, "", words) if known else words)
     if not comparison.contrasts:
         lines.append(sentences.ONE_GROUP)
     yield "verdict", [*lines, *map(sentences.speed, comparison.contrasts)]
@@ -70,9 +71,7 @@ def _verdicts(comparison: Compared) -> Iterator[Block]:
 
 
 def _legend(groups: Sequence[Group]) -> Block:
-    items = [
-        Span(f"{sentences.group_name(group)}, {sentences.seeds(group)}", _class(group)) for group in groups
-    ]
+    items = [Span(f"{group.name}, {sentences.seeds(group)}", _class(group)) for group in groups]
     return "legend", [*items, Span(sentences.LEGEND, "dots"), Span("× NaN or Inf", "nonfinite")]
 
 
@@ -95,7 +94,7 @@ def _table(columns: Sequence[Column[Row]], rows: Sequence[Row], group_of: Callab
 
 
 def _differences(comparison: Compared) -> Block:
-    names = [Span(sentences.group_name(group), f"chip {_class(group)}") for group in comparison.groups]
+    names = [Span(group.name, f"chip {_class(group)}") for group in comparison.groups]
     return "table", [["", *names], *((option.name, *option.values) for option in comparison.differences)]
 
 
@@ -106,7 +105,7 @@ def _figure(groups: Sequence[Group], curves: Grid, place: int, *, validation: bo
     """The mean of each group in a band; without a mean, dashed, where some of its runs have ended."""
     shown = [(group, curve) for group, curve in zip(groups, curves.curves, strict=True) if curve is not None]
     series = {
-        sentences.group_name(group): replace(
+        group.name: replace(
             EMPTY_SERIES,
             first_step=0,
             minimum=curve.low,

@@ -19,6 +19,7 @@ from amptui.reports.compare.groups import (
 )
 from amptui.reports.compare.trace import RunFigures
 from amptui.reports.compare.welch import MIN_SEEDS, Interval, detectable_difference, mean_difference
+from amptui.telemetry.finding import Finding, Grade
 from amptui.telemetry.view import PrecisionStats
 
 CONFIDENCE = 0.95
@@ -60,9 +61,8 @@ class Contrast:
 
     baseline: Group
     other: Group
-    outcome: Outcome
-    difference: float | None
-    """The other's mean final loss minus the baseline's; None if there is none, or it is not finite."""
+    finding: Finding
+    """What the final losses say, with the other's mean minus the baseline's where both are finite."""
     interval: Interval | None
     detectable: float | None
     """The difference that such seeds show with a probability of ``POWER``; None without an interval."""
@@ -157,11 +157,35 @@ def _contrast(baseline: Group, other: Group, *, validation: bool, confidence: fl
             outcome = "not shown" if interval.low <= 0 <= interval.high else "differ"
             difference = interval.difference
             detectable = detectable_difference(*losses, confidence=confidence)
+    if difference is not None and not math.isfinite(difference):
+        difference = None
+    grade: Grade = "error" if outcome == "diverged" else "unknown"
+    if outcome == "differ" and difference is not None:
+        grade = "warning" if difference > 0 else "good"
+    lost = [run.name for side in sides for run in side.runs if not math.isfinite(final(run) or 0.0)]
+    few = [side.name for side in sides if len(side.seeds) < MIN_SEEDS]
+    finding = Finding(
+        subject="final loss",
+        state=outcome,
+        grade=grade,
+        numbers={
+            "difference": difference,
+            "low": None if interval is None else interval.low,
+            "high": None if interval is None else interval.high,
+            "confidence": confidence,
+            "detectable": detectable,
+        },
+        names={
+            "sides": f"{other.name} against {baseline.name}",
+            "loss": f"{'validation' if validation else 'training'} loss",
+            "runs": ", ".join(lost),
+            "few": "one seed each" if len(few) == 2 else f"{''.join(few)} has one seed",
+        },
+    )
     return Contrast(
         baseline=baseline,
         other=other,
-        outcome=outcome,
-        difference=difference if difference is not None and math.isfinite(difference) else None,
+        finding=finding,
         interval=interval,
         detectable=detectable,
         speedup=_speedup(baseline, other),

@@ -50,6 +50,11 @@ class Group:
     runs: tuple[RunFigures, ...]
 
     @property
+    def name(self) -> str:
+        """``A FP32``."""
+        return f"{self.letter} {self.label}"
+
+    @property
     def seeds(self) -> tuple[int | str | None, ...]:
         """Each seed once; None for runs without a recorded seed."""
         return tuple(dict.fromkeys(map(seed_of, self.runs)))

@@ -1,28 +1,18 @@
 """Every sentence of a comparison, made from its numbers: verdicts, checks, differences, headings."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 from amptui.base import units
 from amptui.diagnosis.labels import data_label
 from amptui.diagnosis.speed import times_speed
-from amptui.records.run import RunFailed, RunFinished, Severity
-from amptui.reports.compare.contrasts import Check, Compared, Contrast, Kind, Outcome
+from amptui.records.run import RunFailed, RunFinished
+from amptui.reports.compare.contrasts import Check, Compared, Contrast, Kind
 from amptui.reports.compare.groups import Group, Spread, has_emulated_steps
 from amptui.reports.compare.trace import FINAL_SHARE, MEAN_STEPS, RunFigures
-from amptui.reports.compare.welch import ENOUGH_SEEDS, MIN_SEEDS, POWER
+from amptui.reports.compare.welch import ENOUGH_SEEDS
 
 AXES = {"steps": "step", "samples": "samples", "seconds": "training time"}
 """What curves can be drawn over: fields of ``Curve``, and their names."""
-
-_NO_VERDICT: Mapping[Outcome, str] = {
-    "no spread": "all seeds of a group ended at the same loss",
-    "no loss": "a run has no loss",
-    "not comparable": "it was not the same training, see below",
-    "running": "a run still trains",
-    "reading": "not all journals are read yet",
-}
-"""Why there is none."""
 
 _CHECKS: Mapping[Kind, str] = {
     "samples": "trained on different numbers of samples ({}): final losses are not comparable",
@@ -41,8 +31,6 @@ _CHECKS: Mapping[Kind, str] = {
 
 
 ONE_GROUP = "only one group: these runs differ only in the seed, so there is nothing to compare"
-
-NOT_SHOWN = "No difference shown: the seeds differ by as much"
 
 NO_VALIDATION = "no run has a validation"
 
@@ -70,11 +58,6 @@ def heading(comparison: Compared) -> str:
     return f"{about}: {', '.join(shared)}" if shared else about
 
 
-def group_name(group: Group) -> str:
-    """``A FP32``."""
-    return f"{group.letter} {group.label}"
-
-
 def seeds(group: Group) -> str:
     """``seeds 0, 1, 2``; what is not known is said."""
     numbers = [str(seed) for seed in group.seeds if seed is not None]
@@ -83,52 +66,13 @@ def seeds(group: Group) -> str:
     return f"seed{'' if len(numbers) == 1 else 's'} {', '.join(numbers)}"
 
 
-def severity(contrast: Contrast) -> Severity | None:
-    """How bad a verdict is; None if there is none."""
-    if contrast.outcome == "diverged":
-        return "error"
-    if contrast.outcome != "differ" or contrast.difference is None:
-        return None
-    return "warning" if contrast.difference > 0 else "info"
-
-
-def verdict(contrast: Contrast, comparison: Compared) -> str:
-    """A few words on the final losses of two groups."""
-    loss = "final validation loss" if comparison.validation else "final training loss"
-    sides = f"{group_name(contrast.other)} against {group_name(contrast.baseline)}"
-    if contrast.outcome == "diverged":
-        runs = [*contrast.baseline.runs, *contrast.other.runs]
-        finals = [(run.name, comparison.final(run)) for run in runs]
-        run_names = [name for name, final in finals if final is not None and not math.isfinite(final)]
-        return f"{sides}: the {loss} is NaN or Inf in {', '.join(run_names)}"
-    apart = "" if contrast.difference is None else f" {_signed(contrast.difference)}"
-    if contrast.interval is None:
-        why = _few(contrast) if contrast.outcome == "few seeds" else _NO_VERDICT[contrast.outcome]
-        if contrast.difference is None:
-            return f"{sides}: no verdict on the {loss}: {why}"
-        return f"{sides}: {loss}{apart}. No verdict: {why}"
-    low, high = _signed(contrast.interval.low), _signed(contrast.interval.high)
-    percent = units.percent(contrast.interval.confidence, 0 if len(comparison.contrasts) == 1 else 1)
-    conclusion = "They differ by more than the seeds do" if contrast.outcome == "differ" else NOT_SHOWN
-    if contrast.outcome == "not shown" and contrast.detectable is not None:
-        difference, times = units.loss(contrast.detectable), f"{round(10 * POWER)} times in 10"
-        conclusion += f". With this spread between seeds, a difference of {difference} would show {times}"
-    return f"{sides}: {loss}{apart} ({percent} interval {low} to {high}). {conclusion}"
-
-
-def _few(contrast: Contrast) -> str:
-    few = [group for group in (contrast.baseline, contrast.other) if len(group.seeds) < MIN_SEEDS]
-    who = "one seed each" if len(few) == 2 else f"{group_name(few[0])} has one seed"
-    return f"{who}; a verdict needs {MIN_SEEDS} or more in each group"
-
-
 def speed(contrast: Contrast) -> str:
     """How the speeds compare; empty if they cannot be compared."""
     ratio = contrast.speedup
     if ratio is None:
         return ""
-    speed = times_speed(ratio.mean, group_name(contrast.baseline))
-    sides = f"{group_name(contrast.other)}: {speed}"
+    speed = times_speed(ratio.mean, contrast.baseline.name)
+    sides = f"{contrast.other.name}: {speed}"
     low, high = units.ratio(ratio.low), units.ratio(ratio.high)
     return sides if low == high else f"{sides}, {low} to {high} from run to run"
 
@@ -168,7 +112,7 @@ def how_measured(comparison: Compared) -> list[str]:
         lines.append(f"of several optimizers only the first is compared: {firsts}")
     if any(len(group.runs) > 1 for group in comparison.groups):
         lines.append("a group's figures are means over its runs, lowest and highest in brackets")
-    if any(contrast.outcome == "not shown" for contrast in comparison.contrasts):
+    if any(contrast.finding.state == "not shown" for contrast in comparison.contrasts):
         lines.append("no difference shown does not mean none: the true one may be anywhere in the interval")
         lines.append("the difference that would show assumes as many seeds with the same spread")
     if any(map(_is_uneven, comparison.contrasts)):
@@ -244,7 +188,7 @@ def _unit(words: str) -> str:
 
 def without_curves(groups: Sequence[Group]) -> str:
     """Which groups have no curve on the screen."""
-    return f"no curves for {', '.join(map(group_name, groups))}: the screen has no room for them"
+    return f"no curves for {', '.join(group.name for group in groups)}: the screen has no room for them"
 
 
 def more_lines(count: int) -> str:
@@ -255,8 +199,3 @@ def more_lines(count: int) -> str:
 def more_rows(count: int) -> str:
     """What stands below a table whose rows do not all fit."""
     return f"{units.counted(count, 'more row')}: --plain shows all"
-
-
-def _signed(value: float) -> str:
-    words = units.loss(abs(value))
-    return f"{'−' if value < 0 else '+'}{words}"

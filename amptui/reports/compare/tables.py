@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from amptui.base import units
 from amptui.base.table import Column, table_lines
 from amptui.diagnosis.speed import EMULATED
+from amptui.diagnosis.words import long_words
 from amptui.reports.compare import sentences
 from amptui.reports.compare.contrasts import (
     Compared,
@@ -99,7 +100,7 @@ def figures(comparison: Compared) -> tuple[Figure, ...]:
 def group_columns(comparison: Compared, *, brief: bool = False) -> list[Column[Group]]:
     """Of a table of the groups; ``brief`` shows the range over a group's runs for final losses only."""
     columns: list[Column[Group]] = [
-        Column(title="group", cell=sentences.group_name, align="left"),
+        Column(title="group", cell=lambda group: group.name, align="left"),
         Column(title="seeds", cell=lambda group: units.count(len(group.seeds)), priority=10),
         Column(title="state", cell=_states, priority=42),
     ]
@@ -168,7 +169,7 @@ def plain_lines(comparison: Compared, width: int | None = None) -> list[str]:
     lines = [sentences.heading(comparison), ""]
     for group in comparison.groups:
         names = ", ".join(run.name for run in group.runs)
-        lines.append(f"{sentences.group_name(group)}: {sentences.seeds(group)}: {names}")
+        lines.append(f"{group.name}: {sentences.seeds(group)}: {names}")
     # A line for each figure: there may be many, and few groups.
     first, *others = group_columns(comparison)
     turned: list[Column[Column[Group]]] = [
@@ -181,7 +182,7 @@ def plain_lines(comparison: Compared, width: int | None = None) -> list[str]:
     lines += ["", *table_lines(turned, others)]
     lines += ["", *table_lines(run_columns(comparison), members(comparison), width), ""]
     lines += [] if comparison.contrasts else [sentences.ONE_GROUP]
-    lines += [sentences.verdict(contrast, comparison) for contrast in comparison.contrasts]
+    lines += [long_words(contrast.finding) for contrast in comparison.contrasts]
     lines += [text for contrast in comparison.contrasts if (text := sentences.speed(contrast))]
     lines += [f"note: {sentences.check(check)}" for check in comparison.checks]
     if comparison.differences:
@@ -201,12 +202,12 @@ def as_json(comparison: Compared) -> dict[str, Any]:
             {
                 "baseline": contrast.baseline.letter,
                 "other": contrast.other.letter,
-                "outcome": contrast.outcome,
-                "difference": contrast.difference,
+                "outcome": contrast.finding.state,
+                "difference": contrast.finding.numbers["difference"],
                 "interval": contrast.interval,
                 "detectable": contrast.detectable,
                 "speedup": contrast.speedup,
-                "text": sentences.verdict(contrast, comparison),
+                "text": long_words(contrast.finding),
             }
             for contrast in comparison.contrasts
         ],

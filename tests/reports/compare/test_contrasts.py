@@ -141,8 +141,11 @@ def test_each_situation_has_its_verdict_and_what_limits_it(goldens: Goldens) -> 
     for name, make in SITUATIONS.items():
         comparison = compared(make())
         for contrast in comparison.contrasts:
-            assert (contrast.interval is None) == (contrast.outcome not in ("differ", "not shown"))
-        bad = [sentences.severity(contrast) for contrast in comparison.contrasts]
+            assert (contrast.interval is None) == (contrast.finding.state not in ("differ", "not shown"))
+        bad = [
+            None if contrast.finding.grade == "unknown" else contrast.finding.severity
+            for contrast in comparison.contrasts
+        ]
         lines += [f"== {name}: {', '.join(map(str, bad))}", sentences.heading(comparison)]
         lines += "\n".join(plain_lines(comparison)).split("\n\n", 4)[4:]
     goldens.check("reports/compare situations", "\n".join(lines))
@@ -205,10 +208,10 @@ def test_final_losses_are_those_of_validations_where_every_run_has_one() -> None
     theirs = [with_validation(loss, seed=seed, precision="bf16") for seed, loss in enumerate(FAR)]
     comparison = compared([*ours, *theirs])
     assert comparison.validation
-    assert comparison.contrasts[0].difference == pytest.approx(1.0)
+    assert comparison.contrasts[0].finding.numbers["difference"] == pytest.approx(1.0)
     mixed = compared([*ours, *seeds(FAR, precision="bf16")])
     assert not mixed.validation
-    assert mixed.contrasts[0].difference == pytest.approx(2.0 - 5.0)
+    assert mixed.contrasts[0].finding.numbers["difference"] == pytest.approx(2.0 - 5.0)
 
 
 @pytest.mark.parametrize(
