@@ -13,7 +13,7 @@ from amptui.telemetry.axis import Axis, Kind
 from amptui.telemetry.history import RateTrack
 from amptui.telemetry.view import PrecisionSwitch, Series
 from amptui.tui.canvas import Canvas
-from amptui.tui.renderables.plot import CurvePlot, YLimits
+from amptui.tui.renderables.plot import CurvePlot, YLimits, draw_ribbon, draw_step_axis
 from amptui.tui.renderables.step_window import (
     Window,
     columns_above_zero,
@@ -52,14 +52,6 @@ def test_no_extreme_of_a_run_is_lost(values: list[float], width: int, buckets: i
     assert np.nanmax(columns.high) == max(values)
 
 
-def test_nonfinite_and_unmeasured_values_differ() -> None:
-    series = series_of([1.0, None, float("nan"), 2.0, float("-inf"), 3.0])
-    columns = sample(series, whole(series), 6)
-    assert columns.nonfinite.tolist() == [False, False, True, False, True, False]
-    assert np.isnan(columns.mean).tolist() == [False, True, True, False, True, False]
-    assert nonfinite_columns(series, whole(series), 3).tolist() == [False, True, True]
-
-
 @given(any_series(), widths, st.data())
 def test_marks_are_the_sampled_ones(series: Series, width: int, data: st.DataObject) -> None:
     window = data.draw(windows_near(series))
@@ -87,7 +79,10 @@ def test_any_series_in_any_window_on_any_canvas_can_be_drawn(
     for _ in range(2):
         canvas = Canvas(width, height, ascii_only=ascii_only)
         window, switches = data.draw(windows_near(series)), data.draw(any_switches(series))
-        plot.draw(canvas, series, window=window, switches=switches, kind=kind)
+        plot.draw(canvas.rows(0, height - 2), series, window=window, switches=switches, kind=kind)
+        ribbon = canvas.rows(height - 2)
+        draw_ribbon(ribbon, window=window, switches=switches, skips=series, nonfinite=series)
+        draw_step_axis(canvas.rows(height - 1), window=window)
         for line in canvas.lines():
             assert len(line) == width
             assert line.isascii() or not ascii_only

@@ -1,28 +1,14 @@
-"""What holds for every ribbon and histogram, of any size."""
+"""What holds for every histogram, of any size."""
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.records.findings import Float16Window
-from amptui.telemetry.view import Series
 from amptui.tui.canvas import Canvas
 from amptui.tui.renderables.float16_histogram import LEGEND_LINES, MARGIN, draw_exponents
-from amptui.tui.renderables.plot import draw_ribbon, draw_step_axis
 from amptui.tui.renderables.step_window import GUTTER
 from tests.tui.renderables.drawings import exponents
-from tests.tui.renderables.tracks import any_series, any_switches, windows_near
-
-
-@given(any_series(), st.integers(0, 40), st.integers(0, 2), st.booleans(), st.data())
-def test_any_run_has_a_ribbon_and_an_axis(
-    series: Series, width: int, height: int, ascii_only: bool, data: st.DataObject
-) -> None:
-    window, switches = data.draw(windows_near(series)), data.draw(any_switches(series))
-    canvas = Canvas(width, height, ascii_only=ascii_only)
-    draw_ribbon(canvas, window=window, switches=switches, skips=series, nonfinite=series)
-    draw_step_axis(canvas, window=window)
-    assert all(len(text) == width and (text.isascii() or not ascii_only) for text in canvas.lines())
 
 
 def drawn(shown: Float16Window, width: int = 76, height: int = 11, *, ascii_only: bool = False) -> Canvas:
