@@ -1,12 +1,10 @@
 """Measures a model's precisions in alternation, each batch size in a new training of the same process."""
 
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
@@ -150,22 +148,6 @@ def nothing_to_compare(plan: Plan, *, compiles: bool) -> UsageError | None:
     return UsageError(f"nothing to compare{why}", hint=hint)
 
 
-def float16_slowdown() -> float:
-    """How many times as long a product of two square float16 matrices takes on this CPU as a float32 one."""
-    import torch
-
-    def seconds(dtype: torch.dtype) -> float:
-        matrix = torch.ones(512, 512, dtype=dtype)
-        durations = []
-        for _ in range(4):
-            began = time.perf_counter()
-            matrix @ matrix
-            durations.append(time.perf_counter() - began)
-        return median(durations[1:])  # the first one wakes threads and packs weights
-
-    return seconds(torch.float16) / seconds(torch.float32)
-
-
 def device_of(training: TrainRequest) -> "torch.device":
     """The device that it trains on. Raises ``AmptuiError`` if torch cannot be imported."""
     try:
@@ -179,13 +161,15 @@ def device_of(training: TrainRequest) -> "torch.device":
 
 def slow_float16() -> dict[str, str]:
     """``fp16`` with the reason, if this CPU is much slower in float16; else nothing."""
-    times = float16_slowdown()
-    if times < SLOW:
+    import torch
+
+    from amptui.reports.doctor import precisions
+
+    speed = precisions.measure(torch.device("cpu"), ("fp16",), budget_seconds=0.0)["fp16"]
+    if isinstance(speed, str) or (times := 1 / speed.value) < SLOW:
         return {}
-    return {
-        "fp16": f"a float16 matrix product takes {times:.0f} times as long as a float32 one on this CPU; "
-        "use --precisions to include it"
-    }
+    slower = f"takes {times:.0f} times as long as a float32 one on this CPU"
+    return {"fp16": f"a float16 matrix product {slower}; use --precisions to include it"}
 
 
 class _Trial:

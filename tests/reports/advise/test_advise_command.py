@@ -11,12 +11,13 @@ import torch
 
 from amptui.cli import build_parser, main
 from amptui.command.parser import is_script
+from amptui.engine.estimate import Ratio
 from amptui.engine.float8 import why_no_float8
 from amptui.engine.precision import Tf32Flags
 from amptui.recipe.request import AdviseRequest, TrainRequest
 from amptui.reports.advise.advise_command import _plan
 from amptui.reports.advise.evidence import Exclusion
-from amptui.reports.bench import measure
+from amptui.reports.doctor import precisions
 from tests.checkout import ROOT
 
 CPU = torch.device("cpu")
@@ -28,7 +29,8 @@ QUICK = ("--device", "cpu", "--minutes", "0.04", "--loss-steps", "40")
 
 @pytest.fixture(autouse=True)
 def _slow_float16(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "float16_slowdown", lambda: 13.0)
+    speed = {"fp16": Ratio(value=1 / 13, low=None, high=None)}
+    monkeypatch.setattr(precisions, "measure", lambda *_args, **_options: speed)
 
 
 def test_without_the_hardware_fp8_costs_no_time_and_has_the_reason() -> None:

@@ -12,6 +12,7 @@ from amptui.base.errors import UsageError
 from amptui.cli import main
 from amptui.engine import precision
 from amptui.engine.compilation import missing_for_compile
+from amptui.engine.estimate import Ratio
 from amptui.engine.failure import explain
 from amptui.engine.float8 import NO_LAYER, why_no_float8
 from amptui.engine.precision import Tf32Flags
@@ -19,7 +20,8 @@ from amptui.engine.setup import build_model
 from amptui.records.findings import Float16Window, ModelCompiled, ModulesTraced, PrecisionsCompared
 from amptui.records.run import EpochFinished, RunStarted
 from amptui.records.steps import StepRecord
-from amptui.reports.bench import measure, plan_precisions
+from amptui.reports.bench import plan_precisions
+from amptui.reports.doctor import precisions
 from tests.builders import read
 from tests.checkout import ROOT
 from tests.terminal import Terminal, amptui_command
@@ -38,7 +40,8 @@ def slowdown(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Says how slow float16 is here, which is the processor's affair: so slow that it is left out."""
 
     def be(times: float) -> None:
-        monkeypatch.setattr(measure, "float16_slowdown", lambda: times)
+        speed = {"fp16": Ratio(value=1 / times, low=None, high=None)}
+        monkeypatch.setattr(precisions, "measure", lambda *_args, **_options: speed)
 
     be(13.0)
     return be
