@@ -325,38 +325,31 @@ _STRIPS = (
 def _draw_overview(canvas: Canvas, ranks: RanksView) -> int:
     """Draw what was measured; return the lines taken, a blank one below included."""
     whole = len(ranks.rows) == ranks.world_size
-    values = {strip: [strip.value(row) for row in ranks.rows] for strip in _STRIPS}
-    strips = [
-        strip
-        for strip in _STRIPS
-        if (
-            any(value is not None for value in values[strip])
-            if whole
-            else strip.percentiles in ranks.percentiles
-        )
-    ][: max(1, canvas.height - 1)]
-    room = max(0, canvas.width - _LABEL_WIDTH - (_NUMBERS_WIDTH if canvas.width >= _WIDE else _EXTREME_WIDTH))
     marked = {i for i, row in enumerate(ranks.rows) if row.rank == _slow_rank(ranks)}
-    for y, strip in enumerate(strips):
+    is_wide = canvas.width >= _WIDE
+    room = max(0, canvas.width - _LABEL_WIDTH - (_NUMBERS_WIDTH if is_wide else _EXTREME_WIDTH))
+    lines = max(1, canvas.height - 1)
+    y = 0
+    for strip in _STRIPS:
+        values = [strip.value(row) for row in ranks.rows]
+        numbers = sorted(value for value in values if value is not None)
+        if not whole:
+            numbers = [*ranks.percentiles.get(strip.percentiles, ())]
+        if not numbers or y == lines:
+            continue
         canvas.text(0, y, strip.label, Style.DIM)
         if whole:
-            draw_strip(canvas, _LABEL_WIDTH, y, room, values[strip], marked=marked, lowest=strip.lowest)
-            numbers = sorted([value for value in values[strip] if value is not None])
-            extreme = numbers[0] if strip.lowest else numbers[-1]
-            _write_numbers(canvas, y, strip, numbers[len(numbers) // 2], extreme)
+            draw_strip(canvas, _LABEL_WIDTH, y, room, values, marked=marked, lowest=strip.lowest)
         else:
-            percentiles = ranks.percentiles[strip.percentiles]
-            draw_percentiles(canvas, _LABEL_WIDTH, y, room, percentiles)
-            _write_numbers(canvas, y, strip, percentiles[2], percentiles[-1])
-    if whole and len(strips) < canvas.height:
-        draw_rank_axis(canvas, _LABEL_WIDTH, len(strips), room, ranks.world_size)
-    return len(strips) + 1
-
-
-def _write_numbers(canvas: Canvas, y: int, strip: _Strip, middle: float, extreme: float) -> None:
-    x = canvas.width - _EXTREME_WIDTH
-    if canvas.width >= _WIDE:
-        x = canvas.text(canvas.width - _NUMBERS_WIDTH, y, strip.text(middle), width=11, align="right")
-        x = canvas.text(x, y, " median", Style.DIM)
-    x = canvas.text(x, y, strip.text(extreme), width=11, align="right")
-    canvas.text(x, y, " least" if strip.lowest else " most", Style.DIM)
+            draw_percentiles(canvas, _LABEL_WIDTH, y, room, numbers)
+        x = _LABEL_WIDTH + room
+        if is_wide:
+            x = canvas.text(x, y, strip.text(numbers[len(numbers) // 2]), width=11, align="right")
+            x = canvas.text(x, y, " median", Style.DIM)
+        extreme, name = (numbers[0], " least") if strip.lowest else (numbers[-1], " most")
+        x = canvas.text(x, y, strip.text(extreme), width=11, align="right")
+        canvas.text(x, y, name, Style.DIM)
+        y += 1
+    if whole and y < canvas.height:
+        draw_rank_axis(canvas, _LABEL_WIDTH, y, room, ranks.world_size)
+    return y + 1
