@@ -5,15 +5,7 @@ from typing import ClassVar
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.keys import VIEW_KEYS
-from amptui.tui.overlays.overlay import (
-    CLOSE,
-    STAY,
-    Answer,
-    Page,
-    open_box,
-    pages_beside,
-    write_edge,
-)
+from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Page, open_box, pages_beside, write_edge
 from amptui.tui.panels import step_cursor
 from amptui.tui.panels.metric_charts import SMALLEST_CHART, Chart, charts_of
 from amptui.tui.panels.phrases import fitting, quiet, write

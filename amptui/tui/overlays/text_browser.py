@@ -9,15 +9,7 @@ from amptui.records.run import Printed, RunFailed
 from amptui.telemetry.eventlog import PRINTS
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, text_width
-from amptui.tui.overlays.overlay import (
-    CLOSE,
-    STAY,
-    Answer,
-    Page,
-    open_box,
-    pages_beside,
-    write_edge,
-)
+from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Page, open_box, pages_beside, write_edge
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import BOLD, Style
 

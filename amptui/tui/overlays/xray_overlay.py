@@ -17,15 +17,7 @@ from amptui.records.run import is_emulated
 from amptui.telemetry.health import XRAY_SAFE_COSINE, judge_xray, layer_state
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.overlays.overlay import (
-    CLOSE,
-    STAY,
-    Answer,
-    Page,
-    open_box,
-    pages_beside,
-    write_edge,
-)
+from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Page, open_box, pages_beside, write_edge
 from amptui.tui.panels.phrases import Phrase, Word, flowed, labelled, phrase, wrapped, write
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.gauges import draw_bar
@@ -243,13 +235,7 @@ def _layer_columns(xray: XRayTaken, order: str = "") -> list[Column[LayerAgreeme
             is_optional=False,
             sort=("model order", lambda _: 0),
         ),
-        Column(
-            title="kind",
-            cell=lambda layer: (layer.kind, Style.DIM),
-            priority=8,
-            align="left",
-            width=11,
-        ),
+        Column(title="kind", cell=lambda layer: (layer.kind, Style.DIM), priority=8, align="left", width=11),
         Column(
             title="runs in" if xray.reference else "output",
             cell=_output_word,
@@ -273,13 +259,7 @@ def _layer_columns(xray: XRayTaken, order: str = "") -> list[Column[LayerAgreeme
             width=8,
             sort=("by size", lambda layer: -layer.elements),
         ),
-        Column(
-            title="agreement",
-            draw=_draw_agreement,
-            priority=10,
-            align="left",
-            width=_BAR_WIDTH,
-        ),
+        Column(title="agreement", draw=_draw_agreement, priority=10, align="left", width=_BAR_WIDTH),
     ]
 
 

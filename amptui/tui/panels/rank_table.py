@@ -1,6 +1,7 @@
 """The ranks of a distributed run: a row for each, or strips of all above the slowest and fastest."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from amptui.base import units
@@ -17,6 +18,7 @@ from amptui.diagnosis.rank_words import (
     speed_sentence,
 )
 from amptui.telemetry.rank_watch import RankSummary, RanksView
+from amptui.telemetry.stragglers import RankVerdict
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels.phrases import (
@@ -237,30 +239,28 @@ def _columns(
     def why_throttled(row: RankSummary) -> Cell:
         return "".join(row.throttled[:1]), Style.WARNING if row.rank == slow else Style.DIM
 
+    numbers = [
+        Column(
+            title=title, cell=partial(_number, ranks.straggler, text, causes), priority=priority, width=width
+        )
+        for title, width, priority, text, causes in _NUMBERS
+        if title != "own Inf" or any(row.overflowed for row in ranks.rows)
+    ]
     return [
         Column(title="", cell=sign, width=1, is_optional=False),
         Column(title="rank", cell=rank, gap=1),
         Column(title=which, cell=place, align="left", max_width=_PLACE_WIDTH),
         _bars(canvas, view, ranks),
-        *_number_columns(ranks),
+        *numbers,
         Column(title="", cell=why_throttled, align="left", priority=12, shrinks_to=_MIN_REASON, gap=1),
     ]
 
 
-def _number_columns(ranks: RanksView) -> Iterator[Column[RankSummary]]:
-    verdict = ranks.straggler
-    for title, width, priority, text, causes in _NUMBERS:
-
-        def cell(
-            row: RankSummary,
-            text: Callable[[RankSummary], str] = text,
-            causes: tuple[str, ...] = causes,
-        ) -> Cell:
-            is_evidence = verdict is not None and verdict.rank == row.rank and verdict.cause in causes
-            return text(row), Style.WARNING | BOLD if is_evidence else Style.TEXT
-
-        if title != "own Inf" or any(row.overflowed for row in ranks.rows):
-            yield Column(title=title, cell=cell, priority=priority, width=width)
+def _number(
+    verdict: RankVerdict | None, text: Callable[[RankSummary], str], causes: tuple[str, ...], row: RankSummary
+) -> Cell:
+    is_evidence = verdict is not None and verdict.rank == row.rank and verdict.cause in causes
+    return text(row), Style.WARNING | BOLD if is_evidence else Style.TEXT
 
 
 def _bars(canvas: Canvas, view: SessionView, ranks: RanksView) -> Column[RankSummary]:
