@@ -34,7 +34,7 @@ from amptui.tui.panels.phrases import (
     write_lines,
 )
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.renderables.gauges import draw_stack, segments
+from amptui.tui.renderables.gauges import draw_stack
 from amptui.tui.renderables.table import draw_table
 from amptui.tui.style import Style, precision_style
 
@@ -299,10 +299,9 @@ def _draw_bars(canvas: Canvas, memory: Sequence[MemoryBreakdown], rows: Sequence
     for i, breakdown in enumerate(memory):
         name = precision_word(breakdown.precision, _NAME_WIDTH - 1)
         canvas.text(0, 1 + i, name.text, name.style)
-        cells = segments([row.sizes[i] or 0 for row in rows], max(totals), width)
-        fills, style = [_fill(canvas, row) for row in rows], precision_style(breakdown.precision)
-        stack = ((count, fill, style) for count, fill in zip(cells, fills, strict=True))
-        draw_stack(canvas, _NAME_WIDTH, 1 + i, stack)
+        style = precision_style(breakdown.precision)
+        parts = ((row.sizes[i] or 0, _fill(canvas, row), style) for row in rows)
+        draw_stack(canvas, _NAME_WIDTH, 1 + i, width, parts, whole=max(totals))
         amount = units.number_of_bytes(breakdown.peak_allocated_bytes or totals[i])
         canvas.text(canvas.width - _AMOUNT_WIDTH, 1 + i, amount, width=_AMOUNT_WIDTH, align="right")
     return 1 + len(memory)

@@ -39,7 +39,6 @@ from amptui.tui.renderables.gauges import (
     draw_rank_axis,
     draw_stack,
     draw_strip,
-    segments,
     strip_text,
 )
 from amptui.tui.renderables.table import draw_table
@@ -276,8 +275,8 @@ def _bars(canvas: Canvas, view: SessionView, ranks: RanksView) -> Column[RankSum
         data, compute = row.data_seconds or 0.0, row.compute_seconds or 0.0
         rest = max(0.0, (row.step_seconds or 0.0) - data - compute)
         style = Style.WARNING if row.rank == slow else steady_style(view)
-        cells = segments([data, compute, rest], longest, width)
-        draw_stack(canvas, x, y, zip(cells, fills, (style, style, Style.DIM), strict=True))
+        parts = zip((data, compute, rest), fills, (style, style, Style.DIM), strict=True)
+        draw_stack(canvas, x, y, width, parts, whole=longest)
 
     return Column(
         title="  ".join(parts),

@@ -26,7 +26,7 @@ from amptui.tui.panels.phrases import (
 )
 from amptui.tui.panels.precision_table import steady_style
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.renderables.gauges import draw_stack, segments
+from amptui.tui.renderables.gauges import draw_stack
 from amptui.tui.renderables.plot import CurvePlot
 from amptui.tui.renderables.step_window import visible_window
 from amptui.tui.style import BOLD, NO_VERDICT, VERDICT_SIGNS, Style, precision_style
@@ -187,11 +187,11 @@ def _draw_bars(canvas: Canvas, rows: Sequence[_Row]) -> None:
     longest = max(sum(row.seconds.values()) for row in rows)
     room = max(0, canvas.width - _LABEL_WIDTH - _TOTAL_WIDTH)
     for y, row in enumerate(rows):
-        parts = [part for part in _FILLS if part in row.seconds]
-        cells = segments([row.seconds[part] for part in parts], longest, room)
-        signs, style = [_FILLS[part][canvas.ascii_only] for part in parts], precision_style(row.precision)
-        stack = ((count, sign, style) for count, sign in zip(cells, signs, strict=True))
-        draw_stack(canvas, _LABEL_WIDTH, y, stack)
+        style = precision_style(row.precision)
+        parts = (
+            (row.seconds.get(part, 0.0), fill[canvas.ascii_only], style) for part, fill in _FILLS.items()
+        )
+        draw_stack(canvas, _LABEL_WIDTH, y, room, parts, whole=longest)
         total = units.milliseconds(sum(row.seconds.values()))
         canvas.text(_LABEL_WIDTH + room, y, total, width=_TOTAL_WIDTH, align="right")
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Iterable, Sequence
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.style import BOLD, Style
@@ -119,22 +119,22 @@ def _offset(ratio: float, scale: float, half: int) -> int:
     return max(-half, min(half, round(math.log(ratio) * scale)))
 
 
-def draw_stack(canvas: Canvas, x: int, y: int, parts: Iterable[tuple[int, str, int]]) -> None:
-    """Draw parts side by side from column ``x`` of line ``y``: how many cells, of what sign and style."""
-    for cells, sign, style in parts:
-        canvas.fill(Rect(x, y, cells, 1), sign, style)
-        x += cells
+def draw_stack(
+    canvas: Canvas, x: int, y: int, width: int, parts: Iterable[tuple[float, str, int]], *, whole: float
+) -> None:
+    """Draw parts side by side from column ``x`` of line ``y``: their size, sign and style.
 
-
-def segments(parts: Sequence[float], whole: float, width: int) -> list[int]:
-    """The cells of each of ``parts`` in a bar of which ``whole`` fills ``width`` cells.
-
-    Their edges are rounded, not their lengths, so that the bar is as long as their sum.
+    A size of ``whole`` fills ``width`` cells. Edges are rounded, not lengths, so that the bar is as long as
+    the sum of its parts.
     """
     if whole <= 0 or width <= 0:
-        return [0] * len(parts)
-    edges = [0, *(min(width, round(end / whole * width)) for end in accumulate(parts))]
-    return [stop - start for start, stop in pairwise(edges)]
+        return
+    end, start = 0.0, 0
+    for size, sign, style in parts:
+        end += size
+        stop = min(width, round(end / whole * width))
+        canvas.fill(Rect(x + start, y, stop - start, 1), sign, style)
+        start = stop
 
 
 def draw_sparkline(
