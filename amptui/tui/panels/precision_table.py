@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import TypeAlias
+from typing import NamedTuple
 
 from amptui.base import units
 from amptui.base.table import Cell, Column
@@ -49,8 +49,18 @@ _BAR_WIDTH = 61
 _GAIN_STYLES = {1: Style.GOOD | BOLD, 0: int(Style.TEXT), -1: Style.WARNING | BOLD}
 """The style of a precision that is faster, as fast, or slower."""
 
-_Row: TypeAlias = tuple[str, int, Callable[[PrecisionStats], str]]
-"""Label, rank (the highest is dropped first) and cell of a line of the table."""
+
+class _Row(NamedTuple):
+    """A line of the table."""
+
+    label: str
+    rank: int
+    """The highest is dropped first."""
+    cell: Callable[[PrecisionStats], str]
+    is_cost: bool = False
+    """Whether emulated steps have no figure in it: that they are emulated stands above it."""
+    is_uncertain: bool = False
+    """Whether it is dim while provisional."""
 
 
 def is_provisional(stats: PrecisionStats) -> bool:
@@ -58,35 +68,28 @@ def is_provisional(stats: PrecisionStats) -> bool:
     return stats.provisional_steps > 0
 
 
-def _of_steps(stats: PrecisionStats, figure: str) -> str:
-    return speed.of_steps(stats, figure, units.NOT_AVAILABLE)
+def _mean(stats: PrecisionStats) -> str:
+    return speed.of_steps(stats, units.milliseconds(stats.mean_step_seconds), units.NOT_AVAILABLE)
 
 
-def _cost(stats: PrecisionStats, figure: str) -> str:
-    """A figure that emulated steps do not have: that they are emulated stands above it."""
-    return "–" if is_emulated(stats.precision) else figure
+def _samples(stats: PrecisionStats) -> str:
+    return speed.of_steps(stats, units.rate(stats.samples_per_second), units.NOT_AVAILABLE)
 
 
-_ROWS: tuple[_Row, ...] = (
-    ("mean", 0, lambda stats: _of_steps(stats, units.milliseconds(stats.mean_step_seconds))),
-    ("samples", 2, lambda stats: _cost(stats, _of_steps(stats, units.rate(stats.samples_per_second)))),
-    ("peak", 1, lambda stats: _cost(stats, units.number_of_bytes(stats.peak_allocated_bytes))),
-    ("energy", 6, lambda stats: _cost(stats, units.joules(stats.joules_per_1000_samples, per="1k"))),
-    ("last loss", 3, lambda stats: units.loss(stats.last_loss)),
-    ("skipped", 4, lambda stats: units.count(stats.skipped)),
-    (
-        "steps",
-        5,
-        lambda stats: units.count(stats.steps) + ("" if stats.steps >= MIN_STEPS else f"/{MIN_STEPS}"),
-    ),
+def _steps(stats: PrecisionStats) -> str:
+    return units.count(stats.steps) + ("" if stats.steps >= MIN_STEPS else f"/{MIN_STEPS}")
+
+
+_ROWS = (
+    _Row("mean", 0, _mean, is_uncertain=True),
+    _Row("samples", 2, _samples, is_cost=True, is_uncertain=True),
+    _Row("peak", 1, lambda stats: units.number_of_bytes(stats.peak_allocated_bytes), is_cost=True),
+    _Row("energy", 6, lambda stats: units.joules(stats.joules_per_1000_samples, per="1k"), is_cost=True),
+    _Row("last loss", 3, lambda stats: units.loss(stats.last_loss)),
+    _Row("skipped", 4, lambda stats: units.count(stats.skipped)),
+    _Row("steps", 5, _steps, is_uncertain=True),
 )
 """The lines of the table; energy only if a GPU measures it, steps as ``12/20`` while too few for a ratio."""
-
-_UNCERTAIN = ("mean", "samples", "steps")
-"""The lines that are dim while provisional."""
-
-_COSTS = ("mean", "samples", "peak", "energy")
-"""The lines that emulated steps have no figure in."""
 
 _BARS: tuple[tuple[str, Callable[[PrecisionStats], float | None]], ...] = (
     ("mean step", lambda stats: None if is_provisional(stats) else stats.mean_step_seconds),
@@ -180,7 +183,7 @@ def _interval_hint(view: SessionView, screen: ScreenState) -> str:
 def _step_word(stats: PrecisionStats) -> Word:
     """``3.91 ms`` in the style of its precision."""
     style = Style.DIM if is_provisional(stats) else precision_style(stats.precision)
-    return Word(_of_steps(stats, units.milliseconds(stats.mean_step_seconds)), style)
+    return Word(_mean(stats), style)
 
 
 def memory_words(comparison: Comparison) -> Word | None:
@@ -195,7 +198,7 @@ def memory_words(comparison: Comparison) -> Word | None:
 def _rows_of(columns: list[PrecisionStats]) -> list[_Row]:
     """The lines of a table of these precisions."""
     has_energy = any(stats.joules_per_1000_samples is not None for stats in columns)
-    return [row for row in _ROWS if has_energy or row[0] != "energy"]
+    return [row for row in _ROWS if has_energy or row.label != "energy"]
 
 
 def _verdict_lines(view: SessionView, screen: ScreenState, width: int, spare_lines: int) -> list[Line]:
@@ -234,7 +237,7 @@ def _draw_table(canvas: Canvas, columns: list[PrecisionStats], lines: int) -> in
     """At most ``lines`` lines of table, its head included; return the line after it."""
     width = min(_WIDEST_COLUMN, (canvas.width - _LABEL_WIDTH + 1) // len(columns) - 1)
     labels: Column[_Row] = Column(
-        title="", cell=lambda row: (row[0], Style.DIM), align="left", width=_LABEL_WIDTH
+        title="", cell=lambda row: (row.label, Style.DIM), align="left", width=_LABEL_WIDTH
     )
     figures: list[Column[_Row]] = [
         Column(
@@ -246,14 +249,14 @@ def _draw_table(canvas: Canvas, columns: list[PrecisionStats], lines: int) -> in
         )
         for place, stats in enumerate(columns)
     ]
-    return draw_table(canvas, [labels, *figures], [row for row in _rows_of(columns) if row[1] < lines - 1])
+    return draw_table(canvas, [labels, *figures], [row for row in _rows_of(columns) if row.rank < lines - 1])
 
 
 def _figure(stats: PrecisionStats, row: _Row) -> Cell:
-    label, _rank, cell = row
-    is_dim = label in _UNCERTAIN and is_provisional(stats)
-    is_dim |= label in _COSTS and is_emulated(stats.precision)
-    return cell(stats), Style.DIM if is_dim else Style.TEXT
+    emulated = is_emulated(stats.precision)
+    text = "–" if emulated and row.is_cost else row.cell(stats)
+    is_dim = (row.is_uncertain and is_provisional(stats)) or (emulated and text in ("–", speed.EMULATED))
+    return text, Style.DIM if is_dim else Style.TEXT
 
 
 def _draw_bars(canvas: Canvas, columns: list[PrecisionStats], y: int) -> None:
