@@ -21,7 +21,7 @@ from amptui.diagnosis.labels import compared_label, data_label, precision_label
 from amptui.diagnosis.speed import explanations, launch_bound_gain, ratio_words, result_cards
 from amptui.diagnosis.tensor_cores import flops_hints, mfu_words, rate_words
 from amptui.recipe.request import BenchRequest
-from amptui.records.findings import Float8Layers, PairCompared, PrecisionMeasured, PrecisionsCompared
+from amptui.records.findings import Float8Layers, PrecisionMeasured, PrecisionsCompared
 from amptui.records.run import (
     EAGER_SUFFIX,
     LOW_PRECISIONS,
@@ -162,11 +162,6 @@ class Measured:
         ratio = (other.step_seconds or 0.0) / (row.step_seconds or math.inf)
         return replace(row, speedup=ratio, speedup_low=None, speedup_high=None)
 
-    def gain_by_compiling(self, precision: str) -> PairCompared | None:
-        """Its steps compiled beside the same run eagerly; None if that was not measured."""
-        compared = self.view.compared
-        return None if compared is None else compared.pair(precision, precision + EAGER_SUFFIX)
-
     def limit_of(self, timing: PrecisionTiming) -> str:
         """The most that another precision can gain over this one."""
         return limit_beside(timing, self.view.timings, self.view.comparison)
@@ -283,13 +278,12 @@ def launch_hints(size: Measured, compile_mode: str | None) -> list[str]:
     overall = size.view.comparison
     if compile_mode is None and not bound and overall.held_back_by == "launch":
         bound = [name for name in (overall.baseline, overall.low) if name is not None]
-    hints = []
-    for name in bound if compile_mode is not None else ():
-        gain = size.gain_by_compiling(base_precision(name))
-        if gain is not None and gain.than == name:
-            hints.append(launch_bound_gain(gain, f"--compile {compile_mode}"))
+    hints, compared = [], size.view.compared
+    if compared is not None and compile_mode is not None:
+        gains = [compared.pair(base_precision(name), name) for name in bound]
+        hints = [launch_bound_gain(gain, f"--compile {compile_mode}") for gain in gains if gain is not None]
     if bound and compile_mode in (None, "default"):
-        compared, verb = size.view.compared, "is" if len(bound) == 1 else "are"
+        verb = "is" if len(bound) == 1 else "are"
         labels = " and ".join(
             compared_label(name, compared) if compared else precision_label(name) for name in bound
         )
@@ -305,7 +299,7 @@ def _columns(compared: PrecisionsCompared, size: Measured) -> tuple[Column[Preci
         return ratio_words(row.speedup, row.speedup_low, row.speedup_high)
 
     def by_compiling(row: PrecisionMeasured) -> str:
-        gain = size.gain_by_compiling(row.precision)
+        gain = compared.pair(row.precision, row.precision + EAGER_SUFFIX)
         return (
             units.NOT_AVAILABLE
             if gain is None

@@ -61,8 +61,8 @@ def _verdicts(comparison: Compared) -> Iterator[Block]:
     lines: list[Words] = []
     for contrast in comparison.contrasts:
         words = long_words(contrast.finding)
-        known = contrast.finding.grade != "unknown"
-        lines.append(verdict(contrast.finding.severity, "", words) if known else words)
+        is_judged = contrast.finding.grade != "unknown"
+        lines.append(verdict(contrast.finding.severity, "", words) if is_judged else words)
     if not comparison.contrasts:
         lines.append(sentences.ONE_GROUP)
     yield "verdict", [*lines, *map(sentences.speed, comparison.contrasts)]
