@@ -188,11 +188,10 @@ def sample(series: Series, window: Window, columns: int) -> Columns:
         starts, widths, filled = _groups(points, window, columns)
         low[filled] = np.repeat(_bounded(np.fmin.reduceat(points.low, starts)), widths)
         high[filled] = np.repeat(_bounded(np.fmax.reduceat(points.high, starts)), widths)
-        if weights is None or points.weights is None:
-            mean[filled] = np.repeat(_means(points.mean, starts), widths)
-        else:
-            means, seconds = _weighted_means(points.mean, points.weights, starts)
-            mean[filled], weights[filled] = np.repeat(means, widths), np.repeat(seconds / widths, widths)
+        means, seconds = _means(points.mean, points.weights, starts)
+        mean[filled] = np.repeat(means, widths)
+        if weights is not None:
+            weights[filled] = np.repeat(seconds / widths, widths)
         nonfinite[filled] = np.repeat(np.logical_or.reduceat(points.nonfinite, starts), widths)
     return Columns(low, high, mean, nonfinite, weights)
 
@@ -227,20 +226,12 @@ def _groups(points: _Points, window: Window, columns: int) -> tuple[Counts, Coun
     return starts, np.append(begins[1:], stop) - begins, slice(int(begins[0]), stop)
 
 
-def _means(values: Floats, starts: Counts) -> Floats:
-    """The means of the finite values from each start to the next; NaN where there is none."""
+def _means(values: Floats, weights: Floats | None, starts: Counts) -> tuple[Floats, Floats]:
+    """The means of the finite values from each start to the next, and their weights; NaN for no value."""
     finite = np.isfinite(values)
-    counts = np.add.reduceat(finite, starts, dtype=np.int64)
-    sums = np.add.reduceat(np.where(finite, _bounded(values), 0.0), starts)
-    means: Floats = np.divide(sums, counts, out=np.full(len(starts), np.nan), where=counts > 0)
-    return means
-
-
-def _weighted_means(values: Floats, weights: Floats, starts: Counts) -> tuple[Floats, Floats]:
-    """The same, weighted; and the sum of the weights."""
-    weights = np.where(np.isfinite(values), np.nan_to_num(weights), 0.0)
+    weights = finite.astype(np.float64) if weights is None else np.where(finite, np.nan_to_num(weights), 0.0)
     totals = np.add.reduceat(weights, starts)
-    sums = np.add.reduceat(np.where(weights > 0, values, 0.0) * weights, starts)
+    sums = np.add.reduceat(np.where(weights > 0, _bounded(values), 0.0) * weights, starts)
     return np.divide(sums, totals, out=np.full(len(starts), np.nan), where=totals > 0), totals
 
 
