@@ -22,7 +22,7 @@ GAP = 2
 """Blanks between two columns."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Column(Generic[Row]):
     """One column of the rows of a table."""
 
