@@ -35,7 +35,7 @@ def loaded_by(statement: str) -> set[str]:
         ("import amptui.reports.compare.following, amptui.reports.compare.tables", {"numpy"}),
         ("import amptui.engine.worker", set()),
         ("import amptui.process.launch", {"numpy", "psutil"}),
-        ("import amptui.tui.app", {"numpy", "textual"}),
+        ("import amptui.tui.run_screen", {"numpy", "textual"}),
     ],
 )
 def test_an_import_brings_in_no_more_than_it_needs(statement: str, allowed: set[str]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from amptui.tui.run_list.screen import READING_SECONDS
+from amptui.tui.run_list.removal import READING_SECONDS
 from tests.checkout import ROOT
 from tests.faults.watched import Lives, headless_run, stop
 from tests.living import CURSOR_ON, assert_restored, last_step, outcome, run_pid, wait_until

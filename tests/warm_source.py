@@ -28,7 +28,8 @@ MAX_BYTES = 2**20
 
 LOADED = (
     *("cli", "process.launch", "process.training", "process.viewer", "process.replay", "reports.bench"),
-    *("diagnosis.summary", "process.plain_lines", "runs.client", "runs.server", "tui.app", "tui.opening"),
+    *("diagnosis.summary", "process.plain_lines", "runs.client", "runs.server", "tui.run_screen"),
+    "tui.opening",
     *("engine.description", "recipe.modelfile", "engine.trainer"),
 )
 """What command lines import on the way, by way of which all the rest comes."""

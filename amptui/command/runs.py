@@ -4,6 +4,7 @@ import argparse
 import gc
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from amptui.base.errors import AmptuiError, UsageError
@@ -23,8 +24,9 @@ from amptui.recipe.request import PAGE_RUNS
 
 if TYPE_CHECKING:
     from amptui.runs.remote import Remote
+    from amptui.tui.opening import Opening
     from amptui.tui.run_list.entry import RunSource
-    from amptui.tui.run_list.screen import Place, RunListApp
+    from amptui.tui.run_list.screen import Place, RunListScreen
 
 _SIGNALLED = 128
 """An exit status above it means a signal, or a terminal that is gone: the list does not open again."""
@@ -104,21 +106,23 @@ def browse_runs(run: Callable[[Sequence[str]], int], remote: "Remote | None" = N
     ``run`` runs the command line of each choice; what error ends it stands below the list then. Call this
     where a screen can be shown.
     """
+    from amptui.process.stop_signals import show
     from amptui.reports.run_list import runs_here, runs_on
+    from amptui.tui.panels.screen_state import ScreenState
+    from amptui.tui.run_list.frame import ListState, draw
 
     place: Place | None = None
     message = ""
     while True:
         source = runs_here() if remote is None else runs_on(remote)  # ssh may ask for a password
-        app, status = _show_list(source, place, message)
-        if app.failure is not None and status <= _SIGNALLED:
-            raise app.failure
-        if status or app.chosen is None:
+        first = partial(draw, state=ListState(entries=None, host=source.host), screen=ScreenState())
+        listing, status = show(partial(_list_screen, source, place, message), first)
+        if status or listing.chosen is None:
             return status
-        place, message = app.place, ""
-        command = [app.chosen.action, *app.chosen.runs]
+        place, message = listing.place, ""
+        command = [listing.chosen.action, *listing.chosen.runs]
         if remote is not None:
-            command = ["attach", *remote.arguments(app.chosen.runs[0])]
+            command = ["attach", *remote.arguments(listing.chosen.runs[0])]
         try:
             status = run(command)
         except AmptuiError as error:
@@ -129,18 +133,12 @@ def browse_runs(run: Callable[[Sequence[str]], int], remote: "Remote | None" = N
         gc.collect()  # the last screen, before the next one freezes what it finds
 
 
-def _show_list(source: "RunSource", place: "Place | None", message: str) -> tuple["RunListApp", int]:
-    """Show it until a run is chosen or the user leaves; the list, and the exit status of a user who left."""
-    from amptui.process.stop_signals import show
-    from amptui.tui.opening import Opening
-    from amptui.tui.run_list.frame import ListState, draw
+def _list_screen(
+    source: "RunSource", place: "Place | None", message: str, opening: "Opening"
+) -> "RunListScreen":
+    from amptui.tui.run_list.screen import RunListScreen
 
-    first = ListState(entries=None, host=source.host)
-    with Opening(lambda canvas: draw(canvas, first)) as opening:
-        from amptui.tui.run_list.screen import Place, RunListApp
-
-        app = RunListApp(source, opening, place=place or Place(), message=message)
-        return app, show(app, opening)
+    return RunListScreen(source, opening, place=place, message=message)
 
 
 def add_replay_options(parser: argparse.ArgumentParser) -> None:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from signal import SIGHUP
+from typing import TYPE_CHECKING
 
 from amptui.base.errors import UsageError
 from amptui.base.prompt import complain, say
@@ -10,6 +11,10 @@ from amptui.process.stop_signals import show
 from amptui.records.control import Control
 from amptui.runs.find import journal_of
 from amptui.runs.pins import read_pins, write_pins
+
+if TYPE_CHECKING:
+    from amptui.tui.opening import Opening
+    from amptui.tui.replay.screen import ReplayScreen
 
 
 def replay(run: Path, *, speed: float) -> int:
@@ -21,22 +26,17 @@ def replay(run: Path, *, speed: float) -> int:
     if not can_show_a_screen():
         raise UsageError("a replay needs a terminal", hint="`amptui export` writes a run to a file")
     path = journal_of(run)
-    from amptui.tui.opening import Opening
-
     control = Control()
-    with Opening() as opening:
+
+    def build(opening: "Opening") -> "ReplayScreen":
         from amptui.tui.replay.player import Player
-        from amptui.tui.replay.screen import ReplayApp
+        from amptui.tui.replay.screen import ReplayScreen
 
         player = Player(path, speed=speed)
-        app = ReplayApp(player, control, opening, read_pins=read_pins, write_pins=write_pins)
-        status = show(app, opening, control.ask)
-        player.stop()
-    if status == 128 + SIGHUP:
-        return status  # nobody is there to read
-    if player.passed_over:
+        return ReplayScreen(player, control, opening, read_pins=read_pins, write_pins=write_pins)
+
+    screen, status = show(build, ask=control.ask)
+    if status != 128 + SIGHUP and screen.player.passed_over:  # else nobody is there to read
         say("")  # ends the line the cursor was left in by a terminal without an alternate screen
-        complain(player.passed_over)
-    if player.failure is not None:
-        raise player.failure
+        complain(screen.player.passed_over)
     return status

@@ -9,13 +9,16 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from amptui.records.control import StopRequest
 
 if TYPE_CHECKING:
-    from amptui.tui.canvas_app import CanvasApp
+    from amptui.tui.canvas import Canvas
     from amptui.tui.opening import Opening
+    from amptui.tui.screen import Screen
+
+ScreenT = TypeVar("ScreenT", bound="Screen")
 
 LEAVE_AFTER_SECONDS = 15.0
 """A process with nothing to wait for exits within that time after SIGINT or SIGTERM, even if its terminal
@@ -233,19 +236,31 @@ def _die_of(number: int) -> None:
     os.kill(os.getpid(), number)
 
 
-def show(app: "CanvasApp", opening: "Opening", ask: Callable[[StopRequest], object] | None = None) -> int:
-    """Show a screen behind which nothing trains until it is left; return the exit status: 1 if it failed.
+def show(
+    build: Callable[["Opening"], ScreenT],
+    first: "Callable[[Canvas], object] | None" = None,
+    ask: Callable[[StopRequest], object] | None = None,
+) -> tuple[ScreenT, int]:
+    """Show a screen behind which nothing trains until it is left; return it and the exit status.
 
-    ``ask`` gets the request of a signal; without it, the screen is left.
+    ``first`` draws what the terminal shows while ``build`` imports and makes the screen. ``ask`` gets the
+    request of a signal; without it, the screen is left. The status is 1 if the screen failed. Raises why it
+    could not go on reading, unless the terminal is gone, so that nobody is there to read that.
     """
-    with StopSignals(
-        ask or (lambda _: app.hang_up("interrupted")),
-        hung_up=app.hang_up,
-        restore_terminal=opening.restore_at_once,
-    ) as signals:
-        app.run()
-    if app.left == "hung up":
-        return 128 + signal.SIGHUP
-    if app.left == "interrupted" or signals.received:
-        return 128 + (signals.received or signal.SIGINT)
-    return int(app.left is None)
+    from amptui.tui.opening import Opening
+
+    with Opening(first) as opening:
+        screen = build(opening)
+        with StopSignals(
+            ask or (lambda _: screen.hang_up("interrupted")),
+            hung_up=screen.hang_up,
+            restore_terminal=opening.restore_at_once,
+        ) as signals:
+            screen.run()
+    if screen.left == "hung up":
+        return screen, 128 + signal.SIGHUP
+    if screen.failure is not None:
+        raise screen.failure
+    if screen.left == "interrupted" or signals.received:
+        return screen, 128 + (signals.received or signal.SIGINT)
+    return screen, int(screen.left is None)

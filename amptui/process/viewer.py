@@ -32,8 +32,8 @@ from amptui.telemetry.view import EMPTY_VIEW, SessionView
 if TYPE_CHECKING:
     from amptui.process.watched_run import WatchedRun
     from amptui.runs.protocol import LeaveKind
-    from amptui.tui.canvas_app import Left
     from amptui.tui.opening import Opening
+    from amptui.tui.screen import Left
 
 PATIENCE_SECONDS = 30.0
 """How long a run that was asked to stop may be silent before the screen leaves it."""
@@ -79,8 +79,7 @@ def watch(
     ``opening`` is on the terminal until the first frame. A signal that ends an ``attached`` viewer does not
     stop the run. ``webhook`` gets the news that rings the ``bell``, while the screen is open.
     """
-    from amptui.tui.app import WatchApp
-    from amptui.tui.screen import Parts
+    from amptui.tui.run_screen import Parts, RunScreen
 
     follower = _Follower(connection, run)
     session, client, ended = follower.session, follower.client, follower.ended
@@ -106,7 +105,7 @@ def watch(
         write_pins=write_pins,
         alerts=Alerts(time.time()) if bell else None,
     )
-    app = WatchApp(parts, attached=attached)
+    app = RunScreen(parts, attached=attached)
 
     def stop(request: StopRequest) -> None:
         if attached:

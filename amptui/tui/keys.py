@@ -1,6 +1,6 @@
 """The table of keys: dispatch, footer, help and replay read it, and a test holds the README to it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -96,14 +96,6 @@ QUIT_KEYS = (
 )
 
 KEYS = (*RUN_KEYS, *VIEW_KEYS, *QUIT_KEYS)
-
-ACTIONS = {press: key.action for key in KEYS for press in key.presses}
-"""The action of each press."""
-
-
-def pages_of(keys: Iterable[Key]) -> Mapping[str, str]:
-    """The actions of the presses that open a page."""
-    return {press: key.action for key in keys if key.is_page for press in key.presses}
 
 
 def footer_hints(

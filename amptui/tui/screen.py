@@ -1,36 +1,43 @@
-"""The screen of a run: one timer draws each frame, sets the frame rate, and decides whether to leave."""
+"""One screen: a canvas, the keys of a table, a footer, a message, at most one overlay, and one way out."""
 
-import threading
+import math
+import os
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from amptui.base.cores import read_cores
-from amptui.base.notification import notification
-from amptui.diagnosis import activity
-from amptui.diagnosis.activity import LOST
-from amptui.diagnosis.alerts import Alerts
-from amptui.records.answers import RequestKind
-from amptui.records.control import Asker
-from amptui.records.run import RunFailed, Severity
-from amptui.telemetry.view import EMPTY_VIEW, SessionView
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.geometry import Region, Size
+from textual.strip import Strip
+from textual.widget import Widget
+
+from amptui.base.errors import AmptuiError
+from amptui.base.text import terminal_speaks_utf8
+from amptui.records.run import Severity
+from amptui.telemetry.view import EMPTY_VIEW
+from amptui.tui.background import Background, assumed_background, has_256_colours
 from amptui.tui.canvas import Canvas
-from amptui.tui.canvas_app import CanvasApp, Left
-from amptui.tui.frame import Frame
-from amptui.tui.keys import ENDED_KEYS, FOOTER_HINTS, Key, footer_hints, keys_of
+from amptui.tui.keyboard import BackgroundReported, MouseReported
+from amptui.tui.keys import Key
 from amptui.tui.opening import Opening
-from amptui.tui.panels.metric_charts import MAX_PINNED
+from amptui.tui.painter import Painter
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.renderables.step_window import steps_ahead
+from amptui.tui.reading_thread import ReadingThread
+from amptui.tui.style import STYLES, styles_on
+from amptui.tui.terminal_driver import PatientDriver
 
 if TYPE_CHECKING:
-    from amptui.tui.overlays.overlay import Overlay
-
-MESSAGE_SECONDS = 4.0
-"""How long a notice is shown in the footer."""
+    from amptui.tui.overlays.menus import About
+    from amptui.tui.overlays.overlay import Answer, Overlay
 
 MAX_FRAMES_PER_SECOND = 4.0
 
@@ -40,46 +47,14 @@ CPU_BUDGET = 0.01
 MAX_INTERVAL_SECONDS = 0.5
 """The screen is updated this often, however expensive a frame is."""
 
-HURRIED_SECONDS = 5.0
-"""How long the screen waits for a run that was asked to end at once."""
+MAX_WAITING_WRITES = 2
+"""Frames are skipped while more writes than this wait for a slow link."""
 
 _FRAMES_REMEMBERED = 9
 """The pace follows the median of these, so that one expensive frame (an import, a resize) changes nothing."""
 
-
-Pins = tuple[tuple[str, str], ...]
-"""The metrics that a user pinned: kind and name of each."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """What connects a screen to its run and its terminal."""
-
-    look: Callable[[str | None], SessionView]
-    """Returns the view with an optimizer in front; with the one that makes steps for None."""
-    control: Asker
-    ended: threading.Event
-    """Set once the run will send nothing more."""
-    start: Callable[[], None]
-    """Called once the first frame is drawn."""
-    patience_seconds: float
-    """How long a run that was asked to stop may be silent before the screen closes anyway."""
-    frames_per_second: float | None = None
-    """A fixed rate; None to adapt to the cost of a frame."""
-    why_ended: Callable[[], str] = str
-    """Returns one line on a run that ended without its last record."""
-    why_silent: Callable[[], str] = str
-    """Returns one line on a live run that has sent nothing for seconds; empty while it sends."""
-    is_away: Callable[[], bool] = bool
-    """Returns whether the connection to the run is lost for now, so that nothing can be asked of it."""
-    opening: Opening | None = None
-    """What the terminal shows until this screen takes it over."""
-    alerts: Alerts | None = None
-    """Decides what rings the terminal's bell; None for a screen that stays quiet."""
-    read_pins: Callable[[], Pins] = tuple
-    """Returns what this user pinned on an earlier screen."""
-    write_pins: Callable[[Pins], str] = lambda _pins: ""
-    """Keeps them for the next screen; returns the reason if it cannot."""
+Left = Literal["", "detached", "hung up", "interrupted", "stopped"]
+"""How a screen ended: "" if there was nothing more to show, otherwise why it closed before that."""
 
 
 class Pace:
@@ -118,44 +93,168 @@ class Pace:
         return min(MAX_INTERVAL_SECONDS, max(1 / MAX_FRAMES_PER_SECOND, median(self._costs) / self._budget))
 
 
-class RunScreen(CanvasApp):
-    """Draws the view of a session. Handles no keys: a subclass does."""
+class Dashboard(Widget):
+    """Shows what ``paint`` draws on a canvas of the widget's size: the whole terminal.
 
-    TITLE = "amptui"
+    Textual draws it at the start and after a resize; otherwise ``write`` gets the changes. No other widget
+    may be on the screen, because the changes bypass Textual's compositor.
+    """
 
-    def __init__(self, parts: Parts) -> None:
-        super().__init__(parts.opening)
-        self._parts = parts
-        self._control = parts.control
-        self._pace = Pace(parts.frames_per_second, cores=read_cores().seconds)
-        self._frame = Frame()
-        self._overlay: Overlay | None = None
+    def __init__(
+        self,
+        paint: Callable[[Canvas], None],
+        write: Callable[[str], None],
+        *,
+        ascii_only: bool,
+        no_color: bool,
+        styles: Mapping[int, Style] = STYLES,
+    ) -> None:
+        super().__init__()
+        self._paint = paint
+        self._write = write
+        self._no_color = no_color
+        self._styles = styles
+        self._painter = Painter(styles, no_color=no_color)
+        self._ascii_only = ascii_only
+        self._frame = Canvas(0, 0)
+        self._strips: dict[int, Strip] = {}
+
+    def repaint(self) -> None:
+        """Draw a frame and write the cells that changed."""
+        canvas = self._draw()
+        if canvas.chars.shape != self._frame.chars.shape:
+            self._keep(canvas)
+            self.refresh()
+            return
+        spans = canvas.changes_since(self._frame)
+        if spans:
+            self._keep(canvas)
+            self._write(self._painter.paint(canvas, spans))
+
+    def restyle(self, styles: Mapping[int, Style]) -> None:
+        """Draw everything again in other colours, if they are others."""
+        if styles != self._styles:
+            self._styles = styles
+            self._painter = Painter(styles, no_color=self._no_color)
+            self._strips.clear()
+            self.refresh()
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """The newest frame: Textual's cache has lines from before the changes that were written past it."""
+        self._styles_cache.clear()
+        return super().render_lines(crop)
+
+    def render_line(self, y: int) -> Strip:
+        """Line ``y`` of the newest frame, for Textual."""
+        if self.size != Size(self._frame.width, self._frame.height):
+            self._keep(self._draw())  # a resize asks for lines before the next frame
+        if y not in self._strips:
+            segments = [Segment(text, self._styles[style]) for text, style in self._frame.runs(y)]
+            self._strips[y] = Strip(segments, self._frame.width)
+        return self._strips[y]
+
+    def _draw(self) -> Canvas:
+        canvas = Canvas(self.size.width, self.size.height, ascii_only=self._ascii_only)
+        self._paint(canvas)
+        return canvas
+
+    def _keep(self, canvas: Canvas) -> None:
+        self._frame = canvas
+        self._strips.clear()
+
+
+class Screen(App[None]):
+    """A Textual application with one widget, the canvas: paints first, then ticks; writes and leaves safely.
+
+    A subclass has a table of keys and a method for each of their actions, and says what to draw. ``opening``
+    has shown the first frame, and entered the alternate screen on which the app continues. ``reader`` reads
+    what the screen shows, from the first frame on; the screen leaves if that fails.
+    """
+
+    CSS_PATH = str(Path(__file__).with_name("dashboard.tcss"))
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        # Textual binds these two itself; here they are handled like every other key.
+        Binding("ctrl+c", "press('ctrl+c')", show=False, priority=True),
+        Binding("ctrl+q", "press('ctrl+q')", show=False, priority=True),
+    ]
+
+    KEYS: ClassVar[Sequence[Key]] = ()
+    """What can be pressed. Ctrl+C always works."""
+    HELP_TITLE: ClassVar[str] = "keys"
+    MESSAGE_SECONDS: ClassVar[float] = math.inf
+    """How long a message is shown."""
+    KEY_ENDS_MESSAGE: ClassVar[bool] = True
+    """Whether it is gone at the next key."""
+
+    def __init__(
+        self, opening: Opening | None, pace: Pace | None = None, reader: ReadingThread | None = None
+    ) -> None:
+        self.opening = opening
+        super().__init__(driver_class=PatientDriver, ansi_color=True)
+        self._has_256_colours = has_256_colours(os.environ)
+        self._dashboard = Dashboard(
+            self._paint,
+            self._write,
+            ascii_only=not terminal_speaks_utf8(),
+            no_color=self.no_color,
+            styles=self._styles_on(assumed_background(os.environ)),
+        )
+        self._pace = pace or Pace()
+        self._reader = reader
+        self._actions = {press: key.action.format(press=press) for key in self.KEYS for press in key.presses}
+        self._pages = {press for key in self.KEYS if key.is_page for press in key.presses}
         self._view = EMPTY_VIEW
-        self._chosen_front: str | None = None
-        """The optimizer that the user chose to look at."""
-        self._state = ScreenState(hints=FOOTER_HINTS)
+        self._state = ScreenState()
+        self._overlay: Overlay | None = None
         self._message_until = 0.0
-        self._over = False
-        self._patient_since: float | None = None
-        self._interrupted = False
-        self._hurried = False
-        """Whether the user does not wait for the current step any more."""
+        self.left: Left | None = None
+        """How the screen was left; None while it is open, and if an error ended it."""
 
-    def _begin(self) -> None:
-        self._parts.start()
-        self._state = replace(self._state, pinned=self._parts.read_pins()[-MAX_PINNED:])
-        self._tick()
+    def compose(self) -> ComposeResult:
+        """Add the only widget."""
+        yield self._dashboard
+
+    def on_load(self) -> None:
+        """Take over the terminal from the opening."""
+        if self.opening is not None:
+            self.opening.hand_over()
+
+    def on_mount(self) -> None:
+        """Paint first, then begin."""
+        if self.left is not None:
+            self.hang_up(self.left)  # asked for before the screen was up
+        self.app_resume_signal.subscribe(self, lambda _: self._dashboard.refresh())
+        self._dashboard.repaint()
+        self.call_after_refresh(self._begin)
+
+    async def on_unmount(self) -> None:
+        """Stop to read with the screen."""
+        if self._reader is not None:
+            self._reader.stop()
+
+    def on_background_reported(self, event: BackgroundReported) -> None:
+        """Change to colours that can be read on the terminal's background."""
+        self._dashboard.restyle(self._styles_on(event.background))
+
+    def _styles_on(self, background: Background) -> Mapping[int, Style]:
+        return styles_on(background, has_256_colours=self._has_256_colours)
 
     # ------------------------------------------------------------------------------- frames
+
+    def _begin(self) -> None:
+        """Start what the screen shows, and draw the first frame of it."""
+        if self._reader is not None:
+            self._reader.start()
+        self._tick()
 
     def _tick(self) -> None:
         """Draw one frame unless the link is behind, check whether to leave, and schedule the next tick."""
         self._look_again()
-        self._follow_session()
+        self._follow_up()
         self._refresh_state()
-        if not self._link_is_behind():
+        if not self._link_is_behind() and self._has_news():
             self._dashboard.repaint()
-        self._ring()
         how = self._way_out()
         if how is not None:
             self._leave(how)
@@ -163,104 +262,156 @@ class RunScreen(CanvasApp):
         self.set_timer(self._pace.next_interval_seconds(), self._tick)
 
     def _look_again(self) -> None:
-        """Read the newest view, and whether the run has ended, with its last record or without."""
-        # In this order: once the connection has ended, the view has everything that arrived.
-        over = self._parts.ended.is_set()
-        self._view = self._parts.look(self._chosen_front)
-        self._over = over or self._is_told_over()
+        """Read the newest of what the screen shows."""
 
-    def _is_told_over(self) -> bool:
-        return self._view.state in ("finished", "failed")
-
-    def _follow_session(self) -> None:
-        """React to a new view before it is drawn."""
+    def _follow_up(self) -> None:
+        """React to it before it is drawn."""
 
     def _refresh_state(self) -> None:
-        now, lost = time.time(), self._state.lost
-        if not lost and self._over and not self._is_told_over():  # it ended without its last record
-            lost = self._parts.why_ended() or LOST
-        self._state = replace(
-            self._state,
-            frames_per_second=self._pace.frames_per_second,
-            frame_cpu_percent=self._pace.cpu_percent,
-            now=now,
-            steps_ahead=0 if self._over else steps_ahead(self._state.steps_ahead, self._view.step_seconds),
-            stopping=self._control.stop_reason is not None and not self._over,
-            accepts=self._accepts(),
-            hints=footer_hints(
-                self._keys(),
-                paused=self._view.state == "paused",
-                switches_to=activity.switch_target(self._view),
-                several_optimizers=bool(self._view.optimizers),
-                has_traceback=isinstance(self._view.outcome, RunFailed)
-                and bool(self._view.outcome.traceback),
-            ),
-            lost=lost,
-            silence="" if self._over else self._parts.why_silent(),
-            message=self._state.message if now < self._message_until else "",
-        )
+        now = time.time()
+        message = self._state.message if now < self._message_until else ""
+        self._state = replace(self._state, now=now, message=message)
 
-    def _accepts(self) -> frozenset[RequestKind]:
-        """The kinds of request that the run takes from this screen now, by keys that its device supports."""
-        if self._over or self._parts.is_away():
-            return frozenset()
-        return self._view.accepts - activity.unsupported_requests(self._view)
+    def _has_news(self) -> bool:
+        """Whether a frame would differ from the last one, as far as no key was pressed."""
+        return True
 
-    def _keys(self) -> Sequence[Key]:
-        """The keys that work now, for the footer and the help."""
-        if self._over:
-            return ENDED_KEYS
-        accepts = frozenset[RequestKind]() if self._parts.is_away() else self._view.accepts
-        return keys_of(accepts, activity.unsupported_requests(self._view))
+    def _redraw(self) -> None:
+        """Show the effect of a key at once instead of at the next frame."""
+        self._follow_up()
+        self._refresh_state()
+        self._dashboard.repaint()
 
     def _paint(self, canvas: Canvas) -> None:
         if self._overlay is None or not self._overlay.covers_all:
-            self._frame.draw(canvas, self._view, self._state)
+            self._draw(canvas)
         if self._overlay is not None:
             self._overlay.draw(canvas, self._view, self._state)
         if self._terminal is not None:  # where it would otherwise select text
             self._terminal.report_mouse(self._has_chart())
 
+    def _draw(self, canvas: Canvas) -> None:
+        """Draw what is below the overlay, if one is open."""
+        raise NotImplementedError
+
     def _has_chart(self) -> bool:
         """Whether a chart is enlarged, on which the mouse moves a cursor; elsewhere it selects text."""
-        return self._state.focus == "loss" if self._overlay is None else self._overlay.has_chart()
-
-    def _redraw(self) -> None:
-        """Show the effect of a key at once instead of at the next frame."""
-        self._follow_session()
-        self._refresh_state()
-        self._dashboard.repaint()
+        return self._overlay is not None and self._overlay.has_chart()
 
     def _say(self, message: str, *, severity: Severity = "warning", seconds: float | None = None) -> None:
-        self._message_until = time.time() + (MESSAGE_SECONDS if seconds is None else seconds)
+        self._message_until = time.time() + (self.MESSAGE_SECONDS if seconds is None else seconds)
         self._state = replace(self._state, message=message, severity=severity)
 
-    def _ring(self) -> None:
-        """Notify somebody who looks elsewhere; what is written leaves the cursor and the cells alone."""
-        alerts, stop_asked = self._parts.alerts, self._control.stop_reason is not None
-        if alerts is None:
-            return
-        if text := alerts.news(self._view, fate=self._state.lost, stop_asked=stop_asked):
-            self._write(notification(text))
+    # --------------------------------------------------------------------------------- keys
+
+    async def on_key(self, event: events.Key) -> None:
+        """Handle every key except the two that Textual binds."""
+        event.stop()
+        event.prevent_default()
+        await self.action_press(event.key)
+
+    async def action_press(self, key: str) -> None:
+        """Pass the key to the open overlay, if any; else do what the table says. Ctrl+C always works."""
+        self._look_again()
+        if self.KEY_ENDS_MESSAGE:
+            self._message_until = 0.0
+        before, message_until = self._overlay, self._message_until
+        if key == "ctrl+c":
+            self.action_interrupt()
+        elif before is not None and not (key in self._pages and before.leads_on(key)):
+            await self._take_answer(before.press(key, self._view))
+        elif (before is not None or not self._takes(key)) and key in self._actions:
+            await self.run_action(self._actions[key])
+        if self._overlay not in (None, before) and self._message_until == message_until:
+            self._message_until = 0.0  # read, and what it says of keys may not hold on this page
+        self._redraw()
+
+    def _takes(self, _key: str) -> bool:
+        """Take a key that the screen itself has a use for now, such as a letter of a search."""
+        return False
+
+    async def _take_answer(self, answer: "Answer") -> None:
+        """Do what a key in an overlay leads to."""
+        if answer.close:
+            self._overlay = None
+        if answer.action:
+            await self.run_action(answer.action)
+
+    def _keys(self) -> Sequence[Key]:
+        """The keys that work now, for the footer and the help."""
+        return self.KEYS
+
+    def _about(self) -> "About":
+        """What the help says below the keys."""
+        return ()
+
+    def action_show_help(self) -> None:
+        from amptui.tui.overlays.menus import Help
+
+        self._overlay = Help(self.HELP_TITLE, self._keys(), self._about())
+
+    async def on_mouse_reported(self, event: MouseReported) -> None:
+        """Handle a click, a drag or a turn of the wheel."""
+        if event.what in ("press", "drag"):
+            self._point(event.column, event.line)
+        else:
+            await self.action_press("plus" if event.what == "wheel up" else "minus")
+
+    def _point(self, column: int, line: int) -> None:
+        """The left button is down over a cell."""
+
+    # ------------------------------------------------------------------------- the terminal
+
+    @property
+    def failure(self) -> AmptuiError | None:
+        """Why the reader could not go on."""
+        return None if self._reader is None else self._reader.failure
+
+    @property
+    def _terminal(self) -> PatientDriver | None:
+        """None before the screen is up, and on one without a terminal."""
+        return self._driver if isinstance(self._driver, PatientDriver) else None
+
+    def _write(self, data: str) -> None:
+        if self._driver is not None:
+            self._driver.write(data)
+
+    def _link_is_behind(self) -> bool:
+        return self._terminal is not None and self._terminal.waiting_writes > MAX_WAITING_WRITES
 
     # ------------------------------------------------------------------------------ leaving
 
     def _way_out(self) -> Left | None:
         """How to leave now; None to stay."""
-        if self._terminal_is_gone():
+        if self._terminal is not None and self._terminal.terminal_is_gone:
             return "hung up"
-        if self._control.stop_reason is None:
-            # A run that failed before its first step, or never started, leaves nothing to look at.
-            began = self._view.run is not None and self._view.state != "failed"
-            return "" if self._over and self._view.step == 0 and not began else None
-        if self._over or self._is_late():
-            return "interrupted" if self._interrupted else "stopped"
-        return None
+        return "" if self.failure is not None else None
 
-    def _is_late(self) -> bool:
-        """Whether a run that was asked to stop has been silent for too long, or does not end at once."""
-        now = time.monotonic()
-        if self._patient_since is None or not (self._state.silence or self._hurried):
-            self._patient_since = now
-        patience_seconds = HURRIED_SECONDS if self._hurried else self._parts.patience_seconds
-        return now - self._patient_since > patience_seconds
+    def action_leave(self) -> None:
+        """Quit."""
+        self._leave("")
+
+    def action_interrupt(self) -> None:
+        """Ctrl+C."""
+        self._leave("interrupted")
+
+    def hang_up(self, how: Left = "hung up") -> None:
+        """Leave soon, even if the terminal accepts no more output. Does not stop a run.
+
+        May be called from any thread and from a signal handler, before and while the screen is open.
+        """
+        self.left = how
+        if how != "interrupted" and self._terminal is not None:
+            self._terminal.hurry()
+        loop = self._loop
+        if loop is not None:
+            with suppress(RuntimeError):  # the screen has ended
+                loop.call_soon_threadsafe(self.exit)
+
+    def _leave(self, how: Left) -> None:
+        """End the screen; without an alternate screen, later output appears below it."""
+        self.left = how if self.left is None else self.left
+        if how == "hung up" and self._terminal is not None:
+            self._terminal.hurry()
+        self._write(f"\x1b[{self.size.height};1H")
+        self.exit()

@@ -130,9 +130,9 @@ def test_a_fault_of_the_thread_that_reads_keys_does_not_cost_the_run(
 DEAF_SCREEN = """
 import sys, threading
 from amptui.cli import main
-from amptui.tui.screen import RunScreen
+from amptui.tui.run_screen import RunScreen
 
-RunScreen._follow_session = RunScreen._look_again = lambda self: None
+RunScreen._follow_up = RunScreen._look_again = lambda self: None
 RunScreen._redraw = lambda self: threading.Event().wait()
 sys.exit(main(sys.argv[1:]))
 """

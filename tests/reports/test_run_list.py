@@ -20,6 +20,7 @@ from amptui.runs.kept_run import STALLED_SECONDS
 from amptui.runs.lock import RunLock
 from amptui.runs.rundir import RunDir, default_base
 from amptui.tui.canvas import Canvas
+from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.run_list.entry import RunEntry
 from amptui.tui.run_list.frame import ListState, draw
 from tests.builders import write_journal
@@ -128,7 +129,7 @@ def test_any_journal_has_a_row_that_can_be_drawn(
         row = read_row(str(folder))
     entry = RunEntry(run=str(folder), name=folder.name, is_live=is_live, written=0.0, read=lambda: row)
     canvas = Canvas(200, 20)
-    draw(canvas, ListState(entries=[entry], rows={entry.run: row}, now=time.time()))
+    draw(canvas, ListState(entries=[entry], rows={entry.run: row}), ScreenState(now=time.time()))
     assert row.state in canvas.lines()[2]
 
 

@@ -6,17 +6,19 @@ from functools import cache, partial
 
 from amptui.diagnosis.activity import switch_target, unsupported_requests
 from amptui.records.answers import REQUEST_KINDS
+from amptui.reports.compare.compare_frame import KEYS as COMPARE_KEYS
 from amptui.reports.compare.compare_frame import Choice, CompareFrame
 from amptui.reports.compare.contrasts import Compared
 from amptui.reports.compare.following import read_all
-from amptui.telemetry.view import SessionView
+from amptui.reports.compare.sentences import READING
+from amptui.telemetry.view import EMPTY_VIEW, SessionView
 from amptui.tui import waiting
 from amptui.tui.canvas import Canvas
 from amptui.tui.frame import Frame
 from amptui.tui.keys import ENDED_KEYS, KEYS, Key, footer_hints, keys_of
 from amptui.tui.layout import PANELS, RANKED_PANELS
 from amptui.tui.overlays.event_browser import EventBrowser
-from amptui.tui.overlays.menus import Help, PrecisionMenu
+from amptui.tui.overlays.menus import Help, PrecisionMenu, about_run
 from amptui.tui.overlays.metrics_browser import MetricsBrowser
 from amptui.tui.overlays.overlay import Overlay
 from amptui.tui.overlays.questions import LossScaleQuestion, QuitQuestion
@@ -27,11 +29,13 @@ from amptui.tui.panels.step_cursor import Cursor
 from amptui.tui.replay.player import Position
 from amptui.tui.replay.screen import REPLAY_KEYS, position_words
 from amptui.tui.run_list import frame as run_list
+from amptui.tui.run_list.frame import ListState
+from amptui.tui.run_list.removal import RemovalQuestion
 from tests.diagnosis import amp_situations
 from tests.reports.compare.compared_runs import BF16, FP32
 from tests.tui import numerics_views, rank_views, timing_views, views
 from tests.tui.overlays.opened import printed, with_float8_xray, with_xray
-from tests.tui.run_list.listed import STATE, plan
+from tests.tui.run_list.listed import NOW, STATE, plan
 from tests.tui.special_views import (
     DISCRIMINATOR,
     MEMORY,
@@ -47,6 +51,8 @@ from tests.tui.special_views import (
 )
 
 Draw = Callable[[Canvas], object]
+
+SCREEN_OF_LIST = ScreenState(now=NOW)
 
 ALL_REQUESTS = frozenset(REQUEST_KINDS)
 
@@ -145,7 +151,7 @@ def _enlarged_panels() -> Iterator[tuple[str, Draw]]:
 
 def _overlays() -> Iterator[tuple[str, Draw]]:
     def with_keys(keys: tuple[Key, ...], title: str) -> Callable[[SessionView], Overlay]:
-        return lambda _view: Help(title, keys)
+        return lambda view: Help(title, keys, about_run(view, keys))
 
     compared, logged, xray = views.compared(), views.logged(), with_xray()
     opened: tuple[tuple[str, Callable[[SessionView], Overlay], SessionView, tuple[str, ...]], ...] = (
@@ -189,37 +195,47 @@ def _overlays() -> Iterator[tuple[str, Draw]]:
             yield f"overlay {words} of {name}", browser
 
 
+def _draw_list(
+    canvas: Canvas, state: ListState, screen: ScreenState = SCREEN_OF_LIST, overlay: Overlay | None = None
+) -> None:
+    run_list.draw(canvas, state, screen)
+    if overlay is not None:
+        overlay.draw(canvas, EMPTY_VIEW, screen)
+
+
 def _run_lists() -> Iterator[tuple[str, Draw]]:
     states = {
         "": STATE,
         ", selected": replace(STATE, selected=[entry.run for entry in (STATE.entries or ())[:2]]),
         ", pattern": replace(STATE, pattern="mnist"),
         ", typing": replace(STATE, pattern="mnist", is_typing=True),
-        ", help": replace(STATE, shows_help=True),
-        ", removal": replace(
-            STATE, removal=plan("/home/me/runs/resnet50-20261124-091500", left=("notes.txt",))
-        ),
-        ", removal of ranks": replace(STATE, removal=plan("/home/me/runs/mine", restart_seconds=120.0)),
         ", removing": replace(STATE, removing=[entry.run for entry in (STATE.entries or ())[3:]], cursor=3),
-        ", message": replace(STATE, message="select the runs to compare first: space", severity="warning"),
         ", reading": replace(STATE, entries=None),
         ", none": replace(STATE, entries=()),
         ", no match": replace(STATE, entries=(), pattern="mnist"),
-        ", removal of much": replace(
-            STATE, removal=plan("/home/me/runs/mnist-deep", left=("notes.txt", "a", "b", "c"))
-        ),
-        ", removal of a journal": replace(
-            STATE, removal=plan("/r", journals=1, checkpoints=0, other_files=0, size_bytes=1024)
-        ),
         ", elsewhere": replace(STATE, host="me@box"),
         ", not read yet": replace(STATE, rows={}),
-        ", long message": replace(
-            STATE, message="cannot read ./runs/mnist/journal.jsonl: the folder is not there any more"
-        ),
         **{f", at {at}": replace(STATE, cursor=at) for at in range(1, 5)},
     }
     for name, state in states.items():
-        yield f"run list{name}", partial(run_list.draw, state=state)
+        yield f"run list{name}", partial(_draw_list, state=state)
+    messages = {
+        ", message": "select the runs to compare first: space",
+        ", long message": "cannot read ./runs/mnist/journal.jsonl: the folder is not there any more",
+    }
+    for name, message in messages.items():
+        said = replace(SCREEN_OF_LIST, message=message)
+        yield f"run list{name}", partial(_draw_list, state=STATE, screen=said)
+    plans = {
+        ", removal": plan("/home/me/runs/resnet50-20261124-091500", left=("notes.txt",)),
+        ", removal of ranks": plan("/home/me/runs/mine", restart_seconds=120.0),
+        ", removal of much": plan("/home/me/runs/mnist-deep", left=("notes.txt", "a", "b", "c")),
+        ", removal of a journal": plan("/r", journals=1, checkpoints=0, other_files=0, size_bytes=1024),
+    }
+    for name, removal in plans.items():
+        question = RemovalQuestion(removal, lambda: None)
+        yield f"run list{name}", partial(_draw_list, state=STATE, overlay=question)
+    yield "run list, help", partial(_draw_list, state=STATE, overlay=Help("keys", run_list.KEYS))
 
 
 def _replays() -> Iterator[tuple[str, Draw]]:
@@ -243,8 +259,13 @@ def _compared() -> Compared:
     return read_all([*FP32, *BF16], target=None)
 
 
-def _draw_comparison(canvas: Canvas, choice: Choice, *, read: bool = True) -> None:
-    CompareFrame().draw(canvas, _compared() if read else None, choice)
+def _draw_comparison(
+    canvas: Canvas, choice: Choice, *, read: bool = True, message: str = "", has_help: bool = False
+) -> None:
+    screen = ScreenState(message=message, severity="info")
+    CompareFrame().draw(canvas, _compared() if read else None, choice, screen)
+    if has_help:
+        Help("compare keys", COMPARE_KEYS, (("", READING),)).draw(canvas, EMPTY_VIEW, screen)
 
 
 def _comparisons() -> Iterator[tuple[str, Draw]]:
@@ -256,11 +277,11 @@ def _comparisons() -> Iterator[tuple[str, Draw]]:
         ", runs": Choice(by_run=True),
         ", scrolled": Choice(top=3),
         ", end": Choice(top=1000),
-        ", help": Choice(shows_help=True),
-        ", message": Choice(message="no run has a validation"),
     }
     for name, choice in choices.items():
         yield f"compare{name}", partial(_draw_comparison, choice=choice)
+    yield "compare, help", partial(_draw_comparison, choice=Choice(), has_help=True)
+    yield "compare, message", partial(_draw_comparison, choice=Choice(), message="no run has a validation")
     yield "compare, reading", partial(_draw_comparison, choice=Choice(), read=False)
 
 

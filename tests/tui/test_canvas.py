@@ -12,8 +12,8 @@ from rich.cells import cell_len
 from textual.app import App, ComposeResult
 
 from amptui.tui.canvas import Canvas, Rect, Span
-from amptui.tui.canvas_app import Dashboard
 from amptui.tui.painter import Painter
+from amptui.tui.screen import Dashboard
 from amptui.tui.style import BOLD, Style
 from tests.tui.watching import awaited
 

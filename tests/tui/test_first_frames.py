@@ -27,9 +27,8 @@ with Opening() as opening:
     import threading
     from amptui.records.control import Control
     from amptui.telemetry.session import Session
-    from amptui.tui.app import WatchApp
-    from amptui.tui.screen import Parts
-    class Listening(WatchApp):
+    from amptui.tui.run_screen import Parts, RunScreen
+    class Listening(RunScreen):
         keys = []
         async def action_press(self, key):
             self.keys.append(key)

@@ -20,8 +20,8 @@ from amptui.records.control import (
 from amptui.records.findings import ModuleRange, ModulesTraced, PrecisionMeasured, PrecisionsCompared
 from amptui.records.keeping import CheckpointWritten
 from amptui.records.run import LossScaleChanged, Note, PhaseChanged, RunFailed
-from amptui.tui import screen as screen_module
 from amptui.tui.layout import PANELS as PANEL_NAMES
+from amptui.tui.run_screen import RunScreen
 from tests.golden import Goldens
 from tests.telemetry import record_samples as samples
 from tests.telemetry.record_samples import faster, measured
@@ -412,6 +412,6 @@ SCRIPTS: Mapping[str, Mapping[str, Script]] = {
 def test_the_screen_says_what_was_approved(
     topic: str, goldens: Goldens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(screen_module, "MESSAGE_SECONDS", 3600.0)
+    monkeypatch.setattr(RunScreen, "MESSAGE_SECONDS", 3600.0)
     transcripts = [f"# {name}\n{asyncio.run(transcript(script))}" for name, script in SCRIPTS[topic].items()]
     goldens.check(f"scripts/{topic}", "\n\n".join(transcripts))

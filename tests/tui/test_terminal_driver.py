@@ -19,8 +19,7 @@ from pathlib import Path
 from amptui.records.control import Control
 from amptui.telemetry.session import Session
 from amptui.tui import terminal_driver
-from amptui.tui.app import WatchApp
-from amptui.tui.screen import Parts
+from amptui.tui.run_screen import Parts, RunScreen
 
 result, hangup = Path(sys.argv[1]), sys.argv[2]
 terminal_driver._LEAVING_SECONDS = 0.5
@@ -32,7 +31,7 @@ def look(front):
 
 parts = Parts(look=look, control=Control(), ended=threading.Event(), start=lambda: None,
               patience_seconds=1.0, frames_per_second=20)
-app = WatchApp(parts, attached=True)
+app = RunScreen(parts, attached=True)
 signal.signal(signal.SIGHUP, signal.SIG_IGN if hangup == "ignored" else lambda *_: app.hang_up())
 try:
     app.run()

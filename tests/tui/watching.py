@@ -18,11 +18,10 @@ from amptui.records.control import Control, Request
 from amptui.records.run import Record, RunStarted
 from amptui.records.steps import StepRecord
 from amptui.telemetry.session import Session
-from amptui.tui.app import WatchApp
-from amptui.tui.canvas_app import CanvasApp
+from amptui.tui import screen as screen_module
 from amptui.tui.panels.footer import NOTICE_LINES
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.screen import Parts
+from amptui.tui.run_screen import Parts, RunScreen
 from tests.tui import views
 
 ENOUGH_SECONDS = 60.0
@@ -53,7 +52,7 @@ def steps(count: int, precision: str = "fp32") -> list[Record]:
 class Shown:
     """An app on a screen."""
 
-    app: CanvasApp
+    app: screen_module.Screen
     pilot: Pilot[None]
 
     @property
@@ -80,7 +79,7 @@ class Shown:
 class Screen(Shown):
     """An app at work, with all that it stands between."""
 
-    app: WatchApp
+    app: RunScreen
 
     def __init__(
         self, *, patience_seconds: float = ENOUGH_SECONDS, attached: bool = False, **options: Any
@@ -99,7 +98,7 @@ class Screen(Shown):
             frames_per_second=20,
             **options,
         )
-        self.app = WatchApp(parts, attached=attached)
+        self.app = RunScreen(parts, attached=attached)
 
     @property
     def header(self) -> str:

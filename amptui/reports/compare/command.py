@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from signal import SIGHUP
+from typing import TYPE_CHECKING
 
 from amptui.base import strictjson, units
 from amptui.base.errors import UsageError
@@ -14,6 +14,10 @@ from amptui.base.prompt import complain, put, say
 from amptui.base.terminal import can_show_a_screen
 from amptui.process.stop_signals import show
 from amptui.runs.find import find_run
+
+if TYPE_CHECKING:
+    from amptui.reports.compare.compare_screen import CompareScreen
+    from amptui.tui.opening import Opening
 
 _LARGE_BYTES = 16 * 2**20
 """Journals of more, together, take a second or longer to read: that is said on a terminal."""
@@ -89,15 +93,13 @@ def _journals(runs: Sequence[str], *, trust: bool) -> list[Path]:
 
 def _show(journals: Sequence[Path], target_loss: float | None) -> int:
     from amptui.reports.compare.compare_frame import Choice, CompareFrame
-    from amptui.tui.opening import Opening
+    from amptui.tui.panels.screen_state import ScreenState
 
-    with Opening(lambda canvas: CompareFrame().draw(canvas, None, Choice())) as opening:
-        from amptui.reports.compare.compare_screen import CompareApp
+    def build(opening: "Opening") -> "CompareScreen":
+        from amptui.reports.compare.compare_screen import CompareScreen
         from amptui.reports.compare.following import Following
 
-        following = Following(journals, target=target_loss)
-        status = show(CompareApp(following, opening), opening)
-        following.stop()
-    if following.failure is not None and status != 128 + SIGHUP:  # else nobody is there to read
-        raise following.failure
+        return CompareScreen(Following(journals, target=target_loss), opening)
+
+    _, status = show(build, lambda canvas: CompareFrame().draw(canvas, None, Choice(), ScreenState()))
     return status

@@ -12,11 +12,9 @@ from amptui.reports.compare.grid import grid
 from amptui.reports.compare.groups import Group
 from amptui.reports.compare.overlay_plot import MAX_GROUPS, STYLES, OverlayPlot, dot_columns
 from amptui.reports.compare.tables import group_columns, members, run_columns
-from amptui.telemetry.view import EMPTY_VIEW
 from amptui.tui.canvas import Canvas, Rect, text_width
 from amptui.tui.keys import Key
 from amptui.tui.layout import draw_box
-from amptui.tui.overlays.overlay import Scroll, open_box, write_edge
 from amptui.tui.panels import footer
 from amptui.tui.panels.phrases import (
     Phrase,
@@ -43,8 +41,8 @@ KEYS = (
     Key("v", ("v",), "toggle_validation", "validation", "draw the losses of validations, or of training"),
     Key("l", ("l",), "toggle_log", "log", "switch the loss axis between logarithmic and linear"),
     Key("r", ("r",), "toggle_runs", "runs", "show a row for each run, or for each group"),
-    Key("↓", ("down", "j"), "scroll_down", "", "show the next line of the verdict (or j)"),
-    Key("↑", ("up", "k"), "scroll_up", "", "show the line before (or k)"),
+    Key("↓", ("down", "j"), "scroll(1)", "", "show the next line of the verdict (or j)"),
+    Key("↑", ("up", "k"), "scroll(-1)", "", "show the line before (or k)"),
     Key("?", ("question_mark",), "show_help", "help", "show or close this help"),
     Key("q", ("q", "ctrl+q", "escape"), "leave", "quit", "quit; running trainings continue"),
 )
@@ -64,11 +62,6 @@ _BOTH_FROM = 34
 _MAX_LINES_OF_ONE = 4
 """Lines of one sentence at most."""
 
-_MIN_WIDTH, _MIN_HEIGHT = 40, 12
-
-_MAX_READING_LINES = 12
-"""As many as the help's text takes in the fewest columns."""
-
 
 _Table: TypeAlias = tuple[Sequence[Column[Any]], Sequence[Any]]
 """Columns and rows."""
@@ -84,8 +77,6 @@ class Choice:
     by_run: bool = False
     top: int = 0
     """Lines of the verdict that are scrolled out of sight."""
-    shows_help: bool = False
-    message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,27 +91,17 @@ class CompareFrame:
     """Draws each frame; in between it keeps the limits of the plot."""
 
     def __init__(self) -> None:
-        self.help_scroll = Scroll()
-        """What of the help is visible."""
         self._plots = {validation: OverlayPlot() for validation in (False, True)}
 
-    def draw(self, canvas: Canvas, comparison: Compared | None, choice: Choice) -> None:
-        """Draw the whole of ``canvas``; ``comparison`` is None while nothing has been read."""
-        if canvas.width < _MIN_WIDTH or canvas.height < _MIN_HEIGHT:
-            size = f"{canvas.width}x{canvas.height}"
-            quiet(canvas, f"amptui: the terminal is too small ({size})")
+    def draw(self, canvas: Canvas, comparison: Compared | None, choice: Choice, screen: ScreenState) -> None:
+        """Draw what is below an overlay; ``comparison`` is None while nothing has been read."""
+        if not footer.has_room(canvas):
             return
         if comparison is None:
             quiet(canvas, "reading the journals")
         else:
             self._draw(canvas, comparison, choice)
-        state = ScreenState(hints=_HINTS, message=choice.message, severity="info")
-        footer.draw(canvas.rows(canvas.height - 1, 1), EMPTY_VIEW, state)
-        if choice.message:
-            lines = footer.NOTICE_LINES
-            footer.draw_notice(canvas.rows(canvas.height - 1 - lines, lines), state, framed=True)
-        if choice.shows_help:
-            _draw_help(canvas, self.help_scroll)
+        footer.draw_below(canvas, replace(screen, hints=_HINTS), framed=True)
 
     def _draw(self, canvas: Canvas, comparison: Compared, choice: Choice) -> None:
         _draw_header(canvas.rows(0, 1), comparison)
@@ -265,25 +246,3 @@ def _cut(text: list[_Line], top: int, height: int) -> list[_Line]:
         count -= 1
     count = count or max(0, height - 1)  # a part of the first is better than none of it
     return [*text[:count], _Line(sentences.more_lines(len(text) - count), Style.DIM, starts=True)][:height]
-
-
-def _draw_help(canvas: Canvas, scroll: Scroll) -> None:
-    """The keys, then how to read the curves; what does not fit scrolls."""
-    width = min(72, canvas.width)
-    room = width - 4
-    rows = [
-        (key.label if i == 0 else "", line, Style.TEXT)
-        for key in KEYS
-        for i, line in enumerate(wrapped(key.meaning, room - 11, lines=_MAX_LINES_OF_ONE))
-    ]
-    rows.append(("", "", Style.TEXT))
-    reading = wrapped(sentences.READING, room - 1, lines=_MAX_READING_LINES)
-    inner = open_box(canvas, "compare keys", width=width, height=len(rows) + len(reading) + 2)
-    lines = [*rows, *(("", line, Style.DIM) for line in reading)]
-    visible = scroll.visible(len(lines), inner.height)
-    for y, (label, line, style) in enumerate(lines[visible]):
-        inner.text(1, y, label, Style.KEY | BOLD, width=8, align="right")
-        inner.text(1 if style == Style.DIM else 11, y, line, style)
-    if words := scroll.words:
-        box = canvas.part(Rect((canvas.width - width) // 2, 0, width, canvas.height))
-        write_edge(box, (("↑ ↓", "scroll"), ("any key", "close")), ScreenState(), right=f"{words} lines")

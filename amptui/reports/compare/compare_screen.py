@@ -1,104 +1,69 @@
-"""The screen of a comparison and its keys: one timer draws what the readers of the journals have found."""
+"""The screen of a comparison and its keys."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from amptui.reports.compare import sentences
 from amptui.reports.compare.compare_frame import KEYS, Choice, CompareFrame
 from amptui.reports.compare.following import Following
 from amptui.tui.canvas import Canvas
-from amptui.tui.canvas_app import CanvasApp
 from amptui.tui.opening import Opening
-from amptui.tui.overlays.overlay import SCROLL_KEYS
+from amptui.tui.screen import Pace, Screen
 
 if TYPE_CHECKING:
     from amptui.reports.compare.contrasts import Compared
+    from amptui.tui.overlays.menus import About
 
-FRAME_SECONDS = 0.5
-"""From one frame to the next: journals are looked at once a second."""
+FRAMES_PER_SECOND = 2.0
+"""Journals are looked at once a second."""
 
 MAX_TOP = 1000
 """The limit of scrolling: more lines than any verdict has."""
 
-_ACTIONS = {press: key.action for key in KEYS for press in key.presses}
 
-
-class CompareApp(CanvasApp):
+class CompareScreen(Screen):
     """Shows what ``following`` reads; keys choose what to look at, and nothing reaches a run."""
 
     TITLE = "amptui compare"
+    KEYS = KEYS
+    HELP_TITLE = "compare keys"
 
     def __init__(self, following: Following, opening: Opening | None = None) -> None:
-        super().__init__(opening)
+        super().__init__(opening, Pace(FRAMES_PER_SECOND), following)
         self._following = following
         self._frame = CompareFrame()
-        self._choice = Choice()
         self._newest: Compared | None = None
-
-    @property
-    def choice(self) -> Choice:
+        self.choice = Choice()
         """What the user chose to look at."""
-        return self._choice
 
-    def _begin(self) -> None:
-        self._following.start()
-        self._tick()
+    def _has_news(self) -> bool:
+        before, self._newest = self._newest, self._following.newest
+        return self._newest is not before
 
-    def _tick(self) -> None:
-        if self._terminal_is_gone():
-            self._leave("hung up")
-            return
-        if self._following.failure is not None:
-            self._leave("")
-            return
+    def _draw(self, canvas: Canvas) -> None:
+        self._frame.draw(canvas, self._following.newest, self.choice, self._state)
+
+    def _about(self) -> "About":
+        return (("", sentences.READING),)
+
+    def action_next_axis(self) -> None:
+        axes = [*sentences.AXES]
+        self.choice = replace(self.choice, axis=axes[(axes.index(self.choice.axis) + 1) % len(axes)])
+
+    def action_toggle_validation(self) -> None:
+        """Where there are validations."""
         newest = self._following.newest
-        if newest is not self._newest and not self._link_is_behind():
-            self._newest = newest
-            self._dashboard.repaint()
-        self.set_timer(FRAME_SECONDS, self._tick)
+        if newest is None or not any(run.validations for run in newest.runs):
+            self._say(sentences.NO_VALIDATION, severity="info")
+        else:
+            self.choice = replace(self.choice, validation=not self.choice.validation)
 
-    def _paint(self, canvas: Canvas) -> None:
-        self._frame.draw(canvas, self._following.newest, self._choice)
+    def action_toggle_log(self) -> None:
+        self.choice = replace(self.choice, log_y=not self.choice.log_y)
 
-    # --------------------------------------------------------------------------------- keys
+    def action_toggle_runs(self) -> None:
+        self.choice = replace(self.choice, by_run=not self.choice.by_run)
 
-    async def action_press(self, key: str) -> None:
-        """An open help is closed by any key that does not scroll it; otherwise the table of keys decides."""
-        action, scroll = _ACTIONS.get(key), self._frame.help_scroll
-        if key == "ctrl+c":
-            self._leave("interrupted")
-        elif self._choice.shows_help and scroll.words and key in SCROLL_KEYS:
-            scroll.press(key)
-        elif self._choice.shows_help:
-            self._choice = replace(self._choice, shows_help=False)
-        elif action == "leave":
-            self._leave("")
-        elif action is not None:
-            self._choice = self._changed(replace(self._choice, message=""), action)
-        self._dashboard.repaint()
-
-    def _changed(self, choice: Choice, action: str) -> Choice:
-        """What the user looks at after an action of the table."""
-        changes: dict[str, Any] = {}
-        match action:
-            case "next_axis":
-                axes = [*sentences.AXES]
-                changes["axis"] = axes[(axes.index(choice.axis) + 1) % len(axes)]
-            case "toggle_validation":
-                newest = self._following.newest
-                if newest is None or not any(run.validations for run in newest.runs):
-                    changes["message"] = sentences.NO_VALIDATION
-                else:
-                    changes["validation"] = not choice.validation
-            case "toggle_log":
-                changes["log_y"] = not choice.log_y
-            case "toggle_runs":
-                changes["by_run"] = not choice.by_run
-            case "scroll_down":
-                changes["top"] = min(choice.top + 1, MAX_TOP)
-            case "scroll_up":
-                changes["top"] = max(0, choice.top - 1)
-            case "show_help":
-                self._frame.help_scroll.top = 0
-                changes["shows_help"] = True
-        return replace(choice, **changes)
+    def action_scroll(self, lines: int) -> None:
+        """Scroll the verdict by so many lines."""
+        self.choice = replace(self.choice, top=max(0, min(self.choice.top + lines, MAX_TOP)))

@@ -1,22 +1,20 @@
 """Reads several runs, and follows those that still grow."""
 
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from amptui.base.errors import AmptuiError, RunFolderError
+from amptui.base.errors import RunFolderError
 from amptui.reports.compare.contrasts import Compared, compared
 from amptui.reports.compare.trace import RunFigures, Trace
 from amptui.runs.find import name_of
 from amptui.runs.lock import holder
 from amptui.runs.reader import JournalReader
 from amptui.runs.rundir import RunDir
+from amptui.tui.reading_thread import ReadingThread
 
 LOOK_SECONDS = 1.0
 """How often journals are looked at for new records, and at least how often a reader publishes what it has."""
-
-_PATIENCE_SECONDS = 1.0
 
 
 class FollowedRun:
@@ -90,62 +88,32 @@ def read_all(journals: Sequence[Path], *, target: float | None) -> Compared:
             run.close()
 
 
-class Following:
-    """Reads the journals in a thread of its own and publishes each comparison, at which a screen looks."""
+class Following(ReadingThread):
+    """Reads the journals and publishes each comparison, at which a screen looks."""
 
-    def __init__(
-        self, journals: Sequence[Path], *, target: float | None, changed: Callable[[], object] = lambda: None
-    ) -> None:
+    def __init__(self, journals: Sequence[Path], *, target: float | None) -> None:
+        super().__init__("amptui-compare")
         self._runs = follow(journals)
         self._target = target
-        self._changed = changed
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="amptui-compare", daemon=True)
         self.newest: Compared | None = None
         """The newest comparison; None until there is a first."""
-        self.failure: AmptuiError | None = None
-        """Why nothing more is read."""
-
-    def start(self) -> None:
-        """Start to read; returns at once."""
-        self._thread.start()
 
     def stop(self) -> None:
-        """Stop reading; a thread that does not stop in time is abandoned."""
-        self._stopping.set()
-        if self._thread.ident is not None:
-            self._thread.join(_PATIENCE_SECONDS)
-        else:
-            self._close()
+        """Stop reading and close the journals, unless one of them never answers."""
+        super().stop()
+        if not self._thread.is_alive():
+            for run in self._runs:
+                run.close()
 
-    def _run(self) -> None:
-        try:
-            while not self._stopping.is_set():
-                self._read_for_a_while()
-                if not self._stopping.is_set():
-                    self._publish()
-                if all(run.at_end for run in self._runs):
-                    self._stopping.wait(LOOK_SECONDS)
-        except AmptuiError as error:
-            self.failure = error
-            self._changed()
-        finally:
-            self._close()
-
-    def _close(self) -> None:
-        for run in self._runs:
-            run.close()
-
-    def _read_for_a_while(self) -> None:
-        """Read on in all runs in turn, until there is nothing new or a second has passed."""
+    def _work(self) -> float:
+        """Read on in all runs in turn, until there is nothing new or a second has passed, and publish."""
         until = time.monotonic() + LOOK_SECONDS
-        while sum(run.advance() for run in self._runs if not self._stopping.is_set()):
-            if time.monotonic() > until or self._stopping.is_set():
-                return
-
-    def _publish(self) -> None:
-        figures = [run.figures() for run in self._runs]
-        newest = self.newest
-        if newest is None or any(new is not old for new, old in zip(figures, newest.runs, strict=True)):
-            self.newest = compared(figures, target=self._target)
-            self._changed()
+        while sum(run.advance() for run in self._runs if not self._stopping):
+            if time.monotonic() > until:
+                break
+        if not self._stopping:
+            figures = [run.figures() for run in self._runs]
+            newest = self.newest
+            if newest is None or any(new is not old for new, old in zip(figures, newest.runs, strict=True)):
+                self.newest = compared(figures, target=self._target)
+        return LOOK_SECONDS if all(run.at_end for run in self._runs) else 0.0

@@ -1,7 +1,7 @@
 """The help and the menu of precisions."""
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from amptui.diagnosis.labels import signed_label
 from amptui.records.run import PRECISIONS
@@ -19,7 +19,7 @@ from amptui.tui.overlays.overlay import (
     unsupported,
     write_edge,
 )
-from amptui.tui.panels.phrases import Line, flowed, phrase, whole_words, wrapped_phrases, write
+from amptui.tui.panels.phrases import Line, Phrase, flowed, phrase, whole_words, wrapped_phrases, write
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import BOLD, Style, precision_style
 
@@ -60,22 +60,27 @@ _MAX_MEANING_LINES = 12
 """As many as the longest text takes in the fewest columns."""
 
 
+About: TypeAlias = Sequence[tuple[str, str | Sequence[Phrase]]]
+"""Terms, and what they mean."""
+
+
 class Help(Overlay):
-    """The keys that work and what they do, the signs of the precisions, where the run is kept, and terms.
+    """The keys that work and what they do, and below them what there is to know ``about`` the screen.
 
     Arrows scroll where not all of it fits.
     """
 
     name: ClassVar[str] = "help"
 
-    def __init__(self, title: str, keys: Sequence[Key]) -> None:
+    def __init__(self, title: str, keys: Sequence[Key], about: About = ()) -> None:
         self._title = title
         self._keys = keys
+        self._about = about
         self._scroll = Scroll()
 
-    def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
+    def draw(self, canvas: Canvas, _view: SessionView, screen: ScreenState) -> None:
         width, x = min(78, canvas.width), _HELP_LABEL_WIDTH + 2
-        rows = self._rows(view, max(_MIN_MEANING_WIDTH, width - 4 - x))
+        rows = self._rows(max(_MIN_MEANING_WIDTH, width - 4 - x))
         inner = open_box(canvas, self._title, width=width, height=len(rows) + 2)
         visible = self._scroll.visible(len(rows), inner.height)
         for y, (label, style, meaning) in enumerate(rows[visible]):
@@ -85,18 +90,14 @@ class Help(Overlay):
             box = canvas.part(Rect((canvas.width - width) // 2, 0, width, canvas.height))
             write_edge(box, (("↑ ↓", "scroll"), ("any key", "close")), screen, right=f"{words} lines")
 
-    def _rows(self, view: SessionView, width: int) -> list[tuple[str, int, Line]]:
+    def _rows(self, width: int) -> list[tuple[str, int, Line]]:
         """Labels with their style, and what they mean in lines of ``width`` cells."""
-        pages = " ".join(key.label for key in self._keys if key.is_page)
-        signs = [phrase(signed_label(name), precision_style(name)) for name in PRECISIONS]
-        entries: list[tuple[str, int, list[Line]]] = [
-            *((key.label, Style.KEY | BOLD, _meaning(key.meaning, width)) for key in self._keys),
-            ("", Style.TEXT, [[]]),
-            *((("pages", Style.DIM, _meaning(PAGES.format(keys=pages), width)),) if pages else ()),
-            ("precisions", Style.DIM, flowed(signs, width)),
-            ("run folder", Style.DIM, _meaning(view.run_dir, width, Style.DIM)),
-            *((term, Style.DIM, _meaning(meaning, width)) for term, meaning in TERMS),
-        ]
+        entries = [(key.label, Style.KEY | BOLD, _meaning(key.meaning, width)) for key in self._keys]
+        if self._about:
+            entries.append(("", int(Style.TEXT), [[]]))
+        for term, meaning in self._about:
+            lines = _meaning(meaning, width) if isinstance(meaning, str) else flowed(meaning, width)
+            entries.append((term, int(Style.DIM), lines))
         return [
             ("" if i else label, style, line)
             for label, style, lines in entries
@@ -114,8 +115,19 @@ class Help(Overlay):
         return key != "question_mark"
 
 
-def _meaning(text: str, width: int, style: int = Style.TEXT) -> list[Line]:
-    return wrapped_phrases(text, style, width, lines=_MAX_MEANING_LINES) or [[]]
+def _meaning(text: str, width: int) -> list[Line]:
+    return wrapped_phrases(text, Style.TEXT, width, lines=_MAX_MEANING_LINES) or [[]]
+
+
+def about_run(view: SessionView, keys: Sequence[Key]) -> About:
+    """Which keys lead from page to page, the signs of the precisions, where the run is kept, and terms."""
+    pages = " ".join(key.label for key in keys if key.is_page)
+    return (
+        *((("pages", PAGES.format(keys=pages)),) if pages else ()),
+        ("precisions", [phrase(signed_label(name), precision_style(name)) for name in PRECISIONS]),
+        ("run folder", [phrase(view.run_dir, Style.DIM)]),
+        *TERMS,
+    )
 
 
 class PrecisionMenu(Overlay):

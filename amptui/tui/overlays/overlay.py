@@ -213,6 +213,10 @@ class Scroll:
         return f"{self.top + 1}–{min(self._lines, self.top + self._page)} of {self._lines:,}"
 
 
+_SIGNS = {"minus": "-", "plus": "+", "underscore": "_", "at": "@", "slash": "/", "backslash": "\\"}
+"""What Textual calls by names of its own."""
+
+
 class Search:
     """A text that is typed after ``/``, to find lines or charts by."""
 
@@ -222,7 +226,7 @@ class Search:
 
     def press(self, key: str) -> bool:
         """Take a key; return whether it was for the search."""
-        letter = key.removeprefix("upper_") if key.startswith("upper_") else key_to_character(key)
+        letter = _SIGNS.get(key) or key_to_character(key.removeprefix("upper_"))
         if not self.is_typing:
             is_clearing = key == "escape" and bool(self.text)
             self.is_typing = key == "slash"

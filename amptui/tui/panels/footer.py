@@ -4,8 +4,9 @@ from collections.abc import Mapping
 
 from amptui.base import units
 from amptui.records.run import Severity
-from amptui.telemetry.view import SessionView
+from amptui.telemetry.view import EMPTY_VIEW, SessionView
 from amptui.tui.canvas import Canvas, Rect, text_width
+from amptui.tui.layout import SMALLEST
 from amptui.tui.panels.phrases import (
     GAP,
     Phrase,
@@ -13,6 +14,7 @@ from amptui.tui.panels.phrases import (
     fitting,
     line_width,
     phrase,
+    quiet,
     wrapped,
     write,
     write_right,
@@ -53,6 +55,23 @@ def draw(canvas: Canvas, _view: SessionView, screen: ScreenState) -> None:
     width = max(room // 2, room - first_and_last) if text == screen.waiting else room
     news = [phrase(line, style, -1) for line in wrapped(text, width, lines=1)]
     write(canvas, 1, 0, fitting([*news, *hints], room))
+
+
+def has_room(canvas: Canvas) -> bool:
+    """Whether a list or a comparison can be drawn; if not, that is said."""
+    if canvas.width >= SMALLEST[0] and canvas.height >= SMALLEST[1]:
+        return True
+    quiet(canvas, f"amptui: the terminal is too small ({canvas.width}x{canvas.height})")
+    return False
+
+
+def draw_below(
+    canvas: Canvas, screen: ScreenState, *, lines: int = NOTICE_LINES, framed: bool = False
+) -> None:
+    """The last line of a screen, and the message in so many lines above it at most."""
+    draw(canvas.rows(canvas.height - 1), EMPTY_VIEW, screen)
+    if screen.message:
+        draw_notice(canvas.rows(canvas.height - 1 - lines, lines), screen, framed=framed)
 
 
 def draw_notice(canvas: Canvas, screen: ScreenState, *, framed: bool) -> None:

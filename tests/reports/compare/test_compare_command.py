@@ -19,6 +19,7 @@ from amptui.reports.compare.compare_page import page
 from amptui.reports.compare.following import read_all
 from amptui.reports.compare.tables import as_json, plain_lines
 from amptui.tui.canvas import Canvas
+from amptui.tui.panels.screen_state import ScreenState
 from tests.checkout import ROOT
 from tests.forging import forged_journals
 from tests.living import assert_restored
@@ -137,7 +138,7 @@ def test_no_journal_makes_a_comparison_fail(first: bytes, second: bytes) -> None
     frame = CompareFrame()
     for axis, validation in product(("steps", "samples", "seconds"), (False, True)):
         canvas = Canvas(80, 24)
-        frame.draw(canvas, comparison, Choice(axis=axis, validation=validation))
+        frame.draw(canvas, comparison, Choice(axis=axis, validation=validation), ScreenState())
         assert "".join(canvas.lines()).isprintable()
     assert strictjson.line(as_json(comparison))
     assert plain_lines(comparison)

@@ -11,10 +11,11 @@ import pytest
 from amptui.reports.compare import compare_screen
 from amptui.reports.compare import following as module
 from amptui.reports.compare.compare_frame import Choice, CompareFrame
-from amptui.reports.compare.compare_screen import CompareApp
+from amptui.reports.compare.compare_screen import CompareScreen
 from amptui.reports.compare.contrasts import Compared, compared
 from amptui.reports.compare.following import Following
 from amptui.tui.canvas import Canvas
+from amptui.tui.panels.screen_state import ScreenState
 from tests.golden import Goldens
 from tests.reports.compare.compared_runs import (
     BF16,
@@ -33,7 +34,7 @@ from tests.tui.watching import Shown, awaited
 
 def drawn(found: Compared | None, size: tuple[int, int] = (80, 24), **choice: Any) -> str:
     canvas = Canvas(*size)
-    CompareFrame().draw(canvas, found, Choice(**choice))
+    CompareFrame().draw(canvas, found, Choice(**choice), ScreenState())
     return "\n".join(line.rstrip() for line in canvas.lines())
 
 
@@ -71,15 +72,15 @@ def test_unusual_runs_are_drawn(goldens: Goldens) -> None:
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(compare_screen, "FRAME_SECONDS", 0.02)
+    monkeypatch.setattr(compare_screen, "FRAMES_PER_SECOND", 50.0)
 
 
 class Screen(Shown):
-    app: CompareApp
+    app: CompareScreen
 
     def __init__(self, journals: list[Path]) -> None:
         self.following = Following(journals, target=None)
-        self.app = CompareApp(self.following)
+        self.app = CompareScreen(self.following)
 
 
 @asynccontextmanager
@@ -87,7 +88,6 @@ async def shown(journals: list[Path], size: tuple[int, int] = (120, 40)) -> Asyn
     screen = Screen(journals)
     async with screen.app.run_test(size=size) as screen.pilot:
         yield screen
-        screen.following.stop()
 
 
 SCRIPT: list[tuple[str, str, dict[str, Any]]] = [
@@ -99,8 +99,8 @@ SCRIPT: list[tuple[str, str, dict[str, Any]]] = [
     ("v", "no run has a validation", {"validation": False}),
     ("down j k", "compare", {"top": 1}),
     ("up up", "compare", {"top": 0}),
-    ("question_mark", "compare keys", {"shows_help": True}),
-    ("x", "training loss by step", {"axis": "steps", "shows_help": False}),
+    ("question_mark", "compare keys", {}),
+    ("x", "training loss by step", {"axis": "steps"}),
 ]
 """Keys, what then stands on the screen, and what the screen has chosen."""
 

@@ -1,6 +1,5 @@
 """Journals read side by side, and read on while runs still train."""
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,38 +14,29 @@ from amptui.reports.compare.contrasts import Compared
 from amptui.reports.compare.following import Following, read_all
 from amptui.runs.lock import RunLock
 from tests.builders import write_journal as write
+from tests.living import wait_until
 from tests.reports.compare.compared_runs import finished, trained, whole_run
 
 
-class Watched:
-    """What was published, and a way to wait for more of it."""
+def until(following: Following, holds: Callable[[Compared], bool]) -> Compared:
+    """The first comparison of which that is so."""
 
-    def __init__(self, journals: list[Path]) -> None:
-        self._news = threading.Condition()
-        self.following = Following(journals, target=None, changed=self._tell)
+    def has_come() -> bool:
+        newest = following.newest
+        return following.failure is not None or (newest is not None and holds(newest))
 
-    def _tell(self) -> None:
-        with self._news:
-            self._news.notify_all()
-
-    def until(self, holds: Callable[[Compared], bool]) -> Compared:
-        def has_come() -> bool:
-            newest = self.following.newest
-            return self.following.failure is not None or (newest is not None and holds(newest))
-
-        with self._news:
-            assert self._news.wait_for(has_come, timeout=60)
-        assert self.following.failure is None, self.following.failure
-        assert self.following.newest is not None
-        return self.following.newest
+    wait_until(has_come, "it never came to be")
+    assert following.failure is None, following.failure
+    assert following.newest is not None
+    return following.newest
 
 
 @contextmanager
-def watching(journals: list[Path]) -> Iterator[Watched]:
-    watched = Watched(journals)
-    watched.following.start()
-    yield watched
-    watched.following.stop()
+def watching(journals: list[Path]) -> Iterator[Following]:
+    following = Following(journals, target=None)
+    following.start()
+    yield following
+    following.stop()
 
 
 @pytest.fixture(autouse=True)
@@ -66,21 +56,20 @@ def journals(tmp_path: Path) -> list[Path]:
 
 
 def test_a_run_is_followed_to_its_end(journals: list[Path]) -> None:
-    with RunLock.take(journals[0].parent), watching(journals) as watched:
-        result = watched.until(lambda result: result.runs[0].view.step == 30)
+    with RunLock.take(journals[0].parent), watching(journals) as following:
+        result = until(following, lambda result: result.runs[0].view.step == 30)
         assert [run.is_live for run in result.runs] == [True, False]
         append(journals[0], *trained([1.0] * 10, first=31))
-        result = watched.until(lambda result: result.runs[0].view.step == 40)
+        result = until(following, lambda result: result.runs[0].view.step == 40)
         assert result.runs[0].samples == 400
         append(journals[0], finished(40))
-        watched.until(lambda result: result.runs[0].view.outcome is not None)
+        until(following, lambda result: result.runs[0].view.outcome is not None)
 
 
 def test_an_unreadable_journal_ends_it(journals: list[Path]) -> None:
-    watched = Watched([journals[0], journals[1].with_name("none")])
-    watched.following.start()
-    watched.following._thread.join(60)
-    assert isinstance(watched.following.failure, RunFolderError)
+    with watching([journals[0], journals[1].with_name("none")]) as following:
+        following._thread.join(60)
+        assert isinstance(following.failure, RunFolderError)
 
 
 def test_what_could_not_be_read_is_told(tmp_path: Path, journals: list[Path]) -> None:

@@ -10,10 +10,10 @@ import pytest
 
 from amptui.records.control import REQUESTS, Control
 from amptui.records.run import Note, PauseChanged, Record, RunFailed
-from amptui.tui import screen as screen_module
 from amptui.tui.keys import KEYS
 from amptui.tui.replay.player import Player
-from amptui.tui.replay.screen import ReplayApp
+from amptui.tui.replay.screen import ReplayScreen
+from amptui.tui.run_screen import RunScreen
 from tests.builders import write_journal as write
 from tests.golden import Goldens
 from tests.telemetry.record_samples import run as started
@@ -32,7 +32,7 @@ class Replay(Screen):
         self.player = Player(write(folder, records) / "journal.jsonl", speed=1.0)
         self.player.toggle_pause()
         self.control = Control()
-        self.app = ReplayApp(self.player, self.control)
+        self.app = ReplayScreen(self.player, self.control)
 
     def is_at(self, step: int, words: str) -> bool:
         """Whether it has come there and says so."""
@@ -87,7 +87,7 @@ SCRIPTS = {
 def test_a_replay_says_what_was_approved(
     tmp_path: Path, goldens: Goldens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(screen_module, "MESSAGE_SECONDS", 3600.0)
+    monkeypatch.setattr(RunScreen, "MESSAGE_SECONDS", 3600.0)
 
     async def play(script: Script, folder: Path) -> str:
         async with replaying(folder, *script.before, size=SIZE) as screen:

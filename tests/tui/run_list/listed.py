@@ -66,9 +66,7 @@ def entry(name: str, row: RunRow, *, is_live: bool | None = None) -> RunEntry:
 
 ENTRIES = tuple(entry(name, row) for name, row in ROWS.items())
 
-STATE = ListState(
-    entries=ENTRIES, live=3, ended=2, rows={entry.run: ROWS[entry.name] for entry in ENTRIES}, now=NOW
-)
+STATE = ListState(entries=ENTRIES, live=3, ended=2, rows={entry.run: ROWS[entry.name] for entry in ENTRIES})
 
 
 class FakeSource:

@@ -11,9 +11,10 @@ import pytest
 
 from amptui.base.errors import RunFolderError
 from amptui.base.runfiles import Removal
-from amptui.tui.run_list import screen as run_list_screen
+from amptui.tui.overlays.menus import Help
+from amptui.tui.run_list import removal
 from amptui.tui.run_list.entry import RunEntry, RunRow
-from amptui.tui.run_list.screen import Place, RunListApp
+from amptui.tui.run_list.screen import Place, RunListScreen
 from tests.golden import Goldens
 from tests.tui.run_list.listed import ENTRIES, NOW, FakeSource, entry
 from tests.tui.watching import Shown, awaited
@@ -21,22 +22,22 @@ from tests.tui.watching import Shown, awaited
 
 @pytest.fixture(autouse=True)
 def reads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_list_screen, "READING_SECONDS", 0.0)
+    monkeypatch.setattr(removal, "READING_SECONDS", 0.0)
 
 
 class Screen(Shown):
     """The app over a list that a test may change."""
 
-    app: RunListApp
+    app: RunListScreen
 
     def __init__(self, fake: FakeSource, place: Place | None, message: str) -> None:
         self.fake = fake
-        self.app = RunListApp(fake.source(), place=place, message=message)
+        self.app = RunListScreen(fake.source(), place=place, message=message)
 
     @property
     def current(self) -> str:
-        entries = self.app.state.entries
-        return entries[self.app.state.cursor].name if entries else ""
+        entries = self.app._list.entries
+        return entries[self.app._list.cursor].name if entries else ""
 
     async def removes(self) -> None:
         """Ask to remove the run under the cursor, and say yes."""
@@ -56,7 +57,7 @@ async def shown(
     screen = Screen(fake or FakeSource(), place, message)
     async with screen.app.run_test(size=size) as screen.pilot:
         if screen.fake.entries and screen.fake.failure is None:
-            await screen.until(lambda: screen.app.state.entries)
+            await screen.until(lambda: screen.app._list.entries)
         yield screen
 
 
@@ -84,7 +85,7 @@ async def test_the_cursor_stays_on_its_run_when_the_list_changes() -> None:
 async def test_a_name_that_is_typed_without_the_slash_removes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(run_list_screen, "READING_SECONDS", 600.0)
+    monkeypatch.setattr(removal, "READING_SECONDS", 600.0)
     async with shown() as screen:
         await screen.pilot.press("end", *"ox")
         await screen.shows("remove this run?")
@@ -153,7 +154,7 @@ QUICK = ("only a clear yes removes a run", "a live run is not removed", "q leave
 
 def said(screen: Screen) -> dict[str, object]:
     """What a frame is drawn of, and what came of the keys."""
-    app, state = screen.app, screen.app.state
+    app, state, shown_state, overlay = screen.app, screen.app._list, screen.app._state, screen.app._overlay
     came = {"chosen": app.chosen, "left": app.left, "removed": screen.fake.removed}
     if app.left is not None:
         return came | {"place": app.place}
@@ -162,9 +163,9 @@ def said(screen: Screen) -> dict[str, object]:
         "listed": len(state.entries or ()),
         "selected": state.selected,
         "filter": f"/{state.pattern}/" + ", which is typed" * state.is_typing,
-        "asks": state.removal and state.removal.folder,
-        "help": state.shows_help,
-        "message": f"{state.message} ({state.severity})" if state.message else "",
+        "asks": overlay._plan.folder if isinstance(overlay, removal.RemovalQuestion) else None,
+        "help": isinstance(overlay, Help),
+        "message": f"{shown_state.message} ({shown_state.severity})" if shown_state.message else "",
     }
 
 
@@ -234,13 +235,13 @@ async def test_keys_go_on_working_while_a_run_is_removed(slow: SlowSource) -> No
         for key in ("x", "enter", "space"):
             await screen.pilot.press(key)
             assert "this run is being removed" in screen.text
-        assert (slow.planned, screen.app.left) == ([screen.app.state.entries[1].run], None)  # type: ignore[index]
+        assert (slow.planned, screen.app.left) == ([screen.app._list.entries[1].run], None)  # type: ignore[index]
         await screen.pilot.press("down", "enter")
         assert "a run is being removed" in screen.text
         await screen.pilot.press("space", "j")
-        assert (screen.current, len(screen.app.state.selected)) == ("run-00004", 1)
+        assert (screen.current, len(screen.app._list.selected)) == ("run-00004", 1)
         await screen.removes()
-        await screen.until(lambda: len(screen.app.state.removing) == 2)
+        await screen.until(lambda: len(screen.app._list.removing) == 2)
         assert slow.removed == []
         slow.removals.set()
         await screen.shows("0 live  7 ended")
@@ -295,7 +296,7 @@ async def test_a_removal_that_fails_is_read_before_the_screen_closes(slow: SlowS
         await screen.pilot.press("q")
         slow.removals.set()
         await screen.shows("cannot remove it: no answer")
-        assert (screen.app.left, screen.app.state.removing) == (None, ())
+        assert (screen.app.left, screen.app._list.removing) == (None, ())
 
 
 @awaited

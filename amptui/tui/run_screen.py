@@ -1,15 +1,22 @@
-"""What each key does on the screen of a run."""
+"""The screen of a run: what connects it to the run, what each of its keys does, and when it leaves."""
 
-from collections.abc import Mapping
-from dataclasses import replace
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
+from amptui.base.cores import read_cores
+from amptui.base.notification import notification
 from amptui.diagnosis import activity, speed
+from amptui.diagnosis.activity import LOST
+from amptui.diagnosis.alerts import Alerts
 from amptui.diagnosis.event_words import checkpoint_written, comparison_over
 from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.words import long_words
 from amptui.records.answers import Answer, RequestKind, RequestRefused
 from amptui.records.control import (
+    Asker,
     CheckpointRequest,
     ComparisonRequest,
     HistogramRequest,
@@ -20,17 +27,26 @@ from amptui.records.control import (
     TraceRequest,
     XRayRequest,
 )
+from amptui.records.run import RunFailed
 from amptui.telemetry.events import ComparisonOver
 from amptui.telemetry.health import judge_trace
 from amptui.telemetry.optimizers import FIRST
-from amptui.tui.keys import ACTIONS, KEYS, MAX_ZOOM, pages_of
+from amptui.telemetry.view import SessionView
+from amptui.tui.canvas import Canvas
+from amptui.tui.frame import Frame
+from amptui.tui.keys import ENDED_KEYS, FOOTER_HINTS, KEYS, MAX_ZOOM, Key, footer_hints, keys_of
 from amptui.tui.layout import PANELS, RANKED_PANELS
+from amptui.tui.opening import Opening
 from amptui.tui.panels import loss, step_cursor
 from amptui.tui.panels.metric_charts import MAX_PINNED
-from amptui.tui.screen import Parts, RunScreen
+from amptui.tui.reading_thread import ReadingThread
+from amptui.tui.renderables.step_window import steps_ahead
+from amptui.tui.screen import Left, Pace, Screen
 
 if TYPE_CHECKING:
     from amptui.records.run import Severity
+    from amptui.tui.overlays.menus import About
+    from amptui.tui.overlays.overlay import Answer as KeyAnswer
     from amptui.tui.overlays.overlay import Overlay
 
 FINDING_SECONDS = 15.0
@@ -50,17 +66,66 @@ UNANSWERED = "waiting for your answer: press space"
 """Shown in the footer while the run waits for an answer to a question that was closed."""
 
 
-class WatchApp(RunScreen):
+HURRIED_SECONDS = 5.0
+"""How long the screen waits for a run that was asked to end at once."""
+
+Pins = tuple[tuple[str, str], ...]
+"""The metrics that a user pinned: kind and name of each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What connects a screen to its run and its terminal."""
+
+    look: Callable[[str | None], SessionView]
+    """Returns the view with an optimizer in front; with the one that makes steps for None."""
+    control: Asker
+    ended: threading.Event
+    """Set once the run will send nothing more."""
+    patience_seconds: float
+    """How long a run that was asked to stop may be silent before the screen closes anyway."""
+    frames_per_second: float | None = None
+    """A fixed rate; None to adapt to the cost of a frame."""
+    why_ended: Callable[[], str] = str
+    """Returns one line on a run that ended without its last record."""
+    why_silent: Callable[[], str] = str
+    """Returns one line on a live run that has sent nothing for seconds; empty while it sends."""
+    start: Callable[[], object] = lambda: None
+    """Called once the first frame is drawn."""
+    is_away: Callable[[], bool] = bool
+    """Returns whether the connection to the run is lost for now, so that nothing can be asked of it."""
+    opening: Opening | None = None
+    """What the terminal shows until this screen takes it over."""
+    alerts: Alerts | None = None
+    """Decides what rings the terminal's bell; None for a screen that stays quiet."""
+    read_pins: Callable[[], Pins] = tuple
+    """Returns what this user pinned on an earlier screen."""
+    write_pins: Callable[[Pins], str] = lambda _pins: ""
+    """Keeps them for the next screen; returns the reason if it cannot."""
+
+
+class RunScreen(Screen):
     """The screen of a run in another process, with keys that send requests to it.
 
     ``attached``: the run was started elsewhere, so that Ctrl+C only detaches.
     """
 
-    _pages: ClassVar[Mapping[str, str]] = pages_of(KEYS)
+    TITLE = "amptui"
+    KEYS: ClassVar[Sequence[Key]] = KEYS
+    MESSAGE_SECONDS = 4.0
+    KEY_ENDS_MESSAGE = False
 
-    def __init__(self, parts: Parts, *, attached: bool = False) -> None:
-        super().__init__(parts)
+    def __init__(self, parts: Parts, *, attached: bool = False, reader: ReadingThread | None = None) -> None:
+        pace = Pace(parts.frames_per_second, cores=read_cores().seconds)
+        super().__init__(parts.opening, pace, reader)
+        self._parts = parts
+        self._control = parts.control
         self._attached = attached
+        self._frame = Frame()
+        self._state = replace(self._state, hints=FOOTER_HINTS)
+        self._chosen_front: str | None = None
+        """The optimizer that the user chose to look at."""
+        self._over = False
         self._unanswered: set[int] = set()
         """Numbers of this screen's requests that have no answer yet."""
         self._comparing = False
@@ -69,10 +134,85 @@ class WatchApp(RunScreen):
         self._early: tuple[RequestKind, ...] = ()
         """What keys asked for before the run had begun, in that order: what AMP is there is not known yet."""
         self._warned_of_early = False
+        self._patient_since: float | None = None
+        self._interrupted = False
+        self._hurried = False
+        """Whether the user does not wait for the current step any more."""
+
+    # ------------------------------------------------------------------------------- frames
+
+    def _begin(self) -> None:
+        self._parts.start()
+        self._state = replace(self._state, pinned=self._parts.read_pins()[-MAX_PINNED:])
+        super()._begin()
+
+    def _look_again(self) -> None:
+        """Read the newest view, and whether the run has ended, with its last record or without."""
+        # In this order: once the connection has ended, the view has everything that arrived.
+        over = self._parts.ended.is_set()
+        self._view = self._parts.look(self._chosen_front)
+        self._over = over or self._is_told_over()
+
+    def _is_told_over(self) -> bool:
+        return self._view.state in ("finished", "failed")
+
+    def _refresh_state(self) -> None:
+        super()._refresh_state()
+        view, lost = self._view, self._state.lost
+        if not lost and self._over and not self._is_told_over():  # it ended without its last record
+            lost = self._parts.why_ended() or LOST
+        waiting = [] if self._over else activity.pending_words(view, self._early)
+        if not self._over and self._question_answered and self._waits_for_an_answer:
+            waiting.insert(0, UNANSWERED)
+        self._state = replace(
+            self._state,
+            frames_per_second=self._pace.frames_per_second,
+            frame_cpu_percent=self._pace.cpu_percent,
+            steps_ahead=0 if self._over else steps_ahead(self._state.steps_ahead, view.step_seconds),
+            stopping=self._control.stop_reason is not None and not self._over,
+            accepts=self._accepts(),
+            hints=footer_hints(
+                self._keys(),
+                paused=view.state == "paused",
+                switches_to=activity.switch_target(view),
+                several_optimizers=bool(view.optimizers),
+                has_traceback=isinstance(view.outcome, RunFailed) and bool(view.outcome.traceback),
+            ),
+            lost=lost,
+            silence="" if self._over else self._parts.why_silent(),
+            waiting=" · ".join(waiting),
+        )
+
+    def _accepts(self) -> frozenset[RequestKind]:
+        """The kinds of request that the run takes from this screen now, by keys that its device supports."""
+        if self._over or self._parts.is_away():
+            return frozenset()
+        return self._view.accepts - activity.unsupported_requests(self._view)
+
+    def _keys(self) -> Sequence[Key]:
+        """The keys that work now, for the footer and the help."""
+        if self._over:
+            return ENDED_KEYS
+        accepts = frozenset[RequestKind]() if self._parts.is_away() else self._view.accepts
+        return keys_of(accepts, activity.unsupported_requests(self._view))
+
+    def _draw(self, canvas: Canvas) -> None:
+        self._frame.draw(canvas, self._view, self._state)
+
+    def _has_chart(self) -> bool:
+        return self._state.focus == "loss" if self._overlay is None else super()._has_chart()
+
+    def _tick(self) -> None:
+        super()._tick()
+        # Notify somebody who looks elsewhere; what is written leaves the cursor and the cells alone.
+        alerts, stop_asked = self._parts.alerts, self._control.stop_reason is not None
+        fate = self._state.lost
+        if alerts is not None and (text := alerts.news(self._view, fate=fate, stop_asked=stop_asked)):
+            self._write(notification(text))
 
     # ---------------------------------------------------------------------------- answers
 
-    def _follow_session(self) -> None:
+    def _follow_up(self) -> None:
         """Show the answers to this screen's requests; open a question or an X-ray if nothing else is open."""
         if self._early and (self._over or self._view.run is not None):
             early, self._early = self._early, ()
@@ -125,49 +265,23 @@ class WatchApp(RunScreen):
     def _has_open(self, name: str) -> bool:
         return self._overlay is not None and self._overlay.name == name
 
-    def _refresh_state(self) -> None:
-        super()._refresh_state()
-        words = [] if self._over else activity.pending_words(self._view, self._early)
-        if not self._over and self._question_answered and self._waits_for_an_answer:
-            words.insert(0, UNANSWERED)
-        self._state = replace(self._state, waiting=" · ".join(words))
-
     # --------------------------------------------------------------------------------- keys
 
-    async def action_press(self, key: str) -> None:
-        """Pass the key to the open overlay, if any. Ctrl+C always works."""
-        self._look_again()
-        before, message_until = self._overlay, self._message_until
-        page = self._pages.get(key)
-        if page is not None and self._overlay is not None and self._overlay.leads_on(key):
-            await self.run_action(page)
-        elif self._overlay is not None and ACTIONS.get(key) != "interrupt":
-            answer = self._overlay.press(key, self._view)
-            if answer.close:
-                self._question_answered |= self._has_open("loss scale")
-                self._overlay = None
-            if answer.precision:
-                self._request(answer.precision)
-            if answer.pin is not None:
-                self._pin(answer.pin)
-            if answer.action:
-                await self.run_action(answer.action)
-        elif self._takes_cursor_key(key):
+    def _takes(self, key: str) -> bool:
+        """Move the cursor of the enlarged loss, if the key does that."""
+        takes = self._state.focus == "loss" and step_cursor.is_cursor_key(self._state.cursor, key)
+        if takes:
             extent = loss.cursor_extent(self._view, self._state, self.size.width)
             self._state = replace(self._state, cursor=step_cursor.press(self._state.cursor, key, extent))
-        elif key in ACTIONS:
-            await self.run_action(ACTIONS[key])
-        if self._overlay not in (None, before) and self._message_until == message_until:
-            self._message_until = 0.0  # read, and what it says of keys may not hold on this page
-        self._redraw()
+        return takes
 
-    def _takes_cursor_key(self, key: str) -> bool:
-        """Whether the enlarged loss moves its cursor by this key."""
-        return (
-            self._overlay is None
-            and self._state.focus == "loss"
-            and step_cursor.is_cursor_key(self._state.cursor, key)
-        )
+    async def _take_answer(self, answer: "KeyAnswer") -> None:
+        self._question_answered |= answer.close and self._has_open("loss scale")
+        if answer.precision:
+            self._request(answer.precision)
+        if answer.pin is not None:
+            self._pin(answer.pin)
+        await super()._take_answer(answer)
 
     def _point(self, column: int, line: int) -> None:
         if not self._has_chart() or not 0 < line < self.size.height - 2:
@@ -367,10 +481,10 @@ class WatchApp(RunScreen):
         overlays: tuple[type[Overlay], ...] = (*browsers, LossScaleQuestion, XRay)
         self._overlay = next(overlay for overlay in overlays if overlay.name == name)()
 
-    def action_show_help(self) -> None:
-        from amptui.tui.overlays.menus import Help
+    def _about(self) -> "About":
+        from amptui.tui.overlays.menus import about_run
 
-        self._overlay = Help("keys", self._keys())
+        return about_run(self._view, self._keys())
 
     # ------------------------------------------------------------------------------- leaving
 
@@ -412,3 +526,23 @@ class WatchApp(RunScreen):
             self._interrupted = True
             self.action_stop()
             self._say("stopping: Ctrl+C again does not wait", severity="info", seconds=FINDING_SECONDS)
+
+    def _way_out(self) -> Left | None:
+        how = super()._way_out()
+        if how is not None:
+            return how
+        if self._control.stop_reason is None:
+            # A run that failed before its first step, or never started, leaves nothing to look at.
+            began = self._view.run is not None and self._view.state != "failed"
+            return "" if self._over and self._view.step == 0 and not began else None
+        if self._over or self._is_late():
+            return "interrupted" if self._interrupted else "stopped"
+        return None
+
+    def _is_late(self) -> bool:
+        """Whether a run that was asked to stop has been silent for too long, or does not end at once."""
+        now = time.monotonic()
+        if self._patient_since is None or not (self._state.silence or self._hurried):
+            self._patient_since = now
+        patience_seconds = HURRIED_SECONDS if self._hurried else self._parts.patience_seconds
+        return now - self._patient_since > patience_seconds

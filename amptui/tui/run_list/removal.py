@@ -1,0 +1,71 @@
+"""The question whether to remove a run: what would be deleted, and what would stay."""
+
+import time
+from collections.abc import Callable
+from typing import ClassVar
+
+from amptui.base import units
+from amptui.base.runfiles import Removal
+from amptui.base.text import printable
+from amptui.telemetry.view import SessionView
+from amptui.tui.canvas import Canvas
+from amptui.tui.overlays.overlay import CLOSE, Answer, Overlay, open_box
+from amptui.tui.panels.phrases import Phrase, Word, fitting, wrapped, write
+from amptui.tui.panels.screen_state import ScreenState
+from amptui.tui.style import BOLD, Style
+
+READING_SECONDS = 0.4
+"""How long the question stands before it takes a yes. Nobody reads it sooner, but whoever forgets the slash
+before a name with these letters types them."""
+
+_CHOICES = (("y", "remove"), ("esc", "go back"))
+
+
+class RemovalQuestion(Overlay):
+    """Whether ``remove`` is to do what was planned."""
+
+    name: ClassVar[str] = "removal"
+
+    def __init__(self, plan: Removal, remove: Callable[[], object]) -> None:
+        self._plan = plan
+        self._remove = remove
+        self._opened_at = time.monotonic()
+
+    def draw(self, canvas: Canvas, _view: SessionView, _screen: ScreenState) -> None:
+        width = min(76, canvas.width)
+        lines = removal_lines(self._plan, width - 6)
+        inner = open_box(canvas, "remove this run?", width=width, height=len(lines) + 4)
+        for y, line in enumerate(lines):
+            inner.text(1, y, line)
+        choices = [Phrase((Word(key, Style.KEY | BOLD), Word(f" {words}"))) for key, words in _CHOICES]
+        write(inner, 1, len(lines) + 1, fitting(choices, inner.width - 1))
+
+    def press(self, key: str, _view: SessionView) -> Answer:
+        """Only a clear yes removes the run; one that comes at once is no answer."""
+        if key == "y" and time.monotonic() - self._opened_at < READING_SECONDS:
+            return Answer(action="doubt")
+        if key == "y":
+            self._remove()
+        return CLOSE
+
+
+def removal_lines(plan: Removal, width: int) -> list[str]:
+    """What would be deleted and what would stay, in lines of ``width`` cells."""
+    parts = [
+        units.counted(number, noun)
+        for number, noun in (
+            (plan.journals, "journal"),
+            (plan.checkpoints, "checkpoint"),
+            (plan.other_files, "other file"),
+        )
+        if number
+    ]
+    contents = f"{', '.join(parts) or 'no files'}: {units.number_of_bytes(plan.size_bytes)}"
+    lines = [*wrapped(printable(str(plan.folder)), width, lines=3), *wrapped(contents, width, lines=2)]
+    if plan.restart_seconds is not None:
+        silence = f"its ranks have not restarted for {plan.restart_seconds:.0f} s or more"
+        lines += wrapped(f"it did not end as asked; {silence}", width, lines=3)
+    if plan.left:
+        names = ", ".join(map(printable, plan.left[:3])) + (", …" if len(plan.left) > 3 else "")
+        lines += wrapped(f"not the run's, and kept with the folder: {names}", width, lines=2)
+    return lines
