@@ -260,7 +260,7 @@ def _wait_for_run(script: Script, offspring: Offspring) -> socket.socket | None:
                 written = os.fstat(file.fileno()).st_size
                 file.seek(max(file.tell(), written - _MAX_BEHIND_BYTES))
                 lines.extend(output.feed(file.read(_MAX_BEHIND_BYTES)))
-                screen.draw([*lines, output.unfinished])  # which may be a progress bar
+                screen.show([*lines, output.unfinished])  # which may be a progress bar
                 drawn_at = time.monotonic()
     return None
 

@@ -7,11 +7,9 @@ import termios
 from collections.abc import Sequence
 from contextlib import suppress
 
-from amptui.base.terminal import silent_modes, terminal_size
-from amptui.base.text import terminal_speaks_utf8
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.layout import draw_box
-from amptui.tui.opening import CLOSE, OPEN, early_painter, write_terminal
+from amptui.tui.opening import Opening
 from amptui.tui.panels.phrases import fitting, phrase, write, write_right
 from amptui.tui.style import Style
 
@@ -19,46 +17,25 @@ _SMALLEST = (20, 5)
 """Columns and lines of a terminal that has room for the frame."""
 
 
-class WaitingScreen:
-    """While entered, the terminal shows what :meth:`draw` gets, and echoes nothing."""
+class WaitingScreen(Opening):
+    """While entered, the terminal shows the last lines that :meth:`show` got, and echoes nothing."""
 
     def __init__(self, script: str, awaited: str) -> None:
-        self._script = script
-        self._awaited = awaited
-        self._painter = early_painter()
-        self._shown: Canvas | None = None
+        super().__init__(lambda canvas: draw(canvas, script, awaited, self._lines))
+        self._lines: Sequence[str] = ()
         self.keeps_keys = False
         """Whether what was typed is for the screen that follows; else it is forgotten at the end."""
 
-    def __enter__(self) -> "WaitingScreen":
-        self._modes = termios.tcgetattr(0)
-        termios.tcsetattr(0, termios.TCSANOW, silent_modes(self._modes))
-        write_terminal(OPEN)
-        try:
-            self.draw(())
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        write_terminal(CLOSE)
-        with suppress(termios.error):  # the terminal was closed
-            if not self.keeps_keys:
+    def close(self) -> None:
+        if not self.keeps_keys:
+            with suppress(termios.error):  # the terminal was closed
                 termios.tcflush(0, termios.TCIFLUSH)
-            termios.tcsetattr(0, termios.TCSANOW, self._modes)
+        super().close()
 
-    def draw(self, lines: Sequence[str]) -> None:
+    def show(self, lines: Sequence[str]) -> None:
         """Show the last of ``lines``, as many as fit."""
-        width, height = terminal_size()
-        canvas = Canvas(width, height, ascii_only=not terminal_speaks_utf8())
-        before = self._shown
-        if before is None or (before.width, before.height) != (width, height):
-            write_terminal(OPEN)
-            before = Canvas(width, height)
-        draw(canvas, self._script, self._awaited, lines)
-        write_terminal(self._painter.paint(canvas, canvas.changes_since(before)))
-        self._shown = canvas
+        self._lines = lines
+        self.draw_again()
 
 
 def draw(canvas: Canvas, script: str, awaited: str, lines: Sequence[str]) -> None:
