@@ -32,7 +32,7 @@ MOVING = (
 )
 """The keys that only a replay has, or that do something else in it."""
 
-_QUIT = Key("q", ("q", "ctrl+q", "ctrl+c"), "ask_quit", "quit", "quit the replay")
+_QUIT = Key("q", ("q", "ctrl+q", "ctrl+c"), "leave", "quit", "quit the replay")
 
 _MEANINGS = {"focus_numerics": "show the latest float16 histogram"}
 """What a key of every screen does here, where nothing can be measured."""
@@ -131,9 +131,6 @@ class ReplayScreen(RunScreen):
     def action_seek(self, share: float) -> None:
         """Go to this fraction of the run."""
         self.player.seek(share * self.player.position.total_seconds)
-
-    def action_ask_quit(self) -> None:
-        self._leave("")
 
     def action_interrupt(self) -> None:
         self._leave("interrupted")
