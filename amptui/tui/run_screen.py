@@ -37,7 +37,7 @@ from amptui.tui.frame import Frame
 from amptui.tui.keys import ENDED_KEYS, FOOTER_HINTS, KEYS, MAX_ZOOM, Key, footer_hints, keys_of
 from amptui.tui.layout import PANELS, RANKED_PANELS
 from amptui.tui.opening import Opening
-from amptui.tui.panels import loss, step_cursor
+from amptui.tui.panels import curve, step_cursor
 from amptui.tui.panels.metric_charts import MAX_PINNED
 from amptui.tui.reading_thread import ReadingThread
 from amptui.tui.renderables.step_window import steps_ahead
@@ -200,7 +200,7 @@ class RunScreen(Screen):
         self._frame.draw(canvas, self._view, self._state)
 
     def _has_chart(self) -> bool:
-        return self._state.focus == "loss" if self._overlay is None else super()._has_chart()
+        return self._state.focus in curve.CURVES if self._overlay is None else super()._has_chart()
 
     def _tick(self) -> None:
         super()._tick()
@@ -268,12 +268,12 @@ class RunScreen(Screen):
     # --------------------------------------------------------------------------------- keys
 
     def _takes(self, key: str) -> bool:
-        """Move the cursor of the enlarged loss, if the key does that."""
-        takes = self._state.focus == "loss" and step_cursor.is_cursor_key(self._state.cursor, key)
-        if takes:
-            extent = loss.cursor_extent(self._view, self._state, self.size.width)
-            self._state = replace(self._state, cursor=step_cursor.press(self._state.cursor, key, extent))
-        return takes
+        """Move the cursor of the enlarged curve, if the key does that."""
+        extent = curve.extent_of(self._view, self._state, self.size.width)
+        if extent is None or not step_cursor.is_cursor_key(self._state.cursor, key):
+            return False
+        self._state = replace(self._state, cursor=step_cursor.press(self._state.cursor, key, extent))
+        return True
 
     async def _take_answer(self, answer: "KeyAnswer") -> None:
         self._question_answered |= answer.close and self._has_open("loss scale")
@@ -289,9 +289,10 @@ class RunScreen(Screen):
         if self._overlay is not None:
             self._overlay.point(column)
         else:
-            extent = loss.cursor_extent(self._view, self._state, self.size.width)
-            cursor = step_cursor.point(self._state.cursor, column, extent)
-            self._state = replace(self._state, cursor=cursor)
+            extent = curve.extent_of(self._view, self._state, self.size.width)
+            if extent is not None:
+                cursor = step_cursor.point(self._state.cursor, column, extent)
+                self._state = replace(self._state, cursor=cursor)
         self._redraw()
 
     def _pin(self, metric: tuple[str, str]) -> None:

@@ -8,24 +8,22 @@ from amptui.diagnosis.labels import has_no_loss, step_loss_words
 from amptui.diagnosis.speed import NO_STEPS
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.panels import step_cursor
-from amptui.tui.panels.metric_charts import SMALLEST_CHART, pinned_charts
+from amptui.tui.panels.curve import draw_curve, draw_enlarged
+from amptui.tui.panels.metric_charts import SMALLEST_CHART, panel_chart, pinned_charts
 from amptui.tui.panels.optimizer_line import front_label
 from amptui.tui.panels.phrases import (
     Phrase,
     Word,
-    fitting,
     folded_room,
     labelled,
     phrase,
     quiet,
     whole_words,
-    write,
     write_folded,
 )
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.renderables.plot import CurvePlot, draw_ribbon, draw_step_axis
-from amptui.tui.renderables.step_window import GUTTER, visible_window
+from amptui.tui.renderables.plot import CurvePlot
+from amptui.tui.renderables.step_window import visible_window
 from amptui.tui.style import Style
 
 
@@ -96,35 +94,10 @@ class LossPanel:
         if view.last is None and (words := step_loss_words(view.newest)):
             quiet(canvas, words)
             return
-        live = visible_window(view.loss, screen.zoom, ahead=screen.steps_ahead)
-        is_enlarged = screen.focus == "loss"
-        cursor = screen.cursor if is_enlarged else None
-        window = live if cursor is None else cursor.window_in(live)
-        rows = max(0, canvas.height - 2 - is_enlarged)
-        self._plot.draw(
-            canvas.rows(0, rows),
-            view.loss,
-            window=window,
-            switches=view.switches,
-            kind="log10" if screen.log_y else "linear",
-        )
-        ribbon = canvas.rows(rows, 1)
-        draw_ribbon(ribbon, window=window, switches=view.switches, skips=view.skips, nonfinite=view.loss)
-        draw_step_axis(canvas.rows(rows + 1, 1), window=window)
-        if cursor is not None:
-            step_cursor.draw_cursor(canvas.rows(0, rows), cursor.step, window)
-            line = step_cursor.cursor_line(view, view.loss, cursor.step, units.loss)
-            write(canvas.rows(rows + 2), 0, 0, fitting(line, canvas.width))
-        elif is_enlarged:
-            keys = [phrase(f"{key} {words}", Style.DIM) for key, words in step_cursor.CURSOR_KEYS]
-            write(canvas.rows(rows + 2), 0, 0, fitting(keys, canvas.width))
-
-
-def cursor_extent(view: SessionView, screen: ScreenState, width: int) -> step_cursor.Extent:
-    """The enlarged panel of a screen of ``width`` columns, for the keys of its cursor."""
-    live = visible_window(view.loss, screen.zoom, ahead=screen.steps_ahead)
-    whole = visible_window(view.loss, 0, ahead=screen.steps_ahead)
-    return step_cursor.Extent(view.loss, live, whole, max(1, width - 4 - GUTTER))
+        if screen.focus == "loss":
+            draw_enlarged(canvas, self._plot, view, screen, panel="loss")
+        else:
+            draw_curve(canvas, panel_chart(view, "loss"), self._plot, view, screen)
 
 
 def draw_line(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:

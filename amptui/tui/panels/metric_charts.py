@@ -174,12 +174,17 @@ def charts_of(view: SessionView) -> list[Chart]:
     """All that have a value, in the order in which they are shown."""
     if not view.loss.count:
         return []
-    panels = [_chart("panel", name, partial(read, view)) for name, read in _PANELS.items()]
+    panels = [panel_chart(view, name) for name in _PANELS]
     own = [_chart(it.kind, it.name, it.read, is_estimate=it.is_estimate) for it in view.metrics]
     before = sum(metric.kind in ("part", "validation", "own validation") for metric in view.metrics)
     charts = [panels[0], *own[:before], *panels[1:], *own[before:]]
     # Those of metrics have a value, or they would not have come.
     return [chart for chart in charts if chart.key[0] != "panel" or chart.newest_step() is not None]
+
+
+def panel_chart(view: SessionView, name: str) -> Chart:
+    """The chart that a panel shows, one of ``_PANELS``."""
+    return _chart("panel", name, partial(_PANELS[name], view))
 
 
 def pinned_charts(view: SessionView, keys: Sequence[tuple[str, str]]) -> list[Chart]:

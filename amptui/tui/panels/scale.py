@@ -5,6 +5,7 @@ from amptui.diagnosis.loss_scale import NEVER_USED, idle_words, last_change
 from amptui.records.run import MIN_SOUND_SCALE
 from amptui.telemetry.view import ScalerView, SessionView
 from amptui.tui.canvas import Canvas
+from amptui.tui.panels.curve import draw_enlarged
 from amptui.tui.panels.numerics_panel import headroom_words, state_words
 from amptui.tui.panels.phrases import (
     Gauge,
@@ -93,7 +94,9 @@ class ScalePanel:
             return
         lines = _lines(view, canvas.width, canvas.height)[: canvas.height]
         rows = canvas.height - len(lines)
-        if rows >= 2:
+        if screen.focus == "scale":
+            draw_enlarged(canvas.rows(0, rows), self._plot, view, screen, panel="scale")
+        elif rows >= 2:
             series, upper = view.loss_scale, canvas.rows(0, rows)
             window = visible_window(series, screen.zoom, ahead=screen.steps_ahead)
             self._plot.draw(upper, series, window=window, switches=view.switches, kind="log2")

@@ -20,7 +20,7 @@ class ScreenState:
     focus: str | None = None
     """The enlarged panel, one of ``layout.RANKED_PANELS``."""
     cursor: Cursor | None = None
-    """The cursor of the enlarged loss."""
+    """The cursor of the enlarged curve."""
     pinned: tuple[tuple[str, str], ...] = ()
     """Metrics that are shown beside the loss: kind and name of each."""
     frames_per_second: float | None = None

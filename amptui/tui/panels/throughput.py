@@ -12,6 +12,7 @@ from amptui.diagnosis.tensor_cores import flops_hints, flops_line, mfu_words, ra
 from amptui.records.run import is_emulated
 from amptui.telemetry.view import PrecisionTiming, SessionView
 from amptui.tui.canvas import Canvas
+from amptui.tui.panels.curve import draw_enlarged
 from amptui.tui.panels.phrases import (
     Block,
     Line,
@@ -34,8 +35,8 @@ from amptui.tui.style import BOLD, NO_VERDICT, VERDICT_SIGNS, Style, precision_s
 _LARGE = (74, 16)
 """With fewer columns or lines there is no room for the time breakdown below the curve."""
 
-_MIN_CURVE = 5
-"""At least so many lines for the curve."""
+_MIN_CURVE = 8
+"""At least so many lines for the curve, with ribbon, axis and the line of its cursor."""
 
 
 def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
@@ -75,6 +76,9 @@ class ThroughputPanel:
             quiet(canvas, NO_STEPS)
             return
         rows = canvas.height - _draw_timing(canvas, view)
+        if screen.focus == "throughput":
+            draw_enlarged(canvas.rows(0, rows), self._plot, view, screen, panel="throughput")
+            return
         window = visible_window(view.samples_rate, screen.zoom, ahead=screen.steps_ahead)
         self._plot.draw(canvas.rows(0, rows), view.samples_rate, window=window, switches=view.switches)
 
