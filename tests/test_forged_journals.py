@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
+from amptui.diagnosis.amp_answer import amp_answer, answer_lines
 from amptui.diagnosis.summary import summary_lines
 from amptui.process.plain_lines import PlainFront
-from amptui.records.run import Record
+from amptui.records.run import LOW_PRECISIONS, Record
 from amptui.reports.export import export
 from amptui.runs.kept_run import look_at
 from amptui.runs.reader import JournalReader
@@ -49,6 +50,8 @@ def drawn(view: SessionView) -> None:
             overlay.press(key, view)
             overlay.draw(canvas, view, state)
     summary_lines(view)
+    for precision in LOW_PRECISIONS:
+        answer_lines(amp_answer(view, precision))
 
 
 def folded(records: Iterable[Record]) -> Session:

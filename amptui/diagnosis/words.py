@@ -363,6 +363,8 @@ def output_words(way: str, place: str, kind: str, dtype: str) -> str:
 
 def _output(finding: Finding) -> str:
     names = finding.names
+    if "kind" not in names:
+        return "the model"  # a journal that names no module
     return output_words(names["way"], finding.place, names["kind"], names["dtype"])
 
 

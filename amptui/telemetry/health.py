@@ -242,9 +242,10 @@ def layer_state(layer: LayerAgreement) -> LayerState:
 
 def _error_of(cosine: float) -> float:
     """What rounding adds at a right angle to the gradient, by its size: infinite if they are opposed."""
-    if not cosine > 0.0:  # NaN too
+    squared = cosine * cosine
+    if not cosine > 0.0 or not squared > 0.0:  # NaN too, and what is too small for a float
         return math.inf
-    return math.sqrt(max(0.0, 1.0 / (cosine * cosine) - 1.0))
+    return math.sqrt(max(0.0, 1.0 / squared - 1.0))
 
 
 def least_agreeing(layers: Iterable[LayerAgreement]) -> list[LayerAgreement]:
