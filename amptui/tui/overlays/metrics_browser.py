@@ -7,11 +7,12 @@ from amptui.tui.canvas import Canvas
 from amptui.tui.keys import VIEW_KEYS
 from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Page, open_box, pages_beside, write_edge
 from amptui.tui.panels import step_cursor
+from amptui.tui.panels.curve import chart_extent, draw_curve
 from amptui.tui.panels.metric_charts import SMALLEST_CHART, Chart, charts_of
-from amptui.tui.panels.phrases import fitting, quiet, write
+from amptui.tui.panels.phrases import quiet
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.renderables.plot import CurvePlot, draw_ribbon, draw_step_axis
-from amptui.tui.renderables.step_window import GUTTER, visible_window
+from amptui.tui.renderables.plot import CurvePlot, draw_step_axis
+from amptui.tui.renderables.step_window import visible_window
 from amptui.tui.style import BOLD, Style
 
 _GAP = 2
@@ -131,23 +132,12 @@ class MetricsBrowser(Page):
     def _draw_one(self, canvas: Canvas, chart: Chart, view: SessionView, screen: ScreenState) -> None:
         """One chart with ribbon and axis; the last line reads the step of the cursor, or the newest."""
         inner = open_box(canvas, chart.title)
-        series = chart.read()
-        live = visible_window(view.loss, screen.zoom, ahead=screen.steps_ahead)
-        whole = visible_window(view.loss, 0, ahead=screen.steps_ahead)
-        self._extent = step_cursor.Extent(series, live, whole, max(1, inner.width - GUTTER))
-        window = live if self._cursor is None else self._cursor.window_in(live)
-        rows = max(0, inner.height - 3)
-        chart.draw(self._plot(chart), inner.rows(0, rows), view, screen, window)
+        self._extent = chart_extent(chart, view, screen, inner.width)
         step = chart.newest_step()
-        if self._cursor is not None:
-            step = self._cursor.step
-            step_cursor.draw_cursor(inner.rows(0, rows), step, window)
-        ribbon = inner.rows(rows, 1)
-        draw_ribbon(ribbon, window=window, switches=view.switches, skips=view.skips, nonfinite=series)
-        draw_step_axis(inner.rows(rows + 1, 1), window=window)
-        if step is not None:
-            line = step_cursor.cursor_line(view, series, step, chart.look.format_value)
-            write(inner.rows(rows + 2), 0, 0, fitting(line, inner.width))
+        below = (
+            [] if step is None else step_cursor.cursor_line(view, chart.read(), step, chart.look.format_value)
+        )
+        draw_curve(inner, chart, self._plot(chart), view, screen, cursor=self._cursor, below=below)
         write_edge(canvas, _CHART_KEYS if self._cursor is None else step_cursor.ZOOM_KEYS, screen)
 
     def _plot(self, chart: Chart) -> CurvePlot:
