@@ -59,7 +59,7 @@ VIEW_KEYS = (
     Key("+", ("plus", "equals_sign"), "zoom(1)", "", "zoom in: show half as many steps"),
     Key("-", ("minus",), "zoom(-1)", "", "zoom out: show twice as many steps"),
     Key("0", ("0",), f"zoom({-MAX_ZOOM})", "", "show the whole run"),
-    Key("tab", ("tab",), "next_panel", "", "enlarge the next panel; in the loss, ← → read its values"),
+    Key("tab", ("tab",), "next_panel", "", "enlarge the next panel; on its curve, ← → read values"),
     Key("escape", ("escape",), "all_panels", "", "show all panels again"),
     Key(
         "g",
