@@ -1,38 +1,40 @@
 """Steps, records and runs for every test: ordinary ones, with whatever a test wants to differ."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
 from amptui.records import codec
+from amptui.records.own_loop import LossForm
 from amptui.records.run import DataInfo, PrecisionChanged, Record, RunFinished, RunResumed, RunStarted
-from amptui.records.steps import COLUMNS, StepRecord, Steps
+from amptui.records.steps import COLUMNS, Steps, joined
 from amptui.runs.reader import JournalReader
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView
 
 T = TypeVar("T")
 
-_STEP = StepRecord(
-    time=0.0,
-    step=1,
-    epoch=1,
-    precision="fp32",
-    loss=0.5,
-    samples=256,
-    step_seconds=0.004,
-    data_seconds=1e-5,
-    lr=1e-4,
-    loss_scale=None,
-    growth_tracker=None,
-    skipped=False,
-    grad_norm=1.0,
-    nonfinite_gradients=0,
-    settling=False,
-)
+_STEP: Mapping[str, Any] = {
+    "step": 1,
+    "time": 0.0,
+    "epoch": 1,
+    "precision": "fp32",
+    "loss": 0.5,
+    "samples": 256,
+    "step_seconds": 0.004,
+    "data_seconds": 1e-5,
+    "lr": 1e-4,
+    "loss_scale": None,
+    "growth_tracker": None,
+    "skipped": False,
+    "grad_norm": 1.0,
+    "nonfinite_gradients": 0,
+    "grad_max": None,
+    "settling": False,
+}
 
 _STARTED = RunStarted(
     time=100.0,
@@ -91,14 +93,42 @@ def make_switch(step: int, previous: str, current: str, **changes: Any) -> Preci
     return replace(record, **changes)
 
 
-def make_step(number: int, **changes: Any) -> StepRecord:
-    """A step at 100 s and ``number`` milliseconds; one in ``fp16`` has a loss scale unless it is changed."""
+def make_step(number: int, **changes: Any) -> Steps:
+    """The row of a step at 100 s and ``number`` milliseconds; one in ``fp16`` has a loss scale by default."""
     if changes.get("precision") == "fp16":
         changes = {"loss_scale": 65536.0, "growth_tracker": 0} | changes
-    return replace(_STEP, **{"step": number, "time": 100 + number / 1000} | changes)
+    return row(**{**_STEP, "step": number, "time": 100 + number / 1000} | changes)
 
 
-def make_steps(first: int, last: int, **changes: Any) -> list[StepRecord]:
+def row(*, step: int, **facts: Any) -> Steps:
+    """One step, from its own values."""
+    columns = _as_columns(facts)
+    return Steps(first_step=step, count=1, **columns)
+
+
+def changed(steps: Steps, **facts: Any) -> Steps:
+    """A row with other values."""
+    if "step" in facts:
+        facts["first_step"] = facts.pop("step")
+    return replace(steps, **_as_columns(facts))
+
+
+def _as_columns(facts: Mapping[str, Any]) -> dict[str, Any]:
+    columns = {name: [value] if name in COLUMNS else value for name, value in facts.items()}
+    if "losses" in facts:
+        columns["losses"] = {name: [loss] for name, loss in facts["losses"].items()}
+    if "group_lrs" in facts:
+        columns["group_lrs"] = tuple([lr] for lr in facts["group_lrs"])
+    return columns
+
+
+def in_one(rows: Sequence[Steps]) -> Steps:
+    """One block of consecutive steps, which have in common what those of a block do."""
+    (block,) = joined(rows)
+    return block
+
+
+def make_steps(first: int, last: int, **changes: Any) -> list[Steps]:
     """Consecutive steps; a change that is a list has a value for each of them."""
     columns = {name: value for name, value in changes.items() if isinstance(value, list)}
     assert all(len(column) == last - first + 1 for column in columns.values())
@@ -125,32 +155,53 @@ def make_run(
 # --------------------------------------------------------------------------- blocks and single steps
 
 
-def one_by_one(records: Iterable[Record]) -> Iterator[Record]:
+@dataclass(frozen=True)
+class StepRow:
+    """One step of a block, to read it: ``loss`` is its own, and so on."""
+
+    time: float
+    step: int
+    epoch: int
+    precision: str
+    loss: float | None
+    samples: int
+    step_seconds: float | None
+    data_seconds: float | None
+    lr: float | None
+    loss_scale: float | None
+    growth_tracker: int | None
+    skipped: bool
+    grad_norm: float | None
+    nonfinite_gradients: int | None
+    settling: bool
+    grad_max: float | None
+    losses: Mapping[str, float]
+    micro_batches: int
+    group_lrs: tuple[float | None, ...]
+    optimizer: str
+    loss_form: LossForm
+
+
+def rows_of(steps: Steps) -> Iterator[StepRow]:
+    """All steps, oldest first."""
+    for index, time in enumerate(steps.times()):
+        facts = {name: getattr(steps, name) for name in StepRow.__dataclass_fields__}
+        own = {name: facts[name][index] for name in COLUMNS}
+        parts = {name: column[index] for name, column in steps.losses.items() if column[index] is not None}
+        group_lrs = tuple(column[index] for column in steps.group_lrs)
+        number = steps.first_step + index
+        yield StepRow(
+            **{**facts, **own, "time": time, "step": number, "losses": parts, "group_lrs": group_lrs}
+        )
+
+
+def one_by_one(records: Iterable[Record]) -> Iterator[Any]:
     """``records`` in order, each block of steps as its steps."""
     for record in records:
         if isinstance(record, Steps):
-            yield from record.one_by_one()
+            yield from rows_of(record)
         else:
             yield record
-
-
-def in_blocks(records: Iterable[Record]) -> list[Record]:
-    """``records`` in order, each step as a block of its own."""
-    return [Steps.of(record) if isinstance(record, StepRecord) else record for record in records]
-
-
-def joined(steps: Sequence[StepRecord]) -> Steps:
-    """One block of consecutive steps, which have in common what those of a block do."""
-    first, parts = steps[0], dict.fromkeys(name for step in steps for name in step.losses)
-    columns: dict[str, Any] = {name: [getattr(step, name) for step in steps] for name in COLUMNS}
-    return replace(
-        Steps.of(first),
-        time=steps[-1].time,
-        count=len(steps),
-        losses={name: [step.losses.get(name) for step in steps] for name in parts},
-        group_lrs=tuple(map(list, zip(*(step.group_lrs for step in steps), strict=True))),
-        **columns,
-    )
 
 
 # -------------------------------------------------------------------------------------------- sessions
@@ -183,19 +234,19 @@ def assert_holds(known: object, expected: Mapping[str, Any]) -> None:
 def write_journal(folder: Path, records: Iterable[Record]) -> Path:
     """Make ``folder`` the folder of a run with these records; return it."""
     folder.mkdir(parents=True, exist_ok=True)
-    lines = "".join(f"{codec.dumps(record)}\n" for record in in_blocks(records))
+    lines = "".join(f"{codec.dumps(record)}\n" for record in records)
     (folder / "journal.jsonl").write_text(lines, encoding="ascii")
     return folder
 
 
-class SingleSteps(Iterator[Record]):
+class SingleSteps(Iterator[Any]):
     """The records of a journal, each step as a record; other attributes are its reader's."""
 
     def __init__(self, path: Path) -> None:
         self._reader = JournalReader(path)
         self._records = one_by_one(self._reader)
 
-    def __next__(self) -> Record:
+    def __next__(self) -> Any:
         return next(self._records)
 
     def __getattr__(self, name: str) -> Any:

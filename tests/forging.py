@@ -8,18 +8,18 @@ from hypothesis import strategies as st
 
 from amptui.records import codec
 from amptui.records.run import Record
-from amptui.records.steps import StepRecord
-from tests.builders import joined
+from amptui.records.steps import Steps
+from tests.builders import in_one
 from tests.telemetry.record_samples import resumed, steps
 from tests.telemetry.whole_runs import ENDS, EVERYTHING
 
 _KEPT_STEPS = {*range(1, 8), *range(58, 68), *range(88, 104)}
 
 REAL: tuple[Record, ...] = (
-    *(each for each in EVERYTHING if not isinstance(each, StepRecord) or each.step in _KEPT_STEPS),
+    *(each for each in EVERYTHING if not isinstance(each, Steps) or each.step in _KEPT_STEPS),
     ENDS[1],
     resumed(90, time=200.0),
-    joined(steps(91, 95, time=201.0)),
+    in_one(steps(91, 95, time=201.0)),
     ENDS[0],
 )
 """A run that has a record of every kind, with steps one by one and in a block."""

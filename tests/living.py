@@ -10,9 +10,8 @@ from typing import TypeVar
 
 from amptui.records.keeping import ViewersChanged
 from amptui.records.run import Record, RunFailed, RunFinished
-from amptui.records.steps import StepRecord
 from amptui.runs.lock import holder
-from tests.builders import read
+from tests.builders import StepRow, of, read
 from tests.terminal import FRAMES, KNOBS, Terminal, amptui_command
 from tests.warm import WarmSource
 
@@ -46,9 +45,9 @@ def records_of(folder: Path) -> list[Record]:
     return list(read(journal)) if journal.exists() else []
 
 
-def steps_of(folder: Path) -> list[StepRecord]:
+def steps_of(folder: Path) -> list[StepRow]:
     """The journal's steps so far."""
-    return [record for record in records_of(folder) if isinstance(record, StepRecord)]
+    return of(StepRow, records_of(folder))
 
 
 def last_step(folder: Path) -> int:

@@ -11,7 +11,7 @@ from amptui.records.findings import UpdatesMeasured
 from amptui.records.ranks import RanksOverflowed, RanksSampled, RanksStarted
 from amptui.records.run import BlockFinished, PauseChanged, Record, RunFailed, RunStarted
 from amptui.records.samples import DeviceSample, GpuSample
-from tests.builders import joined
+from tests.builders import in_one
 from tests.telemetry.record_samples import resumed, steps
 from tests.telemetry.whole_runs import ENDS, EVERYTHING
 
@@ -181,7 +181,7 @@ def records() -> Iterator[Record]:
     assert isinstance(failed, RunFailed)
     yield from (paused, dataclasses.replace(paused, paused=False), finished, resumed(102, time=200.0))
     yield from (record for record in EVERYTHING if isinstance(record, RanksStarted | RanksSampled))
-    yield joined(steps(103, 123, time=201.0, precision="fp16", losses={"a": 1.0, "b": 2.0}))
+    yield in_one(steps(103, 123, time=201.0, precision="fp16", losses={"a": 1.0, "b": 2.0}))
     yield dataclasses.replace(failed, time=202.0, step=123)
 
 

@@ -8,13 +8,14 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
 
-from amptui.records import codec
 from amptui.records.codec import MAX_SECONDS
 from amptui.records.run import FORM, Record
-from amptui.records.steps import SAME, StepRecord, Steps
-from tests.builders import joined
+from amptui.records.steps import Steps
+from tests.builders import StepRow, in_one, row
 
 RECORD_TYPES = get_args(Record)
+
+IN_COMMON = ("epoch", "precision", "settling", "micro_batches", "optimizer", "loss_form")
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 MAX_COUNT = 2**53
 INTEGERS = st.integers(-(2**63), 2**63 - 1)
@@ -70,18 +71,13 @@ def values_of(hint: Any, name: str = "", by_name: ByName = ANY) -> st.SearchStra
 @st.composite
 def blocks(draw: st.DrawFn, by_name: ByName = ANY) -> Steps:
     """A block of one to six steps."""
-    first, *later = draw(st.lists(values_of(StepRecord, by_name=by_name), min_size=1, max_size=6))
-    first = dataclasses.replace(first, step=min(first.step, MAX_COUNT - 6))
-    same = {name: getattr(first, name) for name in SAME}
-    same |= {"losses": dict.fromkeys(first.losses, 0.5), "group_lrs": first.group_lrs}
-    later = [dataclasses.replace(step, step=first.step + n, **same) for n, step in enumerate(later, 1)]
-    block = joined([first, *later])
+    drawn = draw(st.lists(values_of(StepRow, by_name=by_name), min_size=1, max_size=6))
+    first, *later = map(dataclasses.asdict, drawn)
+    first["step"] = min(first["step"], MAX_COUNT - 6)
+    alike = {name: first[name] for name in IN_COMMON}
+    alike |= {"losses": dict.fromkeys(first["losses"], 0.5), "group_lrs": first["group_lrs"]}
+    rows = [first, *({**facts, "step": first["step"] + n, **alike} for n, facts in enumerate(later, 1))]
+    block = in_one([row(**facts) for facts in rows])
     # A block has one time, and its other steps ended at times that a record may have too.
     ended_well = 0 <= min(block.times()) <= max(block.times()) <= MAX_SECONDS
     return block if ended_well else dataclasses.replace(block, step_seconds=[None] * block.count)
-
-
-def loads(line: str) -> Record:
-    """The record in a line; a block of one step as that step."""
-    record = codec.loads(line)
-    return record.one(0) if isinstance(record, Steps) and record.count == 1 else record

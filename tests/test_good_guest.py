@@ -21,8 +21,7 @@ from torch import nn
 
 import amptui
 from amptui.records.run import RunFinished
-from amptui.records.steps import StepRecord
-from tests.builders import of, read
+from tests.builders import StepRow, of, read
 from tests.builders import recorded as records
 from tests.observed import Loop, same_bits
 
@@ -61,7 +60,7 @@ def test_a_compiled_loop_has_the_same_graphs_and_bits(what: str, compiler: Any, 
     assert after == before
     assert same_bits(ours, bare)
     if what == "model":
-        assert len(of(StepRecord, records(runs))) == 4
+        assert len(of(StepRow, records(runs))) == 4
 
 
 def test_a_session_prints_how_to_attach_and_goes_on_after_an_error(
@@ -85,7 +84,7 @@ def test_a_session_prints_how_to_attach_and_goes_on_after_an_error(
     (run,) = runs.iterdir()
     assert stderr.count(f"amptui attach {run.name}\n") == 1
     assert stderr.count("ZeroDivisionError") == 1
-    assert len(of(StepRecord, records(runs))) == 3
+    assert len(of(StepRow, records(runs))) == 3
     assert isinstance(list(read(run / "journal.jsonl"))[-1], RunFinished)
 
 
@@ -124,4 +123,4 @@ def test_what_the_script_drops_is_freed_while_it_is_observed(runs: Path) -> None
         del model, optimizer
         assert [reference() for reference in references] == [None, None, None]
         torch.ones(1, requires_grad=True).sum().backward()
-    assert len(of(StepRecord, records(runs))) == 3
+    assert len(of(StepRow, records(runs))) == 3

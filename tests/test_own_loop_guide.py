@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from amptui.records.run import EpochFinished, Validated
-from amptui.records.steps import StepRecord
-from tests.builders import of
+from tests.builders import StepRow, of
 from tests.builders import recorded as records
 from tests.checkout import ROOT
 
@@ -51,7 +50,7 @@ def test_the_loop_of_the_guide_trains(names: dict[str, Any], runs: Path) -> None
     exec(block("monitor.train_step("), names)  # noqa: S102
     names["monitor"].close()
     found = records(runs)
-    assert len(of(StepRecord, found)) == 41
+    assert len(of(StepRow, found)) == 41
     assert [record.step for record in of(EpochFinished, found)] == list(range(4, 41, 4))
     assert len(of(Validated, found)) == 10
 
@@ -80,7 +79,7 @@ def test_the_gan_of_the_guide_trains(runs: Path) -> None:
     }
     exec("import amptui\n" + block('monitor.step("critic")'), names)  # noqa: S102 - our own page
     names["monitor"].close()
-    steps = of(StepRecord, records(runs))
+    steps = of(StepRow, records(runs))
     assert sorted((step.optimizer, step.step) for step in steps) == [
         (name, step) for name in ("", "critic") for step in (1, 2, 3)
     ]

@@ -9,8 +9,7 @@ import pytest
 from amptui.records.answers import RequestMade, RequestTaken
 from amptui.records.keeping import CheckpointWritten
 from amptui.records.run import PauseChanged, PrecisionChanged, Printed, RunFinished
-from amptui.records.steps import StepRecord
-from tests.builders import of
+from tests.builders import StepRow, of
 from tests.checkout import ROOT
 from tests.living import (
     ALT_SCREEN_OFF,
@@ -46,7 +45,7 @@ def test_train_watch_switch_compare_and_quit(warm: WarmSource, tmp_path: Path) -
         assert "journal.jsonl" in terminal.text
     records = records_of(tmp_path / "run")
     (change,) = of(PrecisionChanged, records)
-    steps = of(StepRecord, records)
+    steps = of(StepRow, records)
     assert (change.previous, change.current) == ("fp32", "bf16")
     assert [r.step for r in steps] == list(range(1, len(steps) + 1))
     assert all((r.precision == "bf16") == (r.step >= change.step) for r in steps)
@@ -125,7 +124,7 @@ def test_every_key_does_what_the_help_says(warm: WarmSource, tmp_path: Path) -> 
         assert_restored(terminal)
     records = records_of(tmp_path / "run")
     assert [r.paused for r in of(PauseChanged, records)] == [True, False]
-    assert {r.precision for r in of(StepRecord, records)} == {"fp32", "fp16"}
+    assert {r.precision for r in of(StepRow, records)} == {"fp32", "fp16"}
     requests = of(RequestMade, records)
     assert [r.kind for r in requests] == ["precision", "pause", "pause", "stop"]
     # A pause that comes before the first step in a precision has its answer first.

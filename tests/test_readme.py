@@ -18,10 +18,10 @@ from amptui.engine.warm_up import MAX_STEPS, MIN_STEPS
 from amptui.models import CATALOGUE
 from amptui.models.unstable import Unstable
 from amptui.records.run import COLLAPSE_SKIPS, RunFinished
-from amptui.records.steps import StepRecord
 from amptui.telemetry.gpu_use import MIN_SECONDS
 from amptui.telemetry.health import XRAY_SAFE_COSINE
 from amptui.tui.keys import KEYS
+from tests.builders import StepRow
 from tests.checkout import ROOT
 from tests.engine.working import Worker
 
@@ -145,13 +145,13 @@ def test_ci_runs_the_test_command_of_this_file() -> None:
 @pytest.mark.usefixtures("no_trace_of_imports")
 def test_the_example_model_trains(few_images: None, tmp_path: Path) -> None:
     worker = trained(README.read_text(), tmp_path, settings={"width": "8"}, steps=2)
-    assert [record.step for record in worker.log.of(StepRecord)] == [1, 2]
+    assert [record.step for record in worker.log.of(StepRow)] == [1, 2]
 
 
 @pytest.mark.ci
 def test_the_recipe_of_the_guide_trains(tmp_path: Path) -> None:
     worker = trained(page("recipes.md"), tmp_path, steps=3, accumulate=2, batch_size=8, data_dir=tmp_path)
-    steps = worker.log.of(StepRecord)
+    steps = worker.log.of(StepRow)
     assert [record.samples for record in steps] == [16] * 3
     assert [record.lr for record in steps] == pytest.approx([3e-4 * step / 201 for step in (1, 2, 3)])
 

@@ -14,8 +14,7 @@ from amptui.records.answers import RequestRefused
 from amptui.records.control import ComparisonRequest, PrecisionRequest
 from amptui.records.findings import PrecisionsCompared
 from amptui.records.run import Note, PrecisionChanged, RunStarted
-from amptui.records.steps import StepRecord
-from tests.builders import of
+from tests.builders import StepRow, of
 from tests.builders import recorded as records
 from tests.own_loops import Own, ask
 
@@ -96,7 +95,7 @@ def test_the_request_for_fp16_is_refused_with_the_reason_while_it_runs(kind: str
     assert not of(PrecisionChanged, records(runs))
     (started,) = of(RunStarted, records(runs))
     assert started.unsupported["fp16"] == REASONS[kind]
-    assert len(of(StepRecord, records(runs))) == 5
+    assert len(of(StepRow, records(runs))) == 5
 
 
 def test_a_switch_that_changes_nothing_is_told_once_and_not_compared(runs: Path) -> None:
@@ -107,7 +106,7 @@ def test_a_switch_that_changes_nothing_is_told_once_and_not_compared(runs: Path)
         before = len(warnings_of(runs))
         train(monitor, model, optimizer, 40, at_2=ComparisonRequest(("fp32", "bf16")))
     found = records(runs)
-    assert {step.precision for step in of(StepRecord, found)} == {"bf16 weights"}
+    assert {step.precision for step in of(StepRow, found)} == {"bf16 weights"}
     (changed, *_) = of(PrecisionChanged, found)
     assert (changed.step, changed.current) == (5, "bf16")
     told = [text.partition(":")[0] for text in warnings_of(runs)]
@@ -122,7 +121,9 @@ def test_a_switch_that_changes_nothing_is_told_once_and_not_compared(runs: Path)
 def told_before_the_second_step(runs: Path, first: int) -> list[str]:
     """The warnings that stand in the journal before the step after the ``first`` one that they are about."""
     found = records(runs)
-    end = next(i for i, record in enumerate(found) if type(record) is StepRecord and record.step == first + 1)
+    end = next(
+        i for i, record in enumerate(found) if isinstance(record, StepRow) and record.step == first + 1
+    )
     return [note.text for note in of(Note, found[:end]) if note.severity == "warning"]
 
 
@@ -142,4 +143,4 @@ def test_an_autocast_that_cannot_follow_is_told_at_once(runs: Path, kind: str) -
     (told,) = warnings_of(runs)
     assert told.startswith(f"steps in {asked} were computed in {computed}")
     assert told_before_the_second_step(runs, 4 if switches else 1) == [told]
-    assert {step.precision for step in of(StepRecord, records(runs))} == {computed}
+    assert {step.precision for step in of(StepRow, records(runs))} == {computed}

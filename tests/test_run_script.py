@@ -12,10 +12,9 @@ from amptui.base.amp_errors import known_hint
 from amptui.base.fork import how_ended
 from amptui.guest.run_script import LEFT, NEVER_CALLED, script_name
 from amptui.records.run import Note, Printed, RunFailed, RunFinished
-from amptui.records.steps import StepRecord
 from amptui.runs.kept_run import look_at
 from amptui.runs.rundir import RunDir
-from tests.builders import of, read
+from tests.builders import StepRow, of, read
 from tests.checkout import ROOT
 from tests.living import ALT_SCREEN_OFF, assert_restored, ended_afterwards, records_of, steps_of, wait_until
 from tests.terminal import Terminal, amptui_command
@@ -153,7 +152,7 @@ def test_how_a_script_ends_is_its_run_s_last_record_and_the_exit_status(
     result = run("--run-dir", str(folder), path, how)
     assert result.returncode == status
     *before, last = read(folder / "journal.jsonl")
-    step = max((record.step for record in before if isinstance(record, StepRecord)), default=0)
+    step = max((record.step for record in of(StepRow, before)), default=0)
     if how.startswith(("sys", "raise")):
         assert step == 3
     if error:

@@ -16,9 +16,8 @@ from amptui.base.errors import RunFolderError
 from amptui.ranks.agreement.guest_control import NO_SCRIPT_XRAY
 from amptui.records.ranks import RankLost, RanksAwaited, RanksStarted, StacksTaken
 from amptui.records.run import Note, PauseChanged, RunFailed, RunFinished, RunResumed, RunStarted
-from amptui.records.steps import StepRecord
 from amptui.reports.run_list import read_row
-from tests.builders import of
+from tests.builders import StepRow, of
 from tests.checkout import ROOT
 from tests.conformance.recorded import Request, Screen
 from tests.living import last_step, own_lines, records_of, wait_until
@@ -110,7 +109,7 @@ def test_watch_trains_as_the_bare_script_and_opens_one_run(
     (started,) = of(RunStarted, records)
     assert (started.world_size, started.parallel) == (2, "ddp")
     assert started.refuses["x-ray"] == NO_SCRIPT_XRAY
-    assert len(of(StepRecord, records)) == 200
+    assert len(of(StepRow, records)) == 200
     assert isinstance(records[-1], RunFinished)
 
 
@@ -123,7 +122,7 @@ def test_observed_ranks_train_as_the_bare_script(
     run = the_run(runs)
     assert run.name.startswith("rank_script")
     records = records_of(run)
-    steps = of(StepRecord, records)
+    steps = of(StepRow, records)
     assert len(steps) == 200
     (started,) = of(RunStarted, records)
     assert (started.world_size, started.observed) == (2, True)
@@ -228,7 +227,7 @@ def test_ranks_of_a_sharded_model_obey_too(warm: WarmSource, tmp_path: Path, run
         screen.ask(STOP)
     first, other = steps_in(out)
     assert [precision for precision, _ in first] == [precision for precision, _ in other]
-    assert {record.grad_norm for record in of(StepRecord, records_of(run))} == {None}
+    assert {record.grad_norm for record in of(StepRow, records_of(run))} == {None}
 
 
 def test_where_only_rank_0_watches_it_tells_so_once_and_nobody_waits(
@@ -243,7 +242,7 @@ def test_where_only_rank_0_watches_it_tells_so_once_and_nobody_waits(
     assert first == other
     assert [first[:200], other[:200]] == bare
     records = records_of(run)
-    assert len(of(StepRecord, records)) == len(first)
+    assert len(of(StepRow, records)) == len(first)
     assert len([note for note in of(Note, records) if "rank 1 has not called amptui" in note.text]) == 1
 
 
@@ -279,11 +278,11 @@ def test_a_killed_rank_ends_the_script_as_without_us(warm: WarmSource, tmp_path:
     bare = launched(warm, tmp_path / "bare", "bare killed", 1_000_000)
     out = tmp_path / "out"
     with started(warm, out, "killed", 1_000_000) as ours:
-        wait_until(lambda: of(StepRecord, records_of(begun(runs))), "no step", seconds=120)
+        wait_until(lambda: of(StepRow, records_of(begun(runs))), "no step", seconds=120)
     assert ours.returncode == bare.returncode != 0
     for text in (bare.stderr, said(out)):  # the other rank may die of it first, as gloo has it
         assert dict(re.findall(r"rank +: (\d).*\n +exitcode +: (-?\d+)", text))["1"] == "-9"
-    assert of(StepRecord, records_of(the_run(runs)))  # what happened before is kept
+    assert of(StepRow, records_of(the_run(runs)))  # what happened before is kept
     assert "SIGABRT" not in said(out)
 
 
@@ -341,7 +340,7 @@ def test_ranks_that_are_started_again_go_on_in_one_run(
     assert (resumed.restarts, resumed.world_size) == (1, 2)
     if kind.startswith("failing"):
         assert "only once" in of(RankLost, records)[0].detail
-    assert [record.step for record in of(StepRecord, records)] == list(range(1, resumed.step + 41))
+    assert [record.step for record in of(StepRow, records)] == list(range(1, resumed.step + 41))
     (last,) = of(RunFinished, records[-1:])
     assert (last.reason, last.steps) == ("done", resumed.step + 40)
 
@@ -353,7 +352,7 @@ def test_the_demo_trains_on_two_ranks(tmp_path: Path) -> None:
     command = amptui_command("run", "--run-dir", str(folder), "torchrun", *TORCHRUN[3:], demo, "20")
     result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert result.returncode == 0, result.stderr
-    steps = of(StepRecord, records_of(folder))
+    steps = of(StepRow, records_of(folder))
     assert [(record.step, record.samples) for record in steps] == [(step, 256) for step in range(1, 21)]
 
 
@@ -373,7 +372,7 @@ def test_ranks_that_share_their_samples_count_them_once(tmp_path: Path, runs: Pa
     records = records_of(the_run(runs))
     (started,) = of(RunStarted, records)
     assert (started.world_size, started.parallel, started.data_parallel) == (4, "fsdp2+tp", 2)
-    steps = of(StepRecord, records)
+    steps = of(StepRow, records)
     assert len(steps) == STEPS
     assert {step.samples for step in steps} == {2 * BATCH}
     assert isinstance(records[-1], RunFinished)

@@ -16,12 +16,11 @@ from amptui.models.selective import Selective
 from amptui.models.unstable import Unstable
 from amptui.records.control import Control, PauseRequest, PrecisionRequest, TraceRequest, XRayRequest
 from amptui.records.run import PauseChanged, Record
-from amptui.records.steps import StepRecord
 from amptui.telemetry.events import Event
 from amptui.telemetry.health import judge_trace, judge_xray
 from amptui.telemetry.underflow import UnderflowFound
 from amptui.telemetry.view import SessionView
-from tests.builders import view_of
+from tests.builders import StepRow, view_of
 from tests.models.on_images import learned, on_images
 from tests.tiny import Log, train
 
@@ -163,7 +162,7 @@ def test_a_trace_in_fp32_tells_beforehand_who_would_overflow() -> None:
     control = Control()
 
     def ask(record: Record) -> None:
-        if isinstance(record, StepRecord) and record.step == 90:
+        if isinstance(record, StepRow) and record.step == 90:
             control.ask(TraceRequest())
 
     prepared = unstable("forward", precision="fp32")

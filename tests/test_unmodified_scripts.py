@@ -12,8 +12,7 @@ import pytest
 
 from amptui.guest.run_script import NO_STEP
 from amptui.records.run import Record, RunFailed, RunStarted
-from amptui.records.steps import StepRecord
-from tests.builders import of, read
+from tests.builders import StepRow, of, read
 from tests.terminal import amptui_command
 
 LOOP = """
@@ -180,7 +179,7 @@ def test_an_unmodified_loop_is_seen_from_its_first_step_on_and_does_what_it_did(
     assert result.status == 3
     assert result.files.keys() == {"model.pt", "weights.pt"}
     printed = [line.split() for line in result.output.splitlines()[:8]]
-    steps = of(StepRecord, journal)
+    steps = of(StepRow, journal)
     assert [record.step for record in steps] == list(range(1, 9))
     assert [str(record.loss) for record in steps] == [loss for loss, _ in printed]
     assert [record.loss_scale for record in steps] == [2.0**16, *(float(scale) for _, scale in printed[:-1])]
@@ -286,7 +285,7 @@ def test_children_of_every_kind_have_no_hooks_and_no_variables(when: str, folder
     (folder / "train.py").write_text(_CHILDREN)
     result, journal = same_outcome(folder, "train.py", when)
     assert result.status == 0, result.errors
-    assert len(of(StepRecord, journal)) == 3
+    assert len(of(StepRow, journal)) == 3
     assert result.output.count("([False, False], 0, [], [])") == 2
     assert result.output.count("[False, False] 0 [] []") == 2
 
@@ -309,7 +308,7 @@ def test_a_script_that_calls_us_opens_its_own_run(tmp_path: Path, folder: Path) 
     command = amptui_command("run", "--observe", "--headless", "--run-dir", str(run), script(folder, text))
     result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, timeout=120)
     assert "amptui attach" not in result.stderr
-    assert [record.samples for record in of(StepRecord, read(run / "journal.jsonl"))] == [7, 7, 7]
+    assert [record.samples for record in of(StepRow, read(run / "journal.jsonl"))] == [7, 7, 7]
 
 
 # ------------------------------------------------------------------------------ the verdict at the end

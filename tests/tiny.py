@@ -26,8 +26,7 @@ from amptui.engine.trainer import Outcome, Trainer
 from amptui.recipe.request import TrainRequest
 from amptui.records.control import Control, PrecisionRequest, Request, StopRequest
 from amptui.records.run import Note, Record
-from amptui.records.steps import StepRecord
-from tests.builders import one_by_one
+from tests.builders import StepRow, one_by_one
 
 Asks = Mapping[int, str | Request]
 """Precisions and other requests, by step."""
@@ -267,14 +266,14 @@ def resume(
 
 def losses(log: Log) -> list[float | None]:
     """The loss of each step."""
-    return [record.loss for record in log.of(StepRecord)]
+    return [record.loss for record in log.of(StepRow)]
 
 
 def stopping(control: Control, step: int) -> Callable[[Record], None]:
     """Ask for the end when a step's record arrives."""
 
     def watch(record: Record) -> None:
-        if isinstance(record, StepRecord) and record.step == step:
+        if isinstance(record, StepRow) and record.step == step:
             control.ask(StopRequest("the test"))
 
     return watch
@@ -284,7 +283,7 @@ def switching(control: Control, at: Asks) -> Callable[[Record], None]:
     """Ask for a precision, or for something else, when a step's record arrives."""
 
     def watch(record: Record) -> None:
-        request = at.get(record.step) if isinstance(record, StepRecord) else None
+        request = at.get(record.step) if isinstance(record, StepRow) else None
         if request is not None:
             control.ask(PrecisionRequest(request) if isinstance(request, str) else request)
 

@@ -322,8 +322,8 @@ def _loss(question: Question) -> Finding:
         validated = view.validated.validation.loss
     since = _loss_lost_since(view)
     trouble: tuple[str, float | None, int] | None = None
-    if since is not None and last is not None and not last.skipped:
-        trouble = "not finite", last.loss, since
+    if since is not None and last is not None and not last.skipped[0]:
+        trouble = "not finite", last.loss[0], since
     elif dropped is not None and question.freshness(dropped.step) == "fresh":
         trouble = "dropped", dropped.loss, dropped.step
     elif view.validated is not None and not math.isfinite(validated or 0.0):
@@ -354,10 +354,11 @@ def _loss(question: Question) -> Finding:
             names=names,
             step=view.step,
         )
-    if last is None or last.loss is None or not math.isfinite(last.loss):
+    loss = None if last is None else last.loss[0]
+    if last is None or loss is None or not math.isfinite(loss):
         return never_measured("loss", question.precision)
     precision = base_precision(last.precision)
-    facts: dict[str, Any] = {"numbers": {"loss": last.loss}, "step": last.step, "precision": precision}
+    facts: dict[str, Any] = {"numbers": {"loss": loss}, "step": last.step, "precision": precision}
     return Finding(subject="loss", state="finite", grade="neutral", **facts)
 
 
@@ -394,7 +395,7 @@ def _weights(question: Question) -> Finding:
             precision=about,
         )
     last = view.last
-    if last is None or last.loss is None or since is not None:
+    if last is None or last.loss[0] is None or since is not None:
         return never_measured("weights")
     return Finding(subject="weights", state="finite", grade="good", step=last.step)
 
@@ -404,7 +405,7 @@ def _weights(question: Question) -> Finding:
 
 def _loss_lost_since(view: SessionView) -> int | None:
     """The first of the newest steps whose loss is NaN or Inf; None while it is finite or unknown."""
-    lost = view.last is not None and view.last.loss is not None and not math.isfinite(view.last.loss)
+    lost = view.last is not None and not math.isfinite(view.last.loss[0] or 0.0)
     return view.loss.nonfinite_since() if lost else None
 
 

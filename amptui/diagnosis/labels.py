@@ -7,7 +7,7 @@ from amptui.base import units
 from amptui.records.findings import PrecisionsCompared
 from amptui.records.own_loop import LossForm
 from amptui.records.run import AMP_PRECISIONS, EAGER_SUFFIX, LOW_PRECISIONS, DataInfo, base_precision
-from amptui.records.steps import StepRecord
+from amptui.records.steps import Steps
 from amptui.telemetry.view import SessionView
 
 
@@ -120,11 +120,11 @@ def loss_form_words(form: LossForm, passes: int, *, brief: bool = False) -> str:
     return _LOSS_FORMS[form]
 
 
-def step_loss_words(step: StepRecord | None, *, brief: bool = False) -> str:
-    """The same for a step; empty without one."""
+def step_loss_words(step: Steps | None, *, brief: bool = False) -> str:
+    """The same for the row of a step; empty without one."""
     return "" if step is None else loss_form_words(step.loss_form, step.micro_batches, brief=brief)
 
 
-def has_no_loss(step: StepRecord | None) -> bool:
+def has_no_loss(step: Steps | None) -> bool:
     """Whether a measured step has no loss, for a reason."""
-    return step is not None and step.loss is None and bool(step.loss_form)
+    return step is not None and step.loss[0] is None and bool(step.loss_form)

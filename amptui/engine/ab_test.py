@@ -9,7 +9,7 @@ from typing import Literal
 from amptui.engine.estimate import BLOCK_STEPS, Ratio, paired_ratio
 from amptui.records.findings import PairCompared, PrecisionMeasured, PrecisionsCompared
 from amptui.records.run import EAGER_SUFFIX, base_precision
-from amptui.records.steps import StepRecord
+from amptui.records.steps import Steps
 
 NARROW = 0.01
 """The test ends when half the 95% interval is at most this fraction of the speed-up."""
@@ -105,24 +105,25 @@ class ABTest:
             self._precisions = others
             self._begin()
 
-    def add(self, record: StepRecord) -> bool:
-        """Count a delivered step; return whether it ended a round."""
-        if self.over or record.precision not in self._blocks:
+    def add(self, steps: Steps, index: int) -> bool:
+        """Count one of the delivered steps; return whether it ended a round."""
+        if self.over or steps.precision not in self._blocks:
             return False
-        blocks = self._blocks[record.precision]
-        blocks.skipped += record.skipped
-        if record.loss is not None:
-            blocks.first_loss = record.loss if blocks.first_loss is None else blocks.first_loss
-            blocks.last_loss = record.loss
+        blocks, skipped = self._blocks[steps.precision], steps.skipped[index]
+        loss, seconds = steps.loss[index], steps.step_seconds[index]
+        blocks.skipped += skipped
+        if loss is not None:
+            blocks.first_loss = loss if blocks.first_loss is None else blocks.first_loss
+            blocks.last_loss = loss
         # Steps in flight when a block was full belong to none.
-        if record.precision != self._remaining[0] or record.settling or not record.step_seconds:
+        if steps.precision != self._remaining[0] or steps.settling or not seconds:
             return False
-        if record.skipped:
+        if skipped:
             blocks.block_skips += 1
         else:
-            blocks.block_seconds.append(record.step_seconds)
+            blocks.block_seconds.append(seconds)
             blocks.steps += 1
-            blocks.samples += record.samples
+            blocks.samples += steps.samples[index]
         if self.steps_left > 0:
             return False
         full = len(blocks.block_seconds) >= self._block_steps

@@ -144,10 +144,10 @@ class PrecisionSwitch:
         """Take the numbers of steps when they arrive."""
         self._warm_up.add(steps.step_seconds[max(0, self._first_step - steps.first_step) :])
         if self._ab_test is not None:
-            for record in steps.one_by_one():
+            for index in range(steps.count):
                 # The result is emitted at the step boundary, when the last block's peak is known.
-                if self._ab_test.add(record) and not self._ab_test.over:
-                    self._emit(self._ab_test.record(record.step))
+                if self._ab_test.add(steps, index) and not self._ab_test.over:
+                    self._emit(self._ab_test.record(steps.first_step + index))
 
     def hold_scale(self, least: float | None) -> None:
         """Keep the loss scale, if there is one, at ``least`` or above until the next switch."""

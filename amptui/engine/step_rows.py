@@ -204,7 +204,7 @@ class StepColumns:
             count=end - start,
             epoch=kind.epoch,
             precision=kind.precision,
-            skipped=self.is_skipped(start),
+            skipped=[self.is_skipped(index) for index in range(start, end)],
             settling=kind.warming_up,
             loss=self.loss[part],
             samples=self.samples[part],

@@ -147,18 +147,18 @@ def status_line(view: SessionView) -> str:
     if has_no_loss(view.newest):
         parts.append(words)
     elif last is not None:
-        parts.append(f"loss {units.loss(last.loss)}" + (f" ({words})" if words else ""))
+        parts.append(f"loss {units.loss(last.loss[0])}" + (f" ({words})" if words else ""))
     if view.smoothed_loss is not None:
         parts.append(f"smoothed {units.loss(view.smoothed_loss)}")
     if view.step_seconds is not None:
         parts.append(f"{units.milliseconds(view.step_seconds)}/step")
         parts.append(units.rate(view.samples_per_second, "samples"))
-    if last is not None and last.loss_scale is not None:
-        parts += [f"scale {units.count(last.loss_scale)}", f"skipped {view.scaler.skipped:,}"]
+    if last is not None and last.loss_scale[0] is not None:
+        parts += [f"scale {units.count(last.loss_scale[0])}", f"skipped {view.scaler.skipped:,}"]
         if view.numerics.headroom is not None and not view.numerics.hypothetical:
             parts.append(f"headroom {units.doublings(view.numerics.headroom)}")
-    if last is not None and last.grad_norm is not None:
-        parts.append(f"grad norm {units.loss(last.grad_norm)}")
+    if last is not None and last.grad_norm[0] is not None:
+        parts.append(f"grad norm {units.loss(last.grad_norm[0])}")
     parts += [*_memory_parts(view), *_rank_parts(view)]
     if view.eta_seconds is not None:
         parts.append(f"ETA {units.duration(view.eta_seconds)}")

@@ -12,8 +12,7 @@ from array import array
 from binascii import a2b_base64, b2a_base64
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Set
-from functools import partial, reduce
-from operator import or_
+from functools import partial
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -22,7 +21,7 @@ from amptui.base import strictjson
 from amptui.base.strictjson import JsonError, plain, plain_float, plain_integer, plain_text, shown
 from amptui.records.own_loop import LossForm
 from amptui.records.run import FORM, Record
-from amptui.records.steps import COLUMNS, INTEGER_COLUMNS, Column, StepRecord, Steps
+from amptui.records.steps import COLUMNS, Column, Steps
 
 MAX_STEPS = 2**16
 """In one line. A dozen blocks a second have that many where a step takes a microsecond."""
@@ -41,10 +40,8 @@ class OtherFormError(JsonError):
 
 
 def dumps(record: Record) -> str:
-    """``record`` as one line of strict ASCII JSON, without the line break. One step is a block of one."""
-    if isinstance(record, StepRecord):
-        record = Steps.of(record)
-    return strictjson.dumps(_plain_steps(record) if isinstance(record, Steps) else _RECORDS.plain(record))
+    """``record`` as one line of strict ASCII JSON, without the line break."""
+    return _RECORDS.dumps(record)
 
 
 def loads(line: str | bytes) -> Record:
@@ -54,14 +51,10 @@ def loads(line: str | bytes) -> Record:
     in another form ``OtherFormError``.
     """
     value = strictjson.parse(line)
-    name = value.get("type") if isinstance(value, dict) else None
-    if name == "Steps":
-        return _read_steps(value)
-    if name == "RunStarted" and value.get("form", 1) != FORM:
+    if isinstance(value, dict) and value.get("type") == "RunStarted" and value.get("form", 1) != FORM:
         form = str(value.get("form", 1))[:20]
         raise OtherFormError(f"it has form {form}, and this amptui reads form {FORM}")
-    record: Record = _RECORDS.read(value)
-    return record
+    return _RECORDS.read(value)
 
 
 class Codec(Generic[_T]):
@@ -85,6 +78,7 @@ class Codec(Generic[_T]):
             **dict.fromkeys((tuple, list), self._plain_items),
             **dict.fromkeys((dict, Counter), self._plain_mapping),
             deque: self._plain_deque,
+            Steps: _plain_steps,
         }
         self._read = self._reader(hint)
         self._writers |= {cls: self._writer(cls) for cls in self._objects}
@@ -172,6 +166,8 @@ class Codec(Generic[_T]):
     def _object(self, cls: type[Any]) -> _Reader:
         if not dataclasses.is_dataclass(cls):
             raise TypeError(f"no JSON for {cls}")
+        if cls is Steps:
+            return _read_steps
         if cls not in self._objects:
             fields = [field for field in dataclasses.fields(cls) if field.init]
             hints, missing = get_type_hints(cls), dataclasses.MISSING
@@ -352,9 +348,6 @@ _SIMPLE_READERS: Mapping[Any, _Reader] = {
     Path: lambda value: Path(_exactly(str)(value)),
 }
 
-_RECORDS: Codec[Any] = Codec(reduce(or_, (cls for cls in get_args(Record) if cls not in (Steps, StepRecord))))
-
-
 # Steps are most of what is written, and are columns: they are handled as a whole.
 
 _STEPS_FIELDS = tuple(field.name for field in dataclasses.fields(Steps))
@@ -364,19 +357,21 @@ _STEPS_DEFAULTS: Mapping[str, Any] = {
     "optimizer": "",
     "loss_form": "",
     "losses": {},
-    "group_lrs": [],
+    "group_lrs": (),
 }
 """What a line leaves out."""
 
-_ABSENT = object()
-
-_STEPS_REQUIRED = frozenset(_STEPS_FIELDS) - _STEPS_DEFAULTS.keys()
+_COLUMN_KINDS: Mapping[str, type[Any]] = {
+    "skipped": bool,
+    **dict.fromkeys(("samples", "growth_tracker", "nonfinite_gradients"), int),
+}
+"""Of the columns that are not floats."""
 
 _STEPS_READERS: Mapping[str, _Reader] = {
     "time": _time,
     **dict.fromkeys(("first_step", "count", "epoch", "micro_batches"), _integer),
     **dict.fromkeys(("precision", "optimizer"), _exactly(str)),
-    **dict.fromkeys(("skipped", "settling"), _exactly(bool)),
+    "settling": _exactly(bool),
     "loss_form": _one_of(get_args(LossForm)),
 }
 
@@ -387,45 +382,47 @@ def _plain_steps(steps: Steps) -> dict[str, Any]:
         value = getattr(steps, name)
         if name in COLUMNS:
             fields[name] = _plain_column(value)
+        elif name in _STEPS_DEFAULTS and value == _STEPS_DEFAULTS[name]:
+            continue
         elif name == "losses":
             fields[name] = {plain_text(str(part)): _plain_column(column) for part, column in value.items()}
         elif name == "group_lrs":
             fields[name] = [_plain_column(column) for column in value]
         else:
-            fields[name] = _RECORDS.plain(value)
-    return {name: value for name, value in fields.items() if _STEPS_DEFAULTS.get(name, _ABSENT) != value}
+            fields[name] = plain(value)
+    return fields
 
 
 def _plain_column(column: Column) -> Any:
     """The whole column; its first value alone if all are the same."""
-    first = column[0]
-    if column.count(first) == len(column):
-        return _RECORDS.plain(first)
+    if column.count(column[0]) == len(column):
+        return plain(column[0])
     values = list(column)
-    return values if _is_plain(values) else [_RECORDS.plain(value) for value in values]
+    # The quick way of most columns: orjson writes them as they are.
+    if set(map(type, values)) <= {float, int, bool, NoneType} and math.isfinite(sum(filter(None, values))):
+        return values
+    return [plain(value) for value in values]
 
 
-def _is_plain(values: list[Any]) -> bool:
-    """Whether orjson writes them as they are; the quick way of most columns."""
-    return set(map(type, values)) <= {float, int, NoneType} and math.isfinite(sum(filter(None, values)))
-
-
-def _read_steps(value: Mapping[str, Any]) -> Steps:
-    if absent := _STEPS_REQUIRED - value.keys():
-        raise JsonError(f"Steps: missing {', '.join(sorted(absent))}")
+def _read_steps(value: Any) -> Steps:
+    if not isinstance(value, dict):
+        raise JsonError(f"Steps: expected an object, not {shown(value)}")
     value = {**_STEPS_DEFAULTS, **value}
+    if absent := {*_STEPS_FIELDS} - value.keys():
+        raise JsonError(f"Steps: missing {', '.join(sorted(absent))}")
     try:
         fields = {name: reader(value[name]) for name, reader in _STEPS_READERS.items()}
         count, losses, group_lrs = fields["count"], value["losses"], value["group_lrs"]
         if not 1 <= count <= MAX_STEPS:
             raise JsonError(f"{count:,} steps")
-        if not isinstance(losses, dict) or not isinstance(group_lrs, list):
+        if not isinstance(losses, dict) or not isinstance(group_lrs, list | tuple):
             raise JsonError("expected columns")
         fields |= {name: _column(value[name], count, name) for name in COLUMNS}
         fields["losses"] = {name: _column(column, count, "losses") for name, column in losses.items()}
         fields["group_lrs"] = tuple([_column(column, count, "group_lrs") for column in group_lrs])
-        if None in fields["samples"]:
-            raise JsonError("samples: not measured")
+        for name in ("samples", "skipped"):
+            if None in fields[name]:
+                raise JsonError(f"{name}: not measured")
     except JsonError as error:
         raise JsonError(f"Steps: {error}") from None
     return Steps(**fields)
@@ -435,11 +432,10 @@ def _column(value: Any, count: int, name: str) -> list[Any]:
     """``count`` values of the column ``name``: numbers or None."""
     is_constant = type(value) is not list
     values = [value] if is_constant else value
-    kinds = set(map(type, values)) - {NoneType}
-    if name in INTEGER_COLUMNS:
-        if not kinds <= {int}:
-            raise JsonError(f"{name}: expected integers")
-    elif not kinds <= {float}:
+    kind, kinds = _COLUMN_KINDS.get(name, float), set(map(type, values)) - {NoneType}
+    if not kinds <= {kind}:
+        if kind is not float:
+            raise JsonError(f"{name}: expected {kind.__name__}")
         try:
             values = [None if item is None else _float(item) for item in values]
         except JsonError as error:
@@ -449,3 +445,6 @@ def _column(value: Any, count: int, name: str) -> list[Any]:
     if len(values) != count:
         raise JsonError(f"{name}: {len(values):,} values for {count:,} steps")
     return values
+
+
+_RECORDS: Codec[Record] = Codec(Record)

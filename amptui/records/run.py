@@ -26,7 +26,7 @@ from amptui.records.keeping import CheckpointWritten, KeepingChanged, ViewersCha
 from amptui.records.own_loop import OTHER_PRECISIONS, GradientsDropped, OptimizerFollowed
 from amptui.records.ranks import RecordOfRanks
 from amptui.records.samples import DeviceSample
-from amptui.records.steps import StepRecord, Steps
+from amptui.records.steps import Steps
 
 FORM = 10
 """Of journals, of a session's state, and of what a run and its screens say to each other: counted up when an
@@ -361,7 +361,6 @@ Record = (
     RunStarted
     | PhaseChanged
     | Steps
-    | StepRecord
     | DeviceSample
     | RecordOfRanks
     | PrecisionChanged

@@ -19,8 +19,8 @@ from amptui.records.run import (
     is_emulated,
     reference_precision,
 )
+from amptui.records.steps import Steps
 from amptui.telemetry.gpu_use import EnergySpent, EnergySum
-from amptui.telemetry.stretch import Stretch
 from amptui.telemetry.view import Comparison, PrecisionStats, Series, SessionView
 
 BASELINES = tuple(name for name in PRECISIONS if name not in LOW_PRECISIONS)
@@ -66,9 +66,9 @@ class PrecisionLedger:
     _comparisons: dict[str, Comparison] = field(default_factory=dict, init=False)
     """Since the last change, by the precision in question."""
 
-    def add(self, stretch: Stretch) -> None:
-        """Count a stretch of steps."""
-        self._changing(stretch.precision).add(stretch)
+    def add(self, steps: Steps) -> None:
+        """Count steps."""
+        self._changing(steps.precision).add(steps)
 
     def add_peak(self, precision: str, peak_allocated_bytes: int | None) -> None:
         """Add a peak of torch's allocator in ``precision``; None if it was not measured."""
@@ -124,35 +124,36 @@ class StepsOfSize(NamedTuple):
 class WarmUpSteps:
     """The newest warm-up steps of one precision, used until it has other steps.
 
-    The first step of each stretch, which loads kernels and allocates, is left out once there is another.
+    The first step of each warm-up, which loads kernels and allocates, is left out once there is another.
     """
 
     _seconds: deque[float] = field(default_factory=lambda: deque(maxlen=_WARM_UP_WINDOW))
     _samples: deque[int] = field(default_factory=lambda: deque(maxlen=_WARM_UP_WINDOW))
     _first_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=_WARM_UP_WINDOW))
-    """Of the first step of each stretch."""
+    """Of the first step of each warm-up."""
     _first_samples: deque[int] = field(default_factory=lambda: deque(maxlen=_WARM_UP_WINDOW))
     _timed: int = 0
     _next_step: int | None = None
-    """The step that would continue the stretch that was added last."""
+    """The step that would continue the warm-up that was added last."""
     _first_is_due: bool = False
-    """Whether the stretch has had no applied step yet."""
+    """Whether the warm-up has had no applied step yet."""
     _last_loss: float | None = None
 
-    def add(self, stretch: Stretch) -> None:
+    def add(self, steps: Steps) -> None:
         """Add warm-up steps, in order."""
-        if stretch.first_step != self._next_step:
-            was_timed = len(stretch.timed_seconds) > 0 and stretch.timed_seconds[0] == stretch.seconds[0]
-            self._first_is_due = bool(stretch.skips[0]) or was_timed
-        begins = self._first_is_due and len(stretch.timed_seconds) > 0
+        seconds, samples = steps.timed("step_seconds"), steps.timed("samples")
+        if steps.first_step != self._next_step:
+            was_timed = len(seconds) > 0 and seconds[0] == steps.step_seconds[0]
+            self._first_is_due = bool(steps.skips[0]) or was_timed
+        begins = self._first_is_due and len(seconds) > 0
         self._first_is_due = self._first_is_due and not begins
-        self._next_step = stretch.first_step + len(stretch)
-        self._timed += len(stretch.timed_seconds)
-        self._first_seconds.extend(stretch.timed_seconds[:begins])
-        self._first_samples.extend(stretch.timed_samples[:begins])
-        self._seconds.extend(stretch.timed_seconds[begins:])
-        self._samples.extend(stretch.timed_samples[begins:])
-        measured = (loss for loss in reversed(stretch.losses) if loss is not None)
+        self._next_step = steps.last_step + 1
+        self._timed += len(seconds)
+        self._first_seconds.extend(seconds[:begins])
+        self._first_samples.extend(samples[:begins])
+        self._seconds.extend(seconds[begins:])
+        self._samples.extend(samples[begins:])
+        measured = (loss for loss in reversed(steps.loss) if loss is not None)
         self._last_loss = next(measured, self._last_loss)
 
     def stand_in(self, stats: PrecisionStats) -> PrecisionStats:
@@ -196,20 +197,22 @@ class _Account:
     cached_stats: PrecisionStats | None = field(default=None, init=False)
     _of_size: dict[int | None, StepsOfSize] = field(default_factory=dict, init=False)
 
-    def add(self, stretch: Stretch) -> None:
+    def add(self, steps: Steps) -> None:
         self._of_size.clear()
         self.used = True
-        self.skipped += stretch.skipped
-        if stretch.settling:
-            self._warm_up_steps += len(stretch)
-            self._warm_up.add(stretch)
+        self.skipped += sum(steps.skipped)
+        if steps.settling:
+            self._warm_up_steps += steps.count
+            self._warm_up.add(steps)
             return
-        self._steps += len(stretch.timed_seconds)
-        self._untimed_steps += len(stretch) - len(stretch.timed_seconds)
-        self._seconds.extend(stretch.timed_seconds)
-        self._samples.extend(stretch.timed_samples)
-        self._data_seconds.extend(stretch.timed_data_seconds)
-        measured = (loss for loss in reversed(stretch.losses) if loss is not None)
+        seconds = steps.timed("step_seconds")
+        self._steps += len(seconds)
+        self._untimed_steps += steps.count - len(seconds)
+        self._seconds.extend(seconds)
+        self._samples.extend(steps.timed("samples"))
+        waits = steps.timed("data_seconds")[-WINDOW_STEPS:]
+        self._data_seconds.extend(math.nan if wait is None else wait for wait in waits)
+        measured = (loss for loss in reversed(steps.loss) if loss is not None)
         self._last_loss = next(measured, self._last_loss)
 
     def steps_of(self, samples: int | None) -> StepsOfSize:

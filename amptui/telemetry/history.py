@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from amptui.telemetry.stretch import are_finite
+from amptui.records.steps import are_finite
 from amptui.telemetry.view import Counts, Floats, Series
 
 _SUM_SCALE = 2.0**-64

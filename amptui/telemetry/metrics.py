@@ -3,9 +3,7 @@
 Each is kept in a quarter of the resolution of the panels' curves, because there may be many.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import get_args
 
 from amptui.records.findings import UpdatesMeasured
@@ -13,7 +11,6 @@ from amptui.records.run import RunStarted, Validation
 from amptui.records.samples import DeviceSample
 from amptui.records.steps import Column, Steps
 from amptui.telemetry.history import Track
-from amptui.telemetry.stretch import Stretch
 from amptui.telemetry.view import Metric, MetricKind, SessionView
 
 MAX_NAMED = 128
@@ -50,20 +47,17 @@ class Metrics:
         if self._named > MAX_NAMED or len(self._tracks["update"]) > MAX_LAYERS:
             raise ValueError("too many metrics")
 
-    def add(self, stretch: Stretch) -> None:
-        """Add the columns and the loss parts of a stretch of steps."""
-        first_step, blocks = stretch.first_step, stretch.blocks
+    def add(self, steps: Steps) -> None:
+        """Add the columns and the loss parts of steps."""
+        first_step, groups = steps.first_step, len(steps.group_lrs)  # of one group, or if all are equal, none
         for name in _COLUMNS:
-            self._add("step", name, first_step, stretch.column(name))
-        groups = max(len(block.group_lrs) for block in blocks)  # of one group, or if all are equal, none
+            self._add("step", name, first_step, getattr(steps, name))
         self.are_left_out |= groups > MAX_GROUPS
         for group in range(1, min(groups, MAX_GROUPS)):
-            rates = (block.group_lrs[group] if group < len(block.group_lrs) else None for block in blocks)
-            self._add("step", f"lr {group + 1}", first_step, _joined(rates, blocks))
+            self._add("step", f"lr {group + 1}", first_step, steps.group_lrs[group])
         # The parts of the loss, and what else the training logs in each step.
-        for name in dict.fromkeys(name for block in blocks for name in block.losses):
-            parts = (block.losses.get(name) for block in blocks)
-            self._add("part", name, first_step, _joined(parts, blocks))
+        for name, column in steps.losses.items():
+            self._add("part", name, first_step, column)
 
     def add_validation(self, step: int, result: Validation) -> None:
         """Add loss, accuracy and the experiment's own metrics, at the step of the validation."""
@@ -139,12 +133,3 @@ class Metrics:
     def _named(self) -> int:
         """How many metrics a user gave a name."""
         return len(self._tracks["part"]) + len(self._tracks["own validation"])
-
-
-def _joined(columns: Iterable[Column | None], blocks: Iterable[Steps]) -> Column:
-    """The columns of blocks as one, without values where a block has none."""
-    return [
-        *chain.from_iterable(
-            column or (None,) * block.count for column, block in zip(columns, blocks, strict=True)
-        )
-    ]

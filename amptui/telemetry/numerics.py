@@ -7,11 +7,10 @@ from dataclasses import dataclass, field, replace
 from amptui.records.findings import Float16Window, ModulesTraced, XRayTaken
 from amptui.records.own_loop import OTHER_PRECISIONS
 from amptui.records.run import base_precision
-from amptui.records.steps import Column, StepRecord
+from amptui.records.steps import Column, Steps, are_finite
 from amptui.telemetry.health import LARGEST_FLOAT16
 from amptui.telemetry.scaler import ScalerWatch
 from amptui.telemetry.scaling import ScalerFacts, judge_scaler
-from amptui.telemetry.stretch import Stretch, are_finite
 from amptui.telemetry.view import GrowthOutlook, NumericsView, ScalerView, Series
 
 FIRST_SCALE = 65536.0
@@ -45,18 +44,18 @@ def headroom(grad_max: float, scale: float) -> float | None:
     return _LOG2_LARGEST - math.log2(grad_max) - math.log2(scale) if grad_max > 0.0 else None
 
 
-def headrooms(stretch: Stretch, float16_scale: float) -> Column | None:
+def headrooms(steps: Steps, float16_scale: float) -> Column | None:
     """The headroom of each step, or None; None for all if no step's gradients were measured.
 
     A step without a scale did not run in float16: its headroom is what it would be at
     ``float16_scale``. Steps in a precision that autocast does not choose have none: weights that are float16
     themselves have gradients without a scale, and of a mixture nothing can be told.
     """
-    if stretch.grad_maxima is None:
+    maxima, scales = steps.grad_max, steps.loss_scale
+    if maxima.count(None) == steps.count:
         return None
-    if base_precision(stretch.precision) in OTHER_PRECISIONS:
-        return [None] * len(stretch)
-    maxima, scales = stretch.grad_maxima, stretch.loss_scales
+    if base_precision(steps.precision) in OTHER_PRECISIONS:
+        return [None] * steps.count
     scale = float16_scale if scales[0] is None else scales[0]
     is_usual = scales.count(scales[0]) == len(scales) and 0.0 < scale < math.inf
     if is_usual and are_finite(maxima) and min(maxima) > 0.0:
@@ -72,8 +71,8 @@ def headrooms(stretch: Stretch, float16_scale: float) -> Column | None:
 class NumericsWatch:
     """Keeps the newest measurement of each kind, and the last headrooms."""
 
-    _newest: StepRecord | None = None
-    """The newest step whose gradients were measured, then its headroom and the scale that it is for."""
+    _newest: Steps | None = None
+    """The row of the newest step with measured gradients, then its headroom and the scale that it is for."""
     _newest_headroom: float | None = None
     _newest_scale: float = FIRST_SCALE
     _recent: deque[tuple[int, float, float]] = field(default_factory=lambda: deque(maxlen=MIN_OF))
@@ -84,27 +83,27 @@ class NumericsWatch:
     trace: ModulesTraced | None = None
     xray: XRayTaken | None = None
 
-    def add(self, stretch: Stretch, rooms: Column | None, float16_scale: float) -> None:
-        """Add a stretch and its :func:`headrooms`; it replaces everything from its first step on."""
-        while self._recent and self._recent[-1][0] >= stretch.first_step:
+    def add(self, steps: Steps, rooms: Column | None, float16_scale: float) -> None:
+        """Add steps and their :func:`headrooms`; they replace everything from the first of them on."""
+        while self._recent and self._recent[-1][0] >= steps.first_step:
             self._recent.pop()
-        if self._newest is not None and self._newest.step >= stretch.first_step:
+        if self._newest is not None and self._newest.step >= steps.first_step:
             self._newest = None
         if rooms is None:
             return
-        scales = [float16_scale if scale is None else scale for scale in stretch.loss_scales]
-        maxima = stretch.grad_maxima or ()
-        last = next(index for index in reversed(range(len(maxima))) if maxima[index] is not None)
-        self._newest = stretch.one(last)
+        scales = [float16_scale if scale is None else scale for scale in steps.loss_scale]
+        self._newest = newest = steps.newest("grad_max")
+        assert newest is not None, "it has headrooms"
+        last = newest.step - steps.first_step
         self._newest_headroom, self._newest_scale = rooms[last], scales[last]
-        steps = range(stretch.first_step, stretch.first_step + len(stretch))
-        newest = slice(-MIN_OF if None not in rooms else 0, None)
-        measured = zip(steps[newest], rooms[newest], scales[newest], strict=True)
+        numbers = range(steps.first_step, steps.last_step + 1)
+        recent = slice(-MIN_OF if None not in rooms else 0, None)
+        measured = zip(numbers[recent], rooms[recent], scales[recent], strict=True)
         self._recent.extend((step, room, scale) for step, room, scale in measured if room is not None)
-        if not are_finite(stretch.losses):
+        if not are_finite(steps.loss):
             self._forward_overflows.extend(
                 step
-                for step, room, loss in zip(steps, rooms, stretch.losses, strict=True)
+                for step, room, loss in zip(numbers, rooms, steps.loss, strict=True)
                 if room is not None and loss is not None and not math.isfinite(loss)
             )
 
@@ -127,9 +126,9 @@ class NumericsWatch:
             return view
         view = replace(
             view,
-            grad_norm=newest.grad_norm,
-            grad_max=newest.grad_max,
-            nonfinite_gradients=newest.nonfinite_gradients,
+            grad_norm=newest.grad_norm[0],
+            grad_max=newest.grad_max[0],
+            nonfinite_gradients=newest.nonfinite_gradients[0],
             measured_step=newest.step,
             headroom_scale=self._newest_scale,
         )
@@ -138,7 +137,7 @@ class NumericsWatch:
         return replace(
             view,
             headroom=self._newest_headroom,
-            hypothetical=newest.loss_scale is None,
+            hypothetical=newest.loss_scale[0] is None,
             min_headroom=self._least(self._newest_scale),
         )
 
@@ -156,7 +155,7 @@ class NumericsWatch:
     def _outlook(self, scaler: ScalerView) -> GrowthOutlook | None:
         """When the scale grows next, and whether recent gradients would still fit; None if unknown."""
         newest = self._newest
-        if newest is None or newest.loss_scale is None or self._newest_headroom == -math.inf:
+        if newest is None or newest.loss_scale[0] is None or self._newest_headroom == -math.inf:
             return None
         scale, tracker, interval = scaler.scale, scaler.growth_tracker, scaler.growth_interval
         if tracker is None or interval is None or interval <= tracker:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from amptui.records import findings, samples
 from amptui.records import run as records
 from amptui.records.own_loop import GradientsDropped, OptimizerFollowed
-from amptui.records.steps import StepRecord, Steps
+from amptui.records.steps import Steps, joined
 from amptui.telemetry.comparison import PrecisionLedger, low_precision_now
 from amptui.telemetry.flops import FlopsWatch
 from amptui.telemetry.gpu_use import EnergyWatch, UtilizationWatch
@@ -14,7 +14,6 @@ from amptui.telemetry.metrics import Metrics
 from amptui.telemetry.numerics import FIRST_SCALE, NumericsWatch, headrooms
 from amptui.telemetry.pace import EpochPlace, Pace
 from amptui.telemetry.scaler import ScalerWatch
-from amptui.telemetry.stretch import Stretch, stretches
 from amptui.telemetry.timing import TimingWatch
 from amptui.telemetry.tracks import LossSummary, SwitchList, Tracks
 from amptui.telemetry.view import OptimizerView, SessionView
@@ -24,10 +23,10 @@ from amptui.telemetry.view import OptimizerView, SessionView
 class OptimizerSteps:
     """Everything that follows from the steps of one optimizer, which counts them from 1."""
 
-    newest: StepRecord | None = None
-    """With a measured loss or without."""
-    last: StepRecord | None = None
-    """The newest with a measured loss."""
+    newest: Steps | None = None
+    """The row of the newest step, with a measured loss or without."""
+    last: Steps | None = None
+    """That of the newest with a measured loss."""
     grad_norm: float | None = None
     """The newest measured one."""
     samples_trained: int = 0
@@ -57,39 +56,38 @@ class OptimizerSteps:
 
     def add(self, blocks: Sequence[Steps], steps_per_epoch: int | None) -> None:
         """Add steps of this optimizer, at least one, in the order in which they were emitted."""
-        for stretch in stretches(blocks):
-            self._add_stretch(stretch, steps_per_epoch)
-            self.steps_added += len(stretch)
-        self.newest = newest = blocks[-1].one(-1)
-        with_loss = newest if newest.loss is not None else _newest_measured(blocks, "loss")
-        if with_loss is not None:
-            self.last = with_loss
-        with_norm = newest if newest.grad_norm is not None else _newest_measured(blocks, "grad_norm")
+        for steps in joined(blocks):
+            self._add(steps, steps_per_epoch)
+            self.steps_added += steps.count
+        self.newest = blocks[-1].part(blocks[-1].count - 1, blocks[-1].count)
+        newest_first = blocks[::-1]
+        self.last = next(filter(None, (block.newest("loss") for block in newest_first)), self.last)
+        with_norm = next(filter(None, (block.newest("grad_norm") for block in newest_first)), None)
         if with_norm is not None:
-            self.grad_norm = with_norm.grad_norm
+            self.grad_norm = with_norm.grad_norm[0]
 
-    def _add_stretch(self, stretch: Stretch, steps_per_epoch: int | None) -> None:
-        self.ledger.add(stretch)
-        self.scaler.add(stretch)
-        self.samples_trained += sum(stretch.samples)
-        if stretch.settling:
+    def _add(self, steps: Steps, steps_per_epoch: int | None) -> None:
+        self.ledger.add(steps)
+        self.scaler.add(steps)
+        self.samples_trained += sum(steps.samples)
+        if steps.settling:
             self.energy.interrupt()
-        rewinds = stretch.first_step <= self.tracks.last_step
+        rewinds = steps.first_step <= self.tracks.last_step
         scale = self.scaler.scale
         if scale is None or scale < records.MIN_SOUND_SCALE:
             scale = FIRST_SCALE
-        rooms = headrooms(stretch, scale)
-        if not self.tracks.add(stretch, rooms):
+        rooms = headrooms(steps, scale)
+        if not self.tracks.add(steps, rooms):
             return
-        self.metrics.add(stretch)
-        self.numerics.add(stretch, rooms, scale)
+        self.metrics.add(steps)
+        self.numerics.add(steps, rooms, scale)
         if rewinds:
-            self.switches.switch(stretch.first_step, stretch.precision)
+            self.switches.switch(steps.first_step, steps.precision)
         else:
-            self.switches.observe(stretch.first_step, stretch.precision)
-        self.losses.add(stretch)
-        self.pace.add(stretch)
-        self.epoch.add(stretch, steps_per_epoch)
+            self.switches.observe(steps.first_step, steps.precision)
+        self.losses.add(steps)
+        self.pace.add(steps)
+        self.epoch.add(steps, steps_per_epoch)
 
     # ---------------------------------------------------------------------------- the device
 
@@ -174,30 +172,21 @@ class OptimizerSteps:
     def beside(self, name: str, label: str, precision: str | None, *, is_front: bool) -> OptimizerView:
         """Its newest numbers in short."""
         newest = self.newest
-        has_no_loss = newest is not None and newest.loss is None and bool(newest.loss_form)
+        has_no_loss = newest is not None and newest.loss[0] is None and bool(newest.loss_form)
         return OptimizerView(
             name=name,
             label=label,
             kind="" if self.followed is None else self.followed.kind,
             step=self.tracks.last_step,
             precision=precision,
-            loss=None if self.last is None or has_no_loss else self.last.loss,
+            loss=None if self.last is None or has_no_loss else self.last.loss[0],
             smoothed_loss=self.losses.smoothed,
             best_loss=self.losses.best,
             loss_form="" if newest is None else newest.loss_form,
             micro_batches=1 if newest is None else newest.micro_batches,
-            lr=None if newest is None else newest.lr,
+            lr=None if newest is None else newest.lr[0],
             grad_norm=self.grad_norm,
             skipped=self.ledger.skipped,
             step_seconds=self.pace.step_seconds,
             is_front=is_front,
         )
-
-
-def _newest_measured(blocks: Sequence[Steps], column: str) -> StepRecord | None:
-    """The newest step that has a value in ``column``."""
-    for block in reversed(blocks):
-        for index in range(block.count - 1, -1, -1):
-            if getattr(block, column)[index] is not None:
-                return block.one(index)
-    return None

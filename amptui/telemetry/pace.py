@@ -8,7 +8,6 @@ from itertools import takewhile
 from amptui.records.run import PhaseChanged, Record, RunResumed, RunStarted
 from amptui.records.steps import Steps
 from amptui.telemetry.comparison import mean, samples_per_second
-from amptui.telemetry.stretch import Stretch
 
 WINDOW_STEPS = 50
 """The pace is over so many of the newest timed steps."""
@@ -27,20 +26,21 @@ class Pace:
     _precision: str | None = None
     _skips_in_a_row: int = 0
 
-    def add(self, stretch: Stretch) -> None:
-        """Add a stretch of steps; the forecast is of settled ones in one precision."""
-        skips = sum(1 for _ in takewhile(bool, reversed(stretch.skips)))
-        self._skips_in_a_row = skips + (self._skips_in_a_row if skips == len(stretch) else 0)
+    def add(self, steps: Steps) -> None:
+        """Add steps; the forecast is of settled ones in one precision."""
+        skips = sum(1 for _ in takewhile(bool, reversed(steps.skips)))
+        self._skips_in_a_row = skips + (self._skips_in_a_row if skips == steps.count else 0)
         if self._skips_in_a_row >= WINDOW_STEPS:
             self._seconds.clear()
             self._samples.clear()
-        self._seconds.extend(stretch.timed_seconds[-WINDOW_STEPS:])
-        self._samples.extend(stretch.timed_samples[-WINDOW_STEPS:])
-        if not stretch.settling and stretch.timed_seconds:
-            if stretch.precision != self._precision:
+        seconds = steps.timed("step_seconds")[-WINDOW_STEPS:]
+        self._seconds.extend(seconds)
+        self._samples.extend(steps.timed("samples")[-WINDOW_STEPS:])
+        if not steps.settling and seconds:
+            if steps.precision != self._precision:
                 self._settled_seconds.clear()
-            self._precision = stretch.precision
-            self._settled_seconds.extend(stretch.timed_seconds[-WINDOW_STEPS:])
+            self._precision = steps.precision
+            self._settled_seconds.extend(seconds)
 
     @property
     def step_seconds(self) -> float | None:
@@ -126,20 +126,20 @@ class EpochPlace:
     """Counted from 1; 0 before the first step."""
     _first_step: int = 1
 
-    def add(self, stretch: Stretch, steps_per_epoch: int | None) -> None:
-        """Add a stretch of steps; ``steps_per_epoch`` is None if the data has no length."""
-        if stretch.epoch == self.number:
+    def add(self, steps: Steps, steps_per_epoch: int | None) -> None:
+        """Add steps; ``steps_per_epoch`` is None if the data has no length."""
+        if steps.epoch == self.number:
             return
-        previous, self.number = self.number, stretch.epoch
-        if stretch.epoch == 1:
+        previous, self.number = self.number, steps.epoch
+        if steps.epoch == 1:
             self._first_step = 1
-        elif previous + 1 == stretch.epoch and previous:
-            self._first_step = stretch.first_step
+        elif previous + 1 == steps.epoch and previous:
+            self._first_step = steps.first_step
         elif steps_per_epoch is not None:
             # The epoch's first steps were never seen: a resumed run, or a journal without its beginning.
-            self._first_step = min(stretch.first_step, (stretch.epoch - 1) * steps_per_epoch + 1)
+            self._first_step = min(steps.first_step, (steps.epoch - 1) * steps_per_epoch + 1)
         else:
-            self._first_step = stretch.first_step
+            self._first_step = steps.first_step
 
     def steps_done(self, step: int) -> int:
         """How many of the epoch's steps are done after ``step``."""

@@ -5,9 +5,8 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from amptui.records.run import LossScaleChanged, StepSkipped
-from amptui.records.steps import StepRecord
+from amptui.records.steps import Steps
 from amptui.telemetry.scaling import RECENT_STEPS, ScalerFacts
-from amptui.telemetry.stretch import Stretch
 from amptui.telemetry.view import ScalerView
 
 
@@ -29,33 +28,30 @@ class ScalerWatch:
     _skipped: int = 0
     _skips_in_a_row: int = 0
     _recent: deque[_Skip] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
-    _last: StepRecord | None = None
+    _last: Steps | None = None
+    """The row of the newest step with a scale."""
     _change: LossScaleChanged | None = None
     _has_grown: bool = False
     newest_skip: StepSkipped | None = None
 
-    def add(self, stretch: Stretch) -> None:
-        """Add a stretch of steps; unmeasured steps count neither as applied nor as skipped."""
-        if stretch.precision != "fp16":
+    def add(self, steps: Steps) -> None:
+        """Add steps; unmeasured ones count neither as applied nor as skipped."""
+        if steps.precision != "fp16":
             return
-        if stretch.skipped:
-            for place, (skip, loss) in enumerate(zip(stretch.skips, stretch.losses, strict=True)):
+        if any(steps.skipped):
+            for step, (skip, loss) in enumerate(zip(steps.skips, steps.loss, strict=True), steps.first_step):
                 if skip:
                     self._skipped += 1
                     self._skips_in_a_row += 1
                     is_finite = loss is None or math.isfinite(loss)
-                    position = self._applied + self._skipped
-                    self._recent.append(_Skip(position, stretch.first_step + place, is_finite))
+                    self._recent.append(_Skip(self._applied + self._skipped, step, is_finite))
                 elif skip is not None:
                     self._applied += 1
                     self._skips_in_a_row = 0
-        elif applied := len(stretch) - stretch.unmeasured:
+        elif applied := steps.count - steps.unmeasured:
             self._applied += applied
             self._skips_in_a_row = 0
-        scales = stretch.loss_scales
-        last = next((index for index in reversed(range(len(scales))) if scales[index] is not None), None)
-        if last is not None:
-            self._last = stretch.one(last)
+        self._last = steps.newest("loss_scale") or self._last
 
     def add_change(self, change: LossScaleChanged) -> None:
         """Add a change of the scale."""
@@ -73,11 +69,11 @@ class ScalerWatch:
     def scale(self) -> float | None:
         """The scale of the next ``fp16`` step; None while it is unknown."""
         change = self._newer_change()
-        return change.current if change else self._last.loss_scale if self._last else None
+        return change.current if change else self._last.loss_scale[0] if self._last else None
 
     def view(self) -> ScalerView:
         """The scaler after the newest known step."""
-        growth_tracker = self._last.growth_tracker if self._last else None
+        growth_tracker = self._last.growth_tracker[0] if self._last else None
         return ScalerView(
             scale=self.scale,
             # Growth and backoff both reset the tracker.

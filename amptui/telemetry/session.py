@@ -14,7 +14,7 @@ from amptui.records.answers import Answer, RequestMade
 from amptui.records.codec import Codec
 from amptui.records.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
 from amptui.records.own_loop import GradientsDropped, OptimizerFollowed
-from amptui.records.steps import StepRecord, Steps, in_batches
+from amptui.records.steps import Steps, in_batches
 from amptui.telemetry.eventlog import EventLog
 from amptui.telemetry.events import ComparisonOver, Resumption, summary_of_xray
 from amptui.telemetry.gpu_use import INTERRUPTIONS
@@ -122,8 +122,8 @@ class Session:
 
     def _fold_batch(self, batch: Sequence[records.Record]) -> None:
         self._views.clear()
-        for item in batch:
-            record: Any = Steps.of(item) if isinstance(item, StepRecord) else item
+        record: Any
+        for record in batch:
             if isinstance(record, Steps):
                 self._running_time.see_steps(record)
                 self._pending.append(record)

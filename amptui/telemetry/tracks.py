@@ -4,9 +4,8 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-from amptui.records.steps import Column
+from amptui.records.steps import Column, Steps, are_finite
 from amptui.telemetry.history import RateTrack, Track
-from amptui.telemetry.stretch import Stretch, are_finite
 from amptui.telemetry.view import EMPTY_SERIES, PrecisionSwitch, Series
 
 
@@ -44,7 +43,7 @@ class Tracks:
         return loss, rate, scale, skips, headrooms
 
     def expect_resume(self) -> None:
-        """The next stretch may begin before the newest step: its steps replace those from there on."""
+        """The next steps may begin before the newest one: they replace those from there on."""
         self._resuming = True
 
     def rewind(self, next_step: int) -> None:
@@ -54,12 +53,12 @@ class Tracks:
         for track in self._all:
             track.rewind(next_step)
 
-    def add(self, stretch: Stretch, headrooms: Column | None = None) -> bool:
-        """Add a stretch of steps; false if it arrives after newer steps and is left out.
+    def add(self, steps: Steps, headrooms: Column | None = None) -> bool:
+        """Add steps; false if they arrive after newer ones and are left out.
 
-        Missing steps before it count as not measured, as does the headroom without ``headrooms``.
+        Missing steps before them count as not measured, as does the headroom without ``headrooms``.
         """
-        first = stretch.first_step
+        first = steps.first_step
         if not self._started or (self._resuming and first < self._first_step):
             self._loss, self._scale, self._skips, self._headrooms = (
                 Track.empty(first_step=first) for _ in range(4)
@@ -73,12 +72,12 @@ class Tracks:
             track.rewind(first)
             track.skip(max(0, gap))
         self._resuming = False
-        self._loss.extend(stretch.losses)
-        self._rate.extend(stretch.rates, stretch.samples, stretch.seconds)
-        self._scale.extend(stretch.loss_scales)
-        self._skips.extend(stretch.skips)
+        self._loss.extend(steps.loss)
+        self._rate.extend(steps.rates(), steps.samples, steps.step_seconds)
+        self._scale.extend(steps.loss_scale)
+        self._skips.extend(steps.skips)
         if headrooms is None:
-            self._headrooms.skip(len(stretch))
+            self._headrooms.skip(steps.count)
         else:
             self._headrooms.extend(headrooms)
         return True
@@ -103,17 +102,17 @@ class LossSummary:
     _average: float = 0.0
     _weight: float = 0.0
 
-    def add(self, stretch: Stretch) -> None:
-        """Add a stretch of steps."""
-        losses = stretch.losses
+    def add(self, steps: Steps) -> None:
+        """Add steps."""
+        losses = steps.loss
         measured = [loss for loss in losses if loss is not None]
         finite = measured if are_finite(measured) else [loss for loss in measured if math.isfinite(loss)]
-        self.unmeasured_steps += stretch.unmeasured
+        self.unmeasured_steps += steps.unmeasured
         if not finite:
             return
         lowest = min(finite)
         if self.best is None or lowest < self.best:
-            self.best, self.best_step = lowest, stretch.first_step + losses.index(lowest)
+            self.best, self.best_step = lowest, steps.first_step + losses.index(lowest)
         average, weight, share = self._average, self._weight, 1 - SMOOTHING
         for loss in finite:
             average += share * (loss - average)

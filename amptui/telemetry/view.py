@@ -32,7 +32,7 @@ from amptui.records.run import (
     Validated,
 )
 from amptui.records.samples import AllocatorSample, DeviceSample, GpuSample
-from amptui.records.steps import StepRecord
+from amptui.records.steps import Steps
 from amptui.telemetry.events import Event
 from amptui.telemetry.finding import Finding
 from amptui.telemetry.rank_watch import RanksView
@@ -434,9 +434,9 @@ class SessionView(RunStatus):
     elapsed_seconds: float | None = None
     """From the run's start to its newest record, without the time in which none of its processes ran."""
     eta_seconds: float | None = None
-    last: StepRecord | None = None
+    last: Steps | None = None
     """The newest step with a measured loss."""
-    newest: StepRecord | None = None
+    newest: Steps | None = None
     """The newest step, whose loss may be unknown."""
     front: str = ""
     """The optimizer whose steps these numbers are of; empty for the run's first."""

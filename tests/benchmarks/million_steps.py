@@ -56,7 +56,7 @@ def records(steps: int, seed: int) -> Iterator[Record]:
             count=count,
             epoch=1 + 20 * first // steps,
             precision=precision,
-            skipped=False,
+            skipped=[False] * count,
             settling=first <= BLOCK_STEPS,
             loss=(2.3 * first**-0.3 * noise[0]).tolist(),
             samples=[256] * count,

@@ -30,8 +30,7 @@ from amptui.recipe.request import TrainRequest, parse_model
 from amptui.records.control import Control, XRayRequest
 from amptui.records.findings import Float16Window, XRayTaken
 from amptui.records.run import Record
-from amptui.records.steps import StepRecord
-from tests.builders import one_by_one
+from tests.builders import StepRow, of, one_by_one
 
 XRAYS = 3
 
@@ -55,9 +54,7 @@ def main() -> None:
     )
     prepared = prepare(request)
     records = run(prepared)
-    steps = [
-        r.step_seconds for r in records if isinstance(r, StepRecord) and r.step_seconds and not r.settling
-    ]
+    steps = [r.step_seconds for r in of(StepRow, records) if r.step_seconds and not r.settling]
     step_seconds = median(steps)
     rows = {**in_the_run(records, step_seconds), **alone(prepared, options.pairs)}
     print(f"{options.model} {options.precision} on {device_name(prepared.device)}, ", end="")
@@ -88,7 +85,7 @@ def run(prepared: Prepared) -> list[Record]:
     def emit(record: Record) -> None:
         for single in one_by_one([record]):
             records.append(single)
-            if isinstance(single, StepRecord) and last // 2 < single.step <= last // 2 + XRAYS:
+            if isinstance(single, StepRow) and last // 2 < single.step <= last // 2 + XRAYS:
                 control.ask(XRayRequest())
 
     Trainer(prepared, control, emit, interactive=False).run()
@@ -108,7 +105,7 @@ def share_of_windows(records: list[Record]) -> float:
     """The part of the run's time after the first window, which no budget pays for, that the others took."""
     windows = [r for r in records if isinstance(r, Float16Window) and r.seconds is not None]
     first = windows[0].step
-    run_seconds = sum(r.step_seconds or 0 for r in records if isinstance(r, StepRecord) and r.step > first)
+    run_seconds = sum(r.step_seconds or 0 for r in of(StepRow, records) if r.step > first)
     return sum(window.seconds or 0 for window in windows[1:]) / run_seconds
 
 

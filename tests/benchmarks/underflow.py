@@ -27,10 +27,10 @@ from amptui.models.unstable import Unstable
 from amptui.records.control import Control, HistogramRequest, PrecisionRequest, Request, XRayRequest
 from amptui.records.findings import Float16Window, XRayTaken
 from amptui.records.run import Record
-from amptui.records.steps import StepRecord
 from amptui.telemetry.session import Session
 from amptui.telemetry.underflow import UNDERFLOW_SHARE, UnderflowFound, underflowing_share, xray_share
 from tests.benchmarks.healthy_models import HEALTHY, OWN_DATA
+from tests.builders import StepRow
 from tests.models.on_images import on_images
 from tests.tiny import Log, prepare, train
 
@@ -104,7 +104,7 @@ def measure(
     control = Control()
 
     def watch(record: Record) -> None:
-        if isinstance(record, StepRecord):
+        if isinstance(record, StepRow):
             for request in asks.get(record.step, ()):
                 control.ask(request)
 

@@ -13,9 +13,8 @@ import numpy as np
 import psutil
 
 from amptui.records.run import Record, RunFailed, RunFinished
-from amptui.records.steps import StepRecord
 from tests.benchmarks.workloads import WARM_UP_STEPS
-from tests.builders import read
+from tests.builders import StepRow, of, read
 from tests.terminal import Terminal
 
 LOOK_INTERVAL_SECONDS = 0.25
@@ -54,9 +53,9 @@ class Watched:
     """Empty unless the screen was emulated."""
 
     @property
-    def steps(self) -> list[StepRecord]:
+    def steps(self) -> list[StepRow]:
         """Every step, the warm-up's too."""
-        return [record for record in self.records if isinstance(record, StepRecord)]
+        return of(StepRow, self.records)
 
     @property
     def step_rate(self) -> float:

@@ -11,9 +11,8 @@ from amptui.cli import COMMANDS, HIDDEN_COMMANDS, build_parser, main
 from amptui.data.vision import MNIST_FOLDER, MNIST_MD5
 from amptui.models import CATALOGUE
 from amptui.records.run import RunFailed, RunFinished, RunStarted
-from amptui.records.steps import StepRecord
 from amptui.runs.rundir import default_base
-from tests.builders import read
+from tests.builders import StepRow, read
 
 KNOBS = str(Path(__file__).parents[1] / "recipes" / "knobs.py")
 LINE_THAT_RAISES = 1 + next(
@@ -118,7 +117,7 @@ def test_a_headless_run_says_what_the_journal_keeps(
     assert "AMP bf16" in out
     assert f"journal: {tmp_path}/run/journal.jsonl" in out
     records = list(read(tmp_path / "run" / "journal.jsonl"))
-    steps = [(r.step, r.samples, r.lr, r.precision) for r in records if isinstance(r, StepRecord)]
+    steps = [(r.step, r.samples, r.lr, r.precision) for r in records if isinstance(r, StepRow)]
     assert steps == [(step, 16, 0.5, "bf16") for step in range(1, 31)]
     (started,) = [r for r in records if isinstance(r, RunStarted)]
     assert started.model == "knobs"
@@ -156,7 +155,7 @@ def test_a_failing_model_is_a_traceback_and_one_line_and_status_1_and_its_steps_
     assert isinstance(failed, RunFailed)
     assert indent(failed.traceback.strip(), "  ", lambda _line: True) == trace
     steps = 4 if trouble in ("loss", "exit", "shape", "memory") else 0
-    assert len([r for r in records if isinstance(r, StepRecord)]) == steps
+    assert len([r for r in records if isinstance(r, StepRow)]) == steps
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from amptui.data.sources import Arrays
 from amptui.engine import setup
 from amptui.recipe.request import TrainRequest
 from amptui.records.control import Control
-from amptui.records.steps import StepRecord
+from tests.builders import StepRow
 from tests.data.samples import CPU, arrays
 from tests.tiny import Log, Tiny, losses, prepare, resume, stopping, train
 
@@ -114,7 +114,7 @@ def test_a_run_resumed_within_an_epoch_loses_and_repeats_no_batch(workers: int, 
         for each in (stopped, resumed):
             each.training.close()
             each.validation.close()
-    assert 11 <= len(first.of(StepRecord)) < 16, "in the second of three epochs of 8 steps"
+    assert 11 <= len(first.of(StepRow)) < 16, "in the second of three epochs of 8 steps"
     assert losses(first) + losses(rest) == losses(whole)
 
 

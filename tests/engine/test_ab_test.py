@@ -1,7 +1,6 @@
 """Blocks in turns: who runs next, which steps count, when enough is known, and how sure."""
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 
 from amptui.engine.ab_test import MAX_ROUNDS, MIN_ROUNDS, ABTest
 from amptui.engine.estimate import BLOCK_STEPS, MIN_PAIRS, paired_ratio
-from tests.builders import make_step
+from tests.builders import changed, make_step
 
 STEP = make_step(1, precision="fp32", step_seconds=0.003, samples=8)
 SECONDS = {"fp32": 0.003, "bf16": 0.002, "fp16": 0.004, "fp32 eager": 0.006, "bf16 eager": 0.0025}
@@ -21,7 +20,7 @@ def played(ab_test: ABTest, *, noise: float = 0.0, steps: int = 10_000) -> list[
     while not ab_test.over and len(ran) < steps:
         ran.append(ab_test.precision)
         seconds = SECONDS[ran[-1]] * math.exp(rng.normal(0, noise))
-        ab_test.add(replace(STEP, step=len(ran), precision=ran[-1], step_seconds=seconds))
+        ab_test.add(changed(STEP, step=len(ran), precision=ran[-1], step_seconds=seconds), 0)
     return ran
 
 
@@ -44,7 +43,7 @@ def test_skipped_steps_are_left_out_of_a_block() -> None:
         precision = ab_test.precision
         skipped = precision == "fp16" and n % 3 == 0
         seconds = 1e-6 if skipped else SECONDS[precision]
-        ab_test.add(replace(STEP, step=n, precision=precision, step_seconds=seconds, skipped=skipped))
+        ab_test.add(changed(STEP, step=n, precision=precision, step_seconds=seconds, skipped=skipped), 0)
     result = ab_test.record(1)
     assert result.reason == "limit"
     baseline, fp16 = result.rows
@@ -62,7 +61,7 @@ def test_a_precision_that_skips_every_step_ends_its_blocks_and_has_no_speed() ->
     while not ab_test.over and steps < 1000:
         steps += 1
         name = ab_test.precision
-        ab_test.add(replace(STEP, precision=name, step_seconds=SECONDS[name], skipped=name == "fp16"))
+        ab_test.add(changed(STEP, precision=name, step_seconds=SECONDS[name], skipped=name == "fp16"), 0)
     result = ab_test.record(steps)
     _, fp16, bf16 = result.rows
     assert (result.reason, result.rounds) == ("narrow", MIN_ROUNDS)
@@ -103,7 +102,7 @@ def test_wherever_it_stops_the_interval_covers_the_truth_as_often_as_it_says(
         ab_test = ABTest(("fp32", "bf16"), chosen="fp32")
         for deviation in noise.tolist():
             name = ab_test.precision
-            ab_test.add(replace(STEP, precision=name, step_seconds=SECONDS[name] * math.exp(deviation)))
+            ab_test.add(changed(STEP, precision=name, step_seconds=SECONDS[name] * math.exp(deviation)), 0)
             if ab_test.over:
                 break
         row: Any = ab_test.record(1).rows[1]
@@ -121,7 +120,7 @@ def test_stopped_it_says_what_it_knows() -> None:
     assert (result.reason, result.rounds) == ("stopped", 1)
     assert result.rows[1].speedup == pytest.approx(1.5)
     assert result.rows[1].speedup_low is None
-    assert not ab_test.add(STEP)
+    assert not ab_test.add(STEP, 0)
 
 
 # ------------------------------------------------------------------------------------- the estimate

@@ -24,7 +24,8 @@ from amptui.records.control import (
 from amptui.records.findings import ModulesTraced, PrecisionsCompared, XRayTaken
 from amptui.records.keeping import CheckpointWritten
 from amptui.records.run import Note, PauseChanged, PrecisionChanged, Record
-from amptui.records.steps import StepRecord, Steps
+from amptui.records.steps import Steps
+from tests.builders import StepRow, rows_of
 from tests.tiny import NO_KERNEL, Log, Tiny, Unautocastable, prepare, train
 
 FP32_AND_BF16 = ComparisonRequest(("fp32", "bf16"))
@@ -56,7 +57,7 @@ class Asking(Log):
     def emit(self, record: Record) -> None:
         super().emit(record)
         if isinstance(record, Steps):
-            for step in record.one_by_one():
+            for step in rows_of(record):
                 for request in self.asks.get(step.step, ()):
                     self.control.ask(request)
 
@@ -184,4 +185,4 @@ def test_whatever_is_asked_each_request_has_one_answer(
     log = trained(asks, standing=standing, experiment=Unautocastable(epochs=5) if fails else None)
     numbers = [request_made.number for request_made in log.of(RequestMade)]
     assert sorted(answer.request.number for answer in log.answers) == sorted(numbers)
-    assert len(log.of(StepRecord)) == 40
+    assert len(log.of(StepRow)) == 40

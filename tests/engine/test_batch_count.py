@@ -15,7 +15,7 @@ from amptui import Data, DataRequest
 from amptui.base.errors import DataError
 from amptui.data.sources import Arrays, Source
 from amptui.records.run import EpochFinished, Note
-from amptui.records.steps import StepRecord
+from tests.builders import StepRow
 from tests.tiny import Log, Tiny, losses, prepare, train
 
 BATCHES = 8
@@ -92,7 +92,7 @@ def test_batches_that_are_none_are_skipped_and_counted(bad: set[int]) -> None:
             train(prepare(experiment), log)
     else:
         assert train(prepare(experiment), log) == "done"
-        assert [record.epoch for record in log.of(StepRecord)] == [
+        assert [record.epoch for record in log.of(StepRow)] == [
             epoch for epoch in (1, 2) for _ in range(BATCHES - len(bad))
         ]
         assert len(log.of(EpochFinished)) == 2

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from amptui import Data, DataRequest
 from amptui.base.errors import ExperimentError
 from amptui.data.sources import Arrays, Source
-from amptui.records.steps import StepRecord
+from tests.builders import StepRow
 from tests.tiny import Drawing, Jittered, Log, Tiny, log_of, losses, prepare, train
 
 
@@ -111,4 +111,4 @@ class Optimized(Tiny):
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_an_optimizer_without_a_learning_rate_trains(precision: str) -> None:
     log = log_of(prepare(Optimized(), precision=precision))
-    assert [record.lr for record in log.of(StepRecord)] == [None] * 16
+    assert [record.lr for record in log.of(StepRow)] == [None] * 16

@@ -21,7 +21,7 @@ from amptui.engine.prepared import Prepared
 from amptui.records.control import ComparisonRequest, Control, StopRequest, TraceRequest, XRayRequest
 from amptui.records.findings import FlopsCounted, ModelCompiled, ModulesTraced, PrecisionsCompared, XRayTaken
 from amptui.records.run import PhaseChanged, PrecisionChanged
-from amptui.records.steps import StepRecord
+from tests.builders import StepRow
 from tests.engine.compiled_runs import Uneven, compiled, failing_in_autocast, nothing_compiled
 from tests.terminal import KNOBS
 from tests.tiny import Log, Tiny, log_of, losses, prepare, resume, switching, train
@@ -71,14 +71,14 @@ def test_compiling_is_a_phase_of_its_own_and_is_told_before_the_step_it_was_for(
         prepare(Partly(epochs=1), validation=False),
     ):
         log = log_of(prepared)
-        entries = [entry for entry in log if isinstance(entry, ModelCompiled | StepRecord | PhaseChanged)]
+        entries = [entry for entry in log if isinstance(entry, ModelCompiled | StepRow | PhaseChanged)]
         names = [getattr(entry, "phase", type(entry).__name__) for entry in entries]
-        assert names[:4] == ["first step", "first step", "ModelCompiled", "StepRecord"]
-        assert names[4:6] == ["training", "StepRecord"]
+        assert names[:4] == ["first step", "first step", "ModelCompiled", "StepRow"]
+        assert names[4:6] == ["training", "StepRow"]
         (compilation,) = log.of(ModelCompiled)
         assert (compilation.step, compilation.what, compilation.precision) == (1, "first", "fp32")
         assert compilation.training
-        assert 0 < compilation.seconds <= (log.of(StepRecord)[0].step_seconds or 0)
+        assert 0 < compilation.seconds <= (log.of(StepRow)[0].step_seconds or 0)
     assert log_of(prepare(Tiny(epochs=1))).of(ModelCompiled) == []
 
 
@@ -90,7 +90,7 @@ def test_a_recompilation_has_torch_s_reason_and_its_step_does_not_count() -> Non
     assert (first.step, first.what, first.reason) == (1, "first", "")
     assert (again.step, again.what) == (SETTLED_BY + 1, "again")
     assert "expected 8, actual 4" in again.reason
-    settling = {record.step: record.settling for record in log.of(StepRecord)}
+    settling = {record.step: record.settling for record in log.of(StepRow)}
     assert settling[again.step]
     assert not settling[again.step - 1]
     assert not settling[2 * (SETTLED_BY + 1)], "what is compiled already costs no step"
@@ -99,7 +99,7 @@ def test_a_recompilation_has_torch_s_reason_and_its_step_does_not_count() -> Non
 @pytest.mark.torch
 def test_a_precision_that_does_not_compile_is_left_and_a_run_that_does_not_says_how_to_go_on() -> None:
     log = log_of(compiled(prepare(Tiny(epochs=1), validation=False), failing_in_autocast), at={2: "bf16"})
-    assert {record.precision for record in log.of(StepRecord)} == {"fp32"}
+    assert {record.precision for record in log.of(StepRow)} == {"fp32"}
     assert [(record.precision, record.what) for record in log.of(ModelCompiled)] == [("fp32", "first")]
     with pytest.raises(Exception, match="no such kernel") as raised:
         train(compiled(prepare(Tiny(epochs=1), precision="bf16"), failing_in_autocast), Log())
@@ -210,7 +210,7 @@ def test_steps_alternate_between_eager_and_compiled_and_only_those_meant_to_be_a
     calls: list[str] = []
     prepared = prepare(Tiny(epochs=200), validation=False, max_rounds=3)
     log = compared(compiled(prepared, counting_backend(calls)), "fp32", "bf16")
-    steps = log.of(StepRecord)
+    steps = log.of(StepRow)
     ran = Counter(record.precision for record in steps)
     assert set(ran) == {"fp32 eager", "fp32", "bf16 eager", "bf16"}
     assert Counter(calls) == {name: ran[name] for name in ("fp32", "bf16")}
@@ -239,9 +239,9 @@ def test_steps_alternate_between_eager_and_compiled_and_only_those_meant_to_be_a
 def test_eager_steps_compute_what_a_run_that_does_not_compile_does() -> None:
     prepared = prepare(Tiny(epochs=200), validation=False, max_rounds=2)
     log = compared(compiled(prepared), "fp32")
-    plain = log_of(prepare(Tiny(epochs=200), validation=False, steps=len(log.of(StepRecord))))
+    plain = log_of(prepare(Tiny(epochs=200), validation=False, steps=len(log.of(StepRow))))
     assert losses(log) == pytest.approx(losses(plain), rel=1e-3)
-    first = [record.loss for record in log.of(StepRecord) if record.precision == "fp32 eager"][:10]
+    first = [record.loss for record in log.of(StepRow) if record.precision == "fp32 eager"][:10]
     assert first == losses(plain)[:10], "bit for bit until compiled steps follow"
 
 

@@ -20,7 +20,7 @@ from amptui.records.answers import RequestRefused
 from amptui.records.control import ComparisonRequest, Control, PrecisionRequest
 from amptui.records.findings import Float8Layers, FlopsCounted, PrecisionsCompared
 from amptui.records.run import Note, PrecisionChanged
-from amptui.records.steps import StepRecord
+from tests.builders import StepRow
 from tests.engine.compiled_runs import keeping
 from tests.tiny import Drawing, Log, Tiny, log_of, losses, prepare, resume, switching, train
 
@@ -332,7 +332,7 @@ def test_what_follows_a_switch_is_what_the_precision_does_from_the_same_state(
     resumed, control = Log(), Control()
     control.ask(PrecisionRequest(after))
     resume(prepare(Drawing(epochs=1), precision=before), tmp_path, resumed, control)
-    assert [step.precision for step in resumed.of(StepRecord)] == [after] * 3
+    assert [step.precision for step in resumed.of(StepRow)] == [after] * 3
     assert losses(resumed) == losses(log)[5:]
 
 

@@ -12,7 +12,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from amptui.engine.compilation import missing_for_compile
 from amptui.records.control import Control
 from amptui.records.run import Record
-from amptui.records.steps import StepRecord
+from tests.builders import StepRow
 from tests.experiments.recipe import Recipe
 from tests.tiny import Log, log_of, losses, prepare, resume, stopping, switching, train
 
@@ -41,7 +41,7 @@ def lrs_by_applied_steps(log: Log) -> dict[int, set[float]]:
     """The learning rates that were used after so many applied steps."""
     lrs_by_applied: dict[int, set[float]] = {}
     applied = 0
-    for record in log.of(StepRecord):
+    for record in log.of(StepRow):
         assert record.lr is not None
         lrs_by_applied.setdefault(applied, set()).add(record.lr)
         applied += not record.skipped
@@ -52,11 +52,11 @@ def lrs_by_applied_steps(log: Log) -> dict[int, set[float]]:
 def test_a_skipped_step_does_not_advance_the_schedule(accumulate: int) -> None:
     log = log_of(prepare(recipe("5,9,21"), device="cuda", precision="fp16", accumulate=accumulate))
     plain = log_of(prepare(recipe(), device="cpu", precision="fp32", accumulate=accumulate))
-    assert sum(record.skipped for record in log.of(StepRecord)) >= 3
+    assert sum(record.skipped for record in log.of(StepRow)) >= 3
     expected = lrs_by_applied_steps(plain)
     for applied, lrs in lrs_by_applied_steps(log).items():
         assert list(lrs) == [pytest.approx(next(iter(expected[applied])), rel=1e-6)]
-    for record in log.of(StepRecord):
+    for record in log.of(StepRow):
         assert record.group_lrs == pytest.approx((record.lr or 0.0, 2 * (record.lr or 0.0)), rel=1e-6)
 
 
@@ -74,7 +74,7 @@ def test_no_step_waits_for_the_device() -> None:
 
     def strict(record: Record) -> None:
         """From the third step on each wait is an error, until the last steps."""
-        if isinstance(record, StepRecord):
+        if isinstance(record, StepRow):
             modes.append(record.step)
             torch.cuda.set_sync_debug_mode("error" if 3 <= record.step < 20 else "default")
 
@@ -93,8 +93,8 @@ def test_a_resumed_run_goes_on_in_its_schedule(tmp_path: Path) -> None:
     first.watch = stopping(control, 13)
     train(prepare(recipe("9"), **options), first, control, checkpoints=tmp_path)
     resume(prepare(recipe("9"), **options), tmp_path, second)
-    lrs = [record.lr for log in (first, second) for record in log.of(StepRecord)]
-    assert lrs == pytest.approx([record.lr for record in whole.of(StepRecord)], rel=1e-6)
+    lrs = [record.lr for log in (first, second) for record in log.of(StepRow)]
+    assert lrs == pytest.approx([record.lr for record in whole.of(StepRow)], rel=1e-6)
 
 
 def test_switches_do_not_disturb_the_schedule() -> None:

@@ -12,7 +12,7 @@ from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.readback import DeviceReadback, open_readback
 from amptui.engine.reporting import StepReporter
 from amptui.engine.step_rows import StepFacts, StepKind
-from amptui.records.steps import StepRecord
+from tests.builders import StepRow
 from tests.engine.clock import Clock
 from tests.tiny import Log, no_waits
 
@@ -47,7 +47,7 @@ def test_a_step_ends_after_the_one_before_and_when_its_time_is_over(
         facts = FACTS._replace(load_start=load_start, data_seconds=data_seconds)
         reports.steps([(facts, [1.0, *gradients], now - began if is_timed else None)])
         ends.append((load_start + data_seconds, now))
-    record_times = [record.time - reports._clock_ahead for record in log.of(StepRecord)]
+    record_times = [record.time - reports._clock_ahead for record in log.of(StepRow)]
     assert record_times == sorted(record_times)
     # To a microsecond, which is what a float64 has left of seconds since 1970.
     assert all(

@@ -17,7 +17,7 @@ import amptui
 from amptui.records.control import Control, PrecisionRequest, Request, StopRequest
 from amptui.records.keeping import CheckpointWritten
 from amptui.records.run import PrecisionChanged, Record
-from amptui.records.steps import StepRecord
+from tests.builders import StepRow
 from tests.tiny import Exploding, Log, Tiny, prepare, train
 
 NEVER = 1e9
@@ -39,9 +39,9 @@ def test_how_often_is_looked_changes_no_number(precision: str, experiment: type[
         fields = {"epochs": 1, "samples": 8 * 96}
         prepared = prepare(experiment(**fields), precision=precision, clip_norm=0.05)
         train(prepared, log, look_interval_seconds=seconds)
-    assert [record.step for record in seldom.of(StepRecord)] == list(range(1, 97))
+    assert [record.step for record in seldom.of(StepRow)] == list(range(1, 97))
     same = attrgetter("loss", "loss_scale", "grad_norm", "skipped")
-    assert [same(record) for record in often.of(StepRecord)] == [same(r) for r in seldom.of(StepRecord)]
+    assert [same(record) for record in often.of(StepRow)] == [same(r) for r in seldom.of(StepRow)]
 
 
 def before_each_step(act: Callable[[int], object], **fields: Any) -> Long:
@@ -70,7 +70,7 @@ def test_a_request_is_obeyed_at_the_very_next_boundary_however_far_the_next_look
             control.ask(request_made)
 
     train(prepare(before_each_step(ask)), log, control, look_interval_seconds=NEVER)
-    assert [record.precision for record in log.of(StepRecord)] == ["fp32"] * 101 + ["bf16"] * (steps - 101)
+    assert [record.precision for record in log.of(StepRow)] == ["fp32"] * 101 + ["bf16"] * (steps - 101)
     assert [change.step for change in log.of(PrecisionChanged)] == [102] * (steps > 101)
 
 

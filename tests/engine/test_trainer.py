@@ -12,14 +12,14 @@ from amptui.engine.warm_up import MAX_STEPS, MIN_STEPS, WarmUp
 from amptui.records.control import ComparisonRequest, Control, PauseRequest, StopRequest
 from amptui.records.findings import PrecisionsCompared
 from amptui.records.run import BlockFinished, EpochFinished, PauseChanged, PrecisionChanged, Record
-from amptui.records.steps import StepRecord
+from tests.builders import StepRow
 from tests.tiny import Log, Tiny, log_of, losses, prepare, train
 
 
 @given(st.dictionaries(st.integers(1, 15), st.sampled_from(["fp32", "ieee", "fp16", "bf16"]), max_size=6))
 def test_any_switching_keeps_every_step_once_and_in_order(at: dict[int, str]) -> None:
     log = log_of(prepare(Tiny()), at=at)
-    steps = log.of(StepRecord)
+    steps = log.of(StepRow)
     assert [record.step for record in steps] == list(range(1, 17))
     expected, now = [], "fp32"
     for step in range(1, 17):
@@ -68,9 +68,9 @@ def test_precisions_run_in_turns_until_the_ratio_is_known_and_the_chosen_one_ret
     def watch(record: Record) -> None:
         if isinstance(record, PrecisionsCompared) and record.over:
             ended.append(record.step)
-        if isinstance(record, StepRecord) and record.step == 5:
+        if isinstance(record, StepRow) and record.step == 5:
             control.ask(FP32_AND_BF16)
-        if isinstance(record, StepRecord) and ended and record.step == ended[0] + 20:
+        if isinstance(record, StepRow) and ended and record.step == ended[0] + 20:
             control.ask(StopRequest("seen enough"))
 
     log = Log(watch)
@@ -86,7 +86,7 @@ def test_precisions_run_in_turns_until_the_ratio_is_known_and_the_chosen_one_ret
     assert baseline.blocks == amp.blocks == result.rounds
     assert baseline.steps == result.rounds * result.block_steps
     assert (amp.speedup_low or 9) < (amp.speedup or 0) < (amp.speedup_high or 0)
-    assert log.of(StepRecord)[-1].precision == "bf16"
+    assert log.of(StepRow)[-1].precision == "bf16"
     changes = [change.current for change in log.of(PrecisionChanged)]
     # A B, B A, A B: two blocks of one precision meet at each turn.
     assert changes[:4] == ["fp32", "bf16", "fp32", "bf16"]

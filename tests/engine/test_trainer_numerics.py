@@ -10,7 +10,7 @@ from amptui.base.errors import ExperimentError
 from amptui.engine.divergence_guard import MIN_LOSS_SCALE
 from amptui.records.control import StopRequest
 from amptui.records.run import LossScaleChanged, NonFinite, StepSkipped
-from amptui.records.steps import StepRecord
+from tests.builders import StepRow
 from tests.tiny import Exploding, Log, Spoiled, Tiny, log_of, prepare, train
 
 
@@ -18,7 +18,7 @@ from tests.tiny import Exploding, Log, Spoiled, Tiny, log_of, prepare, train
 def test_the_norm_in_fp16_is_unscaled(clip_norm: float | None) -> None:
     full = log_of(prepare(Tiny(), steps=1))
     half = log_of(prepare(Tiny(), steps=1, precision="fp16", clip_norm=clip_norm))
-    norms = [log.of(StepRecord)[0].grad_norm for log in (full, half)]
+    norms = [log.of(StepRow)[0].grad_norm for log in (full, half)]
     assert norms[1] == pytest.approx(norms[0], rel=0.02)
 
 
@@ -58,7 +58,7 @@ def test_gradients_too_dear_to_measure_are_measured_where_trouble_is(
     monkeypatch.setattr("amptui.engine.probes.gradient_norms.GRADIENTS_BUDGET", 0.0)
     prepared = prepare(Spoiled(at=4), precision=precision)
     log = log_of(prepared, at={5: StopRequest("the test")})
-    norms = [record.grad_norm for record in log.of(StepRecord)]
+    norms = [record.grad_norm for record in log.of(StepRow)]
     first = log.of(NonFinite)[0]
     assert (first.step, first.what, first.kind) == (4, "loss", "nan")
     assert norms[0] is not None  # the first two tell what one costs

@@ -20,7 +20,7 @@ from amptui.records.answers import RequestRefused
 from amptui.records.control import Control, PauseRequest, StopRequest
 from amptui.records.keeping import CheckpointWritten
 from amptui.records.run import Note, PhaseChanged, Record, RunFailed, RunFinished, RunResumed, RunStarted
-from amptui.records.steps import StepRecord
+from tests.builders import StepRow
 from tests.engine.working import ENOUGH_SECONDS, Worker, hooked
 from tests.living import records_of
 from tests.recipes.twisted import WAYS
@@ -38,7 +38,7 @@ def test_a_run_from_import_to_end() -> None:
     phases = [r.phase for r in worker.log.of(PhaseChanged)]
     assert phases == ["importing", "data", "model", "first step", "training"]
     (started,) = worker.log.of(RunStarted)
-    assert worker.log.index(started) < worker.log.index(worker.log.of(StepRecord)[0])
+    assert worker.log.index(started) < [*map(type, worker.log)].index(StepRow)
     assert last.seconds == pytest.approx(last.time - started.time)
     assert worker.thread.error is None
     assert worker.thread.allocator() is None
@@ -139,7 +139,7 @@ def test_weights_do_not_depend_on_how_the_data_came_to_be(tmp_path: Path) -> Non
     for during in ("pass", "torch.rand(17)"):
         worker = Worker(hooked(tmp_path, during=f"{during}; torch.manual_seed(5)"), steps=3, seed=2)
         worker.end()
-        losses.append([r.loss for r in worker.log.of(StepRecord)])
+        losses.append([r.loss for r in worker.log.of(StepRow)])
     assert losses[0] == losses[1]
 
 
@@ -220,7 +220,7 @@ def test_a_run_goes_on_in_a_new_process_with_a_record_that_says_so(tmp_path: Pat
     (resumed,) = second.log.of(RunResumed)
     assert (resumed.step, resumed.lost_steps, resumed.checkpoint) == (5, 37, "step-000000005.pt")
     assert (resumed.precision, resumed.device, resumed.versions) == ("bf16", "cpu", started.versions)
-    assert [(r.step, r.precision) for r in second.log.of(StepRecord)] == [(n, "bf16") for n in range(6, 10)]
+    assert [(r.step, r.precision) for r in second.log.of(StepRow)] == [(n, "bf16") for n in range(6, 10)]
     assert isinstance(last, RunFinished)
     assert (last.steps, last.reason) == (9, "done")
     before = first.log[-1]
@@ -247,7 +247,7 @@ def test_a_precision_that_is_not_here_gives_way_and_is_told(tmp_path: Path) -> N
     write(replace(read(path), precision="tf32"), tmp_path)
     worker = Worker(steps=7, checkpoint_dir=tmp_path, resume=True)
     worker.end()
-    assert {record.precision for record in worker.log.of(StepRecord)} == {"fp32"}
+    assert {record.precision for record in worker.log.of(StepRow)} == {"fp32"}
     (note,) = worker.log.of(Note)
     assert note.text == f"tf32 is not supported here: {NO_TF32}; continuing in fp32"
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from amptui.data.vision import MNIST_FOLDER, MNIST_MD5
 from amptui.records.run import Record
-from amptui.records.steps import StepRecord
 from tests.benchmarks import tutorial_loop
 from tests.benchmarks.figures import Figure, table
 from tests.benchmarks.lab import Lab
+from tests.builders import StepRow, of
 from tests.terminal import Terminal, amptui_command
 
 TOP_LINE = r"\A.*"
@@ -115,9 +115,9 @@ def judged(figures: Iterable[Figure], **more: Any) -> Found:
     }
 
 
-def steps_of(records: Sequence[Record]) -> list[StepRecord]:
+def steps_of(records: Sequence[Record]) -> list[StepRow]:
     """The steps among a journal's records."""
-    return [record for record in records if isinstance(record, StepRecord)]
+    return of(StepRow, records)
 
 
 def unmeasured(records: Sequence[Record]) -> int:

@@ -28,8 +28,7 @@ from amptui.records.control import (
 )
 from amptui.records.findings import PrecisionsCompared
 from amptui.records.run import RunStarted, Validated
-from amptui.records.steps import StepRecord
-from tests.builders import of, read
+from tests.builders import StepRow, of, read
 from tests.builders import recorded as records
 from tests.engine.compiled_runs import nothing_compiled
 from tests.own_loops import Form, Own, ask, switches, watched_run
@@ -90,14 +89,14 @@ def test_a_validation_that_raises_ends_there_and_later_steps_log_again(runs: Pat
         monitor.log(after=1.0)
     journal = records(runs)
     assert [record.validation.accuracy for record in of(Validated, journal)] == [0.5]
-    assert [record.losses for record in of(StepRecord, journal)] == [{"before": 1.0}, {"after": 1.0}]
+    assert [record.losses for record in of(StepRow, journal)] == [{"before": 1.0}, {"after": 1.0}]
 
 
 def test_a_comparison_alternates_and_returns_to_the_precision_before(runs: Path) -> None:
     asks = {2: ComparisonRequest(("fp32", "bf16")), 200: ComparisonRequest()}
     journal = watched_run(runs, "scaler", 210, asks)
     assert of(PrecisionsCompared, journal)[-1].rows[1].steps > 0
-    steps = of(StepRecord, journal)
+    steps = of(StepRow, journal)
     assert {record.precision for record in steps} == {"fp32", "bf16"}
     assert {record.precision for record in steps[205:]} == {"fp32"}
 
@@ -128,7 +127,7 @@ def test_the_scripts_own_function_saves_and_its_failure_ends_no_training(runs: P
     (refused,) = of(RequestRefused, records(runs))
     assert refused.reason == "failed"
     assert "No space left" in refused.detail
-    assert len(of(StepRecord, records(runs))) == 6
+    assert len(of(StepRow, records(runs))) == 6
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp8-emulated"])
@@ -157,7 +156,7 @@ def test_a_closure_that_fails_in_a_new_precision_runs_in_the_one_before(
     (run,) = set(runs.iterdir()) - first
     journal = list(read(run / "journal.jsonl"))
     assert [record.reason for record in of(RequestRefused, journal)] == ["failed"]
-    steps = of(StepRecord, journal)
+    steps = of(StepRow, journal)
     assert [record.step for record in steps] == list(range(1, 11))
     assert {record.precision for record in steps} == {"fp32"}
 
@@ -202,7 +201,7 @@ def test_a_compiled_model_switches_and_each_precision_is_compiled_once(runs: Pat
     with nothing_compiled():
         compile_in_place(own.model, backend=counting)  # torch 2.9's own `compile` leaves out a Sequential
         asks = switches({1 + 4 * at: name for at, name in enumerate(order)})
-        steps = of(StepRecord, watched_run(runs, "scaler", 28, asks, own))
+        steps = of(StepRow, watched_run(runs, "scaler", 28, asks, own))
     assert [record.precision for record in steps] == [name for name in order for _ in range(4)]
     assert len(counted) == 3
 

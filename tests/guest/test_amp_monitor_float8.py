@@ -19,8 +19,7 @@ from amptui.records.answers import RequestRefused, RequestTaken
 from amptui.records.control import CheckpointRequest, PrecisionRequest
 from amptui.records.findings import Float8Layers
 from amptui.records.run import Note, RunStarted
-from amptui.records.steps import StepRecord
-from tests.builders import of
+from tests.builders import StepRow, of
 from tests.builders import recorded as records
 from tests.own_loops import Form, Own, ask, switches, watched_run
 
@@ -53,7 +52,7 @@ def test_layers_change_and_come_back_as_the_same_objects(runs: Path) -> None:
         own.watched(monitor, "monitor", STEPS, before, switches(SWITCHES))
     assert list(own.model.modules()) == modules
     assert list(map(id, own.model.parameters())) == parameters
-    steps = of(StepRecord, journal := records(runs))
+    steps = of(StepRow, journal := records(runs))
     assert [record.step for record in steps] == list(range(1, STEPS + 1))
     for record in steps:
         assert seen[record.step] == (IN_FLOAT8 if record.precision == "fp8-emulated" else PLAIN)
@@ -122,7 +121,7 @@ def test_an_error_of_the_scripts_leaves_the_layers_as_they_were(form: Form, runs
             own.watched(monitor, form, 2)
         assert kinds(own.model) == IN_FLOAT8
         own.watched(monitor, form, 2)
-    assert [step.precision for step in of(StepRecord, records(runs))] == ["fp8-emulated"] * 4
+    assert [step.precision for step in of(StepRow, records(runs))] == ["fp8-emulated"] * 4
 
 
 def test_what_the_script_saves_has_its_own_layers(runs: Path) -> None:
@@ -155,7 +154,7 @@ def test_the_models_of_all_named_optimizers_switch_together(runs: Path) -> None:
         assert type(first) is nn.Linear
     journal = records(runs)
     for name, first_steps in (("", 2), ("c", 1)):  # a request is taken after a step of the first one
-        steps = [step.precision for step in of(StepRecord, journal) if step.optimizer == name]
+        steps = [step.precision for step in of(StepRow, journal) if step.optimizer == name]
         assert steps == (["fp32"] * first_steps + ["fp8-emulated"] * 2 + ["bf16"] * (4 - first_steps))
     (layers,) = of(Float8Layers, journal)
     assert layers.names == ("g", "c.0")
@@ -223,6 +222,6 @@ def test_a_compiled_model_follows_its_layers(runs: Path) -> None:
     own.model = torch.compile(inner, backend="aot_eager")  # type: ignore[assignment]
     journal = watched_run(runs, "scaler", 8, switches({3: "fp8-emulated", 6: "bf16"}), own)
     assert kinds(inner) == PLAIN
-    precisions = [step.precision for step in of(StepRecord, journal)]
+    precisions = [step.precision for step in of(StepRow, journal)]
     assert precisions == ["fp32"] * 2 + ["fp8-emulated"] * 3 + ["bf16"] * 3
     assert of(Float8Layers, journal)[0].names == ("_orig_mod.0",)

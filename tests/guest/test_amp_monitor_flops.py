@@ -15,8 +15,7 @@ from amptui.engine.probes.flop_counter import FlopSchedule
 from amptui.records.control import PrecisionRequest
 from amptui.records.findings import FlopsCounted
 from amptui.records.run import Note
-from amptui.records.steps import StepRecord
-from tests.builders import of
+from tests.builders import StepRow, of
 from tests.builders import recorded as records
 from tests.own_loops import ask
 
@@ -106,7 +105,7 @@ def test_one_step_of_each_precision_has_the_number_that_torch_counts(runs: Path)
     assert (fp32.precision, fp32.samples, fp32.flops_by_type) == ("fp32", 8, {"float32": fp32.flops})
     assert (bf16.precision, bf16.samples, bf16.flops_by_type) == ("bf16", 8, {"bfloat16": bf16.flops})
     assert not fp32.uncounted
-    settling = {record.step: record.settling for record in of(StepRecord, records(runs))}
+    settling = {record.step: record.settling for record in of(StepRow, records(runs))}
     assert settling[fp32.step]
     assert settling[bf16.step]
 
@@ -131,7 +130,7 @@ def test_a_model_that_cannot_be_counted_costs_one_note_and_no_bit(
     (note,) = [note for note in of(Note, records(runs)) if note.severity != "info"]
     assert note.severity == "warning"
     assert not of(FlopsCounted, records(runs))
-    steps = of(StepRecord, records(runs))
+    steps = of(StepRow, records(runs))
     assert [record.step for record in steps] == list(range(1, 16))
     assert odd.state() == uncounted(monkeypatch)
 
@@ -157,5 +156,5 @@ def test_where_anything_is_compiled_no_step_runs_eagerly_to_be_counted(runs: Pat
     with amptui.watch(training.model, training.optimizer) as monitor:
         for batch in monitor.steps(training.batches(5)):
             monitor.train_step(partial(compiled, batch))
-    assert len(of(StepRecord, records(runs))) == 5
+    assert len(of(StepRow, records(runs))) == 5
     assert not of(FlopsCounted, records(runs))

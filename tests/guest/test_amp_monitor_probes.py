@@ -7,8 +7,7 @@ import pytest
 from amptui.records.answers import RequestTaken
 from amptui.records.control import HistogramRequest, TraceRequest, XRayRequest
 from amptui.records.findings import Float16Window, ModulesTraced, XRayTaken
-from amptui.records.steps import StepRecord
-from tests.builders import of, read
+from tests.builders import StepRow, of, read
 from tests.builders import recorded as records
 from tests.own_loops import Form, Own, watched_run
 
@@ -34,7 +33,7 @@ def test_an_xray_runs_the_closures_again_and_changes_no_bit(
     assert (xray.step, xray.precision) == (4, compared)
     if precision == "fp32":
         assert len(xray.layers) == 2
-        assert [record.loss for record in of(StepRecord, journal)][3] == pytest.approx(xray.loss_fp32)
+        assert [record.loss for record in of(StepRow, journal)][3] == pytest.approx(xray.loss_fp32)
     assert of(RequestTaken, journal)
 
 
@@ -68,7 +67,7 @@ def test_a_trace_of_the_last_steps_is_told_when_the_loop_ends(runs: Path) -> Non
 def test_a_trace_of_a_skipped_step_has_the_scale_that_it_ran_with(form: Form, runs: Path) -> None:
     journal = watched_run(runs, form, 16, {13: TraceRequest()}, precision="fp16")
     traced = next(record for record in of(ModulesTraced, journal) if record.asked)
-    scales = {record.step: record.loss_scale for record in of(StepRecord, journal)}
+    scales = {record.step: record.loss_scale for record in of(StepRow, journal)}
     assert traced.step == 14
     assert traced.loss_scale == scales[14] == 2 * (scales[15] or 0)
 
@@ -79,7 +78,7 @@ def test_a_histogram_is_measured_in_the_next_step(form: Form, accumulate: int, r
     journal = watched_run(runs, form, 40, asks, Own(accumulate=accumulate), precision="fp16")
     assert [record.request.kind for record in of(RequestTaken, journal)] == ["histogram"]
     (window,) = [record for record in of(Float16Window, journal) if record.step == 31]
-    scales = {record.step: record.loss_scale for record in of(StepRecord, journal)}
+    scales = {record.step: record.loss_scale for record in of(StepRow, journal)}
     assert (window.hypothetical, window.loss_scale) == (False, scales[31])
 
 

@@ -14,9 +14,8 @@ import torch
 import amptui
 from amptui.engine.probes.budget import Cadence
 from amptui.records.run import EpochFinished, RunFinished, RunStarted, StepSkipped
-from amptui.records.steps import StepRecord
 from amptui.telemetry.session import Session
-from tests.builders import of
+from tests.builders import StepRow, of
 from tests.builders import recorded as records
 from tests.observed import Loop
 
@@ -43,7 +42,7 @@ def test_what_the_loop_logs_belongs_to_the_step_just_made(runs: Path) -> None:
             if step % 2:
                 watched.log(loss=loss * 2, number=float(step), tensor=torch.tensor([step / 2]))
             loop.losses.append(loss.item())
-    steps = of(StepRecord, records(runs))
+    steps = of(StepRow, records(runs))
     doubled = [loss * 2 if step % 2 else loss for step, loss in enumerate(loop.losses, 1)]
     assert [record.loss for record in steps] == pytest.approx(doubled)
     logged = [{"number": step, "tensor": step / 2} if step % 2 else {} for step in range(1, 7)]
@@ -60,7 +59,7 @@ def test_what_is_no_number_is_left_out_with_one_warning(
             loop.train_step(step)
             watched.log(wide=torch.zeros(2))
     assert capsys.readouterr().err.count("wide") == 1
-    assert [record.losses for record in of(StepRecord, records(runs))] == [{}, {}, {}]
+    assert [record.losses for record in of(StepRow, records(runs))] == [{}, {}, {}]
 
 
 class AlarmError(TimeoutError):
@@ -94,7 +93,7 @@ def test_what_a_handler_of_the_script_raises_in_our_work_reaches_the_script(
                     watched.log(late=bell)  # type: ignore[arg-type]
     finally:
         signal.signal(signal.SIGUSR1, before)
-    assert len(of(StepRecord, records(runs))) == 3
+    assert len(of(StepRow, records(runs))) == 3
 
 
 @pytest.mark.parametrize(
@@ -131,9 +130,7 @@ def test_epochs_have_the_script_s_numbers_counted_from_1(
         (epoch, start_step + 2 * count) for count, epoch in enumerate(epochs, 1)
     ]
     if epochs:
-        assert [record.epoch for record in of(StepRecord, journal)] == [
-            epoch for epoch in epochs for _ in "12"
-        ]
+        assert [record.epoch for record in of(StepRow, journal)] == [epoch for epoch in epochs for _ in "12"]
     (started,) = of(RunStarted, journal)
     assert (started.total_epochs, started.total_steps) == (total_epochs, total_steps)
 
@@ -146,7 +143,7 @@ def test_a_resumed_script_s_steps_go_on_counting(way: str, runs: Path) -> None:
         for step in range(1, 4):
             loop.train_step(step)
     journal = records(runs)
-    assert [record.step for record in of(StepRecord, journal)] == [1001, 1002, 1003]
+    assert [record.step for record in of(StepRow, journal)] == [1001, 1002, 1003]
     assert of(RunFinished, journal)[0].steps == 1003
     session = Session()
     session.fold(journal)

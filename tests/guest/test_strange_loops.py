@@ -12,8 +12,7 @@ import amptui
 from amptui.records.control import PrecisionRequest
 from amptui.records.own_loop import GradientsDropped, OptimizerFollowed
 from amptui.records.run import RunFailed
-from amptui.records.steps import StepRecord
-from tests.builders import of
+from tests.builders import StepRow, of
 from tests.builders import recorded as records
 from tests.guest.strange_loops import LOOPS, SGD, SPECIAL, Loop, Optimizer, Training, small_net
 from tests.own_loops import ask
@@ -34,7 +33,7 @@ def test_what_is_shown_is_what_happened(
     found = records(runs)
     assert not of(GradientsDropped, found)
     for name in {row.get("optimizer", "") for row in rows}:
-        steps = [step for step in of(StepRecord, found) if step.optimizer == name]
+        steps = [step for step in of(StepRow, found) if step.optimizer == name]
         for step, row in zip(steps, [row for row in rows if row.get("optimizer", "") == name], strict=True):
             seen = {field: getattr(step, field) for field in row}
             if step.step > 1 and seen.get("grad_norm", 0) is None:
@@ -59,7 +58,7 @@ def test_what_is_unscaled_without_a_step_has_no_part_in_the_next_one(runs: Path)
                 scaler.scale(training.loss(batch)).backward()
                 scaler.unscale_(training.optimizer)
                 scaler.update()
-    assert [(step.loss_scale, step.loss_form) for step in of(StepRecord, records(runs))] == [(None, "")] * 2
+    assert [(step.loss_scale, step.loss_form) for step in of(StepRow, records(runs))] == [(None, "")] * 2
 
 
 @pytest.mark.parametrize("same_model", [True, False])
@@ -76,7 +75,7 @@ def test_an_optimizer_in_the_place_of_another_continues_its_steps(same_model: bo
                 training.optimizer.step()
                 truth.append(loss.item())
     found = records(runs)
-    assert [step.loss for step in of(StepRecord, found)] == pytest.approx(truth)
+    assert [step.loss for step in of(StepRow, found)] == pytest.approx(truth)
     assert [(r.optimizer, r.step, r.kind, r.replaces) for r in of(OptimizerFollowed, found)] == [
         ("", 3, "Adam", "SGD"),
         ("", 6, "Adam", "Adam"),

@@ -9,8 +9,7 @@ import torch
 
 import amptui
 from amptui.records.run import Note, Record, RunFinished
-from amptui.records.steps import StepRecord
-from tests.builders import of, read
+from tests.builders import StepRow, of, read
 from tests.loops.loop_watchers import torch_state
 from tests.observed import Loop, same_bits
 
@@ -43,8 +42,8 @@ def test_a_second_monitor_of_an_optimizer_takes_it_over(first: str, second: str,
     (finished,) = of(RunFinished, of_one)
     assert (finished.reason, finished.steps) == ("done", 3)
     assert [note.severity for note in of(Note, of_one) if "another monitor watches" in note.text] == ["info"]
-    assert [step.loss for step in of(StepRecord, of_one)] == pytest.approx(truth[:3])
-    steps = of(StepRecord, of_other)
+    assert [step.loss for step in of(StepRow, of_one)] == pytest.approx(truth[:3])
+    steps = of(StepRow, of_other)
     assert [step.step for step in steps] == [1, 2, 3, 4, 5]
     assert [step.loss for step in steps] == pytest.approx(truth[3:])
     assert {step.loss_scale for step in steps} == {2.0**16}

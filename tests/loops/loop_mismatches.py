@@ -10,7 +10,7 @@ from hypothesis import reject
 
 from amptui.records.own_loop import GradientsDropped, OptimizerFollowed
 from amptui.records.run import Record
-from amptui.records.steps import StepRecord
+from tests.builders import StepRow
 from tests.loops.loop_plans import Example
 from tests.loops.loop_shapes import run_plan
 from tests.loops.loop_truth import Dropped, TrueStep, Truth
@@ -73,9 +73,9 @@ def _compare_steps(result: Result, records: Sequence[Record], true_steps: Sequen
     """Compare the steps of each optimizer: by name, in the order in which the names appear."""
     players = dict.fromkeys(step.player for step in true_steps)
     true = {player: [step for step in true_steps if step.player == player] for player in players}
-    steps: dict[str, list[StepRecord]] = {}
+    steps: dict[str, list[StepRow]] = {}
     for record in records:
-        if isinstance(record, StepRecord):
+        if isinstance(record, StepRow):
             steps.setdefault(record.optimizer, []).append(record)
         elif isinstance(record, OptimizerFollowed) and record.optimizer and not record.replaces:
             steps.setdefault(record.optimizer, [])  # in the order of their first steps
@@ -93,9 +93,7 @@ def _compare_steps(result: Result, records: Sequence[Record], true_steps: Sequen
         _compare_one(result, player, others, steps[name])
 
 
-def _compare_one(
-    result: Result, player: int, true: Sequence[TrueStep], records: Sequence[StepRecord]
-) -> None:
+def _compare_one(result: Result, player: int, true: Sequence[TrueStep], records: Sequence[StepRow]) -> None:
     if (numbers := [record.step for record in records]) != [step.step for step in true]:
         result.add("steps", len(true), numbers, f" of player {player}")
     for step, record in zip(true, records, strict=False):
@@ -107,7 +105,7 @@ def _compare_one(
             result.add("precision", " or ".join(step.precisions), record.precision, place)
 
 
-def _facts(example: Example, step: TrueStep, record: StepRecord) -> Iterator[tuple[str, object, object]]:
+def _facts(example: Example, step: TrueStep, record: StepRow) -> Iterator[tuple[str, object, object]]:
     plan = example.plan
     if example.watching.tells_batches and plan.shape in ("plain", "two heads") and plan.guard == "none":
         yield "samples", 4 * plan.accumulate, record.samples
@@ -118,7 +116,7 @@ def _facts(example: Example, step: TrueStep, record: StepRecord) -> Iterator[tup
         yield "learning rates", step.lrs, record.group_lrs
 
 
-def _loss_facts(result: Result, step: TrueStep, record: StepRecord) -> Iterator[tuple[str, object, object]]:
+def _loss_facts(result: Result, step: TrueStep, record: StepRow) -> Iterator[tuple[str, object, object]]:
     truth = step.loss if step.logged is None else step.logged
     if truth is None:
         yield "loss", None, record.loss

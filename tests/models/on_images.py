@@ -12,7 +12,7 @@ from amptui.data.vision import synthetic_images
 from amptui.engine import setup
 from amptui.engine.prepared import Prepared
 from amptui.recipe.request import TrainRequest
-from amptui.records.steps import StepRecord
+from tests.builders import StepRow
 from tests.tiny import Log
 
 SAMPLES = 3_200
@@ -66,7 +66,7 @@ def on_images(
 
 def losses(log: Log) -> list[float]:
     """Each step's loss, of those that were measured: on a CPU all."""
-    return [step.loss for step in log.of(StepRecord) if step.loss is not None]
+    return [step.loss for step in log.of(StepRow) if step.loss is not None]
 
 
 def learned(log: Log, *, steps: int = 10) -> float:

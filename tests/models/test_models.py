@@ -15,7 +15,7 @@ from amptui.recipe.loading import load_class
 from amptui.recipe.request import parse_model
 from amptui.records.findings import FlopsCounted
 from amptui.records.run import EpochFinished
-from amptui.records.steps import StepRecord
+from tests.builders import StepRow
 from tests.tiny import Log, prepare, train
 
 IMAGES = {
@@ -77,7 +77,7 @@ def on_noise(name: str) -> Experiment:
 def test_every_model_of_the_catalogue_trains(name: str, precision: str) -> None:
     log = Log()
     assert train(prepare(on_noise(name), precision=precision), log) == "done"
-    steps = log.of(StepRecord)
+    steps = log.of(StepRow)
     assert len(steps) == 2
     assert all(step.loss is not None and 0 < step.loss < 30 for step in steps)
     assert all(step.grad_norm for step in steps)

@@ -5,7 +5,7 @@ import torch
 
 from amptui.models.multi_task import MultiTask
 from amptui.records.run import EpochFinished, StepSkipped
-from amptui.records.steps import StepRecord
+from tests.builders import StepRow
 from tests.models.on_images import DEVICES, learned, on_images
 from tests.tiny import Log, train
 
@@ -17,7 +17,7 @@ def test_the_total_has_half_of_the_parity_s_loss_and_both_heads_learn(precision:
     log = Log()
     experiment = MultiTask(batch_size=32, learning_rate=2e-3)
     assert train(on_images(experiment, steps=100, precision=precision, device=device), log) == "done"
-    for step in log.of(StepRecord):
+    for step in log.of(StepRow):
         assert list(step.losses) == ["digit", "parity"]
         assert step.loss == pytest.approx(step.losses["digit"] + 0.5 * step.losses["parity"], rel=1e-5)
     assert learned(log) > 0.2

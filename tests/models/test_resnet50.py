@@ -13,7 +13,7 @@ from amptui.engine.prepared import Prepared
 from amptui.models.resnet50 import Normalize, ResNet50
 from amptui.recipe.request import TrainRequest
 from amptui.records.run import EpochFinished
-from amptui.records.steps import StepRecord
+from tests.builders import StepRow
 from tests.models.on_images import learned
 from tests.tiny import Log, prepare, train
 
@@ -67,6 +67,6 @@ def test_random_images_are_trained_on_as_they_are() -> None:
     prepared = prepare(experiment, precision="fp16", steps=1, data="synthetic")
     assert not prepared.data.real
     assert train(prepared, log) == "done"
-    (step,) = log.of(StepRecord)
+    (step,) = log.of(StepRow)
     assert step.loss is not None
     assert 0 < step.loss < 5

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from amptui.records.run import RunFinished, RunStarted
-from amptui.records.steps import StepRecord
+from tests.builders import StepRow, of
 from tests.checkout import ROOT, child_environment
 from tests.living import records_of
 from tests.other_device.build import environment
@@ -45,7 +45,7 @@ def test_the_app_trains_on_the_accelerator_that_torch_finds(machine: dict[str, s
     records = records_of(tmp_path / "run")
     (started,) = (record for record in records if isinstance(record, RunStarted))
     assert (started.device, started.device_name, started.gpu_uuid) == ("plain:0", "plain", None)
-    assert [record.step for record in records if isinstance(record, StepRecord)] == list(range(1, 17))
+    assert [record.step for record in of(StepRow, records)] == list(range(1, 17))
     assert isinstance(records[-1], RunFinished)
 
 

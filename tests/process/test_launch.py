@@ -17,10 +17,9 @@ from amptui.engine.checkpoint.file import checkpoints
 from amptui.process import launch
 from amptui.recipe.request import TrainRequest
 from amptui.records.run import RunFailed, RunFinished, RunResumed
-from amptui.records.steps import StepRecord
 from amptui.runs.rundir import RunDir, create_run_dir
 from amptui.runs.trust import resume_command
-from tests.builders import of, read
+from tests.builders import StepRow, of, read
 from tests.terminal import KNOBS
 
 
@@ -108,7 +107,7 @@ def test_a_run_goes_on_as_it_was_asked_for_and_how_long_may_change(tmp_path: Pat
     assert plan.spec.path == Path(KNOBS)
     assert start(plan) == 0
     records = list(read(run / "journal.jsonl"))
-    assert [r.step for r in of(StepRecord, records)] == list(range(1, 10))
+    assert [r.step for r in of(StepRow, records)] == list(range(1, 10))
     assert [r.steps for r in of(RunFinished, records)] == [9]
     (resumed,) = of(RunResumed, records)
     assert (resumed.step, resumed.checkpoint, resumed.lost_steps) == (4, "step-000000004.pt", 0)
@@ -219,7 +218,7 @@ def test_one_command_line_begins_a_run_goes_on_with_it_and_begins_again_where_no
     run = tmp_path / "run"
     for steps in ("3", "5"):
         assert main([*command(run), "--resume", "--steps", steps]) == 0
-    assert [r.step for r in of(StepRecord, read(run / "journal.jsonl"))] == [1, 2, 3, 4, 5]
+    assert [r.step for r in of(StepRow, read(run / "journal.jsonl"))] == [1, 2, 3, 4, 5]
     first = (run / "journal.jsonl").read_text()
     assert main([*command(run), "--steps", "5"]) == 1, "without --resume a folder that holds a run is refused"
     assert str(run) in capsys.readouterr().err

@@ -47,8 +47,7 @@ from amptui.records.findings import Float16Window, ModulesTraced, XRayTaken
 from amptui.records.keeping import CheckpointWritten, KeepingChanged
 from amptui.records.ranks import RanksDisagree, RanksOverflowed
 from amptui.records.run import EpochFinished, Note, PrecisionChanged, Record, StepSkipped
-from amptui.records.steps import StepRecord
-from tests.builders import one_by_one
+from tests.builders import StepRow, one_by_one
 from tests.ranks.recorded import STEPS, Recorded
 from tests.warm import WarmSource, start_anew
 
@@ -220,7 +219,7 @@ def _do(task: str, folder: Path, arguments: Mapping[str, Any]) -> int:
     run = TASKS[task](folder, **arguments)
     status, numbers = run.until_end(), run.control.own_numbers
     run.thread.close()
-    steps, refusals = run.of(StepRecord), run.of(RequestRefused)
+    steps, refusals = run.of(StepRow), run.of(RequestRefused)
     validations = [record.validation for record in run.of(EpochFinished) if record.validation is not None]
     results = {
         "records": [type(record).__name__ for record in run.records],
@@ -303,7 +302,7 @@ def _with_requests(
     if run.world.leads:
 
         def ask_and_stop() -> None:
-            run.wait_for(StepRecord)
+            run.wait_for(StepRow)
             ask(run)
             run.control.ask(StopRequest("the test"))
 
@@ -322,7 +321,7 @@ PROBES: Rounds = (
 FLOAT8: Rounds = [
     round_
     for precision in ("fp8-emulated", "fp32", "fp8-emulated", "bf16")
-    for round_ in (((PrecisionRequest(precision),), (PrecisionChanged,)), ((), (StepRecord,)))
+    for round_ in (((PrecisionRequest(precision),), (PrecisionChanged,)), ((), (StepRow,)))
 ]
 
 

@@ -31,8 +31,7 @@ from amptui.records.ranks import (
     condensed,
 )
 from amptui.records.samples import GpuSample
-from amptui.records.steps import Steps
-from tests.builders import in_blocks, make_step, make_steps
+from tests.builders import make_step, make_steps
 from tests.tiny import Log
 
 
@@ -54,7 +53,7 @@ def test_a_meter_takes_the_means_of_the_steps_since_it_was_read() -> None:
     meter = RankMeter()
     seconds, norms = [None, 0.2, math.nan, 0.4], [1.0, 2.0, None, None]
     steps = make_steps(1, 4, step_seconds=seconds, precision="fp16", skipped=True, grad_norm=norms)
-    for record in in_blocks([*steps, make_step(5, step_seconds=0.6, grad_norm=None)]):
+    for record in [*steps, make_step(5, step_seconds=0.6, grad_norm=None)]:
         meter.add(record)
     numbers = meter.take_numbers(compute_seconds=0.5, peak_bytes=7)
     assert (numbers.steps, numbers.last_step, numbers.skipped) == (5, 5, 4)
@@ -92,7 +91,7 @@ def test_a_sample_has_the_means_over_its_exchanges_and_nothing_that_was_not_meas
 
 def test_each_rank_tells_of_its_own_gpu() -> None:
     meter = RankMeter()
-    meter.add(Steps.of(make_step(1)))
+    meter.add(make_step(1))
     hot = GpuSample(
         uuid="GPU-1",
         memory_used_bytes=5,

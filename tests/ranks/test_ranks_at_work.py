@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from amptui.engine.float8 import NO_FSDP
-from amptui.records.steps import StepRecord
+from tests.builders import StepRow
 from tests.ranks.rank_at_work import Start
 from tests.ranks.recorded import alone
 from tests.tiny import losses
@@ -37,7 +37,7 @@ def test_accumulated_gradients_are_those_of_one_process_with_the_global_batches(
 
     log = alone(batch_norm=False, options=options)
     assert ranks[0].results["losses"] == pytest.approx(losses(log), rel=1e-5 if precision == "fp32" else 1e-2)
-    steps = log.of(StepRecord)
+    steps = log.of(StepRow)
     assert ranks[0].results["samples"] == [record.samples for record in steps] == [64, 32] * 2
     assert ranks[0].results["micro_batches"] == [record.micro_batches for record in steps] == [4, 2] * 2
 

@@ -18,7 +18,7 @@ from amptui.ranks.parallel.sharded import (
     shard,
 )
 from amptui.records.run import EpochFinished
-from amptui.records.steps import StepRecord
+from tests.builders import StepRow
 from tests.ranks.odd_model import OddModel
 from tests.ranks.rank_at_work import Start
 from tests.ranks.recorded import Recorded, alone
@@ -149,7 +149,7 @@ def test_norms_and_windows_are_those_of_the_global_gradient(start: Start) -> Non
     experiment = Recorded(epochs=2, batch_size=24, samples=320, width=3, batch_norm=False)
     one = prepare(experiment, clip_norm=1e9)  # its norm is measured in each step
     log = log_of(one)
-    expected = {str(record.step): record.grad_norm for record in log.of(StepRecord)}
+    expected = {str(record.step): record.grad_norm for record in log.of(StepRow)}
     norms = {step: norm for step, (norm, _) in ranks[0].results["norms"].items()}
     assert norms
     assert norms == pytest.approx({step: expected[step] for step in norms}, rel=1e-4)

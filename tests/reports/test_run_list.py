@@ -23,7 +23,7 @@ from amptui.tui.canvas import Canvas
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.run_list.entry import RunEntry
 from amptui.tui.run_list.frame import ListState, draw
-from tests.builders import write_journal
+from tests.builders import changed, write_journal
 from tests.runs.test_kept_runs import sample
 from tests.telemetry.record_samples import run, steps
 from tests.telemetry.record_strategies import RECORDS
@@ -39,7 +39,7 @@ def kept(folder: Path, records: Sequence[Record] = (), *, written: float | None 
 def trained(until: float) -> list[Record]:
     """Six steps of a second each, the last of which ended ``until``."""
     newest = [
-        replace(one, time=until - 6 + one.step, step_seconds=1.0, loss=6.0 / one.step) for one in steps(1, 6)
+        changed(one, time=until - 6 + one.step, step_seconds=1.0, loss=6.0 / one.step) for one in steps(1, 6)
     ]
     return [run(time=until - 6), *newest]
 

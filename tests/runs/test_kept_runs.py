@@ -27,7 +27,7 @@ from amptui.runs.kept_run import (
 )
 from amptui.runs.lock import RunLock
 from amptui.runs.rundir import RunDir, default_base
-from tests.builders import joined, make_resumed, make_started, make_step, make_steps, make_switch
+from tests.builders import in_one, make_resumed, make_started, make_step, make_steps, make_switch
 
 DONE = RunFinished(time=300.0, steps=2340, seconds=5.0, reason="done")
 STOPPED = RunFinished(time=300.0, steps=6, seconds=5.0, reason="stopped")
@@ -124,8 +124,8 @@ def test_a_run_on_another_machine_and_a_journal_that_cannot_be_opened_are_told()
 
 
 SWITCH = make_switch(4, "fp32", "bf16")
-BLOCK = joined(make_steps(4, 9, precision="bf16"))
-OF_CRITIC = joined(make_steps(1, 50, optimizer="critic"))
+BLOCK = in_one(make_steps(4, 9, precision="bf16"))
+OF_CRITIC = in_one(make_steps(1, 50, optimizer="critic"))
 
 
 @pytest.mark.parametrize(

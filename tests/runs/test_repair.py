@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from amptui.base.errors import RunFolderError
 from amptui.records import codec
 from amptui.records.run import Note, Record, RunFailed, RunFinished
-from amptui.records.steps import StepRecord
+from amptui.records.steps import Steps
 from amptui.reports.export import export
 from amptui.runs.journal import Journal
+from amptui.runs.reader import JournalReader
 from amptui.runs.repair import cut_after
-from tests.builders import make_resumed, make_started, make_step, make_steps, make_switch, read
+from tests.builders import make_resumed, make_started, make_step, make_steps, make_switch
 from tests.runs.test_journal import line, room_for
 from tests.telemetry.record_strategies import RECORDS
 
@@ -34,9 +35,9 @@ def written(folder: Path, records: Sequence[Record], more: bytes = b"") -> Path:
     return path
 
 
-def is_counted(record: Record) -> TypeGuard[StepRecord]:
+def is_counted(record: Record) -> TypeGuard[Steps]:
     """Whether it is a step by which the run is counted: one of its first optimizer."""
-    return isinstance(record, StepRecord) and not record.optimizer
+    return isinstance(record, Steps) and not record.optimizer
 
 
 def moved(journal: Path) -> bytes:
@@ -58,11 +59,11 @@ def test_what_came_after_the_step_is_moved_beside_the_journal_and_the_run_reads_
     path = written(tmp_path, [*before, *after], torn)
     journal = Journal(path)
     assert cut_after(path, 6) == 4
-    assert list(read(path)) == before
+    assert list(JournalReader(path)) == before
     assert moved(path) == b"".join(map(line, after)) + torn
     journal.append([make_resumed(6, lost_steps=4), *make_steps(7, 8), FINISHED])
     journal.close()
-    assert (read(path).damaged_lines, read(path).torn) == (0, False)
+    assert (JournalReader(path).damaged_lines, JournalReader(path).torn) == (0, False)
     assert export(tmp_path, csv=tmp_path / "steps.csv").steps == 38
     with (tmp_path / "steps.csv").open() as table:
         ours = [int(row["step"]) for row in csv.DictReader(table) if row["optimizer"] != "critic"]
@@ -75,11 +76,11 @@ def test_the_last_word_of_a_run_that_goes_on_is_moved_too_but_not_an_end_that_it
     survived: list[Record] = [*make_steps(1, 3), FAILED, make_resumed(3), *make_steps(4, 10), note("kept")]
     path = written(tmp_path, [*survived, FINISHED, note("after it")])
     assert cut_after(path, 10) == 0
-    assert list(read(path)) == survived
+    assert list(JournalReader(path)) == survived
     assert moved(path) == line(FINISHED) + line(note("after it"))
     path.write_bytes(path.read_bytes() + line(make_step(11)))
     assert cut_after(path, 10) == 1
-    assert list(read(path)) == survived
+    assert list(JournalReader(path)) == survived
     assert (tmp_path / "journal.after-step-10-2.jsonl").read_bytes() == line(make_step(11))
 
 
@@ -113,10 +114,10 @@ def test_of_any_journal_nothing_is_lost_and_no_later_step_is_left(
 ) -> None:
     path = tmp_path_factory.mktemp("cut") / "journal.jsonl"
     path.write_bytes(b"\n".join(lines) + (b"\n" if ends else b""))
-    content, before = path.read_bytes(), read(path)
+    content, before = path.read_bytes(), JournalReader(path)
     known = list(before)
     lost_steps = cut_after(path, cut)
-    kept = read(path)
+    kept = JournalReader(path)
     left = list(kept)
     assert path.read_bytes() + moved(path) in (content, content + b"\n")
     assert all(record.step <= cut for record in left if is_counted(record))

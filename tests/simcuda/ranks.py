@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from amptui.records.run import Record
-from amptui.records.steps import StepRecord
+from tests.builders import StepRow, of
 from tests.simcuda import device, training
 
 DDP_OWN_TIMERS = "DistributedDataParallel._pre_forward"
@@ -50,4 +50,4 @@ def waits_in_steps(out: Path, *, last: int) -> dict[int, list[str]]:
 
 def losses_of(records: list[Record]) -> list[float | None]:
     """Of the steps, in order."""
-    return [record.loss for record in records if isinstance(record, StepRecord)]
+    return [record.loss for record in of(StepRow, records)]

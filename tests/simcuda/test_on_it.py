@@ -14,8 +14,8 @@ from torch import nn
 from amptui.records.keeping import CheckpointWritten
 from amptui.records.run import RunFailed, RunFinished, RunStarted
 from amptui.records.samples import DeviceSample
-from amptui.records.steps import StepRecord
 from tests import fake_nvml
+from tests.builders import StepRow, of
 from tests.checkout import ROOT, child_environment
 from tests.engine.test_float8 import in_float8
 from tests.living import ended_afterwards, records_of
@@ -143,7 +143,7 @@ def test_the_app_trains_with_nvml_beside_it(machine: dict[str, str], tmp_path: P
     assert started.gpu_uuid is not None
     samples = [record for record in records if isinstance(record, DeviceSample)]
     assert {gpu.uuid for sample in samples for gpu in sample.gpus} == {started.gpu_uuid}
-    steps = [record for record in records if isinstance(record, StepRecord)]
+    steps = of(StepRow, records)
     assert [step.step for step in steps] == list(range(1, 129))
     assert None not in [step.loss for step in steps]
     assert any(isinstance(record, CheckpointWritten) for record in records)

@@ -1,7 +1,7 @@
 """Records for the tests of telemetry: plain ones, with whatever a test wants to differ."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
@@ -24,9 +24,6 @@ from amptui.records.findings import (
 from amptui.records.own_loop import GradientsDropped, OptimizerFollowed
 from amptui.records.run import LossScaleChanged, NonFinite, StepSkipped
 from amptui.records.samples import AllocatorSample, DeviceSample, GpuSample, HostSample
-from amptui.records.steps import StepRecord, Steps
-from amptui.telemetry import stretch
-from amptui.telemetry.stretch import Stretch
 from amptui.telemetry.timing import PhaseName, judged_timing
 from amptui.telemetry.view import PrecisionTiming
 from tests.builders import make_resumed as resumed
@@ -37,11 +34,6 @@ from tests.builders import make_steps as steps
 __all__ = ["resumed", "run", "step", "steps"]
 
 _Record = TypeVar("_Record")
-
-
-def stretches(records: Iterable[StepRecord]) -> Iterator[Stretch]:
-    """The stretches of steps, each a block of its own."""
-    return stretch.stretches([Steps.of(record) for record in records])
 
 
 def _like(record: _Record) -> Callable[..., _Record]:

@@ -16,7 +16,7 @@ from amptui.records.samples import DeviceSample
 from amptui.telemetry.flops import flops_now, peak_flops
 from amptui.telemetry.gpu_use import MIN_SECONDS, EnergyWatch
 from amptui.telemetry.view import PrecisionFlops
-from tests.builders import fold
+from tests.builders import changed, fold
 from tests.diagnosis.wording import table
 from tests.golden import Goldens
 from tests.telemetry import record_samples as samples
@@ -126,7 +126,7 @@ def test_speeds_are_those_of_the_steps_that_were_counted(goldens: Goldens) -> No
 
 def test_eager_steps_beside_a_compiled_model_are_counted_for_it() -> None:
     steps = [replace(item, precision=f"{item.precision} eager") for item in STEPS]
-    steps += [replace(item, step=item.step + 80) for item in STEPS]
+    steps += [changed(item, step=item.step + 80) for item in STEPS]
     counts = samples.flops("fp32 eager", flops=TERA), samples.flops("fp16 eager", flops=2 * TERA)
     result = {item.counted.precision: item for item in folded(*counts, *steps)}
     assert result["fp16"].counted.flops_by_type == counts[1].flops_by_type

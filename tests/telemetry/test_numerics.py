@@ -2,17 +2,16 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from amptui.records.run import Record
-from amptui.records.steps import StepRecord
+from amptui.records.steps import Steps
 from amptui.telemetry.health import LARGEST_FLOAT16
 from amptui.telemetry.numerics import MIN_OF
 from amptui.telemetry.view import GrowthOutlook, NumericsView
-from tests.builders import assert_holds, make_started, make_step, make_steps, view_of
+from tests.builders import assert_holds, changed, make_started, make_step, make_steps, view_of
 from tests.telemetry.record_samples import backoff, growth, skip, traced, window, xray
 
 
@@ -20,7 +19,7 @@ def numerics_of(*records: Record) -> NumericsView:
     return view_of(*records).numerics
 
 
-def scaled(number: int, doublings_left: float, scale: float = 65536.0, **changes: object) -> StepRecord:
+def scaled(number: int, doublings_left: float, scale: float = 65536.0, **changes: object) -> Steps:
     """An ``fp16`` step whose largest gradient leaves so much headroom."""
     grad_max = LARGEST_FLOAT16 / scale / 2.0**doublings_left
     return make_step(number, precision="fp16", loss_scale=scale, grad_max=grad_max, **changes)
@@ -75,7 +74,7 @@ KNOWN: dict[str, tuple[Sequence[Record], dict[str, Any]]] = {
         {"min_headroom": 2.5},
     ),
     "forward overflow": (
-        [scaled(1, 3.0), replace(scaled(2, 3.0), loss=math.nan, grad_max=math.nan), scaled(3, 3.0)],
+        [scaled(1, 3.0), changed(scaled(2, 3.0), loss=math.nan, grad_max=math.nan), scaled(3, 3.0)],
         {"min_headroom": -math.inf, "outlook.headroom_then": 2.0},
     ),
     "newest findings": (

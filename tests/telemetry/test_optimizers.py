@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.records.run import LossScaleChanged, PrecisionChanged, Record, StepSkipped
-from amptui.records.steps import StepRecord
+from amptui.records.steps import Steps
 from amptui.telemetry.optimizers import FOLLOW_AFTER_STEPS, MAX_OPTIMIZERS
 from amptui.telemetry.session import Session
 from tests.builders import make_switch as switch
@@ -61,7 +61,7 @@ OWN_RECORDS = st.one_of(
     cut=st.integers(0, 80),
 )
 def test_interleaved_optimizers_are_folded_as_if_each_were_alone(
-    records: list[tuple[str, StepRecord | PrecisionChanged | LossScaleChanged | StepSkipped]], cut: int
+    records: list[tuple[str, Steps | PrecisionChanged | LossScaleChanged | StepSkipped]], cut: int
 ) -> None:
     started = run(steps_per_epoch=None)
     together = Session()

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.records.run import PRECISION_ORDER, PauseChanged, PhaseChanged, PrecisionChanged, Record
-from amptui.records.steps import StepRecord
+from amptui.records.steps import Steps, joined
 from amptui.telemetry.comparison import (
     WINDOW_STEPS,
     PrecisionLedger,
@@ -21,31 +21,31 @@ from amptui.telemetry.comparison import (
 )
 from amptui.telemetry.view import Comparison
 from tests.builders import assert_holds, make_step, make_steps, view_of
-from tests.telemetry.record_samples import device, run, steps, stretches
+from tests.telemetry.record_samples import device, run, steps
 
 NAMES = [field.name for field in fields(Comparison)]
 
 
-def compared(*batches: list[StepRecord]) -> Comparison:
+def compared(*batches: list[Steps]) -> Comparison:
     sums = PrecisionLedger()
     for batch in batches:
-        for stretch in stretches(batch):
-            sums.add(stretch)
+        for steps_alike in joined(batch):
+            sums.add(steps_alike)
     return sums.comparison()
 
 
-def skips(first: int, last: int, **changes: Any) -> list[StepRecord]:
+def skips(first: int, last: int, **changes: Any) -> list[Steps]:
     return make_steps(first, last, precision="fp16", skipped=True, loss_scale=None, **changes)
 
 
-def warm_up(first: int, last: int, **changes: Any) -> list[StepRecord]:
+def warm_up(first: int, last: int, **changes: Any) -> list[Steps]:
     return make_steps(first, last, settling=True, **changes)
 
 
 FP32 = make_steps(1, 30, step_seconds=0.004)
 FP16 = make_steps(31, 60, precision="fp16", step_seconds=0.002)
 
-COMPARISONS: dict[str, tuple[Sequence[list[StepRecord]], dict[str, Any]]] = {
+COMPARISONS: dict[str, tuple[Sequence[list[Steps]], dict[str, Any]]] = {
     "long run": (
         [
             make_steps(1, 3 * WINDOW_STEPS, step_seconds=0.5),
@@ -182,7 +182,7 @@ COMPARISONS: dict[str, tuple[Sequence[list[StepRecord]], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("batches", "expected"), COMPARISONS.values(), ids=COMPARISONS)
-def test_precisions_side_by_side(batches: Sequence[list[StepRecord]], expected: dict[str, Any]) -> None:
+def test_precisions_side_by_side(batches: Sequence[list[Steps]], expected: dict[str, Any]) -> None:
     comparison = compared(*batches)
     rows = {row.precision: row for row in comparison.rows}
     assert [*rows] == [name for name in PRECISION_ORDER if name in rows] or [*rows] == ["fp4"]

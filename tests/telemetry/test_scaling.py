@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.records.steps import StepRecord
+from amptui.records.steps import Steps, joined
 from amptui.telemetry.scaler import ScalerWatch
 from amptui.telemetry.scaling import RECENT_STEPS, ScalerFacts, judge_skip
-from tests.telemetry.record_samples import skip, step, stretches
+from tests.telemetry.record_samples import skip, step
 
 FIRST: dict[str, Any] = {"skips_before": 0, "scale_has_grown": False}
 
@@ -41,7 +41,7 @@ def test_what_a_skip_means(
 # -------------------------------------------------------------------------------------- the scaler
 
 
-def fp16_steps(outcomes: str) -> list[StepRecord]:
+def fp16_steps(outcomes: str) -> list[Steps]:
     """One ``fp16`` step a letter: . applied, s skipped, n skipped with a NaN loss, ? lost."""
     losses = {"n": math.nan, "?": None}
     return [
@@ -50,11 +50,11 @@ def fp16_steps(outcomes: str) -> list[StepRecord]:
     ]
 
 
-def facts_of(*batches: list[StepRecord]) -> ScalerFacts:
+def facts_of(*batches: list[Steps]) -> ScalerFacts:
     watch = ScalerWatch()
     for batch in batches:
-        for stretch in stretches(batch):
-            watch.add(stretch)
+        for steps_alike in joined(batch):
+            watch.add(steps_alike)
     return watch.facts()
 
 

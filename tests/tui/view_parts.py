@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from amptui.records.run import EpochFinished, Note, Printed, Severity
-from amptui.records.steps import StepRecord
+from amptui.records.steps import Steps
 from amptui.telemetry.events import Event, SkipRow
 from amptui.telemetry.view import Comparison, PrecisionStats, ScalerView
 from tests.builders import make_step, make_switch
@@ -19,7 +19,7 @@ STEP_SECONDS = {"fp32": 0.00391, "fp16": 0.00202, "bf16": 0.00211}
 BATCH_SIZE = 256
 
 
-def last_step(step: int, precision: str, loss: float, scale: float | None) -> StepRecord:
+def last_step(step: int, precision: str, loss: float, scale: float | None) -> Steps:
     rest = {"time": NOW, "epoch": 1 + (step - 1) // 235, "data_seconds": 0.0001, "lr": 0.001}
     return make_step(
         step,

@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import wraps
 from typing import Any
 
@@ -16,12 +15,13 @@ from textual.pilot import Pilot
 from amptui.records.answers import Refusal
 from amptui.records.control import Control, Request
 from amptui.records.run import Record, RunStarted
-from amptui.records.steps import StepRecord
+from amptui.records.steps import Steps
 from amptui.telemetry.session import Session
 from amptui.tui import screen as screen_module
 from amptui.tui.panels.footer import NOTICE_LINES
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.run_screen import Parts, RunScreen
+from tests.builders import changed
 from tests.tui import views
 
 ENOUGH_SECONDS = 60.0
@@ -39,10 +39,10 @@ def started(**changes: Any) -> RunStarted:
     return views.run_started(**{"time": time.time(), "amp_precision": "bf16", **changes})
 
 
-def step(number: int, precision: str = "fp32") -> StepRecord:
+def step(number: int, precision: str = "fp32") -> Steps:
     last = views.fp32_only().last
     assert last is not None
-    return replace(last, time=time.time(), step=number, epoch=1, precision=precision, loss=1 / number)
+    return changed(last, time=time.time(), step=number, epoch=1, precision=precision, loss=1 / number)
 
 
 def steps(count: int, precision: str = "fp32") -> list[Record]:

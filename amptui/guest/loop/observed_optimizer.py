@@ -441,12 +441,12 @@ class ObservedOptimizer:
 
     def _take_reported(self, record: Record) -> None:
         if type(record) is Steps:
-            before, now, first = self._reported_precision, record.precision, record.one(0)
+            before, now = self._reported_precision, record.precision
             self._reported_precision = now
             if before and before != now:
-                changed = PrecisionChanged(
-                    time=first.time, step=first.step, previous=before, current=now, optimizer=self.name
+                began, step = record.times()[0], record.first_step
+                self._emit(
+                    PrecisionChanged(time=began, step=step, previous=before, current=now, optimizer=self.name)
                 )
-                self._emit(changed)
             self._warm_up.add(record.step_seconds)
         self._emit(record)

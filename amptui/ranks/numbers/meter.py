@@ -116,7 +116,7 @@ class RankMeter:
         self._last_step = record.last_step
         self._step_seconds += [seconds for seconds in record.step_seconds if seconds is not None]
         self._data_seconds += [seconds for seconds in record.data_seconds if seconds is not None]
-        self._skipped += record.count * record.skipped
+        self._skipped += sum(record.skipped)
         scale = record.loss_scale[-1]
         self._loss_scale = math.nan if scale is None else scale
         norms = [norm for norm in record.grad_norm if norm is not None]

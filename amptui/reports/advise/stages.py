@@ -318,7 +318,7 @@ class Stages:
     def _is_stuck(self) -> bool:
         """Whether the time is up and no step ends, by which everything else is waited for."""
         last = self._view.last
-        step_seconds = 0.0 if last is None else last.step_seconds or 0.0
+        step_seconds = 0.0 if last is None else last.step_seconds[0] or 0.0
         patience = max(STUCK_SECONDS, STUCK_STEPS * step_seconds)
         return (
             self._began is not None and self.seconds_left() < 0 < self._clock() - self._progressed - patience
@@ -327,7 +327,7 @@ class Stages:
     def _baseline_fails(self) -> bool:
         """Whether FP32 alone has led to a loss or to weights that are not finite."""
         last, trace = self._view.last, self._view.numerics.trace
-        loss_lost = last is not None and last.loss is not None and not math.isfinite(last.loss)
+        loss_lost = last is not None and not math.isfinite(last.loss[0] or 0.0)
         return loss_lost or (trace is not None and trace.lost_count > 0)
 
     def _row(self, precision: str) -> PrecisionStats | None:

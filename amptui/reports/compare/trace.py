@@ -9,11 +9,10 @@ import numpy as np
 
 from amptui.records.run import Record, RunResumed, RunStarted, Validation
 from amptui.records.samples import DeviceSample
-from amptui.records.steps import Column, Steps
+from amptui.records.steps import Column, Steps, are_finite, joined
 from amptui.telemetry.history import Track
 from amptui.telemetry.optimizers import FIRST
 from amptui.telemetry.session import Session
-from amptui.telemetry.stretch import Stretch, are_finite, stretches
 from amptui.telemetry.view import EMPTY_SERIES, Floats, Series, SessionView
 
 MEAN_STEPS = 20
@@ -210,37 +209,34 @@ class Trace:
             self._rewind(record.step + 1)
 
     def _add_steps(self, blocks: Sequence[Steps]) -> None:
-        for stretch in stretches(blocks):
-            self._add_stretch(stretch)
+        for steps in joined(blocks):
+            if not self._started:
+                self._start(steps.first_step)
+            gap = steps.first_step - self._loss.next_step
+            if gap < 0 and not self._resuming:
+                continue  # arrived after newer steps
+            if gap < 0:
+                self._rewind(steps.first_step)
+            self._resuming = False
+            samples = self._samples + np.cumsum(steps.samples, dtype=np.float64)
+            timed = _timed(steps.step_seconds)
+            with np.errstate(over="ignore"):
+                seconds = self._seconds + np.cumsum(timed)
+            for track, values in (
+                (self._loss, steps.loss),
+                (self._samples_track, samples.tolist()),
+                (self._seconds_track, seconds.tolist()),
+            ):
+                track.skip(max(0, gap))
+                track.extend(values)
+            self._add_lows(steps, samples, seconds)
+            self._samples += sum(steps.samples)
+            self._seconds = float(seconds[-1])
+            self._steps += steps.count
+            self._untimed += timed.count(0.0)
 
-    def _add_stretch(self, stretch: Stretch) -> None:
-        if not self._started:
-            self._start(stretch.first_step)
-        gap = stretch.first_step - self._loss.next_step
-        if gap < 0 and not self._resuming:
-            return  # arrived after newer steps
-        if gap < 0:
-            self._rewind(stretch.first_step)
-        self._resuming = False
-        samples = self._samples + np.cumsum(stretch.samples, dtype=np.float64)
-        timed = _timed(stretch.seconds)
-        with np.errstate(over="ignore"):
-            seconds = self._seconds + np.cumsum(timed)
-        for track, values in (
-            (self._loss, stretch.losses),
-            (self._samples_track, samples.tolist()),
-            (self._seconds_track, seconds.tolist()),
-        ):
-            track.skip(max(0, gap))
-            track.extend(values)
-        self._add_lows(stretch, samples, seconds)
-        self._samples += sum(stretch.samples)
-        self._seconds = float(seconds[-1])
-        self._steps += len(stretch)
-        self._untimed += timed.count(0.0)
-
-    def _add_lows(self, stretch: Stretch, samples: Floats, seconds: Floats) -> None:
-        losses = np.array(stretch.losses, np.float64)  # None becomes NaN
+    def _add_lows(self, steps: Steps, samples: Floats, seconds: Floats) -> None:
+        losses = np.array(steps.loss, np.float64)  # None becomes NaN
         places = np.flatnonzero(np.isfinite(losses))
         recent = np.append(np.array(self._window), losses[places])
         self._window.extend(losses[places].tolist())
@@ -256,7 +252,7 @@ class Trace:
             place = int(places[at])
             self._lows.append(
                 Moment(
-                    step=stretch.first_step + place,
+                    step=steps.first_step + place,
                     samples=float(samples[place]),
                     seconds=float(seconds[place]),
                     loss=float(means[at]),

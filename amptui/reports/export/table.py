@@ -1,7 +1,6 @@
 """CSV tables: one of the steps, a row for each; and one of the ranks, a row for each and each sample."""
 
 import csv
-import dataclasses
 import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
@@ -14,17 +13,17 @@ import orjson
 from amptui.base.text import printable
 from amptui.records import ranks, steps
 from amptui.records.run import Record
-from amptui.records.steps import StepRecord, Steps
+from amptui.records.steps import Steps
 from amptui.telemetry.view import SessionView
 
 _PARTS, _GROUP_LRS, _OPTIMIZER, _FORM = "losses", "group_lrs", "optimizer", "loss_form"
 
-COLUMNS = tuple(
-    field.name
-    for field in dataclasses.fields(StepRecord)
-    if field.name not in (_PARTS, _GROUP_LRS, _OPTIMIZER, _FORM)
+COLUMNS = (
+    *("time", "step", "epoch", "precision", "loss", "samples", "step_seconds", "data_seconds", "lr"),
+    *("loss_scale", "growth_tracker", "skipped", "grad_norm", "nonfinite_gradients", "settling", "grad_max"),
+    "micro_batches",
 )
-"""The columns of every table, in the order of the record's fields. In tables that need them follow parts of
+"""The columns of every table. In tables that need them follow parts of
 the loss as ``losses.NAME``, learning rates that differ as ``group_lrs.NUMBER``, numbered as the optimizer's
 ``param_groups``, what the loss is, and of which optimizer the step is."""
 
@@ -113,6 +112,8 @@ class StepTable:
 
 def _cells(blocks: Sequence[Steps], name: str) -> Sequence[str]:
     """A column of the table."""
+    if name == "skipped":
+        return [*chain.from_iterable(map(_cell, block.skipped) for block in blocks)]
     if name not in (*steps.COLUMNS, "step", "time") and "." not in name:
         return [*chain.from_iterable([_cell(getattr(block, name))] * block.count for block in blocks)]
     return _number_texts([*chain.from_iterable(_numbers(block, name) for block in blocks)])

@@ -24,7 +24,7 @@ from amptui.records.run import (
     is_emulated,
 )
 from amptui.records.samples import DeviceSample
-from amptui.records.steps import StepRecord, Steps
+from amptui.records.steps import Column, Steps
 from amptui.telemetry.events import Event
 from amptui.telemetry.numerics import headroom
 from amptui.telemetry.optimizers import FIRST, MAX_OPTIMIZERS
@@ -99,8 +99,7 @@ class EventFile:
             ratios = {f"update_ratio/{layer}": ratio for layer, ratio in record.ratios.items()}
             self._write(record.time, record.step, ratios, optimizer.prefix)
         else:
-            for step in record.one_by_one():
-                self._add_step(step, optimizer)
+            self._add_steps(record, optimizer)
 
     def finish(self, at_end: Callable[[], SessionView], passed_over: str) -> None:
         """Write the last values of curves that rarely change, and the texts."""
@@ -120,20 +119,23 @@ class EventFile:
         """Close the file as it is."""
         self._file.close()
 
-    def _add_step(self, record: StepRecord, optimizer: _Optimizer) -> None:
-        """Rarely changing values are written up to the step before, and from this one on."""
-        ends: dict[str, float | None] = {}
-        begins: dict[str, float | None] = {}
-        for tag, value in _steady_scalars(record).items():
-            before, written = optimizer.steady.get(tag, (None, optimizer.step))
-            if value is not None and value != before:
-                if written != optimizer.step:
-                    ends[tag] = before
-                begins[tag] = value
-                optimizer.steady[tag] = value, record.step
-        self._write(optimizer.time, optimizer.step, ends, optimizer.prefix)
-        optimizer.step, optimizer.time = record.step, record.time
-        self._write(record.time, record.step, {**_step_scalars(record), **begins}, optimizer.prefix)
+    def _add_steps(self, steps: Steps, optimizer: _Optimizer) -> None:
+        """Rarely changing values are written up to the step before they change, and from that one on."""
+        curves, steady = _curves(steps), _steady_curves(steps)
+        for index, time in enumerate(steps.times()):
+            step = steps.first_step + index
+            ends: dict[str, float | None] = {}
+            scalars = {tag: column[index] for tag, column in curves.items()}
+            for tag, column in steady.items():
+                before, written = optimizer.steady.get(tag, (None, optimizer.step))
+                if (value := column[index]) is not None and value != before:
+                    if written != optimizer.step:
+                        ends[tag] = before
+                    scalars[tag] = value
+                    optimizer.steady[tag] = value, step
+            self._write(optimizer.time, optimizer.step, ends, optimizer.prefix)
+            optimizer.step, optimizer.time = step, time
+            self._write(time, step, scalars, optimizer.prefix)
 
     def _device(self, sample: DeviceSample) -> Scalars:
         scalars = {f"host/{name}": getattr(sample.host, name) for name in _HOST_FIELDS}
@@ -163,34 +165,33 @@ class EventFile:
         self._writer.write(EventProto(wall_time=time, **content).SerializeToString())
 
 
-def _step_scalars(record: StepRecord) -> Scalars:
+def _curves(steps: Steps) -> Mapping[str, Column]:
     """Values that change in every step; times of emulated float8 are curves of their own."""
-    seconds, emulated = record.step_seconds, _emulated_suffix(record.precision)
-    doublings = None
-    if record.grad_max is not None and record.loss_scale is not None:
-        doublings = headroom(record.grad_max, record.loss_scale)
+    emulated = _emulated_suffix(steps.precision)
+    pairs = zip(steps.grad_max, steps.loss_scale, strict=True)
     return {
-        "loss": record.loss,
-        **{f"loss_parts/{name}": value for name, value in record.losses.items()},
-        f"throughput/samples_per_second{emulated}": (
-            record.samples / seconds if seconds and not record.skipped else None
-        ),
-        f"throughput/step_seconds{emulated}": seconds,
-        "throughput/data_seconds": record.data_seconds,
-        "gradients/norm": record.grad_norm,
-        "gradients/max": record.grad_max,
-        "float16/headroom_doublings": doublings,
+        "loss": steps.loss,
+        **{f"loss_parts/{name}": column for name, column in steps.losses.items()},
+        f"throughput/samples_per_second{emulated}": steps.rates(),
+        f"throughput/step_seconds{emulated}": steps.step_seconds,
+        "throughput/data_seconds": steps.data_seconds,
+        "gradients/norm": steps.grad_norm,
+        "gradients/max": steps.grad_max,
+        "float16/headroom_doublings": [
+            None if grad_max is None or scale is None else headroom(grad_max, scale)
+            for grad_max, scale in pairs
+        ],
     }
 
 
-def _steady_scalars(record: StepRecord) -> Scalars:
+def _steady_curves(steps: Steps) -> Mapping[str, Column]:
     """Values that rarely change."""
     return {
-        "learning_rate": record.lr,
-        **{f"learning_rate/group_{index}": lr for index, lr in enumerate(record.group_lrs)},
-        "amp/on": float(base_precision(record.precision) in LOW_PRECISIONS),
-        "amp/skipped": float(record.skipped),
-        "amp/loss_scale": record.loss_scale,
+        "learning_rate": steps.lr,
+        **{f"learning_rate/group_{index}": lrs for index, lrs in enumerate(steps.group_lrs)},
+        "amp/on": [float(base_precision(steps.precision) in LOW_PRECISIONS)] * steps.count,
+        "amp/skipped": [*map(float, steps.skipped)],
+        "amp/loss_scale": steps.loss_scale,
     }
 
 

@@ -32,7 +32,7 @@ def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
 
     NaN and Inf have the style of an error.
     """
-    loss = None if view.last is None or has_no_loss(view.newest) else view.last.loss
+    loss = None if view.last is None or has_no_loss(view.newest) else view.last.loss[0]
     finite = loss is None or math.isfinite(loss)
     form = step_loss_words(view.newest, brief=True)  # or why it has none; empty for that of one backward pass
     result = view.validated.validation if view.validated is not None else None
@@ -40,8 +40,8 @@ def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
     if result is not None and result.accuracy is not None:
         validation.append(Word(f" {units.percent(result.accuracy, 1):>6}"))
     # The learning rates of the newest step; of each parameter group where they differ.
-    step = view.newest if view.newest is not None and view.newest.lr is not None else view.last
-    lrs = () if step is None or step.lr is None else step.group_lrs or (step.lr,)
+    step = view.newest if view.newest is not None and view.newest.lr[0] is not None else view.last
+    lrs = () if step is None or step.lr[0] is None else [lr[0] for lr in step.group_lrs or (step.lr,)]
     metrics = result.metrics.items() if result is not None else ()
     return [
         phrase(f"{units.loss(loss):>7}", Style.STRONG if finite else Style.ERROR),

@@ -19,7 +19,7 @@ from amptui.engine.checkpoint.resume import newest_checkpoint
 from amptui.records.control import ComparisonRequest, Control, StopRequest
 from amptui.records.keeping import CheckpointWritten
 from amptui.records.run import EpochFinished, Note, PhaseChanged, Record, StepSkipped
-from amptui.records.steps import StepRecord
+from tests.builders import StepRow
 from tests.tiny import Drawing, Exploding, Log, Tiny, log_of, prepare, resume, stopping, switching, train
 
 STEPS_PER_EPOCH = 8
@@ -38,7 +38,7 @@ Make = Callable[[], Experiment]
 def steps(*logs: Log) -> list[tuple[Any, ...]]:
     """All of each step that depends on nothing but the numbers."""
     same = attrgetter(*SAME)
-    return [same(record) for log in logs for record in log.of(StepRecord)]
+    return [same(record) for log in logs for record in log.of(StepRow)]
 
 
 def epochs(*logs: Log) -> list[tuple[Any, ...]]:
@@ -55,7 +55,7 @@ def interrupted(make: Make, cut: int, folder: Path, **options: Any) -> tuple[Log
     first, second = Log(stopping(control, cut)), Log()
     assert train(prepare(make(), **options), first, control, checkpoints=folder) == "stopped"
     assert resume(prepare(make(), **options), folder, second) == "done"
-    assert [r.step for r in first.of(StepRecord)] == list(range(1, cut + 1))
+    assert [r.step for r in first.of(StepRow)] == list(range(1, cut + 1))
     return first, second
 
 
@@ -128,7 +128,7 @@ def test_the_run_goes_on_in_the_precision_that_was_chosen_and_ran(
 
     log = Log(watch)
     train(prepare(Tiny()), log, control, checkpoints=tmp_path)
-    assert log.of(StepRecord)[-1].precision == last
+    assert log.of(StepRow)[-1].precision == last
     assert newest_checkpoint(tmp_path, print).precision == kept
 
 
@@ -142,7 +142,7 @@ def test_an_epoch_s_seconds_and_the_skips_in_a_row_go_on_where_they_were(tmp_pat
     skips = [(r.step, r.loss_scale, r.consecutive) for log in (first, second) for r in log.of(StepSkipped)]
     assert skips == [(r.step, r.loss_scale, r.consecutive) for r in whole.of(StepSkipped)]
     assert skips[-1][0] > cut
-    measured = [r.step_seconds or 0 for log in (first, second) for r in log.of(StepRecord)]
+    measured = [r.step_seconds or 0 for log in (first, second) for r in log.of(StepRow)]
     assert second.of(EpochFinished)[0].seconds == pytest.approx(sum(measured[:8]))
 
 
@@ -176,7 +176,7 @@ def test_a_run_that_is_done_can_be_made_longer_and_otherwise_ends_at_once(
     train(prepare(make(), steps=11), parts[0], checkpoints=tmp_path)
     for epochs_then, log in zip((2, 3, 3), parts[1:], strict=True):
         assert resume(prepare(make(epochs_then), epochs=epochs_then), tmp_path, log) == "done"
-    assert [len(log.of(StepRecord)) for log in logs] == [24, 11, 5, 8, 0]
+    assert [len(log.of(StepRow)) for log in logs] == [24, 11, 5, 8, 0]
     assert steps(*parts) == steps(whole)
     assert epochs(*parts) == epochs(whole)
     assert parts[-1].of(CheckpointWritten) == []
@@ -245,7 +245,7 @@ def test_what_else_an_experiment_holds_goes_on_too_and_what_cannot_be_kept_is_to
 def test_a_run_goes_on_on_another_device(first: str, second: str, precision: str, tmp_path: Path) -> None:
     log, options = Log(), {"precision": precision}
     stopped = log_of(prepare(Tiny(epochs=4), device=first, **options), at={11: STOP}, checkpoints=tmp_path)
-    last = stopped.of(StepRecord)[-1].step
+    last = stopped.of(StepRow)[-1].step
     assert resume(prepare(Tiny(epochs=4), device=second, **options), tmp_path, log) == "done"
-    assert [r.step for r in log.of(StepRecord)] == list(range(last + 1, 33))
-    assert all(r.loss is not None and math.isfinite(r.loss) for r in log.of(StepRecord))
+    assert [r.step for r in log.of(StepRow)] == list(range(last + 1, 33))
+    assert all(r.loss is not None and math.isfinite(r.loss) for r in log.of(StepRow))

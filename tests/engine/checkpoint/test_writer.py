@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from amptui.records.control import CheckpointRequest, Control
 from amptui.records.keeping import CheckpointWritten, KeepingChanged
 from amptui.records.run import EpochFinished, PhaseChanged, Record
-from amptui.records.steps import StepRecord, Steps
+from amptui.records.steps import Steps
+from tests.builders import StepRow
 from tests.tiny import Log, Tiny, log_of, prepare, stopping, train
 
 ENOUGH_SECONDS = 60.0
@@ -65,7 +66,7 @@ def test_checkpoints_are_written_when_they_are_due(
     control = Control()
 
     def ask(record: Record) -> None:
-        if isinstance(record, StepRecord) and record.step == asked:
+        if isinstance(record, StepRow) and record.step == asked:
             control.ask(CheckpointRequest())
         stopping(control, cut)(record)
 
@@ -91,17 +92,17 @@ def test_steps_go_on_while_a_checkpoint_waits_for_the_journal(tmp_path: Path) ->
         assert opened.wait(ENOUGH_SECONDS)
 
     def watch(record: Record) -> None:
-        if isinstance(record, StepRecord) and record.step == 30:
+        if isinstance(record, StepRow) and record.step == 30:
             opened.set()
 
     log = Log(watch)
     train(prepare(Tiny(epochs=5)), log, checkpoints=tmp_path, every=3, journaled=journaled)
     first = log.of(CheckpointWritten)[0]
     assert (first.step, first.reason) == (3, "interval")
-    assert log.index(first) > next(i for i, r in enumerate(log) if isinstance(r, StepRecord) and r.step == 30)
+    assert log.index(first) > next(i for i, r in enumerate(log) if isinstance(r, StepRow) and r.step == 30)
     assert asked[0] == 3
     assert written(log)[-1] == (40, "epoch")
-    assert [r.step for r in log.of(StepRecord)] == list(range(1, 41))
+    assert [r.step for r in log.of(StepRow)] == list(range(1, 41))
 
 
 # ----------------------------------------------------------------------------------- trouble
@@ -123,7 +124,7 @@ def test_a_full_disk_and_its_end_are_reported_once(tmp_path: Path) -> None:
     assert written(log) == [(40, "epoch"), (48, "epoch")]
     why = "File too large (free some space)"
     assert troubles(log) == [f"no checkpoint in {tmp_path}: {why}; training continues without it", ""]
-    assert len(log.of(StepRecord)) == 48
+    assert len(log.of(StepRow)) == 48
 
 
 def test_what_cannot_be_written_costs_the_checkpoint_but_not_the_run(tmp_path: Path) -> None:
@@ -140,7 +141,7 @@ def test_what_cannot_be_written_costs_the_checkpoint_but_not_the_run(tmp_path: P
     assert train(prepare(Strange()), strange, checkpoints=tmp_path / "other", every=3) == "done"
     text = troubles(strange)[0]
     assert "optimizer.param_groups.0.hook is a builtin_function_or_method, which" in text
-    assert len(strange.of(StepRecord)) == 16
+    assert len(strange.of(StepRow)) == 16
 
 
 class Strange(Tiny):

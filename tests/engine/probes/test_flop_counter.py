@@ -19,7 +19,7 @@ from amptui.engine.setup import prepare_precisions
 from amptui.models.char_gpt import CharGpt
 from amptui.records.control import XRayRequest
 from amptui.records.findings import FlopsCounted
-from amptui.records.steps import StepRecord
+from tests.builders import StepRow
 from tests.engine.compiled_runs import Uneven, keeping
 from tests.telemetry.record_samples import flops
 from tests.tiny import Log, Tiny, log_of, losses, prepare, train
@@ -308,7 +308,7 @@ def test_each_precision_is_counted_once_in_its_first_step_a_warm_up_step(probes:
     assert (full.flops_by_type, half.flops_by_type) == ({"float32": full.flops}, {"bfloat16": full.flops})
     # 4 classes are no multiple of 8, but 8 would double the layer.
     assert (full.unaligned_flops, full.unaligned) == (0, ())
-    steps = {record.step: record for record in log.of(StepRecord)}
+    steps = {record.step: record for record in log.of(StepRow)}
     for entry, precision in ((full, "fp32"), (half, "bf16")):
         assert entry.precision == steps[entry.step].precision == precision
         assert steps[entry.step].settling
@@ -338,7 +338,7 @@ def test_a_smaller_last_batch_is_counted_apart() -> None:
     assert full.flops == 2 * half.flops
     assert {(count.precision, count.samples) for count in others} == {("bf16", 8), ("bf16", 4)}
     assert not any(count.shapes_vary for count in log.of(FlopsCounted))
-    settling = {record.step: record.settling for record in log.of(StepRecord)}
+    settling = {record.step: record.settling for record in log.of(StepRow)}
     assert all(settling[count.step] for count in log.of(FlopsCounted))
 
 

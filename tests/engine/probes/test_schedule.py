@@ -28,8 +28,7 @@ from amptui.records.run import (
     Record,
     StepSkipped,
 )
-from amptui.records.steps import StepRecord
-from tests.builders import assert_holds
+from tests.builders import StepRow, assert_holds
 from tests.tiny import (
     NO_KERNEL,
     Log,
@@ -141,7 +140,7 @@ def test_some_steps_are_timed_by_phase_and_healthy_statistics_are_not_mentioned(
 ) -> None:
     """The phases of several batches are one."""
     log = log_of(prepare(Tiny(epochs=8 * accumulate), clip_norm=clip_norm, accumulate=accumulate))
-    steps = {record.step: record for record in log.of(StepRecord)}
+    steps = {record.step: record for record in log.of(StepRow)}
     assert len(steps) > BUFFERS_GAP_STEPS
     assert log.of(NonFinite) == []
     assert log.of(StepTimed)
@@ -168,7 +167,7 @@ def test_an_x_ray_or_a_switch_that_fails_is_told_and_changes_nothing(request_: A
     else:
         assert (note.severity, changes) == ("error", [(6, "bf16"), (6, "fp32")])
         assert "bf16 failed in its first step; back to fp32: RuntimeError: no kernel" in note.text
-    assert {record.precision for record in log.of(StepRecord)} == {"fp32"}
+    assert {record.precision for record in log.of(StepRow)} == {"fp32"}
     assert losses(log) == undisturbed(UnautocastableDropping())
 
 
@@ -201,7 +200,7 @@ def test_after_a_collapse_the_user_may_continue_and_the_scale_is_held() -> None:
     control = Control()
 
     def watch(record: Record) -> None:
-        if isinstance(record, StepRecord) and record.step == 2:
+        if isinstance(record, StepRow) and record.step == 2:
             control.ask(PauseRequest(True))
         if isinstance(record, PauseChanged) and record.paused:
             control.ask(PauseRequest(False))
@@ -227,13 +226,13 @@ def test_fp16_restarts_its_search_after_a_collapse() -> None:
         if isinstance(record, PauseChanged) and record.paused:
             control.ask(PrecisionRequest("bf16"))
             control.ask(PauseRequest(False))
-        if isinstance(record, StepRecord) and record.step == 60:
+        if isinstance(record, StepRow) and record.step == 60:
             control.ask(PrecisionRequest("fp16"))
 
     log = Log(watch)
     prepared = prepare(Spoiled(at=1, steps=41, value=math.inf, epochs=40), precision="fp16", steps=80)
     assert train(prepared, log, control, interactive=True) == "done"
-    scales = [record.loss_scale for record in log.of(StepRecord) if record.precision == "fp16"]
+    scales = [record.loss_scale for record in log.of(StepRow) if record.precision == "fp16"]
     assert (scales[40], scales[41]) == (MIN_LOSS_SCALE, 65536.0)
     hypothetical = [window.loss_scale for window in log.of(Float16Window) if window.precision == "bf16"]
     assert set(hypothetical) <= {65536.0}

@@ -16,7 +16,7 @@ from amptui.engine.probes.update_ratios import (
     record_of,
 )
 from amptui.records.findings import UpdatesMeasured
-from amptui.records.steps import StepRecord
+from tests.builders import StepRow
 from tests.tiny import Exploding, Tiny, log_of, prepare
 
 Change = Callable[[], object]
@@ -148,7 +148,7 @@ def test_a_measured_step_has_the_ratios_of_full_copies(options: dict[str, Any]) 
 def test_a_skipped_step_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(update_ratios, "UPDATES_BUDGET", 1e9)
     log = log_of(prepare(Exploding(epochs=12), precision="fp16"))
-    skipped = {record.step for record in log.of(StepRecord) if record.skipped}
+    skipped = {record.step for record in log.of(StepRow) if record.skipped}
     measured = {record.step for record in log.of(UpdatesMeasured)}
     assert 1 in skipped, "it was due, and did not change a weight"
     assert measured

@@ -10,8 +10,7 @@ from torch.optim import Optimizer
 from amptui.guest.loop.observed_loop import ObservedLoop
 from amptui.guest.loop.observed_optimizer import ObservedOptimizer
 from amptui.records.run import Record
-from amptui.records.steps import StepRecord
-from tests.builders import one_by_one
+from tests.builders import StepRow, of, one_by_one
 
 BATCHES = 6
 
@@ -81,7 +80,6 @@ def watching(
         loop.close()
 
 
-def steps_of(records: list[Record], optimizer: str = "") -> list[StepRecord]:
+def steps_of(records: list[Record], optimizer: str = "") -> list[StepRow]:
     """The steps of one of the optimizers."""
-    steps = [record for record in records if isinstance(record, StepRecord)]
-    return [step for step in steps if step.optimizer == optimizer]
+    return [step for step in of(StepRow, records) if step.optimizer == optimizer]

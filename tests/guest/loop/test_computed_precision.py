@@ -12,8 +12,7 @@ from torch import Tensor, nn
 import amptui
 from amptui.records.own_loop import FLOAT8_LAYERS
 from amptui.records.run import Note, Record
-from amptui.records.steps import StepRecord
-from tests.builders import of, recorded
+from tests.builders import StepRow, of, recorded
 from tests.guest.loop.seen_steps import BATCHES, batches, loss_of, net, sgd, steps_of, update, watching
 
 
@@ -134,6 +133,6 @@ def test_watch_tells_them_and_says_whose_they_are(runs: Path) -> None:
             monitor.backward(loss)
             monitor.step()
     journal = recorded(runs)
-    assert [step.precision for step in of(StepRecord, journal)] == [FLOAT8_LAYERS] * 3
+    assert [step.precision for step in of(StepRow, journal)] == [FLOAT8_LAYERS] * 3
     warnings = [note.text for note in of(Note, journal) if note.severity == "warning"]
     assert warnings == ["steps in bf16 were computed in float8 layers: the script has made them itself"]

@@ -20,8 +20,7 @@ from amptui.guest.auto_observe import observe_from_first_step, search_loop
 from amptui.guest.loop.observed_loop import ObservedLoop
 from amptui.guest.loop.parameter_owner import LooseParameters, owner_of
 from amptui.guest.monitor import Monitor
-from amptui.records.steps import StepRecord
-from tests.builders import read
+from tests.builders import StepRow, of, read
 from tests.observed import Loop
 
 HOOKED: list[tuple[Any, str]] = [(torch.autograd, "backward"), (torch.autocast, "__enter__")]
@@ -74,10 +73,10 @@ def test_what_was_searched_is_held_by_nobody() -> None:
         gc.enable()
 
 
-def steps_in(runs: Path) -> list[StepRecord]:
+def steps_in(runs: Path) -> list[StepRow]:
     (run,) = runs.iterdir()
     close_monitors()
-    return [record for record in read(run / "journal.jsonl") if isinstance(record, StepRecord)]
+    return of(StepRow, read(run / "journal.jsonl"))
 
 
 def test_an_error_has_no_frame_of_ours_wherever_it_is_caught(runs: Path) -> None:

@@ -15,8 +15,7 @@ from amptui import AmpMonitor
 from amptui.records.control import PrecisionRequest
 from amptui.records.own_loop import OptimizerFollowed
 from amptui.records.run import PrecisionChanged, RunStarted
-from amptui.records.steps import StepRecord
-from tests.builders import of
+from tests.builders import StepRow, of
 from tests.builders import recorded as records
 from tests.own_loops import ask
 
@@ -146,8 +145,8 @@ def together_once(gan: Gan, monitor: AmpMonitor, step: int) -> tuple[float, floa
     return before, between, monitor.scaler.get_scale()
 
 
-def steps_of(runs: Path, name: str) -> list[StepRecord]:
-    return [step for step in of(StepRecord, records(runs)) if step.optimizer == name]
+def steps_of(runs: Path, name: str) -> list[StepRow]:
+    return [step for step in of(StepRow, records(runs)) if step.optimizer == name]
 
 
 @pytest.mark.parametrize("way", ["observe", "watch"])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 
-from amptui.records.steps import StepRecord
+from tests.builders import StepRow, of
 from tests.guest.loop.seen_steps import watching
 
 Action = Literal["unscale", "clip", "scaler.step", "step", "update"]
@@ -108,7 +108,7 @@ class Loop:
         losses.clear()
 
 
-def differs(row: StepRecord, made: Made) -> str:
+def differs(row: StepRow, made: Made) -> str:
     """What a row says that is not so; nothing if all is true, or left out."""
     if row.skipped != made.skipped:
         return f"skipped {row.skipped}"
@@ -125,7 +125,7 @@ def test_each_step_is_seen_and_true(plan: list[Turn]) -> None:
     with watching(loop.models[0], loop.optimizers[0]) as records:
         for turn in plan:
             loop.run(turn)
-    rows = [record for record in records if isinstance(record, StepRecord)]
+    rows = of(StepRow, records)
     seen = [row for row in rows if not row.optimizer], [row for row in rows if row.optimizer]
     for number in (0, 1):
         assert len(seen[number]) == len(loop.made[number])

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 import amptui
 from amptui.engine.probes import update_ratios
 from amptui.records.findings import UpdatesMeasured
-from amptui.records.steps import StepRecord
-from tests.builders import of
+from tests.builders import StepRow, of
 from tests.builders import recorded as records
 from tests.guest.loop.seen_steps import batches, loss_of, net, sgd, watching
 from tests.observed import OVERFLOWS, Loop
@@ -96,5 +95,5 @@ def test_what_a_loop_logs_after_several_steps_belongs_to_them(runs: Path) -> Non
             for _, optimizer in pairs.values():
                 optimizer.step()
             monitor.log(number=float(step))
-    steps = [record for record in of(StepRecord, records(runs)) if not record.optimizer]
+    steps = [record for record in of(StepRow, records(runs)) if not record.optimizer]
     assert [record.losses for record in steps] == [{"number": float(record.step)} for record in steps]

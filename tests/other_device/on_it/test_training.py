@@ -12,7 +12,7 @@ from amptui.records.control import Control, XRayRequest
 from amptui.records.findings import XRayTaken
 from amptui.records.keeping import CheckpointWritten
 from amptui.records.run import BlockFinished
-from amptui.records.steps import StepRecord
+from tests.builders import StepRow
 from tests.other_device.device import NAME
 from tests.tiny import Log, Tiny, log_of, losses, prepare, resume, stopping, train
 
@@ -31,7 +31,7 @@ def test_its_losses_are_those_of_the_processor_that_computes_them() -> None:
     there, here = (log_of(prepare(Tiny(epochs=3), device=device)) for device in ("auto", "cpu"))
     assert losses(there) == pytest.approx(losses(here), rel=1e-5)
     assert [block.peak_allocated_bytes for block in there.of(BlockFinished)] == [None]
-    measured = [step.grad_norm for step in there.of(StepRecord) if step.grad_norm is not None]
+    measured = [step.grad_norm for step in there.of(StepRow) if step.grad_norm is not None]
     assert measured
     assert all(map(math.isfinite, measured))
 
@@ -39,7 +39,7 @@ def test_its_losses_are_those_of_the_processor_that_computes_them() -> None:
 def test_amp_with_a_loss_scale_is_the_default_and_switched_to() -> None:
     prepared = prepare(Tiny(epochs=3), device="auto")
     assert prepared.amp_precision == "fp16"
-    steps = log_of(prepared, at={5: "fp16", 15: "bf16"}).of(StepRecord)
+    steps = log_of(prepared, at={5: "fp16", 15: "bf16"}).of(StepRow)
     assert [step.precision for step in steps] == ["fp32"] * 5 + ["fp16"] * 10 + ["bf16"] * 9
     assert None not in [step.loss for step in steps]
     assert {step.loss_scale for step in steps if step.precision == "fp16"} == {2.0**16}

@@ -19,10 +19,9 @@ from amptui.engine.precision import Tf32Flags
 from amptui.engine.setup import build_model
 from amptui.records.findings import Float16Window, ModelCompiled, ModulesTraced, PrecisionsCompared
 from amptui.records.run import EpochFinished, RunStarted
-from amptui.records.steps import StepRecord
 from amptui.reports.bench import plan_precisions
 from amptui.reports.doctor import precisions
-from tests.builders import read
+from tests.builders import StepRow, read
 from tests.checkout import ROOT
 from tests.terminal import Terminal, amptui_command
 from tests.tiny import NO_TF32, Tiny
@@ -146,7 +145,7 @@ def test_a_precision_that_fails_is_named_and_the_others_are_compared(
 def test_a_kept_run_was_looked_at_by_no_probe(tmp_path: Path) -> None:
     assert bench("--run-dir", str(tmp_path / "run"), "--channels-last") == 0
     records = list(read(tmp_path / "run" / "journal.jsonl"))
-    steps = [record for record in records if isinstance(record, StepRecord)]
+    steps = [record for record in records if isinstance(record, StepRow)]
     assert len([record for record in records if isinstance(record, RunStarted)]) == 1
     assert not [record for record in records if isinstance(record, Float16Window | ModulesTraced)]
     assert {record.grad_norm for record in steps} == {None}
@@ -174,7 +173,7 @@ def test_a_schedule_is_as_long_as_the_benchmark_and_not_longer(tmp_path: Path) -
     records = list(read(tmp_path / "run" / "journal.jsonl"))
     (started,) = [record for record in records if isinstance(record, RunStarted)]
     assert started.total_steps == 400
-    lrs = [record.lr for record in records if isinstance(record, StepRecord) if record.lr is not None]
+    lrs = [record.lr for record in records if isinstance(record, StepRow) if record.lr is not None]
     assert max(lrs) > 5 * lrs[0], "it passes through its warm-up"
 
 

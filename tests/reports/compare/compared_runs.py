@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from amptui.records.run import DataInfo, EpochFinished, Record, RunFinished, RunStarted, Validation
-from amptui.records.steps import StepRecord
+from amptui.records.steps import Steps
 from amptui.reports.compare.contrasts import Compared, compared
 from amptui.reports.compare.overlay_plot import MAX_GROUPS
 from amptui.reports.compare.trace import RunFigures, Trace
-from tests.builders import in_blocks, make_finished
+from tests.builders import make_finished
 from tests.checkout import ROOT
 from tests.telemetry import record_samples
 
@@ -27,7 +27,7 @@ def started(*, seed: int | None = 0, precision: str = "fp32", **changes: Any) ->
 
 def trained(
     losses: Sequence[float | None], *, precision: str = "fp32", first: int = 1, **changes: Any
-) -> list[StepRecord]:
+) -> list[Steps]:
     """A step for each loss, of 10 samples and 0.5 s, one a second from 101 s on."""
     return [
         record_samples.step(
@@ -74,7 +74,7 @@ def figures(
     passed_over: str = "",
 ) -> RunFigures:
     trace = Trace("runs/x")
-    trace.add(in_blocks(records))
+    trace.add(records)
     return trace.figures(name, is_live=is_live, passed_over=passed_over, read_share=1.0)
 
 

@@ -19,6 +19,7 @@ from amptui.reports.compare.contrasts import (
 from amptui.reports.compare.following import read_all
 from amptui.reports.compare.tables import as_json, plain_lines
 from amptui.reports.compare.trace import RunFigures
+from tests.builders import changed
 from tests.gan_journal import gan_records
 from tests.golden import Goldens
 from tests.reports.compare.compared_runs import (
@@ -54,7 +55,7 @@ def died_and_failed() -> list[RunFigures]:
 
 def uneven() -> RunFigures:
     """A run of which every fifth step takes ten times as long."""
-    steps = [replace(step, step_seconds=5.0) if step.step % 5 == 0 else step for step in trained([1.0] * 100)]
+    steps = [changed(step, step_seconds=5.0) if step.step % 5 == 0 else step for step in trained([1.0] * 100)]
     return figures([started(batch_size=10), *steps, finished(100)], name="uneven")
 
 

@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 from amptui.records.run import Record
 from amptui.records.samples import DeviceSample, HostSample
+from tests.builders import changed
 from tests.golden import Goldens
 from tests.reports.compare.compared_runs import figures, started, trained, validated
 from tests.telemetry import record_samples
@@ -14,7 +14,7 @@ from tests.telemetry import record_samples
 def untimed(*places: int) -> list[Record]:
     """200 steps, of which these have no time."""
     steps = trained([1.0] * 200)
-    return [replace(step, step_seconds=None) if step.step in places else step for step in steps]
+    return [changed(step, step_seconds=None) if step.step in places else step for step in steps]
 
 
 LOSSES: dict[str, Sequence[float | None]] = {
@@ -42,7 +42,7 @@ RUNS: dict[str, Sequence[Record]] = {
     "a validation without a loss": [*STEPS, validated(20, None)],
     "a resume that repeats ten steps": REPEATING,
     "two steps of 200 without a time": untimed(100, 200),
-    "two without a time and one with NaN": [replace(STEPS[0], step_seconds=math.nan), *untimed(100, 200)[1:]],
+    "two without a time and one with NaN": [changed(STEPS[0], step_seconds=math.nan), *untimed(100, 200)[1:]],
     "samples of the process": [
         DeviceSample(time=1.0, gpus=(), host=HostSample(process_rss_bytes=value)) for value in (5, 9, None, 7)
     ],

@@ -7,13 +7,12 @@ from typing import Any
 from amptui.records.run import Record
 from amptui.reports.export.page import RecordedRun, page
 from amptui.reports.export.template import Card, document
-from tests.builders import in_blocks
 from tests.reports.texts import Reading
 
 
 def page_of(*records: Record) -> str:
     recording = RecordedRun("a-run", "runs/a-run")
-    recording.add(in_blocks(records))
+    recording.add(records)
     return page(recording)
 
 

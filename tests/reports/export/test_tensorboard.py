@@ -9,9 +9,8 @@ import pytest
 
 from amptui.records.findings import UpdatesMeasured
 from amptui.records.run import EpochFinished, PrecisionChanged, Record, Validation
-from amptui.records.steps import StepRecord
 from amptui.reports.export import export
-from tests.builders import write_journal
+from tests.builders import StepRow, of, one_by_one, write_journal
 from tests.gan_journal import DISCRIMINATOR, gan_records
 from tests.reports.export import hostile
 from tests.telemetry.record_samples import device, skip, step
@@ -87,7 +86,7 @@ def test_each_record_has_its_curves_at_its_step(tmp_path: Path) -> None:
     events = exported(tmp_path, *RECORDS)
     found = {tag: curve(events, tag) for tag in CURVES}
     assert [event.wall_time for event in events.Scalars("loss")] == [
-        record.time for record in RECORDS if isinstance(record, StepRecord)
+        row.time for row in of(StepRow, one_by_one(RECORDS))
     ]
     for tag, points in CURVES.items():
         assert found[tag] == [pytest.approx(point, nan_ok=True) for point in points], tag
@@ -108,7 +107,7 @@ def test_each_optimizer_has_tags_of_its_own(tmp_path: Path) -> None:
     records = list(gan_records(60))
     events = exported(tmp_path, *records)
     for tag, optimizer in (("loss", ""), (f"{DISCRIMINATOR}/loss", DISCRIMINATOR)):
-        own = [item for item in records if isinstance(item, StepRecord) and item.optimizer == optimizer]
+        own = [row for row in of(StepRow, one_by_one(records)) if row.optimizer == optimizer]
         assert [number for number, _ in curve(events, tag)] == [record.step for record in own]
         assert [value for _, value in curve(events, tag)] == pytest.approx([record.loss for record in own])
     for tag, last in (("learning_rate", (60, 2e-4)), (f"{DISCRIMINATOR}/learning_rate", (118, 4e-4))):

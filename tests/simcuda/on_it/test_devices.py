@@ -17,7 +17,7 @@ from amptui.records.control import PrecisionRequest, StopRequest, TraceRequest, 
 from amptui.records.findings import Float16Window, MemoryBreakdown, ModulesTraced, XRayTaken
 from amptui.records.keeping import CheckpointWritten
 from amptui.records.run import EpochFinished, Note, PrecisionChanged
-from amptui.records.steps import StepRecord
+from tests.builders import StepRow
 from tests.simcuda.training import Asks, Pairs, Small, Whole, run
 from tests.tiny import Log, losses, prepare, resume
 
@@ -59,10 +59,10 @@ def test_a_model_on_two_gpus_trains_and_is_looked_into_as_one(
     assert losses(two.log)[:20] == pytest.approx(losses(one.log)[:20], rel=2e-3)
     for kind in (Float16Window, MemoryBreakdown, ModulesTraced, XRayTaken):
         assert len(two.log.of(kind)) >= 1, kind
-    for mine, theirs in zip(two.log.of(StepRecord), one.log.of(StepRecord), strict=True):
+    for mine, theirs in zip(two.log.of(StepRow), one.log.of(StepRow), strict=True):
         if mine.grad_norm is not None and theirs.grad_norm is not None:
             assert mine.grad_norm == pytest.approx(theirs.grad_norm, rel=0.1)
-    assert any(record.grad_max is not None for record in two.log.of(StepRecord))
+    assert any(record.grad_max is not None for record in two.log.of(StepRow))
     windows = two.log.of(Float16Window)[0], one.log.of(Float16Window)[0]
     assert windows[0].elements == windows[1].elements
     assert len(two.log.of(XRayTaken)[0].layers) == len(one.log.of(XRayTaken)[0].layers)
@@ -132,5 +132,5 @@ def test_all_goes_on_as_without(source: Literal["arrays", "loader"], tmp_path: P
     torch.set_default_device(None)  # as in a new process
     again = Log()
     resume(prepare(OnDefault(source=source, samples=160), steps=50, device="cuda"), tmp_path, again)
-    assert len(log.of(StepRecord)) + len(again.of(StepRecord)) == 50
+    assert len(log.of(StepRow)) + len(again.of(StepRow)) == 50
     assert None not in losses(again)

@@ -12,7 +12,7 @@ from torch import nn
 from amptui.data.device_copies import MAX_AHEAD, DeviceCopies
 from amptui.engine.readback import open_readback
 from amptui.records.run import EpochFinished
-from amptui.records.steps import StepRecord
+from tests.builders import StepRow
 from tests.simcuda.device import configured, watched
 from tests.simcuda.training import Small, run
 from tests.tiny import losses
@@ -29,7 +29,7 @@ class LearningRateOnDevice(Small):
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_a_learning_rate_on_the_device_is_told_without_a_wait(precision: str) -> None:
     trained = run(LearningRateOnDevice(), steps=30, precision=precision)
-    rates = {record.lr for record in trained.log.of(StepRecord)}
+    rates = {record.lr for record in trained.log.of(StepRow)}
     assert rates == {torch.tensor(1e-3).item()}
     assert trained.marks.places() == Counter()
 

@@ -8,8 +8,7 @@ from torch import Tensor
 
 import amptui
 from amptui.records.control import PrecisionRequest
-from amptui.records.steps import StepRecord
-from tests.builders import of, recorded
+from tests.builders import StepRow, of, recorded
 from tests.observed import Loop
 from tests.own_loops import FORMS, Form, Own
 
@@ -34,7 +33,7 @@ def test_observing_adds_no_wait_and_sees_every_step(precision: str, runs: Path) 
             losses = [log(loop.train_step(step)) for step in range(3, STEPS + 2)]
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    steps = of(StepRecord, recorded(runs))
+    steps = of(StepRow, recorded(runs))
     assert [record.step for record in steps] == list(range(1, STEPS + 1))
     assert [record.loss for record in steps[1:]] == pytest.approx([loss.item() for loss in losses])
     assert [record.losses["again"] for record in steps[3:]] == [record.loss for record in steps[3:]]
@@ -60,7 +59,7 @@ def test_watching_adds_no_wait_in_any_precision(form: Form, runs: Path) -> None:
         finally:
             torch.cuda.set_sync_debug_mode("default")
         assert monitor.precision == "fp16"
-    steps = of(StepRecord, recorded(runs))
+    steps = of(StepRow, recorded(runs))
     assert [record.step for record in steps] == list(range(1, 81))
     assert {record.precision for record in steps} == {"fp32", "bf16", "fp16", "ieee"}
     assert all(record.loss is not None for record in steps)

@@ -12,7 +12,7 @@ import torch
 from amptui.engine.failure import explain, is_device_lost
 from amptui.records.control import CheckpointRequest, PrecisionRequest, TraceRequest, XRayRequest
 from amptui.records.run import Note, PrecisionChanged
-from amptui.records.steps import StepRecord
+from tests.builders import StepRow
 from tests.simcuda import device
 from tests.simcuda.training import Asks, Trained, run
 from tests.tiny import Log, losses
@@ -133,7 +133,7 @@ def test_a_kernel_that_fails_ends_the_run_with_one_line(asked: Any, precision: s
     assert is_device_lost(caught.value)
     told = explain(caught.value, doing=f"in step {STEP}", batch_size=8, precision=precision)
     assert str(told).startswith(f"CUDA error: device-side assert triggered (noticed in step {STEP}); ")
-    steps = [record.step for record in log.of(StepRecord)]
+    steps = [record.step for record in log.of(StepRow)]
     assert steps == list(range(1, len(steps) + 1))
     assert [note.text for note in log.of(Note) if note.severity == "error"] == []
     del caught

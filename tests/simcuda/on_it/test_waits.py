@@ -26,7 +26,7 @@ from amptui.records.findings import (
     XRayTaken,
 )
 from amptui.records.run import EpochFinished, Note, PrecisionChanged
-from amptui.records.steps import StepRecord
+from tests.builders import StepRow
 from tests.simcuda.training import FIRST_STEPS, Pairs, Small, run
 
 NOWHERE: Counter[str] = Counter()
@@ -43,7 +43,7 @@ CHECKED = range(FIRST_STEPS, 25)
 def test_no_step_waits(precision: str, clip_norm: float | None, probes: bool) -> None:
     trained = run(precision=precision, clip_norm=clip_norm, probes=probes, steps=40)
     assert trained.marks.places() == NOWHERE
-    assert len(trained.log.of(StepRecord)) == 40
+    assert len(trained.log.of(StepRow)) == 40
     # In fp16 the first steps are skipped; those that are measured later depend on the time.
     assert bool(trained.log.of(UpdatesMeasured)) == probes or precision == "fp16"
 

@@ -11,9 +11,8 @@ from amptui.base.errors import RunFolderError, UsageError
 from amptui.process.replay import replay
 from amptui.records.findings import ModulesTraced, XRayTaken
 from amptui.records.run import PrecisionChanged
-from amptui.records.steps import StepRecord
 from amptui.telemetry.health import judge_xray
-from tests.builders import read, view_of
+from tests.builders import StepRow, read, view_of
 from tests.builders import write_journal as write
 from tests.checkout import ROOT
 from tests.telemetry.record_samples import run as started
@@ -96,7 +95,7 @@ def test_the_demo_is_whole_and_small_and_ends_with_an_answer() -> None:
     records = list(reader)
     assert (reader.damaged_lines, reader.torn) == (0, False)
     assert JOURNAL.stat().st_size < 1_000_000
-    assert sum(isinstance(record, StepRecord) for record in records) == 190
+    assert sum(isinstance(record, StepRow) for record in records) == 190
     record_steps = {
         type(r): r.step for r in records if isinstance(r, PrecisionChanged | XRayTaken | ModulesTraced)
     }
