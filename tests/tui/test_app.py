@@ -79,7 +79,7 @@ async def test_o_shows_the_next_optimizer_in_all_panels_and_what_was_chosen_stay
 )
 @awaited
 async def test_an_enlarged_curve_has_a_cursor(panel: str, reading: str) -> None:
-    async with watching(started(), *steps(400), replace(step(401, "fp16"), loss_scale=1024.0)) as screen:
+    async with watching(started(), *steps(400), replace(step(401, "fp16"), loss_scale=(1024.0,))) as screen:
         await screen.press("left")
         assert screen.state.cursor is None, "no chart is enlarged"
         while screen.state.focus != panel:

@@ -143,7 +143,9 @@ class Measurer:
         def note(records: Sequence[Record]) -> None:
             for record in records:
                 if isinstance(record, Steps):
-                    losses = (step.loss for step in record.one_by_one() if not step.skipped)
+                    losses = (
+                        loss for loss, skip in zip(record.loss, record.skipped, strict=True) if not skip
+                    )
                     newest.extend(loss for loss in losses if loss is not None)
 
         end = self._train(request, look, [note])
