@@ -85,11 +85,11 @@ class RunListScreen(Screen):
         return now != before
 
     def _draw(self, canvas: Canvas) -> None:
+        self._take_in(canvas.height)
         draw(canvas, self._list, self._state)
 
-    def _refresh_state(self) -> None:
+    def _take_in(self, height: int) -> None:
         """Take in what was read; the cursor stays on its run wherever that is now."""
-        super()._refresh_state()
         entries, before, pattern = self._list_reader.entries, self._list, self._search.text
         self._list = replace(before, pattern=pattern, is_typing=self._search.is_typing)
         if entries is None:
@@ -104,7 +104,7 @@ class RunListScreen(Screen):
             (place for place, entry in enumerate(shown) if entry.run == self._run_under_cursor),
             min(before.cursor, max(0, len(shown) - 1)),
         )
-        page = page_rows(self.size.height)
+        page = page_rows(height)
         top = max(0, min(before.top, cursor, len(shown) - page))
         top = max(top, cursor - page + 1)
         self._list = replace(
