@@ -125,7 +125,7 @@ def about_run(view: SessionView, keys: Sequence[Key]) -> About:
     return (
         *((("pages", PAGES.format(keys=pages)),) if pages else ()),
         ("precisions", [phrase(signed_label(name), precision_style(name)) for name in PRECISIONS]),
-        ("run folder", [phrase(view.run_dir, Style.DIM)]),
+        ("run folder", view.run_dir),
         *TERMS,
     )
 
