@@ -207,10 +207,10 @@ def one_by_one(records: Iterable[Record]) -> Iterator[Any]:
 # -------------------------------------------------------------------------------------------- sessions
 
 
-def fold(records: Iterable[Record], run_dir: str = "") -> Session:
-    """All that is known after ``records``."""
+def fold(records: Iterable[Any], run_dir: str = "") -> Session:
+    """All that is known after ``records``, rows of steps among them."""
     session = Session(run_dir)
-    session.fold(records)
+    session.fold(row(**vars(record)) if isinstance(record, StepRow) else record for record in records)
     return session
 
 

@@ -119,8 +119,9 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _record(line: bytes) -> Record | None:
+    """What a line holds; None if it is damaged, or incomplete as for who reads the journal."""
     try:
-        return codec.loads(line.rstrip(b"\n"))
+        return codec.loads(line.rstrip(b"\n")) if line.endswith(b"\n") else None
     except ValueError:
         return None
 

@@ -27,10 +27,9 @@ from amptui.models.unstable import Unstable
 from amptui.records.control import Control, HistogramRequest, PrecisionRequest, Request, XRayRequest
 from amptui.records.findings import Float16Window, XRayTaken
 from amptui.records.run import Record
-from amptui.telemetry.session import Session
 from amptui.telemetry.underflow import UNDERFLOW_SHARE, UnderflowFound, underflowing_share, xray_share
 from tests.benchmarks.healthy_models import HEALTHY, OWN_DATA
-from tests.builders import StepRow
+from tests.builders import StepRow, view_of
 from tests.models.on_images import on_images
 from tests.tiny import Log, prepare, train
 
@@ -117,9 +116,7 @@ def measure(
 
 def row_of(name: str, log: Log) -> Row:
     """What a run's records say."""
-    session = Session()
-    session.fold(log)
-    view = session.view()
+    view = view_of(*log)
     windows, xrays = log.of(Float16Window), log.of(XRayTaken)
     before = next((each for each in reversed(windows) if each.precision == "fp32"), None)
     within = next((each for each in reversed(windows) if each.precision == "fp16"), None)

@@ -14,8 +14,7 @@ import torch
 import amptui
 from amptui.engine.probes.budget import Cadence
 from amptui.records.run import EpochFinished, RunFinished, RunStarted, StepSkipped
-from amptui.telemetry.session import Session
-from tests.builders import StepRow, of
+from tests.builders import StepRow, of, view_of
 from tests.builders import recorded as records
 from tests.observed import Loop
 
@@ -145,9 +144,7 @@ def test_a_resumed_script_s_steps_go_on_counting(way: str, runs: Path) -> None:
     journal = records(runs)
     assert [record.step for record in of(StepRow, journal)] == [1001, 1002, 1003]
     assert of(RunFinished, journal)[0].steps == 1003
-    session = Session()
-    session.fold(journal)
-    assert session.view().step == 1003
+    assert view_of(*journal).step == 1003
 
 
 @pytest.mark.parametrize(
