@@ -351,6 +351,7 @@ _SIMPLE_READERS: Mapping[Any, _Reader] = {
 # Steps are most of what is written, and are columns: they are handled as a whole.
 
 _STEPS_FIELDS = tuple(field.name for field in dataclasses.fields(Steps))
+_STEPS_NAMES = frozenset(_STEPS_FIELDS)
 
 _STEPS_DEFAULTS: Mapping[str, Any] = {
     "micro_batches": 1,
@@ -408,7 +409,7 @@ def _read_steps(value: Any) -> Steps:
     if not isinstance(value, dict):
         raise JsonError(f"Steps: expected an object, not {shown(value)}")
     value = {**_STEPS_DEFAULTS, **value}
-    if absent := {*_STEPS_FIELDS} - value.keys():
+    if absent := _STEPS_NAMES - value.keys():
         raise JsonError(f"Steps: missing {', '.join(sorted(absent))}")
     try:
         fields = {name: reader(value[name]) for name, reader in _STEPS_READERS.items()}
@@ -430,10 +431,11 @@ def _read_steps(value: Any) -> Steps:
 
 def _column(value: Any, count: int, name: str) -> list[Any]:
     """``count`` values of the column ``name``: numbers or None."""
-    is_constant = type(value) is not list
+    kind, is_constant = _COLUMN_KINDS.get(name, float), type(value) is not list
+    if is_constant and (value is None or type(value) is kind):
+        return [value] * count  # most columns of a small block
     values = [value] if is_constant else value
-    kind, kinds = _COLUMN_KINDS.get(name, float), set(map(type, values)) - {NoneType}
-    if not kinds <= {kind}:
+    if not set(map(type, values)) <= {kind, NoneType}:
         if kind is not float:
             raise JsonError(f"{name}: expected {kind.__name__}")
         try:

@@ -190,7 +190,7 @@ def _as_one(blocks: Sequence[Steps]) -> Steps:
         return [*chain.from_iterable(column or (None,) * block.count for column, block in pairs)]
 
     columns: dict[str, Any] = {
-        name: one_column([getattr(block, name) for block in blocks]) for name in COLUMNS
+        name: [*chain.from_iterable(map(attrgetter(name), blocks))] for name in COLUMNS
     }
     parts = dict.fromkeys(name for block in blocks for name in block.losses)
     group_lrs = zip_longest(*(block.group_lrs for block in blocks))
