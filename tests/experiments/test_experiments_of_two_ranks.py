@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tests.experiments.by_hand import AUTOCAST, Batch, Loop, Step, Training, shared
 from tests.experiments.experiments import CI, TORCH, row
@@ -59,16 +59,7 @@ class TwoRanks(Loop):
         for parameter, one, other in zip(self.model.parameters(), *halves, strict=True):
             parameter.grad = one / 2 + other / 2
         known: Step = {"micro_batches": len(batches) // 2, "loss": torch.stack(losses).mean().item()}
-        if scales:
-            scaler.unscale_(self.optimizer)
-        if (limit := self.training.clip_norm) is not None:
-            known["grad_norm"] = nn.utils.clip_grad_norm_(self.model.parameters(), limit).item()
-        if scales:
-            scaler.step(self.optimizer)
-            scaler.update()
-        else:
-            self.optimizer.step()
-        return known
+        return self.apply(known, scales=scales)
 
 
 @pytest.mark.parametrize("training", TRAININGS)

@@ -52,6 +52,8 @@ def test_a_compiled_model_is_read_too(low: bool, inside: bool) -> None:
 
 # Float8 layers of a script's own, torchao's or Transformer Engine's: its steps are called by them.
 
+Context = Callable[[], AbstractContextManager[object]]
+
 needs_torchao = pytest.mark.usefixtures("usable_torchao")
 
 
@@ -67,13 +69,6 @@ def convert(model: nn.Module) -> None:
 
     config = Float8LinearConfig(emulate=True)
     convert_to_float8_training(model, config=config, module_filter_fn=lambda _module, name: name == "0")
-
-
-Context = Callable[[], AbstractContextManager[object]]
-
-
-def plain() -> AbstractContextManager[object]:
-    return nullcontext()
 
 
 def rows(steps: int) -> Iterator[Tensor]:
@@ -95,7 +90,7 @@ def train_rows(
 
 
 @needs_torchao
-@pytest.mark.parametrize("context", [plain, autocast])
+@pytest.mark.parametrize("context", [nullcontext, autocast])
 @pytest.mark.parametrize("compiles", [False, pytest.param(True, marks=pytest.mark.ci)])
 def test_they_are_known_from_the_first_step_on(compiles: bool, context: Context) -> None:
     model = wide_net()
@@ -108,7 +103,7 @@ def test_they_are_known_from_the_first_step_on(compiles: bool, context: Context)
 
 
 @needs_torchao
-@pytest.mark.parametrize(("context", "before"), [(plain, "fp32"), (autocast, "bf16")])
+@pytest.mark.parametrize(("context", "before"), [(nullcontext, "fp32"), (autocast, "bf16")])
 def test_they_are_known_from_the_step_on_in_which_they_come(context: Context, before: str) -> None:
     model, other = wide_net(), wide_net()
     optimizer = sgd(model)
