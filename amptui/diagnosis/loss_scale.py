@@ -74,7 +74,7 @@ WITHOUT_OVERFLOW = {"bf16": "float32's range, no loss scaling", "fp32": "no over
 def pause_causes(view: SessionView) -> list[str]:
     """What is known about the cause of a pause that nobody asked for."""
     scaler = view.numerics.scaler
-    causes = [] if scaler.freshness == "never measured" else [long_words(scaler)]
+    causes = [long_words(scaler)] if scaler.freshness == "fresh" else []
     if view.pause_cause == "weights" and view.checkpoint is None:
         causes = ["there is no checkpoint to go back to: quit and restart with a smaller --lr"]
     elif view.pause_cause == "weights" and view.checkpoint is not None:

@@ -124,7 +124,10 @@ def judge_trace(trace: ModulesTraced) -> Finding:
         if not trace.cause and began is not None:
             state = "overflowed" if began.dtype == "float16" else "not finite"
             state = "gradients not finite" if began.way == "backward" else state
-        grade = "neutral" if began is None else "warning" if trace.precision == "fp16" else "error"
+        grade = "warning" if trace.precision == "fp16" else "error"
+        if began is None:
+            would_overflow = nearest is not None and LARGEST_FLOAT16 < nearest.largest < math.inf
+            grade = "warning" if would_overflow else "neutral"
     elif nearest is None or not 0 < nearest.largest < math.inf:
         state, grade = "unknown", "neutral"
     else:

@@ -52,7 +52,7 @@ def judge_scaler(facts: ScalerFacts, trace: ModulesTraced | None = None) -> Find
 
     A recent skip with a loss that was not finite, which no scale helps: the states of :func:`judge_trace`,
     ``loss not finite`` without a trace, ``loss alone not finite`` where all outputs were finite; an error
-    once the ``MAJORITY`` of the recent steps was skipped.
+    once the ``MAJORITY`` of the recent steps was skipped, or the scale collapses.
     ``collapsed``: the scale is below ``MIN_SOUND_SCALE``; ``collapsing``: ``COLLAPSE_SKIPS`` in a row.
     ``calibrating``: no more than ``CALIBRATION_SKIPS`` in all and no growth yet. ``skipped mostly``;
     ``frequent`` from ``FREQUENT_SKIPS`` on, ``occasional``; ``none recently``, ``none``; ``never ran``.
@@ -61,14 +61,15 @@ def judge_scaler(facts: ScalerFacts, trace: ModulesTraced | None = None) -> Find
     mostly = facts.recent_skips > MAJORITY * recent
     origin = None if trace is None else judge_trace(trace)
     lost = facts.forward_overflow_step is not None
+    collapsed = facts.scale is not None and facts.scale < MIN_SOUND_SCALE
     falls = facts.skips_in_a_row >= COLLAPSE_SKIPS
     began = "loss not finite" if origin is None else origin.state
     if began == "gradients not finite":
         began = "loss alone not finite"
     cases: tuple[tuple[bool, str, Grade], ...] = (
         (not facts.steps, "never ran", "unknown"),
-        (lost, began, "error" if mostly else "warning"),
-        (facts.scale is not None and facts.scale < MIN_SOUND_SCALE, "collapsed", "error"),
+        (lost, began, "error" if mostly or collapsed or falls else "warning"),
+        (collapsed, "collapsed", "error"),
         (falls, "collapsing", "error"),
         (
             bool(facts.recent_skips) and _calibrates(facts.skips, grown=facts.scale_has_grown),
