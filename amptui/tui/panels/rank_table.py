@@ -248,7 +248,7 @@ def _columns(
     return [
         Column(title="", cell=sign, width=1, is_optional=False),
         Column(title="rank", cell=rank, gap=1),
-        Column(title=which, cell=place, align="left", max_width=_PLACE_WIDTH),
+        Column(title=which, cell=place, align="left", max_width=_PLACE_WIDTH, is_optional=not which),
         _bars(canvas, view, ranks),
         *numbers,
         Column(title="", cell=why_throttled, align="left", priority=12, shrinks_to=_MIN_REASON, gap=1),
