@@ -204,13 +204,18 @@ def one_by_one(records: Iterable[Record]) -> Iterator[Any]:
             yield record
 
 
+def as_recorded(record: Any) -> Record:
+    """A row of a step as the block that a run records; other records as they are."""
+    return row(**vars(record)) if isinstance(record, StepRow) else record
+
+
 # -------------------------------------------------------------------------------------------- sessions
 
 
 def fold(records: Iterable[Any], run_dir: str = "") -> Session:
     """All that is known after ``records``, rows of steps among them."""
     session = Session(run_dir)
-    session.fold(row(**vars(record)) if isinstance(record, StepRow) else record for record in records)
+    session.fold(map(as_recorded, records))
     return session
 
 

@@ -20,7 +20,7 @@ from amptui.records.answers import RequestRefused
 from amptui.records.control import Control, PauseRequest, StopRequest
 from amptui.records.keeping import CheckpointWritten
 from amptui.records.run import Note, PhaseChanged, Record, RunFailed, RunFinished, RunResumed, RunStarted
-from tests.builders import StepRow
+from tests.builders import StepRow, as_recorded
 from tests.engine.working import ENOUGH_SECONDS, Worker, hooked
 from tests.living import records_of
 from tests.recipes.twisted import WAYS
@@ -292,6 +292,6 @@ def test_a_model_file_with_one_twist_has_one_end(way: str, tmp_path: Path) -> No
         assert len(last.error.splitlines()) == 1
         assert str(worker.thread.error) == last.error
     for record in worker.log:
-        line = codec.dumps(record)
+        line = codec.dumps(as_recorded(record))
         assert codec.loads(line) is not None
         json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))

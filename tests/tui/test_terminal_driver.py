@@ -86,7 +86,7 @@ def enlarge_the_loss(terminal: Terminal) -> None:
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("keys", ["\t", "\x1b", "?"])
+@pytest.mark.parametrize("keys", ["\t\t\t", "\x1b", "?"])
 def test_only_an_enlarged_chart_has_the_mouse(keys: str, warm: WarmSource, tmp_path: Path) -> None:
     with screen(warm, tmp_path) as terminal:
         enlarge_the_loss(terminal)
