@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-from amptui.engine.probes.gradients import GradientProbe
+from amptui.engine.probes.gradients import GradientHealth, GradientProbe
 from amptui.engine.readback import Delivered
-from amptui.engine.step_rows import StepColumns, runs_of_like_steps
+from amptui.engine.step_rows import StepBlock, read_block
 from amptui.records.run import (
     COLLAPSE_SKIPS,
     EpochFinished,
@@ -20,6 +20,7 @@ from amptui.records.run import (
     Validated,
     Validation,
 )
+from amptui.records.steps import Steps
 
 _COUNTED = (
     "consecutive_skips",
@@ -117,81 +118,76 @@ class StepReporter:
         self._epoch = _EpochSums(**state["epoch"])
 
     def steps(self, delivered: Sequence[Delivered]) -> None:
-        """Emit the records of steps that were pushed with their :class:`StepFacts`, in order."""
-        for alike in runs_of_like_steps(delivered):
-            self._report(StepColumns(alike, self.gradients))
+        """Emit the records of steps that were pushed with their :class:`StepFacts`, in order.
 
-    def _report(self, columns: StepColumns) -> None:
-        """Emit blocks of steps. A block ends with a step that has records of its own."""
-        (ends, gaps), start = self._ends(columns), 0
-        if columns.is_quiet and not gaps:
-            self._emit_block(columns, 0, columns.count, ends)  # the usual case
-            return
-        for index in range(columns.count):
-            last = index + 1 == columns.count
-            has_records = columns.is_in_trouble(index) or columns.changes_scale(index)
-            if columns.is_skipped(index) and start < index:
-                self._emit_block(columns, start, index, ends)
+        One look reads many steps. A step ends its seconds after the one before, and not before its batch
+        was loaded: no time is later than the true one, nor earlier than that of the step before. It follows
+        in a block if it is the next one and like it, and began when the one before ended.
+        """
+        start, ends, end, before, width = 0, list[float](), self._end, delivered[0][0], -1
+        for index, (facts, row, seconds) in enumerate(delivered):
+            loaded = facts.load_start + (facts.data_seconds or 0.0)
+            end += seconds or 0.0
+            is_gap = loaded - end > MAX_GAP_SECONDS
+            end = max(end, loaded)
+            columns, groups = -1 if row is None else len(row), len(facts.group_lrs)
+            is_next = facts.step == before.step + 1 and not is_gap
+            is_alike = columns == width and groups == len(before.group_lrs)
+            if ends and not (
+                is_next and is_alike and (facts.kind is before.kind or facts.kind == before.kind)
+            ):
+                self._report(delivered[start:index], ends)
+                start, ends = index, []
+            ends.append(end)
+            before, width = facts, columns
+        self._end = end
+        self._report(delivered[start:], ends)
+
+    def _report(self, delivered: Sequence[Delivered], ends: Sequence[float]) -> None:
+        """Emit a block, or several: a step that has records of its own ends one, a skipped one is alone."""
+        block = read_block(delivered, ends, self._unix_seconds(ends[-1]), self.gradients)
+        start, count = 0, block.steps.count
+        for index in [count - 1] if block.is_quiet else range(count):
+            if block.steps.skipped[index] and start < index:
+                self._emit_part(block, start, index)
                 start = index
-            if has_records or last or index + 1 in gaps:
-                self._emit_block(columns, start, index + 1, ends)
+            if index + 1 == count or block.is_in_trouble(index) or block.changes_scale(index):
+                self._emit_part(block, start, index + 1)
                 start = index + 1
 
-    def _emit_block(self, columns: StepColumns, start: int, end: int, ends: Sequence[float]) -> None:
+    def _emit_part(self, block: StepBlock, start: int, end: int) -> None:
         """Emit the steps from index ``start`` to before ``end``, and the records of the last one."""
         self.delivered += end - start
-        now, last = self._unix_seconds(ends[end - 1]), end - 1
-        self.emit(columns.block(start, end, now))
-        if not columns.is_measured:
-            self._epoch.unmeasured += end - start
+        now, last = self._unix_seconds(block.ends[end - 1]), end - 1
+        steps = block.steps.part(start, end, now)
+        self.emit(steps)
+        if not block.is_measured:
+            self._epoch.unmeasured += steps.count
             return
-        skipped = columns.is_skipped(last)
-        self._update_losses(columns.loss[start:end], applied=not skipped)
-        seconds = [seconds for seconds in columns.seconds[start:end] if seconds is not None]
+        skipped = steps.skipped[-1]
+        self._update_losses(steps.loss, applied=not skipped)
+        seconds = [seconds for seconds in steps.step_seconds if seconds is not None]
         self._epoch.seconds += sum(seconds)
-        self._epoch.unmeasured += end - start - len(seconds)
-        if columns.is_in_trouble(last):
-            self._report_troubles(columns, last, now)
+        self._epoch.unmeasured += steps.count - len(seconds)
+        if block.is_in_trouble(last):
+            self._report_troubles(steps, block.healths[last])
         if not skipped:
             self.consecutive_skips = 0
-        if columns.scaled:
-            self.growth_tracker, self.scaled_step = columns.growth_tracker[last], columns.steps[last]
-            scale, self.loss_scale = columns.scale[last], columns.next_scale[last]
-            if columns.changes_scale(last):
-                self.emit(
-                    LossScaleChanged(
-                        time=now,
-                        step=self.scaled_step,
-                        previous=scale,
-                        current=columns.next_scale[last],
-                        reason="growth" if columns.next_scale[last] > scale else "backoff",
-                        optimizer=columns.kind.optimizer,
-                    )
+        scale, next_scale = steps.loss_scale[-1], block.next_scale[last]
+        if scale is not None:
+            self.growth_tracker, self.scaled_step = steps.growth_tracker[-1] or 0, steps.last_step
+            self.loss_scale = next_scale
+        if scale is not None and scale != next_scale:
+            self.emit(
+                LossScaleChanged(
+                    time=now,
+                    step=steps.last_step,
+                    previous=scale,
+                    current=next_scale,
+                    reason="growth" if next_scale > scale else "backoff",
+                    optimizer=steps.optimizer,
                 )
-
-    def _ends(self, columns: StepColumns) -> tuple[list[float], set[int]]:
-        """When each step ended, by the performance counter; and the steps that do not follow in a block.
-
-        One look reports many steps. A step ends its seconds after the one before, and not before its batch
-        was loaded: no time is later than the true one, nor earlier than that of the step before. It follows
-        in a block if it is numbered next, and began when the one before ended.
-        """
-        ends, gaps, end, number = list[float](), set[int](), self._end, columns.steps[0]
-        rows = zip(columns.steps, columns.load_start, columns.data_seconds, columns.seconds, strict=True)
-        for index, (step, load_start, data_seconds, seconds) in enumerate(rows):
-            end += seconds or 0.0
-            loaded = load_start + (data_seconds or 0.0)
-            if loaded > end:
-                if loaded - end > MAX_GAP_SECONDS:
-                    gaps.add(index)
-                end = loaded
-            if step != number:
-                gaps.add(index)
-            number = step + 1
-            ends.append(end)
-        self._end = end
-        gaps.discard(0)  # the first one follows nothing here
-        return ends, gaps
+            )
 
     def validated(self, *, step: int, epoch: int, validation: Validation | None) -> None:
         """Emit a validation within an epoch; None if its row was dropped or it had no batches."""
@@ -241,10 +237,10 @@ class StepReporter:
         if applied and not self.finite_losses:
             self.bad_applied_steps += 1
 
-    def _report_troubles(self, columns: StepColumns, index: int, now: float) -> None:
-        step, loss, health = columns.steps[index], columns.loss[index], columns.healths[index]
-        name = columns.kind.optimizer
-        skipped = columns.is_skipped(index)
+    def _report_troubles(self, steps: Steps, health: GradientHealth | None) -> None:
+        """Emit what was not finite in the last of ``steps``, or that it was skipped."""
+        now, step, loss, name = steps.time, steps.last_step, steps.loss[-1], steps.optimizer
+        skipped = steps.skipped[-1]
         self.trouble_step = step
         if self.suspect is None and (not skipped or not self.loss_is_finite):
             self.suspect = SuspectStep(step, self.delivered)
@@ -254,7 +250,8 @@ class StepReporter:
             self.emit(
                 NonFinite(time=now, step=step, what="loss", kind=kind, names=(), count=1, optimizer=name)
             )
-        if skipped:
+        scale = steps.loss_scale[-1]
+        if skipped and scale is not None:
             self.consecutive_skips += 1
             if self.consecutive_skips >= COLLAPSE_SKIPS:
                 self.unexplained_step = step
@@ -262,7 +259,7 @@ class StepReporter:
                 StepSkipped(
                     time=now,
                     step=step,
-                    loss_scale=columns.scale[index],
+                    loss_scale=scale,
                     loss=loss,
                     names=health.nonfinite_names if health else (),
                     count=health.nonfinite_count if health else None,

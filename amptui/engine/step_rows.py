@@ -1,7 +1,7 @@
-"""The row of numbers that a step sends to the host, and how rows of like steps become a block of records."""
+"""The row of numbers that a step sends to the host, and how rows that arrived become a block of steps."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from amptui.engine.precision import ScalerTensors
 from amptui.engine.probes.gradients import GradientHealth, GradientProbe
 from amptui.engine.readback import Delivered
 from amptui.records.own_loop import LossForm
-from amptui.records.steps import SECONDS_DECIMALS, Steps
+from amptui.records.steps import SECONDS_DECIMALS, Steps, are_finite
 
 
 class RowLayout(NamedTuple):
@@ -115,113 +115,89 @@ class StepFacts(NamedTuple):
     group_lrs: tuple[float, ...] = ()
 
 
-def runs_of_like_steps(delivered: Sequence[Delivered]) -> Iterator[Sequence[Delivered]]:
-    """Split ``delivered``, at least one step, where steps are no longer alike: one block has one layout."""
-    start, count = 0, len(delivered)
-    while start < count:
-        facts, row, _ = delivered[start]
-        kind, groups, width = facts.kind, len(facts.group_lrs), -1 if row is None else len(row)
-        end = start + 1
-        while end < count:
-            facts, row, _ = delivered[end]
-            if facts.kind is not kind and facts.kind != kind:
-                break
-            if len(facts.group_lrs) != groups or (-1 if row is None else len(row)) != width:
-                break
-            end += 1
-        yield delivered[start:end]
-        start = end
+class StepBlock(NamedTuple):
+    """Steps that are alike and follow each other, as their rows were read."""
 
-
-class StepColumns:
-    """Steps that are alike, at least one, in columns."""
-
-    def __init__(self, delivered: Sequence[Delivered], probe: GradientProbe) -> None:
-        facts, rows, seconds = zip(*delivered, strict=True)
-        self.facts: tuple[StepFacts, ...] = facts
-        self.count = len(facts)
-        self.kind = kind = facts[0].kind
-        layout = kind.layout
-        by_name: Any = StepFacts._make(zip(*facts, strict=True))  # a column in the place of each fact
-        nothing: list[Any] = [None] * self.count
-        self.scaled = layout.scaled
-        self.is_measured = rows[0] is not None
-        columns = iter([list(column) for column in zip(*rows, strict=True)] if self.is_measured else [])
-        self.loss: list[float | None] = next(columns) if layout.loss and self.is_measured else nothing
-        self.parts = {name: next(columns) for name in layout.parts} if self.is_measured else {}
-        lrs = [next(columns) for _ in range(layout.lrs)] if self.is_measured else []
-        self.lr: list[float | None] = [*by_name.lr]
-        self.group_lrs = [list(lrs) for lrs in zip(*by_name.group_lrs, strict=True)]
-        if lrs:
-            self.lr = list(lrs[0])
-            self.group_lrs = lrs if any(lr != lrs[0] for lr in lrs) else []
-        self.scale, self.found_inf, self.next_scale, self.growth_tracker = nothing, nothing, nothing, nothing
-        if self.scaled and self.is_measured:
-            self.scale, self.found_inf, self.next_scale = next(columns), next(columns), next(columns)
-            self.growth_tracker = [int(tracker) for tracker in next(columns)]
-        self.steps: Sequence[int] = by_name.step
-        self.samples: Sequence[int] = by_name.samples
-        self.load_start: Sequence[float] = by_name.load_start
-        self.seconds = _rounded(seconds) if self.is_measured else nothing
-        self.data_seconds = _rounded(by_name.data_seconds)
-        clip_norms: list[float | None] = next(columns) if layout.clipped and self.is_measured else nothing
-        gradients = [*zip(*columns, strict=True)]
-        self.healths: Sequence[GradientHealth | None] = nothing
-        if gradients or layout.clipped:
-            scales = self.scale if kind.gradients_scaled else [1.0] * self.count
-            step_values = zip(gradients or [()] * self.count, clip_norms, scales, strict=True)
-            self.healths = [_health(probe, *values) for values in step_values]
+    steps: Steps
+    ends: Sequence[float]
+    """When each ended, by ``perf_counter``."""
+    healths: Sequence[GradientHealth | None]
+    next_scale: Sequence[Any]
+    """The loss scale after each step; None without a scaler."""
+    is_measured: bool
+    """Whether their rows reached the host."""
 
     @property
     def is_quiet(self) -> bool:
         """Whether no step has records of its own: see :meth:`is_in_trouble` and :meth:`changes_scale`."""
-        losses: Sequence[Any] = self.loss if self.loss[0] is not None else ()
-        norms = [health.norm for health in self.healths if health is not None]
-        if self.scaled and self.is_measured and (any(self.found_inf) or self.scale != self.next_scale):
+        steps, losses = self.steps, self.steps.loss
+        if any(steps.skipped) or steps.loss_scale != self.next_scale:
             return False
-        return all(map(math.isfinite, losses)) and all(map(math.isfinite, norms))
-
-    def is_skipped(self, index: int) -> bool:
-        """Whether the scaler dropped the step."""
-        return self.scaled and self.is_measured and self.found_inf[index] > 0
+        norms = [health.norm for health in self.healths if health is not None]
+        return (losses[0] is None or are_finite(losses)) and all(map(math.isfinite, norms))
 
     def is_in_trouble(self, index: int) -> bool:
         """Whether it was skipped, or its loss or gradients were not finite."""
-        loss, health = self.loss[index], self.healths[index]
+        loss, health = self.steps.loss[index], self.healths[index]
         is_finite = (loss is None or math.isfinite(loss)) and (health is None or math.isfinite(health.norm))
-        return not is_finite or self.is_skipped(index)
+        return not is_finite or self.steps.skipped[index]
 
     def changes_scale(self, index: int) -> bool:
         """Whether the scale is another one after the step."""
-        return self.scaled and self.is_measured and bool(self.next_scale[index] != self.scale[index])
+        return bool(self.steps.loss_scale[index] != self.next_scale[index])
 
-    def block(self, start: int, end: int, time: float) -> Steps:
-        """The record of the steps from index ``start`` to before ``end``, which ended at ``time``."""
-        part, kind, healths = slice(start, end), self.kind, self.healths[start:end]
-        return Steps(
-            time=time,
-            first_step=self.steps[start],
-            count=end - start,
-            epoch=kind.epoch,
-            precision=kind.precision,
-            skipped=[self.is_skipped(index) for index in range(start, end)],
-            settling=kind.warming_up,
-            loss=self.loss[part],
-            samples=self.samples[part],
-            step_seconds=self.seconds[part],
-            data_seconds=self.data_seconds[part],
-            lr=self.lr[part],
-            loss_scale=self.scale[part],
-            growth_tracker=self.growth_tracker[part],
-            grad_norm=[None if health is None else health.norm for health in healths],
-            nonfinite_gradients=[None if health is None else health.nonfinite_count for health in healths],
-            grad_max=[None if health is None else health.largest for health in healths],
-            losses={name: column[part] for name, column in self.parts.items()},
-            micro_batches=kind.micro_batches,
-            group_lrs=tuple(column[part] for column in self.group_lrs),
-            optimizer=kind.optimizer,
-            loss_form=kind.loss_form if self.is_measured else "",
-        )
+
+def read_block(
+    delivered: Sequence[Delivered], ends: Sequence[float], time: float, probe: GradientProbe
+) -> StepBlock:
+    """Read steps that follow each other, at least one; ``time`` is the Unix time of the last of ``ends``."""
+    facts, rows, seconds = zip(*delivered, strict=True)
+    count, kind, is_measured = len(facts), facts[0].kind, rows[0] is not None
+    by_name: Any = StepFacts._make(zip(*facts, strict=True))  # a column in the place of each fact
+    layout = kind.layout if is_measured else RowLayout(loss=False)
+    columns = iter([list(column) for column in zip(*rows, strict=True)] if is_measured else [])
+    nothing: list[Any] = [None] * count
+    loss = next(columns) if layout.loss else nothing
+    parts = {name: next(columns) for name in layout.parts}
+    lr, group_lrs = list(by_name.lr), [list(lrs) for lrs in zip(*by_name.group_lrs, strict=True)]
+    if lrs := [next(columns) for _ in range(layout.lrs)]:
+        lr, group_lrs = list(lrs[0]), lrs if any(lr != lrs[0] for lr in lrs) else []
+    scale, next_scale, growth_tracker, skipped = nothing, nothing, nothing, [False] * count
+    if layout.scaled:
+        scale, found_inf, next_scale, trackers = (next(columns) for _ in ScalerTensors._fields)
+        skipped, growth_tracker = [found > 0 for found in found_inf], [*map(int, trackers)]
+    clip_norms = next(columns) if layout.clipped else nothing
+    gradients = [*zip(*columns, strict=True)]
+    healths: Sequence[GradientHealth | None] = nothing
+    if gradients or layout.clipped:
+        scales = scale if kind.gradients_scaled else [1.0] * count
+        step_values = zip(gradients or [()] * count, clip_norms, scales, strict=True)
+        healths = [_health(probe, *values) for values in step_values]
+    steps = Steps(
+        time=time,
+        first_step=facts[0].step,
+        count=count,
+        epoch=kind.epoch,
+        precision=kind.precision,
+        skipped=skipped,
+        settling=kind.warming_up,
+        loss=loss,
+        samples=by_name.samples,
+        step_seconds=_rounded(seconds) if is_measured else nothing,
+        data_seconds=_rounded(by_name.data_seconds),
+        lr=lr,
+        loss_scale=scale,
+        growth_tracker=growth_tracker,
+        grad_norm=[None if health is None else health.norm for health in healths],
+        nonfinite_gradients=[None if health is None else health.nonfinite_count for health in healths],
+        grad_max=[None if health is None else health.largest for health in healths],
+        losses=parts,
+        micro_batches=kind.micro_batches,
+        group_lrs=tuple(group_lrs),
+        optimizer=kind.optimizer,
+        loss_form=kind.loss_form if is_measured else "",
+    )
+    return StepBlock(steps, ends, healths, next_scale, is_measured)
 
 
 def _rounded(seconds: Sequence[float | None]) -> list[float | None]:

@@ -103,13 +103,15 @@ class Steps:
         times.reverse()
         return times
 
-    def part(self, start: int, end: int) -> "Steps":
-        """The steps from index ``start`` to before ``end``, at least one."""
+    def part(self, start: int, end: int, time: float | None = None) -> "Steps":
+        """The steps from index ``start`` to before ``end``, at least one; ``time`` is their end, if known."""
         if start == 0 and end == self.count:
             return self
+        if time is None:
+            time = reduce(sub, (seconds or 0.0 for seconds in self.step_seconds[: end - 1 : -1]), self.time)
         return replace(
             self,
-            time=reduce(sub, (seconds or 0.0 for seconds in self.step_seconds[: end - 1 : -1]), self.time),
+            time=time,
             first_step=self.first_step + start,
             count=end - start,
             losses={name: column[start:end] for name, column in self.losses.items()},
