@@ -14,8 +14,8 @@ MIN_TROUBLED_SHARE = 3 * UNDERFLOW_SHARE
 CAUSES = {
     "none": "",
     "calibration": "",
-    "collapse": "overflow: skipped mostly",
-    "forward": "overflow: forward overflow",
+    "collapse": "overflow: collapsed",
+    "forward": "overflow: overflowed",
     "buffers": "weights: buffers lost",
     "underflow": "float16: underflows",
 }
