@@ -292,15 +292,6 @@ def _number(name: str, words: Callable[[float | None], str]) -> Callable[[Findin
     return lambda finding: words(finding.numbers.get(name))
 
 
-def _beside_number(name: str, words: str) -> Callable[[Finding], str]:
-    """``words`` around a share, where it was measured."""
-    return lambda finding: (
-        ""
-        if finding.numbers.get(name) is None
-        else words.format(units.share(finding.numbers[name], 1), place=finding.place)
-    )
-
-
 def cosine_words(cosine: float | None, digits: int = 3) -> str:
     """``0.999``, cut rather than rounded: 0.99896 is below 0.999."""
     if cosine is None or not abs(cosine) <= 1:

@@ -219,7 +219,7 @@ def judge_xray(xray: XRayTaken) -> Finding:
 
 
 LayerState = Literal["nothing to compare", "agree", "differ", "disagree", "as in reference"]
-"""Of one layer, as in :class:`XRayVerdict`."""
+"""Of one layer, by its cosine to FP32's."""
 
 _GRADES: Mapping[str, Grade] = {
     "disagree": "error",
