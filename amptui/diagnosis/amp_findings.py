@@ -12,9 +12,8 @@ from amptui.records.findings import PrecisionMeasured, is_old
 from amptui.records.run import FP8_PRECISIONS, base_precision, reference_precision
 from amptui.telemetry.comparison import compare, losses_after, references
 from amptui.telemetry.finding import Finding, Freshness, Grade, Measurement, never_measured
-from amptui.telemetry.health import judge_trace, judge_window, judge_xray
+from amptui.telemetry.health import judge_trace, judge_window, judge_xray, judge_xray_underflow
 from amptui.telemetry.timing import shares_of
-from amptui.telemetry.underflow import UNDERFLOW_SHARE, xray_share
 from amptui.telemetry.view import Comparison, SessionView
 
 BEFORE_AMP = ("bad input", "weights lost", "buffers lost")
@@ -266,23 +265,9 @@ def _float16(question: Question) -> Finding:
     """
     window, xray = question.view.numerics.window, question.view.numerics.xray
     findings = [] if window is None else [question.aged(judge_window(window), window.loss_scale)]
-    share = None if xray is None else xray_share(xray)
-    if xray is not None and share is not None:
-        worst = max(xray.layers, key=lambda layer: layer.underflowing or 0.0)
-        underflows = share >= UNDERFLOW_SHARE
-        of_xray = Finding(
-            subject="float16",
-            state="underflows" if underflows else "kept",
-            grade="warning" if underflows else "good",
-            happened=False,
-            about="fp16",
-            numbers={"share": share, "scale": xray.loss_scale},
-            names={"place": (worst.name or "the model") if underflows else ""},
-            step=xray.step,
-            precision=xray.precision,
-            measured_by="x-ray",
-        )
-        findings.append(question.aged(of_xray, xray.loss_scale))
+    of_xray = None if xray is None else judge_xray_underflow(xray)
+    if of_xray is not None:
+        findings.append(question.aged(of_xray, of_xray.loss_scale))
     if not findings:
         return never_measured("float16", "fp16", measured_by="histogram")
     decisive = [finding for finding in findings if finding.grade != "neutral"]  # what is old is neutral

@@ -1,25 +1,20 @@
 """One line of plain English for each event, and its details."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from amptui.base import units
-from amptui.diagnosis import (
-    loss_scale,
-    memory_use,
-    nonfinite,
-    probe_words,
-    rank_words,
-    speed,
-)
+from amptui.diagnosis import memory_use, probe_words, rank_words, speed
 from amptui.diagnosis.labels import data_label, precision_label
-from amptui.diagnosis.words import long_words
+from amptui.diagnosis.words import explanation, long_words
 from amptui.records.findings import Float8Layers, FloatHindrance, ModelCompiled, ModulesTraced
 from amptui.records.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
 from amptui.records.own_loop import GradientsDropped, OptimizerFollowed
 from amptui.records.ranks import RankLost, RanksAwaited, RanksDisagree, StacksTaken
 from amptui.records.run import (
     EpochFinished,
+    NonFiniteKind,
     Note,
     PauseChanged,
     PrecisionChanged,
@@ -27,6 +22,7 @@ from amptui.records.run import (
     RunFailed,
     RunFinished,
     RunStarted,
+    StepSkipped,
     Validated,
     Validation,
 )
@@ -44,6 +40,8 @@ from amptui.telemetry.stragglers import SlowRankNews
 from amptui.telemetry.underflow import UnderflowFound
 
 _MAX_RANGES = 5
+
+_NAMED_RANKS = 4
 
 _HINDRANCES: Mapping[FloatHindrance, str] = {
     "size": "not divisible by 16",
@@ -66,6 +64,127 @@ def event_details(event: Event) -> list[str]:
     """More to read when the line is opened, for example a traceback."""
     tell = _DETAILS.get(type(event.about))
     return tell(event.about) if tell is not None else []
+
+
+# ------------------------------------------------------------------------- the loss scale, NaN and Inf
+
+_KINDS: Mapping[NonFiniteKind, str] = {"nan": "NaN", "inf": "Inf"}
+
+
+def scale_moved(move: ScaleMove) -> str:
+    """``loss scale 65,536 → 131,072 after 2,000 clean steps``, or a backoff."""
+    change, interval = move.record, move.growth_interval
+    moved = f"loss scale {probe_words.move(change.previous, change.current)}"
+    if change.reason == "backoff":
+        return f"overflow: {moved}"
+    return f"{moved} after {units.count(interval)} clean steps" if interval else moved
+
+
+def skipped(row: SkipRow) -> str:
+    """``overflow: step skipped, scale 131,072 → 65,536, ...``, with what it means."""
+    first, last = row.first[0], row.newest
+    steps, scale_now = "step skipped", row.scale_after
+    if row.count > 1:
+        steps = f"{units.count(row.count)} steps in a row skipped {_span(first.step, last.step)}"
+        scale_now = last.loss_scale if scale_now is None else scale_now  # the lowest known one
+    where = f", non-finite gradient in {_first_and_more(last.names, last.count)}" if last.names else ""
+    where += f"{'' if where else ','}{_on_ranks(last.ranks)}" if last.ranks else ""
+    moved = probe_words.move(first.loss_scale, scale_now)
+    return f"overflow: {steps}, scale {moved}{where}; {long_words(row.finding)}"
+
+
+def _skip_details(row: SkipRow) -> list[str]:
+    """An explanation, a line for each skip kept, and one for the trace."""
+    left_out = row.count - len(row.first) - len(row.last)
+    more = [f"{units.count(left_out)} more"] if left_out else []
+    skips = [*map(_skip_line, row.first), *more, *map(_skip_line, row.last)]
+    return [*filter(None, [explanation(row.finding)]), *skips, *_trace_line(row.trace)]
+
+
+def _skip_line(skip: StepSkipped) -> str:
+    """``step 612, scale 131,072, loss 0.503: Inf in features.13.conv (weight); 2 more``."""
+    loss = "not measured" if skip.loss is None else units.loss(skip.loss)
+    finite = "" if skip.loss is None or math.isfinite(skip.loss) else " (not finite)"
+    step = f"step {units.count(skip.step)}, scale {units.count(skip.loss_scale)}, loss {loss}{finite}"
+    places = _by_module(skip.names, skip.kinds, skip.count)
+    if not places and skip.count:
+        places = f"NaN or Inf in {units.count(skip.count)} gradients"
+    step += f",{_on_ranks(skip.ranks)}" if skip.ranks else ""
+    return f"{step}: {places}" if places else step
+
+
+def _trace_line(trace: ModulesTraced | None) -> list[str]:
+    if trace is None:
+        return []
+    found = probe_words.what_overflowed_first(trace) or long_words(judge_trace(trace))
+    return [f"trace of step {units.count(trace.step)}: {found}"]
+
+
+def storm_text(storm: Storm) -> str:
+    """``the loss is NaN, 100 times (612–711); ...``, ``NaN in the gradient of head.weight (+2); ...``."""
+    first, kind = storm.first, _KINDS[storm.first.kind]
+    place = "the buffer" if first.what == "buffer" else "the gradient of"
+    text = f"{kind} in {place} {_first_and_more(first.names, first.count)}"
+    if first.what == "loss":
+        text = f"the loss is {kind}"
+    text += _on_ranks(first.ranks)
+    if storm.times > 1:
+        text += f", {units.count(storm.times)} times {_span(first.step, storm.last.step)}"
+    if first.ranks and not storm.in_float16:
+        text += "; averaging spread it to all ranks"
+    return f"{text}; {long_words(storm.finding)}"
+
+
+def _storm_details(storm: Storm) -> list[str]:
+    """An explanation, what was found first and last, and the trace."""
+    found = {record.step: record for record in (storm.first, storm.last)}
+    places = {step: _by_module(record.names, record.kinds, record.count) for step, record in found.items()}
+    lines = [f"step {units.count(step)}: {names}" for step, names in places.items() if names]
+    return [*filter(None, [explanation(storm.finding)]), *lines, *_trace_line(storm.trace)]
+
+
+def _on_ranks(ranks: Sequence[int]) -> str:
+    """Whose own loss or gradients overflowed, where several ranks train: `` on rank 3``."""
+    if not ranks:
+        return ""
+    more = " and others" if len(ranks) > _NAMED_RANKS else ""
+    return f" on rank{'' if len(ranks) == 1 else 's'} {', '.join(map(str, ranks[:_NAMED_RANKS]))}{more}"
+
+
+def _span(first_step: int, last_step: int) -> str:
+    """``(612–614)``."""
+    return f"({units.count(first_step)}–{units.count(last_step)})"
+
+
+def _first_and_more(names: Sequence[str], count: int | None) -> str:
+    """The worst of ``count`` names and how many more there are: ``features.13.conv.weight (+2)``."""
+    if not names:
+        return f"{units.count(count)} tensors"
+    return f"{names[0]} (+{units.count(count - 1)})" if count is not None and count > 1 else names[0]
+
+
+def _by_module(names: Sequence[str], kinds: Sequence[NonFiniteKind], count: int | None) -> str:
+    """Parameters or buffers by NaN or Inf and by module; empty without names.
+
+    ``NaN in head (weight, bias); Inf in features.13.conv (weight); 3 more``. Names without a kind, as older
+    journals have them, are ``NaN or Inf``. ``count`` is how many there are in all.
+    """
+    modules_by_kind: dict[str, dict[str, list[str]]] = {}
+    for index, name in enumerate(names):
+        module, _, last = name.rpartition(".")
+        kind = _KINDS[kinds[index]] if index < len(kinds) else "NaN or Inf"
+        modules_by_kind.setdefault(kind, {}).setdefault(module or "the model", []).append(last)
+    parts = [
+        f"{kind} in " + ", ".join(f"{module} ({', '.join(last)})" for module, last in modules.items())
+        for kind, modules in modules_by_kind.items()
+    ]
+    more = (count or 0) - len(names)
+    if parts and more > 0:
+        parts.append(f"{units.count(more)} more")
+    return "; ".join(parts)
+
+
+# ------------------------------------------------------------------------------------- all the others
 
 
 def run_started(record: RunStarted) -> str:
@@ -246,11 +365,11 @@ def float8_details(record: Float8Layers) -> list[str]:
 _TEXTS: Mapping[type[Any], Callable[[Any], str]] = {
     RunStarted: run_started,
     PrecisionChanged: lambda it: f"{precision_label(it.previous)} → {precision_label(it.current)}",
-    ScaleMove: loss_scale.scale_moved,
-    SkipRow: loss_scale.skipped,
-    Storm: nonfinite.storm_text,
+    ScaleMove: scale_moved,
+    SkipRow: skipped,
+    Storm: storm_text,
     ModulesTraced: lambda it: f"{'trace' if it.asked else 'automatic trace'}: {long_words(judge_trace(it))}",
-    UnderflowFound: probe_words.underflow_found,
+    UnderflowFound: lambda it: long_words(it.finding),
     XRaySummary: lambda it: f"X-ray: {long_words(it.finding)}",
     ComparisonOver: comparison_over,
     EpochFinished: epoch_finished,
@@ -279,8 +398,8 @@ _TEXTS: Mapping[type[Any], Callable[[Any], str]] = {
 }
 
 _DETAILS: Mapping[type[Any], Callable[[Any], list[str]]] = {
-    SkipRow: loss_scale.skip_details,
-    Storm: nonfinite.storm_details,
+    SkipRow: _skip_details,
+    Storm: _storm_details,
     ModulesTraced: lambda it: [
         f"{probe_words.place_of(module)}: {probe_words.distance(module)}" for module in it.nearest
     ],

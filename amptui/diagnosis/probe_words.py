@@ -1,4 +1,4 @@
-"""Float16 histogram, module trace and X-ray in detail: what findings on them do not say."""
+"""Loss scale, float16 histogram, module trace and X-ray in detail: what findings on them do not say."""
 
 import math
 
@@ -7,21 +7,35 @@ from amptui.diagnosis.activity import newest
 from amptui.diagnosis.labels import layer_label, precision_label
 from amptui.diagnosis.words import cosine_words, distance_words, output_words
 from amptui.records.findings import Float16Window, LayerAgreement, ModuleRange, ModulesTraced, XRayTaken
+from amptui.records.run import LossScaleChanged
 from amptui.telemetry.numerics import MIN_OF
-from amptui.telemetry.underflow import UnderflowFound
 from amptui.telemetry.view import NumericsView, SessionView
 
+# ------------------------------------------------------------------------------------ the loss scale
+
+NEVER_USED = "no loss scale: only AMP fp16 uses one"
+
+
+def idle_words(view: SessionView) -> str:
+    """``kept while FP32 runs``; "" if the scale is in use or there is none."""
+    if view.scaler.scale is None or view.precision in (None, "fp16"):
+        return ""
+    return f"kept while {precision_label(view.precision)} runs"
+
+
+def last_change(change: LossScaleChanged | None) -> str:
+    """``backoff at step 612: 131,072 → 65,536``; empty without a change."""
+    if change is None:
+        return ""
+    return f"{change.reason} at step {units.count(change.step)}: {move(change.previous, change.current)}"
+
+
+def move(previous: float, current: float | None) -> str:
+    """``131,072 → 65,536``; only the first if the second is unknown."""
+    return units.count(previous) + ("" if current is None else f" → {units.count(current)}")
+
+
 # ------------------------------------------------------------------------------- the float16 window
-
-
-def underflow_found(underflow: UnderflowFound) -> str:
-    """``31% of the gradient norm underflows in AMP fp16 at 65,536: use bf16; most in head``."""
-    verb = f"underflows in {precision_label(underflow.precision)}"
-    if underflow.hypothetical:
-        verb = "would underflow in fp16"
-    place = f"; most in {underflow.place}" if underflow.place else ""
-    share, scale = units.share(underflow.share, 1), units.count(underflow.loss_scale)
-    return f"{share} of the gradient norm {verb} at loss scale {scale}: use bf16{place}"
 
 
 def at_scale(loss_scale: float | None, *, hypothetical: bool) -> str:

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from amptui.base import units
 from amptui.diagnosis.labels import family_label, layer_label, precision_label, short_label
 from amptui.diagnosis.speed import less_percent
-from amptui.records.run import FP8_PRECISIONS, base_precision
+from amptui.records.run import COLLAPSE_SKIPS, FP8_PRECISIONS, base_precision
 from amptui.telemetry.finding import Finding, Grade
 from amptui.telemetry.health import LARGEST_FLOAT16
 
@@ -20,10 +20,8 @@ SIGNS: Mapping[Grade, str] = {"good": "✔", "neutral": "·", "warning": "⚠", 
 MASKS_DIFFER = "dropout masks may differ"
 """Of an X-ray whose two passes drew random numbers."""
 
-LOSS_NOT_FINITE = "the loss is NaN or Inf: no loss scale helps"
-
-_Wording: TypeAlias = str | tuple[str, str]
-"""The long and the short one; one alone is both."""
+_Wording: TypeAlias = str | tuple[str, ...]
+"""The long and the short one; one alone is both. A third explains the state where an event is opened."""
 
 
 def long_words(finding: Finding) -> str:
@@ -36,9 +34,15 @@ def short_words(finding: Finding) -> str:
     return _words(finding, 1)
 
 
+def explanation(finding: Finding) -> str:
+    """A sentence or two on what it means and what to do; empty where the others say it all."""
+    return _words(finding, 2)
+
+
 def _words(finding: Finding, which: int) -> str:
     words = _WORDS[finding.subject].get(finding.state, units.NOT_MEASURED)
-    return (words if isinstance(words, str) else words[which]).format_map(_Fields(finding))
+    words = (words, words) if isinstance(words, str) else words
+    return words[which].format_map(_Fields(finding)) if which < len(words) else ""
 
 
 class _Fields(dict[str, str]):
@@ -54,6 +58,17 @@ class _Fields(dict[str, str]):
 
 # --------------------------------------------------------------------------------------- the words
 
+_LEAVE_FLOAT16 = "switch to bf16 or FP32{check}"
+_NO_SCALE_HELPS = "no loss scale helps"
+_LOSS_ALONE = "the outputs of all modules are finite: look at the loss and the labels"
+_GO_BACK = "go back to a checkpoint"
+_LOSS_EXPLAINED = (
+    "The loss itself is NaN or Inf before any gradient was scaled, so no scale helps. A trace tells where "
+    "that began: in the input, in the weights, or in a module's output. Run a module that exceeds float16's "
+    "range in FP32 (with autocast disabled), or use bf16."
+)
+_UNPROTECTED = "Outside float16 no scaler protects the weights: "
+
 _BEGAN: Mapping[str, _Wording] = {
     "bad input": (
         "the model's input {place} is NaN or Inf already: look at the data",
@@ -62,14 +77,22 @@ _BEGAN: Mapping[str, _Wording] = {
     "weights lost": (
         "the weights were already NaN or Inf: {lost}; no module caused it",
         "weights hold NaN or Inf{in_place}",
+        (
+            f"Weights that are NaN or Inf stay so in every precision: {_GO_BACK}, with a lower learning rate "
+            "or clipped gradients (--clip-norm)."
+        ),
     ),
     "buffers lost": (
         "the buffers were already NaN or Inf: {lost}; no module caused it",
         "buffers hold NaN or Inf{in_place}",
     ),
     "overflowed": (
-        ("the forward pass overflowed: {kind} in {output}; run it in FP32 (autocast disabled) or use bf16"),
+        "the forward pass overflowed: {kind} in {output}; run it in FP32 (autocast disabled) or use bf16",
         "the forward pass overflowed{in_place}",
+        (
+            "float16 ends at 65,504, and this layer's output is larger: no loss scale helps. Run it in FP32 "
+            "(with autocast disabled), or use bf16, which has FP32's range."
+        ),
     ),
     "not finite": (
         "{kind} in {output}: not a float16 problem, check this module and its inputs",
@@ -119,22 +142,101 @@ _SCALER: Mapping[str, _Wording] = {
         "{recent_skips} of {recent} skipped",
     ),
     "collapsing": (
-        "{in_a_row} fp16 steps skipped in a row, the scale keeps falling: switch to bf16 or FP32{check}",
+        f"{{in_a_row}} fp16 steps skipped in a row, the scale keeps falling: {_LEAVE_FLOAT16}",
         "{in_a_row} skipped in a row",
     ),
     "collapsed": (
-        "the loss scale has collapsed to {scale}: switch to bf16 or FP32{check}",
+        f"the loss scale has collapsed to {{scale}}: {_LEAVE_FLOAT16}",
         "scale collapsed: {scale}",
     ),
-    "loss not finite": (LOSS_NOT_FINITE, "the loss is NaN or Inf"),
-    "loss alone not finite": (
-        f"{LOSS_NOT_FINITE}, the outputs of all modules are finite: look at the loss and the labels",
+    "loss not finite": (
+        f"the loss is NaN or Inf: {_NO_SCALE_HELPS}",
         "the loss is NaN or Inf",
+        _LOSS_EXPLAINED,
     ),
+    "loss alone not finite": (f"the loss is NaN or Inf, {_LOSS_ALONE}", "the loss is NaN or Inf"),
 }
 """What a loss scaler did."""
 
-_UNDERFLOW = "{share} of the gradient norm underflows at loss scale {scale}{halved}"
+_SKIPS: Mapping[str, _Wording] = {
+    **_SCALER,
+    "calibrating": (
+        "calibration, normal",
+        "calibration",
+        (
+            "The scaler starts with a high scale on purpose and halves it until the gradients fit into "
+            "float16: the first few skipped steps are part of that. Nothing to do."
+        ),
+    ),
+    "occasional": (
+        "normal",
+        "normal",
+        (
+            "At this scale a gradient exceeded float16's range: the scaler skipped the step and halved its "
+            "scale, which it will double again later. An occasional skip is normal: nothing to do."
+        ),
+    ),
+    "collapsing": (
+        f"the scale keeps falling: {_LEAVE_FLOAT16}",
+        "the scale keeps falling",
+        (
+            f"After {COLLAPSE_SKIPS} skips in a row another halving is unlikely to help, and the model is "
+            "not learning. Switch to bf16 or FP32, then check the layer whose gradients are not finite."
+        ),
+    ),
+    "collapsed": (
+        f"the scale has collapsed: {_LEAVE_FLOAT16}",
+        "the scale has collapsed",
+        (
+            "Below 1 the scaler shrinks gradients, the opposite of its purpose; at 0 the next step would "
+            "turn every weight into NaN. Switch to bf16 or FP32, then check the layer whose gradients are "
+            "not finite."
+        ),
+    ),
+}
+"""What skipped steps mean, beside which steps and scales they were."""
+
+_STORM: Mapping[str, _Wording] = {
+    **_BEGAN,
+    "loss not finite": (_NO_SCALE_HELPS, _NO_SCALE_HELPS, _LOSS_EXPLAINED),
+    "loss alone not finite": (_LOSS_ALONE, "look at the loss and the labels"),
+    "loss applied": (
+        f"the step was applied: lower the learning rate, or {_GO_BACK}",
+        "the step was applied",
+        (
+            f"{_UNPROTECTED}this step updated them. If the loss does not recover, lower the learning rate, "
+            f"clip gradients (--clip-norm), or {_GO_BACK}."
+        ),
+    ),
+    "gradients skipped": (
+        "the scaler skips such steps",
+        "skipped",
+        (
+            "Multiplied by the loss scale, these gradients exceeded float16's range. The scaler skips such "
+            "steps and halves its scale: nothing to do while that is rare."
+        ),
+    ),
+    "gradients applied": (
+        f"the step was applied and corrupted the weights: {_GO_BACK}",
+        "the weights are corrupted",
+        (
+            f"{_UNPROTECTED}a gradient that is not finite makes its weights NaN or Inf. Go back to a "
+            "checkpoint, with a lower learning rate or clipped gradients (--clip-norm)."
+        ),
+    ),
+    "buffers": (
+        f"stays NaN or Inf in every precision: {_GO_BACK}",
+        "stays NaN or Inf",
+        (
+            "The forward pass updates buffers such as BatchNorm's running statistics even in steps that the "
+            "scaler skips, and the scaler does not check them. They stay NaN or Inf in FP32 too: go back to "
+            "a checkpoint, or reset them."
+        ),
+    ),
+}
+"""What NaN or Inf means, beside where and how often it was."""
+
+_SHARE, _AT_SCALE = "{share} of the gradient norm", "at loss scale {scale}{halved}"
 
 _WORDS: Mapping[str, Mapping[str, _Wording]] = {
     "speed": {
@@ -182,9 +284,13 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
     "float16": {
         **_SCALER,
         **dict.fromkeys(
-            ("survives", "outweighed", "kept"), (f"{_UNDERFLOW}{{most_in}}{{zeros}}", "{share} underflows")
+            ("survives", "outweighed", "kept"),
+            (f"{_SHARE} underflows {_AT_SCALE}{{most_in}}{{zeros}}", "{share} underflows"),
         ),
-        "underflows": (f"{_UNDERFLOW}: use bf16{{most_in}}{{zeros}}", "{share} underflows: use bf16"),
+        "underflows": (
+            f"{_SHARE} {{underflows}} {_AT_SCALE}: use bf16{{most_in}}{{zeros}}",
+            "{share} underflows: use bf16",
+        ),
         "not finite": (
             "{gradients} gradients are NaN or Inf in {precision}: not a float16 problem",
             "NaN or Inf in {precision} already",
@@ -269,6 +375,24 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
                 "reading": "not all journals are read yet",
             }.items()
         },
+    },
+    "skips": _SKIPS,
+    "storm": _STORM,
+    "growth": {
+        "not measured": "",
+        "fits": ("{doubles}, headroom then {headroom_then}", "headroom then {headroom_then}"),
+        "overflows": (
+            "{doubles} and will probably overflow: smallest headroom {headroom_now}",
+            "will probably overflow",
+        ),
+        "overflowed": (
+            "{doubles} and will probably overflow: {scale} overflowed at step {step}",
+            "will probably overflow",
+        ),
+    },
+    "pause": {
+        "no checkpoint": "there is no checkpoint to go back to: quit and restart with a smaller --lr",
+        "checkpoint": "to go back to {place}: quit, then amptui train --resume",
     },
     "weights": {
         **_BEGAN,
@@ -438,6 +562,12 @@ _FIELDS: Mapping[str, Callable[[Finding], str]] = {
     "recent_skips": _number("recent_skips", units.count),
     "in_a_row": _number("in_a_row", units.count),
     "gradients": _number("gradients", units.count),
+    "doubles": lambda finding: (
+        f"the scale doubles in {units.counted(round(finding.numbers.get('steps') or 0), 'step')}"
+    ),
+    "headroom_now": _number("headroom_now", units.doublings),
+    "headroom_then": _number("headroom_then", units.doublings),
+    "step": lambda finding: units.count(finding.step),
     "modules": _number("modules", units.count),
     "scale": _number("scale", units.count),
     "loss": _number("loss", units.loss),
@@ -478,6 +608,9 @@ _FIELDS: Mapping[str, Callable[[Finding], str]] = {
     "in_place": lambda finding: f" in {layer_label(finding.place)}" if finding.place else "",
     "output": _output,
     "kind": _kind_of_nonfinite,
+    "underflows": lambda finding: (
+        "underflows" if base_precision(finding.precision) == "fp16" else "would underflow"
+    ),
     "than": lambda finding: precision_label(finding.names.get("than", "fp32")),
     "reference": lambda finding: finding.names["reference"],
     "precision": lambda finding: precision_label(finding.precision),

@@ -236,7 +236,7 @@ class NonFinite:
 
     time: float
     step: int
-    what: Literal["loss", "gradient", "buffer", "activation"]
+    what: Literal["loss", "gradient", "buffer"]
     kind: NonFiniteKind
     """The worst of ``kinds``: NaN before Inf."""
     names: tuple[str, ...]

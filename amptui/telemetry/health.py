@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Literal
 
 from amptui.records.findings import (
@@ -12,9 +13,16 @@ from amptui.records.findings import (
     ParameterWindow,
     XRayTaken,
 )
-from amptui.records.run import base_precision
+from amptui.records.run import NonFinite, base_precision
 from amptui.telemetry.finding import Finding, Grade
-from amptui.telemetry.underflow import UNDERFLOW_SHARE, share_by_exponent, underflowing_share, worst_parameter
+from amptui.telemetry.underflow import (
+    EVERYWHERE_SHARE,
+    UNDERFLOW_SHARE,
+    share_by_exponent,
+    underflowing_share,
+    worst_parameter,
+    xray_share,
+)
 
 LARGEST_FLOAT16 = 65504.0
 """The largest finite float16, (2 - 2^-10) 2^15."""
@@ -86,7 +94,7 @@ def judge_window(window: Float16Window) -> Finding:
             "worst_share": None if worst is None else underflowing_share(worst),
             # Of a step that did not run in float16 they are true zeros.
             "zero_share": None if foretold or not window.elements else window.zeros / window.elements,
-            "gradients": window.nonfinite,
+            "gradients": float(window.nonfinite),
         },
         names={"place": "" if worst is None else worst.name},
         step=window.step,
@@ -158,6 +166,43 @@ def judge_trace(trace: ModulesTraced) -> Finding:
     )
 
 
+def found_origin(trace: ModulesTraced) -> bool:
+    """Whether the traced step had NaN or Inf, and the trace says where that began or why it cannot."""
+    return bool(trace.inputs or trace.lost_count or trace.first is not None or trace.cause)
+
+
+def judge_lost_loss(trace: ModulesTraced | None) -> Finding:
+    """Where the NaN or Inf of a loss began, by a trace of such a step: the states of :func:`judge_trace`.
+
+    ``loss alone not finite`` where all outputs were finite; ``loss not finite`` without a trace of it.
+    """
+    if trace is None or not found_origin(trace):
+        return Finding(subject="forward", state="loss not finite", grade="warning", names={"place": ""})
+    finding = judge_trace(trace)
+    return (
+        replace(finding, state="loss alone not finite") if finding.state == _ORIGINS["gradient"] else finding
+    )
+
+
+def judge_nonfinite(record: NonFinite, trace: ModulesTraced | None, *, in_float16: bool) -> Finding:
+    """What NaN or Inf outside of skipped steps means: only in float16 a scaler protects the weights.
+
+    Of a loss the states of :func:`judge_lost_loss`, ``loss applied`` without a trace outside float16; else
+    ``gradients skipped``, ``gradients applied``, ``buffers``.
+    """
+    finding = judge_lost_loss(trace if record.what == "loss" else None)
+    state = finding.state
+    if record.what == "buffer":
+        state = "buffers"
+    elif record.what == "gradient":
+        state = "gradients skipped" if in_float16 else "gradients applied"
+    elif state == "loss not finite" and not in_float16:
+        state = "loss applied"
+    # Buffers are not the scaler's to check.
+    grade: Grade = "warning" if in_float16 and record.what != "buffer" else "error"
+    return replace(finding, subject="storm", state=state, grade=grade)
+
+
 # ------------------------------------------------------------------------------------------- X-ray
 
 
@@ -212,6 +257,35 @@ def judge_xray(xray: XRayTaken) -> Finding:
             "place": "" if worst is None else worst.name or "the model",
             "reference": xray.reference,
         },
+        step=xray.step,
+        precision=xray.precision,
+        measured_by="x-ray",
+    )
+
+
+def judge_xray_underflow(xray: XRayTaken) -> Finding | None:
+    """Whether gradients survived float16 in an X-ray, ``underflows`` or ``kept``; None outside float16.
+
+    It sees what is lost between the layers, too, but of a single batch.
+    """
+    share = xray_share(xray)
+    if share is None:
+        return None
+    worst = max(xray.layers, key=lambda layer: layer.underflowing or 0.0)
+    underflows = share >= UNDERFLOW_SHARE
+    return Finding(
+        subject="float16",
+        state="underflows" if underflows else "kept",
+        grade="warning" if underflows else "good",
+        happened=False,
+        about="fp16",
+        numbers={
+            "share": share,
+            "scale": xray.loss_scale,
+            "measured_scale": xray.loss_scale,
+            "worst_share": worst.underflowing if underflows and share < EVERYWHERE_SHARE else None,
+        },
+        names={"place": (worst.name or "the model") if underflows else ""},
         step=xray.step,
         precision=xray.precision,
         measured_by="x-ray",

@@ -8,10 +8,11 @@ from amptui.records.findings import Float16Window, ModulesTraced, XRayTaken
 from amptui.records.own_loop import OTHER_PRECISIONS
 from amptui.records.run import base_precision
 from amptui.records.steps import Column, Steps, are_finite
+from amptui.telemetry.finding import Finding
 from amptui.telemetry.health import LARGEST_FLOAT16
 from amptui.telemetry.scaler import ScalerWatch
 from amptui.telemetry.scaling import ScalerFacts, judge_scaler
-from amptui.telemetry.view import GrowthOutlook, NumericsView, ScalerView, Series
+from amptui.telemetry.view import NO_GROWTH, NumericsView, ScalerView, Series
 
 FIRST_SCALE = 65536.0
 """The default initial scale of ``torch.amp.GradScaler``: assumed for float16 until there is a scale, and
@@ -116,7 +117,7 @@ class NumericsWatch:
         scaler = judge_scaler(facts, self._explaining(facts))
         view = NumericsView(
             headrooms=series,
-            outlook=self._outlook(watch.view()) if precision == "fp16" else None,
+            growth=self._growth(watch.view()) if precision == "fp16" else NO_GROWTH,
             scaler=replace(scaler, freshness="old") if facts.steps and low != "fp16" else scaler,
             window=self.window,
             trace=self.trace,
@@ -152,24 +153,32 @@ class NumericsWatch:
         rooms = (room + (math.log2(at) - math.log2(scale)) for at, room in least.items())
         return min(rooms, default=None)
 
-    def _outlook(self, scaler: ScalerView) -> GrowthOutlook | None:
-        """When the scale grows next, and whether recent gradients would still fit; None if unknown."""
+    def _growth(self, scaler: ScalerView) -> Finding:
+        """When the scale grows next, and whether recent gradients would still fit, as far as known.
+
+        ``overflowed``: a recent step did, at the grown scale or below it; else ``overflows`` or ``fits`` by
+        the least headroom of the others, in doublings.
+        """
         newest = self._newest
         if newest is None or newest.loss_scale[0] is None or self._newest_headroom == -math.inf:
-            return None
-        scale, tracker, interval = scaler.scale, scaler.growth_tracker, scaler.growth_interval
-        if tracker is None or interval is None or interval <= tracker:
-            return None
-        if scale is None or not 0 < scale < math.inf:
-            return None
-        steps = interval - tracker
+            return NO_GROWTH
+        scale, steps = scaler.scale, (scaler.growth_interval or 0) - (scaler.growth_tracker or 0)
+        if scaler.growth_tracker is None or steps <= 0 or scale is None or not 0 < scale < math.inf:
+            return NO_GROWTH
         for step, room, at in reversed(self._recent):
             if room == -math.inf and at <= GROWTH_FACTOR * scale and step not in self._forward_overflows:
-                return GrowthOutlook(steps=steps, overflow_step=step, overflow_scale=at)
+                numbers = {"steps": steps, "scale": at}
+                return Finding(
+                    subject="growth", state="overflowed", grade="warning", numbers=numbers, step=step
+                )
         now = self._least(scale, overflowed=False)
         if now is None:
-            return None
-        return GrowthOutlook(steps=steps, headroom_now=now, headroom_then=now - math.log2(GROWTH_FACTOR))
+            return NO_GROWTH
+        then = now - math.log2(GROWTH_FACTOR)
+        numbers = {"steps": steps, "headroom_now": now, "headroom_then": then}
+        if then < 0:
+            return Finding(subject="growth", state="overflows", grade="warning", numbers=numbers)
+        return Finding(subject="growth", state="fits", grade="neutral", numbers=numbers)
 
     def _explaining(self, facts: ScalerFacts) -> ModulesTraced | None:
         """The newest trace, if it still explains the newest skip."""

@@ -7,13 +7,12 @@ after that divides by 0 and fills all weights with NaN.
 """
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
 
 from amptui.records.findings import ModulesTraced
-from amptui.records.run import COLLAPSE_SKIPS, MIN_SOUND_SCALE, Severity, StepSkipped
+from amptui.records.run import COLLAPSE_SKIPS, MIN_SOUND_SCALE, StepSkipped
 from amptui.telemetry.finding import Finding, Grade
-from amptui.telemetry.health import judge_trace
+from amptui.telemetry.health import judge_lost_loss, judge_trace
 
 CALIBRATION_SKIPS = 4
 """Up to so many skips at the start of a run are the search for the first scale: 65,536 down to 4,096."""
@@ -50,25 +49,22 @@ class ScalerFacts:
 def judge_scaler(facts: ScalerFacts, trace: ModulesTraced | None = None) -> Finding:
     """What the scaler did, the worst first; ``trace``: one that still explains the newest skip.
 
-    A recent skip with a loss that was not finite, which no scale helps: the states of :func:`judge_trace`,
-    ``loss not finite`` without a trace, ``loss alone not finite`` where all outputs were finite; an error
-    once the ``MAJORITY`` of the recent steps was skipped, or the scale collapses.
+    A recent skip with a loss that was not finite, which no scale helps: the states of
+    :func:`judge_lost_loss`; an error once the ``MAJORITY`` of the recent steps was skipped, or the scale
+    collapses.
     ``collapsed``: the scale is below ``MIN_SOUND_SCALE``; ``collapsing``: ``COLLAPSE_SKIPS`` in a row.
     ``calibrating``: no more than ``CALIBRATION_SKIPS`` in all and no growth yet. ``skipped mostly``;
     ``frequent`` from ``FREQUENT_SKIPS`` on, ``occasional``; ``none recently``, ``none``; ``never ran``.
     """
-    recent, skip = min(facts.steps, RECENT_STEPS), facts.newest_skip
+    recent = min(facts.steps, RECENT_STEPS)
     mostly = facts.recent_skips > MAJORITY * recent
-    origin = None if trace is None else judge_trace(trace)
     lost = facts.forward_overflow_step is not None
+    origin = _origin(facts.newest_skip, trace, loss_is_finite=not lost)
     collapsed = facts.scale is not None and facts.scale < MIN_SOUND_SCALE
     falls = facts.skips_in_a_row >= COLLAPSE_SKIPS
-    began = "loss not finite" if origin is None else origin.state
-    if began == "gradients not finite":
-        began = "loss alone not finite"
     cases: tuple[tuple[bool, str, Grade], ...] = (
         (not facts.steps, "never ran", "unknown"),
-        (lost, began, "error" if mostly or collapsed or falls else "warning"),
+        (lost, origin.state, "error" if mostly or collapsed or falls else "warning"),
         (collapsed, "collapsed", "error"),
         (falls, "collapsing", "error"),
         (
@@ -83,9 +79,6 @@ def judge_scaler(facts: ScalerFacts, trace: ModulesTraced | None = None) -> Find
         (True, "none", "good"),
     )
     state, grade = next((state, grade) for holds, state, grade in cases if holds)
-    # The parameters of a skip with such a loss only follow from it.
-    suspect = skip.names[0] if skip is not None and skip.names and not lost else ""
-    names = {"place": suspect.rpartition(".")[0] or suspect}
     numbers = {
         "steps": facts.steps,
         "skips": facts.skips,
@@ -94,8 +87,6 @@ def judge_scaler(facts: ScalerFacts, trace: ModulesTraced | None = None) -> Find
         "in_a_row": facts.skips_in_a_row,
         "scale": facts.scale,
     }
-    if trace is not None and origin is not None and (lost or trace.first is not None):
-        names, numbers = dict(origin.names), {**origin.numbers, **numbers}
     return Finding(
         subject="overflow",
         state=state,
@@ -103,34 +94,48 @@ def judge_scaler(facts: ScalerFacts, trace: ModulesTraced | None = None) -> Find
         freshness="never measured" if not facts.steps else "fresh",
         about="fp16",
         precision="fp16",
-        numbers=numbers,
-        names=names,
+        numbers={**origin.numbers, **numbers},
+        names=origin.names,
         measured_by="precision" if not facts.steps else "trace" if grade in ("warning", "error") else "",
     )
 
 
-SkipMeaning = Literal["forward overflow", "collapsed", "falling", "calibration", "normal"]
-"""The loss itself overflowed; the scale is below ``MIN_SOUND_SCALE``; too many skips in a row; the search for
-the first scale; an occasional skip."""
-
-
 def judge_skip(
-    skip: StepSkipped, *, scale_after: float | None, skips_before: int, scale_has_grown: bool
-) -> tuple[SkipMeaning, Severity]:
-    """What the newest skip means.
+    skip: StepSkipped,
+    *,
+    scale_after: float | None,
+    skips_before: int,
+    scale_has_grown: bool,
+    trace: ModulesTraced | None = None,
+) -> Finding:
+    """What the newest skip means, in the states of :func:`judge_scaler`; any other is ``occasional``.
 
     ``scale_after`` is the scale after it, None if unknown; ``skips_before`` counts the run's earlier skips;
     ``scale_has_grown``: whether the scale ever grew in this run.
     """
     scale = skip.loss_scale if scale_after is None else scale_after
-    collapses = skip.consecutive >= COLLAPSE_SKIPS or scale < MIN_SOUND_SCALE
-    if skip.loss is not None and not math.isfinite(skip.loss):
-        return "forward overflow", "error" if collapses else "warning"
-    if collapses:
-        return "collapsed" if scale < MIN_SOUND_SCALE else "falling", "error"
-    if _calibrates(skips_before + 1, grown=scale_has_grown):
-        return "calibration", "info"
-    return "normal", "info"
+    is_finite = skip.loss is None or math.isfinite(skip.loss)
+    origin = _origin(skip, trace, loss_is_finite=is_finite)
+    collapsed = scale < MIN_SOUND_SCALE
+    collapses = collapsed or skip.consecutive >= COLLAPSE_SKIPS
+    state = origin.state
+    if is_finite and collapses:
+        state = "collapsed" if collapsed else "collapsing"
+    elif is_finite:
+        state = "calibrating" if _calibrates(skips_before + 1, grown=scale_has_grown) else "occasional"
+    grade: Grade = "error" if collapses else "neutral" if is_finite else "warning"
+    return replace(origin, subject="skips", state=state, grade=grade)
+
+
+def _origin(skip: StepSkipped | None, trace: ModulesTraced | None, *, loss_is_finite: bool) -> Finding:
+    """Where the trouble of a skip began: by a trace, or else the module of its worst gradient."""
+    if not loss_is_finite:  # its gradients only follow from it
+        return judge_lost_loss(trace)
+    if trace is not None and trace.first is not None:
+        return judge_trace(trace)
+    suspect = skip.names[0] if skip is not None and skip.names else ""
+    place = suspect.rpartition(".")[0] or suspect
+    return Finding(subject="forward", state="unknown", grade="unknown", names={"place": place})
 
 
 def _calibrates(skips: int, *, grown: bool) -> bool:

@@ -17,7 +17,9 @@ from amptui.records.own_loop import GradientsDropped, OptimizerFollowed
 from amptui.records.steps import Steps, in_batches
 from amptui.telemetry.eventlog import EventLog
 from amptui.telemetry.events import ComparisonOver, Resumption, summary_of_xray
+from amptui.telemetry.finding import Finding
 from amptui.telemetry.gpu_use import INTERRUPTIONS
+from amptui.telemetry.health import judge_window, judge_xray_underflow
 from amptui.telemetry.optimizer_steps import OptimizerSteps
 from amptui.telemetry.optimizers import FIRST, Optimizers
 from amptui.telemetry.pace import RunningTime
@@ -226,7 +228,7 @@ class Session:
 
     def _take_window(self, record: findings.Float16Window) -> None:
         self._optimizers.first.numerics.window = record
-        self._report_underflow(self._underflow.see_window(record))
+        self._report_underflow(record.time, judge_window(record), hypothetical=record.hypothetical)
 
     def _take_trace(self, record: findings.ModulesTraced) -> None:
         self._optimizers.first.numerics.trace = record
@@ -235,14 +237,15 @@ class Session:
     def _take_xray(self, record: findings.XRayTaken) -> None:
         self._optimizers.first.numerics.xray = record
         self._log.add(summary_of_xray(record))
-        self._report_underflow(self._underflow.see_xray(record))
+        if (finding := judge_xray_underflow(record)) is not None:
+            self._report_underflow(record.time, finding, hypothetical=False)  # float16 ran in it
 
-    def _report_underflow(self, underflow: UnderflowFound | None) -> None:
+    def _report_underflow(self, time: float, finding: Finding, *, hypothetical: bool) -> None:
         """Before float16 only where ``p`` would switch to that."""
         run = self._facts.run
         foretells = run is not None and run.amp_precision == "fp16"
-        if underflow is not None and (foretells or not underflow.hypothetical):
-            self._log.add(underflow)
+        if self._underflow.begins(finding, hypothetical=hypothetical) and (foretells or not hypothetical):
+            self._log.add(UnderflowFound(time=time, finding=finding))
 
     def _compare(self, record: findings.PrecisionsCompared) -> None:
         self._change(compared=record)

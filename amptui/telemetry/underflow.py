@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass
 
 from amptui.records.findings import FLOAT16_ZONES, Float16Window, ParameterWindow, XRayTaken
+from amptui.telemetry.finding import Finding
 
 UNDERFLOW_SHARE = 0.25
 """From this share on underflow is an alarm. By ``python -m tests.benchmarks.underflow`` 16 healthy models
@@ -86,16 +87,12 @@ class UnderflowFound:
     """Gradients underflow, or would in float16: told once, and again only after it was better."""
 
     time: float
-    step: int
-    precision: str
-    """What the step ran in; of an X-ray what it compared with FP32."""
-    loss_scale: float | None
-    hypothetical: bool
-    """The step did not run in float16."""
-    share: float
-    """Of the gradient's norm."""
-    place: str
-    """The parameter or layer of which most underflows, if that is known."""
+    finding: Finding
+
+    @property
+    def step(self) -> int | None:
+        """The step that was measured."""
+        return self.finding.step
 
 
 @dataclass(slots=True, eq=False)
@@ -105,41 +102,18 @@ class UnderflowWatch:
     _happens: bool = False
     _would_happen: bool = False
 
-    def see_window(self, window: Float16Window) -> UnderflowFound | None:
-        """The alarm that begins with this histogram, if one does."""
-        share = None if window.hypothetical and window.overflowing else underflowing_share(window)
-        if share is None:
-            return None
-        worst = worst_parameter(window)
-        place = "" if worst is None else worst.name
-        return self._see(window, share, place, hypothetical=window.hypothetical)
+    def begins(self, finding: Finding, *, hypothetical: bool) -> bool:
+        """Whether an alarm begins with this judgement on a histogram or an X-ray.
 
-    def see_xray(self, xray: XRayTaken) -> UnderflowFound | None:
-        """The alarm that begins with this X-ray, if one does: float16 ran in it."""
-        share = xray_share(xray)
-        if share is None:
-            return None
-        shares = ((layer.underflowing or 0.0, layer.name) for layer in xray.layers)
-        worst = max(shares, default=(0.0, ""))[1]
-        return self._see(xray, share, worst if share < EVERYWHERE_SHARE else "", hypothetical=False)
-
-    def _see(
-        self, record: Float16Window | XRayTaken, share: float, place: str, *, hypothetical: bool
-    ) -> UnderflowFound | None:
+        ``hypothetical``: what was measured did not run in float16.
+        """
+        share = finding.numbers.get("share")
+        if share is None or finding.loss_scale != finding.numbers["measured_scale"]:
+            return False
         before = self._would_happen if hypothetical else self._happens
         now = share >= (RECOVERED_SHARE if before else UNDERFLOW_SHARE)
         if hypothetical:
             self._would_happen = now
         else:
             self._happens = now
-        if before or not now:
-            return None
-        return UnderflowFound(
-            time=record.time,
-            step=record.step,
-            precision=record.precision,
-            loss_scale=record.loss_scale,
-            hypothetical=hypothetical,
-            share=share,
-            place=place,
-        )
+        return now and not before

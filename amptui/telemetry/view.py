@@ -34,7 +34,8 @@ from amptui.records.run import (
 from amptui.records.samples import AllocatorSample, DeviceSample, GpuSample
 from amptui.records.steps import Steps
 from amptui.telemetry.events import Event
-from amptui.telemetry.finding import Finding
+from amptui.telemetry.finding import Finding, never_measured
+from amptui.telemetry.health import judge_trace
 from amptui.telemetry.rank_watch import RanksView
 from amptui.telemetry.scaling import ScalerFacts, judge_scaler
 
@@ -293,20 +294,8 @@ class ScalerView:
     last_change: LossScaleChanged | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GrowthOutlook:
-    """The scale's next growth, and what recent gradients make of it."""
-
-    steps: int
-    """Applied steps until then."""
-    headroom_now: float | None = None
-    """The minimum of the recent steps, in doublings at the scale of now; without those that overflowed."""
-    headroom_then: float | None = None
-    """The same after the growth; negative if it will probably overflow."""
-    overflow_step: int | None = None
-    """The newest recent step that overflowed at the grown scale or below it."""
-    overflow_scale: float | None = None
-    """Its scale."""
+NO_GROWTH = never_measured("growth")
+"""Of a scale that does not grow, or not foreseeably."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,7 +319,8 @@ class NumericsView:
     """The minimum of the last 256 measured, each converted to the newest scale; -inf if any overflowed."""
     headrooms: Series = EMPTY_SERIES
     """One value per step, most of them not measured; each at the scale of its step."""
-    outlook: GrowthOutlook | None = None
+    growth: Finding = NO_GROWTH
+    """The scale's next growth, and what recent gradients make of it."""
     scaler: Finding = field(default_factory=lambda: judge_scaler(ScalerFacts()))
     """What the loss scaler did; old once another precision runs."""
     window: Float16Window | None = None
@@ -480,6 +470,16 @@ class SessionView(RunStatus):
     """The newest gradients that no step used and whose loss was NaN or Inf."""
     bad_buffers: NonFinite | None = None
     """The newest buffers that were found to hold NaN or Inf."""
+
+    @property
+    def pause_findings(self) -> list[Finding]:
+        """The way back from a pause that nobody asked for, or its cause, and what a trace found."""
+        scaler, trace, saved = self.numerics.scaler, self.numerics.trace, self.checkpoint
+        found = [scaler] if scaler.freshness == "fresh" else []
+        if self.pause_cause == "weights":
+            state, name = ("no checkpoint", "") if saved is None else ("checkpoint", saved.name)
+            found = [Finding(subject="pause", state=state, grade="error", names={"place": name})]
+        return found if trace is None else [*found, judge_trace(trace)]
 
     @property
     def accepts(self) -> frozenset[RequestKind]:

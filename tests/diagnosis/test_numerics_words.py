@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from amptui.diagnosis.loss_scale import last_change, outlook
 from amptui.diagnosis.memory_use import saved_for_backward
-from amptui.diagnosis.probe_words import distance, layer_line, what_overflowed_first, xray_losses
+from amptui.diagnosis.probe_words import distance, last_change, layer_line, what_overflowed_first, xray_losses
 from amptui.diagnosis.words import long_words, losses_apart, short_words
 from amptui.records.findings import Float16Window, ModulesTraced, ReferenceAgreement, XRayTaken
 from amptui.telemetry.events import event_of
@@ -15,7 +14,7 @@ from amptui.telemetry.finding import Finding
 from amptui.telemetry.health import judge_trace, judge_window, judge_xray
 from amptui.telemetry.scaling import ScalerFacts, judge_scaler
 from amptui.telemetry.underflow import UnderflowFound
-from amptui.telemetry.view import GrowthOutlook
+from amptui.telemetry.view import NO_GROWTH
 from tests.diagnosis.wording import event_lines, table
 from tests.golden import Goldens
 from tests.telemetry.record_samples import (
@@ -30,6 +29,7 @@ from tests.telemetry.record_samples import (
     window,
     xray,
 )
+from tests.tui.numerics_views import growing
 
 
 def said_of(finding: Finding) -> list[str]:
@@ -59,17 +59,16 @@ WINDOWS: Mapping[str, Float16Window] = {
     "no gradients": in_fp16(elements=0, zeros=0, counts=()),
 }
 
-UNDERFLOW = UnderflowFound(
-    time=1.0, step=40, precision="fp16", loss_scale=65536.0, hypothetical=False, share=0.31, place="head"
-)
-
 
 def test_what_is_said_of_windows(goldens: Goldens) -> None:
     rows = {}
     for name, seen in WINDOWS.items():
         rows[name] = said_of(judge_window(seen))
-    foretold = replace(UNDERFLOW, precision="fp32", hypothetical=True, place="")
-    alarms = list(event_lines([event_of(UNDERFLOW), event_of(foretold)]))
+    worst = parameter("head", **squares_of(flushed=0.36))
+    found = in_fp16(worst=(worst,), **squares_of(flushed=0.1)), window(**squares_of(flushed=0.1))
+    alarms = list(
+        event_lines([event_of(UnderflowFound(time=1.0, finding=judge_window(one))) for one in found])
+    )
     goldens.check("words/float16 windows", table({**rows, "alarms": alarms}))
 
 
@@ -194,15 +193,18 @@ SCALERS: Mapping[str, tuple[ScalerFacts, ModulesTraced | None]] = {
     "input, traced": (FORWARD, traced(inputs=("0",), cause="input")),
     "weights, traced": (FORWARD, traced(lost=("a.weight",), lost_count=1, cause="weights")),
     "loss alone, traced": (FORWARD, traced(first=module(way="backward"), cause="gradient")),
+    "loss of a step before the traced one": (FORWARD, traced()),
     "looked at without hooks": (FORWARD, traced(cause="unknown")),
 }
 
-OUTLOOKS: Mapping[str, GrowthOutlook | None] = {
-    "no growth foretold": None,
-    "growth with room": GrowthOutlook(steps=760, headroom_now=3.1, headroom_then=2.1),
-    "growth with just enough room": GrowthOutlook(steps=1, headroom_now=1.0, headroom_then=0.0),
-    "growth without room": GrowthOutlook(steps=760, headroom_now=0.6, headroom_then=-0.4),
-    "growth to what overflowed": GrowthOutlook(steps=1999, overflow_step=1, overflow_scale=65536.0),
+GROWTHS: Mapping[str, Finding] = {
+    "no growth foretold": NO_GROWTH,
+    "growth with room": growing("fits", 760, 3.1),
+    "growth with just enough room": growing("fits", 1, 1.0),
+    "growth without room": growing("overflows", 760, 0.6),
+    "growth to what overflowed": replace(
+        growing("overflowed", 1999, 0.0), numbers={"steps": 1999, "scale": 65536.0}, step=1
+    ),
 }
 
 
@@ -210,7 +212,7 @@ def test_what_is_said_of_the_loss_scaler(goldens: Goldens) -> None:
     rows = {}
     for name, (facts, trace) in SCALERS.items():
         rows[name] = said_of(judge_scaler(facts, trace))
-    for name, found in OUTLOOKS.items():
-        rows[name] = [outlook(found)]
+    for name, found in GROWTHS.items():
+        rows[name] = [long_words(found)]
     rows["last change"] = [last_change(backoff(612, 131072.0)), last_change(None)]
     goldens.check("words/loss scaler", table(rows))

@@ -39,12 +39,12 @@ def about(event: Event) -> Any:
 @pytest.mark.parametrize(
     ("records", "rows"),
     [
-        ([growth(600, 65536.0), skip(612), backoff(612, 131072.0)], [(1, 65536.0, "normal")]),
-        ([*skip_row(1, 2, 65536.0), skip(3, loss_scale=16384.0)], [(3, None, "calibration")]),
-        (skip_row(1, 3, 65536.0, names=()), [(3, 8192.0, "calibration")]),
+        ([growth(600, 65536.0), skip(612), backoff(612, 131072.0)], [(1, 65536.0, "occasional")]),
+        ([*skip_row(1, 2, 65536.0), skip(3, loss_scale=16384.0)], [(3, None, "calibrating")]),
+        (skip_row(1, 3, 65536.0, names=()), [(3, 8192.0, "calibrating")]),
         (
             [skip(10), backoff(10, 131072.0), skip(12), backoff(12, 65536.0)],
-            [(1, 32768.0, "calibration"), (1, 65536.0, "calibration")],
+            [(1, 32768.0, "calibrating"), (1, 65536.0, "calibrating")],
         ),
     ],
     ids=["skip and backoff", "before the backoff", "first skips", "skips apart"],
@@ -53,7 +53,7 @@ def test_skips_in_a_row_and_their_backoffs_are_one_line(
     records: Sequence[Record], rows: list[tuple[int, float | None, str]]
 ) -> None:
     found = [about(event) for event in view_of(*records).events if event.kind == "skip"]
-    assert [(row.count, row.scale_after, row.meaning) for row in found] == rows
+    assert [(row.count, row.scale_after, row.finding.state) for row in found] == rows
 
 
 def test_a_collapsing_scale_grows_from_calm_to_error_in_one_line() -> None:
@@ -66,7 +66,7 @@ def test_a_collapsing_scale_grows_from_calm_to_error_in_one_line() -> None:
         assert (view.warnings, view.errors) == (event.severity == "warning", event.severity == "error")
     # The fifth in a row is the alarm; 2^16 falls below 1 at the 17th halving.
     assert severities == ["info"] * 8 + ["error"] * 40
-    assert (about(event).count, about(event).meaning) == (24, "collapsed")
+    assert (about(event).count, about(event).finding.state) == (24, "collapsed")
 
 
 def test_the_ranks_of_a_skip_come_later_and_stay_with_it() -> None:
@@ -91,7 +91,7 @@ def test_storms_of_several_kinds_at_once_are_a_line_each_with_count_and_steps() 
             [
                 make_step(number, loss=math.nan, precision="fp16", skipped=True),
                 nonfinite(number),
-                nonfinite(number, what="activation", kind="inf", names=("a",)),
+                nonfinite(number, what="buffer", kind="inf", names=("a",)),
                 *skip_row(number, 1, 65536.0, loss=math.nan),
                 printed(1.0, f"loss nan at {number}", "stderr"),
             ]

@@ -10,7 +10,7 @@ from amptui.records.run import Record
 from amptui.records.steps import Steps
 from amptui.telemetry.health import LARGEST_FLOAT16
 from amptui.telemetry.numerics import MIN_OF
-from amptui.telemetry.view import GrowthOutlook, NumericsView
+from amptui.telemetry.view import NO_GROWTH, NumericsView
 from tests.builders import assert_holds, changed, make_started, make_step, make_steps, view_of
 from tests.telemetry.record_samples import backoff, growth, skip, traced, window, xray
 
@@ -23,6 +23,12 @@ def scaled(number: int, doublings_left: float, scale: float = 65536.0, **changes
     """An ``fp16`` step whose largest gradient leaves so much headroom."""
     grad_max = LARGEST_FLOAT16 / scale / 2.0**doublings_left
     return make_step(number, precision="fp16", loss_scale=scale, grad_max=grad_max, **changes)
+
+
+def grows(state: str, steps: int, headroom: float) -> dict[str, Any]:
+    """In so many steps, with the headroom of before."""
+    numbers = {"steps": steps, "headroom_now": headroom, "headroom_then": headroom - 1}
+    return {"growth.state": state, "growth.numbers": pytest.approx(numbers)}
 
 
 SKIPPED = make_step(1, precision="fp16", grad_max=math.inf, skipped=True)
@@ -61,7 +67,7 @@ KNOWN: dict[str, tuple[Sequence[Record], dict[str, Any]]] = {
             "headroom": None,
             "min_headroom": None,
             "measured_step": None,
-            "outlook": None,
+            "growth": NO_GROWTH,
             "window": None,
             "trace": None,
             "xray": None,
@@ -75,40 +81,36 @@ KNOWN: dict[str, tuple[Sequence[Record], dict[str, Any]]] = {
     ),
     "forward overflow": (
         [scaled(1, 3.0), changed(scaled(2, 3.0), loss=math.nan, grad_max=math.nan), scaled(3, 3.0)],
-        {"min_headroom": -math.inf, "outlook.headroom_then": 2.0},
+        {"min_headroom": -math.inf, **grows("fits", 2000, 3.0)},
     ),
     "newest findings": (
         [window(600), window(632), traced(615), traced(800), xray(700), xray(701)],
         {"window": window(632), "trace": traced(800), "xray": xray(701)},
     ),
     # ---------------------------------------------------------------------------------- the next growth
-    "growth that fits": (
-        [scaled(1, 3.1, growth_tracker=1240)],
-        {
-            "outlook.steps": 760,
-            "outlook.overflow_step": None,
-            "outlook.headroom_now": 3.1,
-            "outlook.headroom_then": 2.1,
-        },
-    ),
+    "growth that fits": ([scaled(1, 3.1, growth_tracker=1240)], grows("fits", 760, 3.1)),
     "growth that does not fit": (
         [scaled(1, 0.6), scaled(2, 5.0, growth_tracker=1240)],
-        {"outlook.headroom_then": -0.4},
+        grows("overflows", 760, 0.6),
     ),
     "growth to a scale that overflowed": (
         [SKIPPED, skip(1), backoff(1, 65536.0), scaled(2, 4.0, scale=32768.0, growth_tracker=1)],
-        {"outlook": GrowthOutlook(steps=1999, overflow_step=1, overflow_scale=65536.0)},
+        {
+            "growth.state": "overflowed",
+            "growth.numbers": {"steps": 1999, "scale": 65536.0},
+            "growth.step": 1,
+        },
     ),
     "growth to a lower scale than overflowed": (
         [SKIPPED, backoff(1, 2048.0), scaled(2, 4.0, scale=1024.0, growth_tracker=1)],
-        {"outlook.steps": 1999, "outlook.headroom_then": 3.0},
+        grows("fits", 1999, 4.0),
     ),
     "growth that has just come": (
         [scaled(5, 3.0, growth_tracker=1999), growth(5, 65536.0)],
-        {"outlook.steps": 2000, "outlook.headroom_then": 1.0},
+        grows("fits", 2000, 2.0),
     ),
     **{
-        f"nothing foretold {case}": (records, {"outlook": None})
+        f"nothing foretold {case}": (records, {"growth": NO_GROWTH})
         for case, records in {
             "in FP32": [make_step(1, grad_max=0.5)],
             "without gradients": [make_step(1, precision="fp16")],

@@ -17,25 +17,27 @@ FIRST: dict[str, Any] = {"skips_before": 0, "scale_has_grown": False}
 
 
 @pytest.mark.parametrize(
-    ("before", "changes", "meaning", "severity"),
+    ("before", "changes", "state", "grade"),
     [
-        *(({**FIRST, "skips_before": n}, {"consecutive": n + 1}, "calibration", "info") for n in (0, 1, 3)),
-        ({"skips_before": 0}, {}, "normal", "info"),
-        ({**FIRST, "skips_before": 4}, {}, "normal", "info"),
-        ({}, {"consecutive": 4}, "normal", "info"),
-        *(({"scale_has_grown": grown}, {"consecutive": 5}, "falling", "error") for grown in (True, False)),
-        ({"scale_after": 1.0}, {}, "normal", "info"),
+        *(
+            ({**FIRST, "skips_before": n}, {"consecutive": n + 1}, "calibrating", "neutral")
+            for n in (0, 1, 3)
+        ),
+        ({"skips_before": 0}, {}, "occasional", "neutral"),
+        ({**FIRST, "skips_before": 4}, {}, "occasional", "neutral"),
+        ({}, {"consecutive": 4}, "occasional", "neutral"),
+        *(({"scale_has_grown": grown}, {"consecutive": 5}, "collapsing", "error") for grown in (True, False)),
+        ({"scale_after": 1.0}, {}, "occasional", "neutral"),
         ({"scale_after": 0.5}, {}, "collapsed", "error"),
         ({"scale_after": None}, {"loss_scale": 0.0}, "collapsed", "error"),
-        *((FIRST, {"loss": loss}, "forward overflow", "warning") for loss in (math.nan, math.inf, -math.inf)),
-        ({}, {"loss": math.inf, "consecutive": 5}, "forward overflow", "error"),
+        *((FIRST, {"loss": loss}, "loss not finite", "warning") for loss in (math.nan, math.inf, -math.inf)),
+        ({}, {"loss": math.inf, "consecutive": 5}, "loss not finite", "error"),
     ],
 )
-def test_what_a_skip_means(
-    before: dict[str, Any], changes: dict[str, Any], meaning: str, severity: str
-) -> None:
+def test_what_a_skip_means(before: dict[str, Any], changes: dict[str, Any], state: str, grade: str) -> None:
     facts = {"scale_after": 65536.0, "skips_before": 10, "scale_has_grown": True, **before}
-    assert judge_skip(skip(600, **changes), **facts) == (meaning, severity)
+    finding = judge_skip(skip(600, **changes), **facts)
+    assert (finding.state, finding.grade) == (state, grade)
 
 
 # -------------------------------------------------------------------------------------- the scaler

@@ -6,8 +6,9 @@ from functools import cache
 import numpy as np
 
 from amptui.records.findings import Float16Window, ModulesTraced, XRayTaken
+from amptui.telemetry.finding import Finding
 from amptui.telemetry.scaling import ScalerFacts, judge_scaler
-from amptui.telemetry.view import GrowthOutlook, NumericsView, SessionView
+from amptui.telemetry.view import NO_GROWTH, NumericsView, SessionView
 from tests.telemetry import record_samples as samples
 from tests.tui.views import NOW, compared, fp32_only, series, trained, with_skips
 
@@ -67,6 +68,12 @@ LOSING = (
 """Parameters that float16 takes something from, worst first."""
 
 
+def growing(state: str, steps: int, headroom: float) -> Finding:
+    """In so many steps, with the headroom of before."""
+    numbers = {"steps": steps, "headroom_now": headroom, "headroom_then": headroom - 1}
+    return Finding(subject="growth", state=state, grade="neutral", numbers=numbers)
+
+
 def numerics(before: SessionView, **changes: object) -> SessionView:
     """``before`` with healthy numerics, and what each caller changes of them."""
     noise = np.random.default_rng(10).normal(0.0, 0.5, before.step)
@@ -80,7 +87,7 @@ def numerics(before: SessionView, **changes: object) -> SessionView:
         headroom_scale=65536.0,
         min_headroom=2.41,
         headrooms=series(measured),
-        outlook=GrowthOutlook(steps=760, headroom_now=2.4, headroom_then=1.4),
+        growth=growing("fits", 760, 2.4),
         scaler=judge_scaler(ScalerFacts(steps=1204, scale=65536.0)),
         window=float16_window(-8, worst=LOSING[:2]),
     )
@@ -113,7 +120,7 @@ def calibrating() -> SessionView:
         scaler=verdict,
         headroom=0.21,
         min_headroom=-float("inf"),
-        outlook=GrowthOutlook(steps=1998, headroom_now=0.2, headroom_then=-0.8),
+        growth=growing("overflows", 1998, 0.2),
         window=None,
     )
 
@@ -134,7 +141,7 @@ def collapsing() -> SessionView:
         headroom=-float("inf"),
         headroom_scale=16.0,
         min_headroom=-float("inf"),
-        outlook=None,
+        growth=NO_GROWTH,
         scaler=judge_scaler(facts),
         window=gradients,
         trace=replace(traced(), first=inf),
@@ -154,7 +161,7 @@ def in_fp32() -> SessionView:
         scaler=judge_scaler(ScalerFacts()),
         hypothetical=True,
         headroom=6.2,
-        outlook=None,
+        growth=NO_GROWTH,
         window=float16_window(-17, hypothetical=True, precision="fp32", worst=LOSING[:1], zeros=0.0),
     )
 
@@ -167,7 +174,7 @@ def in_bf16() -> SessionView:
         hypothetical=True,
         headroom=-1.3,
         min_headroom=-2.2,
-        outlook=None,
+        growth=NO_GROWTH,
         window=float16_window(-4, spread=9.0, hypothetical=True, precision="bf16", zeros=0.2, worst=LOSING),
     )
 

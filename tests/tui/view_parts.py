@@ -44,7 +44,7 @@ def scales_of(precisions: list[str], skips: set[int]) -> list[float | None]:
 def skipped(step: int) -> SkipRow:
     """A single skip, of which nothing is to be afraid."""
     skip = record_samples.skip(step, time=NOW, names=("features.13.conv.weight",))
-    return SkipRow(count=1, first=(skip,), last=(), scale_after=65536.0, trace=None, meaning="normal")
+    return SkipRow(first=(skip,), scale_after=65536.0, scale_has_grown=True)
 
 
 def note(text: str, severity: Severity = "info") -> Note:

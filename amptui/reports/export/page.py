@@ -6,7 +6,7 @@ from typing import Any
 from amptui.base import units
 from amptui.base.units import NOT_AVAILABLE, SEVERITY_SIGNS, milliseconds
 from amptui.base.version import __version__
-from amptui.diagnosis import labels, loss_scale, probe_words, rank_words, speed
+from amptui.diagnosis import labels, probe_words, rank_words, speed
 from amptui.diagnosis.amp_answer import amp_answer, answer_line, evidence_rows, question_words
 from amptui.diagnosis.bottleneck import bound_words, evidence, limit_beside
 from amptui.diagnosis.event_words import event_details, event_text, run_ended
@@ -171,7 +171,7 @@ def answer(view: SessionView) -> Card | None:
         f"{question_words(verdicts.precision)}?",
         ("verdict", lines),
         ("facts", [*_gradients(view), *_scale(view)]),
-        ("note", [loss_scale.outlook(view.numerics.outlook)]),
+        ("note", [long_words(view.numerics.growth)]),
     )
 
 
@@ -196,7 +196,7 @@ def _scale(view: SessionView) -> Iterator[tuple[str, str]]:
         yield "loss scaler", short_words(view.numerics.scaler)
         yield "loss scale", units.count(scaler.scale)
         yield "fp16 steps", f"{units.count(scaler.applied)} applied, {units.count(scaler.skipped)} skipped"
-        yield "last change", loss_scale.last_change(scaler.last_change)
+        yield "last change", probe_words.last_change(scaler.last_change)
 
 
 # ------------------------------------------------------------------------ optimizers and curves

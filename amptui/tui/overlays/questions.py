@@ -2,8 +2,9 @@
 
 from typing import ClassVar
 
+from amptui.base import units
 from amptui.diagnosis.labels import signed_label
-from amptui.diagnosis.loss_scale import WITHOUT_OVERFLOW, pause_causes, resume_words
+from amptui.diagnosis.words import long_words
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.overlays.overlay import (
@@ -22,8 +23,11 @@ from amptui.tui.panels.phrases import whole_words, wrapped
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import BOLD, VERDICT_SIGNS, Style, precision_style
 
-_PRECISIONS = (("b", "bf16"), ("f", "fp32"))
-"""Keys, and the precisions to continue in."""
+_PRECISIONS = (
+    ("b", "bf16", "float32's range, no loss scaling"),
+    ("f", "fp32", "no overflow at 65,504"),
+)
+"""Keys, the precisions to continue in, and why they help."""
 
 _REASON_LINES = 3
 
@@ -60,7 +64,7 @@ class LossScaleQuestion(Overlay):
 def _why(view: SessionView, width: int) -> list[tuple[str, int]]:
     """The trainer's reason, then what is known about the cause."""
     lines = [(line, int(Style.STRONG)) for line in _sentence(view.pause_reason, width)]
-    causes = pause_causes(view)
+    causes = dict.fromkeys(map(long_words, view.pause_findings))
     return [*lines, *((line, int(Style.TEXT)) for cause in causes for line in _sentence(cause, width))]
 
 
@@ -81,15 +85,15 @@ def _choices(view: SessionView) -> list[Choice]:
     choices = [
         _continuing(key, name, refused[name], STAY, Style.DIM)
         if name in refused
-        else _continuing(
-            key, name, WITHOUT_OVERFLOW[name], Answer(close=True, precision=name, action="resume")
-        )
-        for key, name in (() if view.pause_cause == "weights" else _PRECISIONS)
+        else _continuing(key, name, why, Answer(close=True, precision=name, action="resume"))
+        for key, name, why in (() if view.pause_cause == "weights" else _PRECISIONS)
     ]
+    held = f"continue with the loss scale held at {units.count(view.scaler.scale)}"
+    same = "continue, though NaN weights never recover" if view.pause_cause == "weights" else held
     detaching, quitting = Answer(close=True, action="detach"), Answer(action="ask_quit")
     return [
         *choices,
-        _continuing("g", precision, resume_words(view), Answer(close=True, action="resume")),
+        _continuing("g", precision, same, Answer(close=True, action="resume")),
         Choice("d", ("d",), "close the screen, the run stays paused", detaching, "  detach"),
         Choice("q", ("q", "ctrl+q"), "stop the run; asks again", quitting, "  quit"),
     ]

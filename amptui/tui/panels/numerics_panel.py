@@ -7,7 +7,6 @@ from amptui.base import units
 from amptui.diagnosis import activity, probe_words
 from amptui.diagnosis.amp_answer import amp_answer
 from amptui.diagnosis.labels import precision_label
-from amptui.diagnosis.loss_scale import outlook
 from amptui.diagnosis.words import SIGNS, age_words, long_words, measured_at, short_words
 from amptui.records.findings import Float16Window, ParameterWindow, is_old
 from amptui.records.run import base_precision
@@ -193,7 +192,7 @@ def _draw_headroom(canvas: Canvas, numerics: NumericsView) -> int:
         write(canvas, 0, DIGIT_LINES, [Phrase(words)])
     gauge = _headroom_gauge(numerics, min(2, canvas.width // 16) * _DOUBLINGS)
     lines: list[Line] = [[Phrase((gauge,))], [Phrase(_least_words(numerics))]]
-    lines += wrapped_phrases(outlook(numerics.outlook), Style.TEXT, canvas.width)
+    lines += wrapped_phrases(long_words(numerics.growth), Style.TEXT, canvas.width)
     write_lines(canvas, 2 + DIGIT_LINES, lines)
     return 3 + DIGIT_LINES + len(lines)
 
@@ -307,7 +306,7 @@ def _headroom_block(numerics: NumericsView, width: int) -> Block:
     if least := _least_words(numerics):
         phrases.append(Phrase(least))
     flow = flowed(phrases, width - _LABEL_WIDTH - GAP)
-    return Block(_beside("headroom", flow + _prose(outlook(numerics.outlook), Style.TEXT, width)), 0)
+    return Block(_beside("headroom", flow + _prose(long_words(numerics.growth), Style.TEXT, width)), 0)
 
 
 def _scaler_block(scaler: Finding, width: int) -> Block:

@@ -1,7 +1,7 @@
 """The loss scale: its value, its changes, and the progress to the next doubling."""
 
 from amptui.base import units
-from amptui.diagnosis.loss_scale import NEVER_USED, idle_words, last_change
+from amptui.diagnosis.probe_words import NEVER_USED, idle_words, last_change
 from amptui.records.run import MIN_SOUND_SCALE
 from amptui.telemetry.view import ScalerView, SessionView
 from amptui.tui.canvas import Canvas
