@@ -116,8 +116,8 @@ def _skip_line(skip: StepSkipped) -> str:
 def _trace_line(trace: ModulesTraced | None) -> list[str]:
     if trace is None:
         return []
-    found = probe_words.what_overflowed_first(trace) or long_words(judge_trace(trace))
-    return [f"trace of step {units.count(trace.step)}: {found}"]
+    origin = probe_words.what_overflowed_first(trace) or long_words(judge_trace(trace))
+    return [f"trace of step {units.count(trace.step)}: {origin}"]
 
 
 def storm_text(storm: Storm) -> str:
@@ -137,8 +137,8 @@ def storm_text(storm: Storm) -> str:
 
 def _storm_details(storm: Storm) -> list[str]:
     """An explanation, what was found first and last, and the trace."""
-    found = {record.step: record for record in (storm.first, storm.last)}
-    places = {step: _by_module(record.names, record.kinds, record.count) for step, record in found.items()}
+    ends = {record.step: record for record in (storm.first, storm.last)}
+    places = {step: _by_module(record.names, record.kinds, record.count) for step, record in ends.items()}
     lines = [f"step {units.count(step)}: {names}" for step, names in places.items() if names]
     return [*filter(None, [explanation(storm.finding)]), *lines, *_trace_line(storm.trace)]
 

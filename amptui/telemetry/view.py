@@ -475,11 +475,11 @@ class SessionView(RunStatus):
     def pause_findings(self) -> list[Finding]:
         """The way back from a pause that nobody asked for, or its cause, and what a trace found."""
         scaler, trace, saved = self.numerics.scaler, self.numerics.trace, self.checkpoint
-        found = [scaler] if scaler.freshness == "fresh" else []
+        findings = [scaler] if scaler.freshness == "fresh" else []
         if self.pause_cause == "weights":
             state, name = ("no checkpoint", "") if saved is None else ("checkpoint", saved.name)
-            found = [Finding(subject="pause", state=state, grade="error", names={"place": name})]
-        return found if trace is None else [*found, judge_trace(trace)]
+            findings = [Finding(subject="pause", state=state, grade="error", names={"place": name})]
+        return findings if trace is None else [*findings, judge_trace(trace)]
 
     @property
     def accepts(self) -> frozenset[RequestKind]:

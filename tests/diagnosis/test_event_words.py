@@ -94,6 +94,8 @@ def layers(**changes: Any) -> Float8Layers:
 
 
 OVERFLOWED = traced(615, first=module(largest=math.inf))
+NAN_INPUT = traced(8, precision="fp32", inputs=("0",), nearest=(), cause="input")
+LOST_WEIGHTS = traced(9, precision="fp32", lost=("a.b",), lost_count=1, nearest=())
 RANK_3 = RanksOverflowed(time=2.0, step=612, ranks=(3,), count=1)
 STACKS = StacksTaken(
     time=1.0,
@@ -149,28 +151,19 @@ EVENTS: dict[str, Sequence[Record]] = {
     # --------------------------------------------------------------------------------- NaN and probes
     "NaN loss again and again": [nonfinite(number) for number in range(612, 1612)],
     "NaN gradients in FP32": [nonfinite(7, what="gradient", names=("a.weight",), kinds=("nan",))],
-    "NaN loss of NaN input": [
-        nonfinite(7),
-        traced(8, precision="fp32", inputs=("0",), nearest=(), cause="input"),
-    ],
-    "NaN loss of lost weights": [
-        traced(7, precision="bf16", lost=("a.b",), lost_count=1, nearest=()),
-        nonfinite(7),
-    ],
+    "NaN loss of NaN input": [nonfinite(7), NAN_INPUT],
+    "NaN loss of lost weights": [replace(LOST_WEIGHTS, step=7), nonfinite(7)],
     "NaN loss in fp16 whose outputs are finite": [
         make_started(precision="fp16"),
         nonfinite(7),
         traced(7, first=module(way="backward"), cause="gradient"),
     ],
-    "NaN loss and a trace long after": [
-        nonfinite(7),
-        traced(18, precision="fp32", inputs=("0",), nearest=()),
-    ],
+    "NaN loss and a trace long after": [nonfinite(7), replace(NAN_INPUT, step=18)],
     "NaN loss and traces of which the first found it": [
         nonfinite(7),
         traced(7, nearest=()),
-        traced(8, precision="fp32", inputs=("0",), nearest=()),
-        traced(9, precision="fp32", lost=("a.b",), lost_count=1, nearest=()),
+        NAN_INPUT,
+        LOST_WEIGHTS,
     ],
     "poisoned buffers": BUFFERS,
     "trace": [traced(asked=True)],
