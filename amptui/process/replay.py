@@ -14,6 +14,7 @@ from amptui.runs.pins import read_pins, write_pins
 
 if TYPE_CHECKING:
     from amptui.tui.opening import Opening
+    from amptui.tui.replay.player import Player
     from amptui.tui.replay.screen import ReplayScreen
 
 
@@ -27,16 +28,21 @@ def replay(run: Path, *, speed: float) -> int:
         raise UsageError("a replay needs a terminal", hint="`amptui export` writes a run to a file")
     path = journal_of(run)
     control = Control()
+    player: Player | None = None
 
     def build(opening: "Opening") -> "ReplayScreen":
         from amptui.tui.replay.player import Player
         from amptui.tui.replay.screen import ReplayScreen
 
+        nonlocal player
         player = Player(path, speed=speed)
         return ReplayScreen(player, control, opening, read_pins=read_pins, write_pins=write_pins)
 
-    screen, status = show(build, ask=control.ask)
-    if status != 128 + SIGHUP and screen.player.passed_over:  # else nobody is there to read
-        say("")  # ends the line the cursor was left in by a terminal without an alternate screen
-        complain(screen.player.passed_over)
-    return status
+    status = None
+    try:
+        _, status = show(build, ask=control.ask)
+        return status
+    finally:  # also where the screen failed: what was damaged may be why
+        if player is not None and player.passed_over and status != 128 + SIGHUP:  # else nobody can read it
+            say("")  # ends the line the cursor was left in by a terminal without an alternate screen
+            complain(player.passed_over)

@@ -201,10 +201,11 @@ class Player(ReadingThread):
         return self._next is not None and self._next[0] <= self._clock
 
     def _start_over(self) -> None:
-        self._session = Session(str(self._path.parent))
-        self._reader = JournalReader(self._path)
-        self._records = self._timed(self._reader)
+        reader = JournalReader(self._path)
+        self._records = self._timed(reader)
         self._next = next(self._records, None)
+        # Not before: where the journal cannot be read again, what was passed over in it stays known.
+        self._session, self._reader = Session(str(self._path.parent)), reader
 
     def _take(self, clock: float) -> list[tuple[float, Record]]:
         due: list[tuple[float, Record]] = []
