@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, TypeAlias
 
@@ -12,7 +13,7 @@ from amptui.diagnosis import probe_words
 from amptui.diagnosis.labels import precision_glyph, precision_label, signed_label
 from amptui.diagnosis.speed import less_percent
 from amptui.diagnosis.words import MASKS_DIFFER, cosine_words, long_words, losses_apart
-from amptui.records.findings import LayerAgreement, OperatorCount, XRayTaken
+from amptui.records.findings import LayerAgreement, XRayTaken
 from amptui.records.run import is_emulated
 from amptui.telemetry.health import XRAY_SAFE_COSINE, judge_xray, layer_state
 from amptui.telemetry.view import SessionView
@@ -46,6 +47,12 @@ _MIN_NAME, _COUNT_WIDTH = 21, 11
 _Operator: TypeAlias = tuple[str, Counter[str]]
 """A name, and how often it ran in each dtype."""
 
+_Order: TypeAlias = Callable[[LayerAgreement], Any]
+"""The sort key of an order of layers."""
+
+_FLOAT8 = Word("  float8", precision_style("fp8") | BOLD)
+"""In place of the dtype of a layer that multiplies in float8."""
+
 _BAR_WIDTH = 12
 """Of the cosine: half of it is ``XRAY_CAREFUL_COSINE``, nine tenths are ``XRAY_SAFE_COSINE``."""
 
@@ -57,35 +64,27 @@ class XRay(Page):
     opened_by: ClassVar[str] = "x"
 
     def __init__(self) -> None:
-        self._order = ""
         super().__init__()
+        self._order = ""
         self._operators = False
 
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         xray = view.numerics.xray
-        inner = open_box(canvas, _title(xray))
         if xray is None:
             how = ": x takes one with the next step" if "x-ray" in screen.accepts else ""
-            inner.text(0, 0, f"no X-ray yet{how}", Style.DIM)
+            open_box(canvas, "X-ray").text(0, 0, f"no X-ray yet{how}", Style.DIM)
         else:
+            scale = f" at loss scale {units.count(xray.loss_scale)}" if xray.loss_scale is not None else ""
+            *others, last = (precision_label(name) for name, _ in probe_words.losses_of(xray))
+            inner = open_box(canvas, f"X-ray of step {xray.step:,}: {', '.join(others)} and {last}{scale}")
             y = self._draw_facts(inner, xray)
             legend: list[str] = []
             if inner.height >= _MIN_HEIGHT_FOR_LEGEND:
                 legends = probe_words.layers_legend(xray), probe_words.OPERATORS_LEGEND
                 legend = wrapped(legends[self._operators], inner.width, lines=_LEGEND_LINES)
-            table = inner.rows(y, inner.height - len(legend) - y)
-            if self._operators:
-                operators = _by_name(xray.operators)
-                shown = self._scroll.visible(len(operators), table.height - 1)
-                draw_table(table, _operator_columns(operators), operators, shown=shown)
-            else:
-                orders = _orders(xray)
-                order = self._order if self._order in orders else next(iter(orders))
-                layers = sorted(xray.layers, key=orders[order])
-                shown = self._scroll.visible(len(layers), table.height - 1)
-                draw_table(table, _layer_columns(xray, order), layers, shown=shown)
-            for i, words in enumerate(legend):
-                inner.text(0, inner.height - len(legend) + i, words, Style.DIM)
+            self._draw_table(inner.rows(y, inner.height - len(legend) - y), xray)
+            for y, words in enumerate(legend, inner.height - len(legend)):
+                inner.text(0, y, words, Style.DIM)
         other = (("o", "layers"),) if self._operators else (("s", "sort"), ("o", "operators"))
         words = self._scroll.words
         again = (("x", "again"),) if "x-ray" in screen.accepts else ()
@@ -101,7 +100,7 @@ class XRay(Page):
         for words in wrapped(long_words(verdict), inner.width - 2, lines=_VERDICT_LINES):
             inner.text(2, y, words, style | BOLD)
             y += 1
-        for label, phrases in facts(xray).items():
+        for label, phrases in _facts(xray).items():
             lines = flowed(phrases, inner.width - _LABEL_WIDTH)
             if y + len(lines) + _MIN_TABLE > inner.height:
                 break
@@ -110,6 +109,24 @@ class XRay(Page):
                 write(inner, _LABEL_WIDTH, y, line)
                 y += 1
         return y + 1
+
+    def _draw_table(self, table: Canvas, xray: XRayTaken) -> None:
+        if self._operators:
+            # Each operator with its counts by dtype, the most frequent first.
+            counts: dict[str, Counter[str]] = {}
+            for operator in xray.operators:
+                counts.setdefault(operator.name, Counter())[operator.dtype] += operator.count
+            operators = sorted(counts.items(), key=lambda item: -item[1].total())
+            shown = self._scroll.visible(len(operators), table.height - 1)
+            draw_table(table, _operator_columns(operators), operators, shown=shown)
+            return
+        columns = _layer_columns(xray)
+        orders = _orders(columns)
+        order = self._order if self._order in orders else next(iter(orders))
+        title = f"{units.counted(len(xray.layers), 'layer')}, {order}"
+        columns[1] = replace(columns[1], title=(title, Style.STRONG), short_titles=(order,))
+        shown = self._scroll.visible(len(xray.layers), table.height - 1)
+        draw_table(table, columns, sorted(xray.layers, key=orders[order]), shown=shown)
 
     def press(self, key: str, view: SessionView) -> Answer:
         """Arrows scroll, letters change what is shown."""
@@ -120,7 +137,7 @@ class XRay(Page):
         if key == "o":
             self._operators, self._scroll.top = not self._operators, 0
         elif key == "s" and not self._operators and view.numerics.xray is not None:
-            orders = list(_orders(view.numerics.xray))
+            orders = list(_orders(_layer_columns(view.numerics.xray)))
             place = orders.index(self._order) if self._order in orders else 0
             self._order = orders[(place + 1) % len(orders)]
             self._scroll.top = 0
@@ -128,15 +145,7 @@ class XRay(Page):
         return STAY
 
 
-def _title(xray: XRayTaken | None) -> str:
-    if xray is None:
-        return "X-ray"
-    scale = f" at loss scale {units.count(xray.loss_scale)}" if xray.loss_scale is not None else ""
-    *others, last = (precision_label(name) for name, _ in probe_words.losses_of(xray))
-    return f"X-ray of step {xray.step:,}: {', '.join(others)} and {last}{scale}"
-
-
-def facts(xray: XRayTaken) -> dict[str, list[Phrase]]:
+def _facts(xray: XRayTaken) -> dict[str, list[Phrase]]:
     """The facts above the tables by their labels, the most important first."""
     # All losses to six digits, and how far the last is from FP32's.
     losses = {name: Word(units.NOT_AVAILABLE, Style.DIM) for name, _ in probe_words.losses_of(xray)}
@@ -145,6 +154,15 @@ def facts(xray: XRayTaken) -> dict[str, list[Phrase]]:
             losses[name] = Word(f"{loss:.6g}", Style.STRONG if math.isfinite(loss) else Style.ERROR)
     both_finite = xray.loss_fp32 and math.isfinite(xray.loss_amp - xray.loss_fp32)
     apart = [phrase(losses_apart(xray.loss_amp, xray.loss_fp32), Style.STRONG)] if both_finite else []
+    # What the forward pass saves for the backward pass; an emulation's says nothing.
+    saved: list[Phrase] = []
+    before, after = xray.saved_bytes_fp32, xray.saved_bytes_amp
+    if before is not None and after is not None and not is_emulated(xray.precision):
+        # FP8 is judged against bf16, which was not measured.
+        change = f", {less_percent(1 - after / before)}" if before and not xray.reference else ""
+        sizes = {"fp32": before, xray.precision: after}
+        words = {name: Word(units.number_of_bytes(size), Style.STRONG) for name, size in sizes.items()}
+        saved = [*_by_precision(words), phrase(f"saved for backward{change}")]
     memory = {  # that AMP does not change
         "weights": xray.weights_bytes,
         "gradients": xray.gradients_bytes,
@@ -154,42 +172,26 @@ def facts(xray: XRayTaken) -> dict[str, list[Phrase]]:
     # Layers that multiply in float8, whose outputs are bfloat16's all the same.
     layers = units.counted(sum(bool(layer.in_float8) for layer in xray.layers), "layer")
     in_float8 = labelled("in float8:", layers, style=precision_style(xray.precision))
-    lines = {
-        "loss": [*_by_precision(losses), *apart, labelled("took", units.milliseconds(xray.seconds))],
-        "caution": [phrase(MASKS_DIFFER, Style.WARNING)] if xray.random else [],
-        "saved": _saved(xray),
-        "memory": [labelled(name, units.number_of_bytes(size)) for name, size in memory.items()],
-        "products": [in_float8] if xray.reference else [],
-        "outputs": _outputs(xray),
-    }
-    return {label: phrases for label, phrases in lines.items() if phrases}
-
-
-def _saved(xray: XRayTaken) -> list[Phrase]:
-    """What the forward pass saves for the backward pass, in both precisions; an emulation's says nothing."""
-    if xray.saved_bytes_fp32 is None or xray.saved_bytes_amp is None or is_emulated(xray.precision):
-        return []
-    before, after = xray.saved_bytes_fp32, xray.saved_bytes_amp
-    # FP8 is judged against bf16, which was not measured.
-    change = f", {less_percent(1 - after / before)}" if before and not xray.reference else ""
-    sizes = (Word(units.number_of_bytes(size), Style.STRONG) for size in (before, after))
-    saved = dict(zip(("fp32", xray.precision), sizes, strict=True))
-    return [*_by_precision(saved), phrase(f"saved for backward{change}")]
-
-
-def _outputs(xray: XRayTaken) -> list[Phrase]:
-    """How many modules output which dtype in AMP, and which of them stayed in FP32."""
+    # How many modules output which dtype in AMP, and which of them stayed in FP32.
     counts = Counter(dtype for dtype in xray.output_dtypes.values() if dtype)
-    phrases = [
-        Phrase((Word(f"{number:,} ", Style.STRONG), dtype_word(dtype)))
+    outputs = [
+        Phrase((Word(f"{number:,} ", Style.STRONG), _dtype_word(dtype)))
         for dtype, number in counts.most_common()
     ]
     islands = [name or WHOLE_MODEL for name, dtype in xray.output_dtypes.items() if dtype == "float32"]
     if len(counts) > 1 and islands:
         more = f" (+{len(islands) - _MAX_ISLANDS})" if len(islands) > _MAX_ISLANDS else ""
         names = ", ".join(islands[:_MAX_ISLANDS]) + more
-        phrases.append(labelled("in FP32:", names, style=precision_style("fp32")))
-    return phrases
+        outputs.append(labelled("in FP32:", names, style=precision_style("fp32")))
+    lines = {
+        "loss": [*_by_precision(losses), *apart, labelled("took", units.milliseconds(xray.seconds))],
+        "caution": [phrase(MASKS_DIFFER, Style.WARNING)] if xray.random else [],
+        "saved": saved,
+        "memory": [labelled(name, units.number_of_bytes(size)) for name, size in memory.items()],
+        "products": [in_float8] if xray.reference else [],
+        "outputs": outputs,
+    }
+    return {label: phrases for label, phrases in lines.items() if phrases}
 
 
 def _by_precision(words: Mapping[str, Word]) -> list[Phrase]:
@@ -203,30 +205,35 @@ def _by_precision(words: Mapping[str, Word]) -> list[Phrase]:
 # ------------------------------------------------------------------------------------ tables
 
 
-def _layer_columns(xray: XRayTaken, order: str = "") -> list[Column[LayerAgreement]]:
-    """Of the layers in an ``order``; of an X-ray in FP8, bf16 is compared too."""
-    title = f"{units.counted(len(xray.layers), 'layer')}, {order}"
+def _layer_columns(xray: XRayTaken) -> list[Column[LayerAgreement]]:
+    """Of the layers, their names second; of an X-ray in FP8, bf16 is compared too."""
     number: Callable[..., Column[LayerAgreement]] = partial(Column, width=7)
+
+    def in_bf16(layer: LayerAgreement) -> Word:
+        return _cosine_word(None if layer.reference is None else layer.reference.cosine)
+
+    def to_bf16(layer: LayerAgreement) -> float | None:
+        return None if layer.reference is None else layer.reference.added_cosine
+
     reference = [
-        number(title="in bf16", priority=2, cell=lambda layer: _reference_word(layer, added=False)),
+        number(title="in bf16", priority=2, cell=in_bf16),
         number(
             title="to bf16",
             priority=2,
-            cell=lambda layer: _reference_word(layer, added=True),
-            sort=("least to bf16", lambda layer: _worst_first(_added_cosine(layer), 1)),
+            cell=lambda layer: _cosine_word(to_bf16(layer)),
+            sort=("least to bf16", lambda layer: _worst_first(to_bf16(layer), 1)),
         ),
     ]
     return [
         Column(
             title="",
-            cell=layer_sign,
+            cell=_layer_sign,
             width=1,
             is_optional=False,
             sort=("worst first", lambda layer: _worst_first(layer.cosine, 1)),
         ),
         Column(
-            title=(title, Style.STRONG),
-            short_titles=(order,),
+            title="layer",
             cell=lambda layer: layer.name or WHOLE_MODEL,
             align="left",
             cut="start",
@@ -238,18 +245,22 @@ def _layer_columns(xray: XRayTaken, order: str = "") -> list[Column[LayerAgreeme
         Column(title="kind", cell=lambda layer: (layer.kind, Style.DIM), priority=8, align="left", width=11),
         Column(
             title="runs in" if xray.reference else "output",
-            cell=_output_word,
+            cell=lambda layer: _FLOAT8 if layer.in_float8 else _dtype_word(layer.output_dtype),
             priority=3 if xray.reference else 7,
             align="left",
             width=10,
         ),
-        number(title="cosine", priority=1, cell=_cosine_word),
+        number(
+            title="cosine",
+            priority=1,
+            cell=lambda layer: _cosine_word(layer.cosine, unsafe=_layer_sign(layer)[1]),
+        ),
         *(reference if xray.reference else ()),
-        number(title="error", priority=5, cell=lambda layer: share_word(layer.relative_error)),
+        number(title="error", priority=5, cell=lambda layer: _share_word(layer.relative_error)),
         number(
             title="lost",
             priority=6 if xray.reference else 4,
-            cell=lambda layer: share_word(layer.lost),
+            cell=lambda layer: _share_word(layer.lost),
             sort=("by lost", lambda layer: _worst_first(layer.lost, -1)),
         ),
         Column(
@@ -263,9 +274,9 @@ def _layer_columns(xray: XRayTaken, order: str = "") -> list[Column[LayerAgreeme
     ]
 
 
-def _orders(xray: XRayTaken) -> dict[str, Callable[[LayerAgreement], Any]]:
+def _orders(columns: Sequence[Column[LayerAgreement]]) -> dict[str, _Order]:
     """The orders of layers, through which a key goes, and their sort keys."""
-    return dict(column.sort for column in _layer_columns(xray) if column.sort is not None)
+    return dict(column.sort for column in columns if column.sort is not None)
 
 
 def _worst_first(value: float | None, direction: int) -> tuple[int, float]:
@@ -275,17 +286,13 @@ def _worst_first(value: float | None, direction: int) -> tuple[int, float]:
     return (0, 0.0) if math.isnan(value) else (1, direction * value)
 
 
-def _added_cosine(layer: LayerAgreement) -> float | None:
-    return None if layer.reference is None else layer.reference.added_cosine
-
-
 def _draw_agreement(canvas: Canvas, x: int, y: int, width: int, layer: LayerAgreement) -> None:
     """The cosine as a bar: empty for NaN and for opposite directions."""
     if layer.cosine is not None:
-        draw_bar(canvas, x, y, width, layer.cosine, layer_sign(layer)[1])
+        draw_bar(canvas, x, y, width, layer.cosine, _layer_sign(layer)[1])
 
 
-def layer_sign(layer: LayerAgreement) -> tuple[str, Style]:
+def _layer_sign(layer: LayerAgreement) -> tuple[str, Style]:
     """The sign of a layer that does not agree with FP32, by the thresholds of `telemetry.health`.
 
     In FP8 one that agrees no better in bf16 has a sign that warns of nothing.
@@ -300,7 +307,7 @@ def layer_sign(layer: LayerAgreement) -> tuple[str, Style]:
     return VERDICT_SIGNS["warning" if state == "differ" else "error"]
 
 
-def dtype_word(dtype: str) -> Word:
+def _dtype_word(dtype: str) -> Word:
     """A dtype with the sign and the style of its precision."""
     precision = _PRECISION_OF_DTYPE.get(dtype)
     if precision is None:
@@ -308,24 +315,15 @@ def dtype_word(dtype: str) -> Word:
     return Word(f"{precision_glyph(precision)} {dtype}", precision_style(precision))
 
 
-def _cosine_word(layer: LayerAgreement) -> Word:
+def _cosine_word(cosine: float | None, unsafe: int = Style.WARNING) -> Word:
     """A cosine in seven cells, never rounded up: only 1 is shown as 1.00000."""
-    cosine = layer.cosine
     text = cosine_words(cosine, 4 if cosine is not None and cosine < 0 else 5)
-    is_safe = cosine is not None and cosine >= XRAY_SAFE_COSINE
-    return Word(text, Style.TEXT if is_safe else layer_sign(layer)[1])
+    if cosine is None:
+        return Word(text, Style.DIM)
+    return Word(text, Style.TEXT if cosine >= XRAY_SAFE_COSINE else unsafe)
 
 
-def _reference_word(layer: LayerAgreement, *, added: bool) -> Word:
-    """bf16's cosine to FP32, or that of FP8 to bf16."""
-    in_bf16 = None if layer.reference is None else layer.reference.cosine
-    cosine = _added_cosine(layer) if added else in_bf16
-    style = Style.TEXT if cosine is not None and cosine >= XRAY_SAFE_COSINE else Style.WARNING
-    digits = 4 if cosine is not None and cosine < 0 else 5
-    return Word(cosine_words(cosine, digits), Style.DIM if cosine is None else style)
-
-
-def share_word(fraction: float | None) -> Word:
+def _share_word(fraction: float | None) -> Word:
     """A fraction as percent: ``0.31%``; large ones, such as relative errors, as a factor: ``12.0×``."""
     if fraction is None:
         return Word(units.NOT_AVAILABLE, Style.DIM)
@@ -336,18 +334,16 @@ def share_word(fraction: float | None) -> Word:
     return Word(units.share(fraction, 1.0), Style.TEXT if fraction else Style.DIM)
 
 
-def _output_word(layer: LayerAgreement) -> Word:
-    """The dtype of its output, or that it multiplies in float8."""
-    return (
-        Word("  float8", precision_style("fp8") | BOLD) if layer.in_float8 else dtype_word(layer.output_dtype)
-    )
-
-
 def _operator_columns(operators: Sequence[_Operator]) -> list[Column[_Operator]]:
     """Names, and the counts in each dtype: first in those of the precisions."""
-    counts = sum((counts for _, counts in operators), Counter[str]())
-    first = [dtype for dtype in _PRECISION_OF_DTYPE if dtype in counts]
-    dtypes = first + [dtype for dtype, _ in counts.most_common() if dtype not in first]
+    totals = sum((counts for _, counts in operators), Counter[str]())
+    first = [dtype for dtype in _PRECISION_OF_DTYPE if dtype in totals]
+    dtypes = first + [dtype for dtype, _ in totals.most_common() if dtype not in first]
+
+    def count(dtype: str, operator: _Operator) -> Word:
+        number = operator[1][dtype]
+        return Word(f"{number:,}", _dtype_word(dtype).style) if number else Word("·", Style.DIM)
+
     names: Column[_Operator] = Column(
         title=(f"{units.counted(len(operators), 'operator')}, most frequent first", Style.STRONG),
         short_titles=("operators",),
@@ -358,20 +354,7 @@ def _operator_columns(operators: Sequence[_Operator]) -> list[Column[_Operator]]
     )
     width = max([_COUNT_WIDTH, *(len(dtype) + 2 for dtype in dtypes)])
     counted = (
-        Column(title=dtype_word(dtype), cell=partial(_count_word, dtype), priority=place, min_width=width)
+        Column(title=_dtype_word(dtype), cell=partial(count, dtype), priority=place, min_width=width)
         for place, dtype in enumerate(dtypes)
     )
     return [names, *counted]
-
-
-def _count_word(dtype: str, operator: _Operator) -> Word:
-    number = operator[1][dtype]
-    return Word(f"{number:,}", dtype_word(dtype).style) if number else Word("·", Style.DIM)
-
-
-def _by_name(operators: Sequence[OperatorCount]) -> list[_Operator]:
-    """Each operator with its counts by dtype, the most frequent first."""
-    table: dict[str, Counter[str]] = {}
-    for operator in operators:
-        table.setdefault(operator.name, Counter())[operator.dtype] += operator.count
-    return sorted(table.items(), key=lambda item: -item[1].total())
