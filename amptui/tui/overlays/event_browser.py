@@ -1,30 +1,27 @@
 """All events as a list, newest first, and each of them in full."""
 
-import textwrap
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
 from amptui.diagnosis.event_words import event_details, event_text
 from amptui.telemetry.events import Event
 from amptui.telemetry.view import SessionView
-from amptui.tui.canvas import Canvas, Rect, text_width
+from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.overlays.overlay import (
     CLOSE,
     STAY,
     Answer,
     Page,
+    cut_lines,
     line_after,
     open_box,
     pages_beside,
+    wrapped_lines,
     write_edge,
 )
 from amptui.tui.panels import event_list
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import BOLD, Style
-
-_MAX_INDENT = 12
-"""Wrapped lines are indented at most this much."""
 
 _MIN_DETAIL_LINES = 3
 
@@ -50,7 +47,13 @@ class EventBrowser(Page):
         self._in_full = selected is not None
 
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
-        self._follow(view)
+        # Find the selected event among new ones; without one, select the newest.
+        numbers = [event.number for event in view.events]
+        if self._selected is None:
+            self._index = 0
+        elif self._selected in numbers:
+            self._index = numbers.index(self._selected)
+        self._index = max(0, min(self._index, len(numbers) - 1))
         if self._in_full and view.events:
             self._draw_event(canvas, view, screen)
         else:
@@ -61,8 +64,8 @@ class EventBrowser(Page):
         inner = open_box(canvas, f"events ({len(events):,})")
         detail = list[str]()
         if events:
-            event = events[self._index]
-            detail = [*text_lines(event, inner.width - 2), *detail_lines(event, inner.width - 2)]
+            head, more = _lines(events[self._index], inner.width - 2)
+            detail = [*head, *more]
         room = max(_MIN_DETAIL_LINES, inner.height // 2, inner.height - 1 - len(events))
         detail_height = min(len(detail), room)
         self._page = max(1, inner.height - detail_height - 1)
@@ -81,10 +84,9 @@ class EventBrowser(Page):
 
     def _draw_event(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         """The selected event: its line in the list, then its full text."""
-        title = f"event {self._index + 1:,} of {len(view.events):,}"
-        inner = open_box(canvas, title)
+        inner = open_box(canvas, f"event {self._index + 1:,} of {len(view.events):,}")
         event = view.events[self._index]
-        head, detail = text_lines(event, inner.width - 2), detail_lines(event, inner.width - 2)
+        head, detail = _lines(event, inner.width - 2)
         lines = [*head, "", *detail] if detail else head
         sign, style = event_list.sign_of(event)
         x = inner.text(inner.text(1, 0, sign, style) + 1, 0, event_list.when(event), Style.DIM)
@@ -101,7 +103,11 @@ class EventBrowser(Page):
         if self.closes(key) and not (self._in_full and key == "escape"):
             return CLOSE
         if key in ("enter", "escape"):
-            self._turn(view)
+            # From the list to the selected event, or back.
+            self._in_full = not self._in_full and bool(view.events)
+            self._scroll.top = 0
+            if self._in_full:
+                self._selected = view.events[self._index].number
         elif self._in_full:
             self._scroll.press(key)
         elif key in ("left", "right"):
@@ -114,51 +120,14 @@ class EventBrowser(Page):
                 self._scroll.top = 0
         return STAY
 
-    def _turn(self, view: SessionView) -> None:
-        """Switch from the list to the selected event, or back."""
-        self._in_full = not self._in_full and bool(view.events)
-        self._scroll.top = 0
-        if self._in_full:
-            self._selected = view.events[self._index].number
 
-    def _follow(self, view: SessionView) -> None:
-        """Find the selected event among new ones; without one, select the newest."""
-        numbers = [event.number for event in view.events]
-        if self._selected is None:
-            self._index = 0
-        elif self._selected in numbers:
-            self._index = numbers.index(self._selected)
-        self._index = max(0, min(self._index, len(view.events) - 1))
+def _lines(event: Event, width: int) -> tuple[list[str], list[str]]:
+    """What happened, and its details, in lines of at most ``width`` cells, wrapped between words.
 
-
-def text_lines(event: Event, width: int) -> Sequence[str]:
-    """The event's line, wrapped between words in lines of at most ``width`` cells."""
-    return _wrapped(event_text(event), max(10, width))
-
-
-def detail_lines(event: Event, width: int) -> list[str]:
-    """The details of ``event`` in lines of at most ``width`` cells.
-
-    Lines are wrapped between words, but those of a traceback are cut: their columns matter.
+    Those of a traceback are cut: their columns matter.
     """
-    width, pieces = max(10, width), list[str]()
+    width, details = max(10, width), list[str]()
     for line in event_details(event):
         traceback = event.kind == "failed" and line[:1] == " "
-        pieces += _cut(line, width) if traceback else _wrapped(line, width, hang="  ")
-    return pieces
-
-
-def _wrapped(line: str, width: int, *, hang: str = "") -> Sequence[str]:
-    """Wrap between words; further lines are indented like the first, plus ``hang``."""
-    indent = line[: len(line) - len(line.lstrip())][:_MAX_INDENT]
-    return textwrap.wrap(line, _characters(line, width), subsequent_indent=indent + hang) or [""]
-
-
-def _cut(line: str, width: int) -> Sequence[str]:
-    room = _characters(line, width)
-    return [line[i : i + room] for i in range(0, len(line), room)]
-
-
-def _characters(line: str, width: int) -> int:
-    """How many characters of ``line`` fit for certain: half as many if some take two cells."""
-    return width if text_width(line) <= len(line) else max(1, width // 2)
+        details += cut_lines(line, width) if traceback else wrapped_lines(line, width, hang="  ")
+    return wrapped_lines(event_text(event), width), details

@@ -3,6 +3,7 @@
 An overlay draws on the canvas of the panels, so that they stay visible around it.
 """
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol
@@ -31,6 +32,9 @@ class Answer:
     pin: tuple[str, str] | None = None
     """A metric to show beside the loss, or no longer."""
 
+
+_MAX_INDENT = 12
+"""Wrapped lines are indented at most this much."""
 
 _MAX_CHOICE_LINES = 4
 """Of one choice on a narrow screen."""
@@ -173,6 +177,23 @@ def line_after(line: int, key: str, *, page: int, last: int) -> int:
     moves = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -page, "pagedown": page, "space": page}
     ends = {"home": 0, "g": 0, "end": last, "G": last, "upper_g": last}
     return max(0, min(ends.get(key, line + moves.get(key, 0)), last))
+
+
+def cut_lines(text: str, width: int) -> list[str]:
+    """``text`` in lines of at most ``width`` cells, whose columns are kept: words may be cut."""
+    size = _characters(text, width)
+    return [text[i : i + size] for i in range(0, len(text), size)] or [""]
+
+
+def wrapped_lines(text: str, width: int, *, hang: str = "") -> list[str]:
+    """The same between words; further lines are indented like the first, plus ``hang``."""
+    indent = text[: len(text) - len(text.lstrip())][:_MAX_INDENT]
+    return textwrap.wrap(text, _characters(text, width), subsequent_indent=indent + hang) or [""]
+
+
+def _characters(text: str, width: int) -> int:
+    """How many characters of ``text`` fit for certain: half as many if some take two cells."""
+    return width if text_width(text) <= len(text) else max(1, width // 2)
 
 
 SCROLL_KEYS = ("up", "down", "pageup", "pagedown", "home", "end")

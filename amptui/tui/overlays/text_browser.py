@@ -1,7 +1,6 @@
 """Long texts on the whole screen, searched by typing: what a run prints, and its configuration."""
 
-import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar, NamedTuple
 
 from amptui.diagnosis.run_facts import Facts, detail_facts, run_facts
@@ -9,7 +8,17 @@ from amptui.records.run import Printed, RunFailed
 from amptui.telemetry.eventlog import PRINTS
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, text_width
-from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Page, open_box, pages_beside, write_edge
+from amptui.tui.overlays.overlay import (
+    CLOSE,
+    STAY,
+    Answer,
+    Page,
+    cut_lines,
+    open_box,
+    pages_beside,
+    wrapped_lines,
+    write_edge,
+)
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import BOLD, Style
 
@@ -34,6 +43,8 @@ class TextBrowser(Page):
     title: ClassVar[str]
     nothing: ClassVar[str]
     """Shown where there are no lines."""
+    rows: Callable[[str, int], Sequence[str]] = staticmethod(cut_lines)
+    """The rows of a line: its columns matter, unless words are kept whole."""
     follows: bool = False
     """Whether the last line stays in sight while lines are added."""
 
@@ -49,7 +60,12 @@ class TextBrowser(Page):
         longest = max((text_width(line.label) for line in matching), default=0)
         labels = min(longest, _MAX_LABEL_WIDTH, inner.width // 2)
         x = 1 + labels + 2 * bool(labels)
-        rows = [row for line in matching for row in self._rows(line, max(1, inner.width - x - 1))]
+        # The label stands before the first row of its line.
+        rows = [
+            Line(text, line.style, "" if i else line.label)
+            for line in matching
+            for i, text in enumerate(self.rows(line.text, max(1, inner.width - x - 1)))
+        ]
         self._scroll.top = len(rows) if self.follows else self._scroll.top
         visible = self._scroll.visible(len(rows), inner.height)
         for y, row in enumerate(rows[visible]):
@@ -66,13 +82,6 @@ class TextBrowser(Page):
         elif search.text:
             keys = (("esc", "all lines"), ("/", search.text), *_KEYS[2:])
         write_edge(canvas, keys, screen, right=f"{words} lines" if words else "")
-
-    def _rows(self, line: Line, width: int) -> list[Line]:
-        """``line`` in rows of at most ``width`` cells; columns matter, so that words are not kept whole."""
-        if text_width(line.text) <= width:
-            return [line]
-        size = width if text_width(line.text) <= len(line.text) else max(1, width // 2)
-        return _pieces(line, [line.text[i : i + size] for i in range(0, len(line.text), size)])
 
     def press(self, key: str, _view: SessionView) -> Answer:
         """Type into the search, scroll, or close."""
@@ -126,6 +135,7 @@ class ConfigurationBrowser(TextBrowser):
     title: ClassVar[str] = "configuration"
     opened_by: ClassVar[str] = "i"
     nothing: ClassVar[str] = "known once training begins"
+    rows = staticmethod(wrapped_lines)
 
     def lines(self, view: SessionView) -> Sequence[Line]:
         if view.run is None:
@@ -133,13 +143,12 @@ class ConfigurationBrowser(TextBrowser):
         own = [("folder", view.run_dir)] if view.run_dir else []
         facts = run_facts(view.run)
         groups = (Facts(facts.title, [*own, *facts.pairs]), *detail_facts(view.run))
-        return [line for group in groups if group.pairs for line in _group(group)][1:]
-
-    def _rows(self, line: Line, width: int) -> list[Line]:
-        """``line`` in rows that end between words, but for a word that is longer than a row."""
-        if text_width(line.text) > len(line.text) or text_width(line.text) <= width:
-            return super()._rows(line, width)
-        return _pieces(line, textwrap.wrap(line.text, width))
+        lines = list[Line]()
+        for group in groups:
+            if group.pairs:
+                pairs = (Line(value, label=name) for name, value in group.pairs)
+                lines += [Line(""), Line(group.title, Style.STRONG), *pairs]
+        return lines[1:]
 
 
 def _mark(canvas: Canvas, x: int, y: int, text: str, searched: str) -> None:
@@ -150,15 +159,3 @@ def _mark(canvas: Canvas, x: int, y: int, text: str, searched: str) -> None:
         end = start + len(searched)
         canvas.text(x + text_width(text[:start]), y, text[start:end], Style.KEY | BOLD)
         start = lower.find(searched, end)
-
-
-def _group(group: Facts) -> Iterable[Line]:
-    yield Line("")
-    yield Line(group.title, Style.STRONG)
-    for name, value in group.pairs:
-        yield Line(value, label=name)
-
-
-def _pieces(line: Line, texts: Sequence[str]) -> list[Line]:
-    """``line`` in rows of these texts; the label stands before the first."""
-    return [Line(text, line.style, line.label if i == 0 else "") for i, text in enumerate(texts)]
