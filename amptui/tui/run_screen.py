@@ -1,5 +1,6 @@
 """The screen of a run: what connects it to the run, what each of its keys does, and when it leaves."""
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -82,7 +83,7 @@ class Parts:
     control: Asker
     ended: threading.Event
     """Set once the run will send nothing more."""
-    patience_seconds: float
+    patience_seconds: float = math.inf
     """How long a run that was asked to stop may be silent before the screen closes anyway."""
     frames_per_second: float | None = None
     """A fixed rate; None to adapt to the cost of a frame."""
@@ -200,7 +201,7 @@ class RunScreen(Screen):
         self._frame.draw(canvas, self._view, self._state)
 
     def _has_chart(self) -> bool:
-        return self._state.focus in curve.CURVES if self._overlay is None else super()._has_chart()
+        return super()._has_chart() or (self._overlay is None and self._state.focus in curve.CURVES)
 
     def _tick(self) -> None:
         super()._tick()
@@ -227,7 +228,18 @@ class RunScreen(Screen):
         if was_comparing and view.compared is not None and view.compared.over:
             result = comparison_over(ComparisonOver(record=view.compared, run=view.run))
             self._say(result, severity="info", seconds=FINDING_SECONDS)
-        self._close_and_open()
+        # Close a question that the run or another screen has answered; open one, or a new X-ray.
+        asks = bool(view.pause_reason)
+        self._question_answered &= asks
+        if (not asks and self._has_open("loss scale")) or (self._over and self._has_open("quit")):
+            self._overlay = None
+        stops = self._control.stop_reason is not None or activity.is_stopping(view)
+        if self._overlay is None and not stops:
+            if asks and not self._question_answered and not self._over:
+                self.action_open("loss scale")
+            elif self._xray_is_new:
+                self.action_open("x-ray")
+        self._xray_is_new &= not self._has_open("x-ray")
 
     def _tell(self, answer: Answer) -> None:
         """Show the answer to a request of this screen: an X-ray in its overlay, all others in the footer."""
@@ -248,20 +260,6 @@ class RunScreen(Screen):
         elif kind == "checkpoint" and view.checkpoint is not None:
             self._say(checkpoint_written(view.checkpoint), severity="info")
 
-    def _close_and_open(self) -> None:
-        """Close a question that the run or another screen has answered; open one, or a new X-ray."""
-        asks = bool(self._view.pause_reason)
-        self._question_answered &= asks
-        if (not asks and self._has_open("loss scale")) or (self._over and self._has_open("quit")):
-            self._overlay = None
-        stops = self._control.stop_reason is not None or activity.is_stopping(self._view)
-        if self._overlay is None and not stops:
-            if asks and not self._question_answered and not self._over:
-                self.action_open("loss scale")
-            elif self._xray_is_new:
-                self.action_open("x-ray")
-        self._xray_is_new &= not self._has_open("x-ray")
-
     def _has_open(self, name: str) -> bool:
         return self._overlay is not None and self._overlay.name == name
 
@@ -269,40 +267,35 @@ class RunScreen(Screen):
 
     def _takes(self, key: str) -> bool:
         """Move the cursor of the enlarged curve, if the key does that."""
-        extent = curve.extent_of(self._view, self._state, self.size.width)
-        if extent is None or not step_cursor.is_cursor_key(self._state.cursor, key):
+        cursor, extent = self._state.cursor, curve.extent_of(self._view, self._state, self.size.width)
+        if extent is None or not step_cursor.is_cursor_key(cursor, key):
             return False
-        self._state = replace(self._state, cursor=step_cursor.press(self._state.cursor, key, extent))
+        self._state = replace(self._state, cursor=step_cursor.press(cursor, key, extent))
         return True
 
     async def _take_answer(self, answer: "KeyAnswer") -> None:
         self._question_answered |= answer.close and self._has_open("loss scale")
         if answer.precision:
             self._request(answer.precision)
-        if answer.pin is not None:
-            self._pin(answer.pin)
+        if answer.pin is not None:  # show a metric beside the loss, or no longer; the newest ``MAX_PINNED``
+            pinned = tuple(other for other in self._state.pinned if other != answer.pin)
+            if answer.pin not in self._state.pinned:
+                pinned = (*pinned, answer.pin)[-MAX_PINNED:]
+            self._state = replace(self._state, pinned=pinned)
+            if why := self._parts.write_pins(pinned):
+                self._say(f"not remembered for the next screen: {why}")
         await super()._take_answer(answer)
 
     def _point(self, column: int, line: int) -> None:
         if not self._has_chart() or not 0 < line < self.size.height - 2:
             return
+        extent = curve.extent_of(self._view, self._state, self.size.width)
         if self._overlay is not None:
             self._overlay.point(column)
-        else:
-            extent = curve.extent_of(self._view, self._state, self.size.width)
-            if extent is not None:
-                cursor = step_cursor.point(self._state.cursor, column, extent)
-                self._state = replace(self._state, cursor=cursor)
+        elif extent is not None:
+            cursor = step_cursor.point(self._state.cursor, column, extent)
+            self._state = replace(self._state, cursor=cursor)
         self._redraw()
-
-    def _pin(self, metric: tuple[str, str]) -> None:
-        """Show a metric beside the loss, or no longer; the newest ``MAX_PINNED``."""
-        pinned = tuple(other for other in self._state.pinned if other != metric)
-        if metric not in self._state.pinned:
-            pinned = (*pinned, metric)[-MAX_PINNED:]
-        self._state = replace(self._state, pinned=pinned)
-        if why := self._parts.write_pins(pinned):
-            self._say(f"not remembered for the next screen: {why}")
 
     # ------------------------------------------------------------------- requests
 
@@ -406,7 +399,8 @@ class RunScreen(Screen):
 
     def action_take_xray(self) -> None:
         """Ask for an X-ray. If none can be taken now, show the last one."""
-        self._probe("x-ray", "X-ray")
+        self._show_first_optimizer()
+        self._ask_for("x-ray", steps="the X-ray needs a batch")
         if self._has_open("x-ray"):
             return
         stopped = self._parts.ended.is_set() or self._view.state == "paused"
@@ -416,16 +410,10 @@ class RunScreen(Screen):
             self._overlay = None  # the X-ray opens when it is taken
 
     def action_trace_modules(self) -> None:
-        self._probe("trace", "trace")
-
-    def _probe(self, kind: RequestKind, name: str) -> None:
         self._show_first_optimizer()
-        self._ask_for(kind, steps=f"the {name} needs a batch")
+        self._ask_for("trace", steps="the trace needs a batch")
 
     # ------------------------------------------------------------------------- views
-
-    def action_toggle_log(self) -> None:
-        self._state = replace(self._state, log_y=not self._state.log_y)
 
     def action_next_optimizer(self) -> None:
         """Show the next of several optimizers in all panels."""

@@ -253,7 +253,8 @@ class Screen(App[None]):
         self._look_again()
         self._follow_up()
         self._refresh_state()
-        if not self._link_is_behind() and self._has_news():
+        waiting_writes = 0 if self._terminal is None else self._terminal.waiting_writes
+        if waiting_writes <= MAX_WAITING_WRITES and self._has_news():
             self._dashboard.repaint()
         how = self._way_out()
         if how is not None:
@@ -345,6 +346,9 @@ class Screen(App[None]):
         """What the help says below the keys."""
         return ()
 
+    def action_toggle_log(self) -> None:
+        self._state = replace(self._state, log_y=not self._state.log_y)
+
     def action_show_help(self) -> None:
         from amptui.tui.overlays.menus import Help
 
@@ -375,9 +379,6 @@ class Screen(App[None]):
     def _write(self, data: str) -> None:
         if self._driver is not None:
             self._driver.write(data)
-
-    def _link_is_behind(self) -> bool:
-        return self._terminal is not None and self._terminal.waiting_writes > MAX_WAITING_WRITES
 
     # ------------------------------------------------------------------------------ leaving
 

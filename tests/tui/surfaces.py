@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
+from typing import Any
 
 from amptui.diagnosis.activity import switch_target, unsupported_requests
 from amptui.records.answers import REQUEST_KINDS
@@ -262,9 +263,9 @@ def _compared() -> Compared:
 
 
 def _draw_comparison(
-    canvas: Canvas, choice: Choice, *, read: bool = True, message: str = "", has_help: bool = False
+    canvas: Canvas, choice: Choice, *, read: bool = True, has_help: bool = False, **state: Any
 ) -> None:
-    screen = ScreenState(message=message, severity="info")
+    screen = ScreenState(severity="info", **state)
     CompareFrame().draw(canvas, _compared() if read else None, choice, screen)
     if has_help:
         Help("compare keys", COMPARE_KEYS, (("", READING),)).draw(canvas, EMPTY_VIEW, screen)
@@ -274,7 +275,6 @@ def _comparisons() -> Iterator[tuple[str, Draw]]:
     choices = {
         "": Choice(),
         ", by samples": Choice(axis="samples"),
-        ", by time": Choice(axis="seconds", log_y=True),
         ", validation": Choice(validation=True),
         ", runs": Choice(by_run=True),
         ", scrolled": Choice(top=3),
@@ -282,6 +282,7 @@ def _comparisons() -> Iterator[tuple[str, Draw]]:
     }
     for name, choice in choices.items():
         yield f"compare{name}", partial(_draw_comparison, choice=choice)
+    yield "compare, by time", partial(_draw_comparison, choice=Choice(axis="seconds"), log_y=True)
     yield "compare, help", partial(_draw_comparison, choice=Choice(), has_help=True)
     yield "compare, message", partial(_draw_comparison, choice=Choice(), message="no run has a validation")
     yield "compare, reading", partial(_draw_comparison, choice=Choice(), read=False)

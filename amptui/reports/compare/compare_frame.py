@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from amptui.base.table import Cell, Column, Row, text_of
 from amptui.diagnosis.words import long_words
@@ -17,10 +17,12 @@ from amptui.tui.keys import Key
 from amptui.tui.layout import draw_box
 from amptui.tui.panels import footer
 from amptui.tui.panels.phrases import (
+    GAP,
     Phrase,
     Word,
     fitting,
     line_width,
+    phrase,
     quiet,
     whole_words,
     wrapped,
@@ -73,14 +75,12 @@ class Choice:
 
     axis: str = "steps"
     validation: bool = False
-    log_y: bool = False
     by_run: bool = False
     top: int = 0
     """Lines of the verdict that are scrolled out of sight."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
+class _Line(NamedTuple):
     text: str
     style: int
     starts: bool
@@ -100,10 +100,10 @@ class CompareFrame:
         if comparison is None:
             quiet(canvas, "reading the journals")
         else:
-            self._draw(canvas, comparison, choice)
+            self._draw(canvas, comparison, choice, log_y=screen.log_y)
         footer.draw_below(canvas, replace(screen, hints=_HINTS), framed=True)
 
-    def _draw(self, canvas: Canvas, comparison: Compared, choice: Choice) -> None:
+    def _draw(self, canvas: Canvas, comparison: Compared, choice: Choice, *, log_y: bool) -> None:
         _draw_header(canvas.rows(0, 1), comparison)
         height = canvas.height - 2
         is_low = height < _BOTH_FROM
@@ -121,11 +121,19 @@ class CompareFrame:
         room = min(room - rows, len(verdicts) + 1) if is_low else room - rows
         text = _cut([*verdicts, *how], choice.top, room)
         plot = height - frames - rows - len(text)
-        self._draw_plot(canvas.rows(1, plot), comparison, choice)
+        self._draw_plot(canvas.rows(1, plot), comparison, choice, log_y=log_y)
         below = canvas.rows(1 + plot, height - plot)
         draw_box(below if is_low else below.rows(0, rows + 2))
         below.text(1, 0, f" {' and '.join(f'{columns[0].title}s' for columns, _ in tables)} ")
-        _draw_tables(_within(below.rows(0, rows + 2)), tables)
+        # As many rows of each table as fit below the one before.
+        inner, y = _within(below.rows(0, rows + 2)), 0
+        for columns, shown in tables:
+            lines = inner.height - y - 1
+            count = len(shown) if len(shown) <= lines else max(0, lines - 1)
+            y = draw_table(inner, columns, shown, y=y, shown=slice(count))
+            if count < len(shown):
+                inner.text(0, y, sentences.more_rows(len(shown) - count), Style.WARNING)
+                y += 1
         if not is_low:
             draw_box(below.rows(rows + 2))
             below.text(1, rows + 2, " verdict ")
@@ -133,7 +141,7 @@ class CompareFrame:
         for y, line in enumerate(text):
             inner.text(0, y, line.text, line.style)
 
-    def _draw_plot(self, canvas: Canvas, comparison: Compared, choice: Choice) -> None:
+    def _draw_plot(self, canvas: Canvas, comparison: Compared, choice: Choice, *, log_y: bool) -> None:
         draw_box(canvas)
         legend = [
             Phrase((Word(group.name, STYLES[group.colour] | BOLD),), place)
@@ -151,24 +159,18 @@ class CompareFrame:
         columns = dot_columns(inner.width, ascii_only=canvas.ascii_only)
         curves = grid(comparison, choice.axis, columns, validation=choice.validation)
         styles = [STYLES[group.colour] for group in comparison.groups[:MAX_GROUPS]]
-        if not self._plots[choice.validation].draw(inner, curves, styles, log_y=choice.log_y):
-            quiet(inner, _why_empty(comparison, choice))
-
-
-def _why_empty(comparison: Compared, choice: Choice) -> str:
-    if choice.axis == "seconds" and all(run.seconds is None for run in comparison.runs):
-        return "no training time: the steps have no times"
-    return "no loss yet"
+        if not self._plots[choice.validation].draw(inner, curves, styles, log_y=log_y):
+            is_untimed = choice.axis == "seconds" and all(run.seconds is None for run in comparison.runs)
+            quiet(inner, "no training time: the steps have no times" if is_untimed else "no loss yet")
 
 
 def _draw_header(canvas: Canvas, comparison: Compared) -> None:
     live = sum(run.is_live for run in comparison.runs)
-    end = canvas.text(1, 0, "amptui compare", Style.DIM) + 2
-    right = [Phrase((Word(f"{live} running", Style.STRONG),))] if live else []
-    room = canvas.width - end - 1 - (len(f"{live} running") + 2 if live else 0)
-    canvas.text(end, 0, whole_words(sentences.heading(comparison), room), width=max(0, room))
-    if right:
-        write_right(canvas, 0, right, margin=1)
+    running = [phrase(f"{live} running", Style.STRONG)] if live else []
+    start = write_right(canvas, 0, running, margin=1)
+    end = canvas.text(1, 0, "amptui compare", Style.DIM) + GAP
+    room = max(0, start - end - (GAP if live else 0))
+    canvas.text(end, 0, whole_words(sentences.heading(comparison), room), width=room)
 
 
 def _tables(comparison: Compared, choice: Choice, height: int) -> list[_Table]:
@@ -196,18 +198,6 @@ def _coloured(columns: Sequence[Column[Row]], group_of: Callable[[Row], Group]) 
 def _within(canvas: Canvas) -> Canvas:
     """What is inside of a frame, of which only the left and the right edge need be there."""
     return canvas.part(Rect(2, 1, max(0, canvas.width - 4), max(0, canvas.height - 2)))
-
-
-def _draw_tables(canvas: Canvas, tables: Sequence[_Table]) -> None:
-    """As many rows of each as fit below the one before."""
-    y = 0
-    for columns, rows in tables:
-        room = canvas.height - y - 1
-        shown = len(rows) if len(rows) <= room else max(0, room - 1)
-        y = draw_table(canvas, columns, rows, y=y, shown=slice(shown))
-        if shown < len(rows):
-            canvas.text(0, y, sentences.more_rows(len(rows) - shown), Style.WARNING)
-            y += 1
 
 
 def _lines(paragraphs: Iterable[tuple[str, str, int]], width: int) -> list[_Line]:

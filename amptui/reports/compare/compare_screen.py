@@ -58,9 +58,6 @@ class CompareScreen(Screen):
         else:
             self.choice = replace(self.choice, validation=not self.choice.validation)
 
-    def action_toggle_log(self) -> None:
-        self.choice = replace(self.choice, log_y=not self.choice.log_y)
-
     def action_toggle_runs(self) -> None:
         self.choice = replace(self.choice, by_run=not self.choice.by_run)
 

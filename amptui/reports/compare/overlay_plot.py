@@ -72,12 +72,24 @@ class OverlayPlot:
         kind: Kind = "log10" if log_y and (high > 0).any() else "linear"
         axis = self._limits.axis(*extent(low, high, kind, with_outliers=False), kind)
         draw_labels(canvas.rows(0, area.height), axis, units.loss)
-        _label_x(canvas, grid)
+        # The two ends of the x axis and the middle of it.
+        words, last = sentences.axis_words(grid.axis), canvas.height - 1
+        canvas.text(GUTTER, last, words(grid.low), Style.DIM)
+        for text, share in ((words((grid.low + grid.high) / 2), 2), (words(grid.high), 1)):
+            canvas.text(GUTTER + (canvas.width - GUTTER - len(text)) // share, last, text, Style.DIM)
+        down, one_in = (1, 1) if area.ascii_only else (DOTS_DOWN, _BAND_ONE_IN)
+        dot_rows = area.height * down
         for place, curve in curves:
-            _draw_band(area, curve, axis, styles[place])
+            low_rows, in_sight = _rows(curve.low, axis, dot_rows)
+            # One run that goes on alone has no spread: its dots stand for it.
+            in_sight &= (curve.high > curve.low) | ~np.isfinite(curve.mean)
+            high_rows, _ = _rows(curve.high, axis, dot_rows)
+            dots = area_dots(high_rows, low_rows, in_sight, dot_rows, one_in=one_in)
+            _put(area, dots, ".", styles[place])
         shared = np.zeros(area.chars.shape, np.int64)
         for place, curve in curves:
-            _draw_line(area, curve, axis, styles[place], shared=shared)
+            dots = line_dots(*_rows(curve.mean, axis, dot_rows), dot_rows)
+            _put(area, dots, "*", styles[place] | BOLD, shared=shared)
         for place, curve in curves:
             _draw_letters(area, place, len(curves), curve, axis, styles[place])
         return True
@@ -88,45 +100,11 @@ def dot_columns(width: int, *, ascii_only: bool) -> int:
     return max(0, width - GUTTER) * (1 if ascii_only else DOTS_ACROSS)
 
 
-def _label_x(canvas: Canvas, grid: Grid) -> None:
-    """The two ends of the axis and the middle of it."""
-    words = sentences.axis_words(grid.axis)
-    y, middle = canvas.height - 1, (grid.low + grid.high) / 2
-    canvas.text(GUTTER, y, words(grid.low), Style.DIM)
-    text = words(middle)
-    canvas.text(GUTTER + (canvas.width - GUTTER - len(text)) // 2, y, text, Style.DIM)
-    text = words(grid.high)
-    canvas.text(canvas.width - len(text), y, text, Style.DIM)
-
-
-def _rows(curve: Floats, axis: Axis, height: int) -> npt.NDArray[np.int64]:
-    """Dot rows from the top; any row without a value, the edge for values outside the limits."""
-    fraction = np.clip(axis.heights(curve), 0.0, 1.0)
-    rows: npt.NDArray[np.int64] = np.rint((1 - np.nan_to_num(fraction)) * (height - 1)).astype(np.int64)
-    return rows
-
-
-def _in_sight(curve: Floats, axis: Axis) -> npt.NDArray[np.bool_]:
-    return np.isfinite(axis.heights(curve))
-
-
-def _draw_band(area: Canvas, curve: GroupCurve, axis: Axis, style: int) -> None:
-    # One run that goes on alone has no spread: its dots stand for it.
-    in_sight = _in_sight(curve.low, axis) & ((curve.high > curve.low) | ~np.isfinite(curve.mean))
-    if not in_sight.any():
-        return
-    down, one_in = (1, 1) if area.ascii_only else (DOTS_DOWN, _BAND_ONE_IN)
-    height = area.height * down
-    dots = area_dots(
-        _rows(curve.high, axis, height), _rows(curve.low, axis, height), in_sight, height, one_in=one_in
-    )
-    _put(area, dots, ".", style)
-
-
-def _draw_line(area: Canvas, curve: GroupCurve, axis: Axis, style: int, *, shared: Cells) -> None:
-    height = area.height * (1 if area.ascii_only else DOTS_DOWN)
-    dots = line_dots(_rows(curve.mean, axis, height), _in_sight(curve.mean, axis), height)
-    _put(area, dots, "*", style | BOLD, shared=shared)
+def _rows(curve: Floats, axis: Axis, height: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Dot rows from the top, the edge for values outside the limits; and which columns have a value."""
+    heights = axis.heights(curve)
+    rows = np.rint((1 - np.nan_to_num(np.clip(heights, 0.0, 1.0))) * (height - 1)).astype(np.int64)
+    return rows, np.isfinite(heights)
 
 
 def _put(
@@ -158,12 +136,12 @@ def _draw_letters(area: Canvas, place: int, count: int, curve: GroupCurve, axis:
     across = 1 if area.ascii_only else DOTS_ACROSS
     mark(area, 0, "×", by_cell(curve.nonfinite, across), Style.ERROR)
     line = np.where(np.isfinite(curve.mean), curve.mean, curve.low)[::across]
-    in_sight = np.flatnonzero(_in_sight(line, axis))
-    if not len(in_sight):
-        return
     down = 1 if area.ascii_only else DOTS_DOWN
-    rows = _rows(line, axis, area.height * down) // down
+    rows, has_value = _rows(line, axis, area.height * down)
+    in_sight = has_value.nonzero()[0].tolist()
+    if not in_sight:
+        return
     shift = _LETTER_EVERY // max(1, count) * place + 3
-    places = [x for x in range(shift, area.width, _LETTER_EVERY) if x in set(in_sight.tolist())]
-    for x in places or [int(in_sight[-1])]:
-        area.text(x, int(rows[x]), LETTERS[place], style | BOLD)
+    places = [x for x in range(shift, area.width, _LETTER_EVERY) if has_value[x]]
+    for x in places or in_sight[-1:]:
+        area.text(x, int(rows[x]) // down, LETTERS[place], style | BOLD)

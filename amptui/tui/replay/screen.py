@@ -68,7 +68,6 @@ class ReplayScreen(RunScreen):
             look=player.look,
             control=control,
             ended=threading.Event(),
-            patience_seconds=0.0,
             frames_per_second=FRAMES_PER_SECOND,
             opening=opening,
             read_pins=read_pins,
@@ -138,13 +137,10 @@ class ReplayScreen(RunScreen):
 
 def position_words(position: Position) -> str:
     """``replay ×4  3:12 of 41:00``, or that it is seeking, paused or at its end."""
-    total = units.duration(position.total_seconds)
-    where = f"{units.duration(position.seconds)} of {total}"
+    where = f"{units.duration(position.seconds)} of {units.duration(position.total_seconds)}"
+    if position.state == "playing":
+        return f"replay ×{position.speed:g} {where}"
     if position.state == "seeking":
         fraction = position.folded_seconds / position.seconds if position.seconds else 1.0
-        return f"replay seeking {where}: {units.percent(min(1.0, fraction))}"
-    if position.state == "ended":
-        return f"replay ended {where}"
-    if position.state == "paused":
-        return f"replay paused {where}"
-    return f"replay ×{position.speed:g} {where}"
+        where += f": {units.percent(min(1.0, fraction))}"
+    return f"replay {position.state} {where}"
