@@ -1,7 +1,8 @@
 """The place of each panel on a screen of any size, and the boxes and titles drawn there."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeAlias
 
 from amptui.tui.canvas import Canvas, Rect
@@ -84,31 +85,23 @@ def arrange(
     footer = Place("footer", Rect(0, height - 1, width, 1), framed=False)
     lines = {"banner": banner, "amp": answer, "optimizers": others}
     above = (header, *(Place(name, rect, framed=False) for name, rect in lines.items() if rect.height))
-    middle: Layout = () if focus is None else (Place(focus, body, framed=True),)
-    if focus is None:
-        middle = _middle(width, height, body, rank_lines, has_scale=has_scale)
-    return (*above, *middle, footer)
-
-
-def _middle(width: int, height: int, body: Rect, rank_lines: int, *, has_scale: bool) -> Layout:
-    """Choose the layout for a screen of this size and apply it to ``body``."""
+    if focus is not None:
+        return (*above, Place(focus, body, framed=True), footer)
     fitting = (
         (least_body, lay_out)
         for least_width, least_height, least_body, lay_out in _LAYOUTS
         if width >= least_width and height >= least_height
     )
-    least_body, lay_out = next(fitting, (body.height, _lines))
+    least_body, lay_out = next(fitting, (body.height, _folded))
     if not rank_lines:
-        return lay_out(body, has_scale=has_scale)
+        return (*above, *lay_out(body, has_scale=has_scale), footer)
     # The ranks above the events, framed if ``least_body`` stays for all others; else in one line.
     room = min(rank_lines, body.height - least_body)
-    lines = room if room >= _MIN_RANK_LINES else 1
-    above = Rect(body.x, body.y, body.width, body.height - lines)
-    *others, events = lay_out(above, has_scale=has_scale)
-    top = events.rect.y
-    ranks = Place("ranks", Rect(body.x, top, body.width, lines), framed=lines > 1)
-    below = Rect(body.x, top + lines, body.width, events.rect.height)
-    return (*others, ranks, Place("events", below, framed=events.framed))
+    rank_lines = room if room >= _MIN_RANK_LINES else 1
+    *panels, events = lay_out(replace(body, height=body.height - rank_lines), has_scale=has_scale)
+    ranks = Place("ranks", replace(events.rect, height=rank_lines), framed=rank_lines > 1)
+    events = replace(events, rect=replace(events.rect, y=events.rect.y + rank_lines))
+    return (*above, *panels, ranks, events, footer)
 
 
 def _large(body: Rect, *, has_scale: bool) -> Layout:
@@ -171,44 +164,25 @@ def _tall(body: Rect, *, has_scale: bool) -> Layout:
     )
 
 
-def _short(body: Rect, *, has_scale: bool) -> Layout:
-    """For wide, low screens: loss and comparison, the rest folded."""
-    names = ("throughput", "scale", "memory") if has_scale else ("throughput", "memory")
-    right = _between(_TWO_COLUMNS, round(0.32 * body.width), 56)
-    upper, lower = _rows(body, body.height - len(names) - _EVENT_LINES, len(names) + _EVENT_LINES)
-    return (*_columns(upper, loss=body.width - right, comparison=right), *_folded_panels(lower, *names))
-
-
-def _compact(body: Rect, *, has_scale: bool) -> Layout:
-    """The loss, the rest folded."""
-    scale = ("scale",) if has_scale else ()
-    names = ("throughput", *scale, "memory", "comparison")
-    upper, lower = _rows(body, body.height - len(names) - _EVENT_LINES, len(names) + _EVENT_LINES)
-    return (Place("loss", upper, framed=True), *_folded_panels(lower, *names))
-
-
-def _lines(body: Rect, *, has_scale: bool) -> Layout:
-    """Everything folded."""
-    scale = ("scale",) if has_scale else ()
-    return _folded_panels(body, "loss", "throughput", *scale, "memory", "comparison")
-
-
-def _folded_panels(area: Rect, *names: str) -> Layout:
-    """One line for each name from the top of ``area``; events below."""
-    lines = tuple(
-        Place(name, line, framed=False)
-        for name, line in zip(names, _rows(area, *[1] * len(names)), strict=True)
-    )
-    rest = Rect(area.x, area.y + len(names), area.width, area.height - len(names))
-    return (*lines, Place("events", rest, framed=False))
+def _folded(body: Rect, *, has_scale: bool, framed: int = 0) -> Layout:
+    """The loss and the comparison framed side by side, the loss alone or neither; the rest in a line each."""
+    shown = ["loss", "throughput", *(["scale"] if has_scale else []), "memory", "comparison"]
+    names = shown[min(framed, 1) : -1 if framed == 2 else None]
+    foot = len(names) + _EVENT_LINES if framed else body.height
+    upper, lower = _rows(body, body.height - foot, foot)
+    right = _between(_TWO_COLUMNS, round(0.32 * body.width), 56) if framed == 2 else 0
+    panels = _columns(upper, loss=body.width - right, comparison=right)[:framed]
+    rows = _rows(lower, *[1] * len(names), foot - len(names))
+    lines = (Place(name, row, framed=False) for name, row in zip((*names, "events"), rows, strict=True))
+    return (*panels, *lines)
 
 
 _LAYOUTS: tuple[tuple[int, int, int, Callable[..., Layout]], ...] = (
     (150, 50, 43, _large),
     (100, 30, 21, _wide),
     (60, 36, 33, _tall),
-    (100, 16, 80, _short),
-    (60, 16, 80, _compact),
+    (100, 16, 80, partial(_folded, framed=2)),
+    (60, 16, 80, partial(_folded, framed=1)),
 )
 """For screens of at least so many columns and lines; the lines of its body that a panel of ranks leaves."""
 
