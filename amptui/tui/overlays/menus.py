@@ -80,7 +80,17 @@ class Help(Overlay):
 
     def draw(self, canvas: Canvas, _view: SessionView, screen: ScreenState) -> None:
         width, x = min(78, canvas.width), _HELP_LABEL_WIDTH + 2
-        rows = self._rows(max(_MIN_MEANING_WIDTH, width - 4 - x))
+        room = max(_MIN_MEANING_WIDTH, width - 4 - x)
+        entries: list[tuple[str, int, str | Sequence[Phrase]]] = [
+            *((key.label, Style.KEY | BOLD, key.meaning) for key in self._keys),
+            *([("", Style.TEXT, "")] if self._about else []),
+            *((term, Style.DIM, meaning) for term, meaning in self._about),
+        ]
+        rows = [
+            ("" if i else label, style, line)
+            for label, style, meaning in entries
+            for i, line in enumerate(_meaning(meaning, room))
+        ]
         inner = open_box(canvas, self._title, width=width, height=len(rows) + 2)
         visible = self._scroll.visible(len(rows), inner.height)
         for y, (label, style, meaning) in enumerate(rows[visible]):
@@ -89,20 +99,6 @@ class Help(Overlay):
         if words := self._scroll.words:
             box = canvas.part(Rect((canvas.width - width) // 2, 0, width, canvas.height))
             write_edge(box, (("↑ ↓", "scroll"), ("any key", "close")), screen, right=f"{words} lines")
-
-    def _rows(self, width: int) -> list[tuple[str, int, Line]]:
-        """Labels with their style, and what they mean in lines of ``width`` cells."""
-        entries = [(key.label, Style.KEY | BOLD, _meaning(key.meaning, width)) for key in self._keys]
-        if self._about:
-            entries.append(("", int(Style.TEXT), [[]]))
-        for term, meaning in self._about:
-            lines = _meaning(meaning, width) if isinstance(meaning, str) else flowed(meaning, width)
-            entries.append((term, int(Style.DIM), lines))
-        return [
-            ("" if i else label, style, line)
-            for label, style, lines in entries
-            for i, line in enumerate(lines)
-        ]
 
     def press(self, key: str, _view: SessionView) -> Answer:
         """Any key closes it, but those that scroll; that of a page then opens it."""
@@ -115,8 +111,11 @@ class Help(Overlay):
         return key != "question_mark"
 
 
-def _meaning(text: str, width: int) -> list[Line]:
-    return wrapped_phrases(text, Style.TEXT, width, lines=_MAX_MEANING_LINES) or [[]]
+def _meaning(meaning: str | Sequence[Phrase], width: int) -> list[Line]:
+    """In lines of ``width`` cells."""
+    if not isinstance(meaning, str):
+        return flowed(meaning, width)
+    return wrapped_phrases(meaning, Style.TEXT, width, lines=_MAX_MEANING_LINES) or [[]]
 
 
 def about_run(view: SessionView, keys: Sequence[Key]) -> About:
@@ -159,11 +158,10 @@ class PrecisionMenu(Overlay):
 
     def press(self, key: str, _view: SessionView) -> Answer:
         """Arrows move; enter or a number switches."""
-        if key in ("up", "down", "k", "j"):
-            self._line = (self._line + (1 if key in ("down", "j") else -1)) % len(PRECISIONS)
-            return STAY
-        if key == "enter":
-            return Answer(close=True, precision=PRECISIONS[self._line])
-        if key.isdecimal() and 1 <= int(key) <= len(PRECISIONS):
-            return Answer(close=True, precision=PRECISIONS[int(key) - 1])
-        return CLOSE if key in ("escape", "m", "q", "ctrl+q") else STAY
+        if key in ("escape", "m", "q", "ctrl+q"):
+            return CLOSE
+        line = int(key) - 1 if key.isdecimal() else self._line
+        if (key == "enter" or key.isdecimal()) and 0 <= line < len(PRECISIONS):
+            return Answer(close=True, precision=PRECISIONS[line])
+        self._line = (self._line + {"down": 1, "j": 1, "up": -1, "k": -1}.get(key, 0)) % len(PRECISIONS)
+        return STAY

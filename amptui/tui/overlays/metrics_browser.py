@@ -9,7 +9,7 @@ from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Page, open_box, pag
 from amptui.tui.panels import step_cursor
 from amptui.tui.panels.curve import chart_extent, draw_curve
 from amptui.tui.panels.metric_charts import SMALLEST_CHART, Chart, charts_of
-from amptui.tui.panels.phrases import quiet
+from amptui.tui.panels.phrases import Phrase, quiet
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.plot import CurvePlot, draw_step_axis
 from amptui.tui.renderables.step_window import visible_window
@@ -80,8 +80,7 @@ class MetricsBrowser(Page):
     def _draw_page(self, canvas: Canvas, charts: list[Chart], view: SessionView, screen: ScreenState) -> None:
         text, types, count = self._search.text, self._search.is_typing, len(charts)
         typed = f": /{text}{'_' if types else ''}" if text or types else ""
-        title = f"metrics{typed} ({count:,})"
-        inner = open_box(canvas, title)
+        inner = open_box(canvas, f"metrics{typed} ({count:,})")
         # As many columns and rows as fit and are needed.
         self._columns = min(max(1, inner.width // SMALLEST_CHART[0]), max(1, count))
         self._rows = min(max(1, (inner.height - 1) // SMALLEST_CHART[1]), -(-max(1, count) // self._columns))
@@ -101,8 +100,13 @@ class MetricsBrowser(Page):
     ) -> None:
         """The charts of a page, and below each column of them the steps that all show."""
         window = visible_window(view.loss, screen.zoom, ahead=screen.steps_ahead)
-        size = inner.width, inner.height, inner.ascii_only
-        due = self._due(page, (size, window, screen.log_y, view.front, view.switches))
+        size, keys = (inner.width, inner.height, inner.ascii_only), [chart.key for chart in page]
+        drawn_as = size, window, screen.log_y, view.front, view.switches, keys
+        if self._drawn_as == drawn_as:  # some in turn
+            turn, self._turn = self._turn, (self._turn + _CHARTS_A_FRAME) % max(1, len(keys))
+            due = [*keys[turn : turn + _CHARTS_A_FRAME], *keys[: max(0, turn + _CHARTS_A_FRAME - len(keys))]]
+        else:  # more than their values changed
+            self._drawn_as, self._drawn, self._turn, due = drawn_as, {}, 0, keys
         height = max(0, inner.height - 1) // self._rows
         for place, chart in enumerate(page):
             row, column = divmod(place, self._columns)
@@ -120,23 +124,13 @@ class MetricsBrowser(Page):
         width = inner.width // self._columns
         return inner.columns(column * width, max(0, width - (_GAP if self._columns > 1 else 0)))
 
-    def _due(self, page: list[Chart], looks: object) -> set[tuple[str, str]]:
-        """Which charts to draw in this frame: some in turn, or all if more than their values changed."""
-        keys = [chart.key for chart in page]
-        if self._drawn_as != (looks, keys):
-            self._drawn_as, self._drawn, self._turn = (looks, keys), {}, 0
-            return set(keys)
-        turn, self._turn = self._turn, (self._turn + _CHARTS_A_FRAME) % max(1, len(keys))
-        return {*keys[turn : turn + _CHARTS_A_FRAME], *keys[: max(0, turn + _CHARTS_A_FRAME - len(keys))]}
-
     def _draw_one(self, canvas: Canvas, chart: Chart, view: SessionView, screen: ScreenState) -> None:
         """One chart with ribbon and axis; the last line reads the step of the cursor, or the newest."""
         inner = open_box(canvas, chart.title)
         self._extent = chart_extent(chart, view, screen, inner.width)
-        step = chart.newest_step()
-        below = (
-            [] if step is None else step_cursor.cursor_line(view, chart.read(), step, chart.look.format_value)
-        )
+        below, step = list[Phrase](), chart.newest_step()
+        if step is not None:
+            below = step_cursor.cursor_line(view, chart.read(), step, chart.look.format_value)
         draw_curve(inner, chart, self._plot(chart), view, screen, cursor=self._cursor, below=below)
         write_edge(canvas, _CHART_KEYS if self._cursor is None else step_cursor.ZOOM_KEYS, screen)
 

@@ -1,5 +1,6 @@
 """The questions to the user: whether to stop the run, and how to go on after it paused by itself."""
 
+from dataclasses import replace
 from typing import ClassVar
 
 from amptui.base import units
@@ -45,7 +46,7 @@ class LossScaleQuestion(Overlay):
         # The choices matter more than the last lines on the cause.
         lines = choices_height(choices, width - 4)
         lines = lines if lines + 6 <= canvas.height else len(choices)
-        why = _first(_why(view, width - 8), max(1, canvas.height - lines - 5), width - 8)
+        why = self._causes(view, max(1, canvas.height - lines - 5), width - 8)
         inner = open_box(canvas, "training is paused", width=width, height=len(why) + lines + 5)
         sign, sign_style = VERDICT_SIGNS["error"]
         inner.text(1, 0, sign, sign_style | BOLD)
@@ -56,53 +57,44 @@ class LossScaleQuestion(Overlay):
         stay = whole_words("esc: stay paused; space opens this again", inner.width - 1)
         inner.text(1, y + 1, stay, Style.DIM, width=max(0, inner.width - 1))
 
+    def _causes(self, view: SessionView, height: int, width: int) -> list[tuple[str, int]]:
+        """The trainer's reason, then what is known about the cause; ``…`` if that takes more lines."""
+        lines: list[tuple[str, int]] = []
+        for text in (view.pause_reason, *dict.fromkeys(map(long_words, view.pause_findings))):
+            style = Style.TEXT if lines else Style.STRONG
+            sentence = text[:1].upper() + text[1:]
+            lines += [(line, style) for line in wrapped(sentence, width, lines=_REASON_LINES)]
+        if len(lines) > height:
+            last, last_style = lines[height - 1]
+            last = whole_words(f"{last} …", width).removesuffix("…").rstrip() + "…"
+            lines = [*lines[: height - 1], (last, last_style)]
+        return lines
+
     def press(self, key: str, view: SessionView) -> Answer:
         """Answer with the precision before the resume, so that no step runs in the one that failed."""
         return CLOSE if key == "escape" else answer_to(key, _choices(view))
 
 
-def _why(view: SessionView, width: int) -> list[tuple[str, int]]:
-    """The trainer's reason, then what is known about the cause."""
-    lines = [(line, int(Style.STRONG)) for line in _sentence(view.pause_reason, width)]
-    causes = dict.fromkeys(map(long_words, view.pause_findings))
-    return [*lines, *((line, int(Style.TEXT)) for cause in causes for line in _sentence(cause, width))]
-
-
-def _first(lines: list[tuple[str, int]], count: int, width: int) -> list[tuple[str, int]]:
-    """The first ``count`` lines; the last ends in ``…`` if others follow."""
-    if len(lines) <= count:
-        return lines
-    *others, (last, style) = lines[:count]
-    return [*others, (whole_words(f"{last} …", width).removesuffix("…").rstrip() + "…", style)]
-
-
-def _sentence(text: str, width: int) -> list[str]:
-    return wrapped(text[:1].upper() + text[1:], width, lines=_REASON_LINES)
-
-
 def _choices(view: SessionView) -> list[Choice]:
     precision, refused = view.precision or "fp16", unsupported(view)
-    choices = [
-        _continuing(key, name, refused[name], STAY, Style.DIM)
-        if name in refused
-        else _continuing(key, name, why, Answer(close=True, precision=name, action="resume"))
-        for key, name, why in (() if view.pause_cause == "weights" else _PRECISIONS)
-    ]
+    resume = Answer(close=True, action="resume")
+    choices = []
+    for key, name, words in () if view.pause_cause == "weights" else _PRECISIONS:
+        label, style = signed_label(name), precision_style(name)
+        choice = Choice(key, (key,), words, replace(resume, precision=name), label, style)
+        if name in refused:
+            choice = choice._replace(words=refused[name], answer=STAY, style=Style.DIM)
+        choices.append(choice)
     held = f"continue with the loss scale held at {units.count(view.scaler.scale)}"
     same = "continue, though NaN weights never recover" if view.pause_cause == "weights" else held
+    label, style = signed_label(precision), precision_style(precision)
     detaching, quitting = Answer(close=True, action="detach"), Answer(action="ask_quit")
     return [
         *choices,
-        _continuing("g", precision, same, Answer(close=True, action="resume")),
+        Choice("g", ("g",), same, resume, label, style),
         Choice("d", ("d",), "close the screen, the run stays paused", detaching, "  detach"),
         Choice("q", ("q", "ctrl+q"), "stop the run; asks again", quitting, "  quit"),
     ]
-
-
-def _continuing(key: str, name: str, words: str, answer: Answer, style: int | None = None) -> Choice:
-    """A choice to continue in the precision ``name``."""
-    style = precision_style(name) if style is None else style
-    return Choice(key, (key,), words, answer, signed_label(name), style)
 
 
 class QuitQuestion(Overlay):
