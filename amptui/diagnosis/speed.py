@@ -8,7 +8,14 @@ from amptui.diagnosis.labels import compared_label, family_label, precision_labe
 from amptui.diagnosis.memory_use import LITTLE_MEMORY, why_little
 from amptui.records.answers import RequestKind
 from amptui.records.findings import PairCompared, PrecisionMeasured, PrecisionsCompared
-from amptui.records.run import FP8_PRECISIONS, RunStarted, base_precision, is_emulated, reference_precision
+from amptui.records.run import (
+    AMP_PRECISIONS,
+    FP8_PRECISIONS,
+    RunStarted,
+    base_precision,
+    is_emulated,
+    reference_precision,
+)
 from amptui.telemetry.comparison import LITTLE_SPEED, MIN_PROVISIONAL_STEPS, MIN_STEPS, losses_after
 from amptui.telemetry.view import Comparison, PrecisionStats, SessionView
 
@@ -181,6 +188,17 @@ def _gain_words(speedup: float, low: float | None, high: float | None, than: str
 
 
 # ---------------------------------------------------------------------------- the running ratio
+
+
+def tally_words(comparison: Comparison) -> str:
+    """``AMP about 1.9× the speed of FP32``, or from warm-up steps, ``provisional``; empty while unknown."""
+    ratio = comparison.speedup or comparison.provisional_speedup
+    if not ratio:
+        return ""
+    several = sum(row.precision in AMP_PRECISIONS for row in comparison.rows) > 1
+    low = precision_label(comparison.low or "") if several else family_label(comparison.low)
+    than = precision_label(comparison.baseline or reference_precision(comparison.low or ""))
+    return f"{low} {about_speed(ratio, than)}{'' if comparison.speedup else ', provisional'}"
 
 
 def why_no_ratio(comparison: Comparison, accepts: Collection[RequestKind] = ()) -> str:

@@ -3,7 +3,8 @@
 from amptui.base import units
 from amptui.diagnosis import activity, speed
 from amptui.diagnosis.event_words import not_saved
-from amptui.diagnosis.labels import SYNTHETIC, precision_label
+from amptui.diagnosis.labels import SYNTHETIC, compared_label, precision_glyph, precision_label
+from amptui.records.findings import PrecisionsCompared
 from amptui.records.run import RunFinished, RunStarted
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
@@ -15,12 +16,12 @@ from amptui.tui.panels.phrases import (
     labelled,
     phrase,
     precision_word,
+    steady_style,
     write,
     write_right,
 )
-from amptui.tui.panels.precision_table import names, steady_style
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.style import VERDICT_SIGNS, Style, precision_style
+from amptui.tui.style import BOLD, VERDICT_SIGNS, Style, precision_style
 
 _NAME_WIDTH = 24
 """Cells for a name that comes from a user or a driver."""
@@ -103,7 +104,7 @@ def _precision(view: SessionView, screen: ScreenState) -> list[Phrase]:
     comparison = speed.running(view)
     target = None if screen.lost else activity.wanted_precision(view)
     if comparison is not None and target is None:
-        return [phrase("comparing", Style.DIM, 6), Phrase(tuple(names(comparison)))]
+        return [phrase("comparing", Style.DIM, 6), Phrase(_compared(comparison))]
     words = [precision_word(view.precision)]
     if target is not None:
         words += [
@@ -112,6 +113,17 @@ def _precision(view: SessionView, screen: ScreenState) -> list[Phrase]:
             Word(" switching", Style.DIM),
         ]
     return [Phrase(tuple(words))]
+
+
+def _compared(comparison: PrecisionsCompared) -> tuple[Word, ...]:
+    """``■ FP32 ▲ AMP fp16``, each in its style; if more than two, only their number."""
+    if len(comparison.rows) > 2:
+        return (Word(f"{len(comparison.rows)} precisions", Style.STRONG),)
+    words: list[Word] = []
+    for row in comparison.rows:
+        name = f"{precision_glyph(row.precision)} {compared_label(row.precision, comparison)}"
+        words += [Word(" " if words else ""), Word(name, precision_style(row.precision) | BOLD)]
+    return tuple(words)
 
 
 def _state(view: SessionView, screen: ScreenState) -> Phrase:

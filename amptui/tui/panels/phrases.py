@@ -5,8 +5,9 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from amptui.diagnosis.labels import precision_glyph, precision_label
-from amptui.diagnosis.speed import EMULATED
+from amptui.diagnosis.speed import EMULATED, running
 from amptui.records.run import is_emulated
+from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, text_width
 from amptui.tui.renderables.gauges import draw_bar, draw_progress
 from amptui.tui.style import BOLD, Style, precision_style
@@ -68,6 +69,11 @@ def precision_word(precision: str, width: int | None = None) -> Word:
     if width is not None and is_emulated(precision) and text_width(label) > width:
         label = f"{precision_glyph(precision)} {EMULATED}"
     return Word(label, precision_style(precision) | BOLD)
+
+
+def steady_style(view: SessionView) -> int:
+    """The style of the current precision; plain during a comparison, where it would flicker."""
+    return precision_style(view.precision) if running(view) is None else Style.TEXT
 
 
 class Block(NamedTuple):

@@ -2,16 +2,16 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from amptui.base import units
 from amptui.base.table import Cell, Column
 from amptui.diagnosis import speed
-from amptui.diagnosis.labels import compared_label, family_label, precision_glyph, precision_label
+from amptui.diagnosis.labels import compared_label, precision_glyph
 from amptui.records.findings import PrecisionMeasured, PrecisionsCompared
-from amptui.records.run import AMP_PRECISIONS, is_emulated, reference_precision
+from amptui.records.run import is_emulated
 from amptui.telemetry.comparison import MIN_STEPS, ordered
-from amptui.telemetry.view import Comparison, PrecisionStats, SessionView
+from amptui.telemetry.view import PrecisionStats, SessionView
 from amptui.tui.canvas import Canvas, text_width
 from amptui.tui.panels.phrases import (
     Gauge,
@@ -49,6 +49,9 @@ _BAR_WIDTH = 61
 _GAIN_STYLES = {1: Style.GOOD | BOLD, 0: int(Style.TEXT), -1: Style.WARNING | BOLD}
 """The style of a precision that is faster, as fast, or slower."""
 
+_Item: TypeAlias = Line | PrecisionMeasured
+"""A line below the table, or the precision whose interval is drawn there."""
+
 
 class _Row(NamedTuple):
     """A line of the table."""
@@ -61,11 +64,6 @@ class _Row(NamedTuple):
     """Whether emulated steps have no figure in it: that they are emulated stands above it."""
     is_uncertain: bool = False
     """Whether it is dim while provisional."""
-
-
-def is_provisional(stats: PrecisionStats) -> bool:
-    """Whether its figures come from warm-up steps."""
-    return stats.provisional_steps > 0
 
 
 def _mean(stats: PrecisionStats) -> str:
@@ -92,7 +90,7 @@ _ROWS = (
 """The lines of the table; energy only if a GPU measures it, steps as ``12/20`` while too few for a ratio."""
 
 _BARS: tuple[tuple[str, Callable[[PrecisionStats], float | None]], ...] = (
-    ("mean step", lambda stats: None if is_provisional(stats) else stats.mean_step_seconds),
+    ("mean step", lambda stats: None if stats.is_provisional else stats.mean_step_seconds),
     ("peak allocated memory", lambda stats: stats.peak_allocated_bytes),
 )
 """Not of emulated steps."""
@@ -108,37 +106,66 @@ def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     if not view.comparison.rows:
         quiet(canvas, NOTHING_YET)
         return
-    columns = ordered(view.comparison)[: max(1, (canvas.width - _LABEL_WIDTH + 1) // (_NARROWEST_COLUMN + 1))]
-    spare_lines = canvas.height - len(_rows_of(columns)) - 2  # the head, and a blank line below
+    stats = ordered(view.comparison)[: max(1, (canvas.width - _LABEL_WIDTH + 1) // (_NARROWEST_COLUMN + 1))]
+    has_energy = any(one.joules_per_1000_samples is not None for one in stats)
+    rows = [row for row in _ROWS if has_energy or row.label != "energy"]
+    width = min(_WIDEST_COLUMN, (canvas.width - _LABEL_WIDTH + 1) // len(stats) - 1)
+    columns: list[Column[_Row]] = [
+        Column(title="", cell=lambda row: (row.label, Style.DIM), align="left", width=_LABEL_WIDTH),
+        *(
+            Column(
+                title=precision_word(one.precision, width),
+                cell=partial(_figure, one),
+                width=width,
+                gap=min(place, 1),
+                is_optional=False,
+            )
+            for place, one in enumerate(stats)
+        ),
+    ]
+    spare_lines = canvas.height - len(rows) - 2  # the head, and a blank line below
     test = speed.running(view)
-    verdict: list[Line] = []
+    items: list[_Item] = []
     if test is not None:
-        height = _progress_height(test, canvas.width, spare_lines)
+        items += _progress(test, canvas.width, spare_lines)
     else:
-        verdict = _verdict_lines(view, screen, canvas.width, spare_lines)
-        height = len(verdict)
-    y = _draw_table(canvas, columns, canvas.height - height)
+        items += _verdict_lines(view, screen, canvas.width, spare_lines)
+    height = _height(items)
+    y = draw_table(canvas, columns, [row for row in rows if row.rank < canvas.height - height - 1])
     y += canvas.height > y + height
-    below = canvas.rows(y, height)
-    if test is not None:
-        _draw_progress(below, test)
-    for line_y, line in enumerate(verdict):
-        write(below, 0, line_y, line)
-    _draw_bars(canvas, columns, y + height + 1)
+    for item in items:
+        if isinstance(item, PrecisionMeasured):
+            style = precision_style(item.precision) | BOLD
+            interval = item.speedup or 1.0, item.speedup_low, item.speedup_high
+            draw_interval(canvas.rows(y, INTERVAL_LINES), *interval, style=style)
+        else:
+            write(canvas, 0, y, item)
+        y += _height([item])
+    _draw_bars(canvas, stats, y + 1)
+
+
+def _height(items: list[_Item]) -> int:
+    return sum(INTERVAL_LINES if isinstance(item, PrecisionMeasured) else 1 for item in items)
+
+
+def _figure(stats: PrecisionStats, row: _Row) -> Cell:
+    emulated = is_emulated(stats.precision)
+    text = "–" if emulated and row.is_cost else row.cell(stats)
+    is_dim = (row.is_uncertain and stats.is_provisional) or (emulated and text in ("–", speed.EMULATED))
+    return text, Style.DIM if is_dim else Style.TEXT
 
 
 def draw_line(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     """What AMP or FP8 gained, an A/B test's progress, or why there is no result yet."""
-    test = speed.running(view)
+    test, room = speed.running(view), folded_room(canvas)
     if test is not None:
-        phrases = [phrase(speed.round_words(test), Style.STRONG)]
-        phrases += _measured_phrases(test, folded_room(canvas))
+        phrases = [phrase(speed.round_words(test), Style.STRONG), *_measured_phrases(test, room)]
     elif view.compared is not None and speed.result_of_the_pair(view) is not None:
-        phrases = _measured_phrases(view.compared, folded_room(canvas))
         blocks = min(row.blocks for row in view.compared.rows)
-        phrases.append(phrase(speed.blocks_words(blocks, view.compared), Style.DIM, 3))
+        counted = phrase(speed.blocks_words(blocks, view.compared), Style.DIM, 3)
+        phrases = [*_measured_phrases(view.compared, room), counted]
     else:
-        phrases = _gain_phrases(view, screen, folded_room(canvas))
+        phrases = _gain_phrases(view, screen, room)
     write_folded(canvas, "comparison", phrases)
 
 
@@ -149,10 +176,12 @@ def _gain_phrases(view: SessionView, screen: ScreenState, room: int) -> list[Phr
     pair = [by_name.get(name or "") for name in (comparison.baseline, comparison.low)]
     timed = [stats for stats in pair if stats is not None and stats.mean_step_seconds is not None]
     if len(timed) == 2 and comparison.missing != "emulated":
-        before, after = map(_step_word, timed)
+        before, after = (
+            Word(_mean(stats), Style.DIM if stats.is_provisional else precision_style(stats.precision))
+            for stats in timed
+        )
         phrases.append(Phrase((before, Word(" → ", Style.DIM), after)))
-    if (memory := memory_words(comparison)) is not None:
-        phrases.append(Phrase((memory,), 1))
+    phrases += [Phrase((memory,), 1) for memory in _memory_words(view)]
     if comparison.speedup is None:
         reason = speed.why_no_ratio(comparison, screen.accepts) or NOTHING_YET
         phrases.append(Phrase(tuple(Word(line, Style.DIM) for line in wrapped(reason, room, lines=1)), 3))
@@ -161,44 +190,19 @@ def _gain_phrases(view: SessionView, screen: ScreenState, room: int) -> list[Phr
     return phrases
 
 
-def speed_words(comparison: Comparison) -> Word | None:
-    """``AMP about 1.9× the speed of FP32``, dim: it has no interval; None while unknown."""
-    several = sum(row.precision in AMP_PRECISIONS for row in comparison.rows) > 1
-    low = precision_label(comparison.low or "") if several else family_label(comparison.low)
-    than = precision_label(comparison.baseline or reference_precision(comparison.low or ""))
-    speedup, provisional = comparison.speedup, comparison.provisional_speedup
-    if speedup is not None and speedup > 0:
-        return Word(f"{low} {speed.about_speed(speedup, than)}", Style.DIM)
-    if provisional is not None and provisional > 0:
-        return Word(f"{low} {speed.about_speed(provisional, than)}, provisional", Style.DIM)
-    return None
-
-
 def _interval_hint(view: SessionView, screen: ScreenState) -> str:
     """How to get an interval for the running tally's ratio; empty without a ratio or a run that takes it."""
     has_ratio = view.comparison.speedup is not None
     return "press c for an interval" if has_ratio and "comparison" in screen.accepts else ""
 
 
-def _step_word(stats: PrecisionStats) -> Word:
-    """``3.91 ms`` in the style of its precision."""
-    style = Style.DIM if is_provisional(stats) else precision_style(stats.precision)
-    return Word(_mean(stats), style)
-
-
-def memory_words(comparison: Comparison) -> Word | None:
-    """``38% less peak memory``, or more; None while unknown."""
-    saving = comparison.memory_saving
+def _memory_words(view: SessionView) -> list[Word]:
+    """``38% less peak memory``, or more; none while unknown."""
+    saving = view.comparison.memory_saving
     if saving is None:
-        return None
+        return []
     style = Style.GOOD if saving > 0 else Style.WARNING
-    return Word(speed.less_memory(saving), Style.TEXT if units.percent(saving) == "0%" else style)
-
-
-def _rows_of(columns: list[PrecisionStats]) -> list[_Row]:
-    """The lines of a table of these precisions."""
-    has_energy = any(stats.joules_per_1000_samples is not None for stats in columns)
-    return [row for row in _ROWS if has_energy or row.label != "energy"]
+    return [Word(speed.less_memory(saving), Style.TEXT if units.percent(saving) == "0%" else style)]
 
 
 def _verdict_lines(view: SessionView, screen: ScreenState, width: int, spare_lines: int) -> list[Line]:
@@ -206,26 +210,25 @@ def _verdict_lines(view: SessionView, screen: ScreenState, width: int, spare_lin
 
     The explanations take no more than ``spare_lines``, so that the table stays whole.
     """
-    lines, hint = list[Line](), ""
+    lines, hint, comparison = list[Line](), "", view.comparison
     # The result of the last finished comparison, a sentence for each precision.
     cards = speed.result_cards(view.compared, view.run) if view.compared is not None else ()
     for card in cards:
         lines += wrapped_phrases(card, Style.STRONG, width, lines=_MAX_CARD_LINES)
     if speed.result_of_the_pair(view) is None:
-        # Speed and memory over all steps, or why there is no ratio yet.
-        comparison = view.comparison
-        words = [word for word in (speed_words(comparison), memory_words(comparison)) if word is not None]
+        # Speed, without an interval, and memory over all steps, or why there is no ratio yet.
+        words = [Word(speed.tally_words(comparison), Style.DIM), *_memory_words(view)]
         if comparison.speedup is None:
             words.append(Word(speed.why_no_ratio(comparison, screen.accepts), Style.DIM))
         lines += [line for word in words for line in wrapped_phrases(word.text, word.style, width, lines=3)]
         hint = _interval_hint(view, screen)
-    texts = speed.provisional_lines(view.comparison) + speed.uncounted(view)
+    texts = speed.provisional_lines(comparison) + speed.uncounted(view)
     notes = [line for text in texts for line in wrapped_phrases(text, Style.DIM, width)]
     room = spare_lines - len(notes)
     lines += wrapped_phrases(hint, Style.DIM, width, lines=room - len(lines))
     for text in speed.explanations(view, screen.accepts):
         lines += wrapped_phrases(text, Style.TEXT, width, lines=room - len(lines))
-    if view.comparison.speedup is not None or view.comparison.missing == "emulated":
+    if comparison.speedup is not None or comparison.missing == "emulated":
         room -= len(lines)
         losses = speed.unfair_losses(view)
         forms = (wrapped_phrases(text, Style.DIM, width, lines=room + 1) for text in losses)
@@ -233,37 +236,11 @@ def _verdict_lines(view: SessionView, screen: ScreenState, width: int, spare_lin
     return lines + notes
 
 
-def _draw_table(canvas: Canvas, columns: list[PrecisionStats], lines: int) -> int:
-    """At most ``lines`` lines of table, its head included; return the line after it."""
-    width = min(_WIDEST_COLUMN, (canvas.width - _LABEL_WIDTH + 1) // len(columns) - 1)
-    labels: Column[_Row] = Column(
-        title="", cell=lambda row: (row.label, Style.DIM), align="left", width=_LABEL_WIDTH
-    )
-    figures: list[Column[_Row]] = [
-        Column(
-            title=precision_word(stats.precision, width),
-            cell=partial(_figure, stats),
-            width=width,
-            gap=min(place, 1),
-            is_optional=False,
-        )
-        for place, stats in enumerate(columns)
-    ]
-    return draw_table(canvas, [labels, *figures], [row for row in _rows_of(columns) if row.rank < lines - 1])
-
-
-def _figure(stats: PrecisionStats, row: _Row) -> Cell:
-    emulated = is_emulated(stats.precision)
-    text = "–" if emulated and row.is_cost else row.cell(stats)
-    is_dim = (row.is_uncertain and is_provisional(stats)) or (emulated and text in ("–", speed.EMULATED))
-    return text, Style.DIM if is_dim else Style.TEXT
-
-
-def _draw_bars(canvas: Canvas, columns: list[PrecisionStats], y: int) -> None:
+def _draw_bars(canvas: Canvas, stats: list[PrecisionStats], y: int) -> None:
     """The same figures as bars: a shorter bar is a smaller cost."""
     for title, measure in _BARS:
-        measured = [stats for stats in columns if not is_emulated(stats.precision)]
-        costs = [(stats.precision, cost) for stats in measured if (cost := measure(stats)) is not None]
+        measured = [one for one in stats if not is_emulated(one.precision)]
+        costs = [(one.precision, cost) for one in measured if (cost := measure(one)) is not None]
         if len(costs) < 2 or y + 1 + len(costs) > canvas.height:
             continue
         canvas.text(0, y, title, Style.DIM)
@@ -276,22 +253,6 @@ def _draw_bars(canvas: Canvas, columns: list[PrecisionStats], y: int) -> None:
 
 
 # ------------------------------------------------------------------------------------ the A/B test
-
-
-def steady_style(view: SessionView) -> int:
-    """The style of the current precision; plain during a comparison, where it would flicker."""
-    return precision_style(view.precision) if speed.running(view) is None else Style.TEXT
-
-
-def names(comparison: PrecisionsCompared) -> list[Word]:
-    """``■ FP32 ▲ AMP fp16``, each in its style; if more than two, only their number."""
-    if len(comparison.rows) > 2:
-        return [Word(f"{len(comparison.rows)} precisions", Style.STRONG)]
-    words: list[Word] = []
-    for row in comparison.rows:
-        name = f"{precision_glyph(row.precision)} {compared_label(row.precision, comparison)}"
-        words += [Word(" " if words else ""), Word(name, precision_style(row.precision) | BOLD)]
-    return words
 
 
 def _measured_phrases(comparison: PrecisionsCompared, room: int) -> list[Phrase]:
@@ -320,50 +281,23 @@ def _speed_words(
     return Word(words, _GAIN_STYLES[gain.gain] if gain.interval else Style.DIM), gain.interval
 
 
-def _progress_height(comparison: PrecisionsCompared, width: int, most: int) -> int:
-    """How many of ``most`` lines ``_draw_progress`` takes."""
-    lines = sum(map(len, _speed_lines(comparison, width)))
-    with_intervals = 2 + lines + INTERVAL_LINES * len(_measured_rows(comparison))
-    return with_intervals if with_intervals <= most else 1 + lines
-
-
-def _draw_progress(canvas: Canvas, comparison: PrecisionsCompared) -> None:
-    """The round and the ratios so far; with more room, a progress bar and the intervals."""
-    rows: list[PrecisionMeasured | None] = [*_measured_rows(comparison)]
-    speeds = _speed_lines(comparison, canvas.width)
-    roomy = canvas.height >= 2 + sum(map(len, speeds)) + INTERVAL_LINES * len(rows)
-    progress = Word(speed.round_words(comparison), Style.STRONG)
+def _progress(test: PrecisionsCompared, width: int, most: int) -> list[_Item]:
+    """The round and the ratios so far; if ``most`` lines have room, a progress bar and the intervals."""
+    progress = Word(speed.round_words(test), Style.STRONG)
     title = Phrase((Word("A/B test: ", Style.DIM), progress))
-    write(canvas, 0, 0, [title if title.width <= canvas.width else Phrase((progress,))])
-    y = 1
-    if roomy:
-        fraction = comparison.rounds / comparison.most_rounds
-        write(canvas, 0, 1, [Phrase((Gauge(min(canvas.width, _BAR_WIDTH), fraction, Style.TEXT),))])
-        y = 2
-    for row, lines in zip(rows or [None], speeds, strict=True):
-        for line in lines:
-            write(canvas, 0, y, line)
-            y += 1
-        if roomy and row is not None and row.speedup:
-            style = precision_style(row.precision) | BOLD
-            interval = canvas.rows(y, INTERVAL_LINES)
-            draw_interval(interval, row.speedup, row.speedup_low, row.speedup_high, style=style)
-            y += INTERVAL_LINES
-
-
-def _speed_lines(comparison: PrecisionsCompared, width: int) -> list[list[Line]]:
-    """The speed of every precision, wrapped, with its interval on one line if that fits."""
-    words = [Word("running the first two blocks", Style.DIM)]
-    if rows := _measured_rows(comparison):
-        pairs = [_speed_words(row, comparison) for row in rows]
-        words = [
-            Word(f"{gain.text} {interval.replace(' ', _NO_BREAK)}".rstrip(), gain.style)
-            for gain, interval in pairs
-        ]
-    return [
-        [[phrase(line.replace(_NO_BREAK, " "), word.style)] for line in wrapped(word.text, width, lines=3)]
-        for word in words
-    ]
+    brief: list[_Item] = [[title if title.width <= width else Phrase((progress,))]]
+    bar = Gauge(min(width, _BAR_WIDTH), test.rounds / test.most_rounds, Style.TEXT)
+    items: list[_Item] = [*brief, [Phrase((bar,))]]
+    for row in _measured_rows(test):
+        gain, interval = _speed_words(row, test)
+        text = f"{gain.text} {interval.replace(' ', _NO_BREAK)}".rstrip()  # the interval on one line
+        lines = [[phrase(line.replace(_NO_BREAK, " "), gain.style)] for line in wrapped(text, width, lines=3)]
+        brief += lines
+        items += [*lines, row]
+    if len(brief) == 1:
+        first = wrapped_phrases("running the first two blocks", Style.DIM, width, lines=3)
+        brief, items = [*brief, *first], [*items, *first]
+    return items if _height(items) <= most else brief
 
 
 def _measured_rows(comparison: PrecisionsCompared) -> list[PrecisionMeasured]:

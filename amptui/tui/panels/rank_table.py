@@ -27,12 +27,12 @@ from amptui.tui.panels.phrases import (
     folded_room,
     phrase,
     quiet,
+    steady_style,
     whole_words,
     wrapped_phrases,
     write_folded,
     write_lines,
 )
-from amptui.tui.panels.precision_table import steady_style
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.gauges import (
     draw_percentiles,

@@ -21,11 +21,11 @@ from amptui.tui.panels.phrases import (
     fitting_lines,
     phrase,
     quiet,
+    steady_style,
     wrapped_phrases,
     write_folded,
     write_lines,
 )
-from amptui.tui.panels.precision_table import steady_style
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.gauges import draw_stack
 from amptui.tui.renderables.plot import CurvePlot
