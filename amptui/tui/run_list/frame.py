@@ -48,9 +48,7 @@ KEYS = (
 
 _HINTS = tuple((key.label, key.hint) for key in KEYS if key.hint)
 
-_REMOTE_HINTS = tuple(
-    (key.label, key.hint) for key in KEYS if key.hint and key.action not in ("select", "compare", "remove")
-)
+_REMOTE_HINTS = tuple(hint for hint in _HINTS if hint[1] not in ("select", "compare", "remove"))
 """Runs of another machine are compared and removed there."""
 
 NO_RUNS = "no runs yet: `amptui train mnist-deep` starts one"
@@ -137,10 +135,13 @@ def draw(canvas: Canvas, state: ListState, screen: ScreenState) -> None:
         quiet(body, f"no run has {state.pattern!r} in its name" if state.pattern else NO_RUNS)
     else:
         entries = state.entries[state.top : state.top + body.height - 2]
-        lines = [_Line(entry, state.row(entry), state, screen.now) for entry in entries]
+        lines = [
+            _Line(entry, state.row(entry), place == state.cursor, state, screen.now)
+            for place, entry in enumerate(entries, state.top)
+        ]
         table = body.part(Rect(1, 0, body.width - 2, body.height - 1))
         draw_table(table, _columns(state, table.width), lines)
-        _draw_detail(body.rows(body.height - 1), state, state.entries)
+        _draw_detail(body.rows(body.height - 1), state, state.entries[state.cursor])
     screen = replace(screen, hints=_REMOTE_HINTS if state.host else _HINTS)
     if state.is_typing:
         typed = end_of(printable(state.pattern), canvas.width // 2)
@@ -175,6 +176,8 @@ class _Line(NamedTuple):
 
     entry: RunEntry
     row: RunRow | None
+    is_here: bool
+    """Whether the cursor is."""
     state: ListState
     now: float
 
@@ -185,7 +188,7 @@ def _columns(state: ListState, width: int) -> list[Column[_Line]]:
         Column(title="", cell=_marks, min_width=2, max_width=2, align="left", is_optional=False),
         Column(
             title="run",
-            cell=_name,
+            cell=lambda line: (printable(line.entry.name), Style.STRONG if line.is_here else Style.TEXT),
             align="left",
             cut="start",
             gap=0,
@@ -193,7 +196,13 @@ def _columns(state: ListState, width: int) -> list[Column[_Line]]:
             shrinks_to=min(_WANTED_NAME, width - 2 - GAP - _STATE_WIDTH),
             max_width=_MAX_NAME,
         ),
-        _column("state", 0, _state, align="left", min_width=8),
+        _column(
+            "state",
+            0,
+            lambda row: (row.state, _STATE_STYLES.get(row.state, Style.TEXT)),
+            align="left",
+            min_width=8,
+        ),
         _column("model", 9, lambda row: printable(row.model or ""), align="left", max_width=_MAX_CELL),
         _column("precision", 5, _precision, align="left", min_width=9, max_width=_MAX_CELL),
         _column("step", 6, lambda row: "" if row.step is None else units.count(row.step), min_width=6),
@@ -217,18 +226,8 @@ def _column(title: str, priority: int, cell: Callable[[RunRow], Cell], **options
 
 def _marks(line: _Line) -> Cell:
     """Whether the cursor is here, and whether the run is selected."""
-    entries, run = line.state.entries, line.entry.run
-    is_here = entries is not None and entries[line.state.cursor].run == run
-    return f"{'▸' if is_here else ' '}{'◆' if run in line.state.selected else ''}", Style.KEY
-
-
-def _name(line: _Line) -> Cell:
-    style = Style.STRONG if _marks(line)[0].startswith("▸") else Style.TEXT
-    return printable(line.entry.name), style
-
-
-def _state(row: RunRow) -> Cell:
-    return row.state, _STATE_STYLES.get(row.state, Style.TEXT)
+    selected = "◆" if line.entry.run in line.state.selected else ""
+    return f"{'▸' if line.is_here else ' '}{selected}", Style.KEY
 
 
 def _precision(row: RunRow) -> Cell:
@@ -269,16 +268,12 @@ _LOCAL_COLUMNS = (
 """What only the journals say."""
 
 
-def _draw_detail(canvas: Canvas, state: ListState, entries: Sequence[RunEntry]) -> None:
+def _draw_detail(canvas: Canvas, state: ListState, entry: RunEntry) -> None:
     """What commands call the run under the cursor, and what else there is to say of it."""
-    entry = entries[min(state.cursor, len(entries) - 1)]
-    row = state.row(entry)
-    detail = printable(row.detail) if row is not None else ""
-    room = canvas.width - 2
-    name = printable(entry.run)
-    if detail:
+    row, room, name = state.row(entry), canvas.width - 2, printable(entry.run)
+    if row is not None and (detail := printable(row.detail)):
         shown = " ".join(wrapped(detail, max(room // 2, room - text_width(name) - GAP), lines=1))
-        style = _STATE_STYLES.get(row.state, Style.TEXT) if row is not None else Style.TEXT
+        style = _STATE_STYLES.get(row.state, Style.TEXT)
         canvas.text(canvas.width - 1 - text_width(shown), 0, shown, style)
         room -= text_width(shown) + GAP
     canvas.text(1, 0, end_of(name, room), Style.DIM, width=room)

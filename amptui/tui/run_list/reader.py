@@ -56,20 +56,16 @@ class ListReader(ReadingThread):
         self._wake.set()
 
     def _work(self) -> float:
-        if time.monotonic() >= self._listing_due:
-            self._list()
+        began = time.monotonic()
+        if began >= self._listing_due:
+            self._listing_due = math.inf
+            self.entries = self._source.entries()
+            self.version += 1
+            if self._listing_due:  # else it has changed meanwhile
+                ended = time.monotonic()
+                self._listing_due = ended + max(LOOK_SECONDS, (ended - began) / _LISTING_SHARE)
         self._read_wanted()
         return max(0.0, min(self._listing_due, self._reading_due) - time.monotonic())
-
-    def _list(self) -> None:
-        began = time.monotonic()
-        self._listing_due = math.inf
-        self.entries = self._source.entries()
-        self.version += 1
-        if not self._listing_due:
-            return  # it has changed meanwhile
-        ended = time.monotonic()
-        self._listing_due = ended + max(LOOK_SECONDS, (ended - began) / _LISTING_SHARE)
 
     def _read_wanted(self) -> None:
         """Read what is new on the screen at once, and live runs again when it is time."""

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -85,17 +85,21 @@ class RunListScreen(Screen):
         return now != before
 
     def _draw(self, canvas: Canvas) -> None:
-        self._take_in(canvas.height)
+        self._list = replace(self._list, pattern=self._search.text, is_typing=self._search.is_typing)
+        if self._list_reader.entries is not None:
+            self._take_in(self._list_reader.entries, page_rows(canvas.height))
         draw(canvas, self._list, self._state)
 
-    def _take_in(self, height: int) -> None:
+    def _take_in(self, entries: Sequence[RunEntry], page: int) -> None:
         """Take in what was read; the cursor stays on its run wherever that is now."""
-        entries, before, pattern = self._list_reader.entries, self._list, self._search.text
-        self._list = replace(before, pattern=pattern, is_typing=self._search.is_typing)
-        if entries is None:
-            return
+        before, pattern = self._list, self._search.text
         if self._removing:
-            entries = _in_their_places(entries, self._removing)
+            # These stand as and where they did before: a removal holds a run's lock, changes its folder and
+            # deletes its journal, so that it would jump about.
+            others = [entry for entry in entries if entry.run not in self._removing]
+            ended = [*(entry for entry in others if not entry.is_live), *self._removing.values()]
+            ended.sort(key=lambda entry: -entry.written)
+            entries = [*(entry for entry in others if entry.is_live), *ended]
         live = sum(entry.is_live for entry in entries)
         runs = {entry.run for entry in entries} if before.selected else set()
         matching = pattern.casefold()
@@ -104,7 +108,6 @@ class RunListScreen(Screen):
             (place for place, entry in enumerate(shown) if entry.run == self._run_under_cursor),
             min(before.cursor, max(0, len(shown) - 1)),
         )
-        page = page_rows(height)
         top = max(0, min(before.top, cursor, len(shown) - page))
         top = max(top, cursor - page + 1)
         self._list = replace(
@@ -136,8 +139,7 @@ class RunListScreen(Screen):
     @property
     def _usable(self) -> RunEntry | None:
         """The run under the cursor; None, and a word of it, if nothing can be done with it."""
-        entries = self._list.entries
-        entry = entries[self._list.cursor] if entries else None
+        entry = self._list.entries[self._list.cursor] if self._list.entries else None
         if entry is not None and entry.run in self._removing:
             self._say("this run is being removed", severity="info")
             return None
@@ -250,17 +252,6 @@ class RunListScreen(Screen):
         runs = "1 run is" if removing == 1 else f"{removing} runs are"
         text = f"quits once {runs} removed; q again: at once, with the rest of the files kept"
         self._say(text, severity="info")
-
-
-def _in_their_places(entries: Sequence[RunEntry], removing: Mapping[str, RunEntry]) -> Sequence[RunEntry]:
-    """``entries``, in which the runs that are being deleted stand as and where they did before.
-
-    A removal holds a run's lock, changes its folder and deletes its journal: it would jump about.
-    """
-    others = [entry for entry in entries if entry.run not in removing]
-    live = [entry for entry in others if entry.is_live]
-    ended = [*(entry for entry in others if not entry.is_live), *removing.values()]
-    return [*live, *sorted(ended, key=lambda entry: -entry.written)]
 
 
 def _in_thread(work: Callable[[], Removal], take: Callable[[Outcome], object]) -> None:
