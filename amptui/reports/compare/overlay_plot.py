@@ -11,7 +11,7 @@ from amptui.reports.compare.grid import Grid, GroupCurve
 from amptui.reports.compare.groups import COLOURS, LETTERS
 from amptui.telemetry.axis import Axis, Kind, extent
 from amptui.telemetry.view import Floats
-from amptui.tui.canvas import Canvas, Rect
+from amptui.tui.canvas import Canvas
 from amptui.tui.renderables.plot import (
     DOTS_ACROSS,
     DOTS_DOWN,
@@ -62,8 +62,7 @@ class OverlayPlot:
         Columns with NaN or Inf of any run are marked ``×`` in the top line. On a logarithmic axis losses of
         0 and below are left out.
         """
-        width, height = max(0, canvas.width - GUTTER), max(0, canvas.height - AXIS_LINES)
-        area = canvas.part(Rect(GUTTER, 0, width, height))
+        area = canvas.columns(GUTTER).rows(0, canvas.height - AXIS_LINES)
         curves = [(place, curve) for place, curve in enumerate(grid.curves[:MAX_GROUPS]) if curve is not None]
         measured = [curve for _, curve in curves if np.isfinite(curve.low).any()]
         if not measured or area.width < 1 or area.height < 1:

@@ -46,7 +46,11 @@ def draw(canvas: Canvas, _view: SessionView, screen: ScreenState) -> None:
     ]
     first_and_last = line_width([*hints[:1], *hints[1:][-_ALWAYS:]]) + GAP
     text, style = standing_news(screen)
-    cost = _cost(screen)
+    cost = list[Phrase]()
+    if screen.frames_per_second is not None:  # and their share of one core, once measured
+        cpu = None if screen.frame_cpu_percent is None else screen.frame_cpu_percent / 100
+        rate = f"{screen.frames_per_second:4.1f} fps {units.percent(cpu, 1):>5} cpu"
+        cost = [phrase(rate, Style.DIM)]
     room = canvas.width - 2 - line_width(cost) - 2
     if screen.lost or room < max(canvas.width // 2, text_width(text) + first_and_last):
         cost, room = [], canvas.width - 2
@@ -93,11 +97,3 @@ def standing_news(screen: ScreenState) -> tuple[str, Style]:
     if screen.silence:
         return screen.silence, Style.WARNING
     return screen.waiting, Style.STRONG
-
-
-def _cost(screen: ScreenState) -> list[Phrase]:
-    """Frames a second and their share of one core, once measured."""
-    if screen.frames_per_second is None:
-        return []
-    cpu = None if screen.frame_cpu_percent is None else screen.frame_cpu_percent / 100
-    return [phrase(f"{screen.frames_per_second:4.1f} fps {units.percent(cpu, 1):>5} cpu", Style.DIM)]

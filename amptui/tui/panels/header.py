@@ -42,28 +42,20 @@ _STATE_STYLES = {
 
 def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     """What is trained on the left; precision, state and progress in fixed places on the right."""
-    left, right = _identity(view), _progress(view, screen)
+    left, right = [phrase("amptui", Style.DIM, 9)], _progress(view, screen)
+    if view.run is not None:
+        left += [
+            phrase(_short(view.run.model), Style.STRONG, 3),
+            phrase(_short(view.run.device_name.removeprefix("NVIDIA ")), rank=8),
+            phrase(_short(view.run.data.name), rank=7),
+        ]
+        if not view.run.data.real:  # a lasting warning
+            left.append(phrase(f"⚠ {SYNTHETIC}", Style.WARNING, 1))
     if canvas.width >= _SCREENS_FROM and view.viewers > 1:
         left.append(phrase(f"{units.count(view.viewers)} screens", Style.DIM, 10))
     fitting_ids = {id(part) for part in fitting([*left, *right], canvas.width - 2)}
     write(canvas, 1, 0, [part for part in left if id(part) in fitting_ids])
     write_right(canvas, 0, [part for part in right if id(part) in fitting_ids], margin=1)
-
-
-def _identity(view: SessionView) -> list[Phrase]:
-    """What trains where, with a lasting warning about synthetic data."""
-    app = phrase("amptui", Style.DIM, 9)
-    if view.run is None:
-        return [app]
-    phrases = [
-        app,
-        phrase(_short(view.run.model), Style.STRONG, 3),
-        phrase(_short(view.run.device_name.removeprefix("NVIDIA ")), rank=8),
-        phrase(_short(view.run.data.name), rank=7),
-    ]
-    if not view.run.data.real:
-        phrases.append(phrase(f"⚠ {SYNTHETIC}", Style.WARNING, 1))
-    return phrases
 
 
 def _progress(view: SessionView, screen: ScreenState) -> list[Phrase]:

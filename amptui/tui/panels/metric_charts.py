@@ -107,14 +107,11 @@ def _of_unit(unit: str) -> Look:
     return Look(format_value=with_unit, format_y=with_unit, band=False)
 
 
-def _with_unit(value: float, unit: str) -> str:
+def _seconds_label(milliseconds: float) -> str:
     """``2 ms``; only the number if the unit has no room beside the axis: the newest value has it too."""
+    value, unit = (milliseconds / 1000, "s") if milliseconds >= 1000 else (milliseconds, "ms")
     number = _label(value)
     return text if len(text := f"{number} {unit}") < GUTTER else number
-
-
-def _seconds_label(milliseconds: float) -> str:
-    return _with_unit(milliseconds / 1000, "s") if milliseconds >= 1000 else _with_unit(milliseconds, "ms")
 
 
 def _bytes_label(gib: float) -> str:

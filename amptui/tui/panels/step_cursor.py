@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from amptui.base import units
-from amptui.telemetry.view import Counts, PrecisionSwitch, Reading, Series, SessionView
-from amptui.tui.canvas import BLANK, Canvas, Rect
+from amptui.telemetry.view import Counts, Series, SessionView
+from amptui.tui.canvas import BLANK, Canvas
 from amptui.tui.panels.phrases import Phrase, Word, labelled, phrase, precision_word
 from amptui.tui.renderables.step_window import GUTTER, Window
 from amptui.tui.style import BOLD, Style
@@ -82,7 +82,13 @@ def press(cursor: Cursor | None, key: str, extent: Extent) -> Cursor | None:
     elif key in ("home", "end"):
         step = int(steps[0 if key == "home" else -1])
     elif key in MOVES:
-        step = _moved(step, MOVES[key] * max(1, window.steps // extent.columns), extent.series, steps)
+        by = MOVES[key] * max(1, window.steps // extent.columns)
+        step, reading = step + by, extent.series.at(step + by)
+        if (
+            reading is None or reading.mean is None
+        ):  # the next one with a value, or the last in that direction
+            place = int(steps.searchsorted(step)) if by > 0 else int(steps.searchsorted(step, "right")) - 1
+            step = int(steps[max(0, min(place, len(steps) - 1))])
     else:
         return cursor
     return _shown(step, window, extent)
@@ -109,17 +115,6 @@ def _begin(key: str, extent: Extent, steps: Counts) -> Cursor | None:
     return _shown(int(steps[0 if key == "home" else newest]), extent.live, extent)
 
 
-def _moved(step: int, by: int, series: Series, steps: Counts) -> int:
-    """``step + by`` if that has a value; else the next one that has, or the last in that direction."""
-    target = step + by
-    reading = series.at(target)
-    if reading is not None and reading.mean is not None:
-        return target
-    if by > 0:
-        return int(steps[min(int(steps.searchsorted(target, "left")), len(steps) - 1)])
-    return int(steps[max(0, int(steps.searchsorted(target, "right")) - 1)])
-
-
 def _shown(step: int, window: Window, extent: Extent) -> Cursor:
     """At ``step``, in ``window`` or, if the step is not in it, in as many steps around it."""
     if step not in window:
@@ -137,14 +132,10 @@ def is_cursor_key(cursor: Cursor | None, key: str) -> bool:
 
 def draw_cursor(canvas: Canvas, step: int, window: Window) -> None:
     """Draw a vertical line at ``step`` across a plot; the curve stays visible, bold."""
-    area = canvas.part(Rect(GUTTER, 0, max(0, canvas.width - GUTTER), canvas.height))
+    area = canvas.columns(GUTTER)
     if not area.width or step not in window:
         return
-    draw_line(area, window.column_of(step, area.width))
-
-
-def draw_line(area: Canvas, column: int) -> None:
-    """Draw a vertical line over the curves of ``area``, in so many cells from its left edge."""
+    column = window.column_of(step, area.width)
     chars, styles = area.chars[:, column], area.styles[:, column]
     free = (chars == BLANK) | (styles == Style.DIM)
     chars[free] = area.code_point("│")
@@ -156,10 +147,22 @@ def cursor_line(
     view: SessionView, series: Series, step: int, format_value: Callable[[float | None], str]
 ) -> list[Phrase]:
     """The step, the series' value there and its spread, the precision and the loss scale of that step."""
-    phrases = [labelled("step", units.count(step), 0), *_value(series.at(step), format_value)]
-    precision = precision_at(view.switches, step)
-    if precision is not None:
-        phrases.append(Phrase((precision_word(precision),), 2))
+    phrases, reading = [labelled("step", units.count(step), 0)], series.at(step)
+    if reading is None or reading.mean is None:
+        phrases.append(phrase("not measured", Style.DIM, 1))
+    elif math.isfinite(reading.mean):
+        phrases.append(phrase(format_value(reading.mean), Style.STRONG, 1))
+        steps = reading.last_step - reading.first_step + 1
+        if steps > 1:
+            spread = f"{format_value(reading.minimum)} to {format_value(reading.maximum)}"
+            phrases.append(Phrase((Word(f"mean of {steps:,} steps, ", Style.DIM), Word(spread)), 4))
+        if reading.nonfinite:
+            phrases.append(phrase(f"{reading.nonfinite:,} NaN or Inf", Style.ERROR, 5))
+    else:
+        phrases.append(phrase("NaN or Inf", Style.ERROR, 1))
+    place = bisect_right(view.switches, step, key=attrgetter("step"))
+    if place:  # else it ran before the first known switch
+        phrases.append(Phrase((precision_word(view.switches[place - 1].precision),), 2))
     scale = view.loss_scale.at(step)
     if scale is not None and scale.mean is not None:
         words = units.count(scale.mean)
@@ -167,24 +170,3 @@ def cursor_line(
             words = f"{units.count(scale.minimum)} to {units.count(scale.maximum)}"
         phrases.append(labelled("loss scale", words, 3))
     return phrases
-
-
-def _value(reading: Reading | None, format_value: Callable[[float | None], str]) -> list[Phrase]:
-    if reading is None or reading.mean is None:
-        return [phrase("not measured", Style.DIM, 1)]
-    is_finite = math.isfinite(reading.mean)
-    value = format_value(reading.mean) if is_finite else "NaN or Inf"
-    phrases = [phrase(value, Style.STRONG if is_finite else Style.ERROR, 1)]
-    steps = reading.last_step - reading.first_step + 1
-    if steps > 1 and is_finite:
-        spread = f"{format_value(reading.minimum)} to {format_value(reading.maximum)}"
-        phrases.append(Phrase((Word(f"mean of {steps:,} steps, ", Style.DIM), Word(spread)), 4))
-    if is_finite and reading.nonfinite:
-        phrases.append(phrase(f"{reading.nonfinite:,} NaN or Inf", Style.ERROR, 5))
-    return phrases
-
-
-def precision_at(switches: tuple[PrecisionSwitch, ...], step: int) -> str | None:
-    """What ``step`` ran in; None before the first known switch."""
-    place = bisect_right(switches, step, key=attrgetter("step"))
-    return switches[place - 1].precision if place else None

@@ -73,7 +73,15 @@ def draw_exponents(canvas: Canvas, window: Float16Window) -> None:
     if axis is None or canvas.height <= LEGEND_LINES:
         return
     first, joined, cells = axis
-    zones = _zones(window, first)
+    # Their exact counts: a bar at the edge of two zones may include both sides.
+    flushed_style = Style.WARNING if window.flushed else Style.DIM
+    overflow_style = Style.ERROR if window.overflowing else Style.DIM
+    zones = (
+        _Zone("flushed", first, window.flushed, flushed_style, ""),
+        _Zone("subnormal", FLOAT16_ZONES["subnormal"], window.subnormal, Style.TEXT, "2^-25"),
+        _Zone("normal", FLOAT16_ZONES["normal"], window.normal, Style.GOOD, "2^-14"),
+        _Zone("overflow", FLOAT16_ZONES["overflow"], window.overflowing, overflow_style, "65,520"),
+    )
     # The first exponent of each bar, by zone.
     bounds = pairwise([*(zone.first for zone in zones), _END])
     starts = [np.arange(max(first, start), stop, joined) for start, stop in bounds]
@@ -87,7 +95,14 @@ def draw_exponents(canvas: Canvas, window: Float16Window) -> None:
     styles = np.repeat([zone.style for zone in zones], np.diff(edges)).astype(np.uint8)
     decades = max(1, math.ceil(math.log10(max(1, window.elements))))
     _draw_bars(area, np.repeat(bars, cells), styles, edges[1:-1], decades)
-    _draw_share_labels(canvas, rows, decades)
+    # The share of all elements at the top, the bottom, and a whole decade near the middle.
+    labels = {rows - 1: decades, 0: 0}
+    if rows >= _MIDDLE_LABEL_HEIGHT:
+        labels = {round(decades // 2 / decades * (rows - 1)): decades // 2} | labels
+    for y, decade in labels.items():
+        has_room = decade <= _MAX_PERCENT_DECADE
+        share = f"{100 / 10**decade:.{max(0, decade - 2)}f}%" if has_room else f"1/10^{decade}"
+        canvas.text(0, y, share, Style.DIM, width=GUTTER - 1, align="right")
     legend = canvas.rows(rows)
     below, above = max(0, first - window.first_exponent), max(0, _END - window.first_exponent)
     _draw_axis(legend, zones, edges, beyond=(any(window.counts[:below]), any(window.counts[above:])))
@@ -114,18 +129,6 @@ def _axis(room: int) -> tuple[int, int, int] | None:
     return None
 
 
-def _zones(window: Float16Window, first: int) -> tuple[_Zone, ...]:
-    """The zones of float16's range with their exact counts: a bar at their edge may include both sides."""
-    flushed_style = Style.WARNING if window.flushed else Style.DIM
-    overflow_style = Style.ERROR if window.overflowing else Style.DIM
-    return (
-        _Zone("flushed", first, window.flushed, flushed_style, ""),
-        _Zone("subnormal", FLOAT16_ZONES["subnormal"], window.subnormal, Style.TEXT, "2^-25"),
-        _Zone("normal", FLOAT16_ZONES["normal"], window.normal, Style.GOOD, "2^-14"),
-        _Zone("overflow", FLOAT16_ZONES["overflow"], window.overflowing, overflow_style, "65,520"),
-    )
-
-
 def _draw_bars(
     area: Canvas, shares: Floats, styles: npt.NDArray[np.uint8], boundaries: list[int], decades: int
 ) -> None:
@@ -143,17 +146,6 @@ def _draw_bars(
         area.styles[free, x] = Style.DIM
 
 
-def _draw_share_labels(canvas: Canvas, rows: int, decades: int) -> None:
-    """Label the share of all elements at the top, the bottom, and a whole decade near the middle."""
-    labels = {rows - 1: decades, 0: 0}
-    if rows >= _MIDDLE_LABEL_HEIGHT:
-        labels = {round(decades // 2 / decades * (rows - 1)): decades // 2} | labels
-    for y, decade in labels.items():
-        has_room = decade <= _MAX_PERCENT_DECADE
-        share = f"{100 / 10**decade:.{max(0, decade - 2)}f}%" if has_room else f"1/10^{decade}"
-        canvas.text(0, y, share, Style.DIM, width=GUTTER - 1, align="right")
-
-
 def _draw_axis(legend: Canvas, zones: tuple[_Zone, ...], edges: list[int], beyond: tuple[bool, bool]) -> None:
     """Draw the zones as a line in their styles, with the numbers where they meet."""
     legend.text(0, 0, "log", Style.DIM, width=GUTTER - 1, align="right")
@@ -163,12 +155,10 @@ def _draw_axis(legend: Canvas, zones: tuple[_Zone, ...], edges: list[int], beyon
         if zone.boundary and edges[-1] >= _MIN_BARS:
             legend.text(GUTTER + start - len(zone.boundary) // 2, 0, zone.boundary)
     # Beside the bars: on them an arrow would hide the start of the last zone.
-    for is_there, x, arrow, zone in (
-        (beyond[0], -1, "←", zones[0]),
-        (beyond[1], edges[-1] + 1, "→", zones[-1]),
-    ):
-        if is_there:
-            legend.text(GUTTER + x, 0, arrow, zone.style | BOLD)
+    if beyond[0]:
+        legend.text(GUTTER - 1, 0, "←", zones[0].style | BOLD)
+    if beyond[1]:
+        legend.text(GUTTER + edges[-1] + 1, 0, "→", zones[-1].style | BOLD)
 
 
 def _draw_counts(legend: Canvas, window: Float16Window, zones: tuple[_Zone, ...], edges: list[int]) -> None:
@@ -178,13 +168,13 @@ def _draw_counts(legend: Canvas, window: Float16Window, zones: tuple[_Zone, ...]
             # The last zone is narrower than its name: they end in the same column.
             x = stop - len(text) if stop == edges[-1] else (start + stop - len(text) + 1) // 2
             legend.text(GUTTER + x, y, text, Style.DIM if y == 1 else _share_style(zone))
-    zeros = units.share(window.zeros, window.elements)
-    for y, text in enumerate(("zeros", zeros), 1):
-        legend.text(0, y, text, Style.DIM if y == 1 else Style.TEXT, width=GUTTER - 1, align="right")
-    nonfinite = units.count(window.nonfinite)
-    for y, text in enumerate(("NaN/Inf", nonfinite), 1):
-        style = Style.DIM if y == 1 or not window.nonfinite else Style.ERROR | BOLD
-        legend.text(GUTTER + edges[-1], y, text, style, width=MARGIN, align="right")
+    nonfinite_style = Style.ERROR | BOLD if window.nonfinite else Style.DIM
+    for x, width, title, text, style in (
+        (0, GUTTER - 1, "zeros", units.share(window.zeros, window.elements), Style.TEXT),
+        (GUTTER + edges[-1], MARGIN, "NaN/Inf", units.count(window.nonfinite), nonfinite_style),
+    ):
+        legend.text(x, 1, title, Style.DIM, width=width, align="right")
+        legend.text(x, 2, text, style, width=width, align="right")
 
 
 def _draw_short_counts(legend: Canvas, window: Float16Window, zones: tuple[_Zone, ...]) -> None:

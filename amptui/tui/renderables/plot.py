@@ -19,8 +19,7 @@ from amptui.tui.renderables.step_window import (
     Bools,
     Columns,
     Window,
-    columns_above_zero,
-    nonfinite_columns,
+    marked_columns,
     sample,
     shown_range,
     stretches,
@@ -112,7 +111,7 @@ class CurvePlot:
         Columns with NaN or Inf are a gap under a ``×``. On a logarithmic axis values of 0 and below are
         marked ``↓``; a series without positive ones gets a linear axis.
         """
-        area = canvas.part(Rect(GUTTER, 0, max(0, canvas.width - GUTTER), canvas.height))
+        area = canvas.columns(GUTTER)
         if not area.width or not area.height:
             return
         across = 1 if canvas.ascii_only else DOTS_ACROSS
@@ -275,13 +274,13 @@ def draw_ribbon(
     skipped step, in red those with NaN or Inf in ``nonfinite``. The letter stands in the first column without
     a mark, or replaces the first mark.
     """
-    area = canvas.part(Rect(GUTTER, 0, max(0, canvas.width - GUTTER), 1))
+    area = canvas.columns(GUTTER)
     if not area.width or not area.height:
         return
     marks = np.zeros(area.width, np.uint8)
-    marks[columns_above_zero(skips, window, area.width)] = Style.WARNING | BOLD
+    marks[marked_columns(skips, window, area.width, nonfinite=False)] = Style.WARNING | BOLD
     if nonfinite is not None:
-        marks[nonfinite_columns(nonfinite, window, area.width)] = Style.ERROR | BOLD
+        marks[marked_columns(nonfinite, window, area.width, nonfinite=True)] = Style.ERROR | BOLD
     end = window.columns_through(skips.last_step, area.width) if skips.count else area.width
     for stretch in stretches(window, switches, area.width):
         part = area.part(Rect(stretch.start, 0, min(stretch.stop, end) - stretch.start, 1))

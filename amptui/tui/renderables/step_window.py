@@ -2,7 +2,9 @@
 
 from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import pairwise
 from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -113,8 +115,7 @@ def _round_end(newest: int, steps: int, ahead: int) -> int:
     return -(-newest // grain) * grain
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
+class Stretch(NamedTuple):
     """Columns ``[start, stop)``, whose steps ran in ``precision``; None if unknown."""
 
     start: int
@@ -135,11 +136,7 @@ def stretches(window: Window, switches: tuple[PrecisionSwitch, ...], columns: in
     precisions: dict[int, str | None] = {0: None}
     for switch in within:
         precisions[window.column_of(switch.step, columns)] = switch.precision
-    starts = list(precisions)
-    return [
-        Stretch(start, stop, precisions[start])
-        for start, stop in zip(starts, [*starts[1:], columns], strict=True)
-    ]
+    return [Stretch(start, stop, precisions[start]) for start, stop in pairwise([*precisions, columns])]
 
 
 # ------------------------------------------------------------------------- what a column shows
@@ -196,20 +193,10 @@ def sample(series: Series, window: Window, columns: int) -> Columns:
     return Columns(low, high, mean, nonfinite, weights)
 
 
-def columns_above_zero(series: Series, window: Window, columns: int) -> Bools:
-    """Columns with a value above 0, such as a skipped step: as ``sample(...).high > 0``."""
+def marked_columns(series: Series, window: Window, columns: int, *, nonfinite: bool) -> Bools:
+    """Columns with NaN or Inf, or else with a value above 0, such as a skipped step: as in ``sample``."""
     points = _points_within(series, window)
-    return _columns_with(points.high > 0, points, window, columns)
-
-
-def nonfinite_columns(series: Series, window: Window, columns: int) -> Bools:
-    """Columns with NaN or Inf: as ``sample(...).nonfinite``."""
-    points = _points_within(series, window)
-    return _columns_with(points.nonfinite, points, window, columns)
-
-
-def _columns_with(marked: Bools, points: _Points, window: Window, columns: int) -> Bools:
-    """The columns of the ``marked`` points."""
+    marked = points.nonfinite if nonfinite else points.high > 0
     result = np.zeros(columns, np.bool_)
     if marked.any() and columns > 0:
         starts, widths, filled = _groups(points, window, columns)
@@ -249,30 +236,23 @@ def shown_range(columns: Columns, kind: Kind, *, with_outliers: bool) -> tuple[f
 
 
 def _points_within(series: Series, window: Window) -> _Points:
-    first_recent = series.first_recent
-    if max(window.first_step, series.first_step) < first_recent:
-        return _bucket_points(series, window)
-    start = max(0, window.first_step - first_recent)
-    stop = max(start, min(len(series.recent), window.last_step - first_recent + 1))
-    values = series.recent[start:stop]
-    steps = np.arange(first_recent + start, first_recent + stop)
+    """The recent steps one by one if they reach back to the first of the window, else buckets of several."""
+    if max(window.first_step, series.first_step) >= series.first_recent:
+        first, size = series.first_recent, 1
+        low = high = mean = series.recent
+        nonfinite, weights = series.recent_nonfinite, series.recent_weights
+    else:
+        first, size = series.first_step, series.bucket_steps
+        low, high, mean = series.minimum, series.maximum, series.mean
+        nonfinite, weights = series.nonfinite > 0, series.weights
+    start = max(0, (window.first_step - first) // size)
+    stop = max(start, min(len(mean), (window.last_step - first) // size + 1))
     return _Points(
-        steps,
-        first_recent + stop - 1,
-        values,
-        values,
-        values,
-        series.recent_nonfinite[start:stop],
-        None if series.recent_weights is None else series.recent_weights[start:stop],
+        np.arange(first + start * size, first + stop * size, size),
+        min(first + stop * size - 1, series.last_step),
+        low[start:stop],
+        high[start:stop],
+        mean[start:stop],
+        nonfinite[start:stop],
+        None if weights is None else weights[start:stop],
     )
-
-
-def _bucket_points(series: Series, window: Window) -> _Points:
-    size = series.bucket_steps
-    start = max(0, (window.first_step - series.first_step) // size)
-    stop = max(start, min(len(series.mean), (window.last_step - series.first_step) // size + 1))
-    steps = series.first_step + np.arange(start, stop) * size
-    last_step = min(series.first_step + stop * size - 1, series.last_step)
-    low, high, mean = series.minimum[start:stop], series.maximum[start:stop], series.mean[start:stop]
-    weights = None if series.weights is None else series.weights[start:stop]
-    return _Points(steps, last_step, low, high, mean, series.nonfinite[start:stop] > 0, weights)

@@ -16,8 +16,7 @@ from amptui.tui.canvas import Canvas
 from amptui.tui.renderables.plot import CurvePlot, YLimits, draw_ribbon, draw_step_axis
 from amptui.tui.renderables.step_window import (
     Window,
-    columns_above_zero,
-    nonfinite_columns,
+    marked_columns,
     sample,
     shown_range,
     stretches,
@@ -56,10 +55,8 @@ def test_no_extreme_of_a_run_is_lost(values: list[float], width: int, buckets: i
 def test_marks_are_the_sampled_ones(series: Series, width: int, data: st.DataObject) -> None:
     window = data.draw(windows_near(series))
     columns = sample(series, window, width)
-    for marks, marked in (
-        (nonfinite_columns(series, window, width), columns.nonfinite),
-        (columns_above_zero(series, window, width), columns.high > 0),
-    ):
+    for nonfinite, marked in ((True, columns.nonfinite), (False, columns.high > 0)):
+        marks = marked_columns(series, window, width, nonfinite=nonfinite)
         assert marks.tolist() == marked.tolist()
 
 
