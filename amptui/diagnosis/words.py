@@ -4,8 +4,10 @@ Each surface takes the long one where it fits, else the short one; nobody writes
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from decimal import ROUND_DOWN, Decimal
+from functools import cache
 from typing import TypeAlias
 
 from amptui.base import units
@@ -21,7 +23,10 @@ MASKS_DIFFER = "dropout masks may differ"
 """Of an X-ray whose two passes drew random numbers."""
 
 _Wording: TypeAlias = str | tuple[str, ...]
-"""The long and the short one; one alone is both. A third explains the state where an event is opened."""
+"""The long and the short one; one alone is both. A third explains the state where an event is opened.
+
+What stands in [brackets] is left out where a number or a name in it is not known.
+"""
 
 
 def long_words(finding: Finding) -> str:
@@ -42,7 +47,20 @@ def explanation(finding: Finding) -> str:
 def _words(finding: Finding, which: int) -> str:
     words = _WORDS[finding.subject].get(finding.state, units.NOT_MEASURED)
     words = (words, words) if isinstance(words, str) else words
-    return words[which].format_map(_Fields(finding)) if which < len(words) else ""
+    if which >= len(words):
+        return ""
+    fields, text = _Fields(finding), ""
+    for part, is_optional, names in _parts(words[which]):
+        if not is_optional or all(fields[name] not in units.EMPTY for name in names):
+            text += part.format_map(fields)
+    return text
+
+
+@cache
+def _parts(words: str) -> list[tuple[str, bool, list[str]]]:
+    """The parts of a wording, whether each may be left out, and the names in it."""
+    parts = enumerate(re.split(r"\[(.*?)\]", words))
+    return [(part, i % 2 == 1, re.findall(r"{(\w+)}", part)) for i, part in parts]
 
 
 class _Fields(dict[str, str]):
@@ -53,12 +71,15 @@ class _Fields(dict[str, str]):
         self._finding = finding
 
     def __missing__(self, name: str) -> str:
-        return _FIELDS[name](self._finding)
+        finding = self._finding
+        if name in _FIELDS:
+            return _FIELDS[name](finding)
+        return _NUMBERS[name](finding.numbers.get(name)) if name in _NUMBERS else finding.names.get(name, "")
 
 
 # --------------------------------------------------------------------------------------- the words
 
-_LEAVE_FLOAT16 = "switch to bf16 or FP32{check}"
+_LEAVE_FLOAT16 = "switch to bf16 or FP32[; check {module}]"
 _NO_SCALE_HELPS = "no loss scale helps"
 _LOSS_ALONE = "the outputs of all modules are finite: look at the loss and the labels"
 _GO_BACK = "go back to a checkpoint"
@@ -76,7 +97,7 @@ _BEGAN: Mapping[str, _Wording] = {
     ),
     "weights lost": (
         "the weights were already NaN or Inf: {lost}; no module caused it",
-        "weights hold NaN or Inf{in_place}",
+        "weights hold NaN or Inf[ in {layer}]",
         (
             f"Weights that are NaN or Inf stay so in every precision: {_GO_BACK}, with a lower learning rate "
             "or clipped gradients (--clip-norm)."
@@ -84,11 +105,11 @@ _BEGAN: Mapping[str, _Wording] = {
     ),
     "buffers lost": (
         "the buffers were already NaN or Inf: {lost}; no module caused it",
-        "buffers hold NaN or Inf{in_place}",
+        "buffers hold NaN or Inf[ in {layer}]",
     ),
     "overflowed": (
         "the forward pass overflowed: {kind} in {output}; run it in FP32 (autocast disabled) or use bf16",
-        "the forward pass overflowed{in_place}",
+        "the forward pass overflowed[ in {layer}]",
         (
             "float16 ends at 65,504, and this layer's output is larger: no loss scale helps. Run it in FP32 "
             "(with autocast disabled), or use bf16, which has FP32's range."
@@ -96,11 +117,14 @@ _BEGAN: Mapping[str, _Wording] = {
     ),
     "not finite": (
         "{kind} in {output}: not a float16 problem, check this module and its inputs",
-        "{kind}{in_place}",
+        "{kind}[ in {layer}]",
     ),
     "gradients not finite": (
-        "{kind} in {output}; {at_scale}the scaler skips such steps; if they persist, use bf16 or FP32",
-        "{kind} in gradients{in_place}",
+        (
+            "{kind} in {output}; [at scale {scale} ]the scaler skips such steps; "
+            "if they persist, use bf16 or FP32"
+        ),
+        "{kind} in gradients[ in {layer}]",
     ),
     "cause unknown": (
         "NaN or Inf, cause unknown, because the model's {unseen} were not seen",
@@ -236,11 +260,15 @@ _STORM: Mapping[str, _Wording] = {
 }
 """What NaN or Inf means, beside where and how often it was."""
 
-_SHARE, _AT_SCALE = "{share} of the gradient norm", "at loss scale {scale}{halved}"
+_WORST = "worst {cosine}[ in {layer}][ ({reference}: {reference_cosine})]; losses {apart}"
+_MOST_IN = "[; most in {place} ({worst_share})][; {zeros}]"
+_SHARE, _AT_SCALE = "{share} of the gradient norm", "at loss scale {scale}[ ({overflowing_scale} overflows)]"
 
 _WORDS: Mapping[str, Mapping[str, _Wording]] = {
     "speed": {
-        **dict.fromkeys(("faster", "slower", "same"), ("{times} the speed of {than}{bound}", "{ratio}")),
+        **dict.fromkeys(
+            ("faster", "slower", "same"), ("{times} the speed of {than}[: {bound}-bound]", "{ratio}")
+        ),
         "open": ("no clear difference from {than} yet", "{ratio}"),
         "first impression": ("{times} the speed of {than}, provisional", "{ratio} provisional"),
         "disturbed": ("step times too uneven", "uneven steps"),
@@ -285,10 +313,10 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
         **_SCALER,
         **dict.fromkeys(
             ("survives", "outweighed", "kept"),
-            (f"{_SHARE} underflows {_AT_SCALE}{{most_in}}{{zeros}}", "{share} underflows"),
+            (f"{_SHARE} underflows {_AT_SCALE}{_MOST_IN}", "{share} underflows"),
         ),
         "underflows": (
-            f"{_SHARE} {{underflows}} {_AT_SCALE}: use bf16{{most_in}}{{zeros}}",
+            f"{_SHARE} {{underflows}} {_AT_SCALE}: use bf16{_MOST_IN}",
             "{share} underflows: use bf16",
         ),
         "not finite": (
@@ -304,32 +332,29 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
     },
     "agreement": {
         "agree": (
-            "gradients agree in {layers}; worst {cosine}{in_place}{beside}; losses {apart}",
-            "worst {cosine}{in_place}",
+            f"gradients agree in {{layers}}; {_WORST}",
+            "worst {cosine}[ in {layer}]",
         ),
         **{
             state: (
-                (
-                    f"gradients {state} in {{layers}}{{more}}; "
-                    "worst {cosine}{in_place}{beside}; losses {apart}{caution}"
-                ),
-                f"gradients {state}: {{cosine}}{{in_place}}",
+                f"gradients {state} in {{layers}}[, more than in {{reference}}]; {_WORST}[; {{caution}}]",
+                f"gradients {state}: {{cosine}}[ in {{layer}}]",
             )
             for state in ("differ", "disagree")
         },
         "as in reference": (
-            (
-                "gradients differ in {layers}, but in {reference} as much; "
-                "worst {cosine}{in_place}{beside}; losses {apart}{caution}"
-            ),
-            "{cosine}{in_place}, no worse than {reference}",
+            f"gradients differ in {{layers}}, but in {{reference}} as much; {_WORST}[; {{caution}}]",
+            "{cosine}[ in {layer}], no worse than {reference}",
         ),
         "FP32 loss not finite": (
             "the loss is {other_loss} even in FP32: not a problem of {precision}",
             "the loss is not finite in FP32 either",
         ),
         "AMP loss not finite": (
-            "the loss is {loss} in {precision} but {other_loss} in FP32{and_reference}{overflowed}",
+            (
+                "the loss is {loss} in {precision} but {other_loss} in FP32"
+                "[ and {reference_loss} in {reference}]{overflowed}"
+            ),
             "the loss is finite in FP32 only",
         ),
         "overflow": (
@@ -337,13 +362,13 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
                 "overflow at scale {scale}: the scaler would skip this step and halve its scale: "
                 "NaN or Inf in {bad_layers}"
             ),
-            "NaN or Inf{in_place}",
+            "NaN or Inf[ in {layer}]",
         ),
-        "not finite": ("{precision}: NaN or Inf in {bad_layers}{in_reference}", "NaN or Inf{in_place}"),
+        "not finite": ("{precision}: NaN or Inf in {bad_layers}{in_reference}", "NaN or Inf[ in {layer}]"),
         "nothing to compare": ("no layer has a gradient to compare", "no gradients to compare"),
     },
     "loss": {
-        "not finite": ("the loss is {loss}{in_precision}", "{loss}{in_precision}"),
+        "not finite": ("the loss is {loss}[ in {precision}]", "{loss}[ in {precision}]"),
         "dropped": ("the loss of a batch was {loss}: no step was made of it", "{loss}, in no step"),
         "validation not finite": ("the validation loss is {loss}", "validation {loss}"),
         "mid-run": ("{other_loss} {than}, {loss} {family}", "{other_loss} → {short_family} {loss}"),
@@ -358,10 +383,11 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
         },
     },
     "final loss": {
-        "differ": "{sides}: final {which} {apart_by} ({interval}). They differ by more than the seeds do",
+        "differ": "{sides}: final {which} {difference} ({interval}). They differ by more than the seeds do",
         "not shown": (
-            "{sides}: final {which} {apart_by} ({interval}). "
-            "No difference shown: the seeds differ by as much{detectable}"
+            "{sides}: final {which} {difference} ({interval}). "
+            "No difference shown: the seeds differ by as much"
+            "[. With this spread between seeds, a difference of {detectable} would show 8 times in 10]"
         ),
         "diverged": "{sides}: the final {which} is NaN or Inf in {runs}",
         **{
@@ -396,8 +422,8 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
     },
     "weights": {
         **_BEGAN,
-        "weights lost": "weights hold NaN or Inf{in_place}",
-        "buffers lost": "buffers hold NaN or Inf{in_place}",
+        "weights lost": "weights hold NaN or Inf[ in {layer}]",
+        "buffers lost": "buffers hold NaN or Inf[ in {layer}]",
         "bad input": (
             "the model's input and its weights hold NaN or Inf: look at the data",
             "the input is NaN or Inf: look at the data",
@@ -410,10 +436,6 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
 
 
 # ---------------------------------------------------------------------------- what the words name
-
-
-def _number(name: str, words: Callable[[float | None], str]) -> Callable[[Finding], str]:
-    return lambda finding: words(finding.numbers.get(name))
 
 
 def cosine_words(cosine: float | None, digits: int = 3) -> str:
@@ -445,16 +467,6 @@ def _interval(finding: Finding) -> str:
     return f"{percent} interval {_signed_loss(low)} to {_signed_loss(high)}"
 
 
-def _detectable(finding: Finding) -> str:
-    """Which difference would show, four times in five."""
-    difference = finding.numbers.get("detectable")
-    if difference is None:
-        return ""
-    return (
-        f". With this spread between seeds, a difference of {units.loss(difference)} would show 8 times in 10"
-    )
-
-
 def _no_verdict(finding: Finding) -> str:
     if finding.numbers.get("difference") is None:
         return f"no verdict on the final {finding.names['loss']}"
@@ -483,26 +495,12 @@ def _output(finding: Finding) -> str:
     return output_words(names["way"], finding.place, names["kind"], names["dtype"])
 
 
-def _more_than_reference(finding: Finding) -> str:
-    return f", more than in {finding.names['reference']}" if finding.names.get("reference") else ""
-
-
-def _beside_reference(finding: Finding) -> str:
-    cosine = finding.numbers.get("reference_cosine")
-    return "" if cosine is None else f" ({finding.names['reference']}: {cosine_words(cosine)})"
-
-
 def _in_reference(finding: Finding) -> str:
     """Whether the first layer with NaN or Inf has one in the third precision, too."""
     reference, cosine = finding.names.get("reference"), finding.numbers.get("reference_cosine")
     if not reference:
         return ""
     return f", in {reference} too" if cosine is None or math.isnan(cosine) else f", not in {reference}"
-
-
-def _and_reference(finding: Finding) -> str:
-    reference = finding.names.get("reference")
-    return f" and {units.loss(finding.numbers.get('reference_loss'))} in {reference}" if reference else ""
 
 
 def _layers(finding: Finding) -> str:
@@ -518,31 +516,11 @@ def _lost_names(finding: Finding) -> str:
     return f"{finding.place} (+{units.count(more)})" if more else finding.place
 
 
-def _halved(finding: Finding) -> str:
-    """At which scale the histogram was, if that overflows."""
-    measured = finding.numbers.get("measured_scale")
-    return f" ({units.count(measured)} overflows)" if measured and measured != finding.loss_scale else ""
-
-
-def _most_in(finding: Finding) -> str:
-    """The parameter of whose gradient more underflows."""
-    share = finding.numbers.get("worst_share")
-    return "" if share is None else f"; most in {finding.place} ({units.share(share, 1)})"
-
-
 def _zeros(finding: Finding) -> str:
     share = finding.numbers.get("zero_share")
-    if share is None:
-        return ""
-    zeros = f"{units.share(share, 1)} zeros (true zeros or flushed)"
-    return f"; {zeros if share else 'no zeros, so nothing was flushed'}"
-
-
-def _check(finding: Finding) -> str:
-    """The layer to look at."""
-    kind = finding.names.get("kind")
-    module = f"{finding.place} ({kind}, {finding.names['dtype']})" if kind else finding.place
-    return f"; check {module}" if module else ""
+    if not share:
+        return "" if share is None else "no zeros, so nothing was flushed"
+    return f"{units.share(share, 1)} zeros (true zeros or flushed)"
 
 
 def _kind_of_nonfinite(finding: Finding) -> str:
@@ -550,34 +528,22 @@ def _kind_of_nonfinite(finding: Finding) -> str:
     return "NaN" if largest is not None and math.isnan(largest) else "Inf"
 
 
-def _ranks(finding: Finding) -> str:
-    count = finding.numbers.get("ranks")
-    return "1 rank" if count == 1 else f"{units.count(count)} ranks"
-
+_NUMBERS: Mapping[str, Callable[[float | None], str]] = {
+    **dict.fromkeys(("steps", "recent", "recent_skips", "in_a_row"), units.count),
+    **dict.fromkeys(("gradients", "modules", "scale"), units.count),
+    **dict.fromkeys(("loss", "other_loss", "reference_loss", "detectable"), units.loss),
+    **dict.fromkeys(("headroom_now", "headroom_then"), units.doublings),
+    **dict.fromkeys(("cosine", "reference_cosine"), cosine_words),
+    "difference": _signed_loss,
+    "largest": units.short_count,
+    "share": lambda share: "an unknown share" if share is None else units.share(share, 1),
+    "worst_share": lambda share: "" if share is None else units.share(share, 1),
+    "step_share": units.percent,
+    "ranks": lambda count: f"{units.count(count)} rank{'' if count == 1 else 's'}",
+}
+"""Numbers with their units. What is in neither mapping is a name of the finding."""
 
 _FIELDS: Mapping[str, Callable[[Finding], str]] = {
-    # Numbers with their units.
-    "steps": _number("steps", units.count),
-    "recent": _number("recent", units.count),
-    "recent_skips": _number("recent_skips", units.count),
-    "in_a_row": _number("in_a_row", units.count),
-    "gradients": _number("gradients", units.count),
-    "doubles": lambda finding: (
-        f"the scale doubles in {units.counted(round(finding.numbers.get('steps') or 0), 'step')}"
-    ),
-    "headroom_now": _number("headroom_now", units.doublings),
-    "headroom_then": _number("headroom_then", units.doublings),
-    "step": lambda finding: units.count(finding.step),
-    "modules": _number("modules", units.count),
-    "scale": _number("scale", units.count),
-    "loss": _number("loss", units.loss),
-    "other_loss": _number("other_loss", units.loss),
-    "largest": _number("largest", units.short_count),
-    "share": lambda finding: (
-        "an unknown share" if (share := finding.numbers.get("share")) is None else units.share(share, 1)
-    ),
-    "step_share": _number("step_share", units.percent),
-    "cosine": _number("cosine", cosine_words),
     "distance": lambda finding: distance_words(finding.numbers.get("largest") or 0.0),
     "ratio": lambda finding: (
         units.ratio(finding.numbers["ratio"])
@@ -594,52 +560,46 @@ _FIELDS: Mapping[str, Callable[[Finding], str]] = {
     "layers": _layers,
     "bad_layers": lambda finding: f"{_layers(finding)}' gradients, first {layer_label(finding.place)}",
     "lost": _lost_names,
-    "ranks": _ranks,
+    "doubles": lambda finding: (
+        f"the scale doubles in {units.counted(round(finding.numbers.get('steps') or 0), 'step')}"
+    ),
+    "step": lambda finding: units.count(finding.step),
+    "overflowing_scale": lambda finding: (  # of the histogram, which was at another one
+        units.count(measured)
+        if (measured := finding.numbers.get("measured_scale")) and measured != finding.loss_scale
+        else ""
+    ),
+    "zeros": _zeros,
     # Names.
-    "sides": lambda finding: finding.names["sides"],
-    "runs": lambda finding: finding.names["runs"],
-    "few": lambda finding: finding.names["few"],
     "which": lambda finding: finding.names["loss"],
-    "apart_by": _number("difference", _signed_loss),
     "interval": _interval,
-    "detectable": _detectable,
     "no_verdict": _no_verdict,
-    "place": lambda finding: finding.place,
-    "in_place": lambda finding: f" in {layer_label(finding.place)}" if finding.place else "",
+    "layer": lambda finding: layer_label(finding.place) if finding.place else "",
+    "module": lambda finding: (
+        f"{finding.place} ({finding.names['kind']}, {finding.names['dtype']})"
+        if finding.names.get("kind")
+        else finding.place
+    ),
     "output": _output,
     "kind": _kind_of_nonfinite,
     "underflows": lambda finding: (
         "underflows" if base_precision(finding.precision) == "fp16" else "would underflow"
     ),
     "than": lambda finding: precision_label(finding.names.get("than", "fp32")),
-    "reference": lambda finding: finding.names["reference"],
-    "precision": lambda finding: precision_label(finding.precision),
-    "in_precision": lambda finding: f" in {precision_label(finding.precision)}" if finding.precision else "",
+    "precision": lambda finding: precision_label(finding.precision) if finding.precision else "",
     "about": lambda finding: short_label(finding.about),
     "family": lambda finding: family_label(finding.about),
     "short_family": lambda finding: (
         "FP8" if base_precision(finding.about) in FP8_PRECISIONS else family_label(finding.about)
     ),
     # What is added where it holds.
-    "bound": lambda finding: f": {bound}-bound" if (bound := finding.names.get("bound")) else "",
     "most": lambda finding: " at most" if finding.about in FP8_PRECISIONS else "",  # only Linear layers
-    "more": _more_than_reference,
-    "beside": _beside_reference,
     "in_reference": _in_reference,
-    "and_reference": _and_reference,
     "overflowed": lambda finding: (
         "; the forward pass overflowed: use bf16 or FP32" if finding.precision == "fp16" else ""
     ),
-    "caution": lambda finding: f"; {MASKS_DIFFER}" if finding.numbers.get("random") else "",
-    "halved": _halved,
-    "most_in": _most_in,
-    "zeros": _zeros,
+    "caution": lambda finding: MASKS_DIFFER if finding.numbers.get("random") else "",
     "flushed": lambda finding: ": true zeros or flushed" if finding.happened else "",
-    "check": _check,
-    "at_scale": lambda finding: (
-        "" if finding.loss_scale is None else f"at scale {units.count(finding.loss_scale)} "
-    ),
-    "unseen": lambda finding: finding.names["unseen"],
 }
 
 
