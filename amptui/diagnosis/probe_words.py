@@ -39,7 +39,9 @@ def move(previous: float, current: float | None) -> str:
 
 
 def at_scale(loss_scale: float | None, *, hypothetical: bool) -> str:
-    """``at scale 65,536``, or ``if in float16 at 65,536``."""
+    """``at scale 65,536``, or ``if in float16 at 65,536``; empty without a scale."""
+    if loss_scale is None:
+        return ""
     return f"{'if in float16 at' if hypothetical else 'at scale'} {units.count(loss_scale)}"
 
 

@@ -1,14 +1,14 @@
 """The float16 panel: gradients against float16's range, headroom, the loss scaler, and what was found."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from amptui.base import units
 from amptui.diagnosis import activity, probe_words
 from amptui.diagnosis.amp_answer import amp_answer
 from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.words import SIGNS, age_words, long_words, measured_at, short_words
-from amptui.records.findings import Float16Window, ParameterWindow, is_old
+from amptui.records.findings import ParameterWindow, is_old
 from amptui.records.run import base_precision
 from amptui.telemetry.finding import Finding
 from amptui.telemetry.health import judge_trace, judge_window, judge_xray
@@ -88,8 +88,7 @@ def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
     phrases = [Phrase((state,))] if state is not None else []
     if view.numerics.headroom is not None:
         label = "headroom in float16 " if view.numerics.hypothetical else "headroom "
-        words = (Word(label, Style.DIM), *headroom_words(view.numerics))
-        phrases.append(Phrase(words, 1))
+        phrases.append(Phrase((Word(label, Style.DIM), *headroom_words(view.numerics)), 1))
     return phrases
 
 
@@ -101,43 +100,41 @@ class NumericsPanel:
 
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         """The histogram first, the text beside or below it, and the curve if there is room."""
-        numerics = view.numerics
+        numerics, width, height = view.numerics, canvas.width, canvas.height
         measured = (numerics.window, numerics.headroom, numerics.measured_step, numerics.trace, numerics.xray)
         if numerics.scaler.freshness == "never measured" and all(value is None for value in measured):
             words = activity.waiting_words(view, silence=screen.lost or screen.silence)
             quiet(canvas, f"{NOTHING_YET}: {words}" if words else NOTHING_YET)
-        elif canvas.width < _WIDE:
-            self._draw_stacked(canvas, view, screen)
-        elif canvas.height < _HIGH:
-            left, right = _split(canvas, width_beside(canvas.width, _WORDS_WIDTH + GAP))
-            _draw_window(left, view)
-            _write_blocks(right, _all_blocks(view, right.width))
+            return
+        beside = width_beside(width, _WORDS_WIDTH + GAP) if width >= _WIDE else 0
+        right = canvas.columns(beside + GAP if beside else 0)
+        now, findings = _now_blocks(numerics, right.width), _finding_blocks(view, right.width)
+        if not beside:
+            # The text gets what a histogram of a fair height leaves.
+            fair = max(1 + _MIN_BARS + LEGEND_LINES, round(_FAIR_PART * height))
+            lines = fitting_lines([_headroom_block(numerics, width), *now, *findings], max(0, height - fair))
+            room = height - len(lines)
+            gap = int(room > _ROOMY)
+            upper = min(room - gap, 1 + _MAX_BARS + LEGEND_LINES)
+            _draw_window(canvas.rows(0, upper), view)
+            write_lines(canvas, upper + gap, lines)
+            top = upper + 2 * gap + len(lines)
+            self._draw_curve(canvas.rows(top, min(_MAX_CURVE, height - top)), view, screen)
+        elif height < _HIGH:
+            _draw_window(canvas.columns(0, beside), view)
+            blocks = [_headroom_block(numerics, right.width), *now, *findings]
+            write_lines(right, 0, fitting_lines(blocks, height))
         else:
-            self._draw_wide(canvas, view, screen)
-
-    def _draw_stacked(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
-        """Everything in one column: the text gets what a histogram of a fair height leaves."""
-        fair = max(1 + _MIN_BARS + LEGEND_LINES, round(_FAIR_PART * canvas.height))
-        blocks = _all_blocks(view, canvas.width)
-        lines = fitting_lines(blocks, max(0, canvas.height - fair))
-        room = canvas.height - len(lines)
-        gap = int(room > _ROOMY)
-        upper = min(room - gap, 1 + _MAX_BARS + LEGEND_LINES)
-        _draw_window(canvas.rows(0, upper), view)
-        write_lines(canvas, upper + gap, lines)
-        top = upper + 2 * gap + len(lines)
-        self._draw_curve(canvas.rows(top, min(_MAX_CURVE, canvas.height - top)), view, screen)
-
-    def _draw_wide(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
-        """Two rows: now, and over the run."""
-        upper = min(1 + _MAX_BARS + LEGEND_LINES, round(canvas.height * 0.55))
-        left, right = _split(canvas.rows(0, upper), width_beside(canvas.width, _WORDS_WIDTH + GAP))
-        _draw_window(left, view)
-        below = right.rows(_draw_headroom(right, view.numerics))
-        _write_blocks(below, _now_blocks(view.numerics, right.width))
-        left, right = _split(canvas.rows(upper + 1), canvas.width // 2)
-        self._draw_curve(left, view, screen)
-        _write_blocks(right, _finding_blocks(view, right.width))
+            # Two rows: now, and over the run.
+            upper = min(1 + _MAX_BARS + LEGEND_LINES, round(height * 0.55))
+            _draw_window(canvas.columns(0, beside).rows(0, upper), view)
+            right = right.rows(0, upper)
+            right = right.rows(_draw_headroom(right, numerics))
+            write_lines(right, 0, fitting_lines(now, right.height))
+            below = canvas.rows(upper + 1)
+            self._draw_curve(below.columns(0, width // 2), view, screen)
+            below = below.columns(width // 2 + GAP)
+            write_lines(below, 0, fitting_lines(_finding_blocks(view, below.width), below.height))
 
     def _draw_curve(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         """The headroom of each measured step, at the loss scale of that step."""
@@ -148,11 +145,6 @@ class NumericsPanel:
         window, rows = visible_window(series, screen.zoom, ahead=screen.steps_ahead), canvas.height - 2
         self._plot.draw(canvas.rows(1, rows), series, window=window, switches=view.switches)
         draw_step_axis(canvas.rows(1 + rows), window=window)
-
-
-def _split(canvas: Canvas, width: int) -> tuple[Canvas, Canvas]:
-    """The ``width`` left columns of ``canvas``, and those right of them."""
-    return canvas.columns(0, width), canvas.columns(width + GAP)
 
 
 def _draw_window(canvas: Canvas, view: SessionView) -> None:
@@ -180,65 +172,7 @@ def _draw_window(canvas: Canvas, view: SessionView) -> None:
     draw_exponents(canvas.rows(1), window)
 
 
-def _draw_headroom(canvas: Canvas, numerics: NumericsView) -> int:
-    """The headroom in large digits above its gauge; return the number of lines."""
-    canvas.text(0, 0, f"headroom {_at_which_scale(numerics)}", Style.DIM)
-    value = units.doublings(numerics.headroom)
-    words = headroom_words(numerics)
-    if set(value) <= set("0123456789.-"):
-        x = draw_digits(canvas, 1, value, words[0].style)
-        canvas.text(x + 1, DIGIT_LINES, "doublings to overflow", Style.DIM)
-    else:
-        write(canvas, 0, DIGIT_LINES, [Phrase(words)])
-    gauge = _headroom_gauge(numerics, min(2, canvas.width // 16) * _DOUBLINGS)
-    lines: list[Line] = [[Phrase((gauge,))], [Phrase(_least_words(numerics))]]
-    lines += wrapped_phrases(long_words(numerics.growth), Style.TEXT, canvas.width)
-    write_lines(canvas, 2 + DIGIT_LINES, lines)
-    return 3 + DIGIT_LINES + len(lines)
-
-
-def _all_blocks(view: SessionView, width: int) -> list[Block]:
-    return [
-        _headroom_block(view.numerics, width),
-        *_now_blocks(view.numerics, width),
-        *_finding_blocks(view, width),
-    ]
-
-
-def _now_blocks(numerics: NumericsView, width: int) -> list[Block]:
-    """The state of the newest steps."""
-    return [_scaler_block(numerics.scaler, width), _gradients_block(numerics, width)]
-
-
-def _finding_blocks(view: SessionView, width: int) -> list[Block]:
-    """Findings of single steps: what float16 loses, and the probes that a user asked for."""
-    numerics, answer = view.numerics, amp_answer(view)
-    window, trace, xray = numerics.window, numerics.trace, numerics.xray
-    blocks: list[Block] = []
-    findings = (
-        ("float16", None if window is None else judge_window(window)),
-        ("trace", None if trace is None else judge_trace(trace)),
-        ("X-ray", None if xray is None else judge_xray(xray)),
-    )
-    for rank, (label, finding) in enumerate(findings, 3):
-        if finding is None:
-            continue
-        # With the sign that the answer on AMP gives it, and the step it is about.
-        grade = answer.grade(finding.subject, finding.step or 0)
-        style = GRADE_STYLES[grade] if grade in ("warning", "error") else int(Style.TEXT)
-        text = f" {long_words(finding)} ({measured_at(finding)})"
-        lines = _prose(text, style, width, Word(SIGNS[grade], GRADE_STYLES[grade]))
-        blocks.append(Block(_beside(label, lines), rank))
-        if window is not None and label == "float16":
-            blocks += _worst_blocks(window, width)
-    return blocks
-
-
-def _write_blocks(canvas: Canvas, blocks: list[Block]) -> None:
-    write_lines(canvas, 0, fitting_lines(blocks, canvas.height))
-
-
-# ------------------------------------------------------------------------------------- in words
+# ---------------------------------------------------------------------------------------- headroom
 
 
 def state_words(scaler: Finding) -> Word | None:
@@ -275,23 +209,27 @@ def headroom_words(numerics: NumericsView) -> tuple[Word, ...]:
     return Word(units.doublings(headroom), style), unit
 
 
-def _headroom_gauge(numerics: NumericsView, width: int) -> Gauge:
+def _headroom_gauge(numerics: NumericsView, width: int) -> Phrase:
     """The fraction of ``_DOUBLINGS`` that is left; empty if float16 overflows."""
-    headroom = numerics.headroom
-    fraction = None if headroom is None else max(0.0, headroom / _DOUBLINGS)
-    return Gauge(width, fraction, _headroom_style(numerics), "full")
+    fraction = None if numerics.headroom is None else max(0.0, numerics.headroom / _DOUBLINGS)
+    return Phrase((Gauge(width, fraction, _headroom_style(numerics), "full"),))
 
 
-def _at_which_scale(numerics: NumericsView) -> str:
-    """``at scale 65,536``, or ``if in float16 at 65,536``."""
-    scale = numerics.headroom_scale
-    return "" if scale is None else probe_words.at_scale(scale, hypothetical=numerics.hypothetical)
-
-
-def _least_words(numerics: NumericsView) -> tuple[Word, ...]:
-    if numerics.min_headroom is None:
-        return ()
-    return (Word(probe_words.least_headroom(numerics), Style.DIM),)
+def _draw_headroom(canvas: Canvas, numerics: NumericsView) -> int:
+    """The headroom in large digits above its gauge; return the number of lines."""
+    at = probe_words.at_scale(numerics.headroom_scale, hypothetical=numerics.hypothetical)
+    canvas.text(0, 0, f"headroom {at}", Style.DIM)
+    value, words = units.doublings(numerics.headroom), headroom_words(numerics)
+    if set(value) <= set("0123456789.-"):
+        x = draw_digits(canvas, 1, value, words[0].style)
+        canvas.text(x + 1, DIGIT_LINES, "doublings to overflow", Style.DIM)
+    else:
+        write(canvas, 0, DIGIT_LINES, [Phrase(words)])
+    gauge = _headroom_gauge(numerics, min(2, canvas.width // 16) * _DOUBLINGS)
+    lines: list[Line] = [[gauge], [phrase(probe_words.least_headroom(numerics), Style.DIM)]]
+    lines += wrapped_phrases(long_words(numerics.growth), Style.TEXT, canvas.width)
+    write_lines(canvas, 2 + DIGIT_LINES, lines)
+    return 3 + DIGIT_LINES + len(lines)
 
 
 def _headroom_block(numerics: NumericsView, width: int) -> Block:
@@ -299,19 +237,23 @@ def _headroom_block(numerics: NumericsView, width: int) -> Block:
 
     With its own scale where the histogram beside it is at another one.
     """
-    window, phrases = numerics.window, [Phrase(headroom_words(numerics))]
-    if window is not None and window.loss_scale != numerics.headroom_scale:
-        phrases += [phrase(at, Style.DIM)] if (at := _at_which_scale(numerics)) else []
-    phrases.append(Phrase((_headroom_gauge(numerics, _DOUBLINGS),)))
-    if least := _least_words(numerics):
-        phrases.append(Phrase(least))
+    window, scale = numerics.window, numerics.headroom_scale
+    own = None if window is None or window.loss_scale == scale else scale
+    at = probe_words.at_scale(own, hypothetical=numerics.hypothetical)
+    phrases = [Phrase(headroom_words(numerics)), *([phrase(at, Style.DIM)] if at else [])]
+    phrases.append(_headroom_gauge(numerics, _DOUBLINGS))
+    if least := probe_words.least_headroom(numerics):
+        phrases.append(phrase(least, Style.DIM))
     flow = flowed(phrases, width - _LABEL_WIDTH - GAP)
-    return Block(_beside("headroom", flow + _prose(long_words(numerics.growth), Style.TEXT, width)), 0)
+    return _block("headroom", flow + _prose(long_words(numerics.growth), Style.TEXT, width), 0)
 
 
-def _scaler_block(scaler: Finding, width: int) -> Block:
-    """What it did, and what that means while it is in use."""
-    state = state_words(scaler)
+# ---------------------------------------------------------------------------------- the other blocks
+
+
+def _now_blocks(numerics: NumericsView, width: int) -> list[Block]:
+    """What the scaler did, with what that means while it is in use; the newest measured gradients."""
+    scaler, state = numerics.scaler, state_words(numerics.scaler)
     if state is None:
         lines = _prose("not used", Style.DIM, width)
     elif scaler.freshness == "old":
@@ -319,40 +261,57 @@ def _scaler_block(scaler: Finding, width: int) -> Block:
     else:
         sign, style = Word(state.text[0], state.style), state.style if scaler.is_trouble else int(Style.TEXT)
         lines = _prose(f" {long_words(scaler)}", style, width, sign)
-    return Block(_beside("scaler", lines), 1, min(2, len(lines)))
-
-
-def _gradients_block(numerics: NumericsView, width: int) -> Block:
-    """Norm, maximum and number of non-finite elements, of the newest measured step."""
-    nonfinite = numerics.nonfinite_gradients
-    bad = Style.ERROR | BOLD
-    phrases = [
+    nonfinite, bad = numerics.nonfinite_gradients, Style.ERROR | BOLD
+    norm, largest = (
         labelled(name, units.loss(value), style=Style.TEXT if value is None or math.isfinite(value) else bad)
         for name, value in (("norm", numerics.grad_norm), ("max", numerics.grad_max))
+    )
+    count = labelled("NaN/Inf", units.count(nonfinite), style=bad if nonfinite else Style.TEXT)
+    step = phrase(f"step {units.count(numerics.measured_step)}", Style.DIM)
+    gradients = flowed([norm, largest, count, step], width - _LABEL_WIDTH - GAP)
+    return [
+        _block("scaler", lines, 1, min(2, len(lines))),
+        _block("gradients", gradients, 2, len(gradients)),
     ]
-    phrases += [
-        labelled("NaN/Inf", units.count(nonfinite), style=bad if nonfinite else Style.TEXT),
-        phrase(f"step {units.count(numerics.measured_step)}", Style.DIM),
-    ]
-    lines = flowed(phrases, width - _LABEL_WIDTH - GAP)
-    return Block(_beside("gradients", lines), 2, len(lines))
 
 
-def _worst_blocks(window: Float16Window, width: int) -> list[Block]:
+def _finding_blocks(view: SessionView, width: int) -> list[Block]:
+    """Findings of single steps: what float16 loses, and the probes that a user asked for."""
+    numerics, answer = view.numerics, amp_answer(view)
+    window, trace, xray = numerics.window, numerics.trace, numerics.xray
+    blocks: list[Block] = []
+    findings = (
+        ("float16", None if window is None else judge_window(window)),
+        ("trace", None if trace is None else judge_trace(trace)),
+        ("X-ray", None if xray is None else judge_xray(xray)),
+    )
+    for rank, (label, finding) in enumerate(findings, 3):
+        if finding is None:
+            continue
+        # With the sign that the answer on AMP gives it, and the step it is about.
+        grade = answer.grade(finding.subject, finding.step or 0)
+        style = GRADE_STYLES[grade] if grade in ("warning", "error") else int(Style.TEXT)
+        text = f" {long_words(finding)} ({measured_at(finding)})"
+        sign = Word(SIGNS[grade], GRADE_STYLES[grade])
+        blocks.append(_block(label, _prose(text, style, width, sign), rank))
+        if window is not None and window.worst and label == "float16":
+            blocks.append(Block(_worst_lines(window.worst, width), 6, 2))
+    return blocks
+
+
+def _worst_lines(worst: Sequence[ParameterWindow], width: int) -> list[Line]:
     """The parameters that lose most in float16: the share of the norm, and of the nonzero elements."""
-    if not window.worst:
-        return []
     columns = _COLUMNS if width >= _ALL_COLUMNS else (_COLUMNS[0], _COLUMNS[-1])
     head = "".join(f"{name:>{_SHARE_WIDTH}} " for name, _, _ in columns)
-    lines = [[phrase(f"{head} worst parameters", Style.DIM)]]
-    for parameter in window.worst:
+    lines: list[Line] = [[phrase(f"{head} worst parameters", Style.DIM)]]
+    for parameter in worst:
         shares = [
             Word(f"{units.share(share, 1):>{_SHARE_WIDTH}} ", style if share else Style.DIM)
             for share, style in ((share_of(parameter), style) for _, share_of, style in columns)
         ]
         name = end_of(parameter.name, width - len(head) - 1)
         lines.append([Phrase((*shares, Word(f" {name}")))])
-    return [Block(lines, 6, 2)]
+    return lines
 
 
 def _of_nonzero(count: int, parameter: ParameterWindow) -> float | None:
@@ -374,10 +333,14 @@ def _prose(text: str, style: int, width: int, *head: Word) -> list[Line]:
     return wrapped_phrases(text, style, width - _LABEL_WIDTH - GAP - 1, lines=_MAX_LINES, head=head)
 
 
-def _beside(label: str, lines: list[Line]) -> list[Line]:
+def _block(label: str, lines: list[Line], rank: int, least: int = 1) -> Block:
     """``lines`` behind a dim label, those after the first indented as much."""
     labels = [label, *[""] * (len(lines) - 1)]
-    return [
-        [phrase(f"{name:<{_LABEL_WIDTH}}", Style.DIM, -1), *line]
-        for name, line in zip(labels, lines, strict=True)
-    ]
+    return Block(
+        [
+            [phrase(f"{name:<{_LABEL_WIDTH}}", Style.DIM, -1), *line]
+            for name, line in zip(labels, lines, strict=True)
+        ],
+        rank,
+        least,
+    )
