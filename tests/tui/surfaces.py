@@ -263,10 +263,12 @@ def _compared() -> Compared:
 
 
 def _draw_comparison(
-    canvas: Canvas, choice: Choice, *, read: bool = True, has_help: bool = False, **state: Any
+    canvas: Canvas, choice: Choice, *, read: bool = True, top: int = 0, has_help: bool = False, **state: Any
 ) -> None:
     screen = ScreenState(severity="info", **state)
-    CompareFrame().draw(canvas, _compared() if read else None, choice, screen)
+    frame = CompareFrame()
+    frame.top = top
+    frame.draw(canvas, _compared() if read else None, choice, screen)
     if has_help:
         Help("compare keys", COMPARE_KEYS, (("", READING),)).draw(canvas, EMPTY_VIEW, screen)
 
@@ -277,11 +279,11 @@ def _comparisons() -> Iterator[tuple[str, Draw]]:
         ", by samples": Choice(axis="samples"),
         ", validation": Choice(validation=True),
         ", runs": Choice(by_run=True),
-        ", scrolled": Choice(top=3),
-        ", end": Choice(top=1000),
     }
     for name, choice in choices.items():
         yield f"compare{name}", partial(_draw_comparison, choice=choice)
+    for name, top in ((", scrolled", 3), (", end", 1000)):
+        yield f"compare{name}", partial(_draw_comparison, choice=Choice(), top=top)
     yield "compare, by time", partial(_draw_comparison, choice=Choice(axis="seconds"), log_y=True)
     yield "compare, help", partial(_draw_comparison, choice=Choice(), has_help=True)
     yield "compare, message", partial(_draw_comparison, choice=Choice(), message="no run has a validation")

@@ -76,8 +76,6 @@ class Choice:
     axis: str = "steps"
     validation: bool = False
     by_run: bool = False
-    top: int = 0
-    """Lines of the verdict that are scrolled out of sight."""
 
 
 class _Line(NamedTuple):
@@ -91,6 +89,8 @@ class CompareFrame:
     """Draws each frame; in between it keeps the limits of the plot."""
 
     def __init__(self) -> None:
+        self.top = 0
+        """How many lines of the verdict are scrolled out of sight; a frame limits it to those there are."""
         self._plots = {validation: OverlayPlot() for validation in (False, True)}
 
     def draw(self, canvas: Canvas, comparison: Compared | None, choice: Choice, screen: ScreenState) -> None:
@@ -119,7 +119,9 @@ class CompareFrame:
         )
         # How figures are measured is worth no line of a low screen's curves; it can be scrolled to.
         room = min(room - rows, len(verdicts) + 1) if is_low else room - rows
-        text = _cut([*verdicts, *how], choice.top, room)
+        text = [*verdicts, *how]
+        self.top = max(0, min(self.top, len(text) - room))
+        text = _cut(text[self.top :], room)
         plot = height - frames - rows - len(text)
         self._draw_plot(canvas.rows(1, plot), comparison, choice, log_y=log_y)
         below = canvas.rows(1 + plot, height - plot)
@@ -226,9 +228,8 @@ def _paragraphs(comparison: Compared) -> Iterator[tuple[str, str, int]]:
     yield from ((plain, f"differs in {line}", Style.DIM) for line in sentences.difference_lines(comparison))
 
 
-def _cut(text: list[_Line], top: int, height: int) -> list[_Line]:
-    """The lines from ``top`` on: as many whole sentences as fit in ``height``, and how many are left."""
-    text = text[min(top, max(0, len(text) - height)) :]
+def _cut(text: list[_Line], height: int) -> list[_Line]:
+    """The first lines: as many whole sentences as fit in ``height``, and how many are left."""
     if len(text) <= height:
         return text
     count = max(0, height - 1)

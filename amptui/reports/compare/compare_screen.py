@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 FRAMES_PER_SECOND = 2.0
 """Journals are looked at once a second."""
 
-MAX_TOP = 1000
-"""The limit of scrolling: more lines than any verdict has."""
-
 
 class CompareScreen(Screen):
     """Shows what ``following`` reads; keys choose what to look at, and nothing reaches a run."""
@@ -63,4 +60,4 @@ class CompareScreen(Screen):
 
     def action_scroll(self, lines: int) -> None:
         """Scroll the verdict by so many lines."""
-        self.choice = replace(self.choice, top=max(0, min(self.choice.top + lines, MAX_TOP)))
+        self._frame.top += lines
