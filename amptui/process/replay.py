@@ -36,7 +36,7 @@ def replay(run: Path, *, speed: float) -> int:
 
         nonlocal player
         player = Player(path, speed=speed)
-        return ReplayScreen(player, control, opening, read_pins=read_pins, write_pins=write_pins)
+        return ReplayScreen(player, control, opening, pinned=read_pins(), write_pins=write_pins)
 
     status = None
     try:

@@ -101,7 +101,7 @@ def watch(
         why_silent=lambda: run.waiting or follower.silence(),
         is_away=lambda: bool(run.waiting),
         opening=opening,
-        read_pins=read_pins,
+        pinned=read_pins(),
         write_pins=write_pins,
         alerts=Alerts(time.time()) if bell else None,
     )

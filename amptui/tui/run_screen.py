@@ -99,8 +99,8 @@ class Parts:
     """What the terminal shows until this screen takes it over."""
     alerts: Alerts | None = None
     """Decides what rings the terminal's bell; None for a screen that stays quiet."""
-    read_pins: Callable[[], Pins] = tuple
-    """Returns what this user pinned on an earlier screen."""
+    pinned: Pins = ()
+    """What this user pinned on an earlier screen."""
     write_pins: Callable[[Pins], str] = lambda _pins: ""
     """Keeps them for the next screen; returns the reason if it cannot."""
 
@@ -123,7 +123,7 @@ class RunScreen(Screen):
         self._control = parts.control
         self._attached = attached
         self._frame = Frame()
-        self._state = replace(self._state, hints=FOOTER_HINTS)
+        self._state = replace(self._state, hints=FOOTER_HINTS, pinned=parts.pinned[-MAX_PINNED:])
         self._chosen_front: str | None = None
         """The optimizer that the user chose to look at."""
         self._over = False
@@ -144,7 +144,6 @@ class RunScreen(Screen):
 
     def _begin(self) -> None:
         self._parts.start()
-        self._state = replace(self._state, pinned=self._parts.read_pins()[-MAX_PINNED:])
         super()._begin()
 
     def _look_again(self) -> None:
@@ -184,18 +183,18 @@ class RunScreen(Screen):
             waiting=" · ".join(waiting),
         )
 
+    @property
+    def _taken(self) -> frozenset[RequestKind]:
+        """The kinds of request that the run takes from this screen now."""
+        return frozenset() if self._over or self._parts.is_away() else self._view.accepts
+
     def _accepts(self) -> frozenset[RequestKind]:
-        """The kinds of request that the run takes from this screen now, by keys that its device supports."""
-        if self._over or self._parts.is_away():
-            return frozenset()
-        return self._view.accepts - activity.unsupported_requests(self._view)
+        """Those of keys that its device supports."""
+        return self._taken - activity.unsupported_requests(self._view)
 
     def _keys(self) -> Sequence[Key]:
         """The keys that work now, for the footer and the help."""
-        if self._over:
-            return ENDED_KEYS
-        accepts = frozenset[RequestKind]() if self._parts.is_away() else self._view.accepts
-        return keys_of(accepts, activity.unsupported_requests(self._view))
+        return ENDED_KEYS if self._over else keys_of(self._taken, activity.unsupported_requests(self._view))
 
     def _draw(self, canvas: Canvas) -> None:
         self._frame.draw(canvas, self._view, self._state)

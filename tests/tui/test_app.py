@@ -138,7 +138,7 @@ async def test_space_pins_two_charts_beside_the_loss_for_the_next_screen_too() -
 
     lr, norm, panel = ("step", "lr"), ("step", "grad_norm"), ("panel", "samples/s")
     async with watching(
-        started(), *steps(40), read_pins=lambda: (("part", "gone"), norm, panel), write_pins=write_pins
+        started(), *steps(40), pinned=(("part", "gone"), norm, panel), write_pins=write_pins
     ) as screen:
         assert screen.state.pinned == (norm, panel), "two at most"
         await screen.until(lambda: "gradient norm" in screen.text)

@@ -43,15 +43,6 @@ _TAIL_BYTES = 1 << 18
 """Read from the end of the file: a few hundred records, including the newest time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """The time of a journal's first record, and the seconds to its last."""
-
-    first_time: float
-    """Unix seconds."""
-    seconds: float
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
     """Where a replay is."""
@@ -77,7 +68,7 @@ class Player(ReadingThread):
     def __init__(self, path: Path, *, speed: float) -> None:
         super().__init__("amptui-replay")
         self._path = path
-        self._span = span_of(path)
+        self._first_time, self._total_seconds = span_of(path)
         self._lock = threading.Lock()
         # Set by keys and by the thread that folds, under the lock.
         self._speed = speed
@@ -115,7 +106,7 @@ class Player(ReadingThread):
             return Position(
                 state=state,
                 seconds=self._clock,
-                total_seconds=max(self._span.seconds, self._folded_seconds),
+                total_seconds=max(self._total_seconds, self._folded_seconds),
                 folded_seconds=self._folded_seconds,
                 speed=self._speed,
             )
@@ -123,7 +114,7 @@ class Player(ReadingThread):
     @property
     def now(self) -> float:
         """The recorded moment, in Unix seconds."""
-        return self._span.first_time + self._clock
+        return self._first_time + self._clock
 
     @property
     def passed_over(self) -> str:
@@ -153,7 +144,7 @@ class Player(ReadingThread):
     def seek(self, seconds: float) -> None:
         """Seek to a time in seconds since the first record."""
         with self._lock:
-            self._clock = max(0.0, min(seconds, max(self._span.seconds, self._folded_seconds)))
+            self._clock = max(0.0, min(seconds, max(self._total_seconds, self._folded_seconds)))
             self._seeking, self._at_end = True, False
             self._rewind_if_past()
         self._wake.set()
@@ -239,14 +230,17 @@ class Player(ReadingThread):
         """Records with their seconds since the first, which never go back."""
         seconds = 0.0
         for record in reader:
-            seconds = max(seconds, record.time - self._span.first_time)
+            seconds = max(seconds, record.time - self._first_time)
             yield seconds, record
 
 
-def span_of(path: Path) -> Span:
-    """The journal's span. Raises ``RunFolderError`` if it cannot be read or has no records."""
+def span_of(path: Path) -> tuple[float, float]:
+    """The Unix time of a journal's first record, and the seconds to its last.
+
+    Raises ``RunFolderError`` if it cannot be read or has no records.
+    """
     first = next((record.time for record in JournalReader(path)), None)
     if first is None:
         raise RunFolderError(f"{path} holds no records")
     last = max((record.time for record in records_at_end(path, _TAIL_BYTES)), default=first)
-    return Span(first, max(0.0, last - first))
+    return first, max(0.0, last - first)

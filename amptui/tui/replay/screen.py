@@ -61,7 +61,7 @@ class ReplayScreen(RunScreen):
         control: Control,
         opening: Opening | None = None,
         *,
-        read_pins: Callable[[], Pins] = tuple,
+        pinned: Pins = (),
         write_pins: Callable[[Pins], str] = lambda _pins: "",
     ) -> None:
         parts = Parts(
@@ -70,7 +70,7 @@ class ReplayScreen(RunScreen):
             ended=threading.Event(),
             frames_per_second=FRAMES_PER_SECOND,
             opening=opening,
-            read_pins=read_pins,
+            pinned=pinned,
             write_pins=write_pins,
         )
         super().__init__(parts, reader=player)
