@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -81,18 +80,6 @@ VIEWS = {
     for some in (views.ALL, numerics_views.ALL, rank_views.ALL, timing_views.ALL)
     for name, build in some.items()
 }
-
-
-@pytest.mark.parametrize("focus", [None, "numerics", "throughput", "ranks"])
-def test_an_ascii_terminal_gets_only_ascii(focus: str | None) -> None:
-    for view in VIEWS.values():
-        texts = []
-        for ascii_only in (False, True):
-            canvas = Canvas(120, 40, ascii_only=ascii_only)
-            Frame().draw(canvas, view, replace(SCREEN, focus=focus))
-            texts.append("".join(canvas.lines()))
-        assert texts[1].isascii()
-        assert texts[1].count("?") == texts[0].count("?"), "a character without a replacement"
 
 
 @given(

@@ -181,6 +181,19 @@ def test_a_terminal_without_utf8_gets_what_was_approved(goldens: Goldens) -> Non
     goldens.check_digests({surface: drawn(surface, (120, 40), ascii_only=True) for surface in surfaces})
 
 
+def test_a_terminal_without_utf8_has_a_replacement_for_every_character() -> None:
+    """Of the panels that are enlarged, each in every seventh view."""
+    enlarged = [name for name in SURFACES if kind_of(name) == "enlarged"]
+    for surface in {*SURFACES} - {*enlarged} | {*enlarged[::7]}:
+        texts = []
+        for ascii_only in (False, True):
+            canvas = Canvas(120, 40, ascii_only=ascii_only)
+            SURFACES[surface](canvas)
+            texts.append("".join(canvas.lines()))
+        assert texts[1].isascii(), surface
+        assert texts[1].count("?") == texts[0].count("?"), surface
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_shape_looks_as_approved(shape: str, goldens: Goldens) -> None:
     pictures = [f"{title}\n{picture(canvas)}" for title, canvas in SHAPES[shape]()]

@@ -5,7 +5,6 @@ import time
 
 import pytest
 
-from amptui.records.control import StopRequest
 from amptui.records.run import RunFinished
 from tests.tui.watching import Screen, awaited, started, steps, watching
 
@@ -32,36 +31,6 @@ async def test_a_run_that_was_asked_to_stop_is_left_after_a_while_only_if_it_is_
             await screen.end(over("stopped"))
         assert await left(screen) == "stopped"
         assert screen.ended.is_set() == (not silence)
-
-
-@awaited
-async def test_a_stop_from_outside_leaves_too() -> None:
-    async with watching(started(), *steps(5)) as screen:
-        screen.control.ask(StopRequest("SIGTERM"))
-        await screen.until(lambda: "stopping" in screen.header)
-        screen.ended.set()
-        assert await left(screen) == "stopped"
-
-
-@awaited
-async def test_the_reason_of_its_end_is_asked_for_once_and_shown() -> None:
-    reasons = iter(["the run is of another version"])
-    async with watching(why_ended=lambda: next(reasons)) as screen:
-        screen.ended.set()
-        await screen.until(lambda: "the run is of another version" in screen.footer)
-        assert "waiting" not in screen.text
-        await screen.press("e")
-        assert "the run is of another version" in screen.lines[-1]
-
-
-@awaited
-async def test_a_run_that_recorded_its_end_is_not_lost() -> None:
-    async with watching(started(), *steps(5)) as screen:
-        screen.session.fold([over()])
-        screen.ended.set()
-        await screen.until(lambda: "finished" in screen.header)
-        await screen.press("l")
-        assert screen.state.lost == ""
 
 
 @awaited

@@ -14,6 +14,7 @@ from amptui.records.control import (
     HistogramRequest,
     PauseRequest,
     PrecisionRequest,
+    StopRequest,
     TraceRequest,
     XRayRequest,
 )
@@ -382,6 +383,10 @@ LEAVING = {
     },
     "a run that ended is not detached from": Script(run(), [end(FINISHED), "ctrl+c"], {"attached": True}),
     "a failure after steps keeps the screen open": Script(run(), [end(FAILED), "e escape", "t", "escape q"]),
+    "a stop from outside leaves too": Script(run(), [elsewhere(StopRequest("SIGTERM")), end()]),
+    "the reason of its end is asked for once and shown, also below a page": Script(
+        run(), [end(), "e"], {"why_ended": iter(["the run is of another version"]).__next__}
+    ),
     "a run that disappears is lost, and nothing is pending": Script(run(), ["p x s", end(), "p", "q"]),
 }
 

@@ -68,18 +68,6 @@ def test_no_size_key_or_view_is_an_error(name: str, steps: list[tuple[int, int, 
         overlay.press(key, VIEWS[view])
 
 
-@pytest.mark.parametrize("keys", [(), ("o",)], ids=str)
-@pytest.mark.parametrize("name", sorted(OVERLAYS))
-def test_an_ascii_terminal_has_a_replacement_for_every_character(name: str, keys: tuple[str, ...]) -> None:
-    overlay = OVERLAYS[name]()
-    view = at_the_floor() if name == "floor" else with_xray()
-    for key in keys:
-        overlay.press(key, view)
-    shown = "".join(drawn(overlay, view, ascii_only=True).lines())
-    assert shown.isascii()
-    assert shown.count("?") == "".join(drawn(overlay, view).lines()).count("?")
-
-
 FLOOR, NAN = at_the_floor(), nan_weights()
 WITHOUT_BF16 = at_the_floor(bf16="no bfloat16 on this GPU")
 

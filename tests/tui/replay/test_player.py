@@ -139,15 +139,3 @@ def test_wherever_it_went_it_shows_what_a_screen_had_shown_then(
         view = clock.player.look()
         assert (view.step, view.state, view.events) == (expected.step, expected.state, expected.events)
         assert view.loss.recent.tolist() == expected.loss.recent.tolist()
-
-
-def test_a_thread_plays_until_it_is_stopped(tmp_path: Path) -> None:
-    player = Player(write(tmp_path, recorded(5)) / "journal.jsonl", speed=1.0)
-    player.stop()
-    player = Player(tmp_path / "journal.jsonl", speed=1000.0)
-    player.start()
-    while player.position.state != "ended":
-        pass
-    assert player.look().step == 5
-    player.stop()
-    assert player.failure is None
