@@ -19,8 +19,8 @@ from amptui.data import vision
 from amptui.data.vision import synthetic_images
 from amptui.engine.float8 import torchao_trouble
 from tests import deprecations
-from tests.faults.watched import Lives
 from tests.golden import Goldens
+from tests.living import Lives
 from tests.warm import WarmSource
 
 # What a shell's background job or `nohup` ignores, every program that it starts ignores as well; what has a

@@ -2,9 +2,12 @@
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,8 +15,9 @@ from amptui.records.keeping import ViewersChanged
 from amptui.records.run import Record, RunFailed, RunFinished
 from amptui.runs.lock import holder
 from tests.builders import StepRow, of, read
+from tests.recipes.witness import witnessed
 from tests.terminal import FRAMES, KNOBS, Terminal, amptui_command
-from tests.warm import WarmSource
+from tests.warm import PATIENCE_SECONDS, Process, WarmSource
 
 T = TypeVar("T")
 
@@ -76,6 +80,12 @@ def wait_until(found: Callable[[], T], what: str, *, seconds: float = 60.0) -> T
     return answer
 
 
+def wait_for_more(folder: Path, *, steps: int = 1) -> None:
+    """Wait until the training has made more steps."""
+    before = last_step(folder)
+    wait_until(lambda: last_step(folder) >= before + steps, "training did not go on")
+
+
 def wait_for_end(folder: Path, *, seconds: float = 60.0) -> None:
     """Wait until no process trains in ``folder`` any more."""
     wait_until(lambda: run_pid(folder) is None, f"the run in {folder} did not end", seconds=seconds)
@@ -101,6 +111,63 @@ def assert_restored(terminal: Terminal) -> None:
     assert terminal.written.rindex(CURSOR_ON) > terminal.written.rindex(b"\x1b[?25l")
 
 
+def shown_step(screen: Terminal) -> int:
+    """What the screen shows after reading on for a moment."""
+    screen.read(0.1)
+    return int(screen.wait_for(r"step\s+([\d,]+)")[1].replace(",", ""))
+
+
 def own_lines(printed: str) -> list[str]:
     """The lines of a process without those of gloo, which torch 2.9 prints when ranks meet."""
     return [line for line in printed.splitlines() if not line.startswith("[Gloo] ")]
+
+
+# ---------------------------------------------------------------------------------- without a screen
+
+WITNESS = str(Path(__file__).parent / "recipes" / "witness.py")
+
+
+@dataclass(frozen=True)
+class Lives:
+    """Starts `amptui` without a terminal again and again; what it says goes to ``log``."""
+
+    warm: WarmSource
+    log: Path
+
+    def start(self, *arguments: str, program: str = "") -> Process:
+        """Begin a life; ``program`` stands for amptui's own."""
+        command = [sys.executable, "-c", program] if program else amptui_command()
+        with open(os.devnull) as nothing, self.log.open("a") as said:  # noqa: PTH123
+            return self.warm.start([*command, *arguments], nothing.fileno(), said.fileno(), said.fileno())
+
+
+def witnessed_arguments(folder: Path, *options: str) -> list[str]:
+    """A training that writes down its steps beside its folder, which may be taken away."""
+    fixed = ["train", WITNESS, "--device", "cpu", "--headless", "--run-dir", str(folder)]
+    return [*fixed, "--set", f"to={folder}.steps", *options]
+
+
+@contextmanager
+def headless_run(lives: Lives, folder: Path) -> Iterator[Path]:
+    """A run of 2 ms a step that nobody watches, at its first steps; it lasts until it is stopped."""
+    process = lives.start(*witnessed_arguments(folder, "--set", "step_ms=2"))
+    with ended_afterwards(folder):
+        wait_until(lambda: folder.exists() and steps_of(folder), f"no step was made: {lives.log.read_text()}")
+        yield folder
+    process.kill()
+    process.wait(PATIENCE_SECONDS)
+
+
+def stop(folder: Path) -> None:
+    """End the run as a person would from another terminal."""
+    pid = run_pid(folder)
+    assert pid is not None, "the run has ended by itself"
+    os.kill(pid, signal.SIGTERM)
+    wait_for_end(folder)
+
+
+def lost(folder: Path) -> tuple[int, int]:
+    """How many steps the journal lacks of those up to its last; how many were computed and not kept."""
+    steps = [r.step for r in steps_of(folder)]
+    gaps = sum(later - early - 1 for early, later in pairwise([0, *steps]))
+    return gaps, len(witnessed(Path(f"{folder}.steps"))) - len(steps)

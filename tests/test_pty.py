@@ -21,6 +21,7 @@ from tests.living import (
     steps_of,
     train,
     wait_for_end,
+    wait_for_more,
     wait_until,
 )
 from tests.terminal import FRAMES, Terminal, amptui_command
@@ -240,5 +241,4 @@ def test_a_run_that_is_started_detached_trains_and_says_how_to_watch_it(
     with train(warm, run, "--detach") as terminal:
         assert terminal.wait(seconds=60) == 0
         assert f"amptui attach {run}" in "".join(terminal.text.split("\n"))
-        before = last_step(run)
-        wait_until(lambda: last_step(run) > before, "training did not go on")
+        wait_for_more(run)

@@ -18,8 +18,17 @@ from amptui.records import codec
 from amptui.records.answers import RequestMade
 from amptui.records.run import Note, PrecisionChanged, Printed, Record, RunFailed
 from amptui.runs.protocol import Hello, encode
-from tests.faults.watched import Lives, headless_run, stop
-from tests.living import last_step, records_of, screens_told, wait_until
+from tests.living import (
+    Lives,
+    headless_run,
+    last_step,
+    records_of,
+    screens_told,
+    shown_step,
+    stop,
+    wait_for_more,
+    wait_until,
+)
 from tests.remote import HOST, RemoteMachine, kill, ssh_processes
 from tests.terminal import FRAMES, Terminal, amptui_command
 from tests.warm import WarmSource
@@ -87,26 +96,20 @@ def test_a_lost_connection_is_restored_by_itself(
 ) -> None:
     with watched(lives, warm, tmp_path / "run") as (run, terminal):
         terminal.press("p", until=r"AMP bf16 .*running")
-        before = last_step(run)
         (ssh,) = ssh_processes(terminal.process.pid)
         kill(ssh)
-        wait_until(lambda: last_step(run) > before + 20, "the run noticed that a screen was lost")
+        wait_for_more(run, steps=20)
         terminal.wait_for(r"AMP bf16 .*running")
         wait_until(lambda: screens_told(run).count("attached") == 2, "the screen did not come back")
         assert ssh_processes(terminal.process.pid) != [ssh]
         wait_until(lambda: "lost" in screens_told(run), "the relay outlived its connection")
         reached = last_step(run)
-        wait_until(lambda: _step_on(terminal) >= reached, "the screen does not go on")
+        wait_until(lambda: shown_step(terminal) >= reached, "the screen does not go on")
         terminal.press("p", until=r"FP32 .*running")
         stop(run)
         terminal.wait_for("stopped")
         assert terminal.leave("q") == 0
         assert f"journal: {HOST}:{run}/journal.jsonl" in terminal.text.replace("\n", "")
-
-
-def _step_on(terminal: Terminal) -> int:
-    terminal.read(0.1)
-    return int(terminal.wait_for(r"step\s+([\d,]+)")[1].replace(",", ""))
 
 
 def test_while_a_machine_is_gone_the_screen_waits_and_takes_no_request_and_its_end_is_told(

@@ -9,8 +9,16 @@ import pytest
 
 from amptui.tui.run_list.removal import READING_SECONDS
 from tests.checkout import ROOT
-from tests.faults.watched import Lives, headless_run, stop
-from tests.living import CURSOR_ON, assert_restored, last_step, outcome, run_pid, wait_until
+from tests.living import (
+    CURSOR_ON,
+    Lives,
+    assert_restored,
+    headless_run,
+    outcome,
+    run_pid,
+    stop,
+    wait_for_more,
+)
 from tests.terminal import Terminal, amptui_command
 from tests.warm import WarmSource
 
@@ -56,8 +64,7 @@ def test_from_the_list_into_runs_and_back(live: Path, ended: Path, warm: WarmSou
         assert terminal.leave("q") == 0
         assert_restored(terminal)
         assert b"to watch it again: amptui attach" in terminal.written
-    before = last_step(live)
-    wait_until(lambda: last_step(live) > before, "training did not go on")
+    wait_for_more(live)
     stop(live)
     assert outcome(live) is not None
 

@@ -16,6 +16,7 @@ from amptui.records.run import PhaseChanged, RunFailed, RunFinished
 from amptui.runs.rundir import RunDir
 from tests.checkout import ROOT
 from tests.living import (
+    Lives,
     assert_restored,
     ended_afterwards,
     last_step,
@@ -27,6 +28,7 @@ from tests.living import (
     train,
     train_arguments,
     wait_for_end,
+    wait_for_more,
     wait_until,
 )
 from tests.terminal import FRAMES, Terminal, amptui_command
@@ -49,11 +51,6 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
 
-def assert_goes_on(run: Path) -> None:
-    before = last_step(run)
-    wait_until(lambda: last_step(run) > before, "training did not go on")
-
-
 def assert_whole(run: Path) -> None:
     """The last word is there, and a checkpoint of the last step."""
     assert outcome(run) is RunFinished
@@ -71,14 +68,10 @@ def said_by(terminal: Terminal) -> str:
 
 
 @contextmanager
-def headless(
-    warm: WarmSource, run: Path, *options: str, program: str = "", command: tuple[str, ...] = ()
-) -> Iterator[Process]:
-    """A run that has begun to train; ``program`` stands for amptui's own."""
-    amptui = [sys.executable, "-c", program] if program else amptui_command()
-    arguments = command or (*train_arguments(run, "--headless"), *options)
-    with ended_afterwards(run), run.with_name("log").open("w") as said, open(os.devnull) as nothing:  # noqa: PTH123
-        process = warm.start([*amptui, *arguments], nothing.fileno(), said.fileno(), said.fileno())
+def headless(lives: Lives, run: Path, *arguments: str, program: str = "") -> Iterator[Process]:
+    """A run that has begun to train."""
+    with ended_afterwards(run):
+        process = lives.start(*(arguments or train_arguments(run, "--headless")), program=program)
         wait_until(lambda: last_step(run) > 0, "no step was taken")
         yield process
 
@@ -94,12 +87,12 @@ def headless(
     ids=["SIGTERM", "SIGINT", "SIGUSR1", "a script dies of it as without amptui"],
 )
 def test_a_headless_run_that_is_signalled_writes_a_checkpoint(
-    number: signal.Signals, script: str, warm: WarmSource, tmp_path: Path
+    number: signal.Signals, script: str, lives: Lives, tmp_path: Path
 ) -> None:
     run, program = tmp_path / "run", tmp_path / "train.py"
     program.write_text(script)
     command = ("run", "--headless", "--run-dir", str(run), str(program)) if script else ()
-    with headless(warm, run, command=command) as process:
+    with headless(lives, run, *command) as process:
         process.send_signal(number)
         assert process.wait(60) == 128 + number
     if script:
@@ -116,7 +109,7 @@ def test_a_headless_run_that_prints_survives_its_terminal(warm: WarmSource, tmp_
         os.kill(terminal.process.pid, SIGHUP)
         wait_until((run / "output.log").exists, "output is not kept")
         terminal.hang_up()
-        assert_goes_on(run)
+        wait_for_more(run)
         os.kill(terminal.process.pid, SIGTERM)
         assert terminal.wait() == 128 + SIGTERM
     assert_whole(run)
@@ -138,12 +131,13 @@ sys.exit(main(sys.argv[1:]))
 
 @contextmanager
 def in_a_slow_step(
-    warm: WarmSource, tmp_path: Path, *options: str, program: str = ""
+    lives: Lives, tmp_path: Path, *options: str, program: str = ""
 ) -> Iterator[tuple[Process, Path, Path]]:
     """A run in its third step, its folder, and the file that this step waits for."""
     run, gate = tmp_path / "run", tmp_path / "gate"
     held = ("--set", f"gate={gate}", "--set", "at=3")
-    with headless(warm, run, *held, *options, program=program) as process:
+    arguments = train_arguments(run, "--headless", *held, *options)
+    with headless(lives, run, *arguments, program=program) as process:
         wait_until(lambda: last_step(run) == 2, "the slow step did not begin")
         yield process, run, gate
 
@@ -160,15 +154,15 @@ def waits(run: Path) -> list[str]:
     ids=["terminated", "by a scheduler, which comes twice"],
 )
 def test_a_stop_waits_for_the_step_however_long_it_takes_and_says_so(
-    numbers: tuple[signal.Signals, ...], warm: WarmSource, tmp_path: Path
+    numbers: tuple[signal.Signals, ...], lives: Lives, tmp_path: Path
 ) -> None:
-    with in_a_slow_step(warm, tmp_path, program=HURRIED) as (process, run, gate):
+    with in_a_slow_step(lives, tmp_path, program=HURRIED) as (process, run, gate):
         for number in numbers:
             process.send_signal(number)
         wait_until(lambda: waits(run) == ["stopping after step 3"], "what is awaited was not told")
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(1.0)  # ten times the time of a process with nothing to wait for
-        assert "second Ctrl+C or SIGTERM" in run.with_name("log").read_text()
+        assert "second Ctrl+C or SIGTERM" in lives.log.read_text()
         gate.touch()
         assert process.wait(60) in {128 + number for number in numbers}
     assert last_step(run) == 3
@@ -178,10 +172,10 @@ def test_a_stop_waits_for_the_step_however_long_it_takes_and_says_so(
 @pytest.mark.ci
 @pytest.mark.parametrize("saves", [True, False], ids=["with a checkpoint", "without one"])
 def test_a_second_signal_or_the_stop_timeout_ends_the_run_in_its_step_and_says_what_is_lost(
-    *, saves: bool, warm: WarmSource, tmp_path: Path
+    *, saves: bool, lives: Lives, tmp_path: Path
 ) -> None:
     option = ("--checkpoint-every", "1") if saves else ("--stop-timeout", "0.1")
-    with in_a_slow_step(warm, tmp_path, *option) as (process, run, _):
+    with in_a_slow_step(lives, tmp_path, *option) as (process, run, _):
         if saves:
             wait_until(lambda: checkpoints_told(run), "no checkpoint was written")
         process.send_signal(SIGTERM)
@@ -192,7 +186,7 @@ def test_a_second_signal_or_the_stop_timeout_ends_the_run_in_its_step_and_says_w
     last = records_of(run)[-1]
     assert isinstance(last, RunFailed)
     assert last.step == last_step(run) == 2
-    assert last.error in run.with_name("log").read_text()
+    assert last.error in lives.log.read_text()
     if saves:
         assert last.error.startswith("ended at once, in step 3: ")
         assert f"; to resume from step {checkpoints_told(run)[-1]}: amptui train " in last.error
@@ -227,7 +221,7 @@ SCREENS = (
 
 
 @contextmanager
-def screen_of(command: str, warm: WarmSource, run: Path) -> Iterator[Terminal]:
+def screen_of(command: str, lives: Lives, run: Path) -> Iterator[Terminal]:
     """A screen on which something is seen."""
     script = run.with_name("train.py")
     script.write_text(WATCHED)
@@ -241,8 +235,8 @@ def screen_of(command: str, warm: WarmSource, run: Path) -> Iterator[Terminal]:
     }[command]
     with ExitStack() as stack, ended_afterwards(run):
         if command == "attach":
-            stack.enter_context(headless(warm, run))
-        with Terminal(amptui_command(*arguments), warm=warm) as terminal:
+            stack.enter_context(headless(lives, run))
+        with Terminal(amptui_command(*arguments), warm=lives.warm) as terminal:
             terminal.wait_for(seen)
             yield terminal
 
@@ -252,10 +246,10 @@ def screen_of(command: str, warm: WarmSource, run: Path) -> Iterator[Terminal]:
     ("command", "sent", "status", "becomes", "said"), SCREENS, ids=lambda each: getattr(each, "name", None)
 )
 def test_what_a_signal_does_to_a_screen_and_to_its_run(
-    command: str, sent: str | int, status: int, becomes: str, said: str, warm: WarmSource, tmp_path: Path
+    command: str, sent: str | int, status: int, becomes: str, said: str, lives: Lives, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    with screen_of(command, warm, run) as terminal:
+    with screen_of(command, lives, run) as terminal:
         if sent == "closed":
             terminal.hang_up()
         elif isinstance(sent, str):
@@ -267,7 +261,7 @@ def test_what_a_signal_does_to_a_screen_and_to_its_run(
             wait_until(lambda: terminal.read(0.05) and said in said_by(terminal), f"{said!r} is not said")
             assert_restored(terminal)
         if becomes == GOES_ON:
-            assert_goes_on(run)
+            wait_for_more(run)
             if sent == "closed":
                 wait_until(lambda: screens_told(run) == ["attached", "hung up"], "that the screen hung up")
     if becomes == ENDS:
@@ -305,9 +299,9 @@ def test_a_screen_says_which_step_its_stop_waits_for_and_a_second_one_does_not_w
 @pytest.mark.ci
 @pytest.mark.parametrize("number", [SIGKILL, SIGSEGV])
 def test_a_run_that_is_killed_leaves_a_whole_terminal_and_says_so(
-    number: signal.Signals, warm: WarmSource, tmp_path: Path
+    number: signal.Signals, lives: Lives, tmp_path: Path
 ) -> None:
-    with screen_of("train", warm, tmp_path / "run") as terminal:
+    with screen_of("train", lives, tmp_path / "run") as terminal:
         pid = run_pid(tmp_path / "run")
         assert pid is not None
         os.kill(pid, number)
@@ -329,12 +323,12 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.ci
-def test_a_run_that_is_stopped_is_called_so_and_can_be_left(warm: WarmSource, tmp_path: Path) -> None:
+def test_a_run_that_is_stopped_is_called_so_and_can_be_left(lives: Lives, tmp_path: Path) -> None:
     run = tmp_path / "run"
     attach = [sys.executable, "-c", HEARING, "attach", str(run)]
-    with headless(warm, run) as process:
+    with headless(lives, run) as process:
         process.send_signal(signal.SIGSTOP)
-        with Terminal(attach, warm=warm) as terminal:
+        with Terminal(attach, warm=lives.warm) as terminal:
             terminal.wait_for(rf"no response from the run .*kill -CONT {process.pid}\b")
             assert "silent" in terminal.text.splitlines()[0]
             assert terminal.leave("d") == 0

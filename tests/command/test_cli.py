@@ -13,8 +13,8 @@ from amptui.models import CATALOGUE
 from amptui.records.run import RunFailed, RunFinished, RunStarted
 from amptui.runs.rundir import default_base
 from tests.builders import StepRow, read
+from tests.terminal import KNOBS
 
-KNOBS = str(Path(__file__).parents[1] / "recipes" / "knobs.py")
 LINE_THAT_RAISES = 1 + next(
     i for i, line in enumerate(Path(KNOBS).read_text().splitlines()) if "no such layer" in line
 )

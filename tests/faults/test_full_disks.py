@@ -19,8 +19,20 @@ from amptui.records.run import RunFinished
 from amptui.records.steps import Steps
 from amptui.runs.reader import JournalReader
 from tests.checkout import ROOT
-from tests.faults.watched import Lives, headless_run, lost, shown_step, stop, train_arguments
-from tests.living import ended_afterwards, last_step, outcome, run_pid, steps_of, wait_until
+from tests.living import (
+    Lives,
+    ended_afterwards,
+    headless_run,
+    last_step,
+    lost,
+    outcome,
+    run_pid,
+    shown_step,
+    steps_of,
+    stop,
+    wait_until,
+    witnessed_arguments,
+)
 from tests.terminal import FRAMES, KNOBS, Terminal, amptui_command
 from tests.warm import PATIENCE_SECONDS, PipedProcess, WarmSource, start_piped
 
@@ -232,10 +244,10 @@ def test_a_journal_or_a_folder_that_is_taken_away_is_told_and_the_training_goes_
     what: str, lives: Lives, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    pid = lives.start(*train_arguments(folder), "--headless", "--steps", "3000")
+    process = lives.start(*witnessed_arguments(folder, "--set", "step_ms=2", "--steps", "1500"))
     wait_until(lambda: folder.exists() and steps_of(folder), "no step was made")
     (folder / what).rename(tmp_path / "aside")
-    assert lives.end_of(pid) == UNSAVED_STATUS
+    assert process.wait(PATIENCE_SECONDS) == UNSAVED_STATUS
     said = unsaved(lives.log.read_text())
     assert set(said) == ({"journal"} if what != "." else {"journal", "checkpoints"})
     left = tmp_path / "aside" if what != "." else tmp_path / "aside" / "journal.jsonl"

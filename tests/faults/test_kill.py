@@ -1,6 +1,5 @@
 """A training that is killed at any moment goes on where it was, and its journal reads as one run."""
 
-import os
 import random
 import signal
 import time
@@ -11,24 +10,15 @@ from statistics import median_low
 import pytest
 
 from amptui.records.run import EpochFinished, RunFinished
-from tests.faults.watched import Lives
-from tests.living import outcome, records_of, steps_of
+from tests.living import Lives, outcome, records_of, steps_of, witnessed_arguments
 from tests.recipes.witness import witnessed
-
-RECIPE = str(Path(__file__).parents[1] / "recipes" / "witness.py")
+from tests.warm import PATIENCE_SECONDS
 
 LIFE_SECONDS = (0.05, 0.7)
 """From the start of a process to its end: some do not get to a step, most write a checkpoint or several."""
 
 LOST_SECONDS = 1.0
 """What a kill may cost of the journal."""
-
-
-def arguments(folder: Path, *options: str) -> list[str]:
-    return [
-        *("train", RECIPE, "--device", "cpu", "--headless"),
-        *("--set", f"to={folder.parent / folder.name}.steps", "--run-dir", str(folder), *options),
-    ]
 
 
 def lived(folder: Path) -> list[tuple[int, int, str, float | None, float | None, int | None]]:
@@ -48,20 +38,20 @@ def test_kills_at_random_moments_cost_no_step(kills: int, lives: Lives, tmp_path
     losses = list[float]()
     for _ in range(kills):
         before, began = len(witnessed(tmp_path / "run.steps")), time.time()
-        pid = lives.start(*arguments(run, "--resume", "--checkpoint-every", "7", "--set", "step_ms=1"))
+        options = ("--resume", "--checkpoint-every", "7", "--set", "step_ms=1")
+        process = lives.start(*witnessed_arguments(run, *options))
         time.sleep(moments.uniform(*LIFE_SECONDS))
         killed = time.time()
-        os.kill(pid, signal.SIGKILL)
-        assert lives.end_of(pid) == -signal.SIGKILL, lives.log.read_text()
+        process.kill()
+        assert process.wait(PATIENCE_SECONDS) == -signal.SIGKILL, lives.log.read_text()
         # Of the steps that this life computed, those that the journal does not hold were lost with it.
         computed = witnessed(tmp_path / "run.steps")[before:]
         lost = computed[sum(r.time >= began for r in steps_of(run)) :]
         losses.append(max((killed - moment for moment, _ in lost), default=0.0))
     steps = max((r.step for r in steps_of(run)), default=0) + 50
-    last = lives.start(*arguments(run, "--resume", "--steps", str(steps), "--set", "step_ms=1"))
-    assert lives.end_of(last) == 0, lives.log.read_text()
-    straight = lives.start(*arguments(tmp_path / "straight", "--steps", str(steps)))
-    assert lives.end_of(straight) == 0, lives.log.read_text()
+    for folder, options in ((run, ("--resume", "--set", "step_ms=1")), (tmp_path / "straight", ())):
+        whole = lives.start(*witnessed_arguments(folder, "--steps", str(steps), *options))
+        assert whole.wait(PATIENCE_SECONDS) == 0, lives.log.read_text()
     assert lived(run) == lived(tmp_path / "straight")
     assert epochs(run) == epochs(tmp_path / "straight")
     if kills > 2:  # on a machine that has more to do any one kill may cost more

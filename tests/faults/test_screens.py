@@ -10,25 +10,23 @@ from pathlib import Path
 import pytest
 
 from amptui.records.run import RunFinished
-from tests.faults.watched import Lives, headless_run, lost, shown_step, stop
 from tests.living import (
+    Lives,
     assert_restored,
     ended_afterwards,
+    headless_run,
     last_step,
+    lost,
     outcome,
     screens_told,
+    shown_step,
+    stop,
     train_arguments,
-    wait_for_end,
+    wait_for_more,
     wait_until,
 )
 from tests.terminal import FRAMES, Terminal, amptui_command
 from tests.warm import WarmSource
-
-
-def goes_on(run: Path) -> None:
-    """Wait until the training has made more steps."""
-    before = last_step(run)
-    wait_until(lambda: last_step(run) > before + 20, "training did not go on")
 
 
 @pytest.mark.ci
@@ -41,10 +39,7 @@ def test_a_screen_that_is_stopped_goes_on_where_the_run_is(
             for terminal in (stopped, other):
                 terminal.wait_for(r"step\s+[\d,]+")
             os.kill(stopped.process.pid, signal.SIGSTOP)
-            before = last_step(run)
-            wait_until(
-                lambda: last_step(run) > before + 300, "training did not go on beside a stopped screen"
-            )
+            wait_for_more(run, steps=300)
             os.kill(stopped.process.pid, signal.SIGCONT)
             reached = last_step(run)
             wait_until(lambda: shown_step(stopped) >= reached, "the screen does not go on")
@@ -52,7 +47,7 @@ def test_a_screen_that_is_stopped_goes_on_where_the_run_is(
             assert stopped.leave("d") == 0
         left = ["attached", "attached", "detached", "lost"]
         wait_until(lambda: sorted(screens_told(run)) == left, "that both screens have left")
-        goes_on(run)
+        wait_for_more(run, steps=20)
         stop(run)
         assert lost(run) == (0, 0)
 
@@ -60,71 +55,46 @@ def test_a_screen_that_is_stopped_goes_on_where_the_run_is(
 # ------------------------------------------------- faults of the screen itself, and bytes that no key sends
 
 
-BROKEN_SCREEN = """
+BROKEN = """
 import sys
 from amptui.cli import main
-from amptui.tui.frame import Frame
+from amptui.tui import frame, keyboard
 
-def draw(self, canvas, view, screen, frames=[]):
-    frames.append(view)
-    if len(frames) > {good_frames}:
+def fail(*_, calls=[]):
+    calls.append(1)
+    if len(calls) > {good_calls}:
         raise ZeroDivisionError("a fault of the screen")
 
-Frame.draw = draw
+{what} = fail
 sys.exit(main(sys.argv[1:]))
 """
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("good_frames", [0, 8])
-def test_a_fault_of_the_screen_does_not_cost_the_run(
-    good_frames: int, warm: WarmSource, tmp_path: Path
+@pytest.mark.parametrize(
+    ("what", "good_calls"), [("frame.Frame.draw", 0), ("frame.Frame.draw", 8), ("keyboard.Keyboard.take", 0)]
+)
+def test_a_fault_of_the_screen_or_of_its_thread_that_reads_keys_does_not_cost_the_run(
+    what: str, good_calls: int, warm: WarmSource, tmp_path: Path
 ) -> None:
-    program = [sys.executable, "-c", BROKEN_SCREEN.format(good_frames=good_frames)]
+    run, program = tmp_path / "run", [sys.executable, "-c", BROKEN.format(what=what, good_calls=good_calls)]
     # A traceback's frames hold much more where torch is loaded, and are all written out.
-    source = None if good_frames else warm
-    arguments = train_arguments(tmp_path / "run", "--steps", "800", *FRAMES)
-    with Terminal([*program, *arguments], warm=source) as terminal:
+    source = None if good_calls else warm
+    command = [*program, *train_arguments(run, *FRAMES)]
+    # A terminal that answers nothing: else it is not the key that the thread falls over.
+    with ended_afterwards(run), Terminal(command, warm=source, answers={}) as terminal:
+        if "Keyboard" in what:
+            terminal.wait_for(r"step\s+[1-9]")
+            terminal.press("q")
         terminal.wait_for("the screen crashed")
         assert terminal.wait(seconds=60) == 1
         assert "to watch it again: amptui attach" in terminal.text
         assert terminal.modes == terminal.modes_before
-    wait_for_end(tmp_path / "run")
-    assert outcome(tmp_path / "run") is RunFinished
-    log = re.sub(r"\x1b\[[\d;]*m", "", (tmp_path / "run" / "output.log").read_text())
-    assert "ZeroDivisionError: a fault of the screen" in log
-
-
-BROKEN_KEYS = """
-import sys
-from amptui.cli import main
-from amptui.tui.keyboard import Keyboard
-
-def take(self, data):
-    raise ZeroDivisionError("a fault of the keyboard")
-
-Keyboard.take = take
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-@pytest.mark.ci
-def test_a_fault_of_the_thread_that_reads_keys_does_not_cost_the_run(
-    warm: WarmSource, tmp_path: Path
-) -> None:
-    run, program = tmp_path / "run", [sys.executable, "-c", BROKEN_KEYS]
-    # A terminal that answers nothing: else it is not the key that the thread falls over.
-    with (
-        ended_afterwards(run),
-        Terminal([*program, *train_arguments(run)], warm=warm, answers={}) as terminal,
-    ):
-        terminal.wait_for(r"step\s+[1-9]")
-        terminal.press("q", until="the screen crashed")
-        assert terminal.wait(seconds=60) == 1
-        assert terminal.modes == terminal.modes_before
-        goes_on(run)
+        wait_for_more(run, steps=20)
         stop(run)
     assert outcome(run) is RunFinished
+    log = re.sub(r"\x1b\[[\d;]*m", "", (run / "output.log").read_text())
+    assert "ZeroDivisionError: a fault of the screen" in log
 
 
 DEAF_SCREEN = """

@@ -15,7 +15,7 @@ from amptui.records.run import NonFinite, Note, PauseChanged, Printed, Record
 from amptui.records.steps import Steps
 from amptui.runs.reader import JournalReader
 from amptui.telemetry.session import Session
-from tests.terminal import KNOBS
+from tests.living import train_arguments
 from tests.tui import views
 from tests.warm import WarmSource
 
@@ -106,10 +106,6 @@ def test_a_reader_that_left_is_not_written_to_again() -> None:
 
 
 # ------------------------------------------------------------------------------ whole programs
-
-
-def train_arguments(run_dir: Path, *options: str) -> list[str]:
-    return ["train", KNOBS, "--device", "cpu", "--run-dir", str(run_dir), *options]
 
 
 def test_json_is_every_record_of_the_journal_and_the_answer_last(warm: WarmSource, tmp_path: Path) -> None:
