@@ -203,14 +203,6 @@ def test_a_second_optimizer_keeps_the_precision(
         assert all(row["loss"] for row in steps)
 
 
-def test_an_optimizer_that_calls_its_closure_again_takes_no_scaler(accelerate: Any, runs: Path) -> None:
-    situation = Situation(closure=True)
-    accelerator = new(situation)
-    with asked(runs, {2: to("fp16")}) as asking, accelerate.watch(accelerator) as monitor:
-        Accelerate.loop(Training(situation, asking), accelerator, monitor)
-    assert [line["reason"] for line in only_run(runs).of("RequestRefused")] == ["unavailable"]
-
-
 def test_copies_of_a_prepared_model_are_models_of_their_own(accelerate: Any, tmp_path: Path) -> None:
     training, accelerator = Training(Situation()), new(Situation())
     with accelerate.watch(accelerator):
@@ -241,32 +233,27 @@ def test_wrong_arguments_are_refused(accelerate: Any) -> None:
 
 
 @pytest.mark.usefixtures("usable_torchao")
-def test_it_may_begin_in_fp8(accelerate: Any, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("fits", [True, False])
+def test_it_may_begin_in_fp8_if_the_model_can_and_else_trains_in_bf16(
+    *, fits: bool, accelerate: Any, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     training, accelerator = Training(Situation()), new(Situation())
+    if not fits:
+        training.model = nn.Sequential(nn.Linear(16, 10), nn.Linear(10, 4))
+        training.optimizer.param_groups[0]["params"] = list(training.model.parameters())
     with accelerate.watch(accelerator, precision="fp8", fp8_recipe="rowwise") as monitor:
         assert monitor.precision == "fp8-emulated"
         Accelerate.loop(training, accelerator, monitor)
-        assert type(training.model[0]).__name__ == "Float8Linear"
-    run = only_run(runs)
-    assert {row["precision"] for row in run.table()} == {"fp8-emulated"}
-    assert run.of("Float8Layers")[0]["recipe"] == "rowwise"
+        assert (type(training.model[0]).__name__ == "Float8Linear") == fits
     assert type(training.model[0]) is nn.Linear
-    assert "no fp8" not in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("usable_torchao")
-def test_a_model_that_cannot_begin_in_fp8_trains_in_bf16(
-    accelerate: Any, runs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    training, accelerator = Training(Situation()), new(Situation())
-    training.model = nn.Sequential(nn.Linear(16, 10), nn.Linear(10, 4))
-    training.optimizer.param_groups[0]["params"] = list(training.model.parameters())
-    with accelerate.watch(accelerator, precision="fp8") as monitor:
-        Accelerate.loop(training, accelerator, monitor)
-    run = only_run(runs)
-    why = run.of("RunStarted")[0]["unsupported"]["fp8-emulated"]
-    assert f"no fp8 here, training is in bf16: {why}" in capsys.readouterr().err
-    assert {row["precision"] for row in run.table()} == {"bf16"}
+    run, said = only_run(runs), capsys.readouterr().err
+    assert {row["precision"] for row in run.table()} == {"fp8-emulated" if fits else "bf16"}
+    if fits:
+        assert run.of("Float8Layers")[0]["recipe"] == "rowwise"
+        assert "no fp8" not in said
+    else:
+        why = run.of("RunStarted")[0]["unsupported"]["fp8-emulated"]
+        assert f"no fp8 here, training is in bf16: {why}" in said
 
 
 _TWO = """

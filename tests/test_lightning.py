@@ -1,4 +1,4 @@
-"""PrecisionMonitor in the real Lightning: what is Lightning's own, beside tests/conformance."""
+"""PrecisionMonitor in the real Lightning and in Fabric: what is their own, beside tests/conformance."""
 
 import os
 import subprocess
@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from tests.checkout import ROOT, child_environment
-from tests.conformance.frameworks import Lightning
+from tests.conformance.frameworks import Fabric, Lightning
 from tests.conformance.recorded import Asking, Recorded, Request, only_run
 from tests.conformance.situations import SITUATIONS, STEPS, STEPS_PER_EPOCH, Situation, Training
 
@@ -198,29 +198,19 @@ def test_lbfgs_keeps_its_closure_and_cannot_run_in_fp16(lit: Any, runs: Path) ->
 
 def test_the_trainer_of_the_other_package_is_observed(lit: Any, runs: Path) -> None:
     other = pytest.importorskip("pytorch_lightning")
-
-    class Net(other.LightningModule):  # type: ignore[misc, name-defined]
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = torch.nn.Linear(16, 4)
-
-        def training_step(self, batch: Any, _: int) -> torch.Tensor:
-            return torch.nn.functional.cross_entropy(self.layer(batch[0]), batch[1])
-
-        def configure_optimizers(self) -> Any:
-            return torch.optim.SGD(self.parameters(), lr=1e-3)
+    from pytorch_lightning.demos.boring_classes import BoringModel
 
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar"), False)
-    trainer = other.Trainer(accelerator="cpu", max_epochs=1, callbacks=[lit.PrecisionMonitor()], **quiet)
-    trainer.fit(Net(), Training(Situation()).batches)
+    options = {"accelerator": "cpu", "limit_train_batches": 8, "limit_val_batches": 0, "max_epochs": 1}
+    other.Trainer(callbacks=[lit.PrecisionMonitor()], **options, **quiet).fit(BoringModel())
     run = only_run(runs)
     assert any("pytorch_lightning" in note["text"] for note in run.of("Note"))
-    assert len(run.table()) == STEPS_PER_EPOCH
+    assert len(run.table()) == 8
 
 
 TWO_PROCESSES = """
 import torch
-from tests.conformance.frameworks import Lightning
+from tests.conformance.frameworks import Fabric, Lightning
 from tests.conformance.situations import SITUATIONS, Training
 from amptui.lightning import PrecisionMonitor
 torch.set_num_threads(1)
@@ -236,65 +226,35 @@ print("rank", trainer.global_rank, "same")
 
 
 STARTED_BY_THE_TRAINER = """
-import sys
-import torch
-import lightning
+import lightning, sys, torch
+from lightning.pytorch.demos.boring_classes import BoringModel
 from amptui.lightning import PrecisionMonitor
-
-class Net(lightning.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(4, 1)
-
-    def training_step(self, batch, _):
-        return self.layer(batch).mean()
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-
-    def train_dataloader(self):
-        return torch.utils.data.DataLoader(torch.randn(16, 4), batch_size=4)
-
 if __name__ == "__main__":
     torch.set_num_threads(1)
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar"), False)
-    lightning.Trainer(
-        accelerator="cpu",
-        devices=2,
-        strategy=sys.argv[1],
-        max_epochs=1,
-        callbacks=[PrecisionMonitor()],
-        **quiet,
-    ).fit(Net())
+    options = {"accelerator": "cpu", "limit_train_batches": 8, "limit_val_batches": 0, "max_epochs": 1}
+    callbacks = [PrecisionMonitor()]
+    trainer = lightning.Trainer(devices=2, strategy=sys.argv[1], callbacks=callbacks, **options, **quiet)
+    trainer.fit(BoringModel())
 """
 
 
 @pytest.mark.nightly  # two processes of Lightning's; ranks and Accelerate's two processes are in CI
-def test_of_several_processes_only_rank_0_is_observed(tmp_path: Path, runs: Path) -> None:
+@pytest.mark.parametrize("strategy", ["ddp", "ddp_fork", "ddp_spawn"])
+def test_of_several_processes_only_rank_0_is_observed(strategy: str, tmp_path: Path, runs: Path) -> None:
+    """Those that the Trainer forks or spawns open and end their run in themselves."""
     script = tmp_path / "train.py"
-    script.write_text(TWO_PROCESSES)
+    script.write_text(TWO_PROCESSES if strategy == "ddp" else STARTED_BY_THE_TRAINER)
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    result = subprocess.run(
-        [sys.executable, str(script)], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
-    )
-    assert result.returncode == 0, result.stderr
-    assert sorted(result.stdout.split("rank")[1:]) == [" 0 same\n", " 1 same\n"]
-    run = only_run(runs)
-    assert run.of("RunStarted")[0]["observed"]
-    assert len(run.table()) == STEPS
-
-
-@pytest.mark.nightly  # two processes of Lightning's, too
-@pytest.mark.parametrize("strategy", ["ddp_fork", "ddp_spawn"])
-def test_processes_that_the_trainer_starts_itself_end_their_run(
-    strategy: str, tmp_path: Path, runs: Path
-) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(STARTED_BY_THE_TRAINER)
     command = [sys.executable, str(script), strategy]
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    subprocess.run(command, cwd=tmp_path, env=env, check=True)
-    assert len(only_run(runs).of("RunFinished")) == 1
+    result = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    run = only_run(runs)
+    assert len(run.of("RunFinished")) == 1
+    if strategy == "ddp":
+        assert sorted(result.stdout.split("rank")[1:]) == [" 0 same\n", " 1 same\n"]
+        assert run.of("RunStarted")[0]["observed"]
+        assert len(run.table()) == STEPS
 
 
 def test_the_demo_runs_without_a_screen(tmp_path: Path) -> None:
@@ -308,3 +268,62 @@ def test_the_demo_runs_without_a_screen(tmp_path: Path) -> None:
     run = Recorded(folder)
     assert len(run.table()) == 50
     assert run.of("Validated")[0]["validation"]["accuracy"] > 0
+
+
+# --------------------------------------------------------------------------------------------- Fabric
+
+
+def test_the_script_s_own_function_saves(runs: Path) -> None:
+    saved: list[int] = []
+    asking = Asking(runs, {5: [{"request": "checkpoint"}]})
+    plugin = Fabric.plugin(save=lambda: saved.append(1))
+    with plugin.monitor:
+        Fabric.loop(Training(Situation(), asking), plugin)
+    asking.close()
+    assert saved == [1]
+    assert [line["request"]["kind"] for line in only_run(runs).of("RequestTaken")] == ["checkpoint"]
+
+
+def test_the_scalers_state_may_be_loaded_before_setup() -> None:
+    plugin = Fabric.plugin("16-mixed")
+    state = torch.amp.GradScaler("cpu", growth_interval=5).state_dict()
+    plugin.load_state_dict({**state, "scale": 4.0})
+    Fabric.loop(Training(SITUATIONS["fp16"]), plugin)
+    plugin.monitor.close()
+    assert plugin.state_dict()["scale"] < 65536.0
+    assert plugin.state_dict()["growth_interval"] == 5
+
+
+def test_two_optimizers_may_step_in_turn(runs: Path) -> None:
+    from lightning.fabric import Fabric as RealFabric
+
+    torch.manual_seed(0)
+    models = [nn.Linear(4, 4) for _ in range(2)]
+    plugin = Fabric.plugin("16-mixed")
+    fabric = RealFabric(accelerator="cpu", devices=1, plugins=[plugin])
+    pairs = [fabric.setup(model, torch.optim.SGD(model.parameters(), lr=0.01)) for model in models]
+    requests: Any = {3: "fp32", 7: "fp16"}
+    asking = Asking(runs, {at: [{"request": "precision", "precision": to}] for at, to in requests.items()})
+    for step in range(12):
+        asking(step)
+        for model, optimizer in pairs:
+            fabric.backward(model(torch.ones(2, 4)).square().mean())
+            gradients = [parameter.grad.abs().max() for parameter in model.parameters()]
+            optimizer.step()
+            scale = plugin.state_dict()["scale"] if plugin.precision == "16-mixed" else 1.0
+            assert all(0 < gradient / scale < 10 for gradient in gradients)
+            optimizer.zero_grad()
+    asking.close()
+    plugin.monitor.close()
+    rows = only_run(runs).table()
+    # A switch comes after a step of the first; the second's step of the same iteration runs in it already.
+    for name, first in (("Linear", 4), ("Linear 2", 3)):
+        expected = ["fp16"] * first + ["fp32"] * 4 + ["fp16"] * (8 - first)
+        assert [row["precision"] for row in rows if row["optimizer"] == name] == expected
+
+
+def test_another_precision_is_refused() -> None:
+    with pytest.raises(ValueError, match="64-true"):
+        Fabric.plugin("64-true")
+    with pytest.raises(ValueError, match="tf32"):
+        Fabric.plugin(amp="tf32")

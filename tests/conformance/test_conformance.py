@@ -93,12 +93,17 @@ def test_weights_and_numbers_are_those_of_the_loop_by_hand(
     truth = by_hand(watcher, situation)
     wanted = situation.requests if watcher.switches else {}
     requests = {step: [{"request": "precision", "precision": name}] for step, name in wanted.items()}
+    takes_no_scaler = situation.closure and watcher.switches  # LBFGS calls its closure again
+    if takes_no_scaler:
+        requests[2] = [{"request": "precision", "precision": "fp16"}]
     training, scaler = trained(watcher, situation, runs, requests)
     assert training.digests() == truth.digests
     assert scaler in (None, truth.scaler)
     check(run := only_run(runs), watcher, situation, truth)
     answers = [(line["step"], line["request"]["precision"]) for line in run.of("RequestTaken")]
     assert answers == list(wanted.items())
+    refused = [(line["request"]["precision"], line["reason"]) for line in run.of("RequestRefused")]
+    assert refused == [("fp16", "unavailable")] * takes_no_scaler
 
 
 def check(run: Recorded, watcher: Watcher, situation: Situation, truth: Truth) -> None:
