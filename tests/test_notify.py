@@ -1,4 +1,4 @@
-"""A run's news reaches a webhook from the command line on, whoever watches, and its URL stays a secret."""
+"""A run's news reaches a webhook, whose URL stays a secret, and rings the bell of each terminal once."""
 
 import os
 import re
@@ -10,7 +10,7 @@ import pytest
 
 from amptui.base.notify_url import VARIABLE
 from tests.checkout import ROOT
-from tests.living import ended_afterwards, train_arguments, wait_for_end
+from tests.living import ended_afterwards, train, train_arguments, wait_for_end, wait_until
 from tests.terminal import FRAMES, Terminal, amptui_command
 from tests.warm import ENVIRONMENT, WarmSource
 from tests.webhooks import SECRET, receiver
@@ -114,26 +114,6 @@ def test_a_script_sends_its_failure_and_its_children_know_no_url(kind: str, tmp_
 
 
 @pytest.mark.ci
-def test_an_attached_screen_sends_what_it_sees(warm: WarmSource, tmp_path: Path) -> None:
-    run, gate = tmp_path / "run", tmp_path / "gate"
-    held = ("--headless", "--steps", "30", "--set", "at=20", "--set", f"gate={gate}")
-    with receiver() as server, ended_afterwards(run):
-        with Terminal(amptui_command(*train_arguments(run, *held)), warm=warm) as training:
-            training.wait_for("first step|step")
-            attach = amptui_command("attach", str(run), *FRAMES, "--notify", server.url)
-            with Terminal(attach, warm=warm) as screen:
-                screen.wait_for("running")
-                gate.touch()
-                screen.wait_for("finished")
-                (sent,) = server.wait_for(1)
-                assert screen.leave("q") == 0
-            assert training.wait() == 0
-        assert len(server.posts) == 1
-    assert re.fullmatch(DONE, sent.text)
-    assert_secret(run, screen.text)
-
-
-@pytest.mark.ci
 @pytest.mark.parametrize("command", ["train", "run", "attach"])
 def test_a_wrong_url_is_a_usage_error_of_one_line_that_does_not_repeat_it(
     command: str, warm: WarmSource, monkeypatch: pytest.MonkeyPatch
@@ -148,3 +128,88 @@ def test_a_wrong_url_is_a_usage_error_of_one_line_that_does_not_repeat_it(
         assert (done.returncode, done.stdout) == (2, b"")
         assert re.fullmatch(rf"amptui: {name}: the URL must begin .+\n", done.stderr.decode())
         assert SECRET.encode() not in done.stderr
+
+
+# ----------------------------------------------------------------------- the bell of a real terminal
+
+_OTHER_OSC = re.compile(rb"\x1b\](?:22|2|0);[^\x07\x1b]*(?:\x07|\x1b\\)")
+"""Textual's wishes for the pointer and the title: their BEL ends a sequence and rings nothing."""
+
+RUNG_DONE = r"\x07\x1b\]9;amptui: knobs: done after 30 steps in [^\x07\x1b]+\x07"
+RUNG_FAILED = r"\x07\x1b\]9;amptui: knobs: failed: ValueError: bad label in batch 9[^\x07\x1b]*\x07"
+ASKS = r"\x07\x1b\]9;amptui: knobs needs an answer: the loss has been nan since step 9[^\x07\x1b]*\x07"
+
+ENDS, FAILS = ("--steps", "30"), ("--set", "trouble=loss", "--set", "at=9")
+
+
+def rung(terminal: Terminal) -> str:
+    """All that rang, or asked the desktop for a notification, in the order written; nothing else."""
+    written = _OTHER_OSC.sub(b"", bytes(terminal.written)).decode("utf-8", "replace")
+    parts = re.findall(r"\x1bP.*?\x1b\\|\x1b\](?:9|777);[^\x07]*\x07|\x07", written)
+    return "".join(parts)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    ("options", "expected", "status"),
+    [
+        (ENDS, RUNG_DONE, 0),
+        (FAILS, RUNG_FAILED, 1),
+        ((*ENDS, "--quiet"), "", 0),
+        ((*ENDS, "--headless"), RUNG_DONE, 0),
+        ((*FAILS, "--headless"), RUNG_FAILED, 1),
+        ((*FAILS, "--headless", "--quiet"), "", 1),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_the_end_rings_once_unless_the_run_is_quiet(
+    options: tuple[str, ...], expected: str, status: int, warm: WarmSource, tmp_path: Path
+) -> None:
+    with train(warm, tmp_path / "run", *options) as terminal:
+        if "--headless" not in options:
+            terminal.wait_for("ValueError: bad label" if status else "finished")
+            terminal.press("?")  # another frame, and another look at the run
+            terminal.wait_for("run folder")
+            terminal.press("?")
+            terminal.press("q")
+        assert terminal.wait() == status
+        assert re.fullmatch(expected, rung(terminal))
+
+
+@pytest.mark.ci
+def test_the_screen_rings_when_the_run_waits_for_an_answer_and_not_when_the_person_ends_it(
+    warm: WarmSource, tmp_path: Path
+) -> None:
+    with train(warm, tmp_path / "run", "--set", "trouble=nan", "--set", "at=9") as terminal:
+        terminal.wait_for("esc|enter")
+        wait_until(lambda: terminal.read(0.05) and "needs an answer" in rung(terminal), "no bell")
+        assert terminal.leave("\x03") == 130
+        # The NaN itself may have been seen, and told, in an earlier frame than the pause.
+        alarm = r"\x07\x1b\]9;amptui: knobs: (?!done|failed)[^\x07\x1b]*(?:NaN|not finite)[^\x07\x1b]*\x07"
+        assert re.fullmatch(f"({alarm})?{ASKS}", rung(terminal))
+
+
+@pytest.mark.ci
+def test_a_screen_that_attached_rings_and_sends_and_a_quiet_one_beside_it_does_neither(
+    warm: WarmSource, tmp_path: Path
+) -> None:
+    run, gate = tmp_path / "run", tmp_path / "gate"
+    held = ("--set", "at=20", "--set", f"gate={gate}")
+    with receiver() as server, train(warm, run, *ENDS, *held) as first:
+        first.wait_for(r"step\s+[1-9]")
+        attach = amptui_command("attach", str(run), *FRAMES)
+        with (
+            Terminal([*attach, "--notify", server.url], warm=warm) as second,
+            Terminal([*attach, "--quiet"], warm=warm) as third,
+        ):
+            for terminal in (second, third):
+                terminal.wait_for("running")
+            gate.touch()
+            (sent,) = server.wait_for(1)
+            for terminal, expected in ((first, RUNG_DONE), (second, RUNG_DONE), (third, "")):
+                terminal.wait_for("finished")
+                assert terminal.leave("q") == 0
+                assert re.fullmatch(expected, rung(terminal))
+        assert len(server.posts) == 1
+    assert re.fullmatch(DONE, sent.text)
+    assert_secret(run, second.text)
