@@ -1,4 +1,4 @@
-"""observe() in a compiled loop and in an interactive session, and what a process is like afterwards."""
+"""observe() in a compiled loop, an interactive session and a script, which behave as without it."""
 
 import code
 import gc
@@ -6,7 +6,9 @@ import io
 import os
 import random
 import signal
+import subprocess
 import sys
+import textwrap
 import threading
 import warnings
 import weakref
@@ -20,9 +22,10 @@ import torch
 from torch import nn
 
 import amptui
-from amptui.records.run import RunFinished
-from tests.builders import StepRow, of, read
+from amptui.records.run import RunFailed, RunFinished
+from tests.builders import StepRow, of
 from tests.builders import recorded as records
+from tests.checkout import ROOT
 from tests.observed import Loop, same_bits
 
 
@@ -85,7 +88,7 @@ def test_a_session_prints_how_to_attach_and_goes_on_after_an_error(
     assert stderr.count(f"amptui attach {run.name}\n") == 1
     assert stderr.count("ZeroDivisionError") == 1
     assert len(of(StepRow, records(runs))) == 3
-    assert isinstance(list(read(run / "journal.jsonl"))[-1], RunFinished)
+    assert isinstance(records(runs)[-1], RunFinished)
 
 
 def test_random_numbers_threads_and_signals_are_those_of_the_bare_script(runs: Path) -> None:
@@ -124,3 +127,95 @@ def test_what_the_script_drops_is_freed_while_it_is_observed(runs: Path) -> None
         assert [reference() for reference in references] == [None, None, None]
         torch.ones(1, requires_grad=True).sum().backward()
     assert len(of(StepRow, records(runs))) == 3
+
+
+# ------------------------------------------------------------------------ in a process of its own
+
+SCRIPT = """
+import os, sys
+import torch
+from tests.observed import Loop
+kind = sys.argv[1]
+loop = Loop("fp16")
+if os.environ.get("WATCHED"):
+    import amptui
+    monitor = amptui.observe(loop.model, loop.optimizer, loop.scaler)
+loop.run(3)
+print("trained", loop.state()[0].sum().item())
+if kind == "crash":
+    loop.scaler.scale(torch.ones(2, requires_grad=True)).backward()
+if kind == "interrupt":
+    raise KeyboardInterrupt
+if kind == "workers":
+    import amptui
+    from torch.utils.data import DataLoader, TensorDataset
+    data = TensorDataset(torch.arange(8.0))
+    for context, workers in (("fork", 2), ("spawn", 1)):  # each that is spawned imports torch
+        loader = DataLoader(data, batch_size=2, num_workers=workers, multiprocessing_context=context)
+        print(sorted(value.item() for (batch,) in loader for value in batch))
+    if (child := os.fork()) == 0:
+        sys.exit(3)
+    print("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def _script(tmp_path: Path, kind: str, *, watched: bool) -> subprocess.CompletedProcess[str]:
+    path = tmp_path / "train.py"
+    path.write_text("if __name__ == '__main__':\n" + textwrap.indent(SCRIPT, "    "))
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "WATCHED": "yes" if watched else ""}
+    command = [sys.executable, str(path), kind]
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=120)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("crash", marks=pytest.mark.ci),
+        *(pytest.param(kind, marks=pytest.mark.nightly) for kind in ("workers", "interrupt")),
+    ],
+)
+def test_a_script_behaves_as_without_us(kind: str, tmp_path: Path, runs: Path) -> None:
+    bare, ours = _script(tmp_path, kind, watched=False), _script(tmp_path, kind, watched=True)
+    attach, _, rest = ours.stderr.partition("\n")
+    assert attach == f"amptui attach {next(runs.iterdir()).name}"
+    assert (ours.returncode, ours.stdout, rest) == (bare.returncode, bare.stdout, bare.stderr)
+    assert "trained" in ours.stdout
+    last = records(runs)[-1]
+    if kind == "crash":
+        assert isinstance(last, RunFailed)
+        assert last.error.startswith("RuntimeError: grad can be implicitly created only for scalar")
+        assert "train.py" in last.traceback
+    else:
+        assert isinstance(last, RunFinished)
+        assert (last.reason, last.steps) == ("stopped" if kind == "interrupt" else "ended", 3)
+
+
+@pytest.mark.parametrize(
+    ("error", "last_words"),
+    [
+        (SystemExit(3), "the script exited with status 3"),
+        (SystemExit("no data"), "the script exited with status 1: no data"),
+        (SystemExit(-1), "the script exited with status 255"),
+        (SystemExit(0), ""),
+        (SystemExit(), ""),
+        (AssertionError(), "AssertionError"),
+    ],
+    ids=repr,
+)
+def test_what_a_script_raises_is_its_end(error: BaseException, last_words: str, runs: Path) -> None:
+    loop = Loop("fp32")
+
+    def script() -> None:
+        with amptui.observe(loop.model, loop.optimizer):
+            loop.run(2)
+            raise error
+
+    with pytest.raises(type(error)):
+        script()
+    last = records(runs)[-1]
+    if last_words:
+        assert isinstance(last, RunFailed)
+        assert last.error == last_words
+    else:
+        assert isinstance(last, RunFinished)
+        assert last.reason == "done"
