@@ -236,29 +236,20 @@ raise KeyboardInterrupt
 
 
 @pytest.mark.ci
-def test_an_interrupt_by_kill_reaches_the_script_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["kill", "ctrl c"])
+def test_an_interrupt_without_a_screen_reaches_the_script_once(by: str, tmp_path: Path) -> None:
     command = amptui_command("run", "--headless", script(tmp_path, COUNTS_INTERRUPTS), "2")
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        for count in (1, 2):
-            process.send_signal(signal.SIGINT)
-            assert process.stdout.readline() == f"interrupted {count}\n"
-        output, errors = process.communicate(timeout=60)
-    assert output == "in all 2\n"
-    assert "KeyboardInterrupt" in errors
-    assert process.returncode == 128 + signal.SIGINT
-
-
-@pytest.mark.ci
-def test_ctrl_c_without_a_screen_reaches_the_script_once(tmp_path: Path) -> None:
-    command = amptui_command("run", "--headless", script(tmp_path, COUNTS_INTERRUPTS), "1")
     with Terminal(command) as terminal:
         terminal.wait_for("ready")
-        terminal.press("\x03", until="in all 1")
+        for count in (1, 2):
+            if by == "kill":
+                terminal.process.send_signal(signal.SIGINT)
+            else:
+                terminal.press("\x03")
+            terminal.wait_for(f"interrupted {count}")
+        terminal.wait_for("in all 2")
         assert terminal.wait() == 128 + signal.SIGINT
+        assert "KeyboardInterrupt" in terminal.text
 
 
 WAITS = """

@@ -260,6 +260,7 @@ def test_what_a_signal_does_to_a_screen_and_to_its_run(
         if sent != "closed":
             wait_until(lambda: terminal.read(0.05) and said in said_by(terminal), f"{said!r} is not said")
             assert_restored(terminal)
+            assert "still stopping" not in terminal.text
         if becomes == GOES_ON:
             wait_for_more(run)
             if sent == "closed":

@@ -1,6 +1,5 @@
 """Scripts with threads under `amptui run`: they train as without it, and what is not watched is told."""
 
-import csv
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.checkout import ROOT
+from tests.living import steps_of
 from tests.terminal import amptui_command
 
 pytestmark = pytest.mark.ci
@@ -53,17 +53,24 @@ def work(model, seed, **options):
     return lambda: train(model, seed, 60, **options)
 """
 
+TWO_LOOPS = """
+models, barrier = (net(0), net(1)), threading.Barrier(2)
+{first}
+in_threads(*(work(model, seed, scaled={scaled}, barrier=barrier) for seed, model in enumerate(models)))
+tell(*models)
+"""
+
+NAMED = """
+first = torch.optim.SGD(models[0].parameters(), lr=0.01)
+if "bare" not in sys.argv:
+    import amptui
+    monitor = amptui.observe(models[0], first)
+"""
+
 IN_PARALLEL = {
-    "two loops": """
-models, barrier = (net(0), net(1)), threading.Barrier(2)
-in_threads(*(work(model, seed, barrier=barrier) for seed, model in enumerate(models)))
-tell(*models)
-""",
-    "a scaler each": """
-models, barrier = (net(0), net(1)), threading.Barrier(2)
-in_threads(*(work(model, seed, scaled=True, barrier=barrier) for seed, model in enumerate(models)))
-tell(*models)
-""",
+    "two loops": TWO_LOOPS.format(first="", scaled=False),
+    "a scaler each": TWO_LOOPS.format(first="", scaled=True),
+    "one of them named": TWO_LOOPS.format(first=NAMED, scaled=False),
     "federated": """
 server, barrier = net(0), threading.Barrier(4)
 def client(job):
@@ -75,16 +82,6 @@ with ThreadPoolExecutor(4) as pool:
         states = list(pool.map(client, range(turn * 4, turn * 4 + 4)))
         server.load_state_dict({n: torch.stack([s[n] for s in states]).mean(0) for n in states[0]})
 tell(server)
-""",
-    "one of them named": """
-models = net(0), net(1)
-first = torch.optim.SGD(models[0].parameters(), lr=0.01)
-if "bare" not in sys.argv:
-    import amptui
-    monitor = amptui.observe(models[0], first)
-barrier = threading.Barrier(2)
-in_threads(*(work(model, seed, barrier=barrier) for seed, model in enumerate(models)))
-tell(*models)
 """,
 }
 
@@ -112,41 +109,25 @@ tell(model)
 }
 
 
-def run(script: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*command, str(script)], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
-    )
-
-
-def weights_of(process: subprocess.CompletedProcess[str]) -> str:
-    """What the script says of its weights: equal if these are."""
-    return next(line for line in process.stdout.splitlines() if line.startswith("weights"))
-
-
-def script_in(folder: Path, body: str) -> Path:
+def watched(folder: Path, body: str) -> subprocess.CompletedProcess[str]:
+    """Run it bare and watched, which leaves the same weights behind; what was said when it was watched."""
     script = folder / "script.py"
     script.write_text(HEAD + body)
-    return script
-
-
-def watched(folder: Path, script: Path) -> subprocess.CompletedProcess[str]:
-    options = ("--observe", "--headless", "--run-dir", str(folder / "run"))
-    return run(script, *amptui_command("run", *options))
-
-
-def bare(script: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(script), "bare"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    ours = amptui_command("run", "--observe", "--headless", "--run-dir", str(folder / "run"), str(script))
+    done = [
+        subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+        for command in ([sys.executable, str(script), "bare"], ours)
+    ]
+    bare, other = ([line for line in each.stdout.splitlines() if line.startswith("weights")] for each in done)
+    assert bare == other != [], done[1].stderr
+    return done[1]
 
 
 @pytest.mark.parametrize("body", IN_PARALLEL.values(), ids=IN_PARALLEL)
 def test_a_script_that_trains_in_several_threads_is_not_watched_and_trains_on(
     body: str, tmp_path: Path
 ) -> None:
-    script = script_in(tmp_path, body)
-    process = watched(tmp_path, script)
-    assert weights_of(process) == weights_of(bare(script))
+    process = watched(tmp_path, body)
     assert "the script trains in several threads at once" in process.stderr
     assert process.returncode == 3, process.stderr
     assert "done after" not in process.stderr
@@ -154,13 +135,7 @@ def test_a_script_that_trains_in_several_threads_is_not_watched_and_trains_on(
 
 @pytest.mark.parametrize("body", ONE_TRAINS.values(), ids=ONE_TRAINS)
 def test_a_thread_that_trains_alone_is_watched(body: str, tmp_path: Path) -> None:
-    script = script_in(tmp_path, body)
-    process = watched(tmp_path, script)
-    assert weights_of(process) == weights_of(bare(script))
+    process = watched(tmp_path, body)
     assert process.returncode == 0, process.stderr
-    export = run(tmp_path / "run", *amptui_command("export", "--csv", str(tmp_path / "run.csv")))
-    assert export.returncode == 0, export.stderr
-    with (tmp_path / "run.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert [int(row["step"]) for row in rows] == [*range(1, 61)]
-    assert {row["precision"] for row in rows} == {"fp32"}
+    steps = steps_of(tmp_path / "run")
+    assert [(step.step, step.precision) for step in steps] == [(n, "fp32") for n in range(1, 61)]
