@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from amptui.diagnosis.amp_answer import amp_answer, answer_lines
 from amptui.diagnosis.summary import summary_lines
@@ -30,7 +30,6 @@ from amptui.tui.overlays.xray_overlay import XRay
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.replay.player import Player
 from amptui.tui.replay.screen import position_words
-from tests.costly_laws import COSTLY
 from tests.forging import LINES, REAL, forged_journals
 
 TENSORBOARD = importlib.util.find_spec("tensorboard") is not None
@@ -107,7 +106,7 @@ def test_a_run_of_every_kind_is_used_in_every_way(tmp_path: Path) -> None:
 
 
 @pytest.mark.ci
-@COSTLY
+@settings(max_examples=max(8, settings().max_examples // 4))  # each takes a tenth of a second
 @given(journal=forged_journals())
 def test_no_forged_journal_breaks_what_reads_it(
     tmp_path_factory: pytest.TempPathFactory, journal: bytes

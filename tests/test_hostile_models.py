@@ -72,16 +72,8 @@ def test_a_model_that_forks_or_closes_what_is_not_its_own_costs_no_record(
     what: str, warm: WarmSource, tmp_path: Path
 ) -> None:
     run, settings = tmp_path / "run", ["--set", f"what={what}", "--set", f"folder={tmp_path}"]
-    command = [
-        "train",
-        str(RECIPES / "troublesome.py"),
-        "--device",
-        "cpu",
-        "--headless",
-        "--run-dir",
-        str(run),
-    ]
-    done = warm.run(*command, *settings)
+    recipe = str(RECIPES / "troublesome.py")
+    done = warm.run("train", recipe, "--device", "cpu", "--headless", "--run-dir", str(run), *settings)
     assert done.returncode == 0, done.stderr
     assert b"Traceback" not in done.stderr, done.stderr
     assert isinstance(records_of(run)[-1], RunFinished)

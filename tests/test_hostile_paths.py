@@ -4,7 +4,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import cycle, product
+from itertools import cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -57,12 +57,6 @@ def read(tmp_path: Path) -> Path:
     return whole(tmp_path / "read")
 
 
-@pytest.fixture
-def other(tmp_path: Path) -> Path:
-    """A run that a command has nothing to do with, but for the second one of a comparison."""
-    return whole(tmp_path / "other")
-
-
 def whole(folder: Path) -> Path:
     """A folder with every file that a run may have."""
     write(folder, whole_run())
@@ -92,65 +86,53 @@ FORMS: dict[str, Callable[[Path, Path], Path]] = {
     "the long way": the_long_way,
 }
 
-TARGETS = (
-    *zip(("journal.jsonl", "run.json", "journal.jsonl", "run.lock"), FORMS, strict=True),
-    *((name, "itself") for name in ("journal.before-2.jsonl", "output.log", "checkpoints/new folder/new.pt")),
-    ("checkpoints.before-1/step-000000003.pt", "itself"),
-)
-"""Files of a run's folder, also such as are not there yet, and the path by which one is named."""
-
 TRAIN = ("train", KNOBS, "--headless", "--device", "cpu", "--steps", "1", "--set", "step_ms=0")
 
 ARGUMENTS: dict[str, Sequence[str]] = {
     "csv": ("export", "{read}", "--csv", "{out}"),
     "html": ("export", "{read}", "--html", "{out}"),
+    "tensorboard": ("export", "{read}", "--tensorboard", "{out}"),
     "compare": ("compare", "{read}", "{other}", "--plain", "--html", "{out}"),
     "weights": (*TRAIN, "--run-dir", "{new}", "--save-weights", "{out}"),
 }
 
+TARGETS = (
+    ("csv", "read/journal.jsonl", "itself", "belongs to a run"),
+    ("csv", "other/run.json", "symbolic", "belongs to a run"),
+    ("html", "read/journal.jsonl", "through a linked folder", "belongs to a run"),
+    ("html", "other/run.lock", "the long way", "belongs to a run"),
+    ("compare", "read/journal.before-2.jsonl", "itself", "belongs to a run"),
+    ("compare", "other/output.log", "itself", "belongs to a run"),
+    ("weights", "read/checkpoints/new folder/new.pt", "itself", "belongs to a run"),
+    ("weights", "other/checkpoints.before-1/step-000000003.pt", "itself", "belongs to a run"),
+    ("weights", "new/checkpoints/w.pt", "itself", "belongs to a run"),
+    ("tensorboard", "other/checkpoints", "itself", "checkpoints"),
+    *((kind, "copied.jsonl", form, "") for kind in ("csv", "compare") for form in ("itself", "symbolic")),
+)
+"""What is asked for, where it would be written, also such as is not there yet, by which path, what is said.
 
-def command(kind: str, **paths: Path) -> list[str]:
-    """The command line of ``kind``."""
-    return [part.format(**paths) for part in ARGUMENTS[kind]]
+A copied journal is the one that is read.
+"""
+
+
+def whole_runs(tmp_path: Path) -> dict[str, Path]:
+    """The run that a command reads, and one that it has nothing to do with, but to compare with it."""
+    return {each: whole(tmp_path / each) for each in ("read", "other")} | {"new": tmp_path / "new"}
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize(
-    ("kind", "whose", "name", "form"),
-    [
-        (*each, *target)
-        for target, each in zip(TARGETS, cycle(product(ARGUMENTS, ("read", "other"))), strict=False)
-    ],
-)
-def test_no_file_of_a_run_is_the_target_of_any_command(
-    kind: str, whose: str, name: str, form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("kind", "name", "form", "said"), TARGETS)
+def test_no_file_of_a_run_and_no_journal_is_the_target_of_a_command(
+    kind: str, name: str, form: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    paths = {each: whole(tmp_path / each) for each in ("read", "other")} | {"new": tmp_path / "new"}
-    out = FORMS[form](tmp_path / "out.csv", paths[whose] / name)
-    with nothing_written(tmp_path, capsys, str(out), "belongs to a run"):
-        assert main(command(kind, out=out, **paths)) == 2
-
-
-def test_weights_and_event_files_take_no_place_in_a_run_that_starts_or_among_checkpoints(
-    read: Path, other: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    new = tmp_path / "new"
-    with nothing_written(tmp_path, capsys, "belongs to a run"):
-        assert main(command("weights", new=new, out=new / "checkpoints" / "w.pt")) == 2
-    with nothing_written(tmp_path, capsys, "--tensorboard", "checkpoints"):
-        assert main(["export", str(read), "--tensorboard", str(other / "checkpoints")]) == 2
-
-
-@pytest.mark.parametrize("kind", ["csv", "compare"])
-def test_a_journal_of_any_name_is_not_replaced_by_what_is_made_of_it(
-    kind: str, read: Path, other: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    copied = tmp_path / "elsewhere" / "best.jsonl"
-    copied.parent.mkdir()
-    copied.write_bytes((read / "journal.jsonl").read_bytes())
-    for out in (copied, symbolic(tmp_path / "link", copied)):
-        with nothing_written(tmp_path, capsys, str(copied)):
-            assert main(command(kind, read=copied, other=other, out=out)) == 2
+    paths = whole_runs(tmp_path)
+    if name == "copied.jsonl":
+        (tmp_path / name).write_bytes((paths["read"] / "journal.jsonl").read_bytes())
+        paths["read"] = tmp_path / name
+    out = FORMS[form](tmp_path / "out.csv", tmp_path / name)
+    shown = tmp_path / name if name == "copied.jsonl" else "--tensorboard" if kind == "tensorboard" else out
+    with nothing_written(tmp_path, capsys, str(shown), said):
+        assert main([part.format(out=out, **paths) for part in ARGUMENTS[kind]]) == 2
 
 
 def test_files_of_other_names_and_folders_without_a_run_are_the_user_s(read: Path, tmp_path: Path) -> None:
