@@ -19,6 +19,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 STEPS: list[tuple[str, str]] = []
@@ -32,18 +35,23 @@ class Script:
         self.kind = kind
         self.stop = stop
         self.rank = dist.get_rank()
+        data_rank = self.rank
         torch.manual_seed(0)
         layers = nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)
         self.model: nn.Module
         if kind == "sharded":
-            from torch.distributed.fsdp import fully_shard
-
             self.model = nn.Sequential(*layers)
             fully_shard(self.model)
+        elif kind == "mesh":  # of two by two, with FSDP2 and tensor parallelism
+            mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+            plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+            self.model = parallelize_module(nn.Sequential(*layers), mesh["tp"], plan)
+            fully_shard(self.model, mesh=mesh["dp"])
+            data_rank = mesh.get_local_rank("dp")
         else:
             self.model = DistributedDataParallel(nn.Sequential(*layers))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
-        self.data = torch.Generator().manual_seed(self.rank)
+        self.data = torch.Generator().manual_seed(data_rank)
         self.monitor: Any = None
         self.open()
 

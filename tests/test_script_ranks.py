@@ -21,7 +21,6 @@ from tests.builders import StepRow, of
 from tests.checkout import ROOT
 from tests.conformance.recorded import Request, Screen
 from tests.living import last_step, own_lines, records_of, wait_until
-from tests.mesh_script import BATCH, STEPS
 from tests.terminal import amptui_command
 from tests.warm import Process, WarmSource, start_piped
 
@@ -32,8 +31,6 @@ TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "
 _STDOUT = 1
 
 SCRIPT = str(ROOT / "tests" / "rank_script.py")
-
-MESH_SCRIPT = str(ROOT / "tests" / "mesh_script.py")
 
 Steps = list[list[list[str]]]
 """Of each rank, of each step: the precision and a hash of the weights."""
@@ -356,24 +353,17 @@ def test_the_demo_trains_on_two_ranks(tmp_path: Path) -> None:
     assert [(record.step, record.samples) for record in steps] == [(step, 256) for step in range(1, 21)]
 
 
-# On a device mesh of two by two: samples that its ranks share are counted once.
-
-
-def test_ranks_that_share_their_samples_count_them_once(tmp_path: Path, runs: Path) -> None:
-    start = amptui_command("run", "--headless", "torchrun")
-    result = subprocess.run(
-        [*start, "--standalone", "--nproc-per-node", "4", MESH_SCRIPT],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
-    )
+def test_ranks_of_a_mesh_that_share_their_samples_count_them_once(
+    warm: WarmSource, tmp_path: Path, runs: Path
+) -> None:
+    start = (*amptui_command("run", "--headless", "torchrun"), "--standalone", "--nproc-per-node", "4")
+    result = launched(warm, tmp_path / "out", "mesh", 40, start)
     assert result.returncode == 0, result.stdout + result.stderr
     records = records_of(the_run(runs))
     (started,) = of(RunStarted, records)
     assert (started.world_size, started.parallel, started.data_parallel) == (4, "fsdp2+tp", 2)
     steps = of(StepRow, records)
-    assert len(steps) == STEPS
-    assert {step.samples for step in steps} == {2 * BATCH}
+    assert len(steps) == 40
+    assert {step.samples for step in steps} == {2 * 8}
     assert isinstance(records[-1], RunFinished)
     assert "4 ranks, FSDP2 + TP, data parallel 2" in result.stdout + result.stderr
