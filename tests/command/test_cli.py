@@ -41,57 +41,77 @@ def test_without_a_command_and_without_a_terminal_it_prints_help_and_its_version
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(CATALOGUE)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["fly"], "invalid choice: 'fly'"),
-        (["train"], "MODEL is missing; `amptui models` lists some"),
-        (["train", "mnist-dep"], "no model named 'mnist-dep'; did you mean mnist-deep?"),
-        (["train", "mnist-deep", "--precision", "fp4"], "argument --precision: invalid choice: 'fp4'"),
-        (["train", "mnist-deep", "--steps", "0"], "argument --steps: '0' is not a whole number above 0"),
-        (["train", "mnist-deep", "--lr", "inf"], "argument --lr: 'inf' is not a number above 0"),
-        (["train", "mnist-deep", "--seed", "-1"], "'-1' is not a whole number from 0 to 2^64 - 1"),
-        (["train", "mnist-deep", "--steps", "9" * 30], "is more than 9,223,372,036,854,775,807"),
-        (["train", "mnist-deep", "--workers", "99999"], "argument --workers: '99999' is more than 1,024"),
-        (
-            ["train", "mnist-deep", "--hang-timeout", "-1"],
-            "--hang-timeout: '-1' is not a number of seconds, or 0",
-        ),
-        (
-            ["train", "mnist-deep", "--nproc", "1", "--hang-timeout", "5"],
-            "--hang-timeout is for the ranks of --nproc; leave out --hang-timeout",
-        ),
-        (["train", "~nobody-like-it/x.py"], "no model file ~nobody-like-it/x.py; check the path"),
-        (["run"], "the following arguments are required: SCRIPT; see"),
-        (["run", "no/such.py"], "no script 'no/such.py'; check the path, or use -m MODULE"),
-        (["train", "mnist-deep", "--device", "tpu"], "'tpu' is not auto, cpu, cuda, cuda:N, xpu or mps"),
-        (["train", "mnist-deep", "--set", "width"], "--set width has no value; write --set NAME=VALUE"),
-        (["train", "mnist-deep", "--nope"], "unrecognized arguments: --nope"),
-        (["bench", "mnist-deep", "--precisions", "fp32,fp4"], "'fp4' is not one of fp32, ieee, tf32, fp16"),
-        (["bench", "mnist-deep", "--precisions", "bf16", "--device", "cpu"], "nothing to compare; name two"),
-        (["bench", "mnist-deep", "--batch-size", "32,0"], "'0' is not a whole number above 0"),
-        (["bench", "mnist-deep", "--rounds", "25"], "argument --rounds: '25' is more than 24"),
-        (["export", "no/such/run", "--csv", "x"], "no run 'no/such/run'; check the path"),
-        (["export", "no/such/run"], "no export format given; use --csv FILE, --tensorboard DIR or --html"),
-        (["replay"], "no runs in "),
-        (["replay", "nothing", "--speed", "0"], "argument --speed: '0' is not a number above 0"),
-        (["attach", "--fps", "1e-320"], "argument --fps: '1e-320' is not a number from 0.01 to 1,000"),
-        *(
-            (words.split(), f"argument {words.split()[-2]}: '~no-such-user/x': no such home folder")
-            for words in ("train mnist-deep --data-dir ~no-such-user/x", "export a --html ~no-such-user/x")
-        ),
-    ],
+HERE = f"train {KNOBS} --headless --device cpu --run-dir run"
+
+USAGE_ERRORS = (
+    ("fly", "invalid choice: 'fly'"),
+    ("train", "MODEL is missing; `amptui models` lists some"),
+    ("train mnist-dep", "no model named 'mnist-dep'; did you mean mnist-deep?"),
+    ("train mnist-deep --precision fp4", "argument --precision: invalid choice: 'fp4'"),
+    ("train mnist-deep --steps 0", "argument --steps: '0' is not a whole number above 0"),
+    ("train mnist-deep --lr inf", "argument --lr: 'inf' is not a number above 0"),
+    ("train mnist-deep --seed -1", "'-1' is not a whole number from 0 to 2^64 - 1"),
+    (f"train mnist-deep --steps {'9' * 30}", "is more than 9,223,372,036,854,775,807"),
+    ("train mnist-deep --workers 99999", "argument --workers: '99999' is more than 1,024"),
+    ("train mnist-deep --hang-timeout -1", "--hang-timeout: '-1' is not a number of seconds, or 0"),
+    (
+        "train mnist-deep --nproc 1 --hang-timeout 5",
+        "--hang-timeout is for the ranks of --nproc; leave out --hang-timeout",
+    ),
+    ("train ~nobody-like-it/x.py", "no model file ~nobody-like-it/x.py; check the path"),
+    ("run", "the following arguments are required: SCRIPT; see"),
+    ("run no/such.py", "no script 'no/such.py'; check the path, or use -m MODULE"),
+    ("train mnist-deep --device tpu", "'tpu' is not auto, cpu, cuda, cuda:N, xpu or mps"),
+    ("train mnist-deep --set width", "--set width has no value; write --set NAME=VALUE"),
+    ("train mnist-deep --nope", "unrecognized arguments: --nope"),
+    ("bench mnist-deep --precisions fp32,fp4", "'fp4' is not one of fp32, ieee, tf32, fp16"),
+    ("bench mnist-deep --precisions bf16 --device cpu", "nothing to compare; name two"),
+    ("bench mnist-deep --batch-size 32,0", "'0' is not a whole number above 0"),
+    ("bench mnist-deep --rounds 25", "argument --rounds: '25' is more than 24"),
+    ("export no/such/run --csv x", "no run 'no/such/run'; check the path"),
+    ("export no/such/run", "no export format given; use --csv FILE, --tensorboard DIR or --html"),
+    ("replay", "no runs in "),
+    ("replay nothing --speed 0", "argument --speed: '0' is not a number above 0"),
+    ("attach --fps 1e-320", "argument --fps: '1e-320' is not a number from 0.01 to 1,000"),
+    ("train mnist-deep --data-dir ~no-such-user/x", "--data-dir: '~no-such-user/x': no such home folder"),
+    ("export a --html ~no-such-user/x", "argument --html: '~no-such-user/x': no such home folder"),
+    (f"{HERE} --init-weights gone.pt", "/gone.pt: no such file or directory; check the path"),
+    (f"{HERE} --save-weights .", ": not a file; name another file"),
+    (f"{HERE} --save-weights gone/w.pt", "/gone/w.pt: no such folder; name another file"),
+    (f"{HERE} --save-weights file/w.pt", "/file/w.pt: not a directory; name another file"),
 )
+
+MODEL_S_OWN = (
+    (f"{HERE} --set stepms=3", "Knobs has no option 'stepms'; did you mean step_ms?"),
+    (f"{HERE} --set at=soon", "option at: 'soon' is not a whole number"),
+    (f"{HERE} --set trouble=fire", "option trouble: 'fire' is not one of none, build"),
+    (f"{HERE} --precision tf32", "precision tf32: TF32 needs an NVIDIA GPU; use one of"),
+)
+
+
+@pytest.mark.parametrize(("words", "said"), USAGE_ERRORS + MODEL_S_OWN)
 def test_a_usage_error_is_one_line_and_status_2(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    words: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(arguments) == 2
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    assert main(words.split()) == 2
     captured = capsys.readouterr()
     assert said in captured.err
     assert captured.err.startswith("amptui: ")
     assert captured.err.count("\n") == 1
-    assert captured.out == ""
     assert not default_base().exists() or not [*default_base().iterdir()], "no folder is made for it"
+    has_begun = (words, said) in MODEL_S_OWN
+    assert ((tmp_path / "run").exists(), captured.out != "") == (has_begun, has_begun)
+
+
+def test_a_training_set_of_less_than_a_batch_is_an_error_of_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path, "--batch-size", "900") == 1
+    said = capsys.readouterr().err
+    assert "the training set has 800 samples, fewer than one batch of 900" in said
+    assert said.count("\n") == 1
 
 
 def test_no_error_lists_a_hidden_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,25 +176,6 @@ def test_a_failing_model_is_a_traceback_and_one_line_and_status_1_and_its_steps_
     assert indent(failed.traceback.strip(), "  ", lambda _line: True) == trace
     steps = 4 if trouble in ("loss", "exit", "shape", "memory") else 0
     assert len([r for r in records if isinstance(r, StepRow)]) == steps
-
-
-@pytest.mark.parametrize(
-    ("options", "status", "said"),
-    [
-        (["--set", "stepms=3"], 2, "Knobs has no option 'stepms'; did you mean step_ms?"),
-        (["--set", "at=soon"], 2, "option at: 'soon' is not a whole number"),
-        (["--set", "trouble=fire"], 2, "option trouble: 'fire' is not one of none, build"),
-        (["--precision", "tf32"], 2, "precision tf32: TF32 needs an NVIDIA GPU; use one of"),
-        (["--batch-size", "900"], 1, "the training set has 800 samples, fewer than one batch of 900"),
-    ],
-)
-def test_options_that_only_the_model_can_judge(
-    options: list[str], status: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(tmp_path, *options) == status
-    errors = capsys.readouterr().err
-    assert said in errors
-    assert errors.count("\n") == 1
 
 
 @pytest.mark.parametrize(

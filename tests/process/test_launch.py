@@ -17,9 +17,10 @@ from amptui.engine.checkpoint.file import checkpoints
 from amptui.process import launch
 from amptui.recipe.request import TrainRequest
 from amptui.records.run import RunFailed, RunFinished, RunResumed
-from amptui.runs.rundir import RunDir, create_run_dir
+from amptui.runs.rundir import create_run_dir
 from amptui.runs.trust import resume_command
 from tests.builders import StepRow, of, read
+from tests.living import train_arguments
 from tests.terminal import KNOBS
 
 
@@ -41,28 +42,6 @@ def train(folder: Path, asked: TrainRequest) -> int:
 
 def start(plan: launch.Plan) -> int:
     return launch.train(plan, json=False, detach=False, frames_per_second=None)
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ({"init_weights": "gone.pt"}, "--init-weights {}: no such file or directory; check the path"),
-        ({"save_weights": "."}, "--save-weights {}: not a file; name another file"),
-        ({"save_weights": "gone/w.pt"}, "--save-weights {}: no such folder; name another file"),
-        ({"save_weights": "file/w.pt"}, "--save-weights {}: not a directory; name another file"),
-    ],
-)
-def test_a_model_or_weights_that_cannot_be_read_or_written_leave_no_folder(
-    options: dict[str, Any], told: str, tmp_path: Path
-) -> None:
-    (tmp_path / "file").touch()
-    options = {name: str(tmp_path / path) for name, path in options.items()}
-    with pytest.raises(UsageError, match="no model named"):
-        train(tmp_path / "run", TrainRequest(model="nothing-like-it", interactive=False))
-    with pytest.raises(UsageError) as raised:
-        train(tmp_path / "run", request(**options))
-    assert str(raised.value) == told.format(*options.values())
-    assert not (tmp_path / "run").exists()
 
 
 def test_weights_need_what_reads_and_writes_their_format(
@@ -114,23 +93,20 @@ def test_a_run_goes_on_as_it_was_asked_for_and_how_long_may_change(tmp_path: Pat
     assert json.loads((run / "run.json").read_text())["asked"]["steps"] == 9
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
+def test_another_training_is_not_gone_on_with(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert train(run, request(steps=2, learning_rate=0.5)) == 0
+    before = (run / "journal.jsonl").read_bytes()
+    others: list[tuple[dict[str, Any], str]] = [
         ({"learning_rate": 0.1}, "was started with --lr 0.5, not --lr 0.1"),
         ({"batch_size": 4}, "was started with no --batch-size, not --batch-size 4"),
         ({"settings": {"step_ms": "1"}}, "was started with --set step_ms=0, not --set step_ms=1"),
         ({"model": "mnist-deep"}, "knobs.py, not mnist-deep"),
         ({"channels_last": True}, "was started with no --channels-last, not --channels-last"),
-    ],
-    ids=str,
-)
-def test_another_training_is_not_gone_on_with(given: dict[str, Any], words: str, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    assert train(run, request(steps=2, learning_rate=0.5)) == 0
-    before = (run / "journal.jsonl").read_bytes()
-    with pytest.raises(UsageError, match=re.escape(words)):
-        launch.plan_resumed({"model": KNOBS} | given, str(run))
+    ]
+    for given, words in others:
+        with pytest.raises(UsageError, match=re.escape(words)):
+            launch.plan_resumed({"model": KNOBS} | given, str(run))
     assert (run / "journal.jsonl").read_bytes() == before
 
 
@@ -168,24 +144,17 @@ def test_a_run_that_does_not_say_what_was_asked_for_does_not_go_on(tmp_path: Pat
             launch.plan_resumed({}, str(run))
 
 
-def own(model: str = KNOBS) -> RunDir:
-    """One of the user's own runs."""
-    run_dir = create_run_dir(None, "knobs")
-    run_dir.write_run_json({"asked": {"model": model}})
-    run_dir.checkpoints_path.mkdir()
-    (run_dir.checkpoints_path / "step-000000001.pt").touch()
-    return run_dir
-
-
 def test_one_s_own_runs_go_on_by_name_by_folder_and_by_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_dir = own()
+    run_dir = create_run_dir(None, "knobs")
+    run_dir.write_run_json({"asked": {"model": KNOBS}})
+    run_dir.checkpoints_path.mkdir()
+    (run_dir.checkpoints_path / "step-000000001.pt").touch()
     (tmp_path / "mine").symlink_to(run_dir.path)
-    for text in ("", "knobs", run_dir.path.name, str(run_dir.path), str(tmp_path / "mine")):
-        assert launch.plan_resumed({}, text).spec.path == Path(KNOBS)
     monkeypatch.chdir(run_dir.path)
-    assert launch.plan_resumed({}, ".").spec.path == Path(KNOBS)
+    for text in ("", "knobs", run_dir.path.name, str(run_dir.path), str(tmp_path / "mine"), "."):
+        assert launch.plan_resumed({}, text).spec.path == Path(KNOBS)
 
 
 @pytest.mark.parametrize("every", [2, None])
@@ -207,25 +176,22 @@ def test_an_error_after_a_checkpoint_ends_with_the_command_that_resumes_the_run(
     assert way_on == "".join(f"{path.name}: {resume_command(run)}" for path in newest)
 
 
-def command(run: Path) -> list[str]:
-    return ["train", KNOBS, "--device", "cpu", "--headless", "--set", "step_ms=0", "--run-dir", str(run)]
-
-
 @pytest.mark.ci
 def test_one_command_line_begins_a_run_goes_on_with_it_and_begins_again_where_nothing_is_saved(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
+    command = [*train_arguments(run, "--headless"), "--set", "step_ms=0"]
     for steps in ("3", "5"):
-        assert main([*command(run), "--resume", "--steps", steps]) == 0
+        assert main([*command, "--resume", "--steps", steps]) == 0
     assert [r.step for r in of(StepRow, read(run / "journal.jsonl"))] == [1, 2, 3, 4, 5]
     first = (run / "journal.jsonl").read_text()
-    assert main([*command(run), "--steps", "5"]) == 1, "without --resume a folder that holds a run is refused"
+    assert main([*command, "--steps", "5"]) == 1, "without --resume a folder that holds a run is refused"
     assert str(run) in capsys.readouterr().err
     assert (run / "journal.jsonl").read_text() == first
     for checkpoint in (run / "checkpoints").iterdir():
         checkpoint.unlink()
-    assert main([*command(run), "--resume", "--steps", "3"]) == 0
+    assert main([*command, "--resume", "--steps", "3"]) == 0
     assert (run / "journal.before-1.jsonl").read_text() == first
     second = list(read(run / "journal.jsonl"))
     assert (len(of(RunFinished, second)), of(RunResumed, second)) == (1, [])
