@@ -244,21 +244,9 @@ def write_journal(folder: Path, records: Iterable[Record]) -> Path:
     return folder
 
 
-class SingleSteps(Iterator[Any]):
-    """The records of a journal, each step as a record; other attributes are its reader's."""
-
-    def __init__(self, path: Path) -> None:
-        self._reader = JournalReader(path)
-        self._records = one_by_one(self._reader)
-
-    def __next__(self) -> Any:
-        return next(self._records)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._reader, name)
-
-
-read = SingleSteps
+def read(path: Path) -> Iterator[Any]:
+    """The records of a journal, each step as a record."""
+    return one_by_one(JournalReader(path))
 
 
 def recorded(runs: Path) -> list[Record]:

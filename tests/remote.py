@@ -1,16 +1,21 @@
-"""Another machine for tests, reached by a real ssh: this one, through asyncssh's server on the loopback."""
+"""Another machine for tests, reached by a real ssh: this one, through asyncssh's server on the loopback.
 
+`python -m tests.remote FOLDER` serves with the keys in FOLDER.
+"""
+
+import asyncio
 import os
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import asyncssh
 import psutil
 
 from tests.checkout import ROOT
@@ -39,7 +44,7 @@ class RemoteMachine:
         return self.folder / "home"
 
     def prepare(self) -> None:
-        """Make the keys, `amptui` there and `ssh` here."""
+        """Make the keys, `amptui` there and `ssh` here, and serve."""
         self.home.mkdir(parents=True)
         for name in ("host_key", "user_key"):
             key = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / name)]
@@ -47,6 +52,7 @@ class RemoteMachine:
         self._install_amptui()
         ssh = shutil.which("ssh")
         _write_program(self.folder / "here" / "ssh", f'exec {ssh} -F {self.folder}/config "$@"')
+        self.start()
 
     @contextmanager
     def installed(self, command: str) -> Iterator[None]:
@@ -74,7 +80,7 @@ class RemoteMachine:
         """Serve, at a new port."""
         (self.folder / "port").unlink(missing_ok=True)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.ssh_server", str(self.folder)],
+            [sys.executable, "-m", "tests.remote", str(self.folder)],
             env={
                 **os.environ,
                 "HOME": str(self.home),
@@ -124,6 +130,45 @@ def ssh_processes(pid: int) -> list[int]:
     return pids
 
 
-def kill(pid: int) -> None:
-    """As a lost network ends an ssh."""
-    os.kill(pid, signal.SIGKILL)
+# ------------------------------------------------------------ the server, in a process of its own
+
+
+async def _run(process: "asyncssh.SSHServerProcess[bytes]") -> None:
+    pipe = asyncio.subprocess.PIPE
+    command = ("/bin/sh", "-c", process.command or "")
+    child = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)
+    requests = asyncio.create_task(_copy(process.stdin, child.stdin))
+    await asyncio.gather(_copy(child.stdout, process.stdout), _copy(child.stderr, process.stderr))
+    process.exit(await child.wait())
+    await requests
+
+
+async def _copy(source: Any, target: Any) -> None:
+    """Copy to the end of either."""
+    with suppress(OSError, asyncssh.Error):
+        while data := await source.read(65536):
+            target.write(data)
+            await target.drain()
+    if isinstance(target, asyncio.StreamWriter):
+        target.close()
+
+
+async def _serve(folder: Path) -> None:
+    """Run what is asked for in a shell, as sshd does; write the port to ``folder``."""
+    server = await asyncssh.create_server(
+        asyncssh.SSHServer,
+        "127.0.0.1",
+        0,
+        server_host_keys=[str(folder / "host_key")],
+        authorized_client_keys=str(folder / "user_key.pub"),
+        process_factory=_run,
+        encoding=None,
+    )
+    unfinished = folder / "port.unfinished"
+    unfinished.write_text(str(server.get_port()))
+    unfinished.rename(folder / "port")
+    await server.wait_closed()
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve(Path(sys.argv[1])))

@@ -127,10 +127,7 @@ class Terminal:
             assert time.monotonic() < limit, f"{pattern!r} never stood on the screen:\n{self.text}"
             self.read(0.2)
             if self.process.poll() is not None:
-                while self.read(0.05) and (left := len(self.written)) >= 0:
-                    self.read(0.05)
-                    if len(self.written) == left:
-                        break
+                self._read_the_rest()
                 found = re.search(pattern, self.text)
                 assert found, f"the program ended before {pattern!r} stood on the screen:\n{self.text}"
                 return found
@@ -157,12 +154,15 @@ class Terminal:
                 self.read(0.1)
             else:
                 self.process.wait(timeout=seconds)
-        while self.master >= 0:
+        self._read_the_rest()
+        return self.process.wait()
+
+    def _read_the_rest(self) -> None:
+        """Of a program that has ended."""
+        before = -1
+        while self.master >= 0 and len(self.written) > before:
             before = len(self.written)
             self.read(0.1)
-            if len(self.written) == before:
-                break
-        return self.process.wait()
 
     def _set_size(self, columns: int, lines: int) -> None:
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))

@@ -29,7 +29,7 @@ from tests.living import (
     wait_for_more,
     wait_until,
 )
-from tests.remote import HOST, RemoteMachine, kill, ssh_processes
+from tests.remote import HOST, RemoteMachine, ssh_processes
 from tests.terminal import FRAMES, Terminal, amptui_command
 from tests.warm import WarmSource
 
@@ -41,10 +41,8 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteMachine]
     for program in ("ssh", "ssh-keygen"):
         if shutil.which(program) is None:
             pytest.skip(f"there is no {program} here")
-    pytest.importorskip("asyncssh")
     machine = RemoteMachine(tmp_path_factory.mktemp("machine") / "ssh")
     machine.prepare()
-    machine.start()
     try:
         yield machine
     finally:
@@ -97,7 +95,7 @@ def test_a_lost_connection_is_restored_by_itself(
     with watched(lives, warm, tmp_path / "run") as (run, terminal):
         terminal.press("p", until=r"AMP bf16 .*running")
         (ssh,) = ssh_processes(terminal.process.pid)
-        kill(ssh)
+        os.kill(ssh, signal.SIGKILL)  # as a lost network ends it
         wait_for_more(run, steps=20)
         terminal.wait_for(r"AMP bf16 .*running")
         wait_until(lambda: screens_told(run).count("attached") == 2, "the screen did not come back")
@@ -143,7 +141,7 @@ def test_a_request_that_the_lost_connection_swallowed_is_refused(
         (ssh,) = ssh_processes(terminal.process.pid)
         os.kill(ssh, signal.SIGSTOP)
         terminal.press("s", until="checkpoint after this step")
-        kill(ssh)
+        os.kill(ssh, signal.SIGKILL)  # as a lost network ends it
         terminal.wait_for("no checkpoint: the connection was lost before it arrived: press the key again")
         assert not any(isinstance(record, RequestMade) for record in records_of(run))
         stop(run)
@@ -193,7 +191,7 @@ def test_ssh_that_needs_a_person_is_not_asked_again_and_again(
     with watched(lives, warm, tmp_path / "run") as (run, terminal):
         (ssh,) = ssh_processes(terminal.process.pid)
         with box.configured("PubkeyAuthentication no"):
-            kill(ssh)
+            os.kill(ssh, signal.SIGKILL)  # as a lost network ends it
             terminal.wait_for("ssh must ask you something; to reconnect: amptui attach")
         assert terminal.leave("q") == 1
         stop(run)

@@ -96,7 +96,7 @@ def same_outcome(folder: Path, *command: str, stdin: str = "") -> tuple[Done, li
     """Runs a script without and with us, holds the two to each other, and reads what was recorded."""
     bare = outcome([sys.executable, *command], folder, stdin)
     run = folder.parent / "run"
-    start = [sys.executable, "-m", "amptui", "run", "--observe", "--headless", "--run-dir", str(run)]
+    start = amptui_command("run", "--observe", "--headless", "--run-dir", str(run))
     ours = outcome([*start, *command], folder, stdin)
     first, _, errors = ours.errors.partition("\n")
     assert first == f"amptui: recording {run}"

@@ -49,8 +49,8 @@ def test_kills_at_random_moments_cost_no_step(kills: int, lives: Lives, tmp_path
         lost = computed[sum(r.time >= began for r in steps_of(run)) :]
         losses.append(max((killed - moment for moment, _ in lost), default=0.0))
     steps = max((r.step for r in steps_of(run)), default=0) + 50
-    for folder, options in ((run, ("--resume", "--set", "step_ms=1")), (tmp_path / "straight", ())):
-        whole = lives.start(*witnessed_arguments(folder, "--steps", str(steps), *options))
+    for folder, more in ((run, ["--resume", "--set", "step_ms=1"]), (tmp_path / "straight", list[str]())):
+        whole = lives.start(*witnessed_arguments(folder, "--steps", str(steps), *more))
         assert whole.wait(PATIENCE_SECONDS) == 0, lives.log.read_text()
     assert lived(run) == lived(tmp_path / "straight")
     assert epochs(run) == epochs(tmp_path / "straight")

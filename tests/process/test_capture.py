@@ -1,11 +1,11 @@
 """What user code and libraries print while the screen owns the terminal: real descriptors, real children."""
 
-import json
 import os
 import pty
 import subprocess
 import sys
 import textwrap
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -13,9 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.process.capture import MAX_LINE_CHARACTERS, MAX_LINES_A_SECOND, LogTail, OutputLines
-from amptui.records.run import Printed, Record
+from amptui.records.run import Note, Printed, Record
+from amptui.runs.reader import JournalReader
 from amptui.telemetry.session import Session
 from tests import deprecations
+from tests.builders import of
 from tests.living import wait_until
 
 PRELUDE = """
@@ -35,23 +37,22 @@ REPORT = """
 """
 
 
+@dataclass(frozen=True)
 class Captured:
     """A program that ran with a terminal as its standard output and standard error."""
 
-    def __init__(self, folder: Path, terminal: bytes) -> None:
-        self.log = (folder / "output.log").read_bytes() if (folder / "output.log").is_file() else b""
-        self.terminal = terminal
-        lines = (folder / "records.jsonl").read_text().splitlines()
-        self.records = [json.loads(line) for line in lines]
+    log: bytes
+    terminal: bytes
+    records: list[Record]
 
     def printed(self, stream: str) -> list[str]:
         """The lines that became records."""
-        return [r["text"] for r in self.records if r["type"] == "Printed" and r["stream"] == stream]
+        return [record.text for record in of(Printed, self.records) if record.stream == stream]
 
     @property
     def notes(self) -> list[str]:
         """What was said about the log itself."""
-        return [r["text"] for r in self.records if r["type"] == "Note"]
+        return [note.text for note in of(Note, self.records)]
 
 
 def run(folder: Path, body: str, *, after: str = "", stderr: int | None = None) -> Captured:
@@ -72,7 +73,10 @@ def run(folder: Path, body: str, *, after: str = "", stderr: int | None = None) 
         os.close(slave)
         terminal = _read_to_end(master)
         assert process.wait(timeout=60) == 0, terminal.decode(errors="replace")
-    return Captured(folder, terminal)
+    log = folder / "output.log"
+    return Captured(
+        log.read_bytes() if log.is_file() else b"", terminal, list(JournalReader(folder / "records.jsonl"))
+    )
 
 
 def _read_to_end(descriptor: int) -> bytes:
@@ -237,7 +241,7 @@ def test_a_progress_bar_of_a_script_is_shown_at_once_and_recorded_when_it_ends(
             wait_until(lambda: len(records) == count, f"record {count}")  # noqa: B023 - called at once
         output.write(b"\r100%\nafter\n")
         tail.stop()
-    printed = [record for record in records if isinstance(record, Printed)]
+    printed = of(Printed, records)
     assert [record.text for record in printed if not record.live] == ["before", "100%", "after"]
     assert [record.text for record in printed if record.live] == [" 50%", "", "51%"]
     session, counts = Session(), []
@@ -300,8 +304,7 @@ def test_any_bytes_give_lines_without_control_characters(data: bytes) -> None:
 
 
 def test_only_a_line_that_is_overwritten_is_live() -> None:
-    lines = OutputLines()
-    lives = []
+    lines, shown = OutputLines(), []
     for piece in (
         "name? ",
         "\n",
@@ -315,5 +318,5 @@ def test_only_a_line_that_is_overwritten_is_live() -> None:
         "end\r\n",
     ):
         lines.feed(piece.encode())
-        lives.append(lines.live)
-    assert lives == ["", "", " 1%", " 2%", "", "99%", "in", "out", "", ""]
+        shown.append(lines.live)
+    assert shown == ["", "", " 1%", " 2%", "", "99%", "in", "out", "", ""]

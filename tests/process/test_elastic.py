@@ -20,6 +20,7 @@ from amptui.records.ranks import RankLost, RanksSampled, RanksStarted, StacksTak
 from amptui.records.run import PhaseChanged, Record, RunFailed, RunFinished, RunResumed, RunStarted
 from amptui.runs.rundir import RunDir
 from amptui.runs.trust import resume_command
+from tests import builders
 from tests.checkout import ROOT, child_environment
 from tests.living import ended_afterwards, last_step, outcome, own_lines, records_of, steps_of, wait_until
 from tests.warm import PipedProcess, WarmSource, start_piped
@@ -35,7 +36,7 @@ T = TypeVar("T", bound=Record)
 
 def of(kind: type[T], run: Path) -> list[T]:
     """The records of one type in the journal."""
-    return [record for record in records_of(run) if isinstance(record, kind)]
+    return builders.of(kind, records_of(run))
 
 
 def last(kind: type[T], run: Path) -> T:

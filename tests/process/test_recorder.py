@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,8 @@ from amptui.runs.lock import holder
 from amptui.runs.reader import JournalReader
 from amptui.runs.rundir import RunDir
 from amptui.telemetry.session import Session
+from tests.builders import of
+from tests.living import wait_until
 from tests.tui import views
 
 ENOUGH_SECONDS = 60.0
@@ -28,7 +29,7 @@ def note(number: int) -> Note:
 
 
 def texts(records: Sequence[Record]) -> list[str]:
-    return [record.text for record in records if isinstance(record, Note)]
+    return [record.text for record in of(Note, records)]
 
 
 class Pump:
@@ -146,10 +147,7 @@ def test_a_run_that_goes_on_writes_nothing_before_its_journal_was_cut(tmp_path: 
     before = first.close()
     second = Pump(tmp_path, goes_on=True)
     second.recorder.emit(note(2))
-    limit = time.monotonic() + ENOUGH_SECONDS
-    while not second.recorder.view().events:
-        assert time.monotonic() < limit
-        time.sleep(0.01)
+    wait_until(lambda: second.recorder.view().events, "nothing is known of it")
     assert list(JournalReader(tmp_path / "journal.jsonl")) == before
     assert second.recorder.cut_after(0) == 0
     known = [event_text(event) for event in second.recorder.view().events]
@@ -213,8 +211,6 @@ def test_the_last_lines_of_the_output_come_before_the_last_record(tmp_path: Path
             file.write("the last line\n")
         recording.end_output()
         recording.emit(FINISHED)
-    told: list[Record] = [
-        r for r in JournalReader(tmp_path / "journal.jsonl") if isinstance(r, Printed | RunFinished)
-    ]
-    assert [r.text for r in told if isinstance(r, Printed)] == ["the last line"]
-    assert told[-1] == FINISHED
+    told = list(JournalReader(tmp_path / "journal.jsonl"))
+    assert [r.text for r in of(Printed, told)] == ["the last line"]
+    assert told.index(FINISHED) == len(told) - 1

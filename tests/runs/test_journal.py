@@ -83,21 +83,33 @@ def room_for(size_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (before, hard))
 
 
-def test_records_wait_while_the_file_takes_none_and_follow_when_it_does(path: Path) -> None:
-    journal = Journal(path)
+def test_records_wait_while_the_file_takes_none_and_follow_when_it_does_but_what_is_too_many_is_counted(
+    path: Path,
+) -> None:
+    journal = Journal(path, max_waiting=16)
     with room_for(1000):
         journal.append(notes(1, 5))
         assert journal.trouble == ""
-        journal.append(notes(6, 20))
-        assert journal.trouble == "file too large: 12 records wait in memory"
-        assert (journal.cause, journal.unsaved, journal.is_behind) == ("file too large", 12, True)
+        for last, waiting in ((20, "12 records wait in memory"), (24, "16 records wait in memory")):
+            journal.append(notes(6 if last == 20 else 21, last))
+            assert journal.trouble == f"file too large: {waiting}"
+        assert (journal.cause, journal.unsaved, journal.is_behind) == ("file too large", 16, True)
         assert path.read_bytes() == lines(1, 8)
-        journal.append(notes(21, 25))
-        assert journal.trouble == "file too large: 17 records wait in memory"
-    journal.append(notes(26, 26))
+    journal.append(notes(25, 25))
     assert (journal.trouble, journal.unsaved) == ("", 0)
+    assert path.read_bytes() == lines(1, 25)
+    with room_for(path.stat().st_size):
+        journal.append(notes(26, 46))
+        assert journal.trouble == "file too large: 16 records wait in memory, 5 are lost"
+    journal.append(notes(47, 47))
+    assert (journal.trouble, journal.cause) == ("file too large: 5 records are lost", "file too large")
     journal.close()
-    assert path.read_bytes() == lines(1, 26)
+    assert path.read_bytes() == lines(1, 25) + lines(31, 47)
+    journal = Journal(path)
+    with room_for(path.stat().st_size):
+        journal.append(notes(1, 9))
+        journal.close()
+    assert (journal.trouble, journal.unsaved) == ("file too large: 9 records are lost", 9)
 
 
 def test_a_write_that_fails_and_yet_reached_the_file_in_part_leaves_nothing_twice(
@@ -118,22 +130,6 @@ def test_a_write_that_fails_and_yet_reached_the_file_in_part_leaves_nothing_twic
         journal.append(notes(first, first + 2))
     journal.close()
     assert path.read_bytes() == lines(1, 12)
-
-
-def test_what_waits_is_bounded_and_what_is_lost_is_counted(path: Path) -> None:
-    journal = Journal(path, max_waiting=10)
-    with room_for(10):
-        journal.append(notes(1, 15))
-        assert journal.trouble == "file too large: 10 records wait in memory, 5 are lost"
-    journal.append(notes(16, 16))
-    assert (journal.trouble, journal.cause) == ("file too large: 5 records are lost", "file too large")
-    journal.close()
-    assert path.read_bytes() == lines(6, 16)
-    journal = Journal(path)
-    with room_for(path.stat().st_size):
-        journal.append(notes(1, 9))
-        journal.close()
-    assert (journal.trouble, journal.unsaved) == ("file too large: 9 records are lost", 9)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,15 @@ from amptui.runs.kept_run import (
 )
 from amptui.runs.lock import RunLock
 from amptui.runs.rundir import RunDir, default_base
-from tests.builders import in_one, make_resumed, make_started, make_step, make_steps, make_switch
+from tests.builders import (
+    in_one,
+    make_resumed,
+    make_started,
+    make_step,
+    make_steps,
+    make_switch,
+    write_journal,
+)
 
 DONE = RunFinished(time=300.0, steps=2340, seconds=5.0, reason="done")
 STOPPED = RunFinished(time=300.0, steps=6, seconds=5.0, reason="stopped")
@@ -39,9 +47,7 @@ def sample(time: float) -> DeviceSample:
 
 
 def kept(name: str, records: Sequence[Record], *, written: float | None = None) -> RunDir:
-    run_dir = RunDir(default_base() / name)
-    run_dir.path.mkdir(parents=True, exist_ok=True)
-    run_dir.journal_path.write_text("".join(f"{codec.dumps(record)}\n" for record in records))
+    run_dir = RunDir(write_journal(default_base() / name, records))
     if written is not None:
         os.utime(run_dir.journal_path, (written, written))
     return run_dir

@@ -11,8 +11,9 @@ from amptui.base.errors import RunFolderError, UsageError
 from amptui.process.replay import replay
 from amptui.records.findings import ModulesTraced, XRayTaken
 from amptui.records.run import PrecisionChanged
+from amptui.runs.reader import JournalReader
 from amptui.telemetry.health import judge_xray
-from tests.builders import StepRow, read, view_of
+from tests.builders import StepRow, one_by_one, view_of
 from tests.builders import write_journal as write
 from tests.checkout import ROOT
 from tests.telemetry.record_samples import run as started
@@ -102,8 +103,8 @@ def test_a_folder_without_a_run_is_told_before_the_screen_comes(tmp_path: Path) 
 
 
 def test_the_demo_is_whole_and_small_and_ends_with_an_answer() -> None:
-    reader = read(JOURNAL)
-    records = list(reader)
+    reader = JournalReader(JOURNAL)
+    records = list(one_by_one(reader))
     assert (reader.damaged_lines, reader.torn) == (0, False)
     assert JOURNAL.stat().st_size < 1_000_000
     assert sum(isinstance(record, StepRow) for record in records) == 190
