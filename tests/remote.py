@@ -25,7 +25,8 @@ HOST = "box"
 """Its name in the configuration of ssh."""
 
 
-def _write_program(path: Path, command: str) -> None:
+def write_program(path: Path, command: str) -> None:
+    """One that a shell runs."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!/bin/sh\n{command}\n")
     path.chmod(0o755)
@@ -51,13 +52,13 @@ class RemoteMachine:
             subprocess.run(key, check=True)
         self._install_amptui()
         ssh = shutil.which("ssh")
-        _write_program(self.folder / "here" / "ssh", f'exec {ssh} -F {self.folder}/config "$@"')
+        write_program(self.folder / "here" / "ssh", f'exec {ssh} -F {self.folder}/config "$@"')
         self.start()
 
     @contextmanager
     def installed(self, command: str) -> Iterator[None]:
         """Make ``command`` what `amptui` is there."""
-        _write_program(self.folder / "there" / "amptui", command)
+        write_program(self.folder / "there" / "amptui", command)
         try:
             yield
         finally:
@@ -65,7 +66,7 @@ class RemoteMachine:
 
     def _install_amptui(self) -> None:
         program = f'cd {shlex.quote(str(ROOT))} && exec {sys.executable} -m amptui "$@"'
-        _write_program(self.folder / "there" / "amptui", program)
+        write_program(self.folder / "there" / "amptui", program)
 
     @contextmanager
     def configured(self, *lines: str) -> Iterator[None]:

@@ -22,13 +22,11 @@ from tests.checkout import ROOT
 from tests.conformance.recorded import Request, Screen
 from tests.living import last_step, own_lines, records_of, wait_until
 from tests.terminal import amptui_command
-from tests.warm import Process, WarmSource, start_piped
+from tests.warm import Process, WarmSource
 
 pytestmark = pytest.mark.ci
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
-
-_STDOUT = 1
 
 SCRIPT = str(ROOT / "tests" / "rank_script.py")
 
@@ -45,16 +43,37 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "amptui" / "runs"
 
 
-def launched(
+@contextmanager
+def started(
     warm: WarmSource, out: Path, kind: str, steps: int, start: tuple[str, ...] = TORCHRUN
-) -> subprocess.CompletedProcess[str]:
-    """The script on two ranks, to its end; what starts them has torch imported."""
-    out.mkdir(exist_ok=True)
-    (out / "stop").touch()
+) -> Iterator[Process]:
+    """The script on two ranks, which goes on until the end of the block; that of the script is awaited.
+
+    What starts them has torch imported.
+    """
+    out.mkdir()
     command = [*start, SCRIPT, str(out), kind, str(steps)]
-    with start_piped(command, warm=warm) as process:
-        said = process.communicate(timeout=240)
-    return subprocess.CompletedProcess(command, process.wait(), *said)
+    output, errors = (out / name for name in ("printed", "errors"))
+    with open(os.devnull) as nothing, output.open("wb") as printed, errors.open("wb") as said:  # noqa: PTH123
+        process = warm.start(command, nothing.fileno(), printed.fileno(), said.fileno())
+        try:
+            yield process
+            (out / "stop").touch()
+            process.wait(240)
+        finally:
+            process.send_signal(signal.SIGTERM)
+
+
+def said(out: Path) -> str:
+    """What the ranks wrote to standard error."""
+    return (out / "errors").read_text()
+
+
+def launched(warm: WarmSource, out: Path, kind: str, steps: int, start: tuple[str, ...] = TORCHRUN) -> int:
+    """The script to its end; its exit status."""
+    with started(warm, out, kind, steps, start) as process:
+        pass
+    return process.wait()
 
 
 def steps_in(out: Path) -> Steps:
@@ -64,10 +83,10 @@ def steps_in(out: Path) -> Steps:
 @pytest.fixture(scope="module")
 def bare(warm: WarmSource, tmp_path_factory: pytest.TempPathFactory) -> Steps:
     """What the script does without us."""
-    out = tmp_path_factory.mktemp("bare")
+    out = tmp_path_factory.mktemp("bare") / "out"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(ROOT))
-        assert launched(warm, out, "bare", 200).returncode == 0
+        assert launched(warm, out, "bare", 200) == 0
     return steps_in(out)
 
 
@@ -89,19 +108,20 @@ def meeting(runs: Path) -> Path:
     return run
 
 
-def done(result: subprocess.CompletedProcess[str], out: Path, bare: Steps) -> None:
-    """Both ranks have ended well and trained as the script does without us."""
-    assert (result.returncode, sorted(own_lines(result.stdout))) == (0, ["rank 0 is done", "rank 1 is done"])
+def assert_trained_as(bare: Steps, out: Path) -> None:
+    """Both ranks have trained to the end as the script does without us."""
+    assert sorted(own_lines((out / "printed").read_text())) == ["rank 0 is done", "rank 1 is done"]
     assert steps_in(out) == bare
 
 
 def test_watch_trains_as_the_bare_script_and_opens_one_run(
     warm: WarmSource, bare: Steps, tmp_path: Path, runs: Path
 ) -> None:
-    result = launched(warm, tmp_path / "out", "watch", 200)
-    done(result, tmp_path / "out", bare)
+    out = tmp_path / "out"
+    assert launched(warm, out, "watch", 200) == 0
+    assert_trained_as(bare, out)
     run = the_run(runs)
-    assert [line for line in result.stderr.splitlines() if "amptui" in line] == [f"amptui attach {run.name}"]
+    assert [line for line in said(out).splitlines() if "amptui" in line] == [f"amptui attach {run.name}"]
     records = records_of(run)
     (started,) = of(RunStarted, records)
     assert (started.world_size, started.parallel) == (2, "ddp")
@@ -114,8 +134,8 @@ def test_observed_ranks_train_as_the_bare_script(
     warm: WarmSource, bare: Steps, tmp_path: Path, runs: Path
 ) -> None:
     start = amptui_command("run", "--headless", "--observe", "torchrun")
-    result = launched(warm, tmp_path / "out", "bare", 200, (*start, *TORCHRUN[3:]))
-    done(result, tmp_path / "out", bare)
+    assert launched(warm, tmp_path / "out", "bare", 200, (*start, *TORCHRUN[3:])) == 0
+    assert_trained_as(bare, tmp_path / "out")
     run = the_run(runs)
     assert run.name.startswith("rank_script")
     records = records_of(run)
@@ -155,28 +175,6 @@ def switch(precision: str) -> Request:
 
 def pause(paused: bool) -> Request:
     return {"request": "pause", "paused": paused}
-
-
-@contextmanager
-def started(
-    warm: WarmSource, out: Path, kind: str, steps: int, start: tuple[str, ...] = TORCHRUN
-) -> Iterator[Process]:
-    """The script on two ranks, which goes on until the end of the block; that of the script is awaited."""
-    out.mkdir()
-    command = [*start, SCRIPT, str(out), kind, str(steps)]
-    with (out / "errors").open("wb") as errors, open(os.devnull) as nothing:  # noqa: PTH123
-        process = warm.start(command, nothing.fileno(), _STDOUT, errors.fileno())
-        try:
-            yield process
-            (out / "stop").touch()
-            process.wait(120)
-        finally:
-            process.send_signal(signal.SIGTERM)
-
-
-def said(out: Path) -> str:
-    """What the ranks wrote to standard error."""
-    return (out / "errors").read_text()
 
 
 @contextmanager
@@ -260,7 +258,7 @@ def test_where_rank_0_does_not_watch_one_line_says_so(
 def test_ranks_with_unequal_batches_train_as_without_us_and_refuse(
     warm: WarmSource, tmp_path: Path, runs: Path
 ) -> None:
-    assert launched(warm, tmp_path / "bare", "bare uneven", 200).returncode == 0
+    assert launched(warm, tmp_path / "bare", "bare uneven", 200) == 0
     out = tmp_path / "out"
     with training(warm, out, "uneven", runs, 200) as (screen, run):
         wait_until(lambda: last_step(run) >= 100, "no step")
@@ -272,12 +270,12 @@ def test_ranks_with_unequal_batches_train_as_without_us_and_refuse(
 
 
 def test_a_killed_rank_ends_the_script_as_without_us(warm: WarmSource, tmp_path: Path, runs: Path) -> None:
-    bare = launched(warm, tmp_path / "bare", "bare killed", 1_000_000)
+    status = launched(warm, tmp_path / "bare", "bare killed", 1_000_000)
     out = tmp_path / "out"
     with started(warm, out, "killed", 1_000_000) as ours:
         wait_until(lambda: of(StepRow, records_of(begun(runs))), "no step", seconds=120)
-    assert ours.returncode == bare.returncode != 0
-    for text in (bare.stderr, said(out)):  # the other rank may die of it first, as gloo has it
+    assert ours.returncode == status != 0
+    for text in (said(tmp_path / "bare"), said(out)):  # the other rank may die of it first, as gloo has it
         assert dict(re.findall(r"rank +: (\d).*\n +exitcode +: (-?\d+)", text))["1"] == "-9"
     assert of(StepRow, records_of(the_run(runs)))  # what happened before is kept
     assert "SIGABRT" not in said(out)
@@ -357,8 +355,8 @@ def test_ranks_of_a_mesh_that_share_their_samples_count_them_once(
     warm: WarmSource, tmp_path: Path, runs: Path
 ) -> None:
     start = (*amptui_command("run", "--headless", "torchrun"), "--standalone", "--nproc-per-node", "4")
-    result = launched(warm, tmp_path / "out", "mesh", 40, start)
-    assert result.returncode == 0, result.stdout + result.stderr
+    out = tmp_path / "out"
+    assert launched(warm, out, "mesh", 40, start) == 0, said(out)
     records = records_of(the_run(runs))
     (started,) = of(RunStarted, records)
     assert (started.world_size, started.parallel, started.data_parallel) == (4, "fsdp2+tp", 2)
@@ -366,4 +364,4 @@ def test_ranks_of_a_mesh_that_share_their_samples_count_them_once(
     assert len(steps) == 40
     assert {step.samples for step in steps} == {2 * 8}
     assert isinstance(records[-1], RunFinished)
-    assert "4 ranks, FSDP2 + TP, data parallel 2" in result.stdout + result.stderr
+    assert "4 ranks, FSDP2 + TP, data parallel 2" in (out / "printed").read_text() + said(out)

@@ -58,6 +58,7 @@ USAGE_ERRORS = (
         "train mnist-deep --nproc 1 --hang-timeout 5",
         "--hang-timeout is for the ranks of --nproc; leave out --hang-timeout",
     ),
+    ("train mnist-deep --headless --nproc 2 --device cuda:0", "amptui: --device with 2 ranks: "),
     ("train ~nobody-like-it/x.py", "no model file ~nobody-like-it/x.py; check the path"),
     ("run", "the following arguments are required: SCRIPT; see"),
     ("run no/such.py", "no script 'no/such.py'; check the path, or use -m MODULE"),
@@ -71,6 +72,10 @@ USAGE_ERRORS = (
     ("export no/such/run --csv x", "no run 'no/such/run'; check the path"),
     ("export no/such/run", "no export format given; use --csv FILE, --tensorboard DIR or --html"),
     ("replay", "no runs in "),
+    *(
+        (f"runs {text}", f"{text!r} is not a machine; write HOST: with its colon")
+        for text in ("box", "box:run", "/a:")
+    ),
     ("replay nothing --speed 0", "argument --speed: '0' is not a number above 0"),
     ("attach --fps 1e-320", "argument --fps: '1e-320' is not a number from 0.01 to 1,000"),
     ("train mnist-deep --data-dir ~no-such-user/x", "--data-dir: '~no-such-user/x': no such home folder"),
@@ -146,9 +151,12 @@ def test_a_headless_run_says_what_the_journal_keeps(
     assert [started.config[name] for name in ("seed", "clip_norm", "at")] == [3, 1.0, 99]
     assert not started.data.real
     assert [r.steps for r in records if isinstance(r, RunFinished)] == [30]
-    asked = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert (asked["asked"]["steps"], asked["asked"]["settings"]) == (30, {"step_ms": "0", "at": "99"})
-    assert asked["versions"]["amptui"] == amptui.__version__
+    described = json.loads((tmp_path / "run" / "run.json").read_text())
+    asked, versions, config = (described.pop(name) for name in ("asked", "versions", "config"))
+    assert (asked["steps"], asked["settings"]) == (30, {"step_ms": "0", "at": "99"})
+    assert (versions["amptui"], config) == (amptui.__version__, started.config)
+    names = ("model", "device", "device_name", "hardware", "total_steps")
+    assert described == {name: getattr(started, name) for name in names} | {"started": started.time}
 
 
 @pytest.mark.parametrize(

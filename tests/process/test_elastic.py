@@ -15,7 +15,6 @@ import psutil
 import pytest
 import torch
 
-from amptui.cli import main
 from amptui.records.ranks import RankLost, RanksSampled, RanksStarted, StacksTaken
 from amptui.records.run import PhaseChanged, Record, RunFailed, RunFinished, RunResumed, RunStarted
 from amptui.runs.rundir import RunDir
@@ -168,15 +167,6 @@ def test_ranks_train_to_the_end_and_leave_one_whole_journal_and_all_weights(
     assert RunDir(run).holds_checkpoints
     state = torch.load(run.with_name("weights.pt"), weights_only=True)
     assert sum(value.numel() for name, value in state.items() if "running" not in name) > started.parameters
-
-
-def test_what_ranks_cannot_do_is_refused_before_a_folder_is_made(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ["train", "mnist-deep", "--headless", "--nproc", "2", "--run-dir", str(run)]
-    assert main([*arguments, "--device", "cuda:0"]) == 2
-    assert capsys.readouterr().err.startswith("amptui: --device with 2 ranks: ")
-    assert not run.exists()
 
 
 # ----------------------------------------------------------------------------------- asked to stop, killed

@@ -17,7 +17,6 @@ from amptui.engine.checkpoint.file import checkpoints
 from amptui.process import launch
 from amptui.recipe.request import TrainRequest
 from amptui.records.run import RunFailed, RunFinished, RunResumed
-from amptui.runs.rundir import create_run_dir
 from amptui.runs.trust import resume_command
 from tests.builders import StepRow, of, read
 from tests.living import train_arguments
@@ -142,19 +141,6 @@ def test_a_run_that_does_not_say_what_was_asked_for_does_not_go_on(tmp_path: Pat
         (run / "run.json").write_text(json.dumps(damage))
         with pytest.raises(RunFolderError, match=r"run\.json"):
             launch.plan_resumed({}, str(run))
-
-
-def test_one_s_own_runs_go_on_by_name_by_folder_and_by_link(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_dir = create_run_dir(None, "knobs")
-    run_dir.write_run_json({"asked": {"model": KNOBS}})
-    run_dir.checkpoints_path.mkdir()
-    (run_dir.checkpoints_path / "step-000000001.pt").touch()
-    (tmp_path / "mine").symlink_to(run_dir.path)
-    monkeypatch.chdir(run_dir.path)
-    for text in ("", "knobs", run_dir.path.name, str(run_dir.path), str(tmp_path / "mine"), "."):
-        assert launch.plan_resumed({}, text).spec.path == Path(KNOBS)
 
 
 @pytest.mark.parametrize("every", [2, None])

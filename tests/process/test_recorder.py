@@ -1,6 +1,5 @@
 """Everything that is emitted is kept, in order, whatever fails beside it; whatever was begun is ended."""
 
-import json
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -101,27 +100,6 @@ def test_a_listener_that_raises_costs_nobody_else_a_record_and_is_told_once(tmp_
     assert sorted(texts(shown)) == sorted(kept)
 
 
-def test_run_json_says_what_was_asked_and_what_was_found(tmp_path: Path) -> None:
-    pump = Pump(tmp_path)
-    pump.recorder.emit(note(0))
-    started = views.run_started(config={"lr": float("nan")}, versions={"torch": "2.15"})
-    pump.recorder.emit(started)
-    pump.close()
-    found = json.loads((tmp_path / "run.json").read_text())
-    assert found == {
-        "model": "mnist-deep",
-        "started": started.time,
-        "asked": {"model": "m", "steps": 3},
-        "config": {"lr": "nan"},
-        "device": "cuda:0",
-        "device_name": "NVIDIA H200",
-        "hardware": {},
-        "versions": {"torch": "2.15"},
-        "total_steps": started.total_steps,
-    }
-    assert {path.name for path in tmp_path.iterdir()} == {"journal.jsonl", "run.json"}
-
-
 def test_closing_says_when_it_took_too_long(tmp_path: Path) -> None:
     let_go = threading.Event()
     pump = Pump(tmp_path, listeners=[lambda _batch: let_go.wait(ENOUGH_SECONDS)])
@@ -153,15 +131,6 @@ def test_a_run_that_goes_on_writes_nothing_before_its_journal_was_cut(tmp_path: 
     known = [event_text(event) for event in second.recorder.view().events]
     assert known[:2] == ["2", "1"], "what was said meanwhile is known beside what was known before"
     assert texts(second.close()) == ["1", "2"]
-
-
-def test_a_run_that_never_goes_on_leaves_the_journal_as_it_was(tmp_path: Path) -> None:
-    first = Pump(tmp_path)
-    first.recorder.emit(note(1))
-    before = first.close()
-    second = Pump(tmp_path, goes_on=True)
-    second.recorder.emit(RunFailed(time=2.0, step=0, error="other settings", traceback=""))
-    assert second.close() == before
 
 
 def test_a_run_without_a_journal_is_nothing_that_can_be_cut(tmp_path: Path) -> None:

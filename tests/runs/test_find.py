@@ -128,13 +128,18 @@ def test_a_run_that_is_running_or_lacks_what_it_needs_cannot_be_gone_on_with() -
     assert "mnist-1: it has no run.json; start a new run" in told(resumable, "mnist-1")
 
 
-def test_the_newest_run_that_can_go_on_is_taken_and_said_with_the_reason() -> None:
+def test_the_newest_run_that_can_go_on_is_taken_and_said_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not a newer one of a script, nor one without a checkpoint or its options; that of a model, if named."""
     kept("mnist-20261119-120000", 70)
     of_a_script("vit-20261119-120000", 80)
     assert "none of 2 runs can be resumed: the newest, mnist-20261119-120000, has no" in told(resumable, "")
     mnist, vit = with_checkpoints("mnist-20261120-120000", 50), with_checkpoints("vit-20261120-120000", 60)
-    assert resumable(str(mnist.path)) == resumable(str(mnist.journal_path)) == mnist
+    (tmp_path / "mine").symlink_to(mnist.path)
+    monkeypatch.chdir(mnist.path)
+    for text in (str(mnist.path), str(mnist.journal_path), str(tmp_path / "mine"), "."):
+        assert resumable(text) == mnist
     lines: list[str] = []
     assert resumable("mnist", say=lines.append) == mnist
     assert resumable("mnist-20261120-120000", say=lines.append) == mnist

@@ -3,6 +3,8 @@
 import json
 import os
 import shlex
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from amptui.runs.relay import Header, read_header
 from amptui.runs.remote import RefusedError, Remote, UnreachableError, connect, remote_of, remote_runs
 from amptui.runs.rundir import RunDir
 from tests.builders import make_run, write_journal
+from tests.remote import write_program
 
 
 @pytest.mark.parametrize(
@@ -85,19 +88,11 @@ def test_anything_else_is_no_header(line: bytes) -> None:
 BOX = Remote(host="box", run="")
 
 
-class FakeSsh:
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / "ssh"
-
-    def runs(self, command: str) -> None:
-        self._path.write_text(f"#!/bin/sh\n{command}\n")
-        self._path.chmod(0o755)
-
-
 @pytest.fixture
-def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSsh:
+def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Says what `ssh` runs."""
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    return FakeSsh(tmp_path)
+    return partial(write_program, tmp_path / "ssh")
 
 
 def relayed(**fields: object) -> str:
@@ -148,9 +143,9 @@ UPGRADE_THERE = (
     ],
 )
 def test_what_another_machine_answers_is_told_in_one_line(
-    command: str, kind: type[AmptuiError], told: str, ssh: FakeSsh
+    command: str, kind: type[AmptuiError], told: str, ssh: Callable[[str], None]
 ) -> None:
-    ssh.runs(command)
+    ssh(command)
     with pytest.raises(kind) as refused:
         connect(BOX, batch=True)
     assert told in str(refused.value)
@@ -159,9 +154,9 @@ def test_what_another_machine_answers_is_told_in_one_line(
 
 
 def test_a_machine_that_hangs_is_not_waited_for_in_a_batch(
-    ssh: FakeSsh, monkeypatch: pytest.MonkeyPatch
+    ssh: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ssh.runs("exec sleep 600")
+    ssh("exec sleep 600")
     monkeypatch.setattr("amptui.runs.remote._BATCH_SECONDS", 0.2)
     monkeypatch.setattr("amptui.runs.remote._EXIT_SECONDS", 0.1)
     with pytest.raises(UnreachableError, match=r"cannot reach box: no answer for 0\.2 s"):
@@ -175,7 +170,7 @@ def test_without_ssh_one_line_says_so(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_list_of_runs_that_is_none_is_refused_in_one_line(
-    ssh: FakeSsh, capsys: pytest.CaptureFixture[str]
+    ssh: Callable[[str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     exits = "; a start-up file of its shell may exit; to see more: ssh box"
     for command, told in (
@@ -185,7 +180,7 @@ def test_a_list_of_runs_that_is_none_is_refused_in_one_line(
         ("yes no run", "box sends more than 20,480,000 bytes; list fewer with `amptui runs HOST: --limit N`"),
         (FORGED_LIST, "install the same version of amptui on both"),
     ):
-        ssh.runs(command)
+        ssh(command)
         assert main(["runs", "box:"]) == 1
         said = capsys.readouterr()
         assert said.out == ""
@@ -194,14 +189,8 @@ def test_a_list_of_runs_that_is_none_is_refused_in_one_line(
         assert said.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("text", ["box", "box:run", "/a:"])
-def test_what_is_no_machine_is_a_usage_error(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["runs", text]) == 2
-    assert capsys.readouterr().err == f"amptui: {text!r} is not a machine; write HOST: with its colon\n"
-
-
 def test_a_list_of_runs_is_read_behind_what_a_shell_prints_and_ends_only_for_another_machine(
-    tmp_path: Path, ssh: FakeSsh, runs: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, ssh: Callable[[str], None], runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["runs", "--json"]) == 0
     assert capsys.readouterr().out == ""
@@ -210,5 +199,5 @@ def test_a_list_of_runs_is_read_behind_what_a_shell_prints_and_ends_only_for_ano
     listed = capsys.readouterr().out
     assert listed.count("\n") == 3
     (tmp_path / "listed").write_text(f"noise{listed}")
-    ssh.runs(f"cat {tmp_path}/listed")
+    ssh(f"cat {tmp_path}/listed")
     assert sorted(remote_runs(BOX, batch=True).runs, key=lambda run: run.name) == kept
