@@ -10,9 +10,8 @@ from amptui.records.run import base_precision
 from amptui.records.steps import Column, Steps, are_finite
 from amptui.telemetry.finding import Finding
 from amptui.telemetry.health import LARGEST_FLOAT16
-from amptui.telemetry.scaler import ScalerWatch
-from amptui.telemetry.scaling import ScalerFacts, judge_scaler
-from amptui.telemetry.view import NO_GROWTH, NumericsView, ScalerView, Series
+from amptui.telemetry.scaling import ScalerView, judge_scaler
+from amptui.telemetry.view import NO_GROWTH, NumericsView, Series
 
 FIRST_SCALE = 65536.0
 """The default initial scale of ``torch.amp.GradScaler``: assumed for float16 until there is a scale, and
@@ -108,17 +107,16 @@ class NumericsWatch:
                 if room is not None and loss is not None and not math.isfinite(loss)
             )
 
-    def view(self, watch: ScalerWatch, series: Series, precision: str | None, low: str) -> NumericsView:
+    def view(self, scaler: ScalerView, series: Series, precision: str | None, low: str) -> NumericsView:
         """Everything. ``series``: the run's headrooms; ``precision``: the confirmed one.
 
         ``low``: the AMP precision that runs, or that an A/B test alternates with another.
         """
-        newest, facts = self._newest, watch.facts()
-        scaler = judge_scaler(facts, self._explaining(facts))
+        newest, finding = self._newest, judge_scaler(scaler, self._explaining(scaler))
         view = NumericsView(
             headrooms=series,
-            growth=self._growth(watch.view()) if precision == "fp16" else NO_GROWTH,
-            scaler=replace(scaler, freshness="old") if facts.steps and low != "fp16" else scaler,
+            growth=self._growth(scaler) if precision == "fp16" else NO_GROWTH,
+            scaler=replace(finding, freshness="old") if scaler.steps and low != "fp16" else finding,
             window=self.window,
             trace=self.trace,
             xray=self.xray,
@@ -180,9 +178,9 @@ class NumericsWatch:
             return Finding(subject="growth", state="overflows", grade="warning", numbers=numbers)
         return Finding(subject="growth", state="fits", grade="neutral", numbers=numbers)
 
-    def _explaining(self, facts: ScalerFacts) -> ModulesTraced | None:
+    def _explaining(self, scaler: ScalerView) -> ModulesTraced | None:
         """The newest trace, if it still explains the newest skip."""
-        trace, skip = self.trace, facts.newest_skip
+        trace, skip = self.trace, scaler.newest_skip
         if trace is None or trace.precision != "fp16" or skip is None:
             return None
         if trace.cause == "buffer" and not trace.modules:

@@ -139,7 +139,7 @@ class OptimizerSteps:
     def in_front(self, view: SessionView) -> SessionView:
         """``view`` with these steps; its ``run``, ``precision``, ``compared`` and ``step`` are read."""
         low = low_precision_now(view.precision, view.compared)
-        comparison = self.ledger.comparison(low)
+        comparison, scaler = self.ledger.comparison(low), self.scaler.view()
         loss, samples_rate, loss_scale, skips, rooms = self.tracks.series()
         return replace(
             view,
@@ -162,8 +162,8 @@ class OptimizerSteps:
             memory=tuple(self.memory[name] for name in records.PRECISION_ORDER if name in self.memory),
             timings=self.timing.timings(comparison),
             flops=self.flops.flops(self.ledger, view.run),
-            scaler=self.scaler.view(),
-            numerics=self.numerics.view(self.scaler, rooms, view.precision, low),
+            scaler=scaler,
+            numerics=self.numerics.view(scaler, rooms, view.precision, low),
             unmeasured_steps=self.losses.unmeasured_steps,
             dropped=self.dropped,
             bad_buffers=self.bad_buffers,

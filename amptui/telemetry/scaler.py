@@ -6,17 +6,7 @@ from dataclasses import dataclass, field
 
 from amptui.records.run import LossScaleChanged, StepSkipped
 from amptui.records.steps import Steps
-from amptui.telemetry.scaling import RECENT_STEPS, ScalerFacts
-from amptui.telemetry.view import ScalerView
-
-
-@dataclass(frozen=True, slots=True)
-class _Skip:
-    """A skipped step: its position among the measured ``fp16`` steps, and whether the loss was finite."""
-
-    place: int
-    step: int
-    loss_is_finite: bool
+from amptui.telemetry.scaling import RECENT_STEPS, ScalerView
 
 
 @dataclass(slots=True, eq=False)
@@ -27,7 +17,8 @@ class ScalerWatch:
     _applied: int = 0
     _skipped: int = 0
     _skips_in_a_row: int = 0
-    _recent: deque[_Skip] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
+    _recent: deque[tuple[int, bool]] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
+    """Of skipped steps the place among the measured ones, and whether the loss was finite."""
     _last: Steps | None = None
     """The row of the newest step with a scale."""
     _change: LossScaleChanged | None = None
@@ -39,12 +30,12 @@ class ScalerWatch:
         if steps.precision != "fp16":
             return
         if any(steps.skipped):
-            for step, (skip, loss) in enumerate(zip(steps.skips, steps.loss, strict=True), steps.first_step):
+            for skip, loss in zip(steps.skips, steps.loss, strict=True):
                 if skip:
                     self._skipped += 1
                     self._skips_in_a_row += 1
                     is_finite = loss is None or math.isfinite(loss)
-                    self._recent.append(_Skip(self._applied + self._skipped, step, is_finite))
+                    self._recent.append((self._applied + self._skipped, is_finite))
                 elif skip is not None:
                     self._applied += 1
                     self._skips_in_a_row = 0
@@ -74,6 +65,8 @@ class ScalerWatch:
     def view(self) -> ScalerView:
         """The scaler after the newest known step."""
         growth_tracker = self._last.growth_tracker[0] if self._last else None
+        steps = self._applied + self._skipped
+        recent = [is_finite for place, is_finite in self._recent if steps - place < RECENT_STEPS]
         return ScalerView(
             scale=self.scale,
             # Growth and backoff both reset the tracker.
@@ -81,23 +74,12 @@ class ScalerWatch:
             growth_interval=self.growth_interval,
             applied=self._applied,
             skipped=self._skipped,
-            last_change=self._change,
-        )
-
-    def facts(self) -> ScalerFacts:
-        """The facts for its verdict."""
-        steps = self._applied + self._skipped
-        recent = [skip for skip in self._recent if steps - skip.place < RECENT_STEPS]
-        overflows = [skip.step for skip in recent if not skip.loss_is_finite]
-        return ScalerFacts(
-            steps=steps,
-            skips=self._skipped,
             skips_in_a_row=self._skips_in_a_row,
             recent_skips=len(recent),
-            forward_overflow_step=overflows[-1] if overflows else None,
-            scale=self.scale,
-            scale_has_grown=self._has_grown,
+            lost_loss=not all(recent),
+            has_grown=self._has_grown,
             newest_skip=self.newest_skip,
+            last_change=self._change,
         )
 
     def _newer_change(self) -> LossScaleChanged | None:

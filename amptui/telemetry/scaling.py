@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, replace
 
 from amptui.records.findings import ModulesTraced
-from amptui.records.run import COLLAPSE_SKIPS, MIN_SOUND_SCALE, StepSkipped
+from amptui.records.run import COLLAPSE_SKIPS, MIN_SOUND_SCALE, LossScaleChanged, StepSkipped
 from amptui.telemetry.finding import Finding, Grade
 from amptui.telemetry.health import judge_lost_loss, judge_trace
 
@@ -29,24 +29,34 @@ about one step in ``growth_interval``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScalerFacts:
-    """What is known of a run's float16 steps; unmeasured ones are not counted."""
+class ScalerView:
+    """The GradScaler as of the last ``fp16`` step, and what it did in those that were measured."""
 
-    steps: int = 0
-    skips: int = 0
+    scale: float | None = None
+    """None while there was no such step."""
+    growth_tracker: int | None = None
+    growth_interval: int | None = None
+    applied: int = 0
+    """``fp16`` steps that changed the weights."""
+    skipped: int = 0
     skips_in_a_row: int = 0
     """Up to the newest step; 0 if it was applied."""
     recent_skips: int = 0
     """Among the last ``RECENT_STEPS`` steps."""
-    forward_overflow_step: int | None = None
-    """The newest of the recent skips whose loss was not finite."""
-    scale: float | None = None
-    scale_has_grown: bool = False
+    lost_loss: bool = False
+    """Whether the loss of a recent skip was not finite."""
+    has_grown: bool = False
     """Whether the scale ever grew in this run."""
     newest_skip: StepSkipped | None = None
+    last_change: LossScaleChanged | None = None
+
+    @property
+    def steps(self) -> int:
+        """All that were measured."""
+        return self.applied + self.skipped
 
 
-def judge_scaler(facts: ScalerFacts, trace: ModulesTraced | None = None) -> Finding:
+def judge_scaler(scaler: ScalerView, trace: ModulesTraced | None = None) -> Finding:
     """What the scaler did, the worst first; ``trace``: one that still explains the newest skip.
 
     A recent skip with a loss that was not finite, which no scale helps: the states of
@@ -56,47 +66,46 @@ def judge_scaler(facts: ScalerFacts, trace: ModulesTraced | None = None) -> Find
     ``calibrating``: no more than ``CALIBRATION_SKIPS`` in all and no growth yet. ``skipped mostly``;
     ``frequent`` from ``FREQUENT_SKIPS`` on, ``occasional``; ``none recently``, ``none``; ``never ran``.
     """
-    recent = min(facts.steps, RECENT_STEPS)
-    mostly = facts.recent_skips > MAJORITY * recent
-    lost = facts.forward_overflow_step is not None
-    origin = _origin(facts.newest_skip, trace, loss_is_finite=not lost)
-    collapsed = facts.scale is not None and facts.scale < MIN_SOUND_SCALE
-    falls = facts.skips_in_a_row >= COLLAPSE_SKIPS
+    recent = min(scaler.steps, RECENT_STEPS)
+    mostly = scaler.recent_skips > MAJORITY * recent
+    origin = _origin(scaler.newest_skip, trace, loss_is_finite=not scaler.lost_loss)
+    collapsed = scaler.scale is not None and scaler.scale < MIN_SOUND_SCALE
+    falls = scaler.skips_in_a_row >= COLLAPSE_SKIPS
     cases: tuple[tuple[bool, str, Grade], ...] = (
-        (not facts.steps, "never ran", "unknown"),
-        (lost, origin.state, "error" if mostly or collapsed or falls else "warning"),
+        (not scaler.steps, "never ran", "unknown"),
+        (scaler.lost_loss, origin.state, "error" if mostly or collapsed or falls else "warning"),
         (collapsed, "collapsed", "error"),
         (falls, "collapsing", "error"),
         (
-            bool(facts.recent_skips) and _calibrates(facts.skips, grown=facts.scale_has_grown),
+            bool(scaler.recent_skips) and _calibrates(scaler.skipped, grown=scaler.has_grown),
             "calibrating",
             "neutral",
         ),
         (mostly, "skipped mostly", "error"),
-        (facts.recent_skips >= FREQUENT_SKIPS, "frequent", "warning"),
-        (facts.recent_skips > 0, "occasional", "good"),
-        (facts.skips > 0, "none recently", "good"),
+        (scaler.recent_skips >= FREQUENT_SKIPS, "frequent", "warning"),
+        (scaler.recent_skips > 0, "occasional", "good"),
+        (scaler.skipped > 0, "none recently", "good"),
         (True, "none", "good"),
     )
     state, grade = next((state, grade) for holds, state, grade in cases if holds)
     numbers = {
-        "steps": facts.steps,
-        "skips": facts.skips,
+        "steps": scaler.steps,
+        "skips": scaler.skipped,
         "recent": recent,
-        "recent_skips": facts.recent_skips,
-        "in_a_row": facts.skips_in_a_row,
-        "scale": facts.scale,
+        "recent_skips": scaler.recent_skips,
+        "in_a_row": scaler.skips_in_a_row,
+        "scale": scaler.scale,
     }
     return Finding(
         subject="overflow",
         state=state,
         grade=grade,
-        freshness="never measured" if not facts.steps else "fresh",
+        freshness="never measured" if not scaler.steps else "fresh",
         about="fp16",
         precision="fp16",
         numbers={**origin.numbers, **numbers},
         names=origin.names,
-        measured_by="precision" if not facts.steps else "trace" if grade in ("warning", "error") else "",
+        measured_by="precision" if not scaler.steps else "trace" if grade in ("warning", "error") else "",
     )
 
 

@@ -22,7 +22,6 @@ from amptui.records.keeping import CheckpointWritten, KeepingChanged, WeightsSav
 from amptui.records.own_loop import GradientsDropped, LossForm
 from amptui.records.run import (
     EpochFinished,
-    LossScaleChanged,
     NonFinite,
     PauseCause,
     PhaseChanged,
@@ -37,7 +36,7 @@ from amptui.telemetry.events import Event
 from amptui.telemetry.finding import Finding, never_measured
 from amptui.telemetry.health import judge_trace
 from amptui.telemetry.rank_watch import RanksView
-from amptui.telemetry.scaling import ScalerFacts, judge_scaler
+from amptui.telemetry.scaling import ScalerView, judge_scaler
 
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
@@ -286,19 +285,6 @@ class PrecisionFlops:
         return self.flops_per_second / self.peak_flops_per_second
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScalerView:
-    """The GradScaler as of the last ``fp16`` step; ``scale`` is None while there was none."""
-
-    scale: float | None = None
-    growth_tracker: int | None = None
-    growth_interval: int | None = None
-    applied: int = 0
-    """``fp16`` steps that changed the weights."""
-    skipped: int = 0
-    last_change: LossScaleChanged | None = None
-
-
 NO_GROWTH = never_measured("growth")
 """Of a scale that does not grow, or not foreseeably."""
 
@@ -326,7 +312,7 @@ class NumericsView:
     """One value per step, most of them not measured; each at the scale of its step."""
     growth: Finding = NO_GROWTH
     """The scale's next growth, and what recent gradients make of it."""
-    scaler: Finding = field(default_factory=lambda: judge_scaler(ScalerFacts()))
+    scaler: Finding = field(default_factory=lambda: judge_scaler(ScalerView()))
     """What the loss scaler did; old once another precision runs."""
     window: Float16Window | None = None
     trace: ModulesTraced | None = None

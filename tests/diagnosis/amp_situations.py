@@ -11,9 +11,9 @@ from typing import Any
 
 from amptui.records.findings import PhaseSeconds, ReferenceAgreement, StepTimed
 from amptui.records.ranks import RanksDisagree, RankValue
-from amptui.records.run import PauseChanged, PrecisionChanged, Record, Validated, Validation
+from amptui.records.run import PauseChanged, Record, Validated, Validation
 from amptui.telemetry.view import SessionView
-from tests.builders import fold
+from tests.builders import fold, make_switch
 from tests.telemetry import record_samples as samples
 from tests.telemetry.record_samples import losing as loses
 from tests.telemetry.record_samples import spread
@@ -37,10 +37,6 @@ def made(first: int, last: int, precision: str = "fp32", **changes: Any) -> Reco
     return [*samples.steps(first, last, **facts)]
 
 
-def switched(step: int, previous: str, current: str) -> Records:
-    return [PrecisionChanged(time=100 + step / 1000, step=step, previous=previous, current=current)]
-
-
 def skipped(first: int, count: int, scale: float = 65536.0, loss: float = 0.5) -> Records:
     """Steps in a row that the scaler skipped, each with its halving."""
     records: Records = []
@@ -59,7 +55,7 @@ def both(amp: str = "fp16", steps: int = 300, **changes: Any) -> Records:
     return [
         *started(amp_precision=amp, **changes),
         *made(1, steps),
-        *switched(steps + 1, "fp32", amp),
+        make_switch(steps + 1, "fp32", amp),
         *made(steps + 1, 2 * steps, amp),
     ]
 
@@ -68,11 +64,7 @@ def in_float8(precision: str, before: str = "bf16", **changes: Any) -> Records:
     """FP32, 300 steps in ``before``, then as many in float8, a fifth shorter than AMP's."""
     facts = {"step_seconds": 0.8 * FAST, **changes}
     beginning = both(before) if before != "fp32" else [*started(), *made(1, 600)]
-    return [*beginning, *switched(601, before, precision), *made(601, 900, precision, **facts)]
-
-
-def survives(step: int, **changes: Any) -> Record:
-    return samples.window(step, **changes)
+    return [*beginning, make_switch(601, before, precision), *made(601, 900, precision, **facts)]
 
 
 def in_float16(share: float, step: int, **changes: Any) -> Record:
@@ -93,7 +85,7 @@ def fp8_and_bf16_in_turns() -> Records:
         samples.measured("fp8", peak_allocated_bytes=900, speedup=1.25, speedup_low=1.21, speedup_high=1.29),
     )
     comparison = samples.compared(900, baseline="bf16", rows=rows, over=False, reason="running", chosen="fp8")
-    return [*in_float8("fp8"), comparison, *switched(901, "fp8", "bf16"), *made(901, 910, "bf16")]
+    return [*in_float8("fp8"), comparison, make_switch(901, "fp8", "bf16"), *made(901, 910, "bf16")]
 
 
 def xray_in_fp8(cosine: float, in_bf16: float) -> Records:
@@ -106,7 +98,7 @@ def xray_in_fp8(cosine: float, in_bf16: float) -> Records:
 
 def all_skipped() -> Records:
     """The histogram of the FP32 step before says that all is well."""
-    before = [*started(), *made(1, 41), survives(41), samples.xray(41), *switched(42, "fp32", "fp16")]
+    before = [*started(), *made(1, 41), samples.window(41), samples.xray(41), make_switch(42, "fp32", "fp16")]
     return [*before, *skipped(42, 41)]
 
 
@@ -147,7 +139,7 @@ def launch_bound() -> Records:
 
 def nan_validation() -> Records:
     validation = Validation(loss=math.nan, accuracy=0.1, samples=100)
-    return [*both(), Validated(time=200.0, step=600, epoch=1, validation=validation), survives(590)]
+    return [*both(), Validated(time=200.0, step=600, epoch=1, validation=validation), samples.window(590)]
 
 
 def ranks_differ() -> Records:
@@ -172,7 +164,7 @@ def slower_on_a_cpu() -> Records:
     return [
         *started(**cpu),
         *made(1, 100),
-        *switched(101, "fp32", "bf16"),
+        make_switch(101, "fp32", "bf16"),
         *made(101, 200, "bf16", step_seconds=0.02),
     ]
 
@@ -193,13 +185,13 @@ def own_loop_that_takes_no_requests() -> Records:
 SITUATIONS: Mapping[str, Callable[[], Records]] = {
     "never_tried": never_tried,
     "nothing_yet": started,
-    "foretold_by_the_histogram": lambda: [*never_tried(), survives(40)],
+    "foretold_by_the_histogram": lambda: [*never_tried(), samples.window(40)],
     "in_its_first_step_in_amp": lambda: [
         *started(amp_precision="bf16"),
         *made(1, 300),
-        *switched(301, "fp32", "bf16"),
+        make_switch(301, "fp32", "bf16"),
     ],
-    "old_histogram": lambda: [*started(), *made(1, 156), survives(1)],
+    "old_histogram": lambda: [*started(), *made(1, 156), samples.window(1)],
     "foretold_by_xray": lambda: [
         *started(amp_precision="bf16"),
         *made(1, 50),
@@ -224,7 +216,7 @@ SITUATIONS: Mapping[str, Callable[[], Records]] = {
     "fp8_without_bf16": lambda: in_float8("fp8", before="fp32"),
     "fp8_beside_fp16_alone": lambda: in_float8("fp8", before="fp16"),
     "fp8_and_bf16_in_turns": fp8_and_bf16_in_turns,
-    "bf16_after_fp8": lambda: [*in_float8("fp8"), *switched(901, "fp8", "bf16"), *made(901, 1000, "bf16")],
+    "bf16_after_fp8": lambda: [*in_float8("fp8"), make_switch(901, "fp8", "bf16"), *made(901, 1000, "bf16")],
     "emulated_fp8_after_bf16": lambda: in_float8("fp8-emulated"),
     "fp8_that_agrees": lambda: [
         *in_float8("fp8"),
@@ -235,9 +227,9 @@ SITUATIONS: Mapping[str, Callable[[], Records]] = {
     "all_skipped": all_skipped,
     "all_skipped_then_bf16": lambda: [
         *all_skipped(),
-        *switched(83, "fp16", "bf16"),
+        make_switch(83, "fp16", "bf16"),
         *made(83, 150, "bf16"),
-        survives(150, precision="bf16"),
+        samples.window(150, precision="bf16"),
     ],
     "calibrating": lambda: [*started("fp16"), *skipped(1, 3), *made(4, 30, "fp16", loss_scale=8192.0)],
     "frequent_skips": frequent_skips,
@@ -247,7 +239,7 @@ SITUATIONS: Mapping[str, Callable[[], Records]] = {
         *started("fp16"),
         *made(1, 10, "fp16"),
         *skipped(11, 60, loss=math.nan),
-        survives(10),
+        samples.window(10),
     ],
     "underflow_foretold_in_fp32": lambda: [*never_tried(), loses(0.31, 40)],
     "underflow_in_an_older_journal": lambda: [
@@ -277,7 +269,7 @@ SITUATIONS: Mapping[str, Callable[[], Records]] = {
     "tf32_beside_fp16": lambda: [
         *started("tf32"),
         *made(1, 100, "tf32"),
-        *switched(101, "tf32", "fp16"),
+        make_switch(101, "tf32", "fp16"),
         *made(101, 200, "fp16"),
         samples.compared(
             200,
@@ -288,7 +280,7 @@ SITUATIONS: Mapping[str, Callable[[], Records]] = {
             ),
         ),
     ],
-    "ieee_alone": lambda: [*started("ieee"), *made(1, 50, "ieee"), survives(45, precision="ieee")],
+    "ieee_alone": lambda: [*started("ieee"), *made(1, 50, "ieee"), samples.window(45, precision="ieee")],
     # AMP's median step is faster, its mean step slower: another program used the machine.
     "disturbed": lambda: [*both(), *made(601, 720, "fp16", step_seconds=10 * SLOW)],
     "launch_bound": launch_bound,
@@ -297,11 +289,11 @@ SITUATIONS: Mapping[str, Callable[[], Records]] = {
         in_float16(0.4, 590),
     ],
     "nan_loss": lambda: [*both("bf16", 200), *made(401, 430, "bf16", loss=math.nan)],
-    "nan_loss_in_fp32": lambda: [*started(), *made(1, 50), *made(51, 60, loss=math.inf), survives(55)],
+    "nan_loss_in_fp32": lambda: [*started(), *made(1, 50), *made(51, 60, loss=math.inf), samples.window(55)],
     "nan_validation": nan_validation,
     "lost_weights": lambda: [
         *both(),
-        survives(580),
+        samples.window(580),
         samples.traced(590, lost=("hidden.weight",), lost_count=1, nearest=()),
     ],
     "paused_on_lost_weights": lambda: [
@@ -319,7 +311,7 @@ SITUATIONS: Mapping[str, Callable[[], Records]] = {
     "first_impression": lambda: [
         *started(),
         *made(1, 9, settling=True),
-        *switched(10, "fp32", "fp16"),
+        make_switch(10, "fp32", "fp16"),
         *made(10, 13, "fp16", settling=True),
     ],
     "no_difference": no_difference,

@@ -12,7 +12,7 @@ from amptui.records.findings import Float16Window, ModulesTraced, ReferenceAgree
 from amptui.telemetry.events import event_of
 from amptui.telemetry.finding import Finding
 from amptui.telemetry.health import judge_trace, judge_window, judge_xray
-from amptui.telemetry.scaling import ScalerFacts, judge_scaler
+from amptui.telemetry.scaling import ScalerView, judge_scaler
 from amptui.telemetry.underflow import UnderflowFound
 from amptui.telemetry.view import NO_GROWTH
 from tests.diagnosis.wording import event_lines, table
@@ -175,20 +175,20 @@ def test_what_is_said_of_x_rays(goldens: Goldens) -> None:
 
 # --------------------------------------------------------------------------------------- loss scaler
 
-FALLING = ScalerFacts(steps=5, skips_in_a_row=5, newest_skip=skip(5))
-FORWARD = ScalerFacts(steps=1, forward_overflow_step=1)
+FALLING = ScalerView(applied=5, skips_in_a_row=5, newest_skip=skip(5))
+FORWARD = ScalerView(applied=1, lost_loss=True)
 
-SCALERS: Mapping[str, tuple[ScalerFacts, ModulesTraced | None]] = {
-    "never ran": (ScalerFacts(), None),
-    "no skip": (ScalerFacts(steps=3), None),
-    "no skip any more": (ScalerFacts(steps=5000, skips=1), None),
-    "calibrating": (ScalerFacts(steps=9, skips=4, recent_skips=4), None),
-    "a skip": (ScalerFacts(steps=500, skips=9, recent_skips=1), None),
-    "frequent skips": (ScalerFacts(steps=500, skips=9, recent_skips=5), None),
-    "falling": (replace(FALLING, steps=9, skips=6, recent_skips=6, skips_in_a_row=6), None),
+SCALERS: Mapping[str, tuple[ScalerView, ModulesTraced | None]] = {
+    "never ran": (ScalerView(), None),
+    "no skip": (ScalerView(applied=3), None),
+    "no skip any more": (ScalerView(applied=4999, skipped=1), None),
+    "calibrating": (ScalerView(applied=5, skipped=4, recent_skips=4), None),
+    "a skip": (ScalerView(applied=491, skipped=9, recent_skips=1), None),
+    "frequent skips": (ScalerView(applied=491, skipped=9, recent_skips=5), None),
+    "falling": (replace(FALLING, skipped=6, recent_skips=6, skips_in_a_row=6), None),
     "falling, traced": (FALLING, traced(first=module("b"))),
-    "collapsed": (ScalerFacts(steps=200, scale=0.5), None),
-    "forward overflow": (replace(FORWARD, steps=700, skips=1, recent_skips=1), None),
+    "collapsed": (ScalerView(applied=200, scale=0.5), None),
+    "forward overflow": (replace(FORWARD, applied=699, skipped=1, recent_skips=1), None),
     "forward overflow, traced": (FORWARD, traced(first=module(), cause="overflow")),
     "input, traced": (FORWARD, traced(inputs=("0",), cause="input")),
     "weights, traced": (FORWARD, traced(lost=("a.weight",), lost_count=1, cause="weights")),

@@ -13,15 +13,15 @@ from amptui.records.keeping import WeightsSaved
 from amptui.records.own_loop import OTHER_PRECISIONS
 from amptui.records.run import Record, RunFinished, Validation
 from amptui.telemetry.flops import flops_now
-from amptui.telemetry.scaling import ScalerFacts, judge_scaler
+from amptui.telemetry.scaling import ScalerView, judge_scaler
 from amptui.telemetry.view import EMPTY_VIEW, NumericsView, SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.frame import Frame
 from amptui.tui.layout import RANKED_PANELS
 from amptui.tui.panels.screen_state import ScreenState
-from tests.builders import fold, make_started, make_steps, view_of
+from tests.builders import fold, make_started, make_steps, make_switch, view_of
 from tests.diagnosis import amp_situations
-from tests.diagnosis.amp_situations import SITUATIONS, both, in_float8, made, switched
+from tests.diagnosis.amp_situations import SITUATIONS, both, in_float8, made
 from tests.diagnosis.wording import page_words, table, words_of
 from tests.golden import Goldens
 from tests.telemetry.record_samples import compared, device, flops, measured, memory, window, xray
@@ -145,7 +145,7 @@ def test_a_log_does_not_repeat_the_answer_with_each_block(baseline: str, low: st
     keys, previous = set(), low
     for block in range(6):
         name, first = (baseline, low)[block % 2], start + 20 * block
-        session.fold([*switched(first, previous, name), *made(first, first + 19, name)])
+        session.fold([make_switch(first, previous, name), *made(first, first + 19, name)])
         previous = name
         answer = amp_answer(session.view())
         assert (answer.precision, answer.safety, answer.worth) == (low, "safe", "faster")
@@ -159,7 +159,7 @@ def test_a_log_does_not_repeat_the_answer_with_each_block(baseline: str, low: st
 def test_summaries_are_as_approved(goldens: Goldens) -> None:
     finished, first, latest = views.finished(), views.first_impression(), views.compared()
     counted = flops_now(flops("fp16", flops=10**12, nchw_flops=10**12), 0.0025, make_started())
-    numerics = NumericsView(scaler=judge_scaler(ScalerFacts(steps=300)), window=window(1200), xray=xray(700))
+    numerics = NumericsView(scaler=judge_scaler(ScalerView(applied=300)), window=window(1200), xray=xray(700))
     waiting = tuple(replace(row, data_fraction=0.6) for row in finished.comparison.rows)
     waits = replace(finished.comparison, rows=waiting, held_back_by="input")
     fp32, amp = first.comparison.rows

@@ -36,24 +36,38 @@ def about(event: Event) -> Any:
 # --------------------------------------------------------------------------------------------- skips
 
 
+GROWN = growth(9, 65536.0)
+
+
 @pytest.mark.parametrize(
     ("records", "rows"),
     [
-        ([growth(600, 65536.0), skip(612), backoff(612, 131072.0)], [(1, 65536.0, "occasional")]),
-        ([*skip_row(1, 2, 65536.0), skip(3, loss_scale=16384.0)], [(3, None, "calibrating")]),
-        (skip_row(1, 3, 65536.0, names=()), [(3, 8192.0, "calibrating")]),
+        ([GROWN, skip(612), backoff(612, 131072.0)], [(1, 65536.0, "occasional", "info")]),
+        ([*skip_row(1, 2, 65536.0), skip(3, loss_scale=16384.0)], [(3, None, "calibrating", "info")]),
+        (skip_row(1, 3, 65536.0, names=()), [(3, 8192.0, "calibrating", "info")]),
+        (skip_row(1, 4, 65536.0), [(4, 4096.0, "calibrating", "info")]),
+        ([GROWN, *skip_row(10, 4, 65536.0)], [(4, 4096.0, "occasional", "info")]),
+        ([GROWN, *skip_row(10, 5, 65536.0)], [(5, 2048.0, "collapsing", "error")]),
         (
-            [skip(10), backoff(10, 131072.0), skip(12), backoff(12, 65536.0)],
-            [(1, 32768.0, "calibrating"), (1, 65536.0, "calibrating")],
+            [skip(number) for number in (10, 12, 14, 16, 18)],
+            [(1, None, "occasional", "info"), *[(1, None, "calibrating", "info")] * 4],
         ),
+        ([GROWN, *skip_row(10, 1, 2.0)], [(1, 1.0, "occasional", "info")]),
+        (skip_row(10, 1, 1.0), [(1, 0.5, "collapsed", "error")]),
+        ([skip(10, loss_scale=0.0)], [(1, None, "collapsed", "error")]),
+        *(
+            ([skip(10, loss=loss)], [(1, None, "loss not finite", "warning")])
+            for loss in (math.nan, math.inf, -math.inf)
+        ),
+        (skip_row(10, 5, 65536.0, loss=math.inf), [(5, 2048.0, "loss not finite", "error")]),
     ],
-    ids=["skip and backoff", "before the backoff", "first skips", "skips apart"],
 )
-def test_skips_in_a_row_and_their_backoffs_are_one_line(
-    records: Sequence[Record], rows: list[tuple[int, float | None, str]]
+def test_skips_in_a_row_and_their_backoffs_are_one_line_that_is_calm_about_what_is_normal(
+    records: Sequence[Record], rows: list[tuple[int, float | None, str, str]]
 ) -> None:
-    found = [about(event) for event in view_of(*records).events if event.kind == "skip"]
-    assert [(row.count, row.scale_after, row.finding.state) for row in found] == rows
+    found = [event for event in view_of(*records).events if event.kind == "skip"]
+    facts = [(about(event).count, about(event).scale_after, about(event).finding.state) for event in found]
+    assert [(*fact, event.severity) for fact, event in zip(facts, found, strict=True)] == rows
 
 
 def test_a_collapsing_scale_grows_from_calm_to_error_in_one_line() -> None:

@@ -7,10 +7,10 @@ import numpy as np
 
 from amptui.records.findings import Float16Window, ModulesTraced, XRayTaken
 from amptui.telemetry.finding import Finding
-from amptui.telemetry.scaling import ScalerFacts, judge_scaler
+from amptui.telemetry.scaling import ScalerView, judge_scaler
 from amptui.telemetry.view import NO_GROWTH, NumericsView, SessionView
 from tests.telemetry import record_samples as samples
-from tests.tui.views import NOW, compared, fp32_only, series, trained, with_skips
+from tests.tui.views import NOW, compared, fp32_only, series, trained
 
 
 def float16_window(
@@ -88,7 +88,7 @@ def numerics(before: SessionView, **changes: object) -> SessionView:
         min_headroom=2.41,
         headrooms=series(measured),
         growth=growing("fits", 760, 2.4),
-        scaler=judge_scaler(ScalerFacts(steps=1204, scale=65536.0)),
+        scaler=judge_scaler(ScalerView(applied=1204, scale=65536.0)),
         window=float16_window(-8, worst=LOSING[:2]),
     )
     return replace(before, numerics=replace(sound, **changes))  # type: ignore[arg-type]  # its fields
@@ -112,26 +112,13 @@ def xrayed() -> XRayTaken:
     return samples.xray(1000, time=NOW - 9, layers=(layer,), seconds=0.031, **losses, **unsaved)
 
 
-def calibrating() -> SessionView:
-    """The first steps in fp16: the scaler looks for its scale, and no window was measured yet."""
-    verdict = judge_scaler(ScalerFacts(steps=26, skips=2, recent_skips=2))
-    return numerics(
-        trained((("fp32", 40), ("fp16", 26)), skipped_steps=(41, 42)),
-        scaler=verdict,
-        headroom=0.21,
-        min_headroom=-float("inf"),
-        growth=growing("overflows", 1998, 0.2),
-        window=None,
-    )
-
-
 def collapsing() -> SessionView:
     """Every step overflows, whatever the scale."""
     skips = range(701, 713)
     gradients = replace(float16_window(14, zeros=0.01), nonfinite=1204, loss_scale=16.0, worst=LOSING[2:])
     weight = ("features.13.conv.weight",)
     newest = samples.skip(712, time=NOW, loss_scale=16.0, names=weight, count=1, consecutive=12)
-    facts = ScalerFacts(steps=212, skips=12, skips_in_a_row=12, recent_skips=12, newest_skip=newest)
+    facts = ScalerView(applied=200, skipped=12, skips_in_a_row=12, recent_skips=12, newest_skip=newest)
     inf = samples.module("features.13.conv", way="backward", largest=float("inf"))
     return numerics(
         trained((("fp32", 500), ("fp16", 212)), skipped_steps=skips),
@@ -148,17 +135,11 @@ def collapsing() -> SessionView:
     )
 
 
-def forward_overflow() -> SessionView:
-    """The loss itself is not finite in float16."""
-    verdict = judge_scaler(ScalerFacts(steps=704, skips=3, recent_skips=1, forward_overflow_step=1190))
-    return numerics(with_skips(), scaler=verdict, headroom=1.4, window=float16_window(-3))
-
-
 def in_fp32() -> SessionView:
     """FP32 runs: what float16 would do to its gradients."""
     return numerics(
         fp32_only(),
-        scaler=judge_scaler(ScalerFacts()),
+        scaler=judge_scaler(ScalerView()),
         hypothetical=True,
         headroom=6.2,
         growth=NO_GROWTH,
@@ -170,7 +151,7 @@ def in_bf16() -> SessionView:
     """bf16 runs with gradients that float16 could not hold unscaled, nor at any scale."""
     return numerics(
         trained((("fp32", 300), ("bf16", 904))),
-        scaler=judge_scaler(ScalerFacts()),
+        scaler=judge_scaler(ScalerView()),
         hypothetical=True,
         headroom=-1.3,
         min_headroom=-2.2,
@@ -179,6 +160,4 @@ def in_bf16() -> SessionView:
     )
 
 
-ALL = {
-    build.__name__: build for build in (healthy, calibrating, collapsing, forward_overflow, in_fp32, in_bf16)
-}
+ALL = {build.__name__: build for build in (healthy, collapsing, in_fp32, in_bf16)}

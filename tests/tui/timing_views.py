@@ -42,16 +42,6 @@ def compute_bound() -> SessionView:
     return replace(views.compared(), timings=timings)
 
 
-def launch_bound() -> SessionView:
-    """A small net whose kernels are done before the next ones are there."""
-    full, half = (0.11, 0.71, 0.92, 0.21), (0.11, 0.94, 1.02, 0.24)
-    timings = (
-        timing("fp32", full, (0.12, 0.70, 0.93, 0.22), busy_percent=58.0),
-        timing("fp16", half, (0.12, 0.93, 1.03, 0.25), busy_percent=51.0),
-    )
-    return replace(views.compared(), timings=timings)
-
-
 def input_bound() -> SessionView:
     """A CPU that loads and trains in turns, timed in FP32 alone."""
     return replace(views.no_nvml(), timings=(timing("fp32", (2.52, 0.51, 0.82, 0.11), steps=64),))
@@ -70,7 +60,4 @@ def every_precision() -> SessionView:
     return replace(views.compared(), timings=timings)
 
 
-ALL = {
-    build.__name__: build
-    for build in (compute_bound, launch_bound, input_bound, hardly_timed, every_precision)
-}
+ALL = {build.__name__: build for build in (compute_bound, input_bound, hardly_timed, every_precision)}

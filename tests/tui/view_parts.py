@@ -7,7 +7,8 @@ from itertools import pairwise
 from amptui.records.run import EpochFinished, Note, Printed, Severity
 from amptui.records.steps import Steps
 from amptui.telemetry.events import Event, SkipRow
-from amptui.telemetry.view import Comparison, PrecisionStats, ScalerView
+from amptui.telemetry.scaling import ScalerView
+from amptui.telemetry.view import Comparison, PrecisionStats
 from tests.builders import make_step, make_switch
 from tests.telemetry import record_samples
 

@@ -3,7 +3,8 @@
 from amptui.base import units
 from amptui.diagnosis.probe_words import NEVER_USED, idle_words, last_change
 from amptui.records.run import MIN_SOUND_SCALE
-from amptui.telemetry.view import ScalerView, SessionView
+from amptui.telemetry.scaling import ScalerView
+from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels.curve import draw_enlarged
 from amptui.tui.panels.numerics_panel import headroom_words, state_words
