@@ -219,9 +219,8 @@ def interval_words(finding: Finding) -> str:
     return interval_ends(finding.numbers.get("low"), finding.numbers.get("high"))
 
 
-def worth_words(answer: AmpAnswer) -> str:
+def speed_words(speed: Finding) -> str:
     """``1.65× the speed of FP32 (1.61 to 1.69)``."""
-    speed = answer.of("speed")
     interval = interval_words(speed)
     return long_words(speed) + (f" ({interval})" if interval else "")
 
@@ -275,7 +274,7 @@ def answer_line(answer: AmpAnswer) -> str:
     safe = f"{SIGNS[answer.safety_grade]} {safe_forms(answer)[0]}"
     if answer.headline_precision != answer.precision:
         return f"{precision_label(answer.headline_precision)}: {safe}"
-    return f"{precision_label(answer.precision)}: {worth_words(answer)}; {safe}"
+    return f"{precision_label(answer.precision)}: {speed_words(answer.of('speed'))}; {safe}"
 
 
 def evidence_rows(answer: AmpAnswer) -> list[tuple[Finding, str, str]]:
@@ -283,7 +282,7 @@ def evidence_rows(answer: AmpAnswer) -> list[tuple[Finding, str, str]]:
     return [
         (
             finding,
-            worth_words(answer) if finding.subject == "speed" else long_words(finding),
+            speed_words(finding) if finding.subject == "speed" else long_words(finding),
             evidence_words(finding),
         )
         for finding in answer.findings

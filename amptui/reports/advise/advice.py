@@ -4,9 +4,9 @@ Every judgement is the answer's own, as the screen shows it; here they are only 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
-from typing import Literal
+from typing import Literal, get_args
 
 from amptui.diagnosis.amp_answer import AmpAnswer
 from amptui.diagnosis.memory_use import LITTLE_MEMORY
@@ -32,6 +32,8 @@ Reason = Literal[
 gains is ``unsafe``, or since nothing does; ``weights``: they are not float32, and autocast has nothing to
 cast; ``fails``: FP32 itself does not train, and nothing is recommended."""
 
+_NoGain = Literal["same", "open", "slower"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
@@ -42,19 +44,10 @@ class Advice:
     reason: Reason
     about: Candidate | None = None
     """The candidate that is recommended, or that FP32 is preferred to."""
-    cautions: tuple[Finding, ...] = ()
-    """What to look out for in the recommended precision."""
     troubles: tuple[Finding, ...] = ()
-    """What speaks against ``about`` where FP32 is recommended."""
+    """What to look out for in ``about``, or what speaks against it where FP32 is recommended."""
     compiles: bool = False
     """Whether ``torch.compile`` made the recommended precision faster beyond its interval."""
-
-    @property
-    def limit(self) -> Finding | None:
-        """What steps wait for, as far as it was measured."""
-        answer = None if self.about is None else self.about.answer
-        limit = None if answer is None else answer.of("limit")
-        return limit if limit is not None and limit.freshness != "never measured" else None
 
 
 def recommend(
@@ -79,77 +72,53 @@ def recommend(
     ):
         return Advice(precision=None, reason="fails", troubles=(broken,))
     usable = [candidate for candidate in candidates if is_safe(candidate)]
-    faster = [candidate for candidate in usable if candidate.worth == "faster"]
-    if faster:
-        return _use(_best(faster), "faster")
+    faster = [candidate for candidate in candidates if candidate.worth == "faster"]
+    safe = [candidate for candidate in faster if candidate in usable]
     as_fast = [candidate for candidate in usable if candidate.worth in ("same", "open")]
     smallest = min(as_fast, key=lambda candidate: candidate.memory or 1.0, default=None)
-    if smallest is not None and 1 - (smallest.memory or 1.0) >= LITTLE_MEMORY:
-        return _use(smallest, "memory")
-    return replace(_stay(candidates, usable), compiles=_gains(compiling))
-
-
-def _use(candidate: Candidate, reason: Reason) -> Advice:
+    reason: Reason
+    about: Candidate | None
+    if safe:
+        about, reason = _best(safe), "faster"
+    elif smallest is not None and 1 - (smallest.memory or 1.0) >= LITTLE_MEMORY:
+        about, reason = smallest, "memory"
+    else:
+        about, reason = _why_not(candidates, usable, faster)
+    precision = None if reason == "not compared" else "fp32"
+    if reason in ("faster", "memory") and about is not None:
+        precision, compiling = about.precision, about.compiling
     return Advice(
-        precision=candidate.precision,
+        precision=precision,
         reason=reason,
-        about=candidate,
-        cautions=troubles(candidate.answer),
-        compiles=_gains(candidate.compiling),
+        about=about,
+        troubles=() if about is None else troubles(about.answer),
+        compiles=compiling is not None
+        and speed_state(compiling.speedup, compiling.speedup_low, compiling.speedup_high) == "faster",
     )
 
 
-def _gains(pair: PairCompared | None) -> bool:
-    """Whether the compiled steps are faster."""
-    return pair is not None and speed_state(pair.speedup, pair.speedup_low, pair.speedup_high) == "faster"
-
-
-def _stay(candidates: Sequence[Candidate], usable: Sequence[Candidate]) -> Advice:
-    unsafe = [
-        candidate for candidate in candidates if candidate not in usable and candidate.worth == "faster"
-    ]
-    if unsafe:
-        worst = _best(unsafe)
-        return Advice(precision="fp32", reason="unsafe", about=worst, troubles=troubles(worst.answer))
-    reasons: tuple[Reason, ...] = ("same", "open", "slower")
+def _why_not(
+    candidates: Sequence[Candidate], usable: Sequence[Candidate], faster: Sequence[Candidate]
+) -> tuple[Candidate | None, Reason]:
+    """Why nothing gains: the first of the reasons that some candidate gives, and that candidate."""
+    amp = [candidate for candidate in usable if candidate.precision in AMP_PRECISIONS]
+    others = [candidate for candidate in usable if candidate not in amp]
+    reasons: list[tuple[Reason, Sequence[Candidate]]] = [("unsafe", [_best(faster)] if faster else [])]
     # What people ask about is AMP: TF32 and FP8 are told of only where nothing is known of that.
-    for is_amp, reason in product((True, False), reasons):
-        of_kind = [candidate for candidate in usable if (candidate.precision in AMP_PRECISIONS) == is_amp]
-        about = next((candidate for candidate in of_kind if candidate.worth == reason), None)
-        if about is not None:
-            return Advice(precision="fp32", reason=reason, about=about)
-    unknown = [
-        candidate
-        for candidate in usable
-        if candidate.precision in AMP_PRECISIONS and candidate.worth == "unknown"
-    ]
-    if unknown:
-        return Advice(precision=None, reason="not compared", about=unknown[0])
-    return _speak_against(candidates) or Advice(
-        precision=None, reason="not compared", about=next(iter(usable), None)
-    )
-
-
-def _speak_against(candidates: Sequence[Candidate]) -> Advice | None:
-    """FP32, for what was found on the others; None if nothing was."""
-    troubled = next((candidate for candidate in candidates if troubles(candidate.answer)), None)
-    if troubled is not None:
-        return Advice(precision="fp32", reason="unsafe", about=troubled, troubles=troubles(troubled.answer))
+    for kind, reason in product((amp, others), get_args(_NoGain)):
+        reasons.append((reason, [candidate for candidate in kind if candidate.worth == reason]))
+    reasons.append(("not compared", amp))
+    reasons.append(("unsafe", [candidate for candidate in candidates if troubles(candidate.answer)]))
     excluded: tuple[tuple[str, Reason], ...] = (("weights lost", "unsafe"), ("slow", "slower"))
-    for kind, reason in excluded:
-        about = next(
-            (
-                candidate
-                for candidate in candidates
-                if candidate.exclusion and candidate.exclusion.kind == kind
-            ),
-            None,
-        )
-        if about is not None:
-            return Advice(precision="fp32", reason=reason, about=about)
+    for cause, reason in excluded:
+        those = [one for one in candidates if one.exclusion is not None and one.exclusion.kind == cause]
+        reasons.append((reason, those))
+    for reason, those in reasons:
+        if those:
+            return those[0], reason
     if all(candidate.exclusion is not None for candidate in candidates):
-        return Advice(precision="fp32", reason="nothing to compare")
-    return None
+        return None, "nothing to compare"
+    return next(iter(usable), None), "not compared"
 
 
 def is_safe(candidate: Candidate) -> bool:
@@ -188,16 +157,10 @@ def _best(faster: Sequence[Candidate]) -> Candidate:
 
 
 def _speedup(candidate: Candidate) -> float:
-    if candidate.row is not None and candidate.row.speedup:
-        return candidate.row.speedup
-    if candidate.answer is None or candidate.worth == "unknown":
-        return 0.0
-    return candidate.answer.of("speed").numbers.get("ratio") or 0.0
+    return candidate.speed.numbers["ratio"] or 0.0
 
 
 def _ends(candidate: Candidate) -> tuple[float, float]:
     """Its interval; without one, of no width."""
-    row = candidate.row
-    if row is None or row.speedup_low is None or row.speedup_high is None:
-        return _speedup(candidate), _speedup(candidate)
-    return row.speedup_low, row.speedup_high
+    low, high = (candidate.speed.numbers.get(end) for end in ("low", "high"))
+    return (low, high) if low and high else (_speedup(candidate), _speedup(candidate))

@@ -12,8 +12,6 @@ from amptui.base.version import __version__
 from amptui.diagnosis.labels import data_label
 from amptui.recipe.request import FRAMEWORKS, Framework
 from amptui.reports.advise import advise_words
-from amptui.reports.advise.advice import Advice
-from amptui.reports.advise.evidence import Candidate
 from amptui.reports.advise.recommendation import NAMES, Recommendation
 from amptui.reports.export.template import Span, document
 
@@ -157,22 +155,21 @@ def report_json(result: Recommendation) -> dict[str, Any]:
         "text": advise_words.headline(advice),
         "notes": [{"label": label, "text": text} for label, text in result.notes],
         "baseline": None if result.view.compared is None else next(iter(result.view.compared.rows), None),
-        "candidates": [_candidate(candidate, advice) for candidate in result.candidates],
+        "candidates": [
+            {
+                "precision": candidate.precision,
+                "recommended": candidate.precision == advice.precision,
+                "excluded": candidate.exclusion,
+                "measured": candidate.row,
+                "memory_ratio": candidate.memory,
+                "compiled": candidate.compiling,
+                "answer": candidate.answer,
+                "losses": candidate.losses,
+            }
+            for candidate in result.candidates
+        ],
         "loss_steps": None if result.race is None else result.race.steps,
         "not_measured": result.missing,
         "how": result.how_measured,
         "lines": result.lines,
-    }
-
-
-def _candidate(candidate: Candidate, advice: Advice) -> dict[str, Any]:
-    return {
-        "precision": candidate.precision,
-        "recommended": candidate.precision == advice.precision,
-        "excluded": candidate.exclusion,
-        "measured": candidate.row,
-        "memory_ratio": candidate.memory,
-        "compiled": candidate.compiling,
-        "answer": candidate.answer,
-        "losses": candidate.losses,
     }

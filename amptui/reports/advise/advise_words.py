@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
 from amptui.base import units
-from amptui.diagnosis.amp_answer import NO_AMP, AmpAnswer, worth_words
+from amptui.diagnosis.amp_answer import NO_AMP, AmpAnswer, interval_words, speed_words
 from amptui.diagnosis.bottleneck import bound_words, evidence, why_slower
 from amptui.diagnosis.event_words import event_text
 from amptui.diagnosis.labels import precision_label
-from amptui.diagnosis.speed import less_memory, less_percent, pair_words, ratio_words, speed_of, times_speed
+from amptui.diagnosis.speed import less_memory, less_percent, pair_words, times_speed
 from amptui.diagnosis.words import SIGNS, long_words, short_words
 from amptui.records.findings import PrecisionsCompared
 from amptui.records.run import EAGER_SUFFIX, FP8_PRECISIONS
@@ -17,7 +17,6 @@ from amptui.reports.advise.evidence import Candidate, Exclusion, row_of, step_se
 from amptui.reports.advise.loss_race import LossRace
 from amptui.reports.compare.trace import MEAN_STEPS
 from amptui.reports.compare.welch import MIN_SEEDS
-from amptui.telemetry.finding import Finding
 from amptui.telemetry.view import SessionView
 
 ROWS: Mapping[str, str] = {
@@ -37,15 +36,21 @@ LEFT_OUT = "left out"
 
 def headline(advice: Advice) -> str:
     """``Use AMP bf16: 1.65× the speed of FP32 (1.61 to 1.69), 29% less peak memory, ...``."""
-    about = advice.about
+    about, trouble = advice.about, ""
+    if advice.troubles:
+        trouble = long_words(advice.troubles[0])
+    elif about is not None:
+        higher = "its loss is higher than in FP32 by more than the noise"
+        trouble = higher if about.exclusion is None else exclusion_words(about.exclusion)
     gains = [] if about is None else _gains(about)
+    is_faster = about is not None and about.answer is not None and about.worth == "faster"
     return _HEADLINES[advice.reason].format(
         label="" if about is None else precision_label(about.precision),
         gains=", ".join(gains),
         memory_first=", ".join([*gains[1:2], *gains[:1], *gains[2:]]),
         speed=gains[0] if gains else "",
-        though=f"it has {gains[0]}, but " if about is not None and _is_faster(about) else "",
-        trouble=_trouble(advice),
+        though=f"it has {gains[0]}, but " if is_faster else "",
+        trouble=trouble,
     )
 
 
@@ -65,45 +70,17 @@ _HEADLINES: Mapping[Reason, str] = {
 
 def _gains(candidate: Candidate) -> list[str]:
     """Its speed, memory, and what makes it safe."""
-    gains = [_speed_words(candidate)]
+    exclusion, answer = candidate.exclusion, candidate.answer
+    is_slow = exclusion is not None and exclusion.kind == "slow"
+    gains = [exclusion_words(exclusion) if exclusion and is_slow else speed_words(candidate.speed)]
     if candidate.memory is not None:
         gains.append(less_memory(1 - candidate.memory))
-    answer = candidate.answer
     if answer is not None and answer.of("agreement").state == "agree":
         gains.append(f"gradients agree ({short_words(answer.of('agreement'))})")
     if candidate.losses is not None and candidate.losses.outcome in ("same", "lower"):
         same = candidate.losses.outcome == "same"
         gains.append("the same loss within noise" if same else "the loss lower than in FP32")
     return gains
-
-
-def _speed_words(candidate: Candidate) -> str:
-    """``1.65× the speed of FP32 (1.61 to 1.69)``, as the answer has it; that on FP8 is about bf16."""
-    exclusion, answer, row = candidate.exclusion, candidate.answer, candidate.row
-    if exclusion is not None and exclusion.kind == "slow":
-        return exclusion_words(exclusion)
-    if answer is not None and candidate.precision not in FP8_PRECISIONS:
-        return worth_words(answer)
-    if row is None or not row.speedup:
-        return times_speed(None, "FP32")
-    speed = speed_of(row.speedup, row.speedup_low, row.speedup_high, "FP32")
-    return f"{speed.words} {speed.interval}".rstrip()
-
-
-def _is_faster(candidate: Candidate) -> bool:
-    return candidate.answer is not None and candidate.worth == "faster"
-
-
-def _trouble(advice: Advice) -> str:
-    """What speaks against it: of the answer, of its losses, or why it is left out."""
-    if advice.troubles:
-        return long_words(advice.troubles[0])
-    about = advice.about
-    if about is None:
-        return ""
-    if about.exclusion is not None:
-        return exclusion_words(about.exclusion)
-    return "its loss is higher than in FP32 by more than the noise"
 
 
 def exclusion_words(why: Exclusion) -> str:
@@ -131,16 +108,18 @@ def reasons(advice: Advice, view: SessionView) -> Iterator[str]:
         for timing in dict.fromkeys(filter(None, (other, baseline))):
             if timing.bound in ("input", "launch"):
                 yield f"{precision_label(timing.precision)} is {bound_words(timing)}: {evidence(timing)}"
-    if advice.reason in ("faster", "memory") and advice.limit is not None:
-        yield f"steps are {long_words(advice.limit)}"
+    answer = None if advice.about is None else advice.about.answer
+    if advice.reason in ("faster", "memory") and answer is not None:
+        limit = answer.of("limit")
+        if limit.freshness != "never measured":
+            yield f"steps are {long_words(limit)}"
 
 
 def cautions(advice: Advice, candidates: Sequence[Candidate], view: SessionView) -> Iterator[str]:
     """What to look out for in what is recommended."""
-    for finding in advice.cautions:
-        yield long_words(finding)
     about = advice.about
     if advice.reason in ("faster", "memory") and about is not None:
+        yield from map(long_words, advice.troubles)
         if about.precision == "fp16":
             skipped = 0 if about.row is None else about.row.skipped
             scaler = f"a GradScaler, which skips a step now and then, {units.count(skipped)} here"
@@ -151,21 +130,13 @@ def cautions(advice: Advice, candidates: Sequence[Candidate], view: SessionView)
             yield "two seeds show only large differences in the loss; use more --minutes to train more seeds"
     for other in candidates:
         if other.answer is not None and other is not about and advice.precision != "fp32":
-            grave = _against(other)
-            if grave:
-                yield f"not {precision_label(other.precision)}: {long_words(grave[0])}"
-    yield from warnings(view)
-
-
-def _against(other: Candidate) -> list[Finding]:
-    """What speaks against one that is not recommended: errors, and also warnings of a faster FP8."""
-    grades = ["error", "warning"] if _is_faster(other) and other.precision in FP8_PRECISIONS else ["error"]
-    findings = () if other.answer is None else other.answer.counted
-    return [finding for finding in findings if finding.grade in grades]
-
-
-def warnings(view: SessionView) -> Iterator[str]:
-    """What the run itself warned of before its second step: data that stand in, unsafe losses."""
+            # Errors, and also warnings of a faster FP8.
+            warns = other.worth == "faster" and other.precision in FP8_PRECISIONS
+            grades = ("error", "warning") if warns else ("error",)
+            grave = next((one for one in other.answer.counted if one.grade in grades), None)
+            if grave is not None:
+                yield f"not {precision_label(other.precision)}: {long_words(grave)}"
+    # What the run itself warned of before its second step: data that stand in, unsafe losses.
     for event in reversed(view.events):
         if event.severity == "warning" and event.kind == "note" and (event.step or 0) <= 1:
             yield event_text(event)
@@ -185,8 +156,11 @@ def not_measured(
 ) -> Iterator[str]:
     """What is absent, each with its reason."""
     for candidate in candidates:
-        if candidate.exclusion is not None:
-            yield f"{precision_label(candidate.precision)}: {_why_excluded(candidate)}"
+        if (exclusion := candidate.exclusion) is not None:
+            cause = None if candidate.answer is None else candidate.answer.cause
+            own = exclusion.kind == "trouble" and cause is not None
+            why = long_words(cause) if own and cause is not None else exclusion_words(exclusion)
+            yield f"{precision_label(candidate.precision)}: {LEFT_OUT}, {why}"
     for what, why in missing.items():
         yield f"{_MISSING.get(what, what)}: {why}"
     if race is not None and race.why_not:
@@ -200,15 +174,6 @@ _MISSING = {
 }
 
 
-def _why_excluded(candidate: Candidate) -> str:
-    """With the answer's own words on what went wrong."""
-    assert candidate.exclusion is not None
-    cause = None if candidate.answer is None else candidate.answer.cause
-    if candidate.exclusion.kind == "trouble" and cause is not None:
-        return f"{LEFT_OUT}, {long_words(cause)}"
-    return f"{LEFT_OUT}, {exclusion_words(candidate.exclusion)}"
-
-
 def how_measured(compared: PrecisionsCompared | None, race: LossRace | None) -> Iterator[str]:
     """What the numbers are of."""
     if compared is not None and compared.rounds:
@@ -217,19 +182,15 @@ def how_measured(compared: PrecisionsCompared | None, race: LossRace | None) -> 
     if race is not None and race.seeds >= MIN_SEEDS:
         steps = f"mean of the last {min(MEAN_STEPS, race.steps)} of {units.count(race.steps)} steps"
         seeds = f"{units.counted(race.seeds, 'seed')}"
-        yield f"loss: {steps}, {seeds}, each from the same start in every precision{_could_show(race)}"
-
-
-def _could_show(race: LossRace) -> str:
-    """Which difference the seeds would have shown, of the precision that they say least of."""
-    compared = [race.compared(name) for name in race.finals if name != "fp32"]
-    detectable = [losses for losses in compared if losses.detectable is not None]
-    if not detectable:
-        return ""
-    worst = max(detectable, key=lambda losses: losses.detectable or 0.0)
-    mean = abs(fmean(worst.baseline_losses))
-    share = f", {units.share(worst.detectable, mean)} of it" if mean else ""
-    return f"; a difference of {units.loss(worst.detectable)}{share}, would show"
+        # Which difference would have shown, of the precision that the seeds say least of.
+        others = [race.compared(name) for name in race.finals if name != "fp32"]
+        worst = max(others, key=lambda losses: losses.detectable or 0.0, default=None)
+        shown = ""
+        if worst is not None and worst.detectable is not None:
+            mean = abs(fmean(worst.baseline_losses))
+            share = f", {units.share(worst.detectable, mean)} of it" if mean else ""
+            shown = f"; a difference of {units.loss(worst.detectable)}{share}, would show"
+        yield f"loss: {steps}, {seeds}, each from the same start in every precision{shown}"
 
 
 # ------------------------------------------------------------------------------------- the table
@@ -261,14 +222,10 @@ def table_rows(view: SessionView, candidates: Sequence[Candidate]) -> list[tuple
 
 
 def _speed_cell(candidate: Candidate) -> str:
-    row = candidate.row
-    if row is not None and row.speedup:
-        return ratio_words(row.speedup, row.speedup_low, row.speedup_high)
-    if candidate.exclusion is not None:
+    speed = candidate.speed
+    if candidate.exclusion is not None and (candidate.row is None or not candidate.row.speedup):
         return LEFT_OUT
-    if candidate.answer is None or candidate.precision in FP8_PRECISIONS:  # whose answer is about bf16
-        return units.NOT_AVAILABLE
-    return short_words(candidate.answer.of("speed"))
+    return f"{short_words(speed)} ({interval})" if (interval := interval_words(speed)) else short_words(speed)
 
 
 def _memory_cell(candidate: Candidate) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, get_args
 
 from amptui.diagnosis.amp_answer import AmpAnswer, Worth, amp_answer
 from amptui.diagnosis.speed import speed_state
@@ -10,6 +10,7 @@ from amptui.records.findings import Float16Window, PairCompared, PrecisionMeasur
 from amptui.records.own_loop import OTHER_PRECISIONS
 from amptui.records.run import EAGER_SUFFIX, FP8_PRECISIONS, LOW_PRECISIONS, base_precision
 from amptui.reports.advise.loss_race import LossesCompared, LossRace
+from amptui.telemetry.finding import Finding, never_measured
 from amptui.telemetry.health import judge_window
 from amptui.telemetry.view import NumericsView, PrecisionTiming, SessionView
 
@@ -75,24 +76,56 @@ class Candidate:
     """Its steps compiled beside the same run eagerly."""
 
     @property
-    def worth(self) -> Worth:
-        """The answer's word on its speed over FP32; that of the comparison for TF32 and FP8.
-
-        TF32 has no answer, and the answer on FP8 is about bf16.
-        """
+    def speed(self) -> Finding:
+        """The answer's; the comparison's of TF32, which has no answer, and of FP8, whose is about bf16."""
         if self.answer is not None and self.precision not in FP8_PRECISIONS:
-            return self.answer.worth
+            return self.answer.of("speed")
         row = self.row
         if row is None or not row.speedup:
-            return "unknown"
-        return speed_state(row.speedup, row.speedup_low, row.speedup_high)
+            return never_measured("speed", self.precision)
+        return Finding(
+            subject="speed",
+            state=speed_state(row.speedup, row.speedup_low, row.speedup_high),
+            grade="neutral",
+            about=self.precision,
+            numbers={"ratio": row.speedup, "low": row.speedup_low, "high": row.speedup_high},
+        )
+
+    @property
+    def worth(self) -> Worth:
+        """The word on its speed; ``unknown`` where there is none yet."""
+        state = self.speed.state
+        return state if state in get_args(Worth) else "unknown"  # type: ignore[return-value]
 
 
 def candidates(
     evidence: Evidence, precisions: tuple[str, ...], race: LossRace | None
 ) -> tuple[Candidate, ...]:
     """One for each of ``precisions``, FP32 not among them."""
-    return tuple(_candidate(evidence, precision, race) for precision in precisions)
+    options = []
+    for precision in precisions:
+        view = view_of(evidence, precision)
+        row, baseline = row_of(view, precision), row_of(view, "fp32")
+        answer = exclusion = None
+        if precision in LOW_PRECISIONS:
+            findings = [] if race is None else [race.finding(precision), race.troubles.get(precision)]
+            answer = amp_answer(view, precision, measured=[*filter(None, findings)])
+        if race is not None and (error := race.failed.get(precision, "")):
+            exclusion = Exclusion("failed", error)
+        peaks = [None if side is None else side.peak_allocated_bytes for side in (row, baseline)]
+        options.append(
+            Candidate(
+                precision=precision,
+                answer=answer,
+                row=row,
+                step_seconds=step_seconds(view, precision),
+                memory=peaks[0] / peaks[1] if peaks[0] and peaks[1] else None,
+                exclusion=evidence.exclusions.get(precision) or exclusion,
+                losses=None if race is None else race.compared(precision),
+                compiling=compiling(evidence.view.compared, precision),
+            )
+        )
+    return tuple(options)
 
 
 def has_other_weights(view: SessionView) -> bool:
@@ -100,30 +133,6 @@ def has_other_weights(view: SessionView) -> bool:
     dtypes = {kind.dtype for breakdown in view.memory for kind in breakdown.kinds if kind.kind == "weights"}
     others = base_precision(view.precision or "") in OTHER_PRECISIONS
     return others or bool(dtypes and "float32" not in dtypes)
-
-
-def _candidate(evidence: Evidence, precision: str, race: LossRace | None) -> Candidate:
-    view = view_of(evidence, precision)
-    row, baseline = row_of(view, precision), row_of(view, "fp32")
-    answer = exclusion = None
-    if precision in LOW_PRECISIONS:
-        findings = [] if race is None else [race.finding(precision), race.troubles.get(precision)]
-        answer = amp_answer(
-            view, precision, measured=[finding for finding in findings if finding is not None]
-        )
-    if race is not None and (error := race.failed.get(precision, "")):
-        exclusion = Exclusion("failed", error)
-    peaks = [None if side is None else side.peak_allocated_bytes for side in (row, baseline)]
-    return Candidate(
-        precision=precision,
-        answer=answer,
-        row=row,
-        step_seconds=step_seconds(view, precision),
-        memory=peaks[0] / peaks[1] if peaks[0] and peaks[1] else None,
-        exclusion=evidence.exclusions.get(precision) or exclusion,
-        losses=None if race is None else race.compared(precision),
-        compiling=compiling(evidence.view.compared, precision),
-    )
 
 
 def view_of(evidence: Evidence, precision: str) -> SessionView:

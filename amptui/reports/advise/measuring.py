@@ -27,7 +27,6 @@ from amptui.reports.advise.loss_race import LossRace, RaceTraining, race
 from amptui.reports.advise.stages import BASELINE, Stages
 from amptui.reports.bench.progress import Progress, comparison_parts
 from amptui.reports.compare.trace import MEAN_STEPS
-from amptui.telemetry.finding import Finding
 from amptui.telemetry.view import SessionView
 
 _LOOK_SECONDS = 0.1
@@ -55,12 +54,19 @@ class Measurer:
     def measure(self, precisions: Sequence[str]) -> tuple[Evidence, Stages]:
         """Measure FP32 beside ``precisions``; once more without one that ends the training."""
         remaining, excluded = list(precisions), dict[str, Exclusion]()
+        eager = self.request.compile_mode is not None
+        request = replace(self.request, precision=BASELINE, min_steps=_MIN_STEPS, interactive=True)
         while True:
-            stages, end = self._train_in_stages(remaining)
+            stages = Stages(remaining, seconds=self.seconds, eager=eager)
+            end = self._train(request, partial(self._look, stages))
             evidence = stages.evidence
             evidence = replace(evidence, exclusions={**excluded, **evidence.exclusions})
-            culprit = self._culprit(end, stages, remaining)
-            if culprit is None or self.is_stopped():
+            # The precision without which the measurement can be made again, if it need be and can be.
+            culprit = evidence.lost_in
+            if not culprit and end.error is not None:
+                is_over = end.hangs or isinstance(end.error, DeviceLostError)
+                culprit = "" if is_over else base_precision(end.view.precision or "")
+            if culprit not in remaining or self.is_stopped():
                 self.error = self.error or failure(evidence)
                 return evidence, stages
             why = Exclusion("failed", detail=str(end.error))
@@ -70,18 +76,12 @@ class Measurer:
             remaining = [name for name in remaining if name not in excluded]
             self.error = None
 
-    def _train_in_stages(self, precisions: Sequence[str]) -> tuple[Stages, TrainingEnd]:
-        stages = Stages(precisions, seconds=self.seconds, eager=self.request.compile_mode is not None)
-
-        def look(training: Training) -> None:
-            view = training.recording.view()
-            stages.look(view, training.control)
-            self.show(stages, view)
-            if stages.over or self.is_stopped():
-                training.control.ask(StopRequest("measured"))
-
-        request = replace(self.request, precision=BASELINE, min_steps=_MIN_STEPS, interactive=True)
-        return stages, self._train(request, look)
+    def _look(self, stages: Stages, training: Training) -> None:
+        view = training.recording.view()
+        stages.look(view, training.control)
+        self.show(stages, view)
+        if stages.over or self.is_stopped():
+            training.control.ask(StopRequest("measured"))
 
     def _train(
         self,
@@ -102,15 +102,6 @@ class Measurer:
         free_memory()
         self.error, self.hangs = end.error, self.hangs or end.hangs
         return end
-
-    def _culprit(self, end: TrainingEnd, stages: Stages, precisions: Sequence[str]) -> str | None:
-        """The precision without which the measurement can be made again; None if it need not or cannot be."""
-        if stages.evidence.lost_in in precisions:
-            return stages.evidence.lost_in
-        if end.error is None or end.hangs or isinstance(end.error, DeviceLostError):
-            return None
-        precision = base_precision(end.view.precision or "")
-        return precision if precision in precisions else None
 
     # ------------------------------------------------------------------------------ the losses
 
@@ -154,7 +145,12 @@ class Measurer:
         self.error, final = None, fmean(newest) if newest else None
         if final is None or (end.error is not None and math.isfinite(final)):
             return RaceTraining(loss=None, error=str(end.error or "it made no step"))
-        return RaceTraining(loss=final, trouble=_trouble(end.view, precision))
+        trouble = None
+        if precision in LOW_PRECISIONS:  # what went wrong in its steps, but for the loss
+            answer = amp_answer(end.view, precision)
+            findings = map(answer.of, ("weights", "forward", "overflow"))
+            trouble = next((one for one in findings if one.happened and one.is_trouble), None)
+        return RaceTraining(loss=final, trouble=trouble)
 
 
 def failure(evidence: Evidence) -> AmptuiError | None:
@@ -163,15 +159,6 @@ def failure(evidence: Evidence) -> AmptuiError | None:
         return None
     reason = evidence.view.pause_reason or "the loss is not finite"
     return ExperimentError(f"in FP32, {reason}", hint="use a smaller learning rate")
-
-
-def _trouble(view: SessionView, precision: str) -> Finding | None:
-    """What went wrong in a training's steps, by the answer's own judgement, but for its loss."""
-    if precision not in LOW_PRECISIONS:
-        return None
-    answer = amp_answer(view, precision)
-    findings = (answer.of(subject) for subject in ("weights", "forward", "overflow"))
-    return next((finding for finding in findings if finding.happened and finding.is_trouble), None)
 
 
 # ------------------------------------------------------------------------------ how far it is
@@ -189,23 +176,20 @@ def progress_words(stages: Stages, view: SessionView) -> str:
     """``alternating, round  3 of at most 24, AMP bf16 1.61× (1.55 to 1.68), at most 2:10 left``."""
     if stages.stage == "starting":
         return phase_words(view.phase)
-    time_left = f"at most {units.duration(max(0.0, stages.seconds_left()))} left"
-    return ", ".join(part for part in (_doing(stages, view), time_left) if part)
-
-
-def _doing(stages: Stages, view: SessionView) -> str:
     label = precision_label(stages.precision)
     match stages.stage:
         case "comparing":
             compared = view.compared
             parts = [] if compared is None or compared.over else comparison_parts(compared)
-            return ", ".join(["alternating", *parts])
+            parts = ["alternating", *parts]
         case "probing":
-            return f"measuring gradients in {label}"
+            parts = [f"measuring gradients in {label}"]
         case "losses":
-            total = None if view.run is None else view.run.total_steps
-            steps = f", step {units.count(view.step)} of {units.count(total)}" if total else ""
-            return f"loss from the same start, seed {stages.seed} in {label}{steps}"
+            parts = [f"loss from the same start, seed {stages.seed} in {label}"]
+            if total := None if view.run is None else view.run.total_steps:
+                parts.append(f"step {units.count(view.step)} of {units.count(total)}")
         case "over":
-            return ""
-    return f"first steps in {label}, step {units.count(view.step)}"
+            parts = []
+        case _:
+            parts = [f"first steps in {label}, step {units.count(view.step)}"]
+    return ", ".join([*parts, f"at most {units.duration(max(0.0, stages.seconds_left()))} left"])

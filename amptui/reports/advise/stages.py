@@ -159,7 +159,10 @@ class Stages:
         yield from self._ask(TraceRequest())
         yield from self._until(lambda: self._evidence.window is not None, within=PROBE_SHARE)
         self._keep(BASELINE)
-        if self._baseline_fails():
+        # FP32 alone may have led to a loss or to weights that are not finite.
+        last, trace = self._view.last, self._view.numerics.trace
+        loss_lost = last is not None and not math.isfinite(last.loss[0] or 0.0)
+        if loss_lost or (trace is not None and trace.lost_count > 0):
             self._evidence = replace(self._evidence, lost_in=BASELINE)
         if has_other_weights(self._view):
             for precision in tuple(self._candidates):
@@ -294,7 +297,14 @@ class Stages:
         if view.step != self._paused_at and view.pause_cause:
             self._paused_at = view.step
             weights_lost = view.pause_cause == "weights"
-            precision = self._first_to_fail() if weights_lost else "fp16"
+            precision = base_precision(view.precision or "") if weights_lost else "fp16"
+            if weights_lost:
+                # It is noticed some steps later: what the first of the newest with NaN or Inf ran in.
+                bad = [one.step for one in view.events if one.kind == "nonfinite" and one.step is not None]
+                recent = [step for step in bad if step > view.step - NOTICED_STEPS]
+                precision = (
+                    precision_at(view, min(recent)) if recent else base_precision(view.precision or "")
+                )
             self._keep(precision)
             if precision in self._candidates:
                 self._exclude(precision, Exclusion("weights lost" if weights_lost else "trouble"))
@@ -306,13 +316,6 @@ class Stages:
             asker.ask(PauseRequest(paused=False))
         return True
 
-    def _first_to_fail(self) -> str:
-        """What the first of the newest steps with NaN or Inf ran in: it is noticed some steps later."""
-        view = self._view
-        steps = [event.step for event in view.events if event.kind == "nonfinite" and event.step is not None]
-        recent = [step for step in steps if step > view.step - NOTICED_STEPS]
-        return precision_at(view, min(recent)) if recent else base_precision(view.precision or "")
-
     # ---------------------------------------------------------------------------- what is known
 
     def _is_stuck(self) -> bool:
@@ -323,12 +326,6 @@ class Stages:
         return (
             self._began is not None and self.seconds_left() < 0 < self._clock() - self._progressed - patience
         )
-
-    def _baseline_fails(self) -> bool:
-        """Whether FP32 alone has led to a loss or to weights that are not finite."""
-        last, trace = self._view.last, self._view.numerics.trace
-        loss_lost = last is not None and not math.isfinite(last.loss[0] or 0.0)
-        return loss_lost or (trace is not None and trace.lost_count > 0)
 
     def _row(self, precision: str) -> PrecisionStats | None:
         rows = self._view.comparison.rows
