@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from amptui.base.text import printable
-from amptui.records.run import Record
+from amptui.records.run import Note, Record
 from amptui.reports.export import page as cards
 from amptui.reports.export.template import Card, Span, document
-from amptui.telemetry.events import Event
+from amptui.telemetry.events import event_of
 from amptui.telemetry.flops import flops_now
 from amptui.telemetry.view import SessionView
 from tests.builders import make_started, make_steps
@@ -25,7 +25,6 @@ from tests.telemetry import record_samples
 from tests.telemetry.record_strategies import RECORDS
 from tests.tui import numerics_views, rank_views, views
 from tests.tui.overlays.opened import float8_xray
-from tests.tui.view_parts import note
 
 RUNS: dict[str, list[Record]] = {
     "every kind of record": list(hostile.records("a text")),
@@ -56,10 +55,9 @@ def with_flops() -> SessionView:
 
 def eventful() -> SessionView:
     """More events than are in sight, one of them of several lines."""
-    events = tuple(
-        Event(views.NOW - n, 100 - n, "note", "warning", note(f"event {n}" + "\nmore" * (n == 3)))
-        for n in range(cards.EVENTS_IN_SIGHT + 3)
-    )
+    texts = (f"event {n}" + "\nmore" * (n == 3) for n in range(cards.EVENTS_IN_SIGHT + 3))
+    notes = [Note(time=views.NOW - n, severity="warning", text=text) for n, text in enumerate(texts)]
+    events = tuple(replace(event_of(note), step=100 - n) for n, note in enumerate(notes))
     return replace(views.compared(), events=events)
 
 
