@@ -111,8 +111,8 @@ def _why_not(
     reasons.append(("unsafe", [candidate for candidate in candidates if troubles(candidate.answer)]))
     excluded: tuple[tuple[str, Reason], ...] = (("weights lost", "unsafe"), ("slow", "slower"))
     for cause, reason in excluded:
-        those = [one for one in candidates if one.exclusion is not None and one.exclusion.kind == cause]
-        reasons.append((reason, those))
+        out = [one for one in candidates if one.exclusion is not None and one.exclusion.kind == cause]
+        reasons.append((reason, out))
     for reason, those in reasons:
         if those:
             return those[0], reason

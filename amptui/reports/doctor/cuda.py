@@ -3,6 +3,7 @@
 import ctypes
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -88,12 +89,6 @@ class Cuda:
 
 def cuda_checks() -> list[Check]:
     """The driver, and whether torch can use it."""
-    cuda = read_cuda()
-    return [*check_driver(cuda.driver), check_cuda(cuda)]
-
-
-def read_cuda() -> Cuda:
-    """Ask torch, the environment and the driver."""
     import torch
 
     from amptui.device.accelerator import capabilities, default_device, device_count
@@ -104,7 +99,7 @@ def read_cuda() -> Cuda:
             torch.cuda.init()
         except (RuntimeError, AssertionError) as error:
             torch_says = one_line(error)
-    return Cuda(
+    cuda = Cuda(
         build=torch.version.cuda,
         rocm=torch.version.hip,
         gpu_count=count,
@@ -113,6 +108,7 @@ def read_cuda() -> Cuda:
         driver=read_driver(initialize=not count),
         other="" if device.type in ("cpu", "cuda") else capabilities(device).title,
     )
+    return [*check_driver(cuda.driver), check_cuda(cuda)]
 
 
 def check_driver(driver: Driver) -> list[Check]:
@@ -135,67 +131,69 @@ def check_cuda(cuda: Cuda) -> Check:
     if cuda.build is None:
         reason = "this machine has an NVIDIA GPU, but torch is a CPU-only build"
         return poor("cuda", reason, f"install a CUDA build of torch: {_CHOOSE_BUILD}")
-    reason, hint = _without_library(cuda.driver) if not cuda.driver.library_found else _with_library(cuda)
+    reason, hint = next((reason, hint) for holds, reason, hint in _causes(cuda) if holds)
     return poor("cuda", f"training runs on the CPU: {reason}", hint)
 
 
-def _without_library(driver: Driver) -> tuple[str, str]:
-    """Why there is no libcuda.so.1, and a hint: no driver, or a container that has only a part of it."""
-    if driver.loaded_version or driver.device_files:
-        return (
-            "the NVIDIA driver is loaded, but its library libcuda.so.1 is missing",
-            "install the driver's libraries; a container needs NVIDIA_DRIVER_CAPABILITIES=compute,utility",
-        )
-    if driver.gpus_on_bus:
-        return (
-            "this machine has an NVIDIA GPU, but its driver is not loaded",
-            "install the NVIDIA driver, or load it with `modprobe nvidia`",
-        )
-    return (
-        "no NVIDIA driver found",
-        "if this machine has an NVIDIA GPU, install its driver; a container needs `--gpus all`",
-    )
-
-
-def _with_library(cuda: Cuda) -> tuple[str, str]:
-    """Why torch finds no GPU although the driver's library is there, and a hint."""
+def _causes(cuda: Cuda) -> list[tuple[bool, str, str]]:
+    """Whether it is one, why torch finds no GPU then, and a hint; the first that holds is the root cause."""
     driver, visible = cuda.driver, cuda.visible_devices
+    # A library that is missing: no driver, or a container that has only a part of it.
+    has_none, is_loaded = not driver.library_found, bool(driver.loaded_version or driver.device_files)
     # An empty or negative first entry hides every GPU; so does an index that does not exist.
-    names_none = driver.refusal == _NO_DEVICE and bool(driver.device_files)
-    if visible is not None and (not visible.strip() or visible.strip().startswith("-") or names_none):
-        return (
-            f"CUDA_VISIBLE_DEVICES={visible!r} hides every GPU",
-            "unset CUDA_VISIBLE_DEVICES, or set it to a GPU that `nvidia-smi -L` lists",
-        )
+    finds_none = driver.refusal == _NO_DEVICE
+    hides_all = visible is not None and (not visible.strip() or visible.strip().startswith("-"))
+    hides_all |= visible is not None and finds_none and bool(driver.device_files)
     # A driver supports every build for its own major CUDA version and for older ones.
-    needed = int((cuda.build or "0").split(".")[0])
-    if driver.cuda is not None and driver.cuda[0] < needed:
-        supported = ".".join(map(str, driver.cuda))
-        newer = f" to {_MIN_DRIVERS[needed]} or newer" if needed in _MIN_DRIVERS else ""
-        return (
-            f"the driver supports CUDA {supported}, but torch is built for CUDA {cuda.build}",
-            f"update the driver{newer}, or install torch built for CUDA {driver.cuda[0]}: {_CHOOSE_BUILD}",
-        )
-    if driver.locked_files:
-        return (
-            f"no permission to open /dev/{', /dev/'.join(driver.locked_files)}",
-            "join the group that owns them (`ls -l /dev/nvidia*`) and log in again",
-        )
-    if driver.refusal == _NO_DEVICE and not driver.device_files:
-        return (
-            "there are no device files /dev/nvidia*",
-            "a container needs `--gpus all`; otherwise run `nvidia-modprobe -u -c 0` as root",
-        )
-    if not driver.refusal:
-        return (
-            f"the driver works, but torch cannot use it ({cuda.torch_says or 'torch does not say why'})",
-            "check whether LD_LIBRARY_PATH points to another CUDA",
-        )
+    needed, newest = int((cuda.build or "0").split(".")[0]), driver.cuda or (0, 0)
+    newer = f" to {_MIN_DRIVERS[needed]} or newer" if needed in _MIN_DRIVERS else ""
     unknown = (
         f"CUDA does not start (error {driver.refusal})",
         "check `nvidia-smi` and `dmesg | grep NVRM`; if they show nothing, reboot",
     )
-    return _REFUSALS.get(driver.refusal, unknown)
+    return [
+        (
+            has_none and is_loaded,
+            "the NVIDIA driver is loaded, but its library libcuda.so.1 is missing",
+            "install the driver's libraries; a container needs NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+        ),
+        (
+            has_none and driver.gpus_on_bus > 0,
+            "this machine has an NVIDIA GPU, but its driver is not loaded",
+            "install the NVIDIA driver, or load it with `modprobe nvidia`",
+        ),
+        (
+            has_none,
+            "no NVIDIA driver found",
+            "if this machine has an NVIDIA GPU, install its driver; a container needs `--gpus all`",
+        ),
+        (
+            hides_all,
+            f"CUDA_VISIBLE_DEVICES={visible!r} hides every GPU",
+            "unset CUDA_VISIBLE_DEVICES, or set it to a GPU that `nvidia-smi -L` lists",
+        ),
+        (
+            driver.cuda is not None and newest[0] < needed,
+            f"the driver supports CUDA {newest[0]}.{newest[1]}, but torch is built for CUDA {cuda.build}",
+            f"update the driver{newer}, or install torch built for CUDA {newest[0]}: {_CHOOSE_BUILD}",
+        ),
+        (
+            bool(driver.locked_files),
+            f"no permission to open /dev/{', /dev/'.join(driver.locked_files)}",
+            "join the group that owns them (`ls -l /dev/nvidia*`) and log in again",
+        ),
+        (
+            finds_none and not driver.device_files,
+            "there are no device files /dev/nvidia*",
+            "a container needs `--gpus all`; otherwise run `nvidia-modprobe -u -c 0` as root",
+        ),
+        (
+            not driver.refusal,
+            f"the driver works, but torch cannot use it ({cuda.torch_says or 'torch does not say why'})",
+            "check whether LD_LIBRARY_PATH points to another CUDA",
+        ),
+        (True, *_REFUSALS.get(driver.refusal or 0, unknown)),
+    ]
 
 
 def read_driver(root: Path = Path("/"), *, initialize: bool = True) -> Driver:
@@ -205,9 +203,18 @@ def read_driver(root: Path = Path("/"), *, initialize: bool = True) -> Driver:
     """
     names = re.compile(r"nvidia(\d+|ctl|-uvm)")
     files = sorted(path for path in (root / "dev").glob("nvidia*") if names.fullmatch(path.name))
+    gpus_on_bus, loaded_version = 0, None
+    for device in (root / "sys/bus/pci/devices").glob("*"):
+        with suppress(OSError):
+            vendor, kind = ((device / name).read_text().strip() for name in ("vendor", "class"))
+            gpus_on_bus += vendor == _NVIDIA and kind.startswith(_DISPLAY_CLASS)
+    with suppress(OSError):
+        # ``NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul 27 ...``
+        version = re.search(r"\b(\d{3,}\.\d+(?:\.\d+)?)\b", (root / "proc/driver/nvidia/version").read_text())
+        loaded_version = version[1] if version else "unknown"
     driver = Driver(
-        gpus_on_bus=sum(map(_is_nvidia_gpu, (root / "sys/bus/pci/devices").glob("*"))),
-        loaded_version=_loaded_version(root),
+        gpus_on_bus=gpus_on_bus,
+        loaded_version=loaded_version,
         device_files=tuple(path.name for path in files),
         locked_files=tuple(path.name for path in files if not os.access(path, os.R_OK | os.W_OK)),
         library_found=False,
@@ -217,30 +224,11 @@ def read_driver(root: Path = Path("/"), *, initialize: bool = True) -> Driver:
     except OSError:
         return driver
     # ``cuDriverGetVersion`` returns 1000 x major + 10 x minor, and works without ``cuInit``.
-    version = ctypes.c_int()
-    is_known = not library.cuDriverGetVersion(ctypes.byref(version)) and version.value > 0
+    newest = ctypes.c_int()
+    is_known = not library.cuDriverGetVersion(ctypes.byref(newest)) and newest.value > 0
     return replace(
         driver,
         library_found=True,
-        cuda=(version.value // 1000, version.value % 1000 // 10) if is_known else None,
+        cuda=(newest.value // 1000, newest.value % 1000 // 10) if is_known else None,
         refusal=int(library.cuInit(0)) if initialize else None,
     )
-
-
-def _is_nvidia_gpu(device: Path) -> bool:
-    """Whether a folder of the PCI bus is that of an NVIDIA display controller."""
-    try:
-        vendor, kind = ((device / name).read_text().strip() for name in ("vendor", "class"))
-    except OSError:
-        return False
-    return vendor == _NVIDIA and kind.startswith(_DISPLAY_CLASS)
-
-
-def _loaded_version(root: Path) -> str | None:
-    """From ``NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul 27 ...``."""
-    try:
-        text = (root / "proc/driver/nvidia/version").read_text()
-    except OSError:
-        return None
-    version = re.search(r"\b(\d{3,}\.\d+(?:\.\d+)?)\b", text)
-    return version[1] if version else "unknown"

@@ -7,7 +7,6 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
@@ -175,92 +174,87 @@ def terminal_checks() -> list[Check]:
     """Whether the screen can be shown here, and how it will look."""
     from amptui.base.text import terminal_speaks_utf8
 
-    term, utf8 = os.environ.get("TERM", ""), terminal_speaks_utf8()
-    if sys.stdin is None or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        return [check_kind(term, is_terminal=False), check_characters(term, utf8=utf8)]
-    return [
-        check_kind(term, is_terminal=True),
-        check_size(*os.get_terminal_size(sys.stdout.fileno())),
-        check_characters(term, utf8=utf8),
-        check_colours(term, os.environ.get("NO_COLOR", "")),
-    ]
+    is_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+    return check_terminal(
+        os.environ.get("TERM", ""),
+        os.get_terminal_size(sys.stdout.fileno()) if is_terminal else None,
+        utf8=terminal_speaks_utf8(),
+        no_color=os.environ.get("NO_COLOR", ""),
+    )
 
 
-def check_kind(term: str, *, is_terminal: bool) -> Check:
-    """Whether ``amptui train`` shows its screen here, or plain lines."""
-    if not is_terminal:
-        return fine("terminal", "not a terminal: amptui writes plain lines")
-    if term in ("", "dumb"):
-        words = f"TERM={term}" if term else "TERM is not set"
-        return poor("terminal", f"{words}: amptui writes plain lines instead of the screen", _SET_TERM)
-    return fine("terminal", f"TERM={term}")
+def check_terminal(
+    term: str, size: tuple[int, int] | None, *, utf8: bool = True, no_color: str = ""
+) -> list[Check]:
+    """The kind of a terminal of so many columns and lines, its size, characters and colours.
 
-
-def check_size(columns: int, lines: int) -> Check:
-    """The window against what the screen needs, and 80 × 24."""
+    ``size`` is None where there is none, and ``amptui train`` writes plain lines. The screen draws curves
+    with Unicode dots and lines, and needs sixteen colours; ``no_color`` turns these off
+    (https://no-color.org).
+    """
+    from amptui.tui.background import has_256_colours
     from amptui.tui.layout import SMALLEST
 
-    text, hint = f"{columns} × {lines} characters", "enlarge the window to at least 80 × 24, better 120 × 40"
-    if columns == 0 or lines == 0:
-        return poor("size", "the terminal does not report its size", "run `stty cols 120 rows 40`")
-    if columns < SMALLEST[0] or lines < SMALLEST[1]:
-        return poor("size", f"{text}: too small for the screen", hint)
-    if columns < 80 or lines < 24:
-        return poor("size", f"{text}: most panels collapse to one line", hint)
-    return fine("size", text)
-
-
-def check_characters(term: str, *, utf8: bool) -> Check:
-    """Whether curves can be drawn with Unicode dots and lines."""
     if utf8:
-        return fine("characters", "UTF-8")
-    if term == "linux":
+        characters = fine("characters", "UTF-8")
+    elif term == "linux":
         text = "the Linux console's font has no braille: the screen uses ASCII"
-        return poor("characters", text, "use a graphical terminal or SSH")
-    hint = "set LC_ALL=C.UTF-8 if the terminal supports UTF-8"
-    return poor("characters", "the locale is not UTF-8: the screen uses ASCII", hint)
+        characters = poor("characters", text, "use a graphical terminal or SSH")
+    else:
+        hint = "set LC_ALL=C.UTF-8 if the terminal supports UTF-8"
+        characters = poor("characters", "the locale is not UTF-8: the screen uses ASCII", hint)
+    if size is None:
+        return [fine("terminal", "not a terminal: amptui writes plain lines"), characters]
 
+    kind = fine("terminal", f"TERM={term}")
+    if term in ("", "dumb"):
+        words = f"TERM={term}" if term else "TERM is not set"
+        kind = poor("terminal", f"{words}: amptui writes plain lines instead of the screen", _SET_TERM)
 
-def check_colours(term: str, no_color: str) -> Check:
-    """The screen needs sixteen colours; ``NO_COLOR`` turns them off (https://no-color.org)."""
-    from amptui.tui.background import has_256_colours
+    text, hint = "{} × {} characters".format(*size), "enlarge the window to at least 80 × 24, better 120 × 40"
+    extent = fine("size", text)
+    if 0 in size:
+        extent = poor("size", "the terminal does not report its size", "run `stty cols 120 rows 40`")
+    elif size[0] < SMALLEST[0] or size[1] < SMALLEST[1]:
+        extent = poor("size", f"{text}: too small for the screen", hint)
+    elif size[0] < 80 or size[1] < 24:
+        extent = poor("size", f"{text}: most panels collapse to one line", hint)
 
+    count = 256 if has_256_colours({**os.environ, "TERM": term}) else 16
+    colours = fine("colours", f"{count} colours")
     if no_color:
-        return poor("colours", "NO_COLOR is set: no colours", "unset NO_COLOR to get them")
-    if term.startswith("vt") or term.endswith("-m"):
-        return poor("colours", f"TERM={term} has no colours", _SET_TERM)
-    return fine("colours", f"{256 if has_256_colours({**os.environ, 'TERM': term}) else 16} colours")
+        colours = poor("colours", "NO_COLOR is set: no colours", "unset NO_COLOR to get them")
+    elif term.startswith("vt") or term.endswith("-m"):
+        colours = poor("colours", f"TERM={term} has no colours", _SET_TERM)
+    return [kind, extent, characters, colours]
 
 
 # ------------------------------------------------------------------------- folders and data sets
 
 
 def storage_checks() -> list[Check]:
-    """The folder of runs and the folder of data sets; leaves nothing behind in either."""
+    """The folder of runs and the folder of data sets; leaves nothing behind in either.
+
+    Without a folder of data sets training uses synthetic data.
+    """
     from amptui.runs.rundir import default_base, default_data_dir
 
-    return [check_runs(default_base()), check_data_folder(default_data_dir())]
+    return [check_folder("runs", default_base()), check_folder("data-folder", default_data_dir())]
 
 
-def check_runs(folder: Path) -> Check:
-    """Whether runs can be saved in ``folder``."""
-    return _check_folder("runs", "runs", folder, broken, "XDG_STATE_HOME, or train with --run-dir DIR")
+_FOLDERS = {
+    "runs": ("runs", broken, "XDG_STATE_HOME, or train with --run-dir DIR"),
+    "data-folder": ("data sets", poor, "XDG_CACHE_HOME, or train with --data-dir DIR"),
+}
+"""What a folder is for, how bad it is if nothing can be saved in it, and what names another one."""
 
 
-def check_data_folder(folder: Path) -> Check:
-    """Whether data sets can be downloaded to ``folder``; without them training uses synthetic data."""
-    return _check_folder(
-        "data-folder", "data sets", folder, poor, "XDG_CACHE_HOME, or train with --data-dir DIR"
-    )
-
-
-def _check_folder(
-    name: str, what: str, folder: Path, bad: Callable[[str, str, str], Check], instead: str
-) -> Check:
+def check_folder(name: str, folder: Path) -> Check:
     """Whether a file can be created in ``folder``, or in its nearest existing parent, and how much fits.
 
     A real file finds more than permission bits do: a full disk, a quota, a read-only file system.
     """
+    what, bad, instead = _FOLDERS[name]
     try:
         place = next(path for path in (folder, *folder.parents) if path.exists())
         with tempfile.TemporaryFile(dir=place) as file:

@@ -105,13 +105,16 @@ def doctor(*, json: bool = False) -> int:
     `Check`. The last line has the type Verdict, with ``can_train``, ``device``, ``warnings`` and ``errors``
     (counts).
     """
-    report = JsonReport() if json else PlainReport()
+    report = PlainReport()
     counts: Counter[Severity] = Counter()
     device = None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's, of a driver that the checks explain
         for section, check in examine(SECTIONS):
-            report.check(section, check)
+            if json:
+                put(strictjson.line({"type": "Check", "section": section, **asdict(check)}))
+            else:
+                report.check(section, check)
             counts[check.severity] += 1
         if not counts["error"]:
             from amptui.device.accelerator import default_device
@@ -120,7 +123,12 @@ def doctor(*, json: bool = False) -> int:
                 device = default_device().type
             except Exception:  # noqa: BLE001 - a check that could not be made has said what is wrong
                 counts["error"] += 1
-    report.verdict(device, warnings=counts["warning"], errors=counts["error"])
+    warned, failed = counts["warning"], counts["error"]
+    if json:
+        verdict = {"type": "Verdict", "can_train": device is not None, "device": device}
+        put(strictjson.line({**verdict, "warnings": warned, "errors": failed}))
+    else:
+        report.verdict(device, warnings=warned, errors=failed)
     return 1 if device is None else 0
 
 
@@ -139,19 +147,6 @@ def examine(sections: Iterable[Section]) -> Iterator[tuple[str, Check]]:
         for check in results:
             torch_loads = torch_loads and not (check.name == "torch-loads" and check.severity == "error")
             yield title, check
-
-
-class JsonReport:
-    """One JSON object a line."""
-
-    def check(self, section: str, check: Check) -> None:
-        self._write(type="Check", section=section, **asdict(check))
-
-    def verdict(self, device: str | None, **counts: int) -> None:
-        self._write(type="Verdict", can_train=device is not None, device=device, **counts)
-
-    def _write(self, **content: object) -> None:
-        put(strictjson.line(content))
 
 
 class PlainReport:

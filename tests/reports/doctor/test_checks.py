@@ -15,14 +15,11 @@ from amptui.records.samples import GpuSample
 from amptui.reports.doctor.cuda import Cuda, Driver, check_cuda, check_driver
 from amptui.reports.doctor.gpus import NvmlLook, check_gpu, check_limits, check_nvml
 from amptui.reports.doctor.machine import (
-    check_characters,
-    check_colours,
     check_cores,
-    check_kind,
     check_memory,
     check_package,
     check_shared_memory,
-    check_size,
+    check_terminal,
     check_threads,
 )
 from amptui.reports.doctor.precisions import (
@@ -132,21 +129,21 @@ CHECKS: dict[str, Callable[[], Check | None]] = {
     "emulated float8": lambda: check_float8("0.18.0", "", "Tesla T4 does not multiply float8"),
     "a missing package": lambda: check_package("numpy", None, (1, 2)),
     "an old package": lambda: check_package("numpy", "2.4.6", (2, 5)),
-    "no size": lambda: check_size(0, 0),
-    "too narrow": lambda: check_size(SMALLEST[0] - 1, 50),
-    "the smallest": lambda: check_size(*SMALLEST),
-    "79 × 24": lambda: check_size(79, 24),
-    "80 × 24": lambda: check_size(80, 24),
-    "no TERM": lambda: check_kind("", is_terminal=True),
-    "xterm": lambda: check_kind("xterm-256color", is_terminal=True),
-    "no terminal": lambda: check_kind("xterm", is_terminal=False),
-    "256 colours": lambda: check_colours("xterm-256color", ""),
-    "no colours": lambda: check_colours("vt100", ""),
-    "a terminal in monochrome": lambda: check_colours("xterm-m", ""),
-    "NO_COLOR": lambda: check_colours("xterm", "1"),
-    "UTF-8": lambda: check_characters("xterm", utf8=True),
-    "no UTF-8": lambda: check_characters("xterm", utf8=False),
-    "the Linux console": (lambda: check_characters("linux", utf8=False)),
+    "no size": lambda: check_terminal("xterm", (0, 0))[1],
+    "too narrow": lambda: check_terminal("xterm", (SMALLEST[0] - 1, 50))[1],
+    "the smallest": lambda: check_terminal("xterm", SMALLEST)[1],
+    "79 × 24": lambda: check_terminal("xterm", (79, 24))[1],
+    "80 × 24": lambda: check_terminal("xterm", (80, 24))[1],
+    "no TERM": lambda: check_terminal("", (80, 24))[0],
+    "xterm": lambda: check_terminal("xterm-256color", (80, 24))[0],
+    "no terminal": lambda: check_terminal("xterm", None)[0],
+    "256 colours": lambda: check_terminal("xterm-256color", (80, 24))[3],
+    "no colours": lambda: check_terminal("vt100", (80, 24))[3],
+    "a terminal in monochrome": lambda: check_terminal("xterm-m", (80, 24))[3],
+    "NO_COLOR": lambda: check_terminal("xterm", (80, 24), no_color="1")[3],
+    "UTF-8": lambda: check_terminal("xterm", (80, 24))[2],
+    "no UTF-8": lambda: check_terminal("xterm", (80, 24), utf8=False)[2],
+    "the Linux console": lambda: check_terminal("linux", None, utf8=False)[1],
 }
 
 

@@ -14,8 +14,8 @@ import torch
 from amptui.device.accelerator import Properties
 from amptui.records.samples import GpuSample
 from amptui.reports.doctor.gpus import NvmlLook, check_gpu, check_nvml
-from amptui.reports.doctor.machine import check_data_folder, check_kind
-from amptui.reports.doctor.report import Check, JsonReport, PlainReport, Section, examine, fine
+from amptui.reports.doctor.machine import check_folder, check_terminal
+from amptui.reports.doctor.report import Check, PlainReport, Section, examine, fine
 from tests import poison
 from tests.terminal import Terminal
 
@@ -109,18 +109,17 @@ def test_a_look_that_fails_costs_no_other() -> None:
     assert after == ("well", fine("b", "seen"))
 
 
-@pytest.mark.parametrize("report", [PlainReport, JsonReport])
 def test_what_drivers_folders_and_environments_say_steers_nothing(
-    report: type[PlainReport | JsonReport], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    texts, show = poison.words(), report()
+    texts, show = poison.words(), PlainReport()
     for _ in poison.STEERING:
-        kind = check_kind(next(texts), is_terminal=True)
+        kind = check_terminal(next(texts), (80, 24))[0]
         gpu = Properties(name=next(texts), memory_bytes=1, compute_capability=(9, 0))
         sample = GpuSample(uuid="GPU-1", name=next(texts))
         found = NvmlLook(samples=(sample,), note=next(texts))
         folder = tmp_path / next(texts).replace("\0", "").encode("utf-8", "replace").decode()[:40]
-        checks = [kind, check_gpu("cuda:0", gpu, []), check_data_folder(folder)]
+        checks = [kind, check_gpu("cuda:0", gpu, []), check_folder("data-folder", folder)]
         for check in [*checks, *check_nvml(found, expected=True)]:
             show.check("section", check)
     written = capsys.readouterr().out

@@ -17,9 +17,8 @@ from amptui.engine.setup import choose_device
 from amptui.reports.doctor.machine import (
     NEEDED,
     check_cifar10,
-    check_data_folder,
+    check_folder,
     check_mnist,
-    check_runs,
     compile_checks,
     machine_checks,
     release,
@@ -86,7 +85,7 @@ def test_measuring_leaves_the_tf32_flags_as_they_were() -> None:
 
 
 def test_new_folders_are_fine_and_nothing_is_left_there(tmp_path: Path) -> None:
-    check = check_runs(tmp_path / "not" / "yet")
+    check = check_folder("runs", tmp_path / "not" / "yet")
     assert check.severity in ("info", "warning")  # a test machine may have little room
     assert check.text.startswith(f"runs are saved in {tmp_path / 'not' / 'yet'}, ")
     assert list(tmp_path.iterdir()) == []
@@ -94,7 +93,10 @@ def test_new_folders_are_fine_and_nothing_is_left_there(tmp_path: Path) -> None:
 
 def test_a_file_in_the_way_stops_runs_and_only_bothers_data(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    runs, data = check_runs(tmp_path / "file" / "runs"), check_data_folder(tmp_path / "file" / "data")
+    runs, data = (
+        check_folder("runs", tmp_path / "file" / "runs"),
+        check_folder("data-folder", tmp_path / "file" / "data"),
+    )
     assert (runs.severity, data.severity) == ("error", "warning")
     assert "not a directory" in runs.text
     assert "--run-dir" in runs.hint
@@ -104,7 +106,7 @@ def test_a_file_in_the_way_stops_runs_and_only_bothers_data(tmp_path: Path) -> N
 def test_a_read_only_folder_cannot_be_written(nobody: Callable[[], AbstractContextManager[Path]]) -> None:
     with nobody() as folder:
         folder.chmod(0o500)
-        assert check_runs(folder / "runs").text.endswith(": permission denied")
+        assert check_folder("runs", folder / "runs").text.endswith(": permission denied")
 
 
 def test_absent_data_is_told_with_what_it_takes_to_get_it(tmp_path: Path) -> None:
