@@ -9,7 +9,7 @@ import struct
 import sys
 import termios
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -132,6 +132,13 @@ class Terminal:
                 assert found, f"the program ended before {pattern!r} stood on the screen:\n{self.text}"
                 return found
         return found
+
+    def wait_until(self, holds: Callable[[], object]) -> None:
+        """Read until that is so."""
+        limit = time.monotonic() + 60
+        while not holds():
+            assert time.monotonic() < limit, self.text
+            self.read(0.05)
 
     def wait_until_gone(self, pattern: str, *, seconds: float = 60) -> None:
         """Read until ``pattern`` stands on the screen no longer.

@@ -2,7 +2,6 @@
 
 import re
 import sys
-import time
 
 import pytest
 
@@ -78,13 +77,6 @@ def screen(answers: dict[bytes, bytes], env: dict[str, str] | None = None) -> Te
     return Terminal([sys.executable, "-c", BEGIN + FOLLOWED], env={**plain, **(env or {})}, answers=answers)
 
 
-def wait_until_written(terminal: Terminal, data: bytes) -> None:
-    limit = time.monotonic() + 60
-    while data not in terminal.written:
-        assert time.monotonic() < limit, terminal.text
-        terminal.read(0.05)
-
-
 def leave(terminal: Terminal) -> None:
     """Press d; the only key that the screen got, and no byte of an answer on the terminal."""
     terminal.press("d")
@@ -97,7 +89,7 @@ def leave(terminal: Terminal) -> None:
 @pytest.mark.ci
 def test_a_light_background_is_noticed_after_the_first_frame() -> None:
     with screen({BACKGROUND_QUESTION: WHITE_ANSWER}) as terminal:
-        wait_until_written(terminal, LIGHT_GREY)
+        terminal.wait_until(lambda: LIGHT_GREY in terminal.written)
         terminal.wait_for("╭ loss")
         assert terminal.written.index(DARK_GREY) < terminal.written.index(LIGHT_GREY)
         leave(terminal)
@@ -106,11 +98,11 @@ def test_a_light_background_is_noticed_after_the_first_frame() -> None:
 @pytest.mark.ci
 def test_an_answer_in_pieces_with_pauses_is_no_key() -> None:
     with screen({}) as terminal:
-        wait_until_written(terminal, BACKGROUND_QUESTION)
+        terminal.wait_until(lambda: BACKGROUND_QUESTION in terminal.written)
         for piece in (b"\x1b", b"]1", b"1;rgb:f", b"fff/ffff/ffff\x1b", b"\\\x1b", b"[?62;2", b"2c"):
             terminal.read(0.7)  # longer than an incomplete sequence is waited for
             terminal.answer(piece)
-        wait_until_written(terminal, LIGHT_GREY)
+        terminal.wait_until(lambda: LIGHT_GREY in terminal.written)
         leave(terminal)
 
 

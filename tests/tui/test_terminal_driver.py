@@ -3,8 +3,6 @@
 import signal
 import sys
 import termios
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -58,14 +56,6 @@ def wait_for_result(terminal: Terminal, tmp_path: Path) -> str:
     return (tmp_path / "result").read_text()
 
 
-def wait_until(holds: Callable[[], bool], terminal: Terminal) -> None:
-    """Read the terminal until that is so."""
-    limit = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < limit, terminal.text
-        terminal.read(0.05)
-
-
 def stop_output(terminal: Terminal) -> None:
     """As Ctrl+S does where the terminal's own flow control is on."""
     termios.tcflow(terminal.slave, termios.TCOOFF)
@@ -82,7 +72,7 @@ def enlarge_the_loss(terminal: Terminal) -> None:
     terminal.wait_for("╭ loss")
     assert MOUSE_ON not in terminal.written
     terminal.press("\t\t")
-    wait_until(lambda: has_the_mouse(terminal), terminal)
+    terminal.wait_until(lambda: has_the_mouse(terminal))
 
 
 @pytest.mark.ci
@@ -91,7 +81,7 @@ def test_only_an_enlarged_chart_has_the_mouse(keys: str, warm: WarmSource, tmp_p
     with screen(warm, tmp_path) as terminal:
         enlarge_the_loss(terminal)
         terminal.press(keys)
-        wait_until(lambda: not has_the_mouse(terminal), terminal)
+        terminal.wait_until(lambda: not has_the_mouse(terminal))
         terminal.press("qqd")
         assert terminal.wait() == 0
         assert not has_the_mouse(terminal)
@@ -107,7 +97,7 @@ def test_every_way_out_gives_the_mouse_back(warm: WarmSource, tmp_path: Path) ->
             enlarge_the_loss(terminal)
             terminal.answer(b"\x1b[<0;40;10M\x1b[<32;41;10M\x1b[<0;41;10m")
             if leave == "hang up":
-                hang_up_by_signal(terminal)
+                terminal.process.send_signal(signal.SIGHUP)
             elif leave == "raise":
                 (tmp_path / "raise").touch()
             else:
@@ -136,11 +126,11 @@ def test_a_stopped_screen_is_redrawn_when_it_continues(
     with screen(warm, tmp_path) as terminal:
         enlarge_the_loss(terminal)
         terminal.process.send_signal(number)
-        wait_until(lambda: psutil.Process(terminal.process.pid).status() == psutil.STATUS_STOPPED, terminal)
+        terminal.wait_until(lambda: psutil.Process(terminal.process.pid).status() == psutil.STATUS_STOPPED)
         drawn, had_mouse = terminal.written.count(CORNER), terminal.written.count(MOUSE_ON)
         terminal.process.send_signal(signal.SIGCONT)
-        wait_until(lambda: terminal.written.count(CORNER) > drawn, terminal)
-        wait_until(lambda: terminal.written.count(MOUSE_ON) > had_mouse, terminal)
+        terminal.wait_until(lambda: terminal.written.count(CORNER) > drawn)
+        terminal.wait_until(lambda: terminal.written.count(MOUSE_ON) > had_mouse)
         assert has_the_mouse(terminal)
         terminal.press("d")
         assert terminal.wait() == 0
@@ -148,25 +138,20 @@ def test_a_stopped_screen_is_redrawn_when_it_continues(
         assert terminal.modes == terminal.modes_before
 
 
-def hang_up_by_signal(terminal: Terminal) -> None:
-    terminal.process.send_signal(signal.SIGHUP)
-
-
-def hang_up(terminal: Terminal) -> None:
-    terminal.hang_up()
-
-
 @pytest.mark.ci
 @pytest.mark.parametrize(
-    ("hangup", "end", "stopped"),
-    [("heard", hang_up_by_signal, True), ("heard", hang_up, False), ("ignored", hang_up, True)],
+    ("hangup", "by_signal", "stopped"),
+    [("heard", True, True), ("heard", False, False), ("ignored", False, True)],
 )
 def test_closing_the_terminal_ends_it(
-    hangup: str, end: Callable[[Terminal], None], warm: WarmSource, tmp_path: Path, *, stopped: bool
+    hangup: str, warm: WarmSource, tmp_path: Path, *, by_signal: bool, stopped: bool
 ) -> None:
     with screen(warm, tmp_path, hangup) as terminal:
         terminal.wait_for("╭ loss")
         if stopped:
             stop_output(terminal)
-        end(terminal)
+        if by_signal:
+            terminal.process.send_signal(signal.SIGHUP)
+        else:
+            terminal.hang_up()
         assert wait_for_result(terminal, tmp_path) == HUNG_UP
