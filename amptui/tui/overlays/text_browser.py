@@ -71,7 +71,13 @@ class TextBrowser(Page):
         for y, row in enumerate(rows[visible]):
             inner.text(1, y, row.label, Style.DIM, width=labels, align="right")
             inner.text(x, y, row.text, row.style)
-            _mark(inner, x, y, row.text, searched)
+            # What was searched for is bold.
+            lower = row.text.casefold()
+            start = lower.find(searched) if searched and len(lower) == len(row.text) else -1
+            while start >= 0:
+                end = start + len(searched)
+                inner.text(x + text_width(row.text[:start]), y, row.text[start:end], Style.KEY | BOLD)
+                start = lower.find(searched, end)
         if not rows:
             words = f"no line holds {self._search.text!r}" if lines else self.nothing
             inner.text(1, 0, words, Style.DIM, width=max(0, inner.width - 1))
@@ -149,13 +155,3 @@ class ConfigurationBrowser(TextBrowser):
                 pairs = (Line(value, label=name) for name, value in group.pairs)
                 lines += [Line(""), Line(group.title, Style.STRONG), *pairs]
         return lines[1:]
-
-
-def _mark(canvas: Canvas, x: int, y: int, text: str, searched: str) -> None:
-    """Make what was searched for bold in a ``text`` drawn at that place."""
-    lower = text.casefold()
-    start = lower.find(searched) if searched and len(lower) == len(text) else -1
-    while start >= 0:
-        end = start + len(searched)
-        canvas.text(x + text_width(text[:start]), y, text[start:end], Style.KEY | BOLD)
-        start = lower.find(searched, end)

@@ -60,7 +60,10 @@ def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
 
 def _progress(view: SessionView, screen: ScreenState) -> list[Phrase]:
     """Problems, precision, state, then the progress of the epoch and the run."""
-    phrases = [*_trouble(view), *_precision(view, screen), _state(view, screen)]
+    counts = ((view.errors, *VERDICT_SIGNS["error"]), (view.warnings, *VERDICT_SIGNS["warning"]))
+    phrases = [phrase(f"✖ {not_saved(view.not_kept)}", Style.ERROR, 1)] if view.not_kept else []
+    phrases += [phrase(f"{sign} {units.count(n)}", style, 3) for n, sign, style in counts if n]
+    phrases += [*_precision(view, screen), _state(view, screen)]
     waiting = activity.waiting_words(view, silence=screen.lost or screen.silence)
     if waiting and view.phase is not None:  # without a phase it says no more than the state
         bar = Gauge(_BAR_WIDTH, activity.waiting_fraction(view), Style.TEXT)
@@ -77,15 +80,6 @@ def _progress(view: SessionView, screen: ScreenState) -> list[Phrase]:
         over = view.state in ("finished", "failed") or bool(screen.lost)
         label, seconds = ("in", view.elapsed_seconds) if over else ("ETA", view.eta_seconds)
         phrases.append(labelled(label, f"{units.duration(seconds):>5}", 5))
-    return phrases
-
-
-def _trouble(view: SessionView) -> list[Phrase]:
-    """What cannot be saved at present; how many warnings and errors there were."""
-    counts = ((view.errors, *VERDICT_SIGNS["error"]), (view.warnings, *VERDICT_SIGNS["warning"]))
-    phrases = [phrase(f"{sign} {units.count(n)}", style, 3) for n, sign, style in counts if n]
-    if view.not_kept:
-        phrases.insert(0, phrase(f"✖ {not_saved(view.not_kept)}", Style.ERROR, 1))
     return phrases
 
 

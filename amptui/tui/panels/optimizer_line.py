@@ -58,10 +58,14 @@ def _more(view: SessionView, others: Sequence[OptimizerView], count: int) -> lis
 
 
 def _name(optimizer: OptimizerView) -> Phrase:
-    """``A discriminator loss 0.391``."""
+    """``A discriminator loss 0.391``; or that there is no loss, NaN and Inf in the style of an error."""
     letter = Word(precision_letter(optimizer.precision), precision_style(optimizer.precision) | BOLD)
     name = Word(f" {_short_label(optimizer)} ", Style.STRONG)
-    return Phrase((letter, name, *_loss(optimizer)), -2)
+    if optimizer.loss is None and (words := loss_form_words(optimizer.loss_form, optimizer.micro_batches)):
+        return Phrase((letter, name, Word(words.partition(":")[0], Style.DIM)), -2)
+    finite = optimizer.loss is None or abs(optimizer.loss) < float("inf")
+    loss = Word(units.loss(optimizer.loss), Style.TEXT if finite else Style.ERROR)
+    return Phrase((letter, name, Word("loss ", Style.DIM), loss), -2)
 
 
 def _numbers(optimizer: OptimizerView, rank: int) -> list[Phrase]:
@@ -77,11 +81,3 @@ def _numbers(optimizer: OptimizerView, rank: int) -> list[Phrase]:
         words = Word(units.count(optimizer.skipped), Style.WARNING), Word(" skipped", Style.DIM)
         phrases.append(Phrase(words, rank))
     return phrases
-
-
-def _loss(optimizer: OptimizerView) -> tuple[Word, ...]:
-    """The newest loss, or that there is none; NaN and Inf in the style of an error."""
-    if optimizer.loss is None and (words := loss_form_words(optimizer.loss_form, optimizer.micro_batches)):
-        return (Word(words.partition(":")[0], Style.DIM),)
-    finite = optimizer.loss is None or abs(optimizer.loss) < float("inf")
-    return Word("loss ", Style.DIM), Word(units.loss(optimizer.loss), Style.TEXT if finite else Style.ERROR)

@@ -12,7 +12,6 @@ from amptui.base.errors import RunFolderError
 from amptui.records.run import Record
 from amptui.records.steps import Steps
 from amptui.runs.reader import JournalReader, records_at_end
-from amptui.runs.rundir import reason
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView
 from amptui.tui.reading_thread import ReadingThread
@@ -152,10 +151,7 @@ class Player(ReadingThread):
     # ------------------------------------------------------------------------------- the thread
 
     def _work(self) -> float:
-        try:
-            return self.advance(time.monotonic())
-        except OSError as error:
-            raise RunFolderError(f"cannot read the journal {self._path}: {reason(error)}") from error
+        return self.advance(time.monotonic())
 
     def advance(self, now: float) -> float:
         """Move the clock to ``now`` and fold what is due, a batch at most.
@@ -173,7 +169,14 @@ class Player(ReadingThread):
             clock = self._clock
         if rewinding:
             self._start_over()
-        due = self._take(clock)
+        due, steps = list[tuple[float, Record]](), 0
+        while self._next is not None and self._next[0] <= clock:
+            due.append(self._next)
+            record = self._next[1]
+            steps += record.count if isinstance(record, Steps) else 0
+            self._next = next(self._records, None)
+            if steps >= _STEPS_AT_ONCE or len(due) >= _RECORDS_AT_ONCE:
+                break
         with self._folding:
             self._session.fold(record for _, record in due)
         with self._lock:
@@ -181,7 +184,19 @@ class Player(ReadingThread):
             if due and not self._rewinding:
                 self._folded_seconds = due[-1][0]
                 self._rewind_if_past()
-            return self._seconds_to_wait()
+            if self._rewinding or self._is_behind():
+                return 0.0
+            self._visible_session = self._session
+            self._seeking = False
+            if self._next is None:
+                self._at_end, self._clock = True, self._folded_seconds
+            if self._next is None or self._paused:
+                return math.inf
+            due_seconds = min(self._next[0], max(self._clock, self._folded_seconds + LONGEST_WAIT_SECONDS))
+            if due_seconds > self._clock:
+                return (due_seconds - self._clock) / self._speed
+            self._clock = self._next[0]
+            return 0.0
 
     def _rewind_if_past(self) -> None:
         """Have the journal read again if more of it is folded than the clock allows."""
@@ -194,37 +209,9 @@ class Player(ReadingThread):
     def _start_over(self) -> None:
         reader = JournalReader(self._path)
         self._records = self._timed(reader)
-        self._next = next(self._records, None)
-        # Not before: where the journal cannot be read again, what was passed over in it stays known.
-        self._session, self._reader = Session(str(self._path.parent)), reader
-
-    def _take(self, clock: float) -> list[tuple[float, Record]]:
-        due: list[tuple[float, Record]] = []
-        steps = 0
-        while self._next is not None and self._next[0] <= clock and len(due) < _RECORDS_AT_ONCE:
-            due.append(self._next)
-            record = self._next[1]
-            steps += record.count if isinstance(record, Steps) else 0
-            self._next = next(self._records, None)
-            if steps >= _STEPS_AT_ONCE:
-                break
-        return due
-
-    def _seconds_to_wait(self) -> float:
-        if self._rewinding or self._is_behind():
-            return 0.0
-        self._visible_session = self._session
-        self._seeking = False
-        if self._next is None:
-            self._at_end, self._clock = True, self._folded_seconds
-            return math.inf
-        if self._paused:
-            return math.inf
-        due_seconds = min(self._next[0], max(self._clock, self._folded_seconds + LONGEST_WAIT_SECONDS))
-        if due_seconds <= self._clock:
-            self._clock = self._next[0]
-            return 0.0
-        return (due_seconds - self._clock) / self._speed
+        self._next: tuple[float, Record] | None = next(self._records, None)
+        self._session: Session = Session(str(self._path.parent))
+        self._reader = reader  # not before: if it cannot be read again, what was passed over stays known
 
     def _timed(self, reader: Iterable[Record]) -> Iterator[tuple[float, Record]]:
         """Records with their seconds since the first, which never go back."""
