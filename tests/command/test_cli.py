@@ -41,7 +41,7 @@ def test_without_a_command_and_without_a_terminal_it_prints_help_and_its_version
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(CATALOGUE)
 
 
-HERE = f"train {KNOBS} --headless --device cpu --run-dir run"
+HERE = f"train {KNOBS} --headless --device cpu --steps 1 --run-dir run"
 
 USAGE_ERRORS = (
     ("fly", "invalid choice: 'fly'"),
