@@ -11,7 +11,7 @@ import pytest
 from amptui.base.webhook import parse_webhook
 from amptui.process import notifier
 from amptui.process.notifier import Notifier
-from amptui.records.run import Note, PauseChanged, Record, RunFailed, RunFinished
+from amptui.records.run import Note, Record, RunFinished
 from amptui.telemetry.session import Session
 from tests.builders import make_started
 from tests.checkout import ROOT
@@ -56,27 +56,6 @@ def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def alarm(text: str) -> Note:
     return Note(time=time.time(), severity="error", text=text)
-
-
-@pytest.mark.ci
-def test_every_kind_is_sent_once() -> None:
-    with receiver() as server, running(server.url) as run:
-        paused = PauseChanged(
-            time=time.time(), step=9, paused=True, cause="weights", reason="the loss is nan"
-        )
-        failed = RunFailed(time=time.time(), step=9, error="wrong; do this", traceback="Traceback")
-        records: tuple[Record, ...] = (alarm("disk full"), paused, failed)
-        for count, record in enumerate(records, 1):
-            run.tell(record)
-            server.wait_for(count)
-        run.notifier.close()
-        texts = [sent.text.partition(" (knobs-1 on ")[0] for sent in server.posts]
-    assert texts == [
-        "mnist-deep: disk full",
-        "mnist-deep needs an answer: the loss is nan",
-        "mnist-deep: failed: wrong; do this",
-    ]
-    assert run.said == []
 
 
 @pytest.mark.ci
