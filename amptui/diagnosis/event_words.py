@@ -31,12 +31,11 @@ from amptui.telemetry.events import (
     Event,
     Resumption,
     ScaleMove,
-    SkipRow,
-    Storm,
     XRaySummary,
 )
 from amptui.telemetry.health import judge_trace, least_agreeing
 from amptui.telemetry.stragglers import SlowRankNews
+from amptui.telemetry.trouble import SkipRow, Storm
 from amptui.telemetry.underflow import UnderflowFound
 
 _MAX_RANGES = 5

@@ -11,14 +11,13 @@ from amptui.telemetry.events import (
     Event,
     Happening,
     ScaleMove,
-    SkipRow,
-    Storm,
     cut_label,
     event_of,
     is_repeated,
     optimizer_of,
     severity_of,
 )
+from amptui.telemetry.trouble import SkipRow, Storm
 
 PRINTS = 300
 """Printed lines kept at most: user code that prints must not push out the warnings."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from amptui.records.findings import (
     Float8Layers,
@@ -13,7 +13,7 @@ from amptui.records.findings import (
 )
 from amptui.records.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
 from amptui.records.own_loop import GradientsDropped, OptimizerFollowed
-from amptui.records.ranks import RankLost, RanksAwaited, RanksDisagree, RanksOverflowed, StacksTaken
+from amptui.records.ranks import RankLost, RanksAwaited, RanksDisagree, StacksTaken
 from amptui.records.run import (
     MIN_SOUND_SCALE,
     EpochFinished,
@@ -33,14 +33,12 @@ from amptui.records.run import (
 )
 from amptui.telemetry.finding import Finding
 from amptui.telemetry.health import (
-    found_origin,
-    judge_nonfinite,
     judge_trace,
     judge_xray,
     least_agreeing,
 )
-from amptui.telemetry.scaling import judge_skip
 from amptui.telemetry.stragglers import SlowRankNews
+from amptui.telemetry.trouble import SkipRow, Storm
 from amptui.telemetry.underflow import UnderflowFound
 
 XRAY_WORST_LAYERS = 8
@@ -62,106 +60,6 @@ EventKind = Literal[
     "failed",
     "compared",
 ]
-
-
-KEPT_SKIPS = 5
-"""Skips kept from each end of a row: a collapse has hundreds that look the same."""
-
-TRACE_WITHIN_STEPS = 10
-"""A trace up to so many steps after trouble belongs to it: hooks are installed once the host knows of it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SkipRow:
-    """Steps in a row that the scaler skipped."""
-
-    first: tuple[StepSkipped, ...]
-    """The first ``KEPT_SKIPS`` of them."""
-    last: tuple[StepSkipped, ...] = ()
-    """The newest ``KEPT_SKIPS`` of the others."""
-    count: int = 1
-    scale_after: float | None = None
-    """The scale after the newest; None if it is not known yet."""
-    skips_before: int = 0
-    """The run's earlier skips."""
-    scale_has_grown: bool = False
-    """Whether the scale had ever grown in this run."""
-    trace: ModulesTraced | None = None
-    """A trace during or right after them: the first that found an origin, else the newest."""
-
-    @property
-    def newest(self) -> StepSkipped:
-        """The row's newest skip."""
-        return (self.last or self.first)[-1]
-
-    @property
-    def finding(self) -> Finding:
-        """What they mean."""
-        return judge_skip(
-            self.newest,
-            scale_after=self.scale_after,
-            skips_before=self.skips_before + self.count - 1,
-            scale_has_grown=self.scale_has_grown,
-            trace=self.trace,
-        )
-
-    def with_skip(self, skip: StepSkipped) -> "SkipRow":
-        """With the next step, which was skipped, too."""
-        is_early = self.count < KEPT_SKIPS
-        first = (*self.first, skip) if is_early else self.first
-        last = self.last if is_early else (*self.last, skip)[-KEPT_SKIPS:]
-        return replace(self, count=self.count + 1, first=first, last=last, scale_after=None)
-
-    def with_trace(self, trace: ModulesTraced) -> "SkipRow":
-        """With a trace, if it is about these steps and no earlier one found an origin."""
-        explains = _explains(trace, self.trace, self.first[0].step, self.newest.step)
-        return replace(self, trace=trace) if explains else self
-
-    def with_ranks(self, record: RanksOverflowed) -> "SkipRow":
-        """With the ranks that a step's overflow came from, if that step is kept."""
-        first, last = (_with_ranks(skips, record) for skips in (self.first, self.last))
-        return replace(self, first=first, last=last)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Storm:
-    """NaN or Inf of one kind in one place, and the steps in which it recurred."""
-
-    first: NonFinite
-    last: NonFinite
-    times: int
-    in_float16: bool
-    """Whether the first such step ran in ``fp16``."""
-    trace: ModulesTraced | None = None
-    """Of a loss, as in :class:`SkipRow`."""
-
-    @property
-    def finding(self) -> Finding:
-        """What it means."""
-        return judge_nonfinite(self.first, self.trace, in_float16=self.in_float16)
-
-    def with_trace(self, trace: ModulesTraced) -> "Storm":
-        """With a trace, if it is about the loss of these steps and no earlier one found an origin."""
-        explains = _explains(trace, self.trace, self.first.step, self.last.step)
-        return replace(self, trace=trace) if explains and self.first.what == "loss" else self
-
-    def with_ranks(self, record: RanksOverflowed) -> "Storm":
-        """With the ranks that NaN or Inf came from in a step, if that step is kept."""
-        first, last = _with_ranks((self.first, self.last), record)
-        return replace(self, first=first, last=last)
-
-
-_Bad = TypeVar("_Bad", StepSkipped, NonFinite)
-
-
-def _with_ranks(steps: tuple[_Bad, ...], record: RanksOverflowed) -> tuple[_Bad, ...]:
-    return tuple(replace(bad, ranks=record.ranks) if bad.step == record.step else bad for bad in steps)
-
-
-def _explains(trace: ModulesTraced, before: ModulesTraced | None, first_step: int, last_step: int) -> bool:
-    if before is trace or (before is not None and found_origin(before)):
-        return False
-    return first_step <= trace.step <= last_step + TRACE_WITHIN_STEPS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,11 +148,7 @@ class Event:
 
 def event_of(about: Happening) -> Event:
     """The event of what happened."""
-    record: Any = about
-    if isinstance(about, (ScaleMove, XRaySummary, ComparisonOver, Resumption)):
-        record = about.record
-    elif isinstance(about, (SkipRow, Storm)):
-        record = about.newest if isinstance(about, SkipRow) else about.last
+    record = _record_of(about)
     step = record.steps if isinstance(record, RunFinished) else getattr(record, "step", None)
     kind = _KINDS.get(type(record), "note")
     if isinstance(record, LossScaleChanged):
@@ -262,6 +156,22 @@ def event_of(about: Happening) -> Event:
     elif isinstance(record, ModulesTraced) and (record.first is not None or record.lost_count):
         kind = "nonfinite"
     return Event(record.time, step, kind, severity_of(about), about)
+
+
+def optimizer_of(about: Happening) -> str | None:
+    """The name of the optimizer in whose steps it happened; None if it is of no optimizer."""
+    # That of a run that starts is what it is called in torch.
+    record = _record_of(about)
+    return None if isinstance(record, RunStarted) else getattr(record, "optimizer", None)
+
+
+def _record_of(about: Happening) -> Any:
+    """The record that it is about, the newest of several."""
+    if isinstance(about, (ScaleMove, XRaySummary, ComparisonOver, Resumption)):
+        return about.record
+    if isinstance(about, SkipRow):
+        return about.newest
+    return about.last if isinstance(about, Storm) else about
 
 
 _KINDS: Mapping[type[Any], EventKind] = {
@@ -277,19 +187,6 @@ _KINDS: Mapping[type[Any], EventKind] = {
     RunFailed: "failed",
 }
 """Of the others the kind is ``note``, or follows from what they hold."""
-
-
-def optimizer_of(about: Happening) -> str | None:
-    """The name of the optimizer in whose steps it happened; None if it is of no optimizer."""
-    if isinstance(about, ScaleMove):
-        return about.record.optimizer
-    if isinstance(about, SkipRow):
-        return about.newest.optimizer
-    if isinstance(about, Storm):
-        return about.first.optimizer
-    if isinstance(about, (PrecisionChanged, OptimizerFollowed, GradientsDropped)):
-        return about.optimizer
-    return None
 
 
 def cut_label(name: str) -> str:

@@ -13,7 +13,7 @@ from amptui.records.findings import (
     ParameterWindow,
     XRayTaken,
 )
-from amptui.records.run import NonFinite, base_precision
+from amptui.records.run import base_precision
 from amptui.telemetry.finding import Finding, Grade
 from amptui.telemetry.underflow import (
     EVERYWHERE_SHARE,
@@ -182,25 +182,6 @@ def judge_lost_loss(trace: ModulesTraced | None) -> Finding:
     return (
         replace(finding, state="loss alone not finite") if finding.state == _ORIGINS["gradient"] else finding
     )
-
-
-def judge_nonfinite(record: NonFinite, trace: ModulesTraced | None, *, in_float16: bool) -> Finding:
-    """What NaN or Inf outside of skipped steps means: only in float16 a scaler protects the weights.
-
-    Of a loss the states of :func:`judge_lost_loss`, ``loss applied`` without a trace outside float16; else
-    ``gradients skipped``, ``gradients applied``, ``buffers``.
-    """
-    finding = judge_lost_loss(trace if record.what == "loss" else None)
-    state = finding.state
-    if record.what == "buffer":
-        state = "buffers"
-    elif record.what == "gradient":
-        state = "gradients skipped" if in_float16 else "gradients applied"
-    elif state == "loss not finite" and not in_float16:
-        state = "loss applied"
-    # Buffers are not the scaler's to check.
-    grade: Grade = "warning" if in_float16 and record.what != "buffer" else "error"
-    return replace(finding, subject="storm", state=state, grade=grade)
 
 
 # ------------------------------------------------------------------------------------------- X-ray

@@ -6,8 +6,7 @@ expected. Its scale has no floor: if every step overflows it halves down to 0, a
 after that divides by 0 and fills all weights with NaN.
 """
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from amptui.records.findings import ModulesTraced
 from amptui.records.run import COLLAPSE_SKIPS, MIN_SOUND_SCALE, LossScaleChanged, StepSkipped
@@ -68,7 +67,7 @@ def judge_scaler(scaler: ScalerView, trace: ModulesTraced | None = None) -> Find
     """
     recent = min(scaler.steps, RECENT_STEPS)
     mostly = scaler.recent_skips > MAJORITY * recent
-    origin = _origin(scaler.newest_skip, trace, loss_is_finite=not scaler.lost_loss)
+    origin = skip_origin(scaler.newest_skip, trace, loss_is_finite=not scaler.lost_loss)
     collapsed = scaler.scale is not None and scaler.scale < MIN_SOUND_SCALE
     falls = scaler.skips_in_a_row >= COLLAPSE_SKIPS
     cases: tuple[tuple[bool, str, Grade], ...] = (
@@ -77,7 +76,7 @@ def judge_scaler(scaler: ScalerView, trace: ModulesTraced | None = None) -> Find
         (collapsed, "collapsed", "error"),
         (falls, "collapsing", "error"),
         (
-            bool(scaler.recent_skips) and _calibrates(scaler.skipped, grown=scaler.has_grown),
+            bool(scaler.recent_skips) and calibrates(scaler.skipped, grown=scaler.has_grown),
             "calibrating",
             "neutral",
         ),
@@ -109,34 +108,7 @@ def judge_scaler(scaler: ScalerView, trace: ModulesTraced | None = None) -> Find
     )
 
 
-def judge_skip(
-    skip: StepSkipped,
-    *,
-    scale_after: float | None,
-    skips_before: int,
-    scale_has_grown: bool,
-    trace: ModulesTraced | None = None,
-) -> Finding:
-    """What the newest skip means, in the states of :func:`judge_scaler`; any other is ``occasional``.
-
-    ``scale_after`` is the scale after it, None if unknown; ``skips_before`` counts the run's earlier skips;
-    ``scale_has_grown``: whether the scale ever grew in this run.
-    """
-    scale = skip.loss_scale if scale_after is None else scale_after
-    is_finite = skip.loss is None or math.isfinite(skip.loss)
-    origin = _origin(skip, trace, loss_is_finite=is_finite)
-    collapsed = scale < MIN_SOUND_SCALE
-    collapses = collapsed or skip.consecutive >= COLLAPSE_SKIPS
-    state = origin.state
-    if is_finite and collapses:
-        state = "collapsed" if collapsed else "collapsing"
-    elif is_finite:
-        state = "calibrating" if _calibrates(skips_before + 1, grown=scale_has_grown) else "occasional"
-    grade: Grade = "error" if collapses else "neutral" if is_finite else "warning"
-    return replace(origin, subject="skips", state=state, grade=grade)
-
-
-def _origin(skip: StepSkipped | None, trace: ModulesTraced | None, *, loss_is_finite: bool) -> Finding:
+def skip_origin(skip: StepSkipped | None, trace: ModulesTraced | None, *, loss_is_finite: bool) -> Finding:
     """Where the trouble of a skip began: by a trace, or else the module of its worst gradient."""
     if not loss_is_finite:  # its gradients only follow from it
         return judge_lost_loss(trace)
@@ -147,6 +119,6 @@ def _origin(skip: StepSkipped | None, trace: ModulesTraced | None, *, loss_is_fi
     return Finding(subject="forward", state="unknown", grade="unknown", names={"place": place})
 
 
-def _calibrates(skips: int, *, grown: bool) -> bool:
+def calibrates(skips: int, *, grown: bool) -> bool:
     """Whether the newest of ``skips`` skips in all belongs to the search for the first scale."""
     return skips <= CALIBRATION_SKIPS and not grown

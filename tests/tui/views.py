@@ -18,8 +18,9 @@ from amptui.records.run import (
 )
 from amptui.records.samples import AllocatorSample, DeviceSample, GpuSample, HostSample
 from amptui.records.steps import Steps
-from amptui.telemetry.events import Event, SkipRow, Storm
+from amptui.telemetry.events import Event
 from amptui.telemetry.scaling import ScalerView
+from amptui.telemetry.trouble import SkipRow, Storm
 from amptui.telemetry.view import (
     Comparison,
     Metric,
