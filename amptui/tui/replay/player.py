@@ -153,6 +153,13 @@ class Player(ReadingThread):
     def _work(self) -> float:
         return self.advance(time.monotonic())
 
+    def _start_over(self) -> None:
+        reader = JournalReader(self._path)
+        self._records = self._timed(reader)
+        self._next = next(self._records, None)
+        self._session = Session(str(self._path.parent))
+        self._reader = reader  # not before: if it cannot be read again, what was passed over stays known
+
     def advance(self, now: float) -> float:
         """Move the clock to ``now`` and fold what is due, a batch at most.
 
@@ -205,13 +212,6 @@ class Player(ReadingThread):
 
     def _is_behind(self) -> bool:
         return self._next is not None and self._next[0] <= self._clock
-
-    def _start_over(self) -> None:
-        reader = JournalReader(self._path)
-        self._records = self._timed(reader)
-        self._next: tuple[float, Record] | None = next(self._records, None)
-        self._session: Session = Session(str(self._path.parent))
-        self._reader = reader  # not before: if it cannot be read again, what was passed over stays known
 
     def _timed(self, reader: Iterable[Record]) -> Iterator[tuple[float, Record]]:
         """Records with their seconds since the first, which never go back."""
