@@ -57,9 +57,10 @@ def compare(
             complain(f"reading {len(journals)} journals, {units.number_of_bytes(size)}")
     comparison = read_all(journals, target=target_loss)
     if html is not None:
-        from amptui.reports.compare.compare_page import write_page
+        from amptui.reports.compare.compare_page import page
+        from amptui.reports.export.exporting import write_file
 
-        write_page(comparison, html)
+        write_file(html, page(comparison))
     if json:
         from amptui.reports.compare.tables import as_json
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
+from amptui.base import units
 from amptui.base.table import Cell, Column, Row, text_of
 from amptui.diagnosis.words import long_words
 from amptui.reports.compare import sentences
@@ -134,7 +135,9 @@ class CompareFrame:
             count = len(shown) if len(shown) <= lines else max(0, lines - 1)
             y = draw_table(inner, columns, shown, y=y, shown=slice(count))
             if count < len(shown):
-                inner.text(0, y, sentences.more_rows(len(shown) - count), Style.WARNING)
+                inner.text(
+                    0, y, f"{units.counted(len(shown) - count, 'more row')}: --plain shows all", Style.WARNING
+                )
                 y += 1
         if not is_low:
             draw_box(below.rows(rows + 2))
@@ -215,7 +218,8 @@ def _paragraphs(comparison: Compared) -> Iterator[tuple[str, str, int]]:
     """The verdicts, what limits them and what differs, each with its sign and style."""
     plain, (alert, alerted) = NO_VERDICT[0], VERDICT_SIGNS["warning"]
     if len(comparison.groups) > MAX_GROUPS:
-        yield alert, sentences.without_curves(comparison.groups[MAX_GROUPS:]), alerted
+        names = ", ".join(group.name for group in comparison.groups[MAX_GROUPS:])
+        yield alert, f"no curves for {names}: the screen has no room for them", alerted
     for contrast in comparison.contrasts:
         finding = contrast.finding
         sign, style = NO_VERDICT if finding.grade == "unknown" else VERDICT_SIGNS[finding.severity]
@@ -224,7 +228,7 @@ def _paragraphs(comparison: Compared) -> Iterator[tuple[str, str, int]]:
         yield plain, sentences.ONE_GROUP, Style.TEXT
     for sentence in filter(None, map(sentences.speed, comparison.contrasts)):
         yield plain, sentence, Style.TEXT
-    yield from ((alert, sentences.check(check), alerted) for check in comparison.checks)
+    yield from ((alert, check.words, alerted) for check in comparison.checks)
     yield from ((plain, f"differs in {line}", Style.DIM) for line in sentences.difference_lines(comparison))
 
 
@@ -236,4 +240,5 @@ def _cut(text: list[_Line], height: int) -> list[_Line]:
     while count > 0 and not text[count].starts:
         count -= 1
     count = count or max(0, height - 1)  # a part of the first is better than none of it
-    return [*text[:count], _Line(sentences.more_lines(len(text) - count), Style.DIM, starts=True)][:height]
+    more = f"… {units.counted(len(text) - count, 'more line')}: ↓"
+    return [*text[:count], _Line(more, Style.DIM, starts=True)][:height]

@@ -1,9 +1,8 @@
 """A comparison as one self-contained HTML page, in the style of the page of one run."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from amptui.reports.compare.grid import Grid, grid
 from amptui.reports.compare.groups import Group
 from amptui.reports.compare.tables import group_columns, members, run_columns
 from amptui.reports.export.charts import MAX_COLUMNS, Chart, figure
-from amptui.reports.export.exporting import write_file
 from amptui.reports.export.template import Block, Span, Words, document, table, verdict
 from amptui.telemetry.view import EMPTY_SERIES
 
@@ -38,13 +36,24 @@ def page(comparison: Compared) -> str:
         _figure(groups, curves, place, validation=validation)
         for place, (curves, (_, validation)) in enumerate(zip(grids, named, strict=True))
     ]
+    verdicts: list[Words] = [] if comparison.contrasts else [sentences.ONE_GROUP]
+    for finding in (contrast.finding for contrast in comparison.contrasts):
+        words = long_words(finding)
+        verdicts.append(words if finding.grade == "unknown" else verdict(finding.severity, "", words))
+    verdicts += map(sentences.speed, comparison.contrasts)
+    sign = Span(SEVERITY_SIGNS["warning"], "sign warning")
+    checks = [[sign, f" {check.words}"] for check in comparison.checks]
+    legend = [Span(f"{group.name}, {sentences.seeds(group)}", _class(group)) for group in groups]
+    legend += [Span(sentences.LEGEND, "dots"), Span("× NaN or Inf", "nonfinite")]
+    names = [Span(group.name, f"chip {_class(group)}") for group in groups]
+    differences = [["", *names], *((option.name, *option.values) for option in comparison.differences)]
     cards = [
-        ("verdict", *_verdicts(comparison)),
-        ("training", ("charts", charts[:1]), _legend(groups)),
+        ("verdict", ("verdict", verdicts), ("note", checks)),
+        ("training", ("charts", charts[:1]), ("legend", legend)),
         ("groups", _table(group_columns(comparison), groups, lambda group: group)),
         ("curves", ("charts", charts[1:])),
         ("runs", _table(run_columns(comparison), members(comparison), lambda member: member[0])),
-        ("what differs", _differences(comparison)),
+        ("what differs", ("table", differences)),
         ("how it is measured", ("note", sentences.how_measured(comparison))),
     ]
     return document(
@@ -55,24 +64,6 @@ def page(comparison: Compared) -> str:
         axes=[*map(_axis, grids)],
         footer=f"compared by amptui {__version__}",
     )
-
-
-def _verdicts(comparison: Compared) -> Iterator[Block]:
-    lines: list[Words] = []
-    for contrast in comparison.contrasts:
-        words = long_words(contrast.finding)
-        is_judged = contrast.finding.grade != "unknown"
-        lines.append(verdict(contrast.finding.severity, "", words) if is_judged else words)
-    if not comparison.contrasts:
-        lines.append(sentences.ONE_GROUP)
-    yield "verdict", [*lines, *map(sentences.speed, comparison.contrasts)]
-    sign = Span(SEVERITY_SIGNS["warning"], "sign warning")
-    yield "note", [[sign, f" {sentences.check(check)}"] for check in comparison.checks]
-
-
-def _legend(groups: Sequence[Group]) -> Block:
-    items = [Span(f"{group.name}, {sentences.seeds(group)}", _class(group)) for group in groups]
-    return "legend", [*items, Span(sentences.LEGEND, "dots"), Span("× NaN or Inf", "nonfinite")]
 
 
 def _class(group: Group) -> str:
@@ -91,11 +82,6 @@ def _table(columns: Sequence[Column[Row]], rows: Sequence[Row], group_of: Callab
 
     figures = [(text_of(column.title), partial(words, column)) for column in others]
     return table(rows, [("", name), *figures], upright=True)
-
-
-def _differences(comparison: Compared) -> Block:
-    names = [Span(group.name, f"chip {_class(group)}") for group in comparison.groups]
-    return "table", [["", *names], *((option.name, *option.values) for option in comparison.differences)]
 
 
 # ------------------------------------------------------------------------------------- charts
@@ -131,8 +117,3 @@ def _axis(curves: Grid) -> dict[str, Any]:
     words, width = sentences.axis_words(curves.axis), curves.high - curves.low
     labels = [(share, words(curves.low + share * width)) for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
     return {"first": 0, "count": MAX_COLUMNS, "labels": labels, "switches": []}
-
-
-def write_page(comparison: Compared, place: Path) -> None:
-    """Write the page to ``place``, atomically. Raises ``AmptuiError`` if it cannot be written."""
-    write_file(place, page(comparison))

@@ -1,7 +1,7 @@
 """Whether groups differ by more than their seeds do, and what limits the comparison."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Literal
@@ -38,21 +38,44 @@ Outcome = Literal[
 ]  # fmt: skip
 """``differ``: by more than the seeds do. ``not shown``: the interval holds 0. All others: no verdict."""
 
-Kind = Literal[
-    "samples", "data", "model", "devices", "several devices", "overlap", "unfinished", "repeated seed",
-    "unknown seed", "uneven", "untimed", "unread",
-]  # fmt: skip
+_CHECKS = {
+    "samples": "trained on different numbers of samples ({}): final losses are not comparable",
+    "data": "trained on different data ({}): losses are not comparable",
+    "model": "different models ({}): losses are not comparable",
+    "devices": "trained on different devices ({}): times are not comparable",
+    "several devices": "resumed on another device, so times are not comparable: {}",
+    "overlap": "trained at the same time, perhaps on one machine, which may slow each down: {}",
+    "unfinished": "stopped early or failed: {}",
+    "repeated seed": "{}: a repeated seed counts once",
+    "unknown seed": "{}: some runs have no known seed; they count as one",
+    "uneven": "mean steps took over 1.25 times as long as median ones, as on a busy machine: {}",
+    "untimed": "more than 1% of the steps have no time, so there is no training time: {}",
+    "unread": "not everything in the journal could be read: {}",
+}
+"""By kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
     """Something that limits what a comparison can say."""
 
-    kind: Kind
+    kind: str
+    """One of ``_CHECKS``."""
     groups: tuple[str, ...] = ()
     """The letters of the groups, or the names of the runs, that it is about."""
     values: tuple[str | int, ...] = ()
     """What each of them has."""
+
+    @property
+    def words(self) -> str:
+        """The limit in a sentence."""
+        parts: Sequence[str] = self.groups
+        if self.kind == "unread":
+            parts = [f"{run} ({why})" for run, why in zip(self.groups, self.values, strict=True)]
+        elif self.values and self.kind != "repeated seed":
+            pairs = zip(self.groups, self.values, strict=True)
+            parts = ["; ".join(f"{group}: {value}" for group, value in pairs)]
+        return _CHECKS[self.kind].format(", ".join(parts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +134,14 @@ def compared(runs: Sequence[RunFigures], *, target: float | None = None) -> Comp
         best, final = run.best(validation=validation), run.final(validation=validation)
         if best is not None:
             reached.append(best if final is None or not math.isfinite(final) else max(best, final))
-    pairs = [*((groups[0], other) for other in groups[1:]), *_beside_reference(groups)]
+    pairs = [(groups[0], other) for other in groups[1:]]
+    for other in groups[1:]:
+        # One in FP8 also against what differs only in being bf16, unless that is the first of all.
+        reference = reference_precision(other.precision) if other.precision in FP8_PRECISIONS else None
+        for group in groups[1:]:
+            names = {difference.name for difference in differences([group.runs[0], other.runs[0]])}
+            if reference and group.precision == reference and names <= {"precision", "fp8_recipe"}:
+                pairs.append((group, other))
     confidence = 1 - (1 - CONFIDENCE) / max(1, len(pairs))
     return Compared(
         runs=tuple(runs),
@@ -123,17 +153,6 @@ def compared(runs: Sequence[RunFigures], *, target: float | None = None) -> Comp
         contrasts=tuple(_contrast(*pair, validation=validation, confidence=confidence) for pair in pairs),
         checks=tuple(_checks(groups)),
     )
-
-
-def _beside_reference(groups: Sequence[Group]) -> Iterator[tuple[Group, Group]]:
-    """For each group in FP8 the one that differs only in being bf16, unless that is the first of all."""
-    for other in groups[1:]:
-        if other.precision in FP8_PRECISIONS:
-            reference = reference_precision(other.precision)
-            for group in groups[1:]:
-                names = {difference.name for difference in differences([group.runs[0], other.runs[0]])}
-                if group.precision == reference and names <= {"precision", "fp8_recipe"}:
-                    yield group, other
 
 
 def _contrast(baseline: Group, other: Group, *, validation: bool, confidence: float) -> Contrast:
@@ -356,13 +375,13 @@ def _overlap(first: RunFigures, second: RunFigures) -> bool:
     return devices[0] == devices[1] and max(one.time, other.time) < min(ends)
 
 
-_IN_COMMON: tuple[tuple[Kind, Callable[[RunFigures], str]], ...] = (
+_IN_COMMON: tuple[tuple[str, Callable[[RunFigures], str]], ...] = (
     ("data", _data),
     ("model", _model),
     ("devices", lambda run: ", then ".join(run.devices) or "unknown"),
 )
 
-_OF_RUNS: tuple[tuple[Kind, Callable[[RunFigures], bool]], ...] = (
+_OF_RUNS: tuple[tuple[str, Callable[[RunFigures], bool]], ...] = (
     ("unfinished", _is_unfinished),
     ("several devices", lambda run: len(run.devices) > 1),
     ("uneven", _is_uneven),

@@ -1,34 +1,18 @@
 """Every sentence of a comparison, made from its numbers: verdicts, checks, differences, headings."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 
 from amptui.base import units
 from amptui.diagnosis.labels import data_label
 from amptui.diagnosis.speed import times_speed
 from amptui.records.run import RunFailed, RunFinished
-from amptui.reports.compare.contrasts import Check, Compared, Contrast, Kind
+from amptui.reports.compare.contrasts import Compared, Contrast
 from amptui.reports.compare.groups import Group, Spread, has_emulated_steps
 from amptui.reports.compare.trace import FINAL_SHARE, MEAN_STEPS, RunFigures
 from amptui.reports.compare.welch import ENOUGH_SEEDS
 
 AXES = {"steps": "step", "samples": "samples", "seconds": "training time"}
 """What curves can be drawn over: fields of ``Curve``, and their names."""
-
-_CHECKS: Mapping[Kind, str] = {
-    "samples": "trained on different numbers of samples ({}): final losses are not comparable",
-    "data": "trained on different data ({}): losses are not comparable",
-    "model": "different models ({}): losses are not comparable",
-    "devices": "trained on different devices ({}): times are not comparable",
-    "several devices": "resumed on another device, so times are not comparable: {}",
-    "overlap": "trained at the same time, perhaps on one machine, which may slow each down: {}",
-    "unfinished": "stopped early or failed: {}",
-    "repeated seed": "{}: a repeated seed counts once",
-    "unknown seed": "{}: some runs have no known seed; they count as one",
-    "uneven": "mean steps took over 1.25 times as long as median ones, as on a busy machine: {}",
-    "untimed": "more than 1% of the steps have no time, so there is no training time: {}",
-    "unread": "not everything in the journal could be read: {}",
-}
-
 
 ONE_GROUP = "only one group: these runs differ only in the seed, so there is nothing to compare"
 
@@ -77,17 +61,6 @@ def speed(contrast: Contrast) -> str:
     return sides if low == high else f"{sides}, {low} to {high} from run to run"
 
 
-def check(one: Check) -> str:
-    """One limit of the comparison."""
-    if one.kind == "unread":
-        parts = [f"{run} ({words})" for run, words in zip(one.groups, one.values, strict=True)]
-        return _CHECKS[one.kind].format(", ".join(parts))
-    if one.kind in ("samples", "data", "model", "devices"):
-        pairs = zip(one.groups, one.values, strict=True)
-        return _CHECKS[one.kind].format("; ".join(f"{group}: {value}" for group, value in pairs))
-    return _CHECKS[one.kind].format(", ".join(one.groups))
-
-
 def difference_lines(comparison: Compared) -> list[str]:
     """``precision: A FP32; B AMP bf16``, a line for each option."""
     lines = []
@@ -115,7 +88,9 @@ def how_measured(comparison: Compared) -> list[str]:
     if any(contrast.finding.state == "not shown" for contrast in comparison.contrasts):
         lines.append("no difference shown does not mean none: the true one may be anywhere in the interval")
         lines.append("the difference that would show assumes as many seeds with the same spread")
-    if any(map(_is_uneven, comparison.contrasts)):
+    judged = [contrast for contrast in comparison.contrasts if contrast.interval is not None]
+    sizes = [sorted(len(group.seeds) for group in (one.baseline, one.other)) for one in judged]
+    if any(fewer < min(more, ENOUGH_SEEDS) for fewer, more in sizes):
         lines.append(
             f"with unequal groups, one below {ENOUGH_SEEDS} seeds, the interval is wider to keep its level; "
             "equal numbers of seeds show smaller differences"
@@ -135,11 +110,6 @@ def how_measured(comparison: Compared) -> list[str]:
         target = f"time to {units.loss(comparison.target)}: the highest of the final losses, which every run"
         lines.append(f"{target} reached; --target-loss chooses another")
     return lines
-
-
-def _is_uneven(contrast: Contrast) -> bool:
-    fewer, more = sorted(len(group.seeds) for group in (contrast.baseline, contrast.other))
-    return contrast.interval is not None and fewer < min(more, ENOUGH_SEEDS)
 
 
 def curve_titles(axis: str, *, validation: bool) -> tuple[str, ...]:
@@ -184,18 +154,3 @@ def spread(figure: Spread | None, words: Callable[[float], str], *, brief: bool 
 def _unit(words: str) -> str:
     """What stands behind the number: `` GiB``, ``/s``."""
     return words.lstrip("0123456789.,+-−")
-
-
-def without_curves(groups: Sequence[Group]) -> str:
-    """Which groups have no curve on the screen."""
-    return f"no curves for {', '.join(group.name for group in groups)}: the screen has no room for them"
-
-
-def more_lines(count: int) -> str:
-    """What stands below sentences that do not all fit."""
-    return f"… {units.counted(count, 'more line')}: ↓"
-
-
-def more_rows(count: int) -> str:
-    """What stands below a table whose rows do not all fit."""
-    return f"{units.counted(count, 'more row')}: --plain shows all"

@@ -184,7 +184,7 @@ def plain_lines(comparison: Compared, width: int | None = None) -> list[str]:
     lines += [] if comparison.contrasts else [sentences.ONE_GROUP]
     lines += [long_words(contrast.finding) for contrast in comparison.contrasts]
     lines += [text for contrast in comparison.contrasts if (text := sentences.speed(contrast))]
-    lines += [f"note: {sentences.check(check)}" for check in comparison.checks]
+    lines += [f"note: {check.words}" for check in comparison.checks]
     if comparison.differences:
         lines += ["", "what differs:", *(f"  {line}" for line in sentences.difference_lines(comparison))]
     return [*lines, "", *sentences.how_measured(comparison)]
@@ -219,7 +219,7 @@ def as_json(comparison: Compared) -> dict[str, Any]:
                 "kind": check.kind,
                 "about": check.groups,
                 "values": check.values,
-                "text": sentences.check(check),
+                "text": check.words,
             }
             for check in comparison.checks
         ],

@@ -147,12 +147,17 @@ class Trace:
             elif isinstance(record, RunStarted | RunResumed):
                 self._add_steps(steps)
                 steps = []
-                self._begin(record)
+                self._resuming = True
+                self._devices[record.device_name] = None
+                if isinstance(record, RunResumed):
+                    self._resumed += 1
+                    self._rewind(record.step + 1)
             elif isinstance(validation := getattr(record, "validation", None), Validation):
                 # At an epoch's end, or in a record of its own.
                 self._add_steps(steps)
                 steps = []
-                self._validate(getattr(record, "step", 0), validation)
+                if validation.loss is not None:
+                    self._validations.append(self._moment(getattr(record, "step", 0), validation.loss))
             elif isinstance(record, DeviceSample) and record.host.process_rss_bytes is not None:
                 self._peak_process = max(self._peak_process or 0, record.host.process_rss_bytes)
         self._add_steps(steps)
@@ -161,18 +166,26 @@ class Trace:
         """What is known so far; the arguments are fields of the result."""
         loss = self._loss.snapshot() if self._started else EMPTY_SERIES
         view = self.session.view(FIRST)
+        is_timed = self._steps > 0 and self._untimed <= MAX_UNTIMED_SHARE * self._steps
+        buckets = np.arange(len(loss.mean), dtype=np.float64) + 0.5
         return RunFigures(
             name=name,
             folder=view.run_dir,
             view=view,
             is_live=is_live,
             samples=self._samples,
-            seconds=self._seconds if self._is_timed() else None,
+            seconds=self._seconds if is_timed else None,
             final_training=final_mean(loss),
             best_training=self._lows[-1].loss if self._lows else None,
             lows=tuple(self._lows),
             validations=tuple(self._validations),
-            curve=self._curve(loss),
+            curve=Curve(
+                steps=loss.first_step + buckets * loss.bucket_steps - 0.5,
+                samples=self._samples_track.snapshot().mean if self._started else np.empty(0),
+                seconds=self._seconds_track.snapshot().mean if self._started else np.empty(0),
+                loss=loss.mean,
+                nonfinite=loss.nonfinite.astype(np.float64),
+            ),
             peak_process_bytes=self._peak_process,
             resumed=self._resumed,
             devices=tuple(self._devices),
@@ -181,37 +194,13 @@ class Trace:
             read_share=read_share,
         )
 
-    def _is_timed(self) -> bool:
-        return self._steps > 0 and self._untimed <= MAX_UNTIMED_SHARE * self._steps
-
-    def _curve(self, loss: Series) -> Curve:
-        if not self._started:
-            nothing = np.empty(0)
-            return Curve(nothing, nothing, nothing, nothing, nothing)
-        middle = (loss.bucket_steps - 1) / 2
-        return Curve(
-            steps=loss.first_step + np.arange(len(loss.mean), dtype=np.float64) * loss.bucket_steps + middle,
-            samples=self._samples_track.snapshot().mean,
-            seconds=self._seconds_track.snapshot().mean,
-            loss=loss.mean,
-            nonfinite=loss.nonfinite.astype(np.float64),
-        )
-
-    def _validate(self, step: int, validation: Validation) -> None:
-        if validation.loss is not None:
-            self._validations.append(self._moment(step, validation.loss))
-
-    def _begin(self, record: RunStarted | RunResumed) -> None:
-        self._resuming = True
-        self._devices[record.device_name] = None
-        if isinstance(record, RunResumed):
-            self._resumed += 1
-            self._rewind(record.step + 1)
-
     def _add_steps(self, blocks: Sequence[Steps]) -> None:
         for steps in joined(blocks):
             if not self._started:
-                self._start(steps.first_step)
+                self._started = True
+                self._loss = Track.empty(first_step=steps.first_step)
+                self._samples_track = Track.empty(first_step=steps.first_step)
+                self._seconds_track = Track.empty(first_step=steps.first_step)
             gap = steps.first_step - self._loss.next_step
             if gap < 0 and not self._resuming:
                 continue  # arrived after newer steps
@@ -260,12 +249,6 @@ class Trace:
             )
         if len(self._lows) > _MAX_LOWS:
             self._lows = [*self._lows[:-1:2], self._lows[-1]]
-
-    def _start(self, first_step: int) -> None:
-        self._started = True
-        self._loss = Track.empty(first_step=first_step)
-        self._samples_track = Track.empty(first_step=first_step)
-        self._seconds_track = Track.empty(first_step=first_step)
 
     def _rewind(self, next_step: int) -> None:
         """Forget the steps from ``next_step`` on: the run repeats them."""

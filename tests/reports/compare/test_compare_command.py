@@ -50,6 +50,10 @@ def test_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert place.read_text().startswith("<!DOCTYPE html>")
     assert main(["compare", *RUNS[:2], "--html", str(place), "--json"]) == 0
     json.loads(capsys.readouterr().out)
+    assert main(["compare", *RUNS[:2], "--html", str(tmp_path)]) == 1
+    assert "cannot write" in capsys.readouterr().err
+    assert main(["compare", *RUNS[:2], "--html", str(tmp_path / "new" / "page.html")]) == 0
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["page.html"]
 
 
 @pytest.mark.parametrize(

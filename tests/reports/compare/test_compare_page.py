@@ -1,12 +1,8 @@
 """The page of a comparison: what it says, and that it is safe with any text."""
 
 import math
-from pathlib import Path
 
-import pytest
-
-from amptui.base.errors import AmptuiError
-from amptui.reports.compare.compare_page import page, write_page
+from amptui.reports.compare.compare_page import page
 from amptui.reports.compare.contrasts import Compared, compared
 from amptui.reports.compare.following import read_all
 from tests.golden import Goldens
@@ -53,10 +49,3 @@ def test_no_text_of_a_run_becomes_markup() -> None:
     assert html.count("<script") == 1
     assert "\x1b" not in html
     assert "<script>alert(1)</script>?[2J&\"'" in Reading(html).text
-
-
-def test_a_page_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    with pytest.raises(AmptuiError, match="cannot write"):
-        write_page(many_groups(), tmp_path)
-    write_page(many_groups(), tmp_path / "new" / "page.html")
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["page.html"]
