@@ -73,7 +73,7 @@ _KINDS: Mapping[NonFiniteKind, str] = {"nan": "NaN", "inf": "Inf"}
 def scale_moved(move: ScaleMove) -> str:
     """``loss scale 65,536 → 131,072 after 2,000 clean steps``, or a backoff."""
     change, interval = move.record, move.growth_interval
-    moved = f"loss scale {probe_words.move(change.previous, change.current)}"
+    moved = f"loss scale {probe_words.scale_move(change.previous, change.current)}"
     if change.reason == "backoff":
         return f"overflow: {moved}"
     return f"{moved} after {units.count(interval)} clean steps" if interval else moved
@@ -88,7 +88,7 @@ def skipped(row: SkipRow) -> str:
         scale_now = last.loss_scale if scale_now is None else scale_now  # the lowest known one
     where = f", non-finite gradient in {_first_and_more(last.names, last.count)}" if last.names else ""
     where += f"{'' if where else ','}{_on_ranks(last.ranks)}" if last.ranks else ""
-    moved = probe_words.move(first.loss_scale, scale_now)
+    moved = probe_words.scale_move(first.loss_scale, scale_now)
     return f"overflow: {steps}, scale {moved}{where}; {long_words(row.finding)}"
 
 
@@ -222,13 +222,6 @@ def model_compiled(record: ModelCompiled) -> str:
     where = precision_label(record.precision) + ("" if record.training else " validation")
     text = f"{what} for {where} in {units.span(record.seconds)}"
     return f"{text}: {record.reason}" if record.reason else text
-
-
-def optimizer_followed(record: OptimizerFollowed) -> str:
-    """``Adam trains Discriminator, 2,765,568 parameters``, or ``optimizer replaced: AdamW for SGD``."""
-    if record.replaces:
-        return f"optimizer replaced: {record.kind} for {record.replaces}"
-    return f"{record.kind} trains {record.model}, {units.count(record.parameters)} parameters"
 
 
 def gradients_dropped(record: GradientsDropped) -> str:
@@ -389,7 +382,11 @@ _TEXTS: Mapping[type[Any], Callable[[Any], str]] = {
     RanksAwaited: rank_words.ranks_awaited,
     StacksTaken: rank_words.stacks_taken,
     RankLost: rank_words.rank_lost,
-    OptimizerFollowed: optimizer_followed,
+    OptimizerFollowed: lambda it: (
+        f"optimizer replaced: {it.kind} for {it.replaces}"
+        if it.replaces
+        else f"{it.kind} trains {it.model}, {units.count(it.parameters)} parameters"
+    ),
     GradientsDropped: gradients_dropped,
     SlowRankNews: rank_words.slow_rank,
     RunFinished: run_ended,

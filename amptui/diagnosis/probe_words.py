@@ -27,10 +27,12 @@ def last_change(change: LossScaleChanged | None) -> str:
     """``backoff at step 612: 131,072 → 65,536``; empty without a change."""
     if change is None:
         return ""
-    return f"{change.reason} at step {units.count(change.step)}: {move(change.previous, change.current)}"
+    return (
+        f"{change.reason} at step {units.count(change.step)}: {scale_move(change.previous, change.current)}"
+    )
 
 
-def move(previous: float, current: float | None) -> str:
+def scale_move(previous: float, current: float | None) -> str:
     """``131,072 → 65,536``; only the first if the second is unknown."""
     return units.count(previous) + ("" if current is None else f" → {units.count(current)}")
 

@@ -516,6 +516,12 @@ def _lost_names(finding: Finding) -> str:
     return f"{finding.place} (+{units.count(more)})" if more else finding.place
 
 
+def _ratio(finding: Finding, about: str) -> str:
+    """``1.65×``; with what says so of a ratio without an interval."""
+    ratio = finding.numbers.get("ratio")
+    return units.ratio(ratio) if finding.numbers.get("high") else f"{about}{units.about_ratio(ratio)}"
+
+
 def _zeros(finding: Finding) -> str:
     share = finding.numbers.get("zero_share")
     if not share:
@@ -545,16 +551,8 @@ _NUMBERS: Mapping[str, Callable[[float | None], str]] = {
 
 _FIELDS: Mapping[str, Callable[[Finding], str]] = {
     "distance": lambda finding: distance_words(finding.numbers.get("largest") or 0.0),
-    "ratio": lambda finding: (
-        units.ratio(finding.numbers["ratio"])
-        if finding.numbers.get("high")
-        else f"~{units.about_ratio(finding.numbers.get('ratio'))}"
-    ),
-    "times": lambda finding: (
-        units.ratio(finding.numbers["ratio"])
-        if finding.numbers.get("high")
-        else f"about {units.about_ratio(finding.numbers.get('ratio'))}"
-    ),
+    "ratio": lambda finding: _ratio(finding, "~"),
+    "times": lambda finding: _ratio(finding, "about "),
     "less_percent": lambda finding: less_percent(1 - (finding.numbers.get("memory_ratio") or 0.0)),
     "apart": lambda finding: losses_apart(finding.numbers.get("loss"), finding.numbers.get("other_loss")),
     "layers": _layers,
