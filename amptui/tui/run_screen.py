@@ -274,8 +274,8 @@ class RunScreen(Screen):
 
     async def _take_answer(self, answer: "KeyAnswer") -> None:
         self._question_answered |= answer.close and self._has_open("loss scale")
-        if answer.precision:
-            self._request(answer.precision)
+        if answer.precision and self._can_ask():
+            self._ask(PrecisionRequest(answer.precision))
         if answer.pin is not None:  # show a metric beside the loss, or no longer; the newest ``MAX_PINNED``
             pinned = tuple(other for other in self._state.pinned if other != answer.pin)
             if answer.pin not in self._state.pinned:
@@ -299,6 +299,13 @@ class RunScreen(Screen):
     # ------------------------------------------------------------------- requests
 
     def _ask(self, request: Request) -> None:
+        """Ask the run, unless its device does not support a precision of it: then show the reason."""
+        refused = self._view.run.unsupported if self._view.run is not None else {}
+        precisions = (request.precision,) if isinstance(request, PrecisionRequest) else ()
+        for precision in request.precisions if isinstance(request, ComparisonRequest) else precisions:
+            if precision in refused:
+                self._say(f"{precision_label(precision)}: {refused[precision]}")
+                return
         self._unanswered.add(self._control.ask(request))
         self._look_again()
 
@@ -332,29 +339,14 @@ class RunScreen(Screen):
     def _send(self, kind: RequestKind) -> None:
         """Ask a run that has begun for ``kind``."""
         if kind == "precision":
-            self._request(activity.switch_target(self._view))
+            self._ask(PrecisionRequest(activity.switch_target(self._view)))
         elif kind == "comparison":
-            precisions = activity.compared_precisions(self._view)
-            if self._supports(*precisions):
-                self._ask(ComparisonRequest(precisions))
+            self._ask(ComparisonRequest(activity.compared_precisions(self._view)))
         else:
             self._ask(_PLAIN[kind])
 
     def action_toggle_precision(self) -> None:
         self._ask_for("precision")
-
-    def _request(self, precision: str) -> None:
-        if self._can_ask() and self._supports(precision):
-            self._ask(PrecisionRequest(precision))
-
-    def _supports(self, *precisions: str) -> bool:
-        """Whether the device supports all ``precisions``; if not, show the reason."""
-        refused = self._view.run.unsupported if self._view.run is not None else {}
-        for precision in precisions:
-            if precision in refused:
-                self._say(f"{precision_label(precision)}: {refused[precision]}")
-                return False
-        return True
 
     def action_choose_precision(self) -> None:
         if self._can_ask():

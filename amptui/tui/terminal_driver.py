@@ -67,12 +67,9 @@ class Outlet:
         self._closing = False
         self._abandoned = False
         self._patience_seconds = _LEAVING_SECONDS
-        self._thread = threading.Thread(target=self._run, name="amptui-outlet", daemon=True)
         self.broken = False
         """Whether the terminal is gone."""
-
-    def start(self) -> None:
-        """Start the thread."""
+        self._thread = threading.Thread(target=self._run, name="amptui-outlet", daemon=True)
         self._thread.start()
 
     def write(self, text: str) -> None:
@@ -174,7 +171,6 @@ class PatientDriver(LinuxDriver):
         terminal = sys.__stderr__
         assert terminal is not None, "there is a terminal"
         self._outlet = Outlet(terminal.fileno(), terminal.encoding)
-        self._outlet.start()
         if self._opening is not None:
             self._opening.in_use = True
         self._keyboard = Keyboard()

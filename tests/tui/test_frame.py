@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -11,9 +12,9 @@ from hypothesis import strategies as st
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView
 from amptui.tui.background import Background
-from amptui.tui.canvas import Canvas
+from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.frame import Frame
-from amptui.tui.layout import RANKED_PANELS
+from amptui.tui.layout import RANKED_PANELS, arrange
 from amptui.tui.painter import Painter
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.panels.step_cursor import Cursor
@@ -106,3 +107,43 @@ def test_no_size_or_view_is_an_error(
     canvas = Canvas(*size)
     Frame().draw(canvas, VIEWS[name], screen)
     assert all(len(line) <= size[0] for line in canvas.lines())
+
+
+# --------------------------------------------------------------------------- the places of panels
+
+widths, heights = st.integers(1, 250), st.integers(1, 80)
+focuses = st.none() | st.sampled_from(RANKED_PANELS)
+banners = st.integers(0, 3)
+ranks = st.just(0) | st.integers(5, 20)
+others = st.integers(0, 1)
+
+
+def overlap(a: Rect, b: Rect) -> bool:
+    return a.x < b.x + b.width and b.x < a.x + a.width and a.y < b.y + b.height and b.y < a.y + a.height
+
+
+@given(widths, heights, focuses, banners, ranks, others, st.booleans())
+def test_places_fill_the_screen_without_overlapping(
+    width: int,
+    height: int,
+    focus: str | None,
+    banner_lines: int,
+    rank_lines: int,
+    optimizer_lines: int,
+    has_scale: bool,
+) -> None:
+    places = arrange(
+        *(width, height, focus),
+        banner_lines=banner_lines,
+        rank_lines=rank_lines,
+        optimizer_lines=optimizer_lines,
+        has_scale=has_scale,
+    )
+    for place in places:
+        assert min(place.rect.width, place.rect.height) >= 1
+        assert min(place.rect.x, place.rect.y) >= 0
+        assert place.rect.x + place.rect.width <= width
+        assert place.rect.y + place.rect.height <= height
+    for one, other in combinations(places, 2):
+        assert not overlap(one.rect, other.rect)
+    assert sum(place.rect.width * place.rect.height for place in places) == width * height

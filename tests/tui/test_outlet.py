@@ -42,12 +42,6 @@ def read(reader: int, size: int) -> bytes:
     return data
 
 
-def opened(descriptor: int, encoding: str = "utf-8") -> Outlet:
-    outlet = Outlet(descriptor, encoding)
-    outlet.start()
-    return outlet
-
-
 @pytest.mark.parametrize(
     ("texts", "encoding"),
     [
@@ -64,7 +58,7 @@ def test_texts_arrive_complete_and_in_order_also_while_the_outlet_closes(
     monkeypatch.setattr(terminal_driver, "_LEAVING_SECONDS", ENOUGH_SECONDS)
     reader, terminal = ends
     os.set_blocking(terminal, blocking)  # another program may have left it so
-    outlet = opened(terminal, encoding)
+    outlet = Outlet(terminal, encoding)
     for text in texts:
         outlet.write(text)
     closing = threading.Thread(target=outlet.close)
@@ -79,7 +73,7 @@ def test_texts_arrive_complete_and_in_order_also_while_the_outlet_closes(
 def test_a_terminal_that_nobody_reads_blocks_nothing_and_hurry_ends_the_wait_for_it(
     ends: tuple[int, int],
 ) -> None:
-    outlet = opened(ends[1])
+    outlet = Outlet(ends[1], "utf-8")
     for _ in range(200):
         outlet.write(MUCH)
     assert outlet.waiting > 100
@@ -91,7 +85,7 @@ def test_a_terminal_that_nobody_reads_blocks_nothing_and_hurry_ends_the_wait_for
 
 
 def test_a_closed_terminal_is_broken_and_ignores_writes(ends: tuple[int, int]) -> None:
-    outlet = opened(ends[1])
+    outlet = Outlet(ends[1], "utf-8")
     os.close(ends[0])
     outlet.write("into the void")
     wait_until(lambda: outlet.broken, "it is not noticed")
@@ -103,7 +97,7 @@ def test_a_closed_terminal_is_broken_and_ignores_writes(ends: tuple[int, int]) -
 def test_the_descriptor_may_be_closed_and_used_for_something_else(
     ends: tuple[int, int], tmp_path: Path
 ) -> None:
-    outlet = opened(ends[1])
+    outlet = Outlet(ends[1], "utf-8")
     other = os.open(tmp_path / "journal", os.O_CREAT | os.O_WRONLY)
     os.dup2(other, ends[1])
     os.close(other)

@@ -33,7 +33,7 @@ class RemovalQuestion(Overlay):
 
     def draw(self, canvas: Canvas, _view: SessionView, _screen: ScreenState) -> None:
         width = min(76, canvas.width)
-        lines = removal_lines(self._plan, width - 6)
+        lines = _lines(self._plan, width - 6)
         inner = open_box(canvas, "remove this run?", width=width, height=len(lines) + 4)
         for y, line in enumerate(lines):
             inner.text(1, y, line)
@@ -49,7 +49,7 @@ class RemovalQuestion(Overlay):
         return CLOSE
 
 
-def removal_lines(plan: Removal, width: int) -> list[str]:
+def _lines(plan: Removal, width: int) -> list[str]:
     """What would be deleted and what would stay, in lines of ``width`` cells."""
     parts = [
         units.counted(number, noun)

@@ -8,15 +8,21 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from amptui.base.errors import RunFolderError
 from amptui.base.runfiles import Removal
+from amptui.records.run import PRECISIONS
+from amptui.tui.canvas import Canvas
 from amptui.tui.overlays.menus import Help
+from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.run_list import removal
 from amptui.tui.run_list.entry import RunEntry, RunRow
+from amptui.tui.run_list.frame import ListState, draw, page_rows
 from amptui.tui.run_list.screen import Place, RunListScreen
 from tests.golden import Goldens
-from tests.tui.run_list.listed import ENTRIES, NOW, FakeSource, entry
+from tests.tui.run_list.listed import ENTRIES, NOW, ROWS, STATE, FakeSource, entry
 from tests.tui.watching import Shown, awaited
 
 
@@ -328,3 +334,46 @@ async def test_a_live_row_is_renewed_and_only_visible_rows_are_read() -> None:
         await screen.pilot.press("end")
         await screen.until(lambda: reads[19_999])
         assert sum(map(bool, reads.values())) == 40
+
+
+# ------------------------------------------------------------------------------------------ frames
+
+
+def drawn(size: tuple[int, int], state: ListState = STATE) -> list[str]:
+    canvas = Canvas(*size)
+    draw(canvas, state, ScreenState(now=NOW))
+    return canvas.lines()
+
+
+ROW = st.builds(
+    RunRow,
+    state=st.sampled_from([row.state for row in ROWS.values()]),
+    model=st.none() | st.text(max_size=60),
+    precision=st.none() | st.sampled_from(PRECISIONS) | st.text(max_size=20),
+    step=st.none() | st.integers(0, 10**15),
+    total_steps=st.none() | st.integers(0, 10**15),
+    losses=st.lists(st.none() | st.floats(), max_size=50),
+    seconds=st.none() | st.floats(),
+    written=st.none() | st.floats(),
+    detail=st.text(max_size=200) | st.just("  "),
+)
+
+
+@given(
+    rows=st.lists(st.tuples(st.text(min_size=1, max_size=80), ROW), min_size=1, max_size=8),
+    width=st.integers(1, 150),
+    height=st.integers(1, 40),
+    changes=st.fixed_dictionaries({"is_typing": st.booleans(), "pattern": st.text()}),
+)
+def test_no_row_and_no_size_makes_it_fail_or_leave_the_screen(
+    rows: list[tuple[str, RunRow]], width: int, height: int, changes: dict[str, Any]
+) -> None:
+    entries = [entry(f"{at}{name}", row, is_live=False) for at, (name, row) in enumerate(rows)]
+    shown = {entry.run: row for entry, (_, row) in zip(entries, rows, strict=True)}
+    state = ListState(entries=entries, rows=shown, cursor=len(entries) - 1, **changes)
+    lines = drawn((width, height), state)
+    assert len(lines) == height
+    assert all(character.isprintable() for line in lines for character in line)
+    if width >= 80 and height >= 12:
+        for line, (_, row) in zip(lines[2 : 2 + page_rows(height)], rows, strict=False):
+            assert row.state in line
