@@ -213,7 +213,9 @@ def _float16_skips(question: Question) -> Finding:
     last, skips = _last_step_in(question.view, "fp16"), question.view.numerics.scaler
     if skips.freshness == "never measured":
         return skips
-    return replace(skips, step=last, freshness="fresh" if last is None else question.freshness(last))
+    return replace(
+        skips, step=skips.step or last, freshness="fresh" if last is None else question.freshness(last)
+    )
 
 
 def _nonfinite_gradients(question: Question) -> Finding:

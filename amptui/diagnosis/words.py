@@ -174,11 +174,11 @@ _SCALER: Mapping[str, _Wording] = {
         "scale collapsed: {scale}",
     ),
     "loss not finite": (
-        f"the loss is NaN or Inf: {_NO_SCALE_HELPS}",
-        "the loss is NaN or Inf",
+        f"the loss was NaN or Inf: {_NO_SCALE_HELPS}",
+        "the loss was NaN or Inf",
         _LOSS_EXPLAINED,
     ),
-    "loss alone not finite": (f"the loss is NaN or Inf, {_LOSS_ALONE}", "the loss is NaN or Inf"),
+    "loss alone not finite": (f"the loss was NaN or Inf, {_LOSS_ALONE}", "the loss was NaN or Inf"),
 }
 """What a loss scaler did."""
 

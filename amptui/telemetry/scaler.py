@@ -17,8 +17,8 @@ class ScalerWatch:
     _applied: int = 0
     _skipped: int = 0
     _skips_in_a_row: int = 0
-    _recent: deque[tuple[int, bool]] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
-    """Of skipped steps the place among the measured ones, and whether the loss was finite."""
+    _recent: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
+    """Of skipped steps the place among the measured ones; its number if the loss was not finite, else 0."""
     _last: Steps | None = None
     """The row of the newest step with a scale."""
     _change: LossScaleChanged | None = None
@@ -30,12 +30,12 @@ class ScalerWatch:
         if steps.precision != "fp16":
             return
         if any(steps.skipped):
-            for skip, loss in zip(steps.skips, steps.loss, strict=True):
+            for step, (skip, loss) in enumerate(zip(steps.skips, steps.loss, strict=True), steps.first_step):
                 if skip:
                     self._skipped += 1
                     self._skips_in_a_row += 1
                     is_finite = loss is None or math.isfinite(loss)
-                    self._recent.append((self._applied + self._skipped, is_finite))
+                    self._recent.append((self._applied + self._skipped, 0 if is_finite else step))
                 elif skip is not None:
                     self._applied += 1
                     self._skips_in_a_row = 0
@@ -66,7 +66,7 @@ class ScalerWatch:
         """The scaler after the newest known step."""
         growth_tracker = self._last.growth_tracker[0] if self._last else None
         steps = self._applied + self._skipped
-        recent = [is_finite for place, is_finite in self._recent if steps - place < RECENT_STEPS]
+        recent = [lost_step for place, lost_step in self._recent if steps - place < RECENT_STEPS]
         return ScalerView(
             scale=self.scale,
             # Growth and backoff both reset the tracker.
@@ -76,7 +76,7 @@ class ScalerWatch:
             skipped=self._skipped,
             skips_in_a_row=self._skips_in_a_row,
             recent_skips=len(recent),
-            lost_loss=not all(recent),
+            lost_loss_step=next(filter(None, reversed(recent)), None),
             has_grown=self._has_grown,
             newest_skip=self.newest_skip,
             last_change=self._change,

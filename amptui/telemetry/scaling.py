@@ -42,8 +42,8 @@ class ScalerView:
     """Up to the newest step; 0 if it was applied."""
     recent_skips: int = 0
     """Among the last ``RECENT_STEPS`` steps."""
-    lost_loss: bool = False
-    """Whether the loss of a recent skip was not finite."""
+    lost_loss_step: int | None = None
+    """The newest of the recent skips whose loss was not finite."""
     has_grown: bool = False
     """Whether the scale ever grew in this run."""
     newest_skip: StepSkipped | None = None
@@ -67,12 +67,13 @@ def judge_scaler(scaler: ScalerView, trace: ModulesTraced | None = None) -> Find
     """
     recent = min(scaler.steps, RECENT_STEPS)
     mostly = scaler.recent_skips > MAJORITY * recent
-    origin = skip_origin(scaler.newest_skip, trace, loss_is_finite=not scaler.lost_loss)
+    skip, lost_step = scaler.newest_skip, scaler.lost_loss_step
+    origin = skip_origin(skip, trace, loss_is_finite=lost_step is None)
     collapsed = scaler.scale is not None and scaler.scale < MIN_SOUND_SCALE
     falls = scaler.skips_in_a_row >= COLLAPSE_SKIPS
     cases: tuple[tuple[bool, str, Grade], ...] = (
         (not scaler.steps, "never ran", "unknown"),
-        (scaler.lost_loss, origin.state, "error" if mostly or collapsed or falls else "warning"),
+        (lost_step is not None, origin.state, "error" if mostly or collapsed or falls else "warning"),
         (collapsed, "collapsed", "error"),
         (falls, "collapsing", "error"),
         (
@@ -87,13 +88,16 @@ def judge_scaler(scaler: ScalerView, trace: ModulesTraced | None = None) -> Find
         (True, "none", "good"),
     )
     state, grade = next((state, grade) for holds, state, grade in cases if holds)
+    scale = scaler.scale
+    if lost_step is not None:  # the one that step ran with
+        scale = skip.loss_scale if skip is not None and skip.step == lost_step else None
     numbers = {
         "steps": scaler.steps,
         "skips": scaler.skipped,
         "recent": recent,
         "recent_skips": scaler.recent_skips,
         "in_a_row": scaler.skips_in_a_row,
-        "scale": scaler.scale,
+        "scale": scale,
     }
     return Finding(
         subject="overflow",
@@ -104,6 +108,7 @@ def judge_scaler(scaler: ScalerView, trace: ModulesTraced | None = None) -> Find
         precision="fp16",
         numbers={**origin.numbers, **numbers},
         names=origin.names,
+        step=lost_step,
         measured_by="precision" if not scaler.steps else "trace" if grade in ("warning", "error") else "",
     )
 

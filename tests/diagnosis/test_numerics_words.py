@@ -176,7 +176,7 @@ def test_what_is_said_of_x_rays(goldens: Goldens) -> None:
 # --------------------------------------------------------------------------------------- loss scaler
 
 FALLING = ScalerView(applied=5, skips_in_a_row=5, newest_skip=skip(5))
-FORWARD = ScalerView(applied=1, lost_loss=True)
+FORWARD = ScalerView(applied=1, lost_loss_step=1)
 
 SCALERS: Mapping[str, tuple[ScalerView, ModulesTraced | None]] = {
     "never ran": (ScalerView(), None),

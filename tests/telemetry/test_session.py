@@ -24,7 +24,7 @@ from tests.builders import (
     make_switch,
     view_of,
 )
-from tests.telemetry.record_samples import backoff, device, run, step, steps
+from tests.telemetry.record_samples import backoff, device, run, skip, step, steps
 from tests.telemetry.record_strategies import BLOCKS, OTHER_RECORDS, RECORDS
 
 START = make_started()
@@ -144,6 +144,19 @@ KNOWN: dict[str, tuple[Sequence[Record], dict[str, Any]]] = {
             "scaler.applied": 5,
             "scaler.skipped": 1,
             "scaler.last_change": backoff(6, 65536.0),
+        },
+    ),
+    "loss that was lost long ago": (
+        [
+            *in_fp16(1, 5),
+            make_step(6, precision="fp16", skipped=True, loss=math.inf, loss_scale=65536.0),
+            skip(6, loss_scale=65536.0, loss=math.inf),
+            *in_fp16(7, 90, loss_scale=32768.0),
+        ],
+        {
+            "numerics.scaler.state": "loss not finite",
+            "numerics.scaler.step": 6,
+            "numerics.scaler.loss_scale": 65536.0,
         },
     ),
     "step that was not measured": (
