@@ -127,6 +127,11 @@ def own_lines(printed: str) -> list[str]:
 WITNESS = str(Path(__file__).parent / "recipes" / "witness.py")
 
 
+def changed_program(change: str) -> str:
+    """amptui's own program, for ``python -c``, after a ``change``."""
+    return f"import sys\n{change}\nfrom amptui.cli import main\nsys.exit(main(sys.argv[1:]))\n"
+
+
 @dataclass(frozen=True)
 class Lives:
     """Starts `amptui` without a terminal again and again; what it says goes to ``log``."""

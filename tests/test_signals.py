@@ -18,6 +18,7 @@ from tests.checkout import ROOT
 from tests.living import (
     Lives,
     assert_restored,
+    changed_program,
     ended_afterwards,
     last_step,
     outcome,
@@ -119,13 +120,7 @@ def test_a_headless_run_that_prints_survives_its_terminal(warm: WarmSource, tmp_
 
 # ---------------------------------------------------------------------------- a step that takes long
 
-HURRIED = """
-import sys
-from amptui.process import stop_signals
-from amptui.cli import main
-stop_signals.LEAVE_AFTER_SECONDS = 0.1
-sys.exit(main(sys.argv[1:]))
-"""
+HURRIED = changed_program("from amptui.process import stop_signals; stop_signals.LEAVE_AFTER_SECONDS = 0.1")
 """A process with nothing to wait for leaves much sooner than usual."""
 
 
@@ -314,13 +309,7 @@ def test_a_run_that_is_killed_leaves_a_whole_terminal_and_says_so(
     assert ("Fatal Python error: Segmentation fault" in log.read_text()) == (number == SIGSEGV)
 
 
-HEARING = """
-import sys
-from amptui.process import viewer as watching
-from amptui.cli import main
-watching._SILENT_SECONDS = 1.5
-sys.exit(main(sys.argv[1:]))
-"""
+HEARING = changed_program("from amptui.process import viewer; viewer._SILENT_SECONDS = 1.5")
 
 
 @pytest.mark.ci

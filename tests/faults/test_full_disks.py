@@ -21,6 +21,7 @@ from amptui.runs.reader import JournalReader
 from tests.checkout import ROOT
 from tests.living import (
     Lives,
+    changed_program,
     ended_afterwards,
     headless_run,
     last_step,
@@ -40,18 +41,16 @@ NO_ROOM_BYTES, RUN_JSON_BYTES = 700, 8192
 """Files that may grow so far have room for none of a run's, or for its ``run.json`` and some records."""
 
 LIMITED = """
-import resource, sys
+import resource
 sys.dont_write_bytecode = True  # each module would be kept cut off
 resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
-from amptui.cli import main
-sys.exit(main(sys.argv[1:]))
 """
 """To the program, a file size limit is what a quota or a full disk is; it needs no rights."""
 
 
 def limited_command(limit: int, *arguments: str) -> list[str]:
     """`amptui`, none of whose files grows beyond the limit."""
-    return [sys.executable, "-c", LIMITED.format(limit=limit), *arguments]
+    return [sys.executable, "-c", changed_program(LIMITED.format(limit=limit)), *arguments]
 
 
 @pytest.fixture(autouse=True)

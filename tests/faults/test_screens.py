@@ -16,6 +16,7 @@ from amptui.records.run import EpochFinished, RunFinished
 from tests.living import (
     Lives,
     assert_restored,
+    changed_program,
     ended_afterwards,
     headless_run,
     last_step,
@@ -63,8 +64,6 @@ def test_a_screen_that_is_stopped_goes_on_where_the_run_is(
 
 
 BROKEN = """
-import sys
-from amptui.cli import main
 from amptui.tui import frame, keyboard
 
 def fail(*_, calls=[]):
@@ -73,7 +72,6 @@ def fail(*_, calls=[]):
         raise ZeroDivisionError("a fault of the screen")
 
 {what} = fail
-sys.exit(main(sys.argv[1:]))
 """
 
 
@@ -84,10 +82,10 @@ sys.exit(main(sys.argv[1:]))
 def test_a_fault_of_the_screen_or_of_its_thread_that_reads_keys_does_not_cost_the_run(
     what: str, good_calls: int, warm: WarmSource, tmp_path: Path
 ) -> None:
-    run, program = tmp_path / "run", [sys.executable, "-c", BROKEN.format(what=what, good_calls=good_calls)]
+    run, program = tmp_path / "run", changed_program(BROKEN.format(what=what, good_calls=good_calls))
     # A traceback's frames hold much more where torch is loaded, and are all written out.
     source = None if good_calls else warm
-    command = [*program, *train_arguments(run, *FRAMES)]
+    command = [sys.executable, "-c", program, *train_arguments(run, *FRAMES)]
     # A terminal that answers nothing: else it is not the key that the thread falls over.
     with ended_afterwards(run), Terminal(command, warm=source, answers={}) as terminal:
         if "Keyboard" in what:
@@ -105,20 +103,19 @@ def test_a_fault_of_the_screen_or_of_its_thread_that_reads_keys_does_not_cost_th
 
 
 DEAF_SCREEN = """
-import sys, threading
-from amptui.cli import main
+import threading
 from amptui.tui.run_screen import RunScreen
 
 RunScreen._follow_up = RunScreen._look_again = lambda self: None
 RunScreen._redraw = lambda self: threading.Event().wait()
-sys.exit(main(sys.argv[1:]))
 """
 
 
 @pytest.mark.ci
 def test_a_screen_that_hears_no_key_is_left_with_ctrl_c(warm: WarmSource, tmp_path: Path) -> None:
-    run, program = tmp_path / "run", [sys.executable, "-c", DEAF_SCREEN]
-    with ended_afterwards(run), Terminal([*program, *train_arguments(run)], warm=warm) as terminal:
+    run = tmp_path / "run"
+    command = [sys.executable, "-c", changed_program(DEAF_SCREEN), *train_arguments(run)]
+    with ended_afterwards(run), Terminal(command, warm=warm) as terminal:
         terminal.wait_for("╭ loss")
         wait_until(lambda: last_step(run) > 0, "training did not begin")
         terminal.press("l")
