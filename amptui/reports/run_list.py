@@ -35,7 +35,12 @@ def runs_on(remote: Remote) -> RunSource:
     The first time ssh may ask for a password on the terminal. Raises ``RemoteError``.
     """
     source = _RemoteRuns(remote)
-    refused = partial(_refuse_removal, remote.host)
+
+    def refused(_run: str | Removal) -> Removal:
+        raise RemoteError(
+            f"the run is on {remote.host}", hint=f"remove it there: ssh {remote.host}, then amptui"
+        )
+
     return RunSource(entries=source.entries, plan_removal=refused, remove=refused, host=remote.host)
 
 
@@ -55,7 +60,20 @@ class _RemoteRuns:
                 self._renew(batch=True)
             except RemoteError as error:
                 self._trouble = self._trouble or f"not renewed since {time.strftime('%H:%M:%S')}: {error}"
-        entries = [_remote_entry(run, self._trouble) for run in self._runs]
+        entries = []
+        for run in self._runs:
+            # Its files are on the other machine.
+            row = _row(run, replace(NOTHING, last_time=run.written), None, time.time())
+            if self._trouble:
+                row = replace(row, detail=one_line(self._trouble))
+            entry = RunEntry(
+                run=str(run.folder),
+                name=remote_argument(run.folder),
+                is_live=run.is_live,
+                written=run.written or 0.0,
+                read=partial(lambda row: row, row),
+            )
+            entries.append(entry)
         return sorted(entries, key=lambda entry: (not entry.is_live, -entry.written))
 
     def _renew(self, *, batch: bool) -> None:
@@ -65,25 +83,6 @@ class _RemoteRuns:
             self._trouble = ""
         finally:
             self._due = time.monotonic() + _REMOTE_SECONDS
-
-
-def _remote_entry(run: KeptRun, trouble: str) -> RunEntry:
-    """The entry of a run whose files are on another machine."""
-    row = _row(run, replace(NOTHING, last_time=run.written), None, time.time())
-    if trouble:
-        row = replace(row, detail=one_line(trouble))
-    written = run.written or 0.0
-    return RunEntry(
-        run=str(run.folder),
-        name=remote_argument(run.folder),
-        is_live=run.is_live,
-        written=written,
-        read=lambda: row,
-    )
-
-
-def _refuse_removal(host: str, _run: str | Removal) -> Removal:
-    raise RemoteError(f"the run is on {host}", hint=f"remove it there: ssh {host}, then amptui")
 
 
 def _entries() -> Sequence[RunEntry]:
@@ -109,6 +108,9 @@ def read_row(folder: str) -> RunRow:
 
 
 def _row(run: KeptRun, newest: NewestSteps, silent: float | None, now: float) -> RunRow:
+    seconds, until = None, now if run.is_live else newest.last_time
+    if run.started is not None and until is not None:
+        seconds = max(0.0, until - run.started)
     return RunRow(
         state="stalled" if silent is not None else run.state,
         model=run.model,
@@ -116,18 +118,10 @@ def _row(run: KeptRun, newest: NewestSteps, silent: float | None, now: float) ->
         step=run.step,
         total_steps=run.total_steps,
         losses=newest.losses,
-        seconds=_seconds(run, newest, now),
+        seconds=seconds,
         written=run.written,
         detail=_detail(run, newest, silent),
     )
-
-
-def _seconds(run: KeptRun, newest: NewestSteps, now: float) -> float | None:
-    if run.started is None:
-        return None
-    if run.is_live:
-        return max(0.0, now - run.started)
-    return None if newest.last_time is None else max(0.0, newest.last_time - run.started)
 
 
 def _detail(run: KeptRun, newest: NewestSteps, silent: float | None) -> str:

@@ -187,9 +187,15 @@ class Bench:
 
 def report_lines(bench: Bench) -> list[str]:
     """A table and sentences for each batch size, and what was not measured."""
-    lines = _heading(bench)
+    lines, run, training = list[str](), bench.run, bench.request.training
+    mode = training.compile_mode
+    if run is not None:
+        ways = ["channels last"] * training.channels_last + ["cudnn.benchmark"] * training.cudnn_benchmark
+        if mode is not None:
+            ways.append("eager and compiled" + f" ({mode})" * (mode != "default"))
+        lines = [", ".join([f"{run.model} on {run.device_name}", data_label(run.data), *ways])]
     for size in bench.sizes:
-        lines += ["", *_size_lines(size, bench.request.training.compile_mode)]
+        lines += ["", *_size_lines(size, mode)]
     if bench.left_out and bench.sizes:
         lines += ["", *_not_measured(bench.left_out)]
     return lines
@@ -216,18 +222,6 @@ def report_json(bench: Bench) -> dict[str, Any]:
     }
 
 
-def _heading(bench: Bench) -> list[str]:
-    run, training = bench.run, bench.request.training
-    if run is None:
-        return []
-    ways = ["channels last"] * training.channels_last + ["cudnn.benchmark"] * training.cudnn_benchmark
-    if training.compile_mode is not None:
-        ways.append(
-            "eager and compiled" + f" ({training.compile_mode})" * (training.compile_mode != "default")
-        )
-    return [", ".join([f"{run.model} on {run.device_name}", data_label(run.data), *ways])]
-
-
 def _size_lines(size: Measured, compile_mode: str | None) -> list[str]:
     name = f"batch {units.count(size.batch_size)}" if size.batch_size is not None else "batch n/a"
     compared = size.view.compared
@@ -249,7 +243,13 @@ def _size_lines(size: Measured, compile_mode: str | None) -> list[str]:
         "too few applied steps: ",
     )
     lines += ["", *size.cards] if size.cards else []
-    lines += _float8_lines(size.float8) if size.float8 is not None else []
+    if size.float8 is not None:
+        # Which layers multiply in float8, and of the others the first few with the reason.
+        *left_out, named = float8_details(size.float8)
+        more = size.float8.left_out_count - _MAX_LEFT_OUT
+        if len(left_out) > _MAX_LEFT_OUT:
+            left_out = [*left_out[:_MAX_LEFT_OUT], f"and {units.count(more)} more in bfloat16"]
+        lines += [float8_layers(size.float8), *(f"  {line}" for line in (*left_out, named))]
     if size.compile_seconds:
         seconds = size.compile_seconds.items()
         took = ", ".join(f"{precision_label(name)} {units.span(span)}" for name, span in seconds)
@@ -261,15 +261,6 @@ def _size_lines(size: Measured, compile_mode: str | None) -> list[str]:
         )
     lines += [f"hint: {hint}" for hint in (*hints, *flops_hints(size.view.flops))]
     return lines + [f"why: {reason}" for reason in size.reasons]
-
-
-def _float8_lines(record: Float8Layers) -> list[str]:
-    """Which layers multiply in float8, and of the others the first few with the reason."""
-    *left_out, named = float8_details(record)
-    more = record.left_out_count - _MAX_LEFT_OUT
-    if len(left_out) > _MAX_LEFT_OUT:
-        left_out = [*left_out[:_MAX_LEFT_OUT], f"and {units.count(more)} more in bfloat16"]
-    return [float8_layers(record), *(f"  {line}" for line in (*left_out, named))]
 
 
 def launch_hints(size: Measured, compile_mode: str | None) -> list[str]:

@@ -147,11 +147,20 @@ def differences(runs: Sequence[RunFigures]) -> list[Difference]:
 
 def options(run: RunFigures) -> dict[str, str]:
     """All that a run was trained with and that has an effect, except for the seed, as text by name."""
-    return {name: _as_text(value) for name, value in _recorded(run).items() if _is_used(name, value)}
+    return {
+        name: _as_text(value)
+        for name, value in _recorded(run).items()
+        if value is not None and value is not False and value not in ("", {}) and value != _UNUSED.get(name)
+    }
 
 
 def _recorded(run: RunFigures) -> dict[str, Any]:
-    values: dict[str, Any] = {"precision": _precisions(run)}
+    precision = precision_words(run)
+    if len(run.view.switches) > 1:  # with the steps of the switches
+        first, *others = run.view.switches
+        words = [f"{precision_label(switch.precision)} from step {switch.step:,}" for switch in others]
+        precision = ", ".join([precision_label(first.precision), *words])
+    values: dict[str, Any] = {"precision": precision}
     started = run.view.run
     if started is None:
         return values
@@ -176,10 +185,6 @@ def _recorded(run: RunFigures) -> dict[str, Any]:
 
 def _as_text(value: object) -> str:
     return "" if value in (None, {}) else str(value)
-
-
-def _is_used(name: str, value: object) -> bool:
-    return value is not None and value is not False and value not in ("", {}) and value != _UNUSED.get(name)
 
 
 def seed_of(run: RunFigures) -> int | str | None:
@@ -209,16 +214,6 @@ def _used(run: RunFigures) -> list[str]:
     started = run.view.run
     precisions = list(dict.fromkeys(switch.precision for switch in run.view.switches))
     return precisions or ([started.precision] if started is not None else [])
-
-
-def _precisions(run: RunFigures) -> str:
-    """The precision, or several with the steps of the switches."""
-    if len(run.view.switches) <= 1:
-        return precision_words(run)
-    first, *others = run.view.switches
-    words = [precision_label(first.precision)]
-    words += [f"{precision_label(switch.precision)} from step {switch.step:,}" for switch in others]
-    return ", ".join(words)
 
 
 def _mean(values: Sequence[float]) -> float:

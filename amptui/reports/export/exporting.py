@@ -1,7 +1,7 @@
 """Exports a journal to all requested formats in one pass."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -78,7 +78,16 @@ def export(
 
             sinks[event_file] = stack.enter_context(_opened(event_file, EventFile, is_named=False))
         new_page = None if html is None else stack.enter_context(_replacing(html))
-        _read(path, recording, sinks)
+        reader, is_empty = JournalReader(path), True
+        for batch in in_batches(reader):
+            is_empty = False
+            recording.add(batch)
+            for out, sink in sinks.items():
+                with _writing(out):
+                    sink.add(batch)
+        recording.passed_over = reader.passed_over
+        if is_empty:
+            raise RunFolderError(f"{path} holds no records", hint=recording.passed_over)
         for out, sink in sinks.items():
             with _writing(out):
                 sink.finish(lambda: recording.views()[0], recording.passed_over)
@@ -103,19 +112,6 @@ def _opened(out: Path, make: Callable[[Path], _S], *, is_named: bool = True) -> 
         finally:
             with suppress(OSError):  # errors were reported before
                 sink.close()
-
-
-def _read(path: Path, recording: RecordedRun, sinks: Mapping[Path, _Sink]) -> None:
-    reader, empty = JournalReader(path), True
-    for batch in in_batches(reader):
-        empty = False
-        recording.add(batch)
-        for out, sink in sinks.items():
-            with _writing(out):
-                sink.add(batch)
-    recording.passed_over = reader.passed_over
-    if empty:
-        raise RunFolderError(f"{path} holds no records", hint=recording.passed_over)
 
 
 # ------------------------------------------------------------------------------- atomic files

@@ -80,10 +80,13 @@ def page(recording: RecordedRun) -> str:
     (loss, *others), *of_others = [
         charts(shown, place, recording.validations) for place, shown in enumerate(views)
     ]
+    # The colours of the precisions that ran, and what the marks mean.
+    used = dict.fromkeys(switch.precision for shown in views for switch in shown.switches)
+    marks = [Span("× step skipped", "skip"), Span("× NaN or Inf", "nonfinite"), Span("○ validation", "dots")]
     cards = [
         answer(view),
         _optimizers(view),
-        ("training", ("charts", [loss]), _legend(views)),
+        ("training", ("charts", [loss]), ("legend", [*map(chip, used), *marks] if used else [])),
         comparison(view),
         ranks(view),
         time_spent(view),
@@ -226,13 +229,6 @@ def _optimizers(view: SessionView) -> Card | None:
 
 def _front_label(view: SessionView) -> str:
     return next(optimizer.label for optimizer in view.optimizers if optimizer.is_front)
-
-
-def _legend(views: list[SessionView]) -> Block:
-    """The colours of the precisions that ran, and what the marks mean."""
-    used = dict.fromkeys(switch.precision for view in views for switch in view.switches)
-    marks = [Span("× step skipped", "skip"), Span("× NaN or Inf", "nonfinite"), Span("○ validation", "dots")]
-    return "legend", [*map(chip, used), *marks] if used else []
 
 
 # -------------------------------------------------------------------------- speed, time, memory

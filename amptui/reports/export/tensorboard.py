@@ -82,9 +82,21 @@ class EventFile:
             if isinstance(record, DeviceSample):
                 self._write(record.time, self._by_optimizer[FIRST].step, self._device(record))
             elif isinstance(record, StepTimed):
-                self._write(record.time, record.step, _phases(record))
+                emulated = _emulated_suffix(record.precision)
+                clocks = {
+                    f"phases/{phase.name}_{clock}_seconds{emulated}": getattr(phase, f"{clock}_seconds")
+                    for phase in record.phases
+                    for clock in ("host", "device")
+                }
+                self._write(record.time, record.step, clocks)
             elif isinstance(record, EpochFinished | Validated):
-                self._write(record.time, record.step, _validation(record))
+                if (validation := record.validation) is not None:
+                    scalars: dict[str, float | None] = {
+                        f"validation/{name}": value for name, value in validation.metrics.items()
+                    }
+                    scalars["validation/loss"] = validation.loss
+                    scalars["validation/accuracy"] = validation.accuracy
+                    self._write(record.time, record.step, scalars)
             elif isinstance(record, Steps | UpdatesMeasured):
                 self._add_of_optimizer(record)
 
@@ -198,23 +210,6 @@ def _steady_curves(steps: Steps) -> Mapping[str, Column]:
 def _emulated_suffix(precision: str) -> str:
     """Behind the tags of times in ``precision``: those of emulated float8 say nothing of FP8."""
     return "_fp8_emulated" if is_emulated(precision) else ""
-
-
-def _validation(record: EpochFinished | Validated) -> Scalars:
-    validation = record.validation
-    if validation is None:
-        return {}
-    metrics = {f"validation/{name}": value for name, value in validation.metrics.items()}
-    return {**metrics, "validation/loss": validation.loss, "validation/accuracy": validation.accuracy}
-
-
-def _phases(record: StepTimed) -> Scalars:
-    emulated = _emulated_suffix(record.precision)
-    scalars: dict[str, float | None] = {}
-    for phase in record.phases:
-        scalars[f"phases/{phase.name}_host_seconds{emulated}"] = phase.host_seconds
-        scalars[f"phases/{phase.name}_device_seconds{emulated}"] = phase.device_seconds
-    return scalars
 
 
 def _event_lines(event: Event) -> Iterator[str]:
