@@ -165,7 +165,7 @@ def read_block(
     scale, next_scale, growth_tracker, skipped = nothing, nothing, nothing, [False] * count
     if layout.scaled:
         scale, found_inf, next_scale, trackers = (next(columns) for _ in ScalerTensors._fields)
-        skipped, growth_tracker = [found > 0 for found in found_inf], [*map(int, trackers)]
+        skipped, growth_tracker = [count > 0 for count in found_inf], [*map(int, trackers)]
     clip_norms = next(columns) if layout.clipped else nothing
     gradients = [*zip(*columns, strict=True)]
     healths: Sequence[GradientHealth | None] = nothing
