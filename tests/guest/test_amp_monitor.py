@@ -28,7 +28,7 @@ from amptui.records.control import (
 )
 from amptui.records.findings import PrecisionsCompared
 from amptui.records.run import RunStarted, Validated
-from tests.builders import StepRow, of, read
+from tests.builders import StepRow, of
 from tests.builders import recorded as records
 from tests.engine.compiled_runs import nothing_compiled
 from tests.own_loops import Form, Own, ask, switches, watched_run
@@ -137,10 +137,8 @@ def test_a_closure_that_fails_in_a_new_precision_runs_in_the_one_before(
     if precision == "fp8-emulated":
         request.getfixturevalue("usable_torchao")
     bare = Own()
-    with bare.watch() as monitor:
-        bare.watched(monitor, "closure", 10)
-        expected = bare.state(monitor.scaler)
-    first, own = set(runs.iterdir()), Own()
+    expected = bare.state(bare.bare(10))
+    own = Own()
 
     def fails_in_autocast(batch: tuple[Tensor, Tensor]) -> Tensor:
         loss = nn.functional.cross_entropy(own.model(batch[0]), batch[1])
@@ -153,8 +151,7 @@ def test_a_closure_that_fails_in_a_new_precision_runs_in_the_one_before(
         own.watched(monitor, "closure", 10, asks=switches({5: precision}))
         assert monitor.precision == "fp32"
         assert own.state(monitor.scaler) == expected
-    (run,) = set(runs.iterdir()) - first
-    journal = list(read(run / "journal.jsonl"))
+    journal = records(runs)
     assert [record.reason for record in of(RequestRefused, journal)] == ["failed"]
     steps = of(StepRow, journal)
     assert [record.step for record in steps] == list(range(1, 11))

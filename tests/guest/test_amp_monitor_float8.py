@@ -18,16 +18,12 @@ from amptui.engine.float8 import NO_LAYER, NO_SHARDS, OWN_FLOAT8
 from amptui.records.answers import RequestRefused, RequestTaken
 from amptui.records.control import CheckpointRequest, PrecisionRequest
 from amptui.records.findings import Float8Layers
-from amptui.records.run import Note, RunStarted
+from amptui.records.run import RunStarted
 from tests.builders import StepRow, of
 from tests.builders import recorded as records
 from tests.own_loops import Form, Own, ask, switches, watched_run
 
 pytestmark = pytest.mark.usefixtures("usable_torchao")
-
-SWITCHES = {1: "fp32", 3: "fp8-emulated", 6: "bf16", 8: "fp8-emulated", 10: "fp16", 13: "fp32"}
-
-STEPS = 14
 
 
 def kinds(model: nn.Module) -> list[str]:
@@ -38,29 +34,6 @@ PLAIN = ["Sequential", "Linear", "ReLU", "Dropout", "Linear"]
 
 IN_FLOAT8 = ["Sequential", "Float8Linear", "ReLU", "Dropout", "Linear"]
 """The second layer has 4 outputs."""
-
-
-def test_layers_change_and_come_back_as_the_same_objects(runs: Path) -> None:
-    own = Own()
-    modules, parameters = list(own.model.modules()), list(map(id, own.model.parameters()))
-    seen: dict[int, list[str]] = {}
-    with own.watch() as monitor:
-
-        def before(step: int) -> None:
-            seen[step] = kinds(own.model)
-
-        own.watched(monitor, "monitor", STEPS, before, switches(SWITCHES))
-    assert list(own.model.modules()) == modules
-    assert list(map(id, own.model.parameters())) == parameters
-    steps = of(StepRow, journal := records(runs))
-    assert [record.step for record in steps] == list(range(1, STEPS + 1))
-    for record in steps:
-        assert seen[record.step] == (IN_FLOAT8 if record.precision == "fp8-emulated" else PLAIN)
-    (layers,) = of(Float8Layers, journal)
-    assert (layers.step, layers.emulated, layers.names) == (3, True, ("0",))
-    assert [layer.name for layer in layers.left_out] == ["3"]
-    assert [n for n in of(Note, journal) if n.severity == "warning"] == []
-    assert kinds(own.model) == PLAIN
 
 
 def raises(_own: Own, monitor: AmpMonitor) -> None:

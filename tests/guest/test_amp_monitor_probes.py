@@ -1,15 +1,25 @@
-"""What the probes of watch() see: the X-ray, traces of modules, the float16 window. They change no bit."""
+"""What the probes of watch() see: the X-ray, traces of modules, the float16 window, operations.
 
+They change no bit.
+"""
+
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from amptui.records.answers import RequestTaken
 from amptui.records.control import HistogramRequest, TraceRequest, XRayRequest
-from amptui.records.findings import Float16Window, ModulesTraced, XRayTaken
+from amptui.records.findings import Float16Window, FlopsCounted, ModulesTraced, XRayTaken
+from amptui.records.run import Note
 from tests.builders import StepRow, of, read
 from tests.builders import recorded as records
-from tests.own_loops import Form, Own, watched_run
+from tests.engine.compiled_runs import nothing_compiled
+from tests.own_loops import Form, Own, switches, watched_run
 
 
 @pytest.mark.parametrize(("precision", "compared"), [("fp32", "bf16"), ("fp8", "fp8-emulated")])
@@ -86,3 +96,76 @@ def test_the_float16_window_is_of_the_whole_steps_gradients(runs: Path) -> None:
     window = of(Float16Window, watched_run(runs, "monitor", 8, own=Own(accumulate=2)))[0]
     assert window.hypothetical
     assert window.step >= 2  # in the first step nobody knows how many passes there are
+
+
+# Operations of train_step() are counted in one step of each precision.
+
+
+@pytest.mark.torch
+def test_one_step_of_each_precision_has_the_number_of_operations_that_torch_counts(runs: Path) -> None:
+    with nothing_compiled():
+        journal = watched_run(runs, "closure", 30, switches({21: "bf16"}))
+    fp32, bf16 = of(FlopsCounted, journal)
+    own = Own()
+    with FlopCounterMode(display=False) as counter:
+        own.loss(next(own.loader(1))).backward()
+    flops = counter.get_total_flops()
+    assert fp32.flops == bf16.flops == flops > 0
+    assert (fp32.precision, fp32.samples, fp32.flops_by_type) == ("fp32", 8, {"float32": flops})
+    assert (bf16.precision, bf16.samples, bf16.flops_by_type) == ("bf16", 8, {"bfloat16": flops})
+    assert not fp32.uncounted
+    settling = {record.step: record.settling for record in of(StepRow, journal)}
+    assert settling[fp32.step]
+    assert settling[bf16.step]
+
+
+def counted_with(own: Own, call: Callable[[], object]) -> None:
+    """Have ``call`` called in the passes in which operations are counted."""
+    loss = own.loss
+
+    def loss_of(batch: tuple[Tensor, Tensor]) -> Tensor:
+        if torch._C._len_torch_dispatch_stack():
+            call()
+        return loss(batch)
+
+    own.loss = loss_of  # type: ignore[method-assign]
+
+
+def test_a_model_that_cannot_be_counted_costs_one_note_and_no_bit(runs: Path) -> None:
+    bare = Own()
+    expected = bare.state(bare.bare(15))
+    own = Own()
+    counted_with(own, lambda: 1 // 0)
+    with nothing_compiled(), own.watch() as monitor:
+        own.watched(monitor, "closure", 15)
+        assert own.state(monitor.scaler) == expected
+    journal = records(runs)
+    assert [note.severity for note in of(Note, journal) if note.severity != "info"] == ["warning"]
+    assert not of(FlopsCounted, journal)
+    assert [record.step for record in of(StepRow, journal)] == list(range(1, 16))
+
+
+def test_an_error_of_the_scripts_own_passes_through_a_counted_step(runs: Path) -> None:
+    own, loss, counted = Own(), Own.loss, list[bool]()
+
+    def fails(batch: tuple[Tensor, Tensor]) -> Tensor:
+        if counted:
+            raise RuntimeError("my own")
+        return loss(own, batch)
+
+    own.loss = fails  # type: ignore[method-assign]
+    counted_with(own, lambda: counted.append(True))
+    with nothing_compiled(), pytest.raises(RuntimeError, match=r"^my own$"):
+        watched_run(runs, "closure", 15, own=own)
+    assert not [note for note in of(Note, records(runs)) if "FLOP" in note.text]
+
+
+def test_where_anything_is_compiled_no_step_runs_eagerly_to_be_counted(runs: Path) -> None:
+    own = Own()
+    with nothing_compiled(), own.watch() as monitor:
+        compiled = torch.compile(own.loss, backend="eager")
+        for batch in monitor.steps([*own.loader(5)]):
+            monitor.train_step(partial(compiled, batch))
+    journal = records(runs)
+    assert len(of(StepRow, journal)) == 5
+    assert not of(FlopsCounted, journal)

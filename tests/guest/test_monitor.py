@@ -61,15 +61,11 @@ def test_what_is_no_number_is_left_out_with_one_warning(
     assert [record.losses for record in of(StepRow, records(runs))] == [{}, {}, {}]
 
 
-class AlarmError(TimeoutError):
-    """What a script's handler raises."""
-
-
 class Bell:
-    """A number that is asked for as the alarm comes."""
+    """A number that is asked for as the alarm comes, and the script's handler of it."""
 
     def ring(self, *_: object) -> None:
-        raise AlarmError
+        raise TimeoutError
 
     __call__ = ring
 
@@ -88,7 +84,7 @@ def test_what_a_handler_of_the_script_raises_in_our_work_reaches_the_script(
         with amptui.observe(loop.model, loop.optimizer) as watched:
             for step in range(1, 4):
                 loop.train_step(step)
-                with pytest.raises(AlarmError):
+                with pytest.raises(TimeoutError):
                     watched.log(late=bell)  # type: ignore[arg-type]
     finally:
         signal.signal(signal.SIGUSR1, before)

@@ -115,10 +115,9 @@ class Case(Tiny):
         return {"loss": self.loss(model, batch)}
 
 
-def batches(situation: Situation, steps: int = 264) -> Iterator[dict[str, Tensor]]:
-    """At least every 256 steps a loop is looked at, if they take no time."""
+def batches(situation: Situation) -> Iterator[dict[str, Tensor]]:
     numbers = torch.Generator().manual_seed(1)
-    for _ in range(steps):
+    for _ in range(60):
         yield batch_of(situation, torch.rand(8, 16, generator=numbers), torch.arange(8) % 4)
 
 
@@ -132,7 +131,7 @@ def watch(name: str, precision: Any) -> None:
     net = Net(situation)
     optimizer = torch.optim.Adam(net.parameters())
     with amptui.watch(net, optimizer, precision=precision) as monitor:
-        for batch in batches(situation, 60):
+        for batch in batches(situation):
             optimizer.zero_grad()
             with monitor.autocast():
                 loss = loss_of(situation, net, batch)
@@ -164,8 +163,9 @@ def observe(name: str, precision: str) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_compiled() -> Iterator[None]:
-    """Where anything is compiled, inputs are not looked at."""
+def _looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An observed loop is looked at after few steps; inputs are not, where anything is compiled."""
+    monkeypatch.setattr("amptui.guest.loop.observed_optimizer.MAX_STEPS_BETWEEN_LOOKS", 16)
     with nothing_compiled():
         yield
 

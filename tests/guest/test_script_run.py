@@ -1,13 +1,14 @@
 """A script's run among its processes: its name, its ranks, and a rank that fails."""
 
 import sys
-from typing import Any
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 from torch._C._distributed_c10d import HashStore
 
+import amptui
 from amptui.engine.readback import HostReadback
 from amptui.guest.loop.script import NamedOptimizer, ObservedScript
 from amptui.guest.processes import OneOfRanks
@@ -15,7 +16,7 @@ from amptui.guest.run_records import own_script_name
 from amptui.ranks.agreement.board import Board
 from amptui.ranks.agreement.guest_control import GuestControl
 from amptui.ranks.world import World
-from tests.guest.loop.seen_steps import observed_loop
+from tests.builders import StepRow, of, recorded
 from tests.tiny import Log
 
 KERNEL = "/env/lib/python3.12/site-packages/ipykernel_launcher.py"
@@ -96,15 +97,16 @@ class BlockedDevice(HostReadback):
         raise AssertionError("this would wait for ever")
 
 
-def test_after_an_error_of_a_rank_its_device_is_not_awaited() -> None:
+def test_after_an_error_of_a_rank_its_device_is_not_awaited(runs: Path) -> None:
     model = nn.Linear(3, 1)
-    optimizer, records = torch.optim.SGD(model.parameters(), lr=0.1), list[Any]()
-    loop = observed_loop(model, optimizer, records.append)
-    loop.first._sender.readback = loop.first.updates._readback = BlockedDevice(lambda: 0.0)
-    model(torch.ones(2, 3)).sum().backward()
-    optimizer.step()
-    with pytest.raises(AssertionError, match="for ever"):
-        loop.first.close(waits=True)
-    loop.close(waits=False)
-    assert not loop.active
-    assert records == []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with amptui.observe(model, optimizer) as monitor:
+        loop = monitor.loop
+        assert loop is not None
+        loop.first._sender.readback = loop.first.updates._readback = BlockedDevice(lambda: 0.0)
+        model(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+        with pytest.raises(AssertionError, match="for ever"):
+            loop.first.close(waits=True)
+        loop.close(waits=False)
+    assert of(StepRow, recorded(runs)) == []

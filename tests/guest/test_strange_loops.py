@@ -1,12 +1,19 @@
-"""Loops that are written in unusual ways: what is shown of their steps is what happened, or nothing."""
+"""Loops that are written in unusual ways: what is shown of their steps is what happened, or nothing.
 
-from collections.abc import Callable
+What many people write is generated in ``tests/loops``.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
+from torch.nn.functional import linear, mse_loss, relu
 
 import amptui
 from amptui.records.control import PrecisionRequest
@@ -14,18 +21,481 @@ from amptui.records.own_loop import GradientsDropped, OptimizerFollowed
 from amptui.records.run import RunFailed
 from tests.builders import StepRow, of
 from tests.builders import recorded as records
-from tests.guest.strange_loops import LOOPS, SGD, SPECIAL, Loop, Optimizer, Training, small_net
 from tests.own_loops import ask
+
+Row = dict[str, Any]
+"""Fields of a step as the loop itself knows them; None for what cannot be known from outside."""
+
+Batch = tuple[Tensor, Tensor]
+
+
+def small_net() -> nn.Module:
+    return nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 1))
+
+
+def deep_net() -> nn.Module:
+    """Of so many parameters that not all of them are looked at."""
+    layers = [layer for _ in range(6) for layer in (nn.Linear(16, 16), nn.Tanh())]
+    return nn.Sequential(*layers, nn.Linear(16, 1))
+
+
+class Training:
+    """A small model with its optimizer, watched from the first loop on."""
+
+    def __init__(
+        self,
+        optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
+        model: Callable[[], nn.Module] = small_net,
+    ) -> None:
+        torch.manual_seed(0)
+        self.model = model()
+        self.optimizer: Any = optimizer(self.parameters, lr=0.01)
+        self.monitor = amptui.observe(self.model, self.optimizer)
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        return [*self.model.parameters()]
+
+    @property
+    def gradients(self) -> list[Tensor]:
+        return [p.grad for p in self.parameters if p.grad is not None]
+
+    @property
+    def norm(self) -> float:
+        return float(nn.utils.get_total_norm(self.gradients))
+
+    def batches(self, count: int = 3) -> Iterator[Batch]:
+        numbers = torch.Generator().manual_seed(1)
+        for _ in range(count):
+            self.optimizer.zero_grad()
+            inputs = torch.randn(4, 16, generator=numbers)
+            yield inputs, inputs[:, :1]
+
+    def loss(self, batch: Batch) -> Tensor:
+        return mse_loss(self.model(batch[0]), batch[1])
+
+
+# ----------------------------------------------------------------------------------- whose loss it is
+
+
+def loss_changed_in_place(training: Training) -> Iterator[Row]:
+    for batch in training.batches():
+        loss = training.loss(batch)
+        yield {"loss": loss.item()}
+        loss.backward()
+        loss *= 4
+        training.optimizer.step()
+
+
+def logged_tensor_changed_in_place(training: Training) -> Iterator[Row]:
+    total = torch.zeros(())
+    for batch in training.batches():
+        loss = training.loss(batch)
+        loss.backward()
+        total += loss.detach()
+        training.optimizer.step()
+        training.monitor.log(total=total)
+        yield {"losses": {"total": total.item()}}
+        total.zero_()
+
+
+def gradients_of_two_tasks_added(training: Training) -> Iterator[Row]:
+    for x, y in training.batches():
+        parts = []
+        for target in (y, -y):
+            training.optimizer.zero_grad()
+            training.loss((x, target)).backward()
+            parts.append([p.grad for p in training.parameters])
+        for parameter, *gradients in zip(training.parameters, *parts, strict=True):
+            parameter.grad = sum(gradients)
+        training.optimizer.step()
+        yield {"loss": None, "loss_form": "edited", "grad_norm": None}
+
+
+def an_adversarial_pass(training: Training, *, to_none: bool = True) -> Iterator[Row]:
+    for x, y in training.batches(80):
+        attacked = x.clone().requires_grad_()
+        training.loss((attacked, y)).backward()
+        assert attacked.grad is not None
+        loss = training.loss(((attacked + 0.1 * attacked.grad.sign()).detach(), y))
+        training.optimizer.zero_grad(set_to_none=to_none)
+        loss.backward()
+        training.optimizer.step()
+        yield {"loss": loss.item()}
+
+
+def the_second_pass_of_sam(training: Training) -> Iterator[Row]:
+    weights: list[Tensor] = [*training.parameters]
+    for batch in training.batches():
+        training.loss(batch).backward()
+        with torch.no_grad():
+            moves = [0.05 * gradient / gradient.norm() for gradient in training.gradients]
+            torch._foreach_add_(weights, moves)
+        training.optimizer.zero_grad()
+        loss = training.loss(batch)
+        loss.backward()
+        with torch.no_grad():
+            torch._foreach_sub_(weights, moves)
+        training.optimizer.step()
+        yield {"loss": loss.item(), "loss_form": ""}
+
+
+def several_roots_of_one_pass(training: Training) -> Iterator[Row]:
+    for x, _ in training.batches():
+        outputs = training.model(x)
+        first, second = outputs.square().mean(), outputs.abs().mean()
+        torch.autograd.backward([first, second])
+        training.optimizer.step()
+        yield {"loss": torch.add(first, second).item()}
+
+
+def a_step_within_the_pass(training: Training) -> Iterator[Row]:
+    def step(_parameter: Tensor) -> None:
+        training.optimizer.step()
+        training.optimizer.zero_grad()
+
+    training.parameters[0].register_post_accumulate_grad_hook(step)
+    for batch in training.batches():
+        loss = training.loss(batch)
+        loss.backward()
+        yield {"loss": loss.item()}
+
+
+def gradients_cleared_before_the_step(training: Training) -> Iterator[Row]:
+    for batch in training.batches():
+        training.loss(batch).backward()
+        training.optimizer.zero_grad()
+        training.optimizer.step()
+        yield {"loss": None, "loss_form": "no backward"}
+
+
+class FailsOnce(torch.optim.SGD):
+    """Raises in its first step, after the closure has run."""
+
+    fails = True
+
+    def step(self, closure: Any = None) -> Any:
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
+        if self.fails:
+            self.fails = False
+            raise ArithmeticError
+        super().step()
+        return loss
+
+
+def a_step_that_raises(training: Training) -> Iterator[Row]:
+    for batch in training.batches(4):
+
+        def closure(batch: Batch = batch) -> Tensor:
+            training.optimizer.zero_grad()
+            loss = training.loss(batch)
+            loss.backward()
+            return loss
+
+        with contextlib.suppress(ArithmeticError):
+            yield {"loss": training.optimizer.step(closure).item(), "loss_form": ""}
+
+
+class Sam(torch.optim.Optimizer):
+    """Moves by the optimizer that it wraps, and shares its groups."""
+
+    def __init__(self, base: torch.optim.Optimizer) -> None:
+        super().__init__([p for group in base.param_groups for p in group["params"]], {})
+        self.base, self.param_groups = base, base.param_groups
+
+    def step(self, closure: Any = None) -> Any:
+        self.base.step(closure)
+
+
+def after_an_error(training: Training, failing: Any, next_one: Callable[[], Any]) -> Iterator[Row]:
+    training.loss(next(training.batches())).backward()
+    with pytest.raises(ArithmeticError):
+        failing.step()
+    training.optimizer = next_one()
+    for batch in training.batches():
+        loss = training.loss(batch)
+        loss.backward()
+        training.optimizer.step()
+        yield {"loss": loss.item(), "loss_form": ""}
+
+
+def another_optimizer_after_one_that_raised(training: Training) -> Iterator[Row]:
+    yield from after_an_error(training, training.optimizer, lambda: torch.optim.Adam(training.parameters))
+
+
+def the_one_inside_a_wrapper_that_raised(training: Training) -> Iterator[Row]:
+    yield from after_an_error(training, Sam(training.optimizer), lambda: training.optimizer)
+
+
+# ------------------------------------------------------------------------------- gradients and scales
+
+
+def scaled_by_hand(training: Training) -> Iterator[Row]:
+    for batch in training.batches():
+        (training.loss(batch) * 128).backward()
+        torch._foreach_div_(training.gradients, 128)
+        training.optimizer.step()
+        yield {"loss": None, "loss_form": "scaled", "grad_norm": None}
+
+
+def divided_and_clipped(training: Training) -> Iterator[Row]:
+    for batch in training.batches():
+        loss = training.loss(batch)
+        loss.backward()
+        torch._foreach_div_(training.gradients, 8)
+        nn.utils.clip_grad_norm_(training.parameters, 1.0)
+        training.optimizer.step()
+        yield {"loss": loss.item(), "grad_norm": None}
+
+
+def scaler_called_with_a_loss_scaled_by_hand(training: Training) -> Iterator[Row]:
+    scaler = GradScaler("cpu", init_scale=256.0)
+    scaler.scale(torch.zeros(()))
+    for batch in training.batches():
+        (training.loss(batch) * scaler.get_scale()).backward()
+        scaler.step(training.optimizer)
+        scaler.update()
+        yield {"loss": None, "loss_form": "scaled", "loss_scale": 256.0, "grad_norm": None}
+
+
+def groups_added_later(training: Training) -> Iterator[Row]:
+    for number, batch in enumerate(training.batches()):
+        if number == 1:
+            training.optimizer.add_param_group({"params": training.parameters[:2]})
+        training.loss(batch).backward()
+        groups = training.optimizer.param_groups
+        norm = float(nn.utils.get_total_norm([p.grad for group in groups for p in group["params"]]))
+        training.optimizer.step()
+        yield {"grad_norm": norm}
+
+
+def a_scaler_that_was_not_named(training: Training) -> Iterator[Row]:
+    scaler = GradScaler("cpu", init_scale=4.0)
+    for number, (x, y) in enumerate(training.batches(5)):
+        loss = training.loss((x * (torch.inf if number == 2 else 1.0), y))
+        scale, skipped = scaler.get_scale(), number == 2
+        scaler.scale(loss).backward()
+        scaler.step(training.optimizer)
+        scaler.update()
+        yield {"loss_scale": scale, "skipped": skipped, "loss_form": ""} | (
+            {} if skipped else {"loss": loss.item()}
+        )
+    assert scaler.get_scale() == 2.0
+
+
+def a_scaler_for_each_epoch(training: Training) -> Iterator[Row]:
+    """The loss is divided before it is scaled, or its product is."""
+    for first, second in ((3, 1), (1, 3), (1, 1)):
+        scaler = GradScaler("cpu", init_scale=1024.0)
+        for batch in training.batches():
+            with torch.autocast("cpu", dtype=torch.float16):
+                loss = training.loss(batch) / first
+            (scaler.scale(loss) / second).backward()
+            scaler.step(training.optimizer)
+            scaler.update()
+            yield {"loss": loss.item() / second, "loss_scale": 1024.0, "precision": "fp16"}
+
+
+class TwiceAdam(torch.optim.Adam):
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        super().step(closure)
+        super().step(closure)
+
+
+def a_step_of_two_steps(training: Training) -> Iterator[Row]:
+    torch.optim.Adam([nn.Parameter(torch.zeros(1))])  # from now on torch calls hooks in Adam's own step
+    for batch in training.batches():
+        loss = training.loss(batch)
+        loss.backward()
+        training.optimizer.step()
+        yield {"loss": loss.item(), "loss_form": ""}
+
+
+class Halving(torch.optim.SGD):
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            torch._foreach_add_(
+                [p.data for p in group["params"]], [p.grad for p in group["params"]], alpha=-group["lr"]
+            )
+            group["lr"] /= 2
+
+
+def a_rate_that_the_step_changes(training: Training) -> Iterator[Row]:
+    for batch in training.batches():
+        training.loss(batch).backward()
+        yield {"lr": training.optimizer.param_groups[0]["lr"]}
+        training.optimizer.step()
+
+
+# ------------------------------------------------------------------------------ computed in what
+
+
+def weights_cast_in_the_middle(training: Training) -> Iterator[Row]:
+    """A dtype other than float32 is a precision of its own."""
+    for dtype, word in (
+        (torch.float32, "fp32"),
+        (torch.bfloat16, "bf16 weights"),
+        (torch.float64, "float64"),
+    ):
+        training.model.to(dtype)
+        for x, y in training.batches():
+            training.loss((x.to(dtype), y.to(dtype))).backward()
+            training.optimizer.step()
+            yield {"precision": word}
+
+
+def micro_batches_in_two_precisions(training: Training) -> Iterator[Row]:
+    for batch in training.batches():
+        training.loss(batch).backward()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = training.loss(batch)
+        loss.backward()
+        training.optimizer.step()
+        yield {"precision": "mixed"}
+
+
+def a_body_in_bfloat16_below_a_large_head(training: Training) -> Iterator[Row]:
+    *body, head = training.model.children()
+    assert isinstance(head, nn.Linear)
+    for x, y in training.batches():
+        with torch.autocast("cpu", torch.bfloat16):
+            features = nn.Sequential(*body)(x)
+        features = features.float()
+        for _ in range(600):
+            features = features * head.weight[:, :8]
+        mse_loss(head(features), y).backward()
+        training.optimizer.step()
+        yield {"precision": "bf16"}
+
+
+def casts_without_autocast(training: Training) -> Iterator[Row]:
+    weight, bias, *last = training.parameters
+    for number, (x, y) in enumerate(training.batches(40)):
+        dtype = torch.bfloat16 if number >= 30 else torch.float32
+        hidden = relu(linear(x.to(dtype), weight.to(dtype), bias.to(dtype)))
+        output = linear(hidden.float(), *last)
+        mse_loss(output, y).backward()
+        training.optimizer.step()
+        yield {"precision": "bf16" if number >= 30 else "fp32"}
+
+
+def as_many_operations_in_either_precision(training: Training) -> Iterator[Row]:
+    weight, bias, *_ = training.parameters
+    for number, (x, y) in enumerate(training.batches(40)):
+        is_low = number >= 30 and number % 2 == 1
+        if is_low:
+            hidden = linear(x.bfloat16(), weight.bfloat16(), bias.bfloat16()).float()
+        else:
+            hidden = linear(x, weight, bias).relu().sin().tanh()
+        mse_loss(hidden[:, :1], y).backward()
+        training.optimizer.step()
+        yield {"precision": "bf16" if is_low else "fp32"}
+
+
+class Hidden(torch.autograd.Function):
+    """Multiplies in bfloat16 and shows float32 on both sides."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.name = "hidden"  # other nodes of the graph have a method of this name
+        ctx.save_for_backward(x, weight)
+        return (x.bfloat16() @ weight.bfloat16().T).float()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        return gradient @ weight, gradient.T @ x
+
+
+def a_function_that_hides_what_it_computes(training: Training) -> Iterator[Row]:
+    for x, y in training.batches():
+        mse_loss(Hidden.apply(x, training.parameters[0])[:, :1], y).backward()
+        training.optimizer.step()
+        yield {"precision": "unknown"}
+
+
+def passes_within_a_pass(training: Training) -> Iterator[Row]:
+    for batch in training.batches():
+        loss = training.loss(batch).detach().requires_grad_()
+
+        def run_again(gradient: Tensor, batch: Batch = batch) -> None:
+            with torch.enable_grad():
+                with torch.autocast("cpu", torch.bfloat16):
+                    output = training.model(batch[0])
+                (mse_loss(output.float(), batch[1]) * gradient).backward()
+
+        loss.register_hook(run_again)
+        loss.backward()
+        training.optimizer.step()
+        yield {"loss": loss.item(), "precision": "bf16"}
+
+
+# --------------------------------------------------------------------------------- two optimizers
+
+
+def both_forward_passes_before_the_backward_passes(training: Training) -> Iterator[Row]:
+    other = nn.Linear(16, 1)
+    of_other = torch.optim.SGD(other.parameters(), lr=0.01)
+    for x, y in training.batches():
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = training.loss((x, y))
+        of_other.zero_grad()
+        mse_loss(other(x), y).backward()
+        loss.backward()
+        training.optimizer.step()
+        yield {"precision": "bf16"}
+        of_other.step()
+        yield {"precision": "fp32", "optimizer": "Linear"}
+
+
+def last_layer(parameters: list[nn.Parameter], lr: float) -> torch.optim.SGD:
+    return torch.optim.SGD(parameters[2:], lr=lr)
+
+
+SGD = torch.optim.SGD
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize(
     ("loop", "optimizer", "model"),
-    [*((loop, SGD, small_net) for loop in LOOPS), *SPECIAL],
-    ids=lambda value: value.__name__,
+    [
+        (loss_changed_in_place, SGD, small_net),
+        (logged_tensor_changed_in_place, SGD, small_net),
+        (gradients_of_two_tasks_added, SGD, small_net),
+        (an_adversarial_pass, SGD, deep_net),
+        (partial(an_adversarial_pass, to_none=False), SGD, deep_net),
+        (the_second_pass_of_sam, SGD, small_net),
+        (several_roots_of_one_pass, SGD, small_net),
+        (a_step_within_the_pass, SGD, lambda: nn.Linear(16, 1, bias=False)),
+        (gradients_cleared_before_the_step, SGD, small_net),
+        (a_step_that_raises, FailsOnce, small_net),
+        (another_optimizer_after_one_that_raised, FailsOnce, small_net),
+        (the_one_inside_a_wrapper_that_raised, FailsOnce, small_net),
+        (scaled_by_hand, SGD, small_net),
+        (divided_and_clipped, SGD, small_net),
+        (scaler_called_with_a_loss_scaled_by_hand, SGD, small_net),
+        (a_scaler_that_was_not_named, SGD, small_net),
+        (a_scaler_for_each_epoch, SGD, small_net),
+        (groups_added_later, last_layer, small_net),
+        (a_step_of_two_steps, TwiceAdam, small_net),
+        (a_rate_that_the_step_changes, Halving, small_net),
+        (weights_cast_in_the_middle, SGD, small_net),
+        (micro_batches_in_two_precisions, SGD, small_net),
+        (a_body_in_bfloat16_below_a_large_head, SGD, small_net),
+        (casts_without_autocast, SGD, small_net),
+        (as_many_operations_in_either_precision, SGD, small_net),
+        (a_function_that_hides_what_it_computes, SGD, small_net),
+        (passes_within_a_pass, SGD, small_net),
+        (both_forward_passes_before_the_backward_passes, SGD, small_net),
+    ],
+    ids=lambda value: getattr(value, "__name__", "to zeros"),
 )
 def test_what_is_shown_is_what_happened(
-    loop: Loop, optimizer: Optimizer, model: Callable[[], nn.Module], runs: Path
+    loop: Callable[[Training], Iterator[Row]],
+    optimizer: Callable[..., torch.optim.Optimizer],
+    model: Callable[[], nn.Module],
+    runs: Path,
 ) -> None:
     training = Training(optimizer, model)
     with training.monitor:

@@ -1,16 +1,17 @@
-"""Watches a loop of a test without a run's folder: the records that its steps make."""
+"""A small loop of a test, and the records of its steps while it is observed."""
 
-from collections.abc import Callable, Iterator
+import shutil
+from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from amptui.guest.loop.observed_loop import ObservedLoop
-from amptui.guest.loop.observed_optimizer import ObservedOptimizer
+import amptui
 from amptui.records.run import Record
-from tests.builders import StepRow, of, one_by_one
+from tests.builders import StepRow, of, recorded
 
 BATCHES = 6
 
@@ -41,43 +42,15 @@ def update(optimizer: Optimizer, loss: Tensor, *, set_to_none: bool = True) -> T
     return loss
 
 
-def _fail(error: Exception) -> None:
-    raise error
-
-
-def observed_loop(
-    model: nn.Module,
-    optimizer: Optimizer,
-    emit: Callable[[Record], object],
-    data_parallel: int = 0,
-) -> ObservedLoop:
-    """A loop whose steps are seen from here on; a fault of ours is an error of the test."""
-    loop = ObservedLoop()
-    loop.open(emit, on_first_step=lambda _precision: None, on_fault=_fail)
-    loop.add(ObservedOptimizer(model, optimizer, loop, data_parallel=data_parallel), optimizer)
-    return loop
-
-
 @contextmanager
-def watching(
-    model: nn.Module, optimizer: Optimizer, *, counts_inputs: bool = False
-) -> Iterator[list[Record]]:
-    """The records of its steps, complete at the end of the block.
-
-    ``counts_inputs``: whether samples are those that the model is called with, from the second step on.
-    """
+def watching(model: nn.Module, optimizer: Optimizer) -> Iterator[list[Record]]:
+    """The records of its run, at the end of the block."""
     records: list[Record] = []
-    loop = observed_loop(
-        model,
-        optimizer,
-        lambda record: records.extend(one_by_one([record])),
-        data_parallel=int(counts_inputs),
-    )
-    del model, optimizer  # the test may drop them
-    try:
+    with amptui.observe(model, optimizer):
         yield records
-    finally:
-        loop.close()
+    runs = Path.home() / ".local" / "state" / "amptui" / "runs"
+    records += recorded(runs)
+    shutil.rmtree(runs)  # a law has one after the other
 
 
 def steps_of(records: list[Record], optimizer: str = "") -> list[StepRow]:

@@ -56,7 +56,7 @@ def make_step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
 def samples_of(model: nn.Module, batches: Sequence[tuple[Any, ...]], *, per_step: int = 1) -> list[int]:
     optimizer = sgd(model)
-    with watching(model, optimizer, counts_inputs=True) as records:
+    with watching(model, optimizer) as records:
         make_step(model, optimizer)
         for index, inputs in enumerate(batches, 1):
             model(*inputs).square().mean().backward()
@@ -112,7 +112,7 @@ def test_a_batch_is_counted_once_and_calls_of_one_pass_are_not(
 ) -> None:
     model = net()
     optimizer, batch = sgd(model), torch.randn(6, 4)
-    with watching(model, optimizer, counts_inputs=True) as records:
+    with watching(model, optimizer) as records:
         make_step(model, optimizer)
         for count in calls:
             inputs = [batch if same_input else torch.randn(6, 4) for _ in range(count)]
@@ -136,7 +136,7 @@ HOOKS = ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs")
 def test_no_copy_and_no_file_of_a_model_knows_of_it_and_its_tables_are_as_before() -> None:
     model, fresh = net(), net()
     optimizer = sgd(model)
-    with watching(model, optimizer, counts_inputs=True):
+    with watching(model, optimizer):
         make_step(model, optimizer)
         model(torch.randn(6, 4)).square().mean().backward()
         assert model._forward_pre_hooks  # ours
@@ -159,7 +159,7 @@ def test_who_has_hooks_is_left_alone() -> None:
     model = net()
     handle = model.register_forward_pre_hook(_script_hook)
     table, optimizer = model._forward_pre_hooks, sgd(model)
-    with watching(model, optimizer, counts_inputs=True):
+    with watching(model, optimizer):
         make_step(model, optimizer)
         assert model._forward_pre_hooks is table
         assert len(table) == 1
@@ -170,7 +170,7 @@ def test_who_has_hooks_is_left_alone() -> None:
 def test_the_samples_of_a_closure_that_is_called_again_count_once() -> None:
     model = net()
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=5, lr=0.1)
-    with watching(model, optimizer, counts_inputs=True) as records:
+    with watching(model, optimizer) as records:
         for batch in batches():
 
             def closure(batch: tuple[Tensor, Tensor] = batch) -> Tensor:
@@ -206,7 +206,7 @@ def test_the_inputs_of_a_wrapper_are_counted_and_what_it_wraps_has_no_hooks() ->
     model = _Wrapper(wrapped)
     optimizer = sgd(model)
     hooks = wrapped._forward_pre_hooks
-    with watching(model, optimizer, counts_inputs=True) as records:
+    with watching(model, optimizer) as records:
         for batch in batches():
             update(optimizer, loss_of(model, batch))
     assert [step.samples for step in steps_of(records)] == [0, *[4] * 5]

@@ -91,58 +91,53 @@ def half() -> torch.autocast:
     return torch.autocast("cpu", dtype=torch.float16)
 
 
-def in_turn(gan: Gan, own: GradScaler, autocast: Autocast = half, steps: int = STEPS) -> GradScaler:
-    """The handwritten loop: each optimizer makes its step before the other's loss is computed."""
+class ByHand:
+    """The calls of a monitor as people write them; the scaler is updated after so many steps."""
+
+    def __init__(
+        self, gan: Gan, own: GradScaler, autocast: Autocast = half, *, steps_per_update: int = 1
+    ) -> None:
+        self.gan, self.scaler, self.autocast, self.steps_per_update = gan, own, autocast, steps_per_update
+        self.steps = 0
+
+    def backward(self, loss: Tensor) -> None:
+        self.scaler.scale(loss).backward()
+
+    def step(self, name: str) -> None:
+        self.scaler.step(self.gan.optimizers[name])
+        self.steps += 1
+        if self.steps % self.steps_per_update == 0:
+            self.scaler.update()
+        self.gan.optimizers[name].zero_grad()
+
+
+def in_turn(gan: Gan, amp: ByHand | AmpMonitor, steps: int = STEPS) -> None:
+    """Each optimizer makes its step before the other's loss is computed."""
     for step in range(1, steps + 1):
         for name in ("critic", "generator"):
             gan.optimizers["critic"].zero_grad()
-            with autocast():
+            with amp.autocast():
                 loss = gan.loss(name, step)
-            own.scale(loss).backward()
-            own.step(gan.optimizers[name])
-            before = own.get_scale()
-            own.update()
-            if own.get_scale() < before and name == "critic":
+            before = amp.scaler.get_scale()
+            amp.backward(loss)
+            amp.step(name)
+            if amp.scaler.get_scale() < before and name == "critic":
                 gan.critic_skips.append(step)
             gan.note({name: loss})
-            gan.optimizers[name].zero_grad()
-    return own
 
 
-def watched_in_turn(gan: Gan, monitor: AmpMonitor) -> None:
+def together(gan: Gan, amp: ByHand | AmpMonitor) -> list[list[float]]:
+    """Both losses are backpropagated before the first step; the scale before, between and after the two."""
+    scales = []
     for step in range(1, STEPS + 1):
-        for name in ("critic", "generator"):
-            gan.optimizers["critic"].zero_grad()
-            with monitor.autocast():
-                loss = gan.loss(name, step)
-            monitor.backward(loss)
-            monitor.step(name)
-
-
-def bare_together(gan: Gan) -> GradScaler:
-    """The handwritten loop: both losses are backpropagated before the first step, and one update follows."""
-    own = scaler()
-    for step in range(1, STEPS + 1):
-        for loss in (losses := gan.both_losses(step, half)).values():
-            own.scale(loss).backward()
+        for loss in (losses := gan.both_losses(step, amp.autocast)).values():
+            amp.backward(loss)
+        scales.append([amp.scaler.get_scale()])
         for name in losses:
-            own.step(gan.optimizers[name])
-        own.update()
+            amp.step(name)
+            scales[-1].append(amp.scaler.get_scale())
         gan.note(losses)
-        for optimizer in gan.optimizers.values():
-            optimizer.zero_grad()
-    return own
-
-
-def together_once(gan: Gan, monitor: AmpMonitor, step: int) -> tuple[float, float, float]:
-    """The same step with a monitor; returns the loss scale before, between and after the two steps."""
-    for loss in gan.both_losses(step, monitor.autocast).values():
-        monitor.backward(loss)
-    before = monitor.scaler.get_scale()
-    monitor.step("critic")
-    between = monitor.scaler.get_scale()
-    monitor.step("generator")
-    return before, between, monitor.scaler.get_scale()
+    return scales
 
 
 def steps_of(runs: Path, name: str) -> list[StepRow]:
@@ -153,7 +148,7 @@ def steps_of(runs: Path, name: str) -> list[StepRow]:
 def test_named_optimizers_keep_their_names_and_their_order(way: str, runs: Path) -> None:
     gan = Gan()
     with getattr(amptui, way)(gan.pairs):
-        in_turn(gan, GradScaler("cpu", enabled=False), nullcontext, 5)
+        in_turn(gan, ByHand(gan, GradScaler("cpu", enabled=False), nullcontext), 5)
     (started,) = of(RunStarted, records(runs))
     assert started.optimizer == "generator"
     followed = of(OptimizerFollowed, records(runs))
@@ -195,13 +190,13 @@ def test_wrong_mappings_are_refused(
 
 @pytest.mark.torch
 def test_steps_in_turn_in_fp16_leave_the_bits_of_a_handwritten_loop(runs: Path) -> None:
-    bare, ours = Gan(), Gan()
-    expected = in_turn(bare, scaler())
+    bare, ours, own = Gan(), Gan(), scaler()
+    in_turn(bare, ByHand(bare, own))
     with amptui.watch(ours.pairs, precision="fp16", scaler=scaler()) as monitor:
-        watched_in_turn(ours, monitor)
+        in_turn(ours, monitor)
         state = monitor.scaler.state_dict()
     assert same(ours, bare)
-    assert state == expected.state_dict()
+    assert state == own.state_dict()
     critic, generator = steps_of(runs, "critic"), steps_of(runs, "")
     assert [step.loss for step in critic] == pytest.approx(bare.losses["critic"], rel=1e-5, nan_ok=True)
     assert [step.loss for step in generator] == pytest.approx(bare.losses["generator"], rel=1e-5, nan_ok=True)
@@ -211,15 +206,14 @@ def test_steps_in_turn_in_fp16_leave_the_bits_of_a_handwritten_loop(runs: Path) 
 
 
 def test_the_loss_scale_waits_until_the_last_pending_step(runs: Path) -> None:
-    bare, ours = Gan(), Gan()
-    expected = bare_together(bare)
+    bare, ours, own = Gan(), Gan(), scaler()
+    expected = together(bare, ByHand(bare, own, steps_per_update=2))
     with amptui.watch(ours.pairs, precision="fp16", scaler=scaler()) as monitor:
-        scales = [together_once(ours, monitor, step) for step in range(1, STEPS + 1)]
+        assert together(ours, monitor) == expected
         state = monitor.scaler.state_dict()
-    assert all(before == between for before, between, _ in scales)
-    assert any(between != after for _, between, after in scales)
+    assert any(between != after for _, between, after in expected)
     assert same(ours, bare)
-    assert state == expected.state_dict()
+    assert state == own.state_dict()
     critic = steps_of(runs, "critic")
     assert [step.loss for step in critic] == pytest.approx(bare.losses["critic"], rel=1e-5, nan_ok=True)
 
