@@ -45,7 +45,7 @@ from amptui.records.control import (
 )
 from amptui.records.findings import Float16Window, ModulesTraced, XRayTaken
 from amptui.records.keeping import CheckpointWritten, KeepingChanged
-from amptui.records.ranks import RanksDisagree, RanksOverflowed
+from amptui.records.ranks import RanksDisagree, RanksOverflowed, RanksSampled
 from amptui.records.run import EpochFinished, Note, PrecisionChanged, Record, StepSkipped
 from tests.builders import StepRow, one_by_one
 from tests.ranks.recorded import STEPS, Recorded
@@ -252,6 +252,7 @@ def _do(task: str, folder: Path, arguments: Mapping[str, Any]) -> int:
         "thread_seconds": run.control.thread_seconds,
         "hashed_steps": sorted({row.hashed_step for row in numbers}),
         "notes": [note.text for note in run.of(Note)],
+        "sampled": [(record.step, record.ranks) for record in run.of(RanksSampled)],
         "overflowed": [(record.step, record.ranks) for record in run.of(RanksOverflowed)],
         "skipped": [record.step for record in run.of(StepSkipped)],
         "compute": [row.compute_seconds for row in numbers],

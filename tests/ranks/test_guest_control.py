@@ -1,6 +1,7 @@
 """The ranks of a script, which share a store and talk in turns; those that meet do so in threads."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -20,7 +21,6 @@ from amptui.records.control import (
     Request,
     StopRequest,
 )
-from tests.ranks.agreeing import in_threads
 from tests.tiny import Log
 
 
@@ -88,7 +88,8 @@ class Ranks:
 
     def meet(self) -> None:
         """Each looks in a thread of its own."""
-        in_threads([rank.look for rank in self.all], threading.Barrier(self.count))
+        with ThreadPoolExecutor(self.count) as threads:
+            list(threads.map(Rank.look, self.all, timeout=60))
 
     def refusals(self) -> list[tuple[str, str]]:
         return [(record.request.kind, record.reason) for record in self.log.of(RequestRefused)]

@@ -78,39 +78,25 @@ def test_ranks_that_accumulate_from_a_loader_repeat_the_rest_bit_for_bit(
 def test_another_number_of_ranks_goes_on_with_the_same_global_batch(
     start: Start, tmp_path: Path, fsdp: bool
 ) -> None:
-    """Two ranks, then four, then one process: the losses of one process with the global batch."""
-    ranks(start, tmp_path, "Recorded", settings=NO_BATCH_NORM, steps=4, fsdp=fsdp)
-    four = ranks(
-        start, tmp_path, "Recorded", count=4, settings=NO_BATCH_NORM, steps=8, resume=True, fsdp=fsdp
-    )
+    """One process, then two ranks, then four, then one process: the losses of one with the global batch."""
+    settings = {"epochs": "2", **NO_BATCH_NORM}
+    options: dict[str, Any] = {"settings": settings, "resume": True, "fsdp": fsdp}
+    folder = tmp_path / "checkpoints"
+    Worker(RECORDED, checkpoint_dir=folder, steps=2, batch_size=16, settings=settings).end()
+    two = ranks(start, tmp_path, "Recorded", steps=4, **options)
+    four = ranks(start, tmp_path, "Recorded", count=4, steps=8, **options)
     assert any(
         note.startswith("resumed with 4 instead of 2 ranks: 4 samples") for note in four[0].results["notes"]
     )
-    alone = Worker(
-        RECORDED,
-        checkpoint_dir=tmp_path / "checkpoints",
-        resume=True,
-        settings={"epochs": "2", **NO_BATCH_NORM},
-    )
+    alone = Worker(RECORDED, checkpoint_dir=folder, resume=True, settings=settings)
     alone.end()
     (resumed,) = alone.log.of(RunResumed)
     assert (resumed.step, resumed.world_size, resumed.parallel, resumed.batch_size) == (8, 1, "", 16)
 
     expected = losses(one_process(batch_norm=False))
+    assert two[0].results["losses"] == pytest.approx(expected[2:4], rel=1e-5)
     assert four[0].results["losses"] == pytest.approx(expected[4:8], rel=1e-5)
     assert losses(alone.log) == pytest.approx(expected[8:], rel=1e-5)
-
-
-@pytest.mark.parametrize("fsdp", [False, True])
-def test_a_checkpoint_of_one_process_is_resumed_with_two_ranks(
-    start: Start, tmp_path: Path, fsdp: bool
-) -> None:
-    settings = {"epochs": "2", **NO_BATCH_NORM}
-    folder = tmp_path / "checkpoints"
-    Worker(RECORDED, checkpoint_dir=folder, steps=5, batch_size=16, settings=settings).end()
-    two = ranks(start, tmp_path, "Recorded", settings=settings, resume=True, fsdp=fsdp)
-    expected = losses(one_process(batch_norm=False))
-    assert two[0].results["losses"] == pytest.approx(expected[5:], rel=1e-5)
 
 
 def test_each_rank_has_random_states_of_its_own_in_the_file_and_another_number_must_divide_the_batch(

@@ -1,19 +1,23 @@
 """What ranks of `amptui train` agree on, in threads that share a store and pass their boundaries together."""
 
-import math
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import count
 from typing import Any, cast
 
 import pytest
+from torch._C._distributed_c10d import HashStore
 
 from amptui.engine.step import WEIGHTS, WINDOW
 from amptui.ranks.agreement import control as rank_control
 from amptui.ranks.agreement import orders, rows
 from amptui.ranks.agreement.board import Board
 from amptui.ranks.agreement.control import RankControl
-from amptui.ranks.numbers.meter import RankNumbers
+from amptui.ranks.numbers.meter import RankReport
+from amptui.ranks.world import World
 from amptui.records.answers import RequestTaken
 from amptui.records.control import (
     CheckpointRequest,
@@ -21,7 +25,67 @@ from amptui.records.control import (
     Request,
     XRayRequest,
 )
-from tests.ranks.agreeing import Others, Ranks
+from tests.tiny import Log
+
+PATIENCE_SECONDS = 60.0
+
+
+class Others:
+    """The other ranks, which never end."""
+
+    def check_others(self) -> None: ...
+
+    def explain_lost(self, error: Exception) -> Exception:
+        return error
+
+    def waiting(self, *, idle: bool = False) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+class Ranks:
+    """Some ranks, with threads that talk; they pass their boundaries together."""
+
+    def __init__(self, count: int) -> None:
+        self.log = Log()
+        self.controls = [
+            RankControl(World(rank, rank, count), self.log.emit if rank == 0 else lambda _record: None)
+            for rank in range(count)
+        ]
+        self.controls[0].report = RankReport(self.log.emit)
+        self.store = HashStore()
+        self._until: Callable[[], object] = lambda: True
+        self._is_over = False
+        self._together = threading.Barrier(count, action=self._look_whether_over)
+
+    def join(self) -> None:
+        """Begin to agree."""
+        for control in self.controls:
+            control.join(Board(self.store, "test"), cast("Any", Others()))
+
+    def boundaries(
+        self, until: Callable[[], object], work: Callable[[int, int, RankControl], object] | None = None
+    ) -> None:
+        """Have all pass boundaries together, with ``work`` after each, ``until`` that is true after one."""
+
+        def train(rank: int, control: RankControl) -> None:
+            boundary = 0
+            try:
+                while not self._is_over:
+                    control.at_boundary()
+                    if work is not None:
+                        work(boundary, rank, control)
+                    boundary += 1
+                    self._together.wait(PATIENCE_SECONDS)
+            except BaseException:
+                self._together.abort()
+                raise
+
+        self._until, self._is_over = until, False
+        with ThreadPoolExecutor(len(self.controls)) as threads:
+            list(threads.map(train, *zip(*enumerate(self.controls), strict=True), timeout=PATIENCE_SECONDS))
+
+    def _look_whether_over(self) -> None:
+        self._is_over = bool(self._until())
 
 
 @pytest.fixture(autouse=True)
@@ -153,27 +217,3 @@ def test_a_rank_that_waits_notices_that_another_has_ended(monkeypatch: pytest.Mo
 def for_ever(comes: Callable[[], object]) -> None:
     while True:
         comes()
-
-
-# Rows of numbers that ranks post: none is lost where a training ends, whatever threads came to.
-
-
-def test_the_rows_of_all_ranks_are_received_in_their_order() -> None:
-    size = 3
-    ranks = Ranks(size)
-    report = ranks.report
-    for rank, control in enumerate(ranks.controls):
-        control.measure = partial(RankNumbers, grad_norm=float(rank))
-    ranks.join()
-    ranks.boundaries(lambda: len(report.rows) > 1)
-    ranks.run(lambda _rank, control: control.finish())
-    before = len(report.rows)
-    ranks.controls[0].parted()
-    for control in ranks.controls:
-        control.leave()
-    assert len(report.rows) > before  # the last ones
-    assert report.is_closed
-    norms = [rows.column("grad_norm").tolist() for rows in report.rows]
-    measured = [row for row in norms if not any(map(math.isnan, row))]
-    assert len(measured) > 2
-    assert all(row == [float(rank) for rank in range(size)] for row in measured)

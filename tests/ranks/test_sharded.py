@@ -90,6 +90,7 @@ def test_the_mean_loss_stays_in_float32() -> None:
 def test_two_ranks_train_as_one_process_with_the_global_batch(start: Start, fsdp: bool) -> None:
     ranks = start(batch_norm="no", samples="72", options={"fsdp": fsdp})
     assert ranks[0].steps == ranks[1].steps
+    assert ranks[0].results["sampled"][-1] == [len(ranks[0].steps), [0, 1]]
 
     log = alone(samples=72, batch_norm=False)
     assert ranks[0].results["losses"] == pytest.approx(losses(log), rel=1e-5)
