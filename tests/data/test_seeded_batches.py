@@ -17,10 +17,8 @@ from amptui.data.batches import Batches, open_batches
 from amptui.data.sources import Arrays
 from amptui.engine import setup
 from amptui.recipe.request import TrainRequest
-from amptui.records.control import Control
-from tests.builders import StepRow
 from tests.data.samples import CPU, arrays
-from tests.tiny import Log, Tiny, losses, prepare, resume, stopping, train
+from tests.tiny import Tiny, prepare
 
 
 class Augmented(Dataset[tuple[Tensor, Tensor]]):
@@ -95,27 +93,6 @@ class Augmenting(Tiny):
         data = super().load_data(request)
         assert isinstance(data.train, Arrays)
         return replace(data, train=Augmented(data.train), validation=Augmented(data.train))
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_run_resumed_within_an_epoch_loses_and_repeats_no_batch(workers: int, tmp_path: Path) -> None:
-    whole, first, rest = Log(), Log(), Log()
-    prepared = prepare(Augmenting(epochs=3), workers=0)
-    train(prepared, whole)
-    control = Control()
-    first.watch = stopping(control, 11)
-    stopped: Any = prepare(Augmenting(epochs=3), workers=workers)
-    resumed: Any = prepare(Augmenting(epochs=3), workers=2 - workers)
-    try:
-        train(stopped, first, control, checkpoints=tmp_path)
-        resume(resumed, tmp_path, rest)
-    finally:
-        for each in (stopped, resumed):
-            each.training.close()
-            each.validation.close()
-    assert 11 <= len(first.of(StepRow)) < 16, "in the second of three epochs of 8 steps"
-    assert losses(first) + losses(rest) == losses(whole)
 
 
 def test_batches_are_made_as_the_experiment_makes_them() -> None:
