@@ -13,8 +13,7 @@ from typing import Literal, get_args
 from amptui.base import units
 from amptui.diagnosis.amp_findings import Question, safety_findings, worth_findings
 from amptui.diagnosis.labels import precision_label
-from amptui.diagnosis.speed import interval_ends
-from amptui.diagnosis.words import SIGNS, evidence_words, long_words, short_words
+from amptui.diagnosis.words import SIGNS, evidence_words, interval_ends, long_words, short_words, speed_words
 from amptui.records.codec import Codec
 from amptui.records.own_loop import OTHER_PRECISIONS
 from amptui.records.run import FP8_PRECISIONS, LOW_PRECISIONS, base_precision, reference_precision
@@ -217,12 +216,6 @@ def question_words(precision: str | None) -> str:
 def interval_words(finding: Finding) -> str:
     """``1.61 to 1.69``; empty without an interval."""
     return interval_ends(finding.numbers.get("low"), finding.numbers.get("high"))
-
-
-def speed_words(speed: Finding) -> str:
-    """``1.65× the speed of FP32 (1.61 to 1.69)``."""
-    interval = interval_words(speed)
-    return long_words(speed) + (f" ({interval})" if interval else "")
 
 
 def safe_forms(answer: AmpAnswer) -> Sequence[str]:

@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from amptui.diagnosis.bottleneck import AMP_PHASES
-from amptui.diagnosis.speed import speed_state
 from amptui.records.findings import PrecisionMeasured, is_old
 from amptui.records.run import FP8_PRECISIONS, base_precision, reference_precision
-from amptui.telemetry.comparison import compare, losses_after, references
-from amptui.telemetry.finding import Finding, Freshness, Grade, Measurement, never_measured
+from amptui.telemetry.comparison import compare, judge_held_back, judge_speed, losses_after, references
+from amptui.telemetry.finding import Finding, Freshness, Measurement, never_measured
 from amptui.telemetry.health import judge_trace, judge_window, judge_xray, judge_xray_underflow
-from amptui.telemetry.timing import shares_of
+from amptui.telemetry.memory import judge_memory
+from amptui.telemetry.timing import judge_limit
 from amptui.telemetry.view import Comparison, SessionView
 
 BEFORE_AMP = ("bad input", "weights lost", "buffers lost")
@@ -97,18 +96,10 @@ def _speed(question: Question, tally: Comparison, limit: Finding) -> Finding:
         if not ratio and tally.provisional_speedup:
             ratio, state = tally.provisional_speedup, "first impression"
     if ratio:
-        state = state or speed_state(ratio, low, high)
+        speed = judge_speed(ratio, low, high)
+        state = state or speed.state
         bound = limit.state if state == "same" and limit.state in ("input", "launch") else ""
-        return Finding(
-            subject="speed",
-            state=state,
-            grade=_GAINS.get(state, "neutral") if high else "neutral",
-            about=precision,
-            numbers={"ratio": ratio, "low": low, "high": high},
-            names={"than": than, "bound": bound},
-            step=step,
-            measured_by="comparison",
-        )
+        return replace(speed, state=state, about=precision, names={"than": than, "bound": bound}, step=step)
     names = {"than": than}
     if view.run is not None and precision in view.run.unsupported:
         why = "observed" if view.run.observed else "unsupported"
@@ -129,8 +120,6 @@ _NO_SPEED: Mapping[str, tuple[str, Measurement]] = {
 }
 """The state of a speed that is not known, and what would measure it."""
 
-_GAINS: Mapping[str, Grade] = {"faster": "good", "slower": "warning", "less": "good", "more": "warning"}
-
 
 def _memory(question: Question, tally: Comparison) -> Finding:
     """``less``, ``same`` or ``more``: the peak by the reference's, below 1 if it saves."""
@@ -143,43 +132,22 @@ def _memory(question: Question, tally: Comparison) -> Finding:
         ratio, step = 1 - tally.memory_saving, question.view.step
     if ratio is None:
         return never_measured("memory", question.precision)
-    state = "same" if round(ratio, 2) == 1 else "less" if ratio < 1 else "more"
-    return Finding(
-        subject="memory",
-        state=state,
-        grade=_GAINS.get(state, "neutral"),
-        about=question.precision,
-        numbers={"memory_ratio": ratio},
-        step=step,
-        measured_by="comparison",
-    )
+    return replace(judge_memory(ratio), about=question.precision, step=step)
 
 
 def _limit(question: Question, tally: Comparison) -> Finding:
     """What steps wait for: ``compute``, ``input``, ``launch``, ``unknown``, or that it is not known yet.
 
-    In the precision in question if its steps were timed, else in its reference. The number is the share of
-    the step that it can speed up, or, input-bound, the share of waiting for data.
+    In the precision in question if its steps were timed, else in its reference.
     """
     view, precision = question.view, question.precision
-    timings = {timing.precision: timing for timing in view.timings if timing.bound}
-    timing = timings.get(precision) or timings.get(tally.baseline or reference_precision(precision))
-    if timing is None and not tally.held_back_by:
-        return never_measured("limit", precision)
-    if timing is None:
-        return Finding(subject="limit", state=tally.held_back_by, grade="neutral", about=precision)
-    shares = shares_of(timing.phases)
-    parts = {"input": ("input",), "compute": AMP_PHASES}.get(timing.bound)
-    share = None if parts is None else sum(shares.get(name, 0.0) for name in parts)
-    return Finding(
-        subject="limit",
-        state=timing.bound,
-        grade="neutral",
-        about=precision,
-        numbers={"step_share": share},
-        precision=timing.precision,
-        step=view.step,
-    )
+    timed = {timing.precision: timing for timing in view.timings}
+    for name in (precision, tally.baseline or reference_precision(precision)):
+        if name in timed:
+            finding = judge_limit(timed[name], about=precision, ranks=view.world_size)
+            if finding.freshness == "fresh":
+                return replace(finding, step=view.step)
+    return replace(judge_held_back(tally), about=precision)
 
 
 # ----------------------------------------------------------------------------------------- safe

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from amptui.base import units
-from amptui.diagnosis import memory_use, probe_words, rank_words, speed
+from amptui.diagnosis import probe_words, rank_words, speed
 from amptui.diagnosis.labels import data_label, precision_label
 from amptui.diagnosis.words import explanation, long_words
 from amptui.records.findings import Float8Layers, FloatHindrance, ModelCompiled, ModulesTraced
@@ -34,6 +34,7 @@ from amptui.telemetry.events import (
     XRaySummary,
 )
 from amptui.telemetry.health import judge_trace, least_agreeing
+from amptui.telemetry.memory import judge_saved
 from amptui.telemetry.stragglers import SlowRankNews
 from amptui.telemetry.trouble import SkipRow, Storm
 from amptui.telemetry.underflow import UnderflowFound
@@ -319,7 +320,8 @@ def run_ended(outcome: RunFinished | RunFailed) -> str:
 
 def _xray_details(summary: XRaySummary) -> list[str]:
     xray = summary.record
-    lines = [probe_words.xray_losses(xray), memory_use.saved_for_backward(xray)]
+    saved = judge_saved(xray)
+    lines = [probe_words.xray_losses(xray), "" if saved is None else long_words(saved)]
     lines += map(probe_words.layer_line, least_agreeing(xray.layers))
     return [*filter(None, lines), f"took {units.milliseconds(xray.seconds)}"]
 

@@ -7,6 +7,7 @@ from amptui.base import units
 from amptui.records.findings import PrecisionsCompared
 from amptui.records.own_loop import LossForm
 from amptui.records.run import AMP_PRECISIONS, EAGER_SUFFIX, LOW_PRECISIONS, DataInfo, base_precision
+from amptui.records.samples import GpuSample
 from amptui.records.steps import Steps
 from amptui.telemetry.view import SessionView
 
@@ -82,6 +83,23 @@ def signed_label(name: str) -> str:
     label = name if name in ("mixed", "unknown") else precision_label(name)
     return f"{precision_glyph(name)} {label}"
 
+
+def throttled_words(gpu: GpuSample, width: int) -> str:
+    """Why the GPU is throttled: all reasons or, if too wide, the worst one; "" if it is not."""
+    reasons = gpu.clocks_event_reasons or ()
+    everything = f"⚠ throttled: {', '.join(reasons)}" if reasons else ""
+    if len(reasons) < 2 or len(everything) <= width:
+        return everything
+    return f"⚠ throttled: {reasons[0]} +{len(reasons) - 1}"
+
+
+MEMORY_KINDS: Mapping[str, str] = {
+    "cast copies": "half-precision weights, which autocast caches during a step",
+    "activations": "saved for the backward pass, and temporary tensors: a lower bound, "
+    "as not all gradients exist at the peak",
+    "other": "the rest of the peak: data kept on the device, the batch and workspaces",
+}
+"""What those kinds are whose name does not say it."""
 
 SYNTHETIC = "synthetic data"
 

@@ -10,7 +10,7 @@ from amptui.diagnosis.event_words import run_ended, validation_words, weights_sa
 from amptui.diagnosis.labels import data_label, optimizers_left_out, precision_label
 from amptui.diagnosis.rank_words import run_words, speed_sentence
 from amptui.diagnosis.speed import (
-    explanations,
+    little_memory,
     of_steps,
     peak_words,
     provisional_lines,
@@ -18,6 +18,7 @@ from amptui.diagnosis.speed import (
     uncounted,
 )
 from amptui.diagnosis.tensor_cores import flops_hints, flops_line
+from amptui.diagnosis.words import long_words
 from amptui.records.keeping import KeepingChanged, unsaved_status
 from amptui.records.run import Validated
 from amptui.telemetry.view import OptimizerView, PrecisionStats, SessionView
@@ -78,7 +79,7 @@ def summary_lines(view: SessionView) -> list[str]:
     lines += [line for flops in view.flops if (line := flops_line(flops))] + flops_hints(view.flops)
     if view.run is not None:
         lines += ["", *answer_lines(amp_answer(view))]
-    lines += [*explanations(view), ""]
+    lines += [*map(long_words, little_memory(view)), ""]
     if view.weights is not None:
         lines.append(weights_saved(view.weights))
     return [*lines, f"journal: {view.run_dir}/journal.jsonl"]

@@ -12,7 +12,6 @@ from typing import TypeAlias
 
 from amptui.base import units
 from amptui.diagnosis.labels import family_label, layer_label, precision_label, short_label
-from amptui.diagnosis.speed import less_percent
 from amptui.records.run import COLLAPSE_SKIPS, FP8_PRECISIONS, base_precision
 from amptui.telemetry.finding import Finding, Grade
 from amptui.telemetry.health import LARGEST_FLOAT16
@@ -42,6 +41,12 @@ def short_words(finding: Finding) -> str:
 def explanation(finding: Finding) -> str:
     """A sentence or two on what it means and what to do; empty where the others say it all."""
     return _words(finding, 2)
+
+
+def explained_words(finding: Finding) -> str:
+    """The sentence and, behind it, what it follows from."""
+    why = explanation(finding)
+    return f"{long_words(finding)} ({why})" if why else long_words(finding)
 
 
 def _words(finding: Finding, which: int) -> str:
@@ -260,6 +265,15 @@ _STORM: Mapping[str, _Wording] = {
 }
 """What NaN or Inf means, beside where and how often it was."""
 
+_KINDS = "weights, gradients, optimizer state and buffers"
+_STORED = "{kinds} ({stored}) stay {dtype}"
+_MOVED = "[; activations {activations_change}][; cast copies of weights {copies_change}]"
+_BUSY = (
+    "[the GPU is busy {busy} of the time]"
+    "[the GPU takes {device_seconds}; launching takes the host {launching} of that]"
+    "[the loop waits for data {waiting} of the step]"
+)
+
 _WORST = "worst {cosine}[ in {layer}][ ({reference}: {reference_cosine})]; losses {apart}"
 _MOST_IN = "[; most in {place} ({worst_share})][; {zeros}]"
 _SHARE, _AT_SCALE = "{share} of the gradient norm", "at loss scale {scale}[ ({overflowing_scale} overflows)]"
@@ -284,12 +298,73 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
         **dict.fromkeys(("less", "more", "same"), ("{less_percent} peak memory", "{less_percent}")),
         "emulated": ("says nothing about memory", "emulated"),
     },
+    "memory use": {
+        "before AMP": f"AMP can shrink only activations, {{activations}} of {{peak}} here; {_STORED}",
+        "no peak": f"{_STORED}{_MOVED}",
+        "fell": f"peak fell by {{change}}{_MOVED}; {_STORED}",
+        **{
+            f"{state}{most}": f"peak {words}: {owner}{_MOVED}"
+            for state, words in {"same": "barely changed", "rose": "rose by {change}"}.items()
+            for most, owner in {
+                "": _STORED,
+                ", stored": "{stored} of {peak} are {kinds}, which stay {dtype}",
+                ", other": "{other} of {peak} is other memory: data on the device, batches, workspaces",
+            }.items()
+        },
+        "unknown": "most of the memory is probably weights, gradients and optimizer state, which stay FP32",
+    },
+    "saved for backward": {
+        "sizes": (
+            "saved for backward (X-ray): {saved_before} in FP32, {saved} in {precision} ({saved_change})"
+            f"[, up to {{copies}} of it cast copies of weights], beside {{stored}} of {_KINDS}"
+        ),
+        "fixed": f"{{family}} cannot save much memory: {{stored}} of {{whole}} are {_KINDS}",
+        "CPU": "activations and peak are not measured on a CPU",
+    },
     "limit": {
-        "emulated": ("says nothing about the limit", "emulated"),
-        "compute": ("compute-bound: {family} can speed up{most} {step_share} of the step", "compute-bound"),
-        "input": ("input-bound: {step_share} waits for data", "input-bound: {step_share}"),
-        "launch": ("launch-bound: little to gain", "launch-bound"),
-        "unknown": "the GPU idles, cause unknown",
+        "emulated": (
+            "says nothing about the limit",
+            "emulated",
+            "computed in float32: these times are not FP8's",
+        ),
+        "too few steps": "too few steps timed yet",
+        "compute": (
+            "compute-bound[: {can} {step_share} of the step][: at most {most}]",
+            "compute-bound",
+            _BUSY,
+        ),
+        "communication": (
+            "compute- or communication-bound: passes and communication take {step_share} of the step",
+            "compute- or communication-bound",
+            _BUSY,
+        ),
+        "input": (
+            (
+                "input-bound: {step_share} of the step waits for data[ in any precision: at most {most}]; "
+                "speed up data loading first"
+            ),
+            "input-bound: {step_share}",
+            "[the GPU waits for data or copies it {waiting} of the step, the host waits {input_seconds}]",
+        ),
+        "launch": (
+            "launch-bound: little to gain; use larger batches, CUDA graphs or torch.compile",
+            "launch-bound",
+            (
+                "[the host takes {launch_seconds} to launch kernels that the GPU runs in {device_seconds}]"
+                "[, idle {idle} of the time]"
+                "[the GPU is busy {busy} of the time][, and {casts}'s casts add kernel launches]"
+            ),
+        ),
+        "unknown": (
+            "the GPU idles, cause unknown",
+            "the GPU idles",
+            "the GPU is idle {idle} of the time, which neither data nor the host explains",
+        ),
+    },
+    "step time": {
+        "longer": "{precision} took longer than {than}: {changes}",
+        "not longer": "{precision}: {changes}",
+        "gains nothing": "{precision} gains nothing",
     },
     "overflow": {
         **_SCALER,
@@ -438,6 +513,70 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
 # ---------------------------------------------------------------------------- what the words name
 
 
+def speed_words(speed: Finding, without: str = "") -> str:
+    """``1.71× the speed of FP32 (1.68 to 1.74)``; ``without`` an interval other words stand there."""
+    interval = interval_ends(speed.numbers.get("low"), speed.numbers.get("high"))
+    return f"{long_words(speed)} {f'({interval})' if interval else without}".rstrip()
+
+
+def times_speed(ratio: float | None, than: str) -> str:
+    """``1.71× the speed of FP32``: the one phrase for it."""
+    return f"{units.ratio(ratio)} the speed of {than}"
+
+
+def interval_ends(low: float | None, high: float | None) -> str:
+    """``1.68 to 1.74``; empty without an interval."""
+    return " to ".join(units.ratio(end).removesuffix("×") for end in (low, high)) if low and high else ""
+
+
+def ratio_words(value: float | None, low: float | None, high: float | None) -> str:
+    """``1.61× (1.55 to 1.68)``; the ratio alone while there are too few blocks for an interval."""
+    interval = interval_ends(low, high)
+    return f"{units.ratio(value)} ({interval})" if interval else units.ratio(value)
+
+
+def less_percent(saving: float) -> str:
+    """``38% less``, ``12% more``, ``the same``."""
+    amount = units.percent(abs(saving))
+    return "the same" if amount == "0%" else f"{amount} {'less' if saving >= 0 else 'more'}"
+
+
+def signed_bytes(change: float | None) -> str:
+    """``-744 MiB``, ``+28.1 MiB``, ``the same``; empty if not measured."""
+    if not change:
+        return "" if change is None else "the same"
+    return f"{'+' if change > 0 else ''}{units.number_of_bytes(round(change))}"
+
+
+def _bytes(size: float | None) -> str:
+    return units.number_of_bytes(None if size is None else round(size))
+
+
+def _changes(finding: Finding) -> str:
+    """``forward 185 ms instead of 366 ms, backward 1.66 s instead of 977 ms``."""
+    numbers = finding.numbers
+    before = {name: numbers[f"{name} before"] for name in numbers if f"{name} before" in numbers}
+    return ", ".join(
+        f"{name} {units.milliseconds(numbers[name])} instead of "
+        + ("nothing" if seconds is None else units.milliseconds(seconds))
+        for name, seconds in before.items()
+    )
+
+
+def _most(finding: Finding) -> str:
+    """``2.6×``, or ``1.7× more`` where it runs already; empty while unknown."""
+    most = finding.numbers.get("most")
+    more = " more" if finding.precision == finding.about and finding.state != "input" else ""
+    return "" if most is None else f"{most:.1f}×{more}"
+
+
+def _can_speed_up(finding: Finding) -> str:
+    if finding.precision == finding.about:
+        return "forward and backward still take"
+    most = " at most" if finding.about in FP8_PRECISIONS else ""  # FP8 has Linear layers only
+    return f"{family_label(finding.about)} can speed up{most}"
+
+
 def cosine_words(cosine: float | None, digits: int = 3) -> str:
     """``0.999``, cut rather than rounded: 0.99896 is below 0.999."""
     if cosine is None or not abs(cosine) <= 1:
@@ -544,7 +683,11 @@ _NUMBERS: Mapping[str, Callable[[float | None], str]] = {
     "largest": units.short_count,
     "share": lambda share: "an unknown share" if share is None else units.share(share, 1),
     "worst_share": lambda share: "" if share is None else units.share(share, 1),
-    "step_share": units.percent,
+    **dict.fromkeys(("step_share", "waiting", "launching", "busy", "idle"), units.percent),
+    **dict.fromkeys(("input_seconds", "launch_seconds", "device_seconds"), units.milliseconds),
+    **dict.fromkeys(("stored", "other", "peak", "activations"), _bytes),
+    **dict.fromkeys(("change", "saved", "saved_before", "copies", "whole"), _bytes),
+    **dict.fromkeys(("activations_change", "copies_change"), signed_bytes),
     "ranks": lambda count: f"{units.count(count)} rank{'' if count == 1 else 's'}",
 }
 """Numbers with their units. What is in neither mapping is a name of the finding."""
@@ -553,6 +696,12 @@ _FIELDS: Mapping[str, Callable[[Finding], str]] = {
     "distance": lambda finding: distance_words(finding.numbers.get("largest") or 0.0),
     "ratio": lambda finding: _ratio(finding, "~"),
     "times": lambda finding: _ratio(finding, "about "),
+    "can": _can_speed_up,
+    "most": _most,
+    "changes": _changes,
+    "saved_change": lambda finding: less_percent(
+        1 - (finding.numbers["saved"] or 0) / (finding.numbers["saved_before"] or 1)
+    ),
     "less_percent": lambda finding: less_percent(1 - (finding.numbers.get("memory_ratio") or 0.0)),
     "apart": lambda finding: losses_apart(finding.numbers.get("loss"), finding.numbers.get("other_loss")),
     "layers": _layers,
@@ -591,7 +740,6 @@ _FIELDS: Mapping[str, Callable[[Finding], str]] = {
         "FP8" if base_precision(finding.about) in FP8_PRECISIONS else family_label(finding.about)
     ),
     # What is added where it holds.
-    "most": lambda finding: " at most" if finding.about in FP8_PRECISIONS else "",  # only Linear layers
     "in_reference": _in_reference,
     "overflowed": lambda finding: (
         "; the forward pass overflowed: use bf16 or FP32" if finding.precision == "fp16" else ""
@@ -623,7 +771,8 @@ def age_words(steps: int) -> str:
 def evidence_words(finding: Finding) -> str:
     """What it is from, and its age if it is old."""
     age = age_words(finding.age_steps or 0) if finding.freshness == "old" else ""
-    return "; ".join(filter(None, (measured_at(finding), age)))
+    why = explanation(finding) if finding.subject == "limit" else ""
+    return "; ".join(filter(None, (why, measured_at(finding), age)))
 
 
 def short_evidence(finding: Finding) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from amptui.records.run import (
     reference_precision,
 )
 from amptui.records.steps import Steps
+from amptui.telemetry.finding import Finding, Grade, never_measured
 from amptui.telemetry.gpu_use import EnergySpent, EnergySum
 from amptui.telemetry.view import Comparison, PrecisionStats, Series, SessionView
 
@@ -42,6 +43,9 @@ steps, and neither is a speed-up."""
 LITTLE_SPEED = 0.05
 """A speed-up below this fraction is no gain: the times of two stretches in the same precision may differ by
 as much."""
+
+WIDE = 1.2
+"""If the ends of an interval around 1 differ by more than this factor, which is faster remains open."""
 
 INPUT_BOUND_SHARE = 0.3
 """A loop that waits for data for more than this fraction of its steps, in both precisions, is input-bound: a
@@ -333,23 +337,54 @@ def compare(rows: Sequence[PrecisionStats], precision: str = "") -> Comparison:
         return replace(comparison, missing="more steps", provisional_speedup=provisional)
     if is_disturbed:
         return replace(comparison, missing="steady steps")
-    return replace(comparison, speedup=speedup, held_back_by=held_back_by(baseline, low, speedup))
+    return replace(comparison, speedup=speedup)
 
 
-def held_back_by(
-    baseline: PrecisionStats, low: PrecisionStats, speedup: float | None
-) -> Literal["", "input", "launch"]:
-    """What kept ``low`` from gaining speed; empty if it gained, or if nothing measured explains it."""
-    if speedup is None or speedup >= 1 + LITTLE_SPEED:
-        return ""
-    percents = [p for p in (baseline.utilization_percent, low.utilization_percent) if p is not None]
+def judge_speed(ratio: float, low: float | None, high: float | None, *, than: str = "fp32") -> Finding:
+    """Whether it is ``faster``, ``slower`` or the ``same``; ``open``: a wide interval contains 1.
+
+    Without an interval a small difference may be chance, and it speaks neither for nor against.
+    """
+    state = "same"
+    if low and high:
+        state = "faster" if low > 1 else "slower" if high < 1 else "open" if high / low > WIDE else "same"
+    elif ratio and max(ratio, 1 / ratio) >= 1 + LITTLE_SPEED:
+        state = "faster" if ratio > 1 else "slower"
+    grades: dict[str, Grade] = {"faster": "good", "slower": "warning"} if low and high else {}
+    return Finding(
+        subject="speed",
+        state=state,
+        grade=grades.get(state, "neutral"),
+        numbers={"ratio": ratio, "low": low if high else None, "high": high if low else None},
+        names={"than": than},
+        measured_by="comparison",
+    )
+
+
+def judge_held_back(comparison: Comparison) -> Finding:
+    """The limit, as far as the loop's waiting and the GPU's utilization explain that ``low`` gained no speed.
+
+    For runs whose steps were not timed part by part: ``input``, ``launch``, or not measured, as if it gained.
+    """
+    speedup, sides = comparison.speedup, (comparison.baseline, comparison.low)
+    rows = [row for name in sides for row in comparison.rows if row.precision == name]
+    if speedup is None or speedup >= 1 + LITTLE_SPEED or len(rows) < 2:
+        return never_measured("limit")
+    busy = [row.utilization_percent for row in rows if row.utilization_percent is not None]
+    waits = [row.data_fraction for row in rows if row.data_fraction is not None]
+    is_slower, state = speedup <= 1 - LITTLE_SPEED, ""
     # A busy GPU has work queued: the host may wait for data meanwhile at no cost.
-    if any(percent >= IDLE_GPU_PERCENT for percent in percents):
-        return ""
-    waits = [row.data_fraction for row in (baseline, low) if row.data_fraction is not None]
-    if len(waits) == 2 and min(waits) > INPUT_BOUND_SHARE:
-        return "input" if speedup > 1 - LITTLE_SPEED else ""
-    return "launch" if len(percents) == 2 else ""
+    if all(percent < IDLE_GPU_PERCENT for percent in busy):
+        if len(waits) == 2 and min(waits) > INPUT_BOUND_SHARE:
+            state = "" if is_slower else "input"  # waiting makes no precision slower
+        elif len(busy) == 2:
+            state = "launch"
+    if not state:
+        return never_measured("limit")
+    numbers = {"busy": busy[-1] / 100} if state == "launch" else {"step_share": waits[1]}
+    names = {"casts": "AMP" if comparison.low in AMP_PRECISIONS else "FP8"} if is_slower else {}
+    about = comparison.low or ""
+    return Finding(subject="limit", state=state, grade="neutral", about=about, numbers=numbers, names=names)
 
 
 def ordered(comparison: Comparison) -> list[PrecisionStats]:

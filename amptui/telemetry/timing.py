@@ -2,14 +2,16 @@
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from amptui.records.findings import PhaseSeconds, StepTimed
-from amptui.records.run import PRECISION_ORDER, is_emulated
-from amptui.telemetry.comparison import IDLE_GPU_PERCENT, INPUT_BOUND_SHARE, median
-from amptui.telemetry.view import Bound, Comparison, PrecisionTiming
+from amptui.records.own_loop import OTHER_PRECISIONS
+from amptui.records.run import FP8_PRECISIONS, LOW_PRECISIONS, PRECISION_ORDER, base_precision, is_emulated
+from amptui.telemetry.comparison import IDLE_GPU_PERCENT, INPUT_BOUND_SHARE, LITTLE_SPEED, compare, median
+from amptui.telemetry.finding import Finding, never_measured
+from amptui.telemetry.view import Comparison, PrecisionTiming
 
 WINDOW_STEPS = 200
 """The medians are over so many of the newest timed steps."""
@@ -55,10 +57,10 @@ class TimingWatch:
             self._timings = (
                 comparison,
                 tuple(
-                    judged_timing(
-                        name,
-                        self._accounts[name].medians(),
+                    PrecisionTiming(
+                        precision=name,
                         steps=self._accounts[name].steps,
+                        phases=self._accounts[name].medians(),
                         utilization_percent=busy.get(name),
                     )
                     for name in names
@@ -103,14 +105,16 @@ class _Account:
         )
 
 
-def judged_timing(
-    precision: str,
-    phases: tuple[PhaseSeconds, ...],
-    *,
-    steps: int,
-    utilization_percent: float | None = None,
-) -> PrecisionTiming:
-    """What the medians of ``steps`` timed steps wait for; nothing yet if there are too few.
+LITTLE_REST = 0.05
+"""If the other parts are a smaller fraction of the step, they allow 20 times: effectively no limit, since
+Tensor Cores give at most 8 to 16 times FP32's throughput (NVIDIA's data sheets, V100 to H200)."""
+
+AMP_PHASES: tuple[PhaseName, ...] = ("forward", "backward")
+"""The parts under autocast. Clipping and the optimizer use FP32 gradients and weights in all precisions."""
+
+
+def judge_limit(timing: PrecisionTiming, *, about: str = "", ranks: int = 1) -> Finding:
+    """What the steps wait for, by their medians, and the most that another precision can gain.
 
     Shares are of the sum of the medians: on the device's clock if there is one, else on the host's.
 
@@ -119,22 +123,111 @@ def judged_timing(
     - launch (on a device only): sum of min(host, device) by the sum of device, over forward, backward, clip
       and optimizer, is at least ``LAUNCH_BOUND_SHARE``, and the GPU is not busy as far as NVML knows.
     - compute: otherwise, unless NVML reports less than ``IDLE_GPU_PERCENT``: then the cause is unknown.
+      With several ``ranks`` it may be communication as well, which takes as long in any precision.
 
-    Nothing for emulated steps, which take the time of other operations.
+    The gain is at most 1 / (1 - p) for a share p of the step in forward and backward, if they took no time at
+    all (Amdahl's law); input-bound, 1 / (share of the input). It is unknown where the weights are not
+    float32. Emulated steps take the time of other operations. ``about``: the precision in question, if that
+    is not the one that was timed.
     """
-    enough = steps >= MIN_STEPS and sum(map(seconds_of, phases)) > 0 and not is_emulated(precision)
-    percent = math.nan if utilization_percent is None else utilization_percent
-    is_busy = percent >= BUSY_GPU_PERCENT
-    bound: Bound = ""
-    if enough and shares_of(phases).get("input", 0.0) > INPUT_BOUND_SHARE:
-        bound = "input"
-    elif enough and on_device(phases) and kept_up(phases) >= LAUNCH_BOUND_SHARE and not is_busy:
-        bound = "launch"
-    elif enough:
-        bound = "unknown" if on_device(phases) and percent < IDLE_GPU_PERCENT else "compute"
-    return PrecisionTiming(
-        precision=precision, steps=steps, phases=phases, bound=bound, utilization_percent=utilization_percent
+    phases, precision, busy = timing.phases, timing.precision, timing.utilization_percent
+    if is_emulated(precision):
+        return never_measured("limit", precision, state="emulated")
+    if timing.steps < MIN_STEPS or sum(map(seconds_of, phases)) <= 0:
+        return never_measured("limit", about, state="too few steps", precision=precision)
+    state, numbers = _wait(phases, busy)
+    shares = shares_of(phases)
+    share = shares["input"] if state == "input" else sum(shares.get(name, 0.0) for name in AMP_PHASES)
+    most = 1 / share if state == "input" else 1 / (1 - share) if 1 - share >= LITTLE_REST else None
+    if not about and precision in LOW_PRECISIONS:
+        about = precision
+    is_known = base_precision(precision) not in OTHER_PRECISIONS
+    if state == "compute" and ranks > 1:
+        state = "communication"
+    return Finding(
+        subject="limit",
+        state=state,
+        grade="neutral",
+        about=about,
+        numbers={
+            "step_share": share if is_known or state in ("input", "communication") else None,
+            # FP8 has Linear layers only.
+            "most": most if is_known and not (about in FP8_PRECISIONS and about != precision) else None,
+            **numbers,
+        },
+        precision=precision,
     )
+
+
+def _wait(phases: Sequence[PhaseSeconds], utilization_percent: float | None) -> tuple[str, dict[str, float]]:
+    """What steps wait for, and the numbers that show it."""
+    waiting, percent = shares_of(phases).get("input", 0.0), utilization_percent
+    has_device = all(phase.device_seconds is not None for phase in phases)
+    if waiting > INPUT_BOUND_SHARE:
+        input_seconds = sum(phase.host_seconds for phase in phases if phase.name == "input")
+        return "input", {"waiting": waiting, "input_seconds": input_seconds} if has_device else {}
+    if not has_device:
+        return "compute", {"waiting": waiting}
+    launched = [phase for phase in phases if phase.name != "input"]  # where the host launches kernels
+    device_seconds = sum(map(seconds_of, launched))
+    kept_up = sum(min(phase.host_seconds, seconds_of(phase)) for phase in launched)
+    launching = kept_up / device_seconds if device_seconds else 0.0
+    if launching >= LAUNCH_BOUND_SHARE and not (percent is not None and percent >= BUSY_GPU_PERCENT):
+        launch_seconds = sum(phase.host_seconds for phase in launched)
+        idle = {} if percent is None else {"idle": 1 - percent / 100}
+        return "launch", {"launch_seconds": launch_seconds, "device_seconds": device_seconds, **idle}
+    if percent is None or math.isnan(percent):
+        return "compute", {"device_seconds": device_seconds, "launching": launching}
+    if percent < IDLE_GPU_PERCENT:
+        return "unknown", {"idle": 1 - percent / 100}
+    return "compute", {"busy": percent / 100}
+
+
+def judge_step_time(baseline: PrecisionTiming, other: PrecisionTiming) -> Finding:
+    """Whether steps took ``longer`` than the baseline's, and in which parts; else those under autocast.
+
+    A part counts if it took noticeably longer, relative to the baseline's step.
+    """
+    before = {phase.name: seconds_of(phase) for phase in baseline.phases}
+    whole, is_longer = sum(before.values()), False
+    names = set(AMP_PHASES)
+    if sum(map(seconds_of, other.phases)) > (1 + LITTLE_SPEED) * whole:
+        is_longer, least = True, LITTLE_SPEED * whole / len(other.phases)
+        names = {it.name for it in other.phases if seconds_of(it) - before.get(it.name, 0.0) >= least}
+    parts = [phase for phase in other.phases if phase.name in names]
+    return Finding(
+        subject="step time",
+        state="longer" if is_longer else "not longer",
+        grade="warning" if is_longer else "neutral",
+        about=other.precision,
+        numbers={
+            **{phase.name: seconds_of(phase) for phase in parts},
+            **{f"{phase.name} before": before.get(phase.name) for phase in parts},
+        },
+        names={"than": baseline.precision},
+        precision=other.precision,
+    )
+
+
+def judge_gain(
+    timing: PrecisionTiming, others: Sequence[PrecisionTiming], comparison: Comparison, *, ranks: int = 1
+) -> Finding:
+    """The limit of one of several timings; if AMP or FP8 was slower than its reference, that instead.
+
+    The parts of a step explain a loss of speed; whether there is one is said by the comparison alone.
+    """
+    limit = judge_limit(timing, ranks=ranks)
+    if timing.precision in LOW_PRECISIONS and timing.precision not in (comparison.baseline, comparison.low):
+        comparison = compare(comparison.rows, timing.precision)
+    timed = {other.precision: other for other in others if judge_limit(other).freshness == "fresh"}
+    baseline, low = timed.get(comparison.baseline or ""), timed.get(comparison.low or "")
+    slower = comparison.speedup is not None and 0 < comparison.speedup < 1
+    if baseline is None or low is None or timing not in (baseline, low) or not slower:
+        return limit
+    step_time = judge_step_time(baseline, low)
+    if step_time.state != "longer":
+        return limit
+    return step_time if timing is low else replace(step_time, state="gains nothing")
 
 
 def shares_of(phases: Sequence[PhaseSeconds]) -> Mapping[str, float]:
@@ -148,23 +241,6 @@ def _is_sound(phase: PhaseSeconds) -> bool:
     return all(value is None or 0 <= value < math.inf for value in values)
 
 
-def on_device(phases: Iterable[PhaseSeconds]) -> bool:
-    """Whether all parts were timed on the device's clock too."""
-    return all(phase.device_seconds is not None for phase in phases)
-
-
 def seconds_of(phase: PhaseSeconds) -> float:
     """On the device's clock if there is one, else on the host's."""
     return phase.host_seconds if phase.device_seconds is None else phase.device_seconds
-
-
-def enqueued(phases: Sequence[PhaseSeconds]) -> list[PhaseSeconds]:
-    """The parts in which the host launches kernels and the device runs them."""
-    return [phase for phase in phases if phase.name != "input"]
-
-
-def kept_up(phases: Sequence[PhaseSeconds]) -> float:
-    """The share of the device's time that the host took too, part by part; 0 if there is none."""
-    parts = enqueued(phases)
-    whole = sum(map(seconds_of, parts))
-    return sum(min(phase.host_seconds, seconds_of(phase)) for phase in parts) / whole if whole else 0.0

@@ -240,11 +240,6 @@ class Comparison:
     provisional_speedup: float | None = None
     """The same while there are too few counted steps, from means of at least two steps: only a first
     impression."""
-    held_back_by: Literal["", "input", "launch"] = ""
-    """What kept ``low`` from gaining speed, if it gained little and something measured shows it."""
-
-
-Bound = Literal["", "compute", "input", "launch", "unknown"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,8 +251,6 @@ class PrecisionTiming:
     """How many were timed."""
     phases: tuple[PhaseSeconds, ...]
     """The median of each."""
-    bound: Bound = ""
-    """What the steps wait for; empty until enough were timed, ``unknown`` if nothing explains an idle GPU."""
     utilization_percent: float | None = None
     """The training GPU's, by NVML."""
 

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from amptui.diagnosis.memory_use import saved_for_backward
 from amptui.diagnosis.probe_words import distance, last_change, layer_line, what_overflowed_first, xray_losses
 from amptui.diagnosis.words import long_words, losses_apart, short_words
 from amptui.records.findings import Float16Window, ModulesTraced, ReferenceAgreement, XRayTaken
 from amptui.telemetry.events import event_of
 from amptui.telemetry.finding import Finding
 from amptui.telemetry.health import judge_trace, judge_window, judge_xray
+from amptui.telemetry.memory import judge_saved
 from amptui.telemetry.scaling import ScalerView, judge_scaler
 from amptui.telemetry.underflow import UnderflowFound
 from amptui.telemetry.view import NO_GROWTH
@@ -167,7 +167,7 @@ def test_what_is_said_of_x_rays(goldens: Goldens) -> None:
         rows[name] = [
             *said_of(judge_xray(taken)),
             f"{xray_losses(taken)}; {losses_apart(taken.loss_amp, taken.loss_fp32)}",
-            saved_for_backward(taken) or "nothing of memory",
+            *(map(long_words, filter(None, [judge_saved(taken)]))),
             *map(layer_line, taken.layers[:2]),
         ]
     goldens.check("words/x-rays", table(rows))

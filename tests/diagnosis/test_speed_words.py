@@ -1,24 +1,18 @@
 """What is said of speed, of what limits it, and of memory: approved words and true numbers."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from amptui.diagnosis.bottleneck import bound_words, evidence, limit, limit_beside
-from amptui.diagnosis.memory_use import memory_sentences
-from amptui.diagnosis.speed import (
-    explanations,
-    of_steps,
-    provisional_lines,
-    result_cards,
-    uncounted,
-    why_no_ratio,
-)
-from amptui.records.findings import PrecisionsCompared
+from amptui.diagnosis.speed import little_memory, of_steps, provisional_lines, result_cards, uncounted
+from amptui.diagnosis.words import explained_words, long_words, short_words
+from amptui.records.findings import MemoryBreakdown, PrecisionsCompared, XRayTaken
 from amptui.records.run import Record
-from amptui.telemetry.timing import MIN_STEPS, judged_timing
+from amptui.telemetry.comparison import judge_held_back
+from amptui.telemetry.memory import memory_findings
+from amptui.telemetry.timing import MIN_STEPS, judge_gain, judge_limit
 from amptui.telemetry.view import Comparison, PrecisionTiming, SessionView
 from tests.builders import make_started, make_steps, view_of
 from tests.diagnosis.wording import table
@@ -30,29 +24,32 @@ from tests.telemetry.record_samples import (
     compared,
     device,
     faster,
-    judged,
     measured,
     memory,
     pair,
-    phases,
+    timed,
     xray,
 )
 
 MIB = 2**20
 
-HALF_FORWARD = phases(0.0, 0.3, 0.3, None, 0.4)
+HALF_FORWARD = (0.0, 0.3, 0.3, None, 0.4)
 
 TIMINGS: Mapping[str, PrecisionTiming] = {
-    "data on the host's clock": judged(0.62, 0.15, 0.2, None, 0.03),
-    "data on the device's clock": judged(0.0050, *HOST[1:], device=(0.0051, *BUSY[1:])),
-    "computation on the host's clock": judged(0.02, 0.22, 0.40, None, 0.36),
-    "computation on the device's clock": judged(*HOST, device=BUSY),
-    "computation of an idle device": judged(*HOST, device=BUSY, busy=40.0),
-    "launches": judged(*HOST, device=ALIKE),
-    "computation in AMP": judged(0.0, 0.3, 0.3, None, 0.4, amp=True),
-    "nothing but forward and backward in AMP": judged(0.0, 0.4, 0.58, None, 0.02, amp=True),
-    "computation in FP8": judged_timing("fp8", HALF_FORWARD, steps=50),
-    "emulated FP8": judged_timing("fp8-emulated", HALF_FORWARD, steps=50),
+    "data on the host's clock": timed(0.62, 0.15, 0.2, None, 0.03),
+    "data on the device's clock": timed(0.0050, *HOST[1:], device=(0.0051, *BUSY[1:])),
+    "computation on the host's clock": timed(0.02, 0.22, 0.40, None, 0.36),
+    "computation on the device's clock": timed(*HOST, device=BUSY),
+    "computation of a busy device": timed(*HOST, device=BUSY, busy=97.0),
+    "computation of an idle device": timed(*HOST, device=BUSY, busy=40.0),
+    "launches": timed(*HOST, device=ALIKE),
+    "launches to an idle device": timed(*HOST, device=ALIKE, busy=40.0),
+    "computation in AMP": timed(*HALF_FORWARD, precision="fp16"),
+    "nothing but forward and backward in AMP": timed(0.0, 0.4, 0.58, None, 0.02, precision="fp16"),
+    "computation in FP8": timed(*HALF_FORWARD, precision="fp8"),
+    "emulated FP8": timed(*HALF_FORWARD, precision="fp8-emulated"),
+    "weights in fp16": timed(*HALF_FORWARD, precision="fp16 weights"),
+    "few steps": timed(*HALF_FORWARD, steps=MIN_STEPS - 1),
 }
 
 
@@ -66,27 +63,23 @@ BESIDE: Mapping[str, tuple[tuple[float | None, ...], int]] = {
 """The seconds of a step in AMP beside those of a full one in FP32, of which so many were timed."""
 
 
-def limits(low: tuple[float | None, ...], timed_steps: int) -> list[str]:
+def gains(low: tuple[float | None, ...], timed_steps: int) -> list[str]:
     """What FP32 and AMP can give at most beside each other."""
-    timings = (
-        judged_timing("fp32", phases(*FULL_STEP), steps=timed_steps),
-        judged_timing("fp16", phases(*low), steps=MIN_STEPS),
-    )
+    timings = timed(*FULL_STEP, steps=timed_steps), timed(*low, precision="fp16", steps=MIN_STEPS)
     speedup = sum(filter(None, FULL_STEP)) / sum(filter(None, low))
     comparison = Comparison(baseline="fp32", low="fp16", speedup=speedup)
-    return [limit_beside(timing, timings, comparison) or "unknown" for timing in timings]
+    return [long_words(judge_gain(timing, timings, comparison)) for timing in timings]
 
 
 def test_what_is_said_of_what_a_step_waits_for(goldens: Goldens) -> None:
-    rows: dict[str, list[str]] = {
-        name: [
-            f"{bound_words(timing) or 'unknown'}: {evidence(timing)}",
-            f"limit: {limit(timing) or 'unknown'}",
-            f"4 ranks: {bound_words(timing, ranks=4) or 'unknown'}: {limit(timing, ranks=4)}",
-        ]
-        for name, timing in TIMINGS.items()
-    }
-    rows |= {f"AMP that is {name}": limits(*case) for name, case in BESIDE.items()}
+    rows: dict[str, list[str]] = {}
+    for name, timing in TIMINGS.items():
+        limit = judge_limit(timing)
+        rows[name] = [explained_words(limit), f"short: {short_words(limit)}"]
+        if limit.state == "compute":
+            rows[name].append(f"4 ranks: {explained_words(judge_limit(timing, ranks=4))}")
+    rows["FP8 beside bf16"] = [long_words(judge_limit(timed(*HALF_FORWARD, precision="bf16"), about="fp8"))]
+    rows |= {f"AMP that is {name}": gains(*case) for name, case in BESIDE.items()}
     goldens.check("words/bottlenecks", table(rows))
 
 
@@ -142,29 +135,14 @@ EXPLAINED: Mapping[str, SessionView] = {
     ),
 }
 
-RATIOS: Mapping[str, Sequence[Record]] = {
-    "nothing": [],
-    "FP32 alone": steps_in(("fp32", 30)),
-    "bf16 alone": steps_in(("bf16", 30)),
-    "too few of AMP": steps_in(("fp32", 30), ("fp16", 12)),
-    "neither": steps_in(("float64", 40)),
-    "FP8 and FP32": steps_in(("fp32", 30), ("fp8", 30)),
-    "FP8 and bf16": steps_in(("bf16", 30), ("fp8", 30)),
-    "emulated FP8 and bf16": steps_in(("bf16", 30), ("fp8-emulated", 30)),
-}
 
-
-def test_what_is_said_of_little_gain_and_of_a_missing_ratio(goldens: Goldens) -> None:
-    rows: dict[str, Iterable[str]] = {}
+def test_what_is_said_of_little_gain(goldens: Goldens) -> None:
+    rows: dict[str, list[str]] = {}
     for name, view in EXPLAINED.items():
-        rows[name] = [*explanations(view), *(f"x: {text}" for text in explanations(view, {"x-ray"}))]
-    for name, records in RATIOS.items():
-        comparison = after(*records).comparison
-        rows[f"ratio of {name}"] = [
-            f"{comparison.speedup}: {why_no_ratio(comparison)}",
-            f"with p: {why_no_ratio(comparison, {'precision'})}",
-            f"with c: {why_no_ratio(comparison, {'comparison'})}",
-        ]
+        held_back = judge_held_back(view.comparison)
+        limits = [explained_words(held_back)] if held_back.freshness == "fresh" else []
+        memory = [f"{long_words(it)} (by {it.measured_by or 'nothing'})" for it in little_memory(view)]
+        rows[name] = limits + memory
     goldens.check("words/explanations", table(rows))
 
 
@@ -227,31 +205,30 @@ ON_A_CPU = (memory("fp32"), memory("bf16", copies=28 * MIB))
 
 
 def test_what_is_said_of_memory(goldens: Goldens) -> None:
-    def beside(full: tuple[int, int], amp: tuple[int, int, int]) -> Sequence[str]:
-        """What is said of activations and peaks, and of AMP's cast copies between them, in MiB."""
-        return memory_sentences(
-            (
-                memory("fp32", activations=full[0] * MIB, peak=full[1] * MIB),
-                memory("fp16", activations=amp[0] * MIB, copies=amp[1] * MIB, peak=amp[2] * MIB),
-            ),
-            None,
-        )
+    def said(memory: Sequence[MemoryBreakdown], taken: XRayTaken | None = None) -> list[str]:
+        findings = memory_findings(memory, taken)
+        return [long_words(it) + f" (by {it.measured_by})" * bool(it.measured_by) for it in findings]
 
-    def x_rayed(precision: str, fp32: int | None, amp: int | None) -> Sequence[str]:
+    def beside(full: tuple[int, int], amp: tuple[int, int, int]) -> list[str]:
+        """What is said of activations and peaks, and of AMP's cast copies between them, in MiB."""
+        fp32 = memory("fp32", activations=full[0] * MIB, peak=full[1] * MIB)
+        return said((fp32, memory("fp16", activations=amp[0] * MIB, copies=amp[1] * MIB, peak=amp[2] * MIB)))
+
+    def x_rayed(precision: str, fp32: int | None, amp: int | None) -> list[str]:
         taken = xray(precision=precision, saved_bytes_fp32=fp32, saved_bytes_amp=amp)
-        return memory_sentences(ON_A_CPU, taken)
+        return said(ON_A_CPU, taken)
 
     rows = {
-        "fell": memory_sentences((FP32, FP16), None),
+        "fell": said((FP32, FP16)),
         "hardly moved": beside((20, 250), (8, 14, 252)),
+        "hardly moved, most is data": beside((20, 2500), (8, 14, 2490)),
         "rose": beside((2, 226), (2, 28, 254)),
-        "before AMP": memory_sentences((FP32,), None),
-        "AMP alone": memory_sentences((FP16,), None),
-        "before the first breakdown": memory_sentences((), xray()),
-        "CPU": memory_sentences(ON_A_CPU, None),
-        "CPU with a key": memory_sentences(ON_A_CPU, None, {"x-ray"}),
-        "X-ray in bf16": x_rayed("bf16", 236 * MIB, 121 * MIB),
-        "X-ray of the same": x_rayed("fp16", 68_300, 68_400),
+        "before AMP": said((FP32,)),
+        "AMP alone": said((FP16,)),
+        "before the first breakdown": said((), xray()),
+        "CPU": said(ON_A_CPU),
+        "X-ray in bf16": x_rayed("bf16", 336 * MIB, 121 * MIB),
+        "X-ray of little else than weights": x_rayed("fp16", 68_300, 68_400),
         "X-ray of an emulation": x_rayed("fp8-emulated", 236 * MIB, 300 * MIB),
     }
     goldens.check("words/memory", table(rows))

@@ -161,7 +161,7 @@ def test_summaries_are_as_approved(goldens: Goldens) -> None:
     counted = flops_now(flops("fp16", flops=10**12, nchw_flops=10**12), 0.0025, make_started())
     numerics = NumericsView(scaler=judge_scaler(ScalerView(applied=300)), window=window(1200), xray=xray(700))
     waiting = tuple(replace(row, data_fraction=0.6) for row in finished.comparison.rows)
-    waits = replace(finished.comparison, rows=waiting, held_back_by="input")
+    waits = replace(finished.comparison, rows=waiting, speedup=1.0)
     fp32, amp = first.comparison.rows
     half = replace(first.comparison, rows=(replace(fp32, peak_allocated_bytes=1024), amp))
     assert latest.validated is not None

@@ -24,7 +24,7 @@ from amptui.records.findings import (
 from amptui.records.own_loop import GradientsDropped, OptimizerFollowed
 from amptui.records.run import LossScaleChanged, NonFinite, StepSkipped
 from amptui.records.samples import AllocatorSample, DeviceSample, GpuSample, HostSample
-from amptui.telemetry.timing import PhaseName, judged_timing
+from amptui.telemetry.timing import PhaseName
 from amptui.telemetry.view import PrecisionTiming
 from tests.builders import make_resumed as resumed
 from tests.builders import make_started as run
@@ -351,11 +351,17 @@ def phases(*host: float | None, device: tuple[float | None, ...] = ()) -> tuple[
     )
 
 
-def judged(
-    *host: float | None, device: tuple[float | None, ...] = (), busy: float | None = None, amp: bool = False
+def timed(
+    *host: float | None,
+    device: tuple[float | None, ...] = (),
+    busy: float | None = None,
+    precision: str = "fp32",
+    steps: int = 50,
 ) -> PrecisionTiming:
-    precision = "fp16" if amp else "fp32"
-    return judged_timing(precision, phases(*host, device=device), steps=50, utilization_percent=busy)
+    """The seconds of the parts on either clock."""
+    return PrecisionTiming(
+        precision=precision, steps=steps, phases=phases(*host, device=device), utilization_percent=busy
+    )
 
 
 HOST = (0.0001, 0.0004, 0.0006, 0.0001, 0.0001)

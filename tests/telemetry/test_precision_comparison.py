@@ -16,7 +16,7 @@ from amptui.records.steps import Steps, joined
 from amptui.telemetry.comparison import (
     WINDOW_STEPS,
     PrecisionLedger,
-    held_back_by,
+    judge_held_back,
     losses_after,
 )
 from amptui.telemetry.view import Comparison
@@ -133,7 +133,6 @@ COMPARISONS: dict[str, tuple[Sequence[list[Steps]], dict[str, Any]]] = {
             "bf16.median_step_seconds": 0.25,
             "provisional_speedup": 2.0,
             "speedup": None,
-            "held_back_by": "",
         },
     ),
     # A batch of records begins no stretch.
@@ -249,7 +248,9 @@ def test_only_what_something_measured_shows_is_a_reason(
     fp32, fp16 = compared(FP32, FP16).rows
     fp32 = replace(fp32, data_fraction=data[0], utilization_percent=busy[0])
     fp16 = replace(fp16, data_fraction=data[1], utilization_percent=busy[1])
-    assert held_back_by(fp32, fp16, speedup) == reason
+    comparison = Comparison(rows=(fp32, fp16), baseline="fp32", low="fp16", speedup=speedup)
+    finding = judge_held_back(comparison)
+    assert finding.state == (reason or "not measured")
 
 
 # ------------------------------------------------------------------------------------- utilization

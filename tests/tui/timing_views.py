@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from amptui.records.findings import PhaseSeconds
-from amptui.telemetry.timing import PhaseName, judged_timing
+from amptui.telemetry.timing import PhaseName
 from amptui.telemetry.view import PrecisionTiming, SessionView
 from tests.tui import views
 
@@ -27,7 +27,7 @@ def timing(
         )
         for name, own, other in zip(names, host, device or [None] * len(host), strict=True)
     )
-    return judged_timing(precision, phases, steps=steps, utilization_percent=busy_percent)
+    return PrecisionTiming(precision=precision, steps=steps, phases=phases, utilization_percent=busy_percent)
 
 
 def compute_bound() -> SessionView:

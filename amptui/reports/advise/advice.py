@@ -9,12 +9,12 @@ from itertools import product
 from typing import Literal, get_args
 
 from amptui.diagnosis.amp_answer import AmpAnswer
-from amptui.diagnosis.memory_use import LITTLE_MEMORY
-from amptui.diagnosis.speed import speed_state
 from amptui.records.findings import PairCompared
 from amptui.records.run import AMP_PRECISIONS
 from amptui.reports.advise.evidence import Candidate
+from amptui.telemetry.comparison import judge_speed
 from amptui.telemetry.finding import Finding
+from amptui.telemetry.memory import LITTLE_MEMORY
 
 Reason = Literal[
     "faster",
@@ -93,7 +93,7 @@ def recommend(
         about=about,
         troubles=() if about is None else troubles(about.answer),
         compiles=compiling is not None
-        and speed_state(compiling.speedup, compiling.speedup_low, compiling.speedup_high) == "faster",
+        and judge_speed(compiling.speedup, compiling.speedup_low, compiling.speedup_high).state == "faster",
     )
 
 

@@ -4,12 +4,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
 from amptui.base import units
-from amptui.diagnosis.amp_answer import NO_AMP, AmpAnswer, interval_words, speed_words
-from amptui.diagnosis.bottleneck import bound_words, evidence, why_slower
+from amptui.diagnosis.amp_answer import NO_AMP, AmpAnswer, interval_words
 from amptui.diagnosis.event_words import event_text
 from amptui.diagnosis.labels import precision_label
-from amptui.diagnosis.speed import less_memory, less_percent, pair_words, times_speed
-from amptui.diagnosis.words import SIGNS, long_words, short_words
+from amptui.diagnosis.speed import pair_words
+from amptui.diagnosis.words import (
+    SIGNS,
+    explained_words,
+    less_percent,
+    long_words,
+    short_words,
+    speed_words,
+    times_speed,
+)
 from amptui.records.findings import PrecisionsCompared
 from amptui.records.run import EAGER_SUFFIX, FP8_PRECISIONS
 from amptui.reports.advise.advice import Advice, Reason
@@ -17,6 +24,8 @@ from amptui.reports.advise.evidence import Candidate, Exclusion, row_of, step_se
 from amptui.reports.advise.loss_race import LossRace
 from amptui.reports.compare.trace import MEAN_STEPS
 from amptui.reports.compare.welch import MIN_SEEDS
+from amptui.telemetry.memory import judge_memory
+from amptui.telemetry.timing import judge_limit, judge_step_time
 from amptui.telemetry.view import SessionView
 
 ROWS: Mapping[str, str] = {
@@ -74,7 +83,7 @@ def _gains(candidate: Candidate) -> list[str]:
     is_slow = exclusion is not None and exclusion.kind == "slow"
     gains = [exclusion_words(exclusion) if exclusion and is_slow else speed_words(candidate.speed)]
     if candidate.memory is not None:
-        gains.append(less_memory(1 - candidate.memory))
+        gains.append(long_words(judge_memory(candidate.memory)))
     if answer is not None and answer.of("agreement").state == "agree":
         gains.append(f"gradients agree ({short_words(answer.of('agreement'))})")
     if candidate.losses is not None and candidate.losses.outcome in ("same", "lower"):
@@ -98,16 +107,18 @@ _EXCLUDED = {"trouble": "its steps were skipped", "weights lost": "weights becam
 
 def reasons(advice: Advice, view: SessionView) -> Iterator[str]:
     """Why it is so, as far as something measured shows it."""
-    timings = {timing.precision: timing for timing in view.timings if timing.bound}
     about = "" if advice.about is None else advice.about.precision
-    baseline, other = timings.get("fp32"), timings.get(about)
-    why = why_slower(baseline, other) if baseline is not None and other is not None else ""
-    if advice.reason == "slower" and why:
-        yield why
+    limits = {timing: judge_limit(timing) for timing in view.timings}
+    timings = {timing.precision: timing for timing, limit in limits.items() if limit.freshness == "fresh"}
+    pair = [timings[name] for name in dict.fromkeys((about, "fp32")) if name in timings]
+    if advice.reason == "slower" and len(pair) == 2:
+        step_time = judge_step_time(pair[1], pair[0])
+        if step_time.state == "longer":
+            yield long_words(step_time)
     if advice.reason in ("same", "slower", "open"):
-        for timing in dict.fromkeys(filter(None, (other, baseline))):
-            if timing.bound in ("input", "launch"):
-                yield f"{precision_label(timing.precision)} is {bound_words(timing)}: {evidence(timing)}"
+        for timing in pair:
+            if limits[timing].state in ("input", "launch"):
+                yield f"{precision_label(timing.precision)} is {explained_words(limits[timing])}"
     answer = None if advice.about is None else advice.about.answer
     if advice.reason in ("faster", "memory") and answer is not None:
         limit = answer.of("limit")

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar, get_args
 
 from amptui.diagnosis.amp_answer import AmpAnswer, Worth, amp_answer
-from amptui.diagnosis.speed import speed_state
 from amptui.records.findings import Float16Window, PairCompared, PrecisionMeasured, PrecisionsCompared
 from amptui.records.own_loop import OTHER_PRECISIONS
 from amptui.records.run import EAGER_SUFFIX, FP8_PRECISIONS, LOW_PRECISIONS, base_precision
 from amptui.reports.advise.loss_race import LossesCompared, LossRace
+from amptui.telemetry.comparison import judge_speed
 from amptui.telemetry.finding import Finding, never_measured
 from amptui.telemetry.health import judge_window
 from amptui.telemetry.view import NumericsView, PrecisionTiming, SessionView
@@ -83,13 +83,8 @@ class Candidate:
         row = self.row
         if row is None or not row.speedup:
             return never_measured("speed", self.precision)
-        return Finding(
-            subject="speed",
-            state=speed_state(row.speedup, row.speedup_low, row.speedup_high),
-            grade="neutral",
-            about=self.precision,
-            numbers={"ratio": row.speedup, "low": row.speedup_low, "high": row.speedup_high},
-        )
+        speed = judge_speed(row.speedup, row.speedup_low, row.speedup_high)
+        return replace(speed, about=self.precision)
 
     @property
     def worth(self) -> Worth:

@@ -8,18 +8,11 @@ from typing import Any
 
 from amptui.base import units
 from amptui.base.table import Column, table_lines
-from amptui.diagnosis.bottleneck import (
-    AMP_PHASES,
-    bound_words,
-    evidence,
-    limit_beside,
-    phase_changes,
-    why_slower,
-)
 from amptui.diagnosis.event_words import float8_details, float8_layers
 from amptui.diagnosis.labels import compared_label, data_label, precision_label
-from amptui.diagnosis.speed import explanations, launch_bound_gain, ratio_words, result_cards
+from amptui.diagnosis.speed import little_memory, pair_words, result_cards
 from amptui.diagnosis.tensor_cores import flops_hints, mfu_words, rate_words
+from amptui.diagnosis.words import explained_words, explanation, long_words, ratio_words
 from amptui.recipe.request import BenchRequest
 from amptui.records.findings import Float8Layers, PrecisionMeasured, PrecisionsCompared
 from amptui.records.run import (
@@ -29,8 +22,9 @@ from amptui.records.run import (
     base_precision,
     reference_precision,
 )
-from amptui.telemetry.comparison import LITTLE_SPEED
+from amptui.telemetry.comparison import LITTLE_SPEED, judge_held_back
 from amptui.telemetry.flops import flops_now
+from amptui.telemetry.timing import judge_gain, judge_limit, judge_step_time
 from amptui.telemetry.view import PrecisionFlops, PrecisionTiming, SessionView
 
 _ENDINGS = {
@@ -95,36 +89,35 @@ class Measured:
     def reasons(self) -> list[str]:
         """Why AMP or FP8 gained little, a sentence each; empty if they gained enough."""
         both = any(row.precision.endswith(EAGER_SUFFIX) for row in self.rows)
-        sentences = [] if both else explanations(self.view)  # those would be of the compiled steps
+        held_back = judge_held_back(self.view.comparison)
+        findings = [held_back] if held_back.freshness == "fresh" else []
+        # Of eager and compiled steps those would be of the compiled ones.
+        sentences = [] if both else [*map(explained_words, [*findings, *little_memory(self.view)])]
         rows = [row for row in self.rows if not both or row.precision.endswith(EAGER_SUFFIX)]
         low = [row for row in rows if base_precision(row.precision) in LOW_PRECISIONS]
         little = [row for row in low if self.gains_little(row)]
         if not little or self.view.compared is None:
             return sentences
         names = {row.precision for row in rows}
-        timings = {
-            timing.precision: timing
-            for timing in self.view.timings
-            if timing.bound and timing.precision in names
-        }
+        limits = {timing: judge_limit(timing) for timing in self.view.timings if timing.precision in names}
+        timings = {timing.precision: timing for timing, limit in limits.items() if limit.freshness == "fresh"}
         sentences += [
-            f"{precision_label(timing.precision)} is {bound_words(timing)}: {evidence(timing)}"
+            f"{precision_label(timing.precision)} is {explained_words(limits[timing])}"
             for timing in timings.values()
-            if timing.bound in ("input", "launch")
+            if limits[timing].state in ("input", "launch")
         ]
         baseline = timings.get(self.view.compared.baseline)
         if baseline is not None:
             others = [timings[row.precision] for row in little if row.precision in timings]
-            beside = [(timings.get(self._judge(other.precision)) or baseline, other) for other in others]
-            slower = [why for pair in beside if (why := why_slower(*pair))]
+            beside = [
+                judge_step_time(timings.get(self._judge(other.precision)) or baseline, other)
+                for other in others
+            ]
+            slower = [long_words(step_time) for step_time in beside if step_time.state == "longer"]
             # Nobody asks what a slower precision could gain at most.
             sentences += slower or [
-                self.limit_of(baseline),
-                *(
-                    f"{precision_label(other.precision)}: {changes}"
-                    for other_baseline, other in beside
-                    if (changes := phase_changes(other_baseline, other, AMP_PHASES))
-                ),
+                *([] if limits[baseline].state in ("input", "launch") else [self.limit_of(baseline)]),
+                *(long_words(step_time) for step_time in beside if step_time.numbers),
             ]
         labels = " and ".join(precision_label(row.precision) for row in little)
         # Slower is what is known to be: not where the interval allows a gain.
@@ -164,7 +157,7 @@ class Measured:
 
     def limit_of(self, timing: PrecisionTiming) -> str:
         """The most that another precision can gain over this one."""
-        return limit_beside(timing, self.view.timings, self.view.comparison)
+        return long_words(judge_gain(timing, self.view.timings, self.view.comparison))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,14 +258,18 @@ def _size_lines(size: Measured, compile_mode: str | None) -> list[str]:
 
 def launch_hints(size: Measured, compile_mode: str | None) -> list[str]:
     """What CUDA graphs gain where steps are launch-bound, or the option that measures it."""
-    bound = [timing.precision for timing in size.view.timings if timing.bound == "launch"]
+    bound = [timing.precision for timing in size.view.timings if judge_limit(timing).state == "launch"]
     overall = size.view.comparison
-    if compile_mode is None and not bound and overall.held_back_by == "launch":
+    if compile_mode is None and not bound and judge_held_back(overall).state == "launch":
         bound = [name for name in (overall.baseline, overall.low) if name is not None]
     hints, compared = [], size.view.compared
     if compared is not None and compile_mode is not None:
         gains = [compared.pair(base_precision(name), name) for name in bound]
-        hints = [launch_bound_gain(gain, f"--compile {compile_mode}") for gain in gains if gain is not None]
+        hints = [
+            f"{precision_label(gain.than)} is launch-bound: with --compile {compile_mode} {pair_words(gain)}"
+            for gain in gains
+            if gain is not None
+        ]
     if bound and compile_mode in (None, "default"):
         verb = "is" if len(bound) == 1 else "are"
         labels = " and ".join(
@@ -356,11 +353,12 @@ def _size_json(size: Measured, compile_mode: str | None) -> dict[str, Any]:
                 "precision": timing.precision,
                 "steps": timing.steps,
                 "phases": timing.phases,
-                "bound": "" if timing.bound == "unknown" else timing.bound,
-                "evidence": evidence(timing),
-                "limit": size.limit_of(timing),
+                "bound": limit.state if limit.state in ("compute", "input", "launch") else "",
+                "evidence": explanation(limit),
+                "limit": "" if limit.freshness == "never measured" else size.limit_of(timing),
             }
             for timing in size.view.timings
+            for limit in (judge_limit(timing),)
         ],
         "memory": size.view.memory,
         "joules_per_1000_samples": {

@@ -8,13 +8,11 @@ from amptui.base.units import NOT_AVAILABLE, SEVERITY_SIGNS, milliseconds
 from amptui.base.version import __version__
 from amptui.diagnosis import labels, probe_words, rank_words, speed
 from amptui.diagnosis.amp_answer import amp_answer, answer_line, evidence_rows, question_words
-from amptui.diagnosis.bottleneck import bound_words, evidence, limit_beside
 from amptui.diagnosis.event_words import event_details, event_text, run_ended
 from amptui.diagnosis.labels import precision_label
-from amptui.diagnosis.memory_use import saved_for_backward
 from amptui.diagnosis.run_facts import detail_facts, run_facts
 from amptui.diagnosis.tensor_cores import flops_hints, mfu_words, rate_words
-from amptui.diagnosis.words import SIGNS, cosine_words, long_words, short_words
+from amptui.diagnosis.words import SIGNS, cosine_words, explanation, interval_ends, long_words, short_words
 from amptui.records.findings import Float16Window, ModulesTraced, ReferenceAgreement, XRayTaken
 from amptui.records.ranks import PERCENTILES
 from amptui.records.run import EpochFinished, Record, RunFailed, RunFinished, Validated, reference_precision
@@ -23,8 +21,10 @@ from amptui.reports.export.charts import charts, histogram, step_axis, zones
 from amptui.reports.export.template import Block, Card, Span, Words, chip, document, table, verdict
 from amptui.telemetry.comparison import ordered
 from amptui.telemetry.health import judge_xray
+from amptui.telemetry.memory import judge_saved
 from amptui.telemetry.optimizers import FIRST
 from amptui.telemetry.session import Session
+from amptui.telemetry.timing import judge_gain, judge_limit
 from amptui.telemetry.underflow import underflowing_share
 from amptui.telemetry.view import SessionView
 
@@ -151,7 +151,7 @@ def _tiles(
     speedup = tally.speedup if measured is None else measured.speedup
     if speedup is not None:
         than = f"the speed of {precision_label(tally.baseline or '')}"
-        if measured and (ends := speed.interval_ends(measured.speedup_low, measured.speedup_high)):
+        if measured and (ends := interval_ends(measured.speedup_low, measured.speedup_high)):
             than += f" ({ends})"
         yield low, units.ratio(speedup), than
     if (saving := tally.memory_saving) is not None:
@@ -272,13 +272,12 @@ def _of_hundred(value: float | None) -> str:
 
 
 def _gain(view: SessionView) -> list[str]:
-    """Why there is no ratio, or why it is small; the ratio itself is in the answer."""
+    """Why there is nothing to compare, or little memory was saved; the rest is in the answer."""
     tally = view.comparison
     if not {tally.baseline, tally.low} <= {stats.precision for stats in tally.rows}:
         than = precision_label(reference_precision(tally.low or ""))
         return [f"{than} and {labels.family_label(tally.low)} did not both run: nothing to compare"]
-    unknown = tally.speedup is None and speed.result_of_the_pair(view) is None
-    return [*([speed.why_no_ratio(tally)] if unknown else []), *speed.explanations(view)]
+    return [*map(long_words, speed.little_memory(view))]
 
 
 def ranks(view: SessionView) -> Card | None:
@@ -330,10 +329,9 @@ def time_spent(view: SessionView) -> Card | None:
         return None
     lines: list[Words] = []
     for timing in view.timings:
-        limit = limit_beside(timing, view.timings, view.comparison, ranks=view.world_size)
-        words = [bound_words(timing, ranks=view.world_size), evidence(timing), limit]
-        if text := "; ".join(filter(None, words)):
-            lines.append([chip(timing.precision), f" {text}"])
+        gain = judge_gain(timing, view.timings, view.comparison, ranks=view.world_size)
+        why = explanation(judge_limit(timing, ranks=view.world_size))
+        lines.append([chip(timing.precision), f" {long_words(gain)}" + (f" ({why})" if why else "")])
     seconds = {
         timing.precision: {
             phase.name: phase.host_seconds if phase.device_seconds is None else phase.device_seconds
@@ -425,7 +423,11 @@ def xray(measured: XRayTaken | None) -> Card | None:
         (f"loss in {precision_label(name)}", units.loss(loss))
         for name, loss in probe_words.losses_of(measured)
     ]
-    losses += [("memory", saved_for_backward(measured)), ("took", milliseconds(measured.seconds))]
+    saved = judge_saved(measured)
+    losses += [
+        ("memory", "" if saved is None else long_words(saved)),
+        ("took", milliseconds(measured.seconds)),
+    ]
     what: list[str | Span] = [f"Step {measured.step:,}, FP32"]
     lines = []
     if measured.reference:

@@ -11,8 +11,7 @@ from amptui.base import units
 from amptui.base.table import Column
 from amptui.diagnosis import probe_words
 from amptui.diagnosis.labels import precision_glyph, precision_label, signed_label
-from amptui.diagnosis.speed import less_percent
-from amptui.diagnosis.words import MASKS_DIFFER, cosine_words, long_words, losses_apart
+from amptui.diagnosis.words import MASKS_DIFFER, cosine_words, less_percent, long_words, losses_apart
 from amptui.records.findings import LayerAgreement, XRayTaken
 from amptui.records.run import is_emulated
 from amptui.telemetry.health import XRAY_SAFE_COSINE, judge_xray, layer_state

@@ -3,17 +3,18 @@
 from collections.abc import Sequence
 from functools import partial
 from itertools import chain, count
-from typing import NamedTuple
+from typing import TypeAlias
 
 from amptui.base import units
-from amptui.base.table import Column
-from amptui.diagnosis.bottleneck import throttled_words
-from amptui.diagnosis.labels import precision_label
-from amptui.diagnosis.memory_use import MemorySides, memory_sentences, other_bytes, sides, signed_bytes
+from amptui.base.table import Cell, Column
+from amptui.diagnosis.labels import MEMORY_KINDS, precision_label, throttled_words
+from amptui.diagnosis.words import long_words, signed_bytes
 from amptui.records.findings import MemoryBreakdown
 from amptui.records.samples import DeviceSample, GpuSample, HostSample
+from amptui.telemetry.memory import memory_findings, other_bytes, sides
 from amptui.telemetry.view import SessionView
-from amptui.tui.canvas import Canvas, Rect
+from amptui.tui.canvas import Canvas
+from amptui.tui.panels.answer_panel import key_of
 from amptui.tui.panels.phrases import (
     GAP,
     Gauge,
@@ -34,7 +35,7 @@ from amptui.tui.panels.phrases import (
     write_lines,
 )
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.renderables.gauges import draw_stack
+from amptui.tui.renderables.gauges import draw_stacks
 from amptui.tui.renderables.table import draw_table
 from amptui.tui.style import Style, precision_style
 
@@ -76,23 +77,16 @@ def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
 
 def draw_line(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
     """The training GPU, or the first one, or the host; and whether any GPU is throttled."""
-    room = folded_room(canvas)
-    gpus = ordered_gpus(view)
-    if view.device is None:
-        line = [phrase(NO_SAMPLE, Style.DIM)]
-    elif not gpus:
-        note = phrase(view.device.note, Style.DIM, 1)
-        line = [*_host_bar(view.device.host, _room_beside(note, room)), note]
-    else:
-        throttled = next((words for _, gpu, _ in gpus if (words := throttled_words(gpu, 0))), "")
-        beside = phrase(throttled, Style.WARNING, 1) if throttled else _busy(gpus[0][1])
-        line = [*_gpu_bar(*gpus[0], _room_beside(beside, room)), beside]
+    line, gpus = [phrase(NO_SAMPLE, Style.DIM)], ordered_gpus(view)
+    if view.device is not None:
+        beside = phrase(view.device.note, Style.DIM, 1)
+        if gpus:
+            throttled = next((words for _, gpu, _ in gpus if (words := throttled_words(gpu, 0))), "")
+            beside = phrase(throttled, Style.WARNING, 1) if throttled else _busy(gpus[0][1])
+        width = max(_MIN_AMOUNT, min(_FOLDED_WIDTH, folded_room(canvas) - GAP - beside.width))
+        bar = _gpu_bar(*gpus[0], width) if gpus else _bar(Word("host", Style.DIM), view.device.host, width)
+        line = [*bar, beside]
     write_folded(canvas, "memory", line)
-
-
-def _room_beside(beside: Phrase, room: int) -> int:
-    """What a bar and its amount may take of ``room`` beside a phrase."""
-    return max(_MIN_AMOUNT, min(_FOLDED_WIDTH, room - GAP - beside.width))
 
 
 def ordered_gpus(view: SessionView) -> list[tuple[str, GpuSample, bool]]:
@@ -110,64 +104,46 @@ def ordered_gpus(view: SessionView) -> list[tuple[str, GpuSample, bool]]:
     return sorted(gpus, key=lambda item: not item[2])
 
 
+def _lines(view: SessionView, device: DeviceSample, width: int, height: int) -> list[Line]:
+    """Everything to show, the most important first; without room other GPUs lose their readings."""
+    blocks = []
+    for name, gpu, trains in ordered_gpus(view):
+        readings = [_busy(gpu)]
+        for value, unit, digits in (
+            (gpu.power_watts, "W", 3),
+            (gpu.temperature_c, "°C", 2),
+            (gpu.sm_clock_mhz, "MHz", 5),
+        ):
+            reading = units.count(None if value is None else round(value))
+            readings.append(_amount(f"{reading:>{digits}}", unit, 2))
+        throttled = wrapped_phrases(throttled_words(gpu, width), Style.WARNING, width)
+        blocks.append([_gpu_bar(name, gpu, trains, width), fitting(readings, width), *throttled])
+    lines = [*wrapped_phrases(device.note, Style.DIM, width), *chain.from_iterable(blocks[:1])]
+    if (allocator := view.allocator) is not None:
+        sizes = {
+            "allocated": allocator.allocated_bytes,
+            "peak": allocator.peak_allocated_bytes,
+            "reserved": allocator.reserved_bytes,
+        }
+        torch = [_amount(f"{units.number_of_bytes(size):>8}", name) for name, size in sizes.items()]
+        lines += flowed([phrase("torch", Style.DIM), *torch], width)
+    others = blocks[1:]
+    if len(lines) + sum(map(len, others)) > height:
+        others = [bar_and_readings[:1] for bar_and_readings in others]
+    whose = "process" if view.world_size == 1 else "rank 0"  # whose process samples itself
+    memory = labelled(whose, f"{units.number_of_bytes(device.host.process_rss_bytes):>8}")
+    host = _bar(Word("host", Style.DIM), device.host, width)
+    return [*lines, *chain.from_iterable(others), host, [memory, _percent(device.host.cpu_percent, "CPU")]]
+
+
 def _gpu_bar(name: str, gpu: GpuSample, trains: bool, width: int) -> Line:
     """``▸GPU0``, a bar and used of total, in ``width`` cells."""
     label = Word(f"{'▸' if trains else ' '}{name}", Style.TEXT if trains else Style.DIM)
-    return _bar_line(label, gpu.memory_used_bytes, gpu.memory_total_bytes, width)
+    return _bar(label, gpu, width)
 
 
-def _host_bar(host: HostSample, width: int) -> Line:
-    """The host's memory, as a GPU's is shown."""
-    return _bar_line(Word("host", Style.DIM), host.memory_used_bytes, host.memory_total_bytes, width)
-
-
-def _busy(gpu: GpuSample) -> Phrase:
-    return _percent(gpu.utilization_percent, "busy")
-
-
-def _percent(percent: float | None, of: str) -> Phrase:
-    """``93% busy``."""
-    fraction = None if percent is None else percent / 100
-    return _amount(f"{units.percent(fraction):>4}", of, 1)
-
-
-def _lines(view: SessionView, device: DeviceSample, width: int, height: int) -> list[Line]:
-    """Everything to show, the most important first; without room other GPUs lose their readings."""
-    gpus = ordered_gpus(view)
-    first = [line for gpu in gpus[:1] for line in _gpu(*gpu, width)]
-    others = [_gpu(*gpu, width) for gpu in gpus[1:]]
-    torch = [phrase("torch", Style.DIM)]
-    if view.allocator is not None:
-        allocator = view.allocator
-        for amount, name in (
-            (allocator.allocated_bytes, "allocated"),
-            (allocator.peak_allocated_bytes, "peak"),
-            (allocator.reserved_bytes, "reserved"),
-        ):
-            torch.append(_amount(f"{units.number_of_bytes(amount):>8}", name))
-    whose = "process" if view.world_size == 1 else "rank 0"  # whose process samples itself
-    memory = labelled(whose, f"{units.number_of_bytes(device.host.process_rss_bytes):>8}")
-    host = [_host_bar(device.host, width), [memory, _percent(device.host.cpu_percent, "CPU")]]
-    lines = [*wrapped_phrases(device.note, Style.DIM, width), *first]
-    lines += flowed(torch, width) if view.allocator is not None else []
-    if len(lines) + sum(map(len, others)) > height:
-        others = [bar_and_readings[:1] for bar_and_readings in others]
-    return [*lines, *chain.from_iterable(others), *host]
-
-
-def _gpu(name: str, gpu: GpuSample, trains: bool, width: int) -> list[Line]:
-    """Bar, readings and, as a warning, why the GPU is throttled."""
-    readings = [
-        _busy(gpu),
-        _reading(gpu.power_watts, "W", 3),
-        _reading(gpu.temperature_c, "°C", 2),
-        _reading(gpu.sm_clock_mhz, "MHz", 5),
-    ]
-    throttled = wrapped_phrases(throttled_words(gpu, width), Style.WARNING, width)
-    return [_gpu_bar(name, gpu, trains, width), fitting(readings, width), *throttled]
-
-
-def _bar_line(label: Word, used_bytes: int | None, total_bytes: int | None, width: int) -> Line:
+def _bar(label: Word, sample: GpuSample | HostSample, width: int) -> Line:
+    used_bytes, total_bytes = sample.memory_used_bytes, sample.memory_total_bytes
     amount = f"{units.bytes_of(used_bytes, total_bytes):>14}"
     bar_width = min(_WIDEST_BAR, width - len(label.text) - len(amount) - 2)
     fraction = None if used_bytes is None or not total_bytes else min(1.0, used_bytes / total_bytes)
@@ -176,9 +152,13 @@ def _bar_line(label: Word, used_bytes: int | None, total_bytes: int | None, widt
     return [Phrase((label, Word(" "), *bar, Word(amount)))]
 
 
-def _reading(value: float | None, unit: str, digits: int) -> Phrase:
-    text = units.count(None if value is None else round(value))
-    return _amount(f"{text:>{digits}}", unit, 2)
+def _busy(gpu: GpuSample) -> Phrase:
+    return _percent(gpu.utilization_percent, "busy")
+
+
+def _percent(percent: float | None, of: str) -> Phrase:
+    """``93% busy``."""
+    return _amount(f"{units.percent(None if percent is None else percent / 100):>4}", of, 1)
 
 
 def _amount(text: str, of: str, rank: int = 0) -> Phrase:
@@ -201,30 +181,13 @@ _FILLS = {
 }
 """The fill of each kind's part of a bar, with UTF-8 and without; in the order of the parts."""
 
-_OF_THE_PEAK = ("activations", "other")
-"""Known only if the peak is: missing, they are not zero."""
-
 _KIND_WIDTH, _DTYPE_WIDTH = 14, 9
 """A fill, a blank and ``cast copies``; ``bfloat16``."""
 
-_COLUMN = 11
-"""A blank and ``▲ AMP fp16``."""
+_SIZE_WIDTH, _CHANGE_WIDTH = 10, 13
+"""``▲ AMP fp16``; ``fp16 changes``. A blank is before each."""
 
-_CHANGE = 14
-"""A blank and ``fp16 changes``; amounts stand apart from the columns before them."""
-
-_LABELS = {"other": "other: data, batch"}
-"""Longer names, used if the column of dtypes leaves room."""
-
-_NOTES = {
-    "cast copies": "half-precision weights, which autocast caches during a step",
-    "activations": "saved for the backward pass, and temporary tensors: a lower bound, "
-    "as not all gradients exist at the peak",
-    "other": "the rest of the peak: data kept on the device, the batch and workspaces",
-}
-"""Explains the kinds whose name does not."""
-
-_NAME_WIDTH, _AMOUNT_WIDTH = 11, 9
+_NAME_WIDTH, _AMOUNT_WIDTH = 11, 10
 """Left and right of a bar."""
 
 _MIN_ROWS = 3
@@ -233,137 +196,103 @@ _MIN_ROWS = 3
 _SENTENCE_LINES = 3
 """Lines of one sentence."""
 
-
-class _Row(NamedTuple):
-    """One kind in one dtype, in every precision; None if not measured or absent."""
-
-    kind: str
-    dtype: str
-    sizes: tuple[int | None, ...]
+_Row: TypeAlias = tuple[str, str, tuple[int | None, ...]]
+"""One kind in one dtype, and its size in every precision; None if not measured or absent."""
 
 
 def _draw_breakdowns(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
-    """The newest breakdown of each precision, on a canvas with room for it."""
-    rows = _rows(view.memory, by_dtype=_has_dtypes(canvas.width))
-    y = _draw_bars(canvas, view.memory, rows)
-    text: list[str] = []
-    for sentence in memory_sentences(view.memory, view.numerics.xray, screen.accepts, view.comparison.low):
+    """The newest breakdown of each precision: a bar each, the table, what it means, what the kinds are."""
+    memory, width = view.memory, canvas.width
+    has_dtypes = width >= _KIND_WIDTH + _DTYPE_WIDTH + 2 * (_SIZE_WIDTH + 1)
+    rows = _rows(memory, by_dtype=has_dtypes)
+    has_peak = any(breakdown.peak_allocated_bytes for breakdown in memory)
+    title = "where the peak memory is" if has_peak else "memory of a step without activations"
+    steps = ", ".join(f"{precision_label(it.precision)} step {units.count(it.step)}" for it in memory)
+    write(canvas, 0, 0, fitting([phrase(title), phrase(steps, Style.DIM, 1)], width))
+    bars = []
+    for i, breakdown in enumerate(memory):
+        name = precision_word(breakdown.precision, _NAME_WIDTH - 1)
+        canvas.text(0, 1 + i, name.text, name.style)
+        parts = [(sizes[i] or 0, _FILLS[kind][canvas.ascii_only]) for kind, _, sizes in rows]
+        amount = breakdown.peak_allocated_bytes or sum(size for size, _ in parts)
+        bars.append((parts, precision_style(breakdown.precision), units.number_of_bytes(amount)))
+    draw_stacks(canvas.rows(1, len(bars)), _NAME_WIDTH, bars, amount_width=_AMOUNT_WIDTH)
+    y, text = 1 + len(bars), list[str]()
+    for finding in memory_findings(memory, view.numerics.xray, view.comparison.low):
+        key = key_of(finding.measured_by, screen)
+        hint = f"; press {key} to measure what is saved for backward" if key else ""
         room = canvas.height - y - 1 - min(_MIN_ROWS, len(rows)) - len(text)
-        text += wrapped(sentence, canvas.width, lines=min(_SENTENCE_LINES, max(0, room)))
+        text += wrapped(long_words(finding) + hint, width, lines=min(_SENTENCE_LINES, max(0, room)))
     # Sentences replace the smallest rows, but never the largest.
     spare = canvas.height - y - 1 - len(rows) - len(text)
-    height = 1 + len(rows) if spare >= 0 else max(1 + _MIN_ROWS, 1 + len(rows) + spare)
+    shown = len(rows) if spare >= 0 else max(_MIN_ROWS, len(rows) + spare)
+    largest = sorted(rows, key=lambda row: -max(size or 0 for size in row[2]))[:shown]
     y += spare > 1
-    table = canvas.part(Rect(0, y, canvas.width, height))
-    y += _draw_table(table, view.memory, rows, sides(view.memory, view.comparison.low)) + (spare > 0)
-    for line in text:
-        canvas.text(0, y, line)
-        y += 1
+    shown_rows = [row for row in rows if row in largest]
+    y += draw_table(canvas.rows(y, 1 + shown), _columns(view, has_dtypes=has_dtypes), shown_rows) + (
+        spare > 0
+    )
+    write_lines(canvas.rows(y), 0, [[phrase(line)] for line in text])
+    y += len(text)
     # What the kinds mean, if all of it fits.
-    kinds = [kind for kind in _NOTES if any(row.kind == kind for row in rows)]
-    notes = [line for kind in kinds for line in wrapped(f"{kind}: {_NOTES[kind]}", canvas.width, lines=2)]
+    kinds = {kind: MEMORY_KINDS[kind] for kind, _, _ in rows if kind in MEMORY_KINDS}
+    notes = [line for kind, note in kinds.items() for line in wrapped(f"{kind}: {note}", width, lines=2)]
     if y + 1 + len(notes) <= canvas.height:
-        for note_y, line in enumerate(notes, y + 1):
-            canvas.text(0, note_y, line, Style.DIM)
+        write_lines(canvas.rows(y + 1), 0, [[phrase(line, Style.DIM)] for line in notes])
 
 
 def _rows(memory: Sequence[MemoryBreakdown], *, by_dtype: bool) -> list[_Row]:
     """The rows in the order of the bars' parts; without ``by_dtype`` one row per kind."""
-    sums: list[dict[tuple[str, str], int]] = [{} for _ in memory]
-    for breakdown, sizes in zip(memory, sums, strict=True):
-        for kind in breakdown.kinds:
-            key = (kind.kind, kind.dtype if by_dtype else "")
-            sizes[key] = sizes.get(key, 0) + kind.size_bytes
-    keys = dict.fromkeys(key for sizes in sums for key in sizes)
-    rows = [_Row(*key, tuple(sizes.get(key) for sizes in sums)) for key in keys]
-    others = tuple(other_bytes(breakdown) for breakdown in memory)
-    if any(others):
-        rows.append(_Row("other", "", others))
-    order = tuple(_FILLS)
-    return sorted((row for row in rows if any(row.sizes)), key=lambda row: order.index(row.kind))
-
-
-# -------------------------------------------------------------------------------------- bars
-
-
-def _draw_bars(canvas: Canvas, memory: Sequence[MemoryBreakdown], rows: Sequence[_Row]) -> int:
-    """A title and a bar for each precision, all to one scale; return the line after them."""
-    has_peak = any(breakdown.peak_allocated_bytes for breakdown in memory)
-    title = "where the peak memory is" if has_peak else "memory of a step without activations"
-    steps = ", ".join(
-        f"{precision_label(breakdown.precision)} step {units.count(breakdown.step)}" for breakdown in memory
-    )
-    write(canvas, 0, 0, fitting([phrase(title), phrase(steps, Style.DIM, 1)], canvas.width))
-    totals = [sum(row.sizes[i] or 0 for row in rows) for i in range(len(memory))]
-    width = canvas.width - _NAME_WIDTH - _AMOUNT_WIDTH - 1
+    sums: dict[tuple[str, str], list[int | None]] = {}
     for i, breakdown in enumerate(memory):
-        name = precision_word(breakdown.precision, _NAME_WIDTH - 1)
-        canvas.text(0, 1 + i, name.text, name.style)
-        style = precision_style(breakdown.precision)
-        parts = ((row.sizes[i] or 0, _fill(canvas, row), style) for row in rows)
-        draw_stack(canvas, _NAME_WIDTH, 1 + i, width, parts, whole=max(totals))
-        amount = units.number_of_bytes(breakdown.peak_allocated_bytes or totals[i])
-        canvas.text(canvas.width - _AMOUNT_WIDTH, 1 + i, amount, width=_AMOUNT_WIDTH, align="right")
-    return 1 + len(memory)
+        kinds = [(it.kind, it.dtype if by_dtype else "", it.size_bytes) for it in breakdown.kinds]
+        for kind, dtype, size in [*kinds, ("other", "", other_bytes(breakdown))]:
+            sizes = sums.setdefault((kind, dtype), [None] * len(memory))
+            sizes[i] = size if size is None else size + (sizes[i] or 0)
+    rows = [(kind, dtype, tuple(sizes)) for (kind, dtype), sizes in sums.items() if any(sizes)]
+    return sorted(rows, key=lambda row: [*_FILLS].index(row[0]))
 
 
-def _fill(canvas: Canvas, row: _Row) -> str:
-    return _FILLS[row.kind][canvas.ascii_only]
-
-
-# ------------------------------------------------------------------------------------- table
-
-
-def _has_dtypes(width: int) -> bool:
-    """Whether there is room for these beside the kinds and two precisions."""
-    return width >= _KIND_WIDTH + _DTYPE_WIDTH + 2 * _COLUMN
-
-
-def _draw_table(
-    canvas: Canvas, memory: Sequence[MemoryBreakdown], rows: Sequence[_Row], pair: MemorySides
-) -> int:
-    """As many rows as there are lines, the smallest left out first; return the number of lines."""
-    has_dtypes = _has_dtypes(canvas.width)
-    largest = sorted(rows, key=lambda row: -max(size or 0 for size in row.sizes))
-    rows = [row for row in rows if row in largest[: max(0, canvas.height - 1)]]
+def _columns(view: SessionView, *, has_dtypes: bool) -> list[Column[_Row]]:
+    """The kind and its dtype, a size for each precision, and what the lower precision changed."""
 
     def draw_kind(canvas: Canvas, x: int, y: int, _width: int, row: _Row) -> None:
-        canvas.text(x, y, _fill(canvas, row), Style.DIM)
-        canvas.text(x + 2, y, _LABELS.get(row.kind, row.kind) if has_dtypes else row.kind)
+        canvas.text(x, y, _FILLS[row[0]][canvas.ascii_only], Style.DIM)
+        canvas.text(x + 2, y, "other: data, batch" if has_dtypes and row[0] == "other" else row[0])
 
     def size(place: int, row: _Row) -> str:
-        amount = row.sizes[place]
+        amount = row[2][place]
         return "–" if amount is None else units.number_of_bytes(amount)
 
+    def change(i: int, j: int, row: _Row) -> Cell:
+        """``-744 MiB``; empty if not measured: activations and the rest are known only if the peak is."""
+        before, after = row[2][i], row[2][j]
+        unknown = before is None or after is None
+        if (before is None and after is None) or (unknown and row[0] in ("activations", "other")):
+            return ""
+        moved = (after or 0) - (before or 0)
+        return signed_bytes(moved), Style.GOOD if moved < 0 else Style.WARNING if moved else Style.DIM
+
+    memory = view.memory
     columns: list[Column[_Row]] = [Column(title="", draw=draw_kind, width=_KIND_WIDTH)]
     if has_dtypes:
-        dtype: Column[_Row] = Column(
-            title="", cell=lambda row: (row.dtype, Style.DIM), align="left", width=_DTYPE_WIDTH, gap=0
-        )
-        columns.append(dtype)
-    for place, breakdown in enumerate(memory):
-        title = precision_word(breakdown.precision, _COLUMN - 1)
         columns.append(
-            Column(title=title, cell=partial(size, place), priority=place, width=_COLUMN - 1, gap=1)
+            Column(title="", cell=lambda row: (row[1], Style.DIM), align="left", width=_DTYPE_WIDTH, gap=0)
         )
-    if pair.full is not None and pair.low is not None:
-        i, j = memory.index(pair.full), memory.index(pair.low)
+    for place, breakdown in enumerate(memory):
+        title = precision_word(breakdown.precision, _SIZE_WIDTH)
+        columns.append(
+            Column(title=title, cell=partial(size, place), priority=place, width=_SIZE_WIDTH, gap=1)
+        )
+    full, low = sides(memory, view.comparison.low)
+    if full is not None and low is not None:
         columns.append(
             Column(
-                title=f"{pair.low.precision} changes",
-                cell=lambda row: _change(row.kind, row.sizes[i], row.sizes[j]),
+                title=f"{low.precision} changes",
+                cell=partial(change, memory.index(full), memory.index(low)),
                 priority=len(memory),
-                width=_CHANGE - 1,
+                width=_CHANGE_WIDTH,
                 gap=1,
             )
         )
-    return draw_table(canvas, columns, rows)
-
-
-def _change(kind: str, before: int | None, after: int | None) -> Word:
-    """``-744 MiB``, what the lower precision saved or added for a kind; empty if not measured."""
-    unknown = before is None or after is None
-    if (before is None and after is None) or (unknown and kind in _OF_THE_PEAK):
-        return Word("")
-    change = (after or 0) - (before or 0)
-    return Word(signed_bytes(change), Style.GOOD if change < 0 else Style.WARNING if change else Style.DIM)
+    return columns

@@ -1,18 +1,23 @@
 """The precisions of this run side by side, what AMP or FP8 gained, and the A/B test: progress and result."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from amptui.base import units
 from amptui.base.table import Cell, Column
 from amptui.diagnosis import speed
-from amptui.diagnosis.labels import compared_label, precision_glyph
+from amptui.diagnosis.amp_answer import amp_answer, no_amp_words
+from amptui.diagnosis.labels import compared_label, family_label, precision_glyph, precision_label
+from amptui.diagnosis.words import explained_words, interval_ends, long_words, speed_words
 from amptui.records.findings import PrecisionMeasured, PrecisionsCompared
-from amptui.records.run import is_emulated
-from amptui.telemetry.comparison import MIN_STEPS, ordered
+from amptui.records.run import AMP_PRECISIONS, is_emulated
+from amptui.telemetry.comparison import MIN_STEPS, judge_held_back, judge_speed, ordered
+from amptui.telemetry.finding import Grade
+from amptui.telemetry.memory import judge_memory
 from amptui.telemetry.view import PrecisionStats, SessionView
 from amptui.tui.canvas import Canvas, text_width
+from amptui.tui.panels.answer_panel import key_of
 from amptui.tui.panels.phrases import (
     Gauge,
     Line,
@@ -46,7 +51,7 @@ _NO_BREAK = "\N{NO-BREAK SPACE}"
 _BAR_WIDTH = 61
 """As wide as the widest axis of an interval."""
 
-_GAIN_STYLES = {1: Style.GOOD | BOLD, 0: int(Style.TEXT), -1: Style.WARNING | BOLD}
+_GAIN_STYLES: Mapping[Grade, int] = {"good": Style.GOOD, "warning": Style.WARNING}
 """The style of a precision that is faster, as fast, or slower."""
 
 _Item: TypeAlias = Line | PrecisionMeasured
@@ -182,18 +187,25 @@ def _gain_phrases(view: SessionView, screen: ScreenState, room: int) -> list[Phr
         )
         phrases.append(Phrase((before, Word(" → ", Style.DIM), after)))
     phrases += [Phrase((memory,), 1) for memory in _memory_words(view)]
+    speed, hint = _speed_words(view, screen)
     if comparison.speedup is None:
-        reason = speed.why_no_ratio(comparison, screen.accepts) or NOTHING_YET
-        phrases.append(Phrase(tuple(Word(line, Style.DIM) for line in wrapped(reason, room, lines=1)), 3))
-    if hint := _interval_hint(view, screen):
-        phrases.append(phrase(hint, Style.DIM, 3))
-    return phrases
+        phrases.append(Phrase(tuple(Word(line, Style.DIM) for line in wrapped(speed, room, lines=1)), 3))
+    return [*phrases, phrase(hint, Style.DIM, 3)] if hint else phrases
 
 
-def _interval_hint(view: SessionView, screen: ScreenState) -> str:
-    """How to get an interval for the running tally's ratio; empty without a ratio or a run that takes it."""
-    has_ratio = view.comparison.speedup is not None
-    return "press c for an interval" if has_ratio and "comparison" in screen.accepts else ""
+def _speed_words(view: SessionView, screen: ScreenState) -> tuple[str, str]:
+    """``AMP about 1.9× the speed of FP32``, or why that is unknown; then the key that gives an interval."""
+    answer = amp_answer(view)
+    if answer.precision is None:
+        return no_amp_words(view.precision), ""
+    finding, comparison = answer.of("speed"), view.comparison
+    several = sum(row.precision in AMP_PRECISIONS for row in comparison.rows) > 1
+    label = precision_label(answer.precision) if several else family_label(answer.precision)
+    key = key_of(finding.measured_by, screen)
+    if finding.freshness == "never measured":
+        return f"{label}: {long_words(finding)}" + (f"; press {key}" if key else ""), ""
+    needs_interval = comparison.speedup is not None and not finding.numbers.get("high")
+    return f"{label} {speed_words(finding)}", f"press {key} for an interval" if key and needs_interval else ""
 
 
 def _memory_words(view: SessionView) -> list[Word]:
@@ -201,8 +213,8 @@ def _memory_words(view: SessionView) -> list[Word]:
     saving = view.comparison.memory_saving
     if saving is None:
         return []
-    style = Style.GOOD if saving > 0 else Style.WARNING
-    return [Word(speed.less_memory(saving), Style.TEXT if units.percent(saving) == "0%" else style)]
+    memory = judge_memory(1 - saving)
+    return [Word(long_words(memory), _GAIN_STYLES.get(memory.grade, Style.TEXT))]
 
 
 def _verdict_lines(view: SessionView, screen: ScreenState, width: int, spare_lines: int) -> list[Line]:
@@ -217,17 +229,18 @@ def _verdict_lines(view: SessionView, screen: ScreenState, width: int, spare_lin
         lines += wrapped_phrases(card, Style.STRONG, width, lines=_MAX_CARD_LINES)
     if speed.result_of_the_pair(view) is None:
         # Speed, without an interval, and memory over all steps, or why there is no ratio yet.
-        words = [Word(speed.tally_words(comparison), Style.DIM), *_memory_words(view)]
-        if comparison.speedup is None:
-            words.append(Word(speed.why_no_ratio(comparison, screen.accepts), Style.DIM))
+        text, hint = _speed_words(view, screen)
+        words = [Word(text, Style.DIM), *_memory_words(view)]
         lines += [line for word in words for line in wrapped_phrases(word.text, word.style, width, lines=3)]
-        hint = _interval_hint(view, screen)
     texts = speed.provisional_lines(comparison) + speed.uncounted(view)
     notes = [line for text in texts for line in wrapped_phrases(text, Style.DIM, width)]
     room = spare_lines - len(notes)
     lines += wrapped_phrases(hint, Style.DIM, width, lines=room - len(lines))
-    for text in speed.explanations(view, screen.accepts):
-        lines += wrapped_phrases(text, Style.TEXT, width, lines=room - len(lines))
+    for finding in (judge_held_back(comparison), *speed.little_memory(view)):
+        if finding.freshness == "fresh" or finding.subject == "memory use":
+            key = key_of(finding.measured_by, screen)
+            text = explained_words(finding) + (f"; press {key} for the breakdown" if key else "")
+            lines += wrapped_phrases(text, Style.TEXT, width, lines=room - len(lines))
     if comparison.speedup is not None or comparison.missing == "emulated":
         room -= len(lines)
         losses = speed.unfair_losses(view)
@@ -262,23 +275,23 @@ def _measured_phrases(comparison: PrecisionsCompared, room: int) -> list[Phrase]
     """
     phrases, rows = [], _measured_rows(comparison)
     for row in rows:
-        gain, interval = _speed_words(row, comparison)
+        gain, interval = _gain(row, comparison)
         if len(rows) == 1 and text_width(gain.text) > room:
-            gain, interval = _speed_words(row, comparison, named=False)
+            gain, interval = _gain(row, comparison, named=False)
         phrases.append(Phrase((gain,), 1))
         if interval:
             phrases.append(phrase(interval, Style.DIM, 2))
     return phrases
 
 
-def _speed_words(
-    row: PrecisionMeasured, comparison: PrecisionsCompared, *, named: bool = True
-) -> tuple[Word, str]:
+def _gain(row: PrecisionMeasured, comparison: PrecisionsCompared, *, named: bool = True) -> tuple[Word, str]:
     """``AMP fp16 1.94× the speed of FP32`` and ``(1.90 to 1.98)``; no interval from too few blocks."""
     than = compared_label(comparison.baseline, comparison)
-    gain = speed.speed_of(row.speedup or 0, row.speedup_low, row.speedup_high, than)
-    words = f"{compared_label(row.precision, comparison)} {gain.words}" if named else gain.words
-    return Word(words, _GAIN_STYLES[gain.gain] if gain.interval else Style.DIM), gain.interval
+    finding = judge_speed(row.speedup or 0, row.speedup_low, row.speedup_high, than=than)
+    label = f"{compared_label(row.precision, comparison)} " if named else ""
+    interval = interval_ends(row.speedup_low, row.speedup_high)
+    style = _GAIN_STYLES.get(finding.grade, Style.TEXT) | (0 if finding.grade == "neutral" else BOLD)
+    return Word(label + long_words(finding), style if interval else Style.DIM), interval and f"({interval})"
 
 
 def _progress(test: PrecisionsCompared, width: int, most: int) -> list[_Item]:
@@ -289,7 +302,7 @@ def _progress(test: PrecisionsCompared, width: int, most: int) -> list[_Item]:
     bar = Gauge(min(width, _BAR_WIDTH), test.rounds / test.most_rounds, Style.TEXT)
     items: list[_Item] = [*brief, [Phrase((bar,))]]
     for row in _measured_rows(test):
-        gain, interval = _speed_words(row, test)
+        gain, interval = _gain(row, test)
         text = f"{gain.text} {interval.replace(' ', _NO_BREAK)}".rstrip()  # the interval on one line
         lines = [[phrase(line.replace(_NO_BREAK, " "), gain.style)] for line in wrapped(text, width, lines=3)]
         brief += lines

@@ -1,15 +1,16 @@
 """The speed of training: samples a second over the run, the time of a step, and where it goes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from amptui.base import units
-from amptui.diagnosis.bottleneck import bound_words, evidence, limit_beside
 from amptui.diagnosis.labels import precision_glyph, precision_label, signed_label
 from amptui.diagnosis.speed import EMULATED, NO_STEPS, result_of_the_pair
 from amptui.diagnosis.tensor_cores import flops_hints, flops_line, mfu_words, rate_words
+from amptui.diagnosis.words import explanation, long_words
 from amptui.records.run import is_emulated
+from amptui.telemetry.timing import judge_gain, judge_limit
 from amptui.telemetry.view import PrecisionTiming, SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels.curve import draw_enlarged
@@ -27,7 +28,7 @@ from amptui.tui.panels.phrases import (
     write_lines,
 )
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.renderables.gauges import draw_stack
+from amptui.tui.renderables.gauges import draw_stacks
 from amptui.tui.renderables.plot import CurvePlot
 from amptui.tui.renderables.step_window import visible_window
 from amptui.tui.style import BOLD, NO_VERDICT, VERDICT_SIGNS, Style, precision_style
@@ -161,7 +162,15 @@ def _draw_timing(canvas: Canvas, view: SessionView) -> int:
     top = area.height - len(lines)
     write_lines(area, top, lines)
     if len(picture) <= area.height:
-        _draw_bars(area.rows(top + 1, len(rows)), rows)
+        bars = [
+            (
+                [(row.seconds.get(part, 0.0), fill[canvas.ascii_only]) for part, fill in _FILLS.items()],
+                precision_style(row.precision),
+                units.milliseconds(sum(row.seconds.values())),
+            )
+            for row in rows
+        ]
+        draw_stacks(area.rows(top + 1, len(rows)), _LABEL_WIDTH, bars, amount_width=_TOTAL_WIDTH)
     return 1 + len(lines)
 
 
@@ -186,38 +195,22 @@ def _rows(timing: PrecisionTiming) -> list[_Row]:
     return [_Row(timing.precision, clock, seconds) for clock, seconds in clocks if seconds]
 
 
-def _draw_bars(canvas: Canvas, rows: Sequence[_Row]) -> None:
-    """A line each, followed by its sum. The longest step fills the width: faster ones are shorter."""
-    longest = max(sum(row.seconds.values()) for row in rows)
-    room = max(0, canvas.width - _LABEL_WIDTH - _TOTAL_WIDTH)
-    for y, row in enumerate(rows):
-        style = precision_style(row.precision)
-        parts = (
-            (row.seconds.get(part, 0.0), fill[canvas.ascii_only], style) for part, fill in _FILLS.items()
-        )
-        draw_stack(canvas, _LABEL_WIDTH, y, room, parts, whole=longest)
-        total = units.milliseconds(sum(row.seconds.values()))
-        canvas.text(_LABEL_WIDTH + room, y, total, width=_TOTAL_WIDTH, align="right")
-
-
 def _verdict(timing: PrecisionTiming, view: SessionView, width: int) -> Block:
-    """``▲ AMP fp16  ✔ compute-bound: ...``, and what another precision can gain."""
-    sign, style = _BOUND_SIGNS.get(timing.bound, NO_VERDICT)
-    bound = bound_words(timing, ranks=view.world_size)
+    """``▲ AMP fp16  ✔ compute-bound: ...``, what another precision can gain, and what that follows from."""
+    pair, comparison = result_of_the_pair(view), view.comparison
+    if pair is not None:  # the measured ratio in place of the running one
+        comparison = replace(comparison, speedup=pair.speedup)
+    limit = judge_limit(timing, ranks=view.world_size)
+    gain = judge_gain(timing, view.timings, comparison, ranks=view.world_size)
+    sign, style = _BOUND_SIGNS.get(limit.state, NO_VERDICT)
     head = (
         Word(signed_label(timing.precision), precision_style(timing.precision) | BOLD),
         Word(f"  {sign}", style | BOLD),
     )
-    why = evidence(timing) or "too few steps timed yet"
-    text = f" {bound}: {why}" if bound else f" {why}"
     width -= _INDENT
-    first, *others = wrapped_phrases(text, Style.TEXT, width, lines=_MAX_LINES, head=head)
-    pair, comparison = result_of_the_pair(view), view.comparison
-    if pair is not None:  # the measured ratio in place of the running one
-        comparison = replace(comparison, speedup=pair.speedup)
-    gain = limit_beside(timing, view.timings, comparison, ranks=view.world_size)
-    limit = wrapped_phrases(gain, Style.DIM, width, lines=_MAX_LINES)
-    lines = [first, *([Phrase((Word(" " * _INDENT), *text.words))] for (text,) in [*others, *limit])]
+    first, *others = wrapped_phrases(f" {long_words(gain)}", Style.TEXT, width, lines=_MAX_LINES, head=head)
+    why = wrapped_phrases(explanation(limit), Style.DIM, width, lines=_MAX_LINES)
+    lines = [first, *([Phrase((Word(" " * _INDENT), *text.words))] for (text,) in [*others, *why])]
     order = (view.precision, view.comparison.baseline, view.comparison.low)
     rank = 1 + (order.index(timing.precision) if timing.precision in order else len(order))
     return Block(lines, rank, len(lines))

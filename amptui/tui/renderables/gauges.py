@@ -137,6 +137,20 @@ def draw_stack(
         start = stop
 
 
+def draw_stacks(
+    canvas: Canvas, x: int, bars: Sequence[tuple[Sequence[tuple[float, str]], int, str]], *, amount_width: int
+) -> None:
+    """Draw such a bar in each line, all to one scale, and at the right edge its amount.
+
+    Each has its parts, size and sign of one, a style and the text of the amount.
+    """
+    width = canvas.width - x - amount_width
+    longest = max(sum(size for size, _ in parts) for parts, _, _ in bars)
+    for y, (parts, style, amount) in enumerate(bars):
+        draw_stack(canvas, x, y, width, ((size, sign, style) for size, sign in parts), whole=longest)
+        canvas.text(canvas.width - amount_width, y, amount, width=amount_width, align="right")
+
+
 def draw_sparkline(
     canvas: Canvas, x: int, y: int, width: int, values: Sequence[float | None], style: int
 ) -> None:

@@ -67,14 +67,16 @@ def bench(*sizes: Measured, model: str = "mnist-deep", **training: Any) -> Bench
     return Bench(model=model, request=request, left_out={}, sizes=sizes, interrupted=False)
 
 
-def timing(precision: str, forward: float, **changes: Any) -> PrecisionTiming:
+def timing(precision: str, forward: float, bound: str = "compute") -> PrecisionTiming:
+    """Of a host that takes twice as long as the kernels of a step, or a tenth; unknown: the GPU idles."""
+    launching = 2.0 if bound == "launch" else 0.1
     return PrecisionTiming(
         precision=precision,
         steps=40,
         phases=(
             PhaseSeconds(name="input", host_seconds=0.001, device_seconds=0.0),
-            PhaseSeconds(name="forward", host_seconds=0.009, device_seconds=forward),
-            PhaseSeconds(name="backward", host_seconds=0.009, device_seconds=2 * forward),
+            PhaseSeconds(name="forward", host_seconds=launching * forward, device_seconds=forward),
+            PhaseSeconds(name="backward", host_seconds=launching * forward, device_seconds=2 * forward),
         ),
-        **{"bound": "compute", **changes},
+        utilization_percent=50.0 if bound == "unknown" else None,
     )
