@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeGuard
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from amptui.base import strictjson
@@ -63,17 +63,20 @@ def test_what_is_appended_is_in_the_file_at_once_and_a_journal_goes_on_where_it_
 
 
 @given(cut=st.integers(0, 400), more=st.integers(0, 3))
+@example(cut=len(line(notes(1, 1)[0])) - 1, more=1)
 def test_a_journal_cut_off_anywhere_loses_only_the_line_that_was_cut(
     tmp_path_factory: pytest.TempPathFactory, cut: int, more: int
 ) -> None:
     path = tmp_path_factory.mktemp("cut") / "journal.jsonl"
     text = lines(1, 4)[:cut]
     path.write_bytes(text)
-    whole = [note for note in notes(1, 4) if codec.dumps(note).encode() in text]
-    assert list(JournalReader(path)) == whole
+    ended = [note for note in notes(1, 4) if line(note) in text]
+    assert list(JournalReader(path)) == ended
     journal = Journal(path)
     journal.append(notes(5, 4 + more))
     journal.close()
+    # Where the end of a line alone was cut off, the next line begins with it.
+    whole = [note for note in notes(1, 4) if codec.dumps(note).encode() in text] if more else ended
     assert list(JournalReader(path)) == whole + notes(5, 4 + more)
 
 
