@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from amptui.base import units
-from amptui.diagnosis import probe_words, rank_words, speed
-from amptui.diagnosis.labels import data_label, precision_label
+from amptui.diagnosis import probe_words, speed
+from amptui.diagnosis.labels import data_label, precision_label, run_words
 from amptui.diagnosis.words import explanation, long_words
 from amptui.records.findings import Float8Layers, FloatHindrance, ModelCompiled, ModulesTraced
 from amptui.records.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
 from amptui.records.own_loop import GradientsDropped, OptimizerFollowed
-from amptui.records.ranks import RankLost, RanksAwaited, RanksDisagree, StacksTaken
+from amptui.records.ranks import PHASE_WORDS
 from amptui.records.run import (
     EpochFinished,
     NonFiniteKind,
@@ -35,7 +35,7 @@ from amptui.telemetry.events import (
 )
 from amptui.telemetry.health import judge_trace, least_agreeing
 from amptui.telemetry.memory import judge_saved
-from amptui.telemetry.stragglers import SlowRankNews
+from amptui.telemetry.rank_watch import RanksFound
 from amptui.telemetry.trouble import SkipRow, Storm
 from amptui.telemetry.underflow import UnderflowFound
 
@@ -190,7 +190,7 @@ def _by_module(names: Sequence[str], kinds: Sequence[NonFiniteKind], count: int 
 def run_started(record: RunStarted) -> str:
     """``run started: mnist-deep on NVIDIA H200, MNIST, FP32``; of several ranks also how many."""
     where = f"{record.device_name}, {data_label(record.data)}"
-    ranks = rank_words.run_words(record)
+    ranks = run_words(record)
     return f"run started: {record.model} on {where}, {precision_label(record.precision)}{ranks}"
 
 
@@ -334,6 +334,15 @@ def _other_lines(text: str) -> list[str]:
     return text.strip().split("\n")[1:]
 
 
+def _stack_lines(event: RanksFound) -> list[str]:
+    """Rank by rank what each was doing, and its stack."""
+    lines = []
+    for stack in event.stacks:
+        lines.append(f"rank {stack.rank}, {PHASE_WORDS[stack.phase]}, step {units.count(stack.step)}")
+        lines.extend(stack.stack.splitlines())
+    return lines
+
+
 def float8_layers(record: Float8Layers) -> str:
     """``FP8 emulated, tensorwise: 16 of 17 layers in float8, computed in float32``."""
     layers = units.counted(record.layers + record.left_out_count, "layer")
@@ -363,7 +372,7 @@ _TEXTS: Mapping[type[Any], Callable[[Any], str]] = {
     SkipRow: skipped,
     Storm: storm_text,
     ModulesTraced: lambda it: f"{'trace' if it.asked else 'automatic trace'}: {long_words(judge_trace(it))}",
-    UnderflowFound: lambda it: long_words(it.finding),
+    **dict.fromkeys((UnderflowFound, RanksFound), lambda it: long_words(it.finding)),
     XRaySummary: lambda it: f"X-ray: {long_words(it.finding)}",
     ComparisonOver: comparison_over,
     EpochFinished: epoch_finished,
@@ -380,17 +389,12 @@ _TEXTS: Mapping[type[Any], Callable[[Any], str]] = {
         it.trouble or f"saving {'the journal' if it.what == 'journal' else it.what} again"
     ),
     ViewersChanged: viewers_changed,
-    RanksDisagree: rank_words.ranks_disagree,
-    RanksAwaited: rank_words.ranks_awaited,
-    StacksTaken: rank_words.stacks_taken,
-    RankLost: rank_words.rank_lost,
     OptimizerFollowed: lambda it: (
         f"optimizer replaced: {it.kind} for {it.replaces}"
         if it.replaces
         else f"{it.kind} trains {it.model}, {units.count(it.parameters)} parameters"
     ),
     GradientsDropped: gradients_dropped,
-    SlowRankNews: rank_words.slow_rank,
     RunFinished: run_ended,
     RunFailed: lambda it: f"failed: {_first_line(it.error)}",  # the list has a column for the step
 }
@@ -405,7 +409,7 @@ _DETAILS: Mapping[type[Any], Callable[[Any], list[str]]] = {
     ComparisonOver: lambda it: speed.result_cards(it.record, it.run)[1:],
     Float8Layers: float8_details,
     PauseChanged: lambda it: _other_lines(it.reason),
-    StacksTaken: rank_words.stack_lines,
+    RanksFound: _stack_lines,
     Note: lambda it: _other_lines(it.text),
     RunFailed: lambda it: [*_other_lines(it.error), *it.traceback.splitlines()],
 }

@@ -1,4 +1,4 @@
-"""The labels, glyphs and letters of the precisions, and what the data and the loss of a step are."""
+"""The labels, glyphs and letters of the precisions, and what the data, the loss and the ranks are."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -6,7 +6,14 @@ from typing import NamedTuple
 from amptui.base import units
 from amptui.records.findings import PrecisionsCompared
 from amptui.records.own_loop import LossForm
-from amptui.records.run import AMP_PRECISIONS, EAGER_SUFFIX, LOW_PRECISIONS, DataInfo, base_precision
+from amptui.records.run import (
+    AMP_PRECISIONS,
+    EAGER_SUFFIX,
+    LOW_PRECISIONS,
+    DataInfo,
+    RunStarted,
+    base_precision,
+)
 from amptui.records.samples import GpuSample
 from amptui.records.steps import Steps
 from amptui.telemetry.view import SessionView
@@ -146,3 +153,42 @@ def step_loss_words(step: Steps | None, *, brief: bool = False) -> str:
 def has_no_loss(step: Steps | None) -> bool:
     """Whether a measured step has no loss, for a reason."""
     return step is not None and step.loss[0] is None and bool(step.loss_form)
+
+
+# ------------------------------------------------------------------------------------------ the ranks
+
+_PARALLEL: Mapping[str, str] = {
+    "ddp": "DDP",
+    "fsdp": "FSDP",
+    "fsdp2": "FSDP2",
+    "hsdp": "HSDP",
+    "tp": "TP",
+    "pp": "PP",
+}
+
+
+def size_words(world_size: int, run: RunStarted | None) -> str:
+    """``8 ranks, DDP``; ``8 ranks, FSDP2 + TP, data parallel 4`` where some ranks share their samples."""
+    ranks, how = f"{units.count(world_size)} ranks", parallel_words("" if run is None else run.parallel)
+    data = None if run is None else run.data_parallel
+    shared = f"data parallel {units.count(data)}" if data not in (None, world_size) else ""
+    return ", ".join(filter(None, (ranks, how, shared)))
+
+
+def parallel_words(parallel: str) -> str:
+    """``FSDP2 + TP`` for ``fsdp2+tp``; empty for a single process."""
+    return " + ".join(_PARALLEL[name] for name in parallel.split("+") if name in _PARALLEL)
+
+
+def batch_words(run: RunStarted | None) -> str:
+    """``global batch 2,048``; empty where it is not known."""
+    size = None if run is None else run.global_batch_size
+    return "" if size is None else f"global batch {units.count(size)}"
+
+
+def run_words(run: RunStarted) -> str:
+    """``, 8 ranks, DDP, global batch 2,048``; empty for a single process."""
+    if run.world_size <= 1:
+        return ""
+    batch = batch_words(run)
+    return f", {size_words(run.world_size, run)}{f', {batch}' if batch else ''}"

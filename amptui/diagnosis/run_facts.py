@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from amptui.base import strictjson, units
-from amptui.diagnosis.labels import data_label
-from amptui.diagnosis.rank_words import size_words
+from amptui.diagnosis.labels import data_label, size_words
 from amptui.records.run import DataInfo, RunStarted
 
 

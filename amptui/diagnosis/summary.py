@@ -7,8 +7,7 @@ from amptui.base.prompt import complain
 from amptui.base.table import Column, table_lines
 from amptui.diagnosis.amp_answer import amp_answer, answer_lines
 from amptui.diagnosis.event_words import run_ended, validation_words, weights_saved
-from amptui.diagnosis.labels import data_label, optimizers_left_out, precision_label
-from amptui.diagnosis.rank_words import run_words, speed_sentence
+from amptui.diagnosis.labels import data_label, optimizers_left_out, precision_label, run_words
 from amptui.diagnosis.speed import (
     little_memory,
     of_steps,
@@ -60,8 +59,8 @@ def summary_lines(view: SessionView) -> list[str]:
     if view.run is not None:
         where = f"{view.run.device_name}, {data_label(view.run.data)}{run_words(view.run)}"
         lines.append(f"{view.run.model} on {where}")
-    if view.ranks is not None and (sentence := speed_sentence(view.ranks, view.run)):
-        lines.append(sentence)
+    if view.ranks is not None:
+        lines += [long_words(finding) for finding in view.ranks.findings if finding.subject == "rank speed"]
     if view.validated is not None and view.validated.validation is not None:
         when = f"epoch {view.validated.epoch}"
         if isinstance(view.validated, Validated):

@@ -11,12 +11,21 @@ from functools import cache
 from typing import TypeAlias
 
 from amptui.base import units
-from amptui.diagnosis.labels import family_label, layer_label, precision_label, short_label
+from amptui.diagnosis.labels import (
+    family_label,
+    layer_label,
+    parallel_words,
+    precision_label,
+    short_label,
+)
 from amptui.records.run import COLLAPSE_SKIPS, FP8_PRECISIONS, base_precision
 from amptui.telemetry.finding import Finding, Grade
 from amptui.telemetry.health import LARGEST_FLOAT16
 
 SIGNS: Mapping[Grade, str] = {"good": "✔", "neutral": "·", "warning": "⚠", "error": "✖", "unknown": "?"}
+
+_NAMED_RANKS = 4
+"""Ranks named in one line."""
 
 MASKS_DIFFER = "dropout masks may differ"
 """Of an X-ray whose two passes drew random numbers."""
@@ -278,6 +287,9 @@ _WORST = "worst {cosine}[ in {layer}][ ({reference}: {reference_cosine})]; losse
 _MOST_IN = "[; most in {place} ({worst_share})][; {zeros}]"
 _SHARE, _AT_SCALE = "{share} of the gradient norm", "at loss scale {scale}[ ({overflowing_scale} overflows)]"
 
+_SLOW = "{who}[ ({place})] is slow"
+_WAIT = "{who} {makes} the others wait: {doing} for {duration}"
+
 _WORDS: Mapping[str, Mapping[str, _Wording]] = {
     "speed": {
         **dict.fromkeys(
@@ -503,8 +515,57 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
             "the model's input and its weights hold NaN or Inf: look at the data",
             "the input is NaN or Inf: look at the data",
         ),
-        "ranks differ": ("the weights differ on {ranks}", "differ on {ranks}"),
+        "ranks differ": ("the weights differ on {who}", "differ on {who}"),
         "finite": "finite",
+    },
+    "lost rank": {
+        cause: f"{{who}}[ on {{host}}] {what}[: {{detail}}]"
+        for cause, what in {
+            "killed": "was killed",
+            "hung": "hung",
+            "out of memory": "ran out of memory",
+            "failed": "failed",
+        }.items()
+    },
+    "replicas": {
+        "agree": "replicas agree again: {what}",
+        **{
+            state: (f"replicas disagree: {difference}", difference)
+            for state, difference in {
+                "weights": "the weights of {who} differ from the others'",
+                "loss scale": "{who} {has} {rank_scale}, the others {usual}",
+                "found Inf": "{who} found Inf and skipped a step that the others applied",
+                "missed Inf": "{who} found no Inf and applied a step that the others skipped",
+            }.items()
+        },
+    },
+    "progress": {
+        "awaited": _WAIT,
+        "over": _WAIT,
+        "stacks": ("no progress: stacks of {stacks}[; {silent} did not answer]", "no progress"),
+    },
+    "rank speed": {
+        "input": (
+            f"{_SLOW}: it waits {{seconds}} for data, the other ranks {{others_seconds}}",
+            "{who} slow: data wait {seconds}, others {others_seconds}",
+        ),
+        "compute": (
+            f"{_SLOW}: forward and backward take {{seconds}}, {{others_seconds}} on the other ranks",
+            "{who} slow: compute {seconds}, others {others_seconds}",
+        ),
+        "clocks": (
+            (
+                f"{_SLOW}: clock held at {{held_clock}} of {{others_clock}} by {{reasons}}"
+                "[; compute {seconds}, others {others_seconds}]"
+            ),
+            "{who} slow: clock {clock}, others {others_clock}",
+        ),
+        "equal": ("no rank is slower than the others", "equally fast"),
+        "equal again": ("the ranks are equally fast again", "equally fast again"),
+        "equal where measured": (
+            "data wait and clocks are the same on all ranks; {parallel} hides which rank computes slowly",
+            "equal data wait and clocks",
+        ),
     },
 }
 """By subject and state."""
@@ -688,9 +749,23 @@ _NUMBERS: Mapping[str, Callable[[float | None], str]] = {
     **dict.fromkeys(("stored", "other", "peak", "activations"), _bytes),
     **dict.fromkeys(("change", "saved", "saved_before", "copies", "whole"), _bytes),
     **dict.fromkeys(("activations_change", "copies_change"), signed_bytes),
-    "ranks": lambda count: f"{units.count(count)} rank{'' if count == 1 else 's'}",
+    **dict.fromkeys(("seconds", "others_seconds"), units.milliseconds),
+    **dict.fromkeys(("clock", "others_clock"), units.megahertz),
+    "usual": units.count,
 }
 """Numbers with their units. What is in neither mapping is a name of the finding."""
+
+
+def _who(finding: Finding) -> str:
+    """``rank 3``, ``ranks 1, 2`` or ``12 ranks (1, 2, 5, 6, ...)``."""
+    ranks, count = finding.ranks, round(finding.numbers.get("count") or 0)
+    if count == 1 and ranks:
+        return f"rank {ranks[0]}"
+    first_ranks = ", ".join(map(str, ranks[:_NAMED_RANKS]))
+    if count <= min(len(ranks), _NAMED_RANKS):
+        return f"ranks {first_ranks}"
+    return f"{units.count(count)} ranks ({first_ranks}, ...)"
+
 
 _FIELDS: Mapping[str, Callable[[Finding], str]] = {
     "distance": lambda finding: distance_words(finding.numbers.get("largest") or 0.0),
@@ -717,6 +792,14 @@ _FIELDS: Mapping[str, Callable[[Finding], str]] = {
         else ""
     ),
     "zeros": _zeros,
+    "stacks": lambda finding: units.counted(round(finding.numbers.get("stacks") or 0), "rank"),
+    "duration": lambda finding: units.duration(finding.numbers.get("seconds")),
+    "held_clock": lambda finding: units.count(round(finding.numbers.get("clock") or 0)),
+    "rank_scale": lambda finding: (
+        "other loss scales"
+        if (scale := finding.numbers.get("value")) is None
+        else f"loss scale {units.count(scale)}"
+    ),
     # Names.
     "which": lambda finding: finding.names["loss"],
     "interval": _interval,
@@ -738,6 +821,13 @@ _FIELDS: Mapping[str, Callable[[Finding], str]] = {
     "family": lambda finding: family_label(finding.about),
     "short_family": lambda finding: (
         "FP8" if base_precision(finding.about) in FP8_PRECISIONS else family_label(finding.about)
+    ),
+    "who": _who,
+    "silent": lambda finding: _who(finding) if finding.ranks else "",
+    "parallel": lambda finding: parallel_words(finding.names["parallel"]),
+    "has": lambda finding: "has" if finding.numbers.get("count") == 1 else "have",
+    "makes": lambda finding: (
+        "made" if finding.state == "over" else "makes" if finding.numbers.get("count") == 1 else "make"
     ),
     # What is added where it holds.
     "in_reference": _in_reference,

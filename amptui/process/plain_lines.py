@@ -23,8 +23,8 @@ from amptui.diagnosis.labels import (
     precision_label,
     step_loss_words,
 )
-from amptui.diagnosis.rank_words import samples_each, slow_in_short
 from amptui.diagnosis.summary import summary_lines
+from amptui.diagnosis.words import short_words
 from amptui.records import codec
 from amptui.records.run import Printed, Record
 from amptui.telemetry.events import Event
@@ -202,13 +202,10 @@ def _memory_parts(view: SessionView) -> list[str]:
 
 def _rank_parts(view: SessionView) -> list[str]:
     parts: list[str] = []
-    if view.ranks is None:
-        return parts
-    if view.samples_per_second is not None:
-        own = samples_each(view.samples_per_second, view.ranks.world_size, view.run)
-        parts.append(f"each rank {units.rate(own, 'samples')}")
-    if view.ranks.straggler is not None:
-        parts.append(slow_in_short(view.ranks.straggler))
+    if view.rank_samples_per_second is not None:
+        parts.append(f"each rank {units.rate(view.rank_samples_per_second, 'samples')}")
+    if view.ranks is not None and view.ranks.slow is not None:
+        parts.append(short_words(view.ranks.slow))
     return parts
 
 

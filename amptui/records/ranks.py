@@ -39,6 +39,11 @@ class RankPlace:
     gpu_uuid: str | None = None
     memory_total_bytes: int | None = None
 
+    @property
+    def name(self) -> str:
+        """``node-1 cuda:5``."""
+        return f"{self.host} {self.device}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RanksStarted:

@@ -11,13 +11,14 @@ from amptui.base import units
 from amptui.base.errors import RemoteError
 from amptui.base.runfiles import Removal
 from amptui.base.text import one_line
-from amptui.diagnosis.rank_words import rank_lost
+from amptui.diagnosis.words import long_words
 from amptui.records.ranks import RankLost
 from amptui.runs.find import listed_runs
 from amptui.runs.kept_run import NOTHING, KeptRun, NewestSteps, look_at, newest_steps, silent_seconds
 from amptui.runs.remote import Remote, remote_argument, remote_runs
 from amptui.runs.removal import plan_removal, remove
 from amptui.runs.rundir import RunDir
+from amptui.telemetry.rank_watch import judge_ranks
 from amptui.tui.run_list.entry import RunEntry, RunRow, RunSource
 
 _REMOTE_SECONDS = 10.0
@@ -129,7 +130,7 @@ def _detail(run: KeptRun, newest: NewestSteps, silent: float | None) -> str:
         return one_line(run.error)
     if run.state == "died":  # why, by its own last words; empty if it was killed without any
         if isinstance(newest.trouble, RankLost):
-            return one_line(rank_lost(newest.trouble))
+            return one_line(long_words(judge_ranks(newest.trouble)))
         return "" if newest.trouble is None else one_line(newest.trouble.text.partition("\n")[0])
     if silent is not None:
         return f"nothing new for {units.duration(silent)}"

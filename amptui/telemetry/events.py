@@ -13,7 +13,6 @@ from amptui.records.findings import (
 )
 from amptui.records.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
 from amptui.records.own_loop import GradientsDropped, OptimizerFollowed
-from amptui.records.ranks import RankLost, RanksAwaited, RanksDisagree, StacksTaken
 from amptui.records.run import (
     MIN_SOUND_SCALE,
     EpochFinished,
@@ -37,7 +36,7 @@ from amptui.telemetry.health import (
     judge_xray,
     least_agreeing,
 )
-from amptui.telemetry.stragglers import SlowRankNews
+from amptui.telemetry.rank_watch import RanksFound
 from amptui.telemetry.trouble import SkipRow, Storm
 from amptui.telemetry.underflow import UnderflowFound
 
@@ -116,11 +115,7 @@ Happening = (
     | Resumption
     | KeepingChanged
     | ViewersChanged
-    | RanksDisagree
-    | RanksAwaited
-    | StacksTaken
-    | RankLost
-    | SlowRankNews
+    | RanksFound
     | OptimizerFollowed
     | GradientsDropped
     | RunFinished
@@ -221,18 +216,16 @@ def severity_of(about: Happening) -> Severity:
 _SEVERITIES: Mapping[type[Any], Callable[[Any], Severity]] = {
     Note: lambda note: note.severity,
     ModulesTraced: lambda trace: judge_trace(trace).severity,
-    **dict.fromkeys((SkipRow, Storm, XRaySummary, UnderflowFound), lambda about: about.finding.severity),
-    SlowRankNews: lambda news: "info" if news.verdict is None else "warning",
-    RanksAwaited: lambda awaited: "info" if awaited.over else "warning",
+    **dict.fromkeys(
+        (SkipRow, Storm, XRaySummary, UnderflowFound, RanksFound), lambda about: about.finding.severity
+    ),
     Resumption: lambda resumption: "warning" if resumption.record.restarts > 0 else "info",
     GradientsDropped: lambda _: "warning",
     ScaleMove: lambda move: (
         "error" if move.record.reason == "backoff" and move.record.current < MIN_SOUND_SCALE else "info"
     ),
     PauseChanged: lambda pause: "error" if pause.reason else "info",
-    RanksDisagree: lambda disagree: "error" if disagree.count > 0 else "info",
     KeepingChanged: lambda change: "error" if change.trouble else "info",
-    RankLost: lambda _: "error",
     RunFailed: lambda _: "error",
 }
 """All others are ``info``."""

@@ -31,6 +31,8 @@ class Finding:
     """By the names that the words have for them."""
     names: Mapping[str, str] = field(default_factory=dict)
     """Modules, parameters and precisions in the same way: ``place`` is where it is so."""
+    ranks: tuple[int, ...] = ()
+    """The ranks that it names, of many the first; ``count`` of the numbers is how many there are."""
     step: int | None = None
     """The step of the evidence, the newest of several."""
     precision: str = ""

@@ -3,26 +3,46 @@
 import statistics
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from amptui.records.ranks import (
     MAX_RANKS_SAMPLED,
     PERCENTILES,
+    PHASE_WORDS,
     RankLost,
     RankPlace,
     RanksAwaited,
     RanksDisagree,
     RanksSampled,
     RanksStarted,
+    RankStack,
+    StacksTaken,
     percentiles_of,
 )
-from amptui.telemetry.stragglers import WINDOW_SAMPLES, RankVerdict, SlowRankNews, find_straggler
+from amptui.records.run import RunStarted
+from amptui.telemetry.finding import Finding, Grade
+from amptui.telemetry.stragglers import MIN_SAMPLES, WINDOW_SAMPLES, find_straggler
 
-MAX_LOST = 64
-"""Lost ranks kept at most."""
+MAX_TROUBLES = 64
+"""Lost ranks, differences and waits that are kept at most."""
 
-RankRecord = RanksStarted | RanksSampled | RanksDisagree | RanksAwaited | RankLost
+RankRecord = RanksStarted | RanksSampled | RanksDisagree | RanksAwaited | StacksTaken | RankLost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RanksFound:
+    """What was found of the ranks, as an event."""
+
+    time: float
+    finding: Finding
+    stacks: tuple[RankStack, ...] = ()
+    """What each was doing, where they made no progress."""
+
+    @property
+    def step(self) -> int | None:
+        """The step of the evidence."""
+        return self.finding.step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,22 +70,7 @@ class RankSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankFacts:
-    """What is wrong with the ranks of a run now, and how often it was started again."""
-
-    straggler: RankVerdict | None = None
-    disagreements: tuple[RanksDisagree, ...] = ()
-    """What is not equal on all ranks now."""
-    awaited: RanksAwaited | None = None
-    """The ranks that make all others wait now, as last told."""
-    lost: tuple[RankLost, ...] = ()
-    restarts: int = 0
-    """How often the launcher has started the ranks again."""
-    max_restarts: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RanksView(RankFacts):
+class RanksView:
     """The ranks of a run, as of their newest sample."""
 
     world_size: int
@@ -79,6 +84,28 @@ class RanksView(RankFacts):
     percentiles: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """``PERCENTILES`` of ``step``, ``data`` and ``compute`` seconds over all ranks, in the newest sample;
     without those that were not measured."""
+    findings: tuple[Finding, ...] = ()
+    """Lost ranks, replicas that differ, ranks that all others wait for, and last the speed of the ranks."""
+    restarts: int = 0
+    """How often the launcher has started the ranks again."""
+    max_restarts: int = 0
+
+    @property
+    def trouble(self) -> Finding | None:
+        """The worst that is wrong with them."""
+        return next((finding for finding in self.findings if finding.is_trouble), None)
+
+    @property
+    def slow(self) -> Finding | None:
+        """The rank that is slower than the others."""
+        of_speed = (finding for finding in self.findings if finding.subject == "rank speed")
+        return next((finding for finding in of_speed if finding.is_trouble), None)
+
+    @property
+    def slowest_first(self) -> list[RankSummary]:
+        """The rows, the slow rank's first, then by what is known to be a rank's own."""
+        slow = () if self.slow is None else self.slow.ranks
+        return sorted(self.rows, key=lambda row: (row.rank not in slow, -row.own_seconds, row.rank))
 
 
 @dataclass(slots=True, eq=False)
@@ -87,7 +114,11 @@ class RankWatch:
 
     _places: tuple[RankPlace, ...] = ()
     _window: deque[RanksSampled] = field(default_factory=lambda: deque(maxlen=WINDOW_SAMPLES))
-    _facts: RankFacts = field(default_factory=RankFacts)
+    _troubles: dict[str, Finding] = field(default_factory=dict)
+    """What is wrong with the ranks now but for their speed, by what a later record of the same replaces."""
+    _slow: Finding | None = None
+    _restarts: int = 0
+    _max_restarts: int = 0
     _slow_causes: tuple[tuple[int, str], ...] = ()
     """Slow ranks and causes that are reported: once, until none has been slow for a whole window."""
     _quiet_samples: int = 0
@@ -96,10 +127,10 @@ class RankWatch:
     def restart(self) -> None:
         """Another process goes on: forget what the ranks measured, and what was wrong with them."""
         self._window.clear()
-        self._facts = RankFacts(restarts=self._facts.restarts, max_restarts=self._facts.max_restarts)
+        self._troubles, self._slow = {}, None
         self._slow_causes, self._quiet_samples, self._view = (), 0, None
 
-    def take(self, record: RankRecord) -> RanksDisagree | RanksAwaited | RankLost | SlowRankNews | None:
+    def take(self, record: RankRecord) -> RanksFound | None:
         """Add a record; return what the event list should tell of it.
 
         A sample that is none, of too many ranks or of one twice, is left out.
@@ -107,67 +138,132 @@ class RankWatch:
         self._view = None
         if isinstance(record, RanksSampled):
             return self._sample(record)
-        if isinstance(record, RanksDisagree):
-            others = tuple(other for other in self._facts.disagreements if other.what != record.what)
-            self._facts = replace(
-                self._facts, disagreements=(*others, record) if record.count > 0 else others
-            )
-            return record
-        if isinstance(record, RanksAwaited):  # the events tell the beginning and the end
-            before = self._facts.awaited
-            self._facts = replace(self._facts, awaited=None if record.over else record)
-            is_same = before is not None and (before.ranks, before.phase) == (record.ranks, record.phase)
-            return None if is_same and not record.over else record
+        if isinstance(record, RanksStarted):
+            self.restart()
+            self._places = record.ranks
+            self._restarts, self._max_restarts = record.restarts, record.max_restarts
+            return None
+        finding = judge_ranks(record)
+        if isinstance(record, StacksTaken):
+            return RanksFound(time=record.time, finding=finding, stacks=record.stacks)
+        key = record.what if isinstance(record, RanksDisagree) else finding.subject
         if isinstance(record, RankLost):
-            self._facts = replace(self._facts, lost=(*self._facts.lost, record)[-MAX_LOST:])
-            return record
-        self.restart()
-        self._places = record.ranks
-        self._facts = RankFacts(restarts=record.restarts, max_restarts=record.max_restarts)
-        return None
+            key = f"{record.rank} {record.cause}"
+        before = self._troubles.pop(key, None)
+        if finding.is_trouble:
+            self._troubles = dict([*self._troubles.items(), (key, finding)][-MAX_TROUBLES:])
+        # Of a wait the events tell the beginning and the end.
+        if isinstance(record, RanksAwaited) and finding.is_trouble and before is not None:
+            goes_on = (before.ranks, before.names) == (finding.ranks, finding.names)
+            return None if goes_on else RanksFound(time=record.time, finding=finding)
+        return RanksFound(time=record.time, finding=finding)
 
-    def _sample(self, record: RanksSampled) -> SlowRankNews | None:
+    def _sample(self, record: RanksSampled) -> RanksFound | None:
         if not 0 < len(set(record.ranks)) == len(record.ranks) <= MAX_RANKS_SAMPLED:
             return None
-        before = self._facts.straggler
         if self._window and self._window[-1].world_size != record.world_size:
             self._window.clear()
-            before = None
+            self._slow = None
         self._window.append(record)
-        slow = find_straggler(self._window, before)
-        self._facts = replace(self._facts, straggler=slow)
-        self._quiet_samples = self._quiet_samples + 1 if slow is None else 0
+        slow = find_straggler(self._window, self._slow)
         if slow is None:
+            self._slow, self._quiet_samples = None, self._quiet_samples + 1
             if not self._slow_causes or self._quiet_samples < WINDOW_SAMPLES:
                 return None
             self._slow_causes = ()
-            return SlowRankNews(time=record.time, step=record.step, verdict=None)
-        if (slow.rank, slow.cause) in self._slow_causes:
+            return RanksFound(time=record.time, finding=_equal("equal again", record.step))
+        (rank,), self._quiet_samples = slow.ranks, 0
+        place = next((place.name for place in self._places if place.rank == rank), "")
+        self._slow = slow = replace(slow, names={**slow.names, "place": place})
+        if (rank, slow.state) in self._slow_causes:
             return None
-        self._slow_causes = (*self._slow_causes, (slow.rank, slow.cause))
-        place = next((place for place in self._places if place.rank == slow.rank), None)
-        return SlowRankNews(time=record.time, step=record.step, verdict=slow, place=place)
+        self._slow_causes = (*self._slow_causes, (rank, slow.state))
+        return RanksFound(time=record.time, finding=slow)
 
-    def view(self, world_size: int) -> RanksView | None:
+    def view(self, run: RunStarted | None) -> RanksView | None:
         """All of it; None for a single process."""
+        world_size = 1 if run is None else run.world_size
         if world_size <= 1 and not self._window:
             return None
-        facts = {attribute.name: getattr(self._facts, attribute.name) for attribute in fields(RankFacts)}
-        if not self._window:
-            return RanksView(**facts, world_size=world_size)
         if self._view is None:
-            newest = self._window[-1]
-            rows = tuple(_rows(newest, self._window, self._places))
-            self._view = RanksView(
-                **facts,
-                world_size=newest.world_size,
-                rows=rows,
-                step=newest.step,
-                time=newest.time,
-                samples=len(self._window),
-                percentiles=_percentiles(newest, rows),
+            speed = self._slow
+            if speed is None and len(self._window) >= MIN_SAMPLES:
+                parallel = "" if run is None else run.parallel
+                state = "equal" if parallel in ("", "ddp") else "equal where measured"
+                speed = _equal(state, self._window[-1].step, parallel=parallel)
+            troubles = sorted(self._troubles.values(), key=lambda finding: _ORDER.index(finding.subject))
+            view = RanksView(
+                world_size=world_size,
+                findings=(*troubles, *([] if speed is None else [speed])),
+                restarts=self._restarts,
+                max_restarts=self._max_restarts,
             )
+            if self._window:
+                newest = self._window[-1]
+                rows = tuple(_rows(newest, self._window, self._places))
+                view = replace(
+                    view,
+                    world_size=newest.world_size,
+                    rows=rows,
+                    step=newest.step,
+                    time=newest.time,
+                    samples=len(self._window),
+                    percentiles=_percentiles(newest, rows),
+                )
+            self._view = view
         return self._view
+
+
+_ORDER = ("lost rank", "replicas", "progress")
+
+
+def _equal(state: str, step: int, **names: str) -> Finding:
+    """That no rank is slower than the others, as far as that was measured."""
+    return Finding(subject="rank speed", state=state, grade="good", names=names, step=step)
+
+
+def judge_ranks(record: RankLost | RanksDisagree | RanksAwaited | StacksTaken) -> Finding:
+    """What a record says of the ranks.
+
+    ``lost rank``: its cause. ``replicas``: what differs between them, ``missed Inf`` of ranks that applied a
+    step that most skipped; or they ``agree`` again. ``progress``: ranks are ``awaited``, or were, until it
+    was ``over``; or there is none, and ``stacks`` tell where each is.
+    """
+    grade: Grade
+    subject, state, grade = "progress", "stacks", "neutral"
+    ranks: tuple[int, ...]
+    numbers: dict[str, float | None] = {}
+    names: dict[str, str] = {}
+    if isinstance(record, RankLost):
+        subject, state, grade, ranks = "lost rank", record.cause, "error", (record.rank,)
+        names = {"host": record.host, "detail": " ".join(record.detail.split())}
+    elif isinstance(record, RanksDisagree):
+        subject, state, grade = "replicas", record.what, "error" if record.count > 0 else "good"
+        ranks = tuple(other.rank for other in record.others)
+        values = {other.value for other in record.others}
+        value = values.pop() if len(values) == 1 else None
+        numbers = {"count": float(record.count), "usual": record.most, "value": value}
+        names = {"what": "the weights' hash" if record.what == "weights" else record.what}
+        if record.count <= 0:
+            state = "agree"
+        elif record.what == "found_inf":
+            state = "missed Inf" if record.most else "found Inf"
+    elif isinstance(record, RanksAwaited):
+        state, grade = ("over", "good") if record.over else ("awaited", "warning")
+        ranks, names = record.ranks, {"doing": PHASE_WORDS[record.phase]}
+        numbers = {"count": float(record.count), "seconds": record.seconds}
+    else:
+        ranks, numbers = record.silent, {"stacks": float(len(record.stacks))}
+    numbers.setdefault("count", float(len(ranks)))
+    return Finding(
+        subject=subject,
+        state=state,
+        grade=grade,
+        ranks=ranks,
+        numbers=numbers,
+        names=names,
+        step=record.step,
+    )
 
 
 def _rows(

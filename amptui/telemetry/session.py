@@ -351,7 +351,7 @@ class Session:
             optimizers_left_out=self._optimizers.is_left_out,
             elapsed_seconds=self._running_time.seconds if run else None,
             eta_seconds=eta_seconds,
-            ranks=self._ranks.view(run.world_size if run else 1),
+            ranks=self._ranks.view(run),
             warnings=self._log.warnings,
             errors=self._log.errors,
         )
@@ -390,7 +390,14 @@ _FOLDS: Mapping[type[Any], Callable[[Session, Any], None]] = {
     records.PhaseChanged: lambda session, record: session._change(phase=record),
     samples.DeviceSample: Session._sample_device,
     **dict.fromkeys(
-        (ranks.RanksStarted, ranks.RanksSampled, ranks.RanksDisagree, ranks.RanksAwaited, ranks.RankLost),
+        (
+            ranks.RanksStarted,
+            ranks.RanksSampled,
+            ranks.RanksDisagree,
+            ranks.RanksAwaited,
+            ranks.StacksTaken,
+            ranks.RankLost,
+        ),
         Session._take_ranks,
     ),
     ranks.RanksOverflowed: lambda session, record: session._log.add_overflow(record),
@@ -410,7 +417,7 @@ _FOLDS: Mapping[type[Any], Callable[[Session, Any], None]] = {
     records.Validated: Session._validate,
     records.PauseChanged: Session._change_pause,
     **dict.fromkeys(
-        (ranks.StacksTaken, findings.ModelCompiled, findings.Float8Layers, records.Note, records.Printed),
+        (findings.ModelCompiled, findings.Float8Layers, records.Note, records.Printed),
         lambda session, record: session._log.add(record),
     ),
     CheckpointWritten: lambda session, record: session._note(record, checkpoint=record),

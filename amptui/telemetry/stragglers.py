@@ -1,19 +1,19 @@
 """Finds the rank that others wait for, if the ranks' numbers show one."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from amptui.records.ranks import PERCENTILES, RankPlace, RanksSampled
+from amptui.records.ranks import PERCENTILES, RanksSampled
+from amptui.telemetry.finding import Finding
 
 WINDOW_SAMPLES = 20
-"""Verdicts and medians are over so many of the newest samples, about as many seconds."""
+"""Findings and medians are over so many of the newest samples, about as many seconds."""
 
 MIN_SAMPLES = 12
-"""With fewer there is no verdict."""
+"""With fewer nothing is found."""
 
 MIN_SHARE = 0.05
 """A rank is slow if it costs at least this fraction of a step more than the others, or if its clock is lower
@@ -33,7 +33,7 @@ _MAX_MISSING = 0.25
 """A rank without a number in more than this fraction of the samples is not judged."""
 
 _STAYS = 0.5
-"""A slow rank is called so until half of what made it so is left: a verdict must not come and go."""
+"""A slow rank is called so until half of what made it so is left: a finding must not come and go."""
 
 _SIGMA_PER_MAD = 1.4826
 """Standard deviation by median absolute deviation, of normal noise."""
@@ -48,42 +48,20 @@ Floats = npt.NDArray[np.float64]
 
 Column = Literal["data_seconds", "compute_seconds", "sm_clock_mhz"]
 
+_STATES: Mapping[Column, tuple[str, ...]] = {
+    "data_seconds": ("input",),
+    "compute_seconds": ("compute", "clocks"),
+    "sm_clock_mhz": ("clocks",),
+}
+"""What a rank that is slow in a column may be found to be."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankVerdict:
-    """The slow rank, and what of it is slow; medians over the newest samples.
+
+def find_straggler(window: Sequence[RanksSampled], before: Finding | None = None) -> Finding | None:
+    """The rank that is slower than all others in the samples of ``window``; ``before`` is the last finding.
 
     ``input``: it waits longer for its batches. ``compute``: its own forward and backward take longer.
     ``clocks``: NVML says why its clock is held down, below the others'; its forward and backward take longer
-    as well, where that was measured.
-    """
-
-    rank: int
-    cause: Literal["input", "compute", "clocks"]
-    seconds: float | None
-    """What the slow part of a step takes on this rank; None if only clocks were measured."""
-    others_seconds: float | None
-    """The median of the others."""
-    clock_mhz: float | None = None
-    """Of ``clocks`` only, as the next two."""
-    others_clock_mhz: float | None = None
-    reasons: tuple[str, ...] = ()
-    """In NVML's words."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlowRankNews:
-    """A slow rank was found, or is slow for another reason; or none is slow any more."""
-
-    time: float
-    step: int
-    verdict: RankVerdict | None
-    """None: no rank is slow any more."""
-    place: RankPlace | None = None
-
-
-def find_straggler(window: Sequence[RanksSampled], before: RankVerdict | None = None) -> RankVerdict | None:
-    """The rank that is slower than all others in the samples of ``window``; ``before`` is the last verdict.
+    as well, where that was measured. All numbers are medians over the window.
 
     With x the rank's number minus the median of the others in the same sample: the median of x must be above
     ``MIN_SHARE`` of a step, by two standard errors, and above ``SPREADS`` times the spread among the others'
@@ -95,25 +73,42 @@ def find_straggler(window: Sequence[RanksSampled], before: RankVerdict | None = 
     steps = [
         seconds for sample in window for seconds in sample.step_seconds if seconds and 0 < seconds < np.inf
     ]
-    if not steps:
-        return _slow_clock(window, before)
-    step = float(np.median(steps))
-    parts: tuple[tuple[Literal["input", "compute"], Column], ...] = (
-        ("input", "data_seconds"),
-        ("compute", "compute_seconds"),
-    )
-    outliers = [
-        (cause, outlier)
-        for cause, column in parts
-        if (outlier := _outlier(window, column, MIN_SHARE * step, _stays(before, cause))) is not None
+    columns: tuple[Column, ...] = ("data_seconds", "compute_seconds") if steps else ()
+    least = MIN_SHARE * float(np.median(steps)) if steps else 0.0
+    slow = [
+        (column, outlier)
+        for column in columns
+        if (outlier := _outlier(window, column, least, before)) is not None
     ]
-    if not outliers:
-        return _slow_clock(window, before)
-    cause, outlier = max(outliers, key=lambda pair: pair[1].excess)
-    verdict = RankVerdict(
-        rank=outlier.rank, cause=cause, seconds=outlier.value, others_seconds=outlier.others
+    if not slow and not any(value is not None for sample in window for value in sample.compute_seconds):
+        # Local compute was not measured, as under FSDP2: nothing but clocks can tell.
+        clocks = [clock for sample in window for clock in sample.sm_clock_mhz if clock]
+        least = MIN_SHARE * float(np.median(clocks)) if clocks else 0.0
+        clock_outlier = _outlier(window, "sm_clock_mhz", least, before)
+        slow = [] if clock_outlier is None else [("sm_clock_mhz", clock_outlier)]
+    if not slow:
+        return None
+    column, outlier = max(slow, key=lambda pair: pair[1].excess)
+    held = None if column == "data_seconds" else _held_clock(window, outlier.rank)
+    if held is None and column == "sm_clock_mhz":
+        return None
+    clock, others_clock, reasons = held or (None, None, ())
+    timed = column != "sm_clock_mhz"
+    return Finding(
+        subject="rank speed",
+        state=_STATES[column][0] if held is None else "clocks",
+        grade="warning",
+        ranks=(outlier.rank,),
+        numbers={
+            "count": 1.0,
+            "seconds": outlier.value if timed else None,
+            "others_seconds": outlier.others if timed else None,
+            "clock": clock,
+            "others_clock": others_clock,
+        },
+        names={"reasons": ", ".join(reasons)},
+        step=window[-1].step,
     )
-    return verdict if cause == "input" else _with_clock(verdict, window)
 
 
 class _Outlier(NamedTuple):
@@ -125,57 +120,28 @@ class _Outlier(NamedTuple):
     excess: float
 
 
-def _stays(before: RankVerdict | None, cause: str) -> int | None:
-    """The rank that is found by less because it was found before."""
-    causes = ("compute", "clocks") if cause == "compute" else (cause,)
-    return before.rank if before is not None and before.cause in causes else None
-
-
-def _slow_clock(window: Sequence[RanksSampled], before: RankVerdict | None) -> RankVerdict | None:
-    """The verdict where nothing but clocks can tell: local compute was not measured, as under FSDP2."""
-    if any(value is not None for sample in window for value in sample.compute_seconds):
-        return None
-    clocks = [clock for sample in window for clock in sample.sm_clock_mhz if clock]
-    if not clocks:
-        return None
-    least = MIN_SHARE * float(np.median(clocks))
-    outlier = _outlier(window, "sm_clock_mhz", least, _stays(before, "clocks"))
-    if outlier is None:
-        return None
-    verdict = RankVerdict(rank=outlier.rank, cause="compute", seconds=None, others_seconds=None)
-    verdict = _with_clock(verdict, window)
-    return verdict if verdict.cause == "clocks" else None
-
-
-def _with_clock(verdict: RankVerdict, window: Sequence[RanksSampled]) -> RankVerdict:
-    """``verdict`` with the clocks as its cause, if NVML says that they are held down in most samples."""
-    reasons = _reasons(verdict.rank, window)
-    clocks: list[float] = []
-    others: list[float] = []
-    for sample in window:
-        for rank, clock in zip(sample.ranks, sample.sm_clock_mhz, strict=False):
-            if clock is not None:
-                (clocks if rank == verdict.rank else others).append(clock)
-    if not reasons or not clocks or not others:
-        return verdict
-    clock_mhz, others_mhz = float(np.median(clocks)), float(np.median(others))
-    if not clock_mhz < (1 - MIN_SHARE * _STAYS) * others_mhz:
-        return verdict
-    return replace(verdict, cause="clocks", clock_mhz=clock_mhz, others_clock_mhz=others_mhz, reasons=reasons)
-
-
-def _reasons(rank: int, window: Sequence[RanksSampled]) -> tuple[str, ...]:
-    """Why the rank's clock was held down in at least half of the samples."""
+def _held_clock(window: Sequence[RanksSampled], rank: int) -> tuple[float, float, list[str]] | None:
+    """The rank's clock, the others', and why NVML held it down, below theirs, in half of the samples."""
     names = {reason: None for sample in window for reason in sample.throttled}
-    return tuple(
+    reasons = [
         reason
         for reason in names
         if 2 * sum(rank in sample.throttled.get(reason, ()) for sample in window) >= len(window)
-    )
+    ]
+    clocks: list[float] = []
+    others: list[float] = []
+    for sample in window:
+        for of_rank, clock in zip(sample.ranks, sample.sm_clock_mhz, strict=False):
+            if clock is not None:
+                (clocks if of_rank == rank else others).append(clock)
+    if not reasons or not clocks or not others:
+        return None
+    clock_mhz, others_mhz = float(np.median(clocks)), float(np.median(others))
+    return (clock_mhz, others_mhz, reasons) if clock_mhz < (1 - MIN_SHARE * _STAYS) * others_mhz else None
 
 
 def _outlier(
-    window: Sequence[RanksSampled], column: Column, least: float, stays: int | None
+    window: Sequence[RanksSampled], column: Column, least: float, before: Finding | None
 ) -> _Outlier | None:
     """The rank whose number is above those of all others by ``least``; the lowest of clocks."""
     sign = -1.0 if column == "sm_clock_mhz" else 1.0
@@ -201,7 +167,8 @@ def _outlier(
     noise = max(_sigma(beyond), _median(sigmas))
     error = _MEDIAN_ERROR * noise / np.sqrt(len(beyond))
     excess = float(np.median(beyond))
-    eased = _STAYS if ranks[worst] == stays else 1.0
+    stays = before is not None and before.state in _STATES[column] and before.ranks == (ranks[worst],)
+    eased = _STAYS if stays else 1.0
     exceptions = EXCEPTIONS * len(beyond) / eased
     if excess < eased * max(least + _SURE * error, SPREADS * spread, SPREADS * error):
         return None

@@ -478,6 +478,14 @@ class SessionView(RunStatus):
         return 1 if self.run is None else self.run.world_size
 
     @property
+    def rank_samples_per_second(self) -> float | None:
+        """What each rank takes of the samples of all; those of a tensor-parallel group take the same ones."""
+        if self.ranks is None or self.samples_per_second is None:
+            return None
+        groups = None if self.run is None else self.run.data_parallel
+        return self.samples_per_second / (groups or self.ranks.world_size)
+
+    @property
     def training_gpu(self) -> GpuSample | None:
         """The GPU, or the MIG instance of one, that trains, as last sampled by NVML; None if unknown.
 

@@ -23,9 +23,10 @@ from amptui.diagnosis.labels import (
     loss_form_words,
     precision_label,
     precision_letter,
+    run_words,
     short_label,
+    size_words,
 )
-from amptui.diagnosis.rank_words import run_words, size_words
 from amptui.records.answers import RequestKind, RequestMade, RequestRefused
 from amptui.records.own_loop import LossForm
 from amptui.records.run import PRECISION_ORDER, PhaseChanged

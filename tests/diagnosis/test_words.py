@@ -128,10 +128,15 @@ def test_a_precision_of_a_script_s_own_is_named_and_not_judged(precision: str, g
 
 def test_each_finding_has_its_words_in_full_and_in_little_room(goldens: Goldens) -> None:
     rows: dict[str, dict[str, None]] = {}
+    of_ranks = [
+        view.ranks for make_view in rank_views.ALL.values() if (view := make_view()).ranks is not None
+    ]
+    findings = [finding for seen in of_ranks for finding in seen.findings]
     for name in SITUATIONS:
-        for finding in amp_answer(amp_situations.view_of(name)).findings:
-            said = [long_words(finding), short_words(finding)]
-            rows.setdefault(f"{finding.subject}: {finding.state}", {})[" | ".join(said)] = None
+        findings += amp_answer(amp_situations.view_of(name)).findings
+    for finding in findings:
+        said = [long_words(finding), short_words(finding)]
+        rows.setdefault(f"{finding.subject}: {finding.state}", {})[" | ".join(said)] = None
     goldens.check("words/findings", table({name: list(rows[name]) for name in sorted(rows)}))
 
 

@@ -103,5 +103,5 @@ def json_lines(answer: AmpAnswer) -> Iterator[str]:
     facts = json.loads(answer_json(answer), parse_float=lambda number: float(f"{float(number):.6g}"))
     findings: list[dict[str, Any]] = facts.pop("findings")
     for fact in (facts, *findings):
-        said = {name: value for name, value in fact.items() if value not in (None, "", False)}
+        said = {name: value for name, value in fact.items() if value not in (None, "", False, [])}
         yield json.dumps(said, ensure_ascii=False)

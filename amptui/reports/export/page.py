@@ -1,15 +1,18 @@
 """A run as one self-contained HTML page, which needs no network and no other file: its cards from the top."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from amptui.base import units
+from amptui.base.table import Column, text_of
 from amptui.base.units import NOT_AVAILABLE, SEVERITY_SIGNS, milliseconds
 from amptui.base.version import __version__
-from amptui.diagnosis import labels, probe_words, rank_words, speed
+from amptui.diagnosis import labels, probe_words, speed
 from amptui.diagnosis.amp_answer import amp_answer, answer_line, evidence_rows, question_words
 from amptui.diagnosis.event_words import event_details, event_text, run_ended
 from amptui.diagnosis.labels import precision_label
+from amptui.diagnosis.rank_numbers import RANK_NUMBERS
 from amptui.diagnosis.run_facts import detail_facts, run_facts
 from amptui.diagnosis.tensor_cores import flops_hints, mfu_words, rate_words
 from amptui.diagnosis.words import SIGNS, cosine_words, explanation, interval_ends, long_words, short_words
@@ -23,6 +26,7 @@ from amptui.telemetry.comparison import ordered
 from amptui.telemetry.health import judge_xray
 from amptui.telemetry.memory import judge_saved
 from amptui.telemetry.optimizers import FIRST
+from amptui.telemetry.rank_watch import RankSummary
 from amptui.telemetry.session import Session
 from amptui.telemetry.timing import judge_gain, judge_limit
 from amptui.telemetry.underflow import underflowing_share
@@ -280,15 +284,21 @@ def _gain(view: SessionView) -> list[str]:
     return [*map(long_words, speed.little_memory(view))]
 
 
+def _text(column: Column[RankSummary], row: RankSummary) -> str:
+    return text_of(column.cell(row))
+
+
 def ranks(view: SessionView) -> Card | None:
     """The newest numbers of the ranks that the journal tells of, and which is slow; None for one process."""
     seen = view.ranks
     if seen is None:
         return None
-    alarms = [*map(rank_words.rank_lost, seen.lost), *map(rank_words.ranks_disagree, seen.disagreements)]
-    lines = [verdict("error", "ranks", text) for text in alarms]
-    if sentence := rank_words.speed_sentence(seen, view.run):
-        lines.append(verdict("info" if seen.straggler is None else "warning", "speed", sentence))
+    lines = [
+        verdict(
+            finding.severity, "speed" if finding.subject == "rank speed" else "ranks", long_words(finding)
+        )
+        for finding in seen.findings
+    ]
     has_all = len(seen.rows) == seen.world_size
     names = [{0: "least", 50: "median", 100: "most"}.get(place, f"{place}%") for place in PERCENTILES]
     percentiles = [(name, *map(milliseconds, values)) for name, values in seen.percentiles.items()]
@@ -301,21 +311,13 @@ def ranks(view: SessionView) -> Card | None:
         seen.rows,
         (
             ("rank", lambda row: str(row.rank)),
-            ("device", lambda row: rank_words.place_words(row.place)),
-            ("data wait", lambda row: milliseconds(row.data_seconds)),
-            ("compute", lambda row: milliseconds(row.compute_seconds)),
-            ("step", lambda row: milliseconds(row.step_seconds)),
-            ("peak", lambda row: units.number_of_bytes(row.peak_allocated_bytes)),
-            ("GPU memory", lambda row: units.number_of_bytes(row.memory_used_bytes)),
-            ("grad norm", lambda row: "" if row.grad_norm is None else units.loss(row.grad_norm)),
-            ("skipped", lambda row: units.count(row.skipped)),
-            ("own Inf", lambda row: units.count(row.overflowed)),
-            ("clock", lambda row: units.megahertz(row.sm_clock_mhz)),
+            ("device", lambda row: "" if row.place is None else row.place.name),
+            *((text_of(column.title), partial(_text, column)) for column in RANK_NUMBERS),
             ("throttled", lambda row: ", ".join(row.throttled)),
         ),
     )
     return (
-        rank_words.size_words(seen.world_size, view.run),
+        labels.size_words(seen.world_size, view.run),
         ("verdict", lines),
         ("table", [] if has_all else [("all ranks", *names), *percentiles]),
         rows,

@@ -1,27 +1,19 @@
 """The ranks of a distributed run: a row for each, or strips of all above the slowest and fastest."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 from amptui.base import units
-from amptui.base.table import Cell, Column
-from amptui.diagnosis.rank_words import (
-    batch_words,
-    place_words,
-    rank_lost,
-    ranks_awaited,
-    ranks_disagree,
-    samples_each,
-    size_words,
-    slow_in_short,
-    speed_sentence,
-)
+from amptui.base.table import Cell, Column, text_of
+from amptui.diagnosis.labels import batch_words, size_words
+from amptui.diagnosis.rank_numbers import RANK_NUMBERS
+from amptui.diagnosis.words import long_words, short_words
 from amptui.telemetry.rank_watch import RankSummary, RanksView
-from amptui.telemetry.stragglers import RankVerdict
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels.phrases import (
+    Line,
     Phrase,
     Word,
     folded_room,
@@ -49,7 +41,7 @@ NO_SAMPLE = "no numbers of the ranks yet"
 MAX_ROWS = 16
 """The panel beside others has room for so many rows at most; of more ranks it shows an overview."""
 
-_MAX_ALARMS = 3
+_MAX_TROUBLES = 3
 """For more the panel does not grow: the events tell all."""
 
 _TABLE_GAP = 4
@@ -79,14 +71,13 @@ def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
     """How many ranks, and their throughput together and each."""
     if view.ranks is None:
         return []
-    size = view.ranks.world_size
-    phrases = [phrase(size_words(size, view.run))]
+    phrases = [phrase(size_words(view.ranks.world_size, view.run))]
     if batch := batch_words(view.run):
         phrases.append(phrase(batch, Style.DIM, 3))
     if view.samples_per_second is not None:
         samples = units.rate(view.samples_per_second, "samples")
         phrases.append(phrase(samples, steady_style(view) | BOLD, 1))
-        rate = units.rate(samples_each(view.samples_per_second, size, view.run))
+        rate = units.rate(view.rank_samples_per_second)
         phrases.append(Phrase((Word(rate), Word(" each", Style.DIM)), 2))
     return phrases
 
@@ -97,19 +88,11 @@ def draw(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
     if ranks is None:
         quiet(canvas, NO_SAMPLE)
         return
-    # Lost ranks and replicas that disagree, then those that all wait for, and the slow rank.
-    texts = [(text, VERDICT_SIGNS["error"], True) for text in _alarms(ranks)]
-    if ranks.awaited is not None:
-        texts.append((ranks_awaited(ranks.awaited), VERDICT_SIGNS["warning"], True))
-    if text := speed_sentence(ranks, view.run):
-        texts.append((text, VERDICT_SIGNS["info" if ranks.straggler is None else "warning"], False))
-    sentences = [
-        line
-        for text, (sign, style), is_coloured in texts
-        for line in wrapped_phrases(
-            f" {text}", style if is_coloured else Style.TEXT, canvas.width, head=(Word(sign, style | BOLD),)
-        )
-    ]
+    sentences: list[Line] = []
+    for finding in ranks.findings:
+        sign, style = VERDICT_SIGNS[finding.severity]
+        text, text_style = f" {long_words(finding)}", Style.TEXT if finding.subject == "rank speed" else style
+        sentences += wrapped_phrases(text, text_style, canvas.width, head=(Word(sign, style | BOLD),))
     # A sentence of two lines must not cost the rows of all ranks.
     room = canvas.height - 1 - len(ranks.rows)
     sentences = sentences[: room if 1 <= room < len(sentences) else max(1, canvas.height // 3)]
@@ -141,27 +124,22 @@ def draw_line(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
     if ranks is None:
         return
     phrases = [phrase(size_words(ranks.world_size, None), rank=2)]
-    trouble, (sign, style) = "", VERDICT_SIGNS["warning"]
-    if alarms := _alarms(ranks):
-        trouble, (sign, style) = alarms[0], VERDICT_SIGNS["error"]
-    elif ranks.awaited is not None:
-        trouble = ranks_awaited(ranks.awaited)
-    elif ranks.straggler is not None:
-        trouble = slow_in_short(ranks.straggler)
-    if trouble:
-        phrases.append(phrase(whole_words(f"{sign} {trouble}", folded_room(canvas)), style))
+    if ranks.trouble is not None:
+        sign, style = VERDICT_SIGNS[ranks.trouble.severity]
+        words = whole_words(f"{sign} {short_words(ranks.trouble)}", folded_room(canvas))
+        phrases.append(phrase(words, style))
     elif view.samples_per_second is not None:
-        samples = units.rate(samples_each(view.samples_per_second, ranks.world_size, view.run), "samples")
+        samples = units.rate(view.rank_samples_per_second, "samples")
         phrases.append(Phrase((Word(f"{samples:<14}"), Word(" each", Style.DIM)), 3))
     own_seconds = [row.own_seconds or None for row in ranks.rows]
     if len(own_seconds) == ranks.world_size and any(own_seconds):
         bars = strip_text(own_seconds, ascii_only=canvas.ascii_only)
-        slow_rank = _slow_rank(ranks)
-        words = [
-            Word(bar, Style.WARNING if row.rank == slow_rank else Style.TEXT)
+        slow = _slow_ranks(ranks)
+        strip = [
+            Word(bar, Style.WARNING if row.rank in slow else Style.TEXT)
             for row, bar in zip(ranks.rows, bars, strict=True)
         ]
-        phrases.insert(1, Phrase(tuple(words), 1))
+        phrases.insert(1, Phrase(tuple(strip), 1))
     write_folded(canvas, "ranks", phrases)
 
 
@@ -170,25 +148,19 @@ def wanted_height(view: SessionView) -> int:
     if view.ranks is None:
         return 0
     size = view.ranks.world_size
-    waits = int(view.ranks.awaited is not None)
-    alarms = min(_MAX_ALARMS, len(view.ranks.lost) + len(view.ranks.disagreements) + waits)
-    return 3 + alarms + (size + 1 if size <= MAX_ROWS else len(_STRIPS) + 5)
+    troubles = sum(finding.subject != "rank speed" for finding in view.ranks.findings)
+    return 3 + min(_MAX_TROUBLES, troubles) + (size + 1 if size <= MAX_ROWS else len(_STRIPS) + 5)
 
 
-def _alarms(ranks: RanksView) -> list[str]:
-    return [*map(rank_lost, ranks.lost), *map(ranks_disagree, ranks.disagreements)]
-
-
-def _slow_rank(ranks: RanksView) -> int | None:
-    return ranks.straggler.rank if ranks.straggler is not None else None
+def _slow_ranks(ranks: RanksView) -> tuple[int, ...]:
+    return ranks.slow.ranks if ranks.slow is not None else ()
 
 
 def _draw_extremes(canvas: Canvas, view: SessionView, ranks: RanksView) -> None:
     """The slowest ranks and, where there is room, the fastest: by data wait and local compute."""
     if canvas.height < 2:
         return
-    slow = _slow_rank(ranks)
-    rows = sorted(ranks.rows, key=lambda row: (row.rank != slow, -row.own_seconds, row.rank))
+    rows = ranks.slowest_first
     fastest = _FASTEST if canvas.height >= 3 + 2 * _FASTEST and len(rows) == ranks.world_size else 0
     slowest = min(len(rows) - fastest, canvas.height - 1 - (fastest + 1 if fastest else 0))
     y = draw_table(canvas, _columns(canvas, view, ranks, "slowest"), rows, shown=slice(slowest))
@@ -196,33 +168,23 @@ def _draw_extremes(canvas: Canvas, view: SessionView, ranks: RanksView) -> None:
         draw_table(canvas, _columns(canvas, view, ranks, "fastest"), rows, y=y, shown=slice(-fastest, None))
 
 
-def _memory(row: RankSummary) -> str:
-    used, total = row.memory_used_bytes, row.place.memory_total_bytes if row.place is not None else None
-    return units.NOT_AVAILABLE if used is None else units.bytes_of(used, total)
-
-
-_NUMBERS: tuple[tuple[str, int, int, Callable[[RankSummary], str], tuple[str, ...]], ...] = (
-    ("data wait", 9, 3, lambda row: units.milliseconds(row.data_seconds), ("input",)),
-    ("compute", 8, 2, lambda row: units.milliseconds(row.compute_seconds), ("compute", "clocks")),
-    ("step", 8, 9, lambda row: units.milliseconds(row.step_seconds), ()),
-    ("peak", 8, 7, lambda row: units.number_of_bytes(row.peak_allocated_bytes), ()),
-    ("GPU memory", 14, 6, _memory, ()),
-    ("grad norm", 9, 10, lambda row: units.loss(row.grad_norm), ()),
-    ("skipped", 7, 8, lambda row: units.count(row.skipped), ()),
-    ("own Inf", 7, 11, lambda row: units.count(row.overflowed), ()),
-    ("clock", 9, 5, lambda row: units.megahertz(row.sm_clock_mhz), ("clocks",)),
-)
-"""Title, width, priority, text, and the verdicts of which a column is the evidence."""
+_EVIDENCE: Mapping[str, tuple[str, ...]] = {
+    "data wait": ("input",),
+    "compute": ("compute", "clocks"),
+    "clock": ("clocks",),
+}
+"""What a rank is slow by, for each column that shows it."""
 
 
 def _columns(
     canvas: Canvas, view: SessionView, ranks: RanksView, which: str = ""
 ) -> list[Column[RankSummary]]:
-    """Of the rows of all ranks: the slow one is marked, and the number that shows it."""
-    slow = _slow_rank(ranks)
-    signs = dict.fromkeys(ranks.awaited.ranks if ranks.awaited is not None else (), ("⚠", Style.WARNING))
-    signs |= {} if slow is None else {slow: ("⚠", Style.WARNING)}
-    signs |= {end.rank: ("✖", Style.ERROR) for end in ranks.lost}
+    """Of the rows of all ranks: those with trouble are marked, and the number that shows which is slow."""
+    signs: dict[int, tuple[str, Style]] = {}
+    for finding in ranks.findings:
+        if finding.is_trouble:
+            signs = dict.fromkeys(finding.ranks, VERDICT_SIGNS[finding.severity]) | signs
+    slow, state = _slow_ranks(ranks), "" if ranks.slow is None else ranks.slow.state
     several_hosts = len({row.place.host for row in ranks.rows if row.place is not None}) > 1
 
     def sign(row: RankSummary) -> Cell:
@@ -233,33 +195,29 @@ def _columns(
         return str(row.rank), signs.get(row.rank, (" ", Style.TEXT))[1]
 
     def place(row: RankSummary) -> Cell:
-        return place_words(row.place, with_host=several_hosts), Style.DIM
+        if row.place is None:
+            return ""
+        return row.place.name if several_hosts else row.place.device, Style.DIM
+
+    def number(column: Column[RankSummary], row: RankSummary) -> Cell:
+        is_evidence = row.rank in slow and state in _EVIDENCE.get(text_of(column.title), ())
+        return text_of(column.cell(row)), Style.WARNING | BOLD if is_evidence else Style.TEXT
 
     def why_throttled(row: RankSummary) -> Cell:
-        return "".join(row.throttled[:1]), Style.WARNING if row.rank == slow else Style.DIM
+        return "".join(row.throttled[:1]), Style.WARNING if row.rank in slow else Style.DIM
 
-    numbers = [
-        Column(
-            title=title, cell=partial(_number, ranks.straggler, text, causes), priority=priority, width=width
-        )
-        for title, width, priority, text, causes in _NUMBERS
-        if title != "own Inf" or any(row.overflowed for row in ranks.rows)
-    ]
     return [
         Column(title="", cell=sign, width=1, is_optional=False),
         Column(title="rank", cell=rank, gap=1),
         Column(title=which, cell=place, align="left", max_width=_PLACE_WIDTH, is_optional=not which),
         _bars(canvas, view, ranks),
-        *numbers,
+        *(
+            replace(column, cell=partial(number, column))
+            for column in RANK_NUMBERS
+            if column.title != "own Inf" or any(row.overflowed for row in ranks.rows)
+        ),
         Column(title="", cell=why_throttled, align="left", priority=12, shrinks_to=_MIN_REASON, gap=1),
     ]
-
-
-def _number(
-    verdict: RankVerdict | None, text: Callable[[RankSummary], str], causes: tuple[str, ...], row: RankSummary
-) -> Cell:
-    is_evidence = verdict is not None and verdict.rank == row.rank and verdict.cause in causes
-    return text(row), Style.WARNING | BOLD if is_evidence else Style.TEXT
 
 
 def _bars(canvas: Canvas, view: SessionView, ranks: RanksView) -> Column[RankSummary]:
@@ -269,12 +227,12 @@ def _bars(canvas: Canvas, view: SessionView, ranks: RanksView) -> Column[RankSum
     fills = "i#." if canvas.ascii_only else "░▆·"
     parts = [f"{fill} {name}" for fill, name in zip(fills, names, strict=True) if name]
     longest = max(row.step_seconds or row.own_seconds for row in ranks.rows)
-    slow = _slow_rank(ranks)
+    slow = _slow_ranks(ranks)
 
     def draw_parts(canvas: Canvas, x: int, y: int, width: int, row: RankSummary) -> None:
         data, compute = row.data_seconds or 0.0, row.compute_seconds or 0.0
         rest = max(0.0, (row.step_seconds or 0.0) - data - compute)
-        style = Style.WARNING if row.rank == slow else steady_style(view)
+        style = Style.WARNING if row.rank in slow else steady_style(view)
         parts = zip((data, compute, rest), fills, (style, style, Style.DIM), strict=True)
         draw_stack(canvas, x, y, width, parts, whole=longest)
 
@@ -301,53 +259,40 @@ _EXTREME_WIDTH = 18
 """Of the extreme alone: with fewer columns than ``_WIDE`` the medians make room for the strips."""
 
 
-class _Strip(NamedTuple):
-    """One kind of number."""
-
-    label: str
-    value: Callable[[RankSummary], float | None]
-    text: Callable[[float | None], str]
-    percentiles: str = ""
-    """Their name in the view."""
-    lowest: bool = False
-    """Whether the lowest stands out, not the largest."""
-
-
-_STRIPS = (
-    _Strip("compute", lambda row: row.compute_seconds, units.milliseconds, "compute"),
-    _Strip("data wait", lambda row: row.data_seconds, units.milliseconds, "data"),
-    _Strip("clock", lambda row: row.sm_clock_mhz, units.megahertz, lowest=True),
-    _Strip("GPU memory", lambda row: row.memory_used_bytes, units.number_of_bytes),
+_STRIPS: tuple[tuple[str, str, Callable[[float | None], str], str], ...] = (
+    ("compute", "compute_seconds", units.milliseconds, "most"),
+    ("data wait", "data_seconds", units.milliseconds, "most"),
+    ("clock", "sm_clock_mhz", units.megahertz, "least"),
+    ("GPU memory", "memory_used_bytes", units.number_of_bytes, "most"),
 )
+"""Label, number of a rank, its text, and which end of them stands out."""
 
 
 def _draw_overview(canvas: Canvas, ranks: RanksView) -> int:
     """Draw what was measured; return the lines taken, a blank one below included."""
     whole = len(ranks.rows) == ranks.world_size
-    marked = {i for i, row in enumerate(ranks.rows) if row.rank == _slow_rank(ranks)}
+    marked = {i for i, row in enumerate(ranks.rows) if row.rank in _slow_ranks(ranks)}
     is_wide = canvas.width >= _WIDE
     room = max(0, canvas.width - _LABEL_WIDTH - (_NUMBERS_WIDTH if is_wide else _EXTREME_WIDTH))
     lines = max(1, canvas.height - 1)
     y = 0
-    for strip in _STRIPS:
-        values = [strip.value(row) for row in ranks.rows]
+    for label, name, text, end in _STRIPS:
+        values = [getattr(row, name) for row in ranks.rows]
         numbers = sorted(value for value in values if value is not None)
         if not whole:
-            numbers = [*ranks.percentiles.get(strip.percentiles, ())]
+            numbers = [*ranks.percentiles.get(name.removesuffix("_seconds"), ())]
         if not numbers or y == lines:
             continue
-        canvas.text(0, y, strip.label, Style.DIM)
+        canvas.text(0, y, label, Style.DIM)
         if whole:
-            draw_strip(canvas, _LABEL_WIDTH, y, room, values, marked=marked, lowest=strip.lowest)
+            draw_strip(canvas, _LABEL_WIDTH, y, room, values, marked=marked, lowest=end == "least")
         else:
             draw_percentiles(canvas, _LABEL_WIDTH, y, room, numbers)
+        figures = [(numbers[0] if end == "least" else numbers[-1], end)]
         x = _LABEL_WIDTH + room
-        if is_wide:
-            x = canvas.text(x, y, strip.text(numbers[len(numbers) // 2]), width=11, align="right")
-            x = canvas.text(x, y, " median", Style.DIM)
-        extreme, name = (numbers[0], " least") if strip.lowest else (numbers[-1], " most")
-        x = canvas.text(x, y, strip.text(extreme), width=11, align="right")
-        canvas.text(x, y, name, Style.DIM)
+        for number, what in [(numbers[len(numbers) // 2], "median"), *figures] if is_wide else figures:
+            x = canvas.text(x, y, text(number), width=11, align="right")
+            x = canvas.text(x, y, f" {what}", Style.DIM)
         y += 1
     if whole and y < canvas.height:
         draw_rank_axis(canvas, _LABEL_WIDTH, y, room, ranks.world_size)
