@@ -120,13 +120,14 @@ def test_one_step_of_each_precision_has_the_number_of_operations_that_torch_coun
 
 
 def counted_with(own: Own, call: Callable[[], object]) -> None:
-    """Have ``call`` called in the passes in which operations are counted."""
+    """Have ``call`` called in the passes in which operations are counted, after dropout has drawn."""
     loss = own.loss
 
     def loss_of(batch: tuple[Tensor, Tensor]) -> Tensor:
+        result = loss(batch)
         if torch._C._len_torch_dispatch_stack():
             call()
-        return loss(batch)
+        return result
 
     own.loss = loss_of  # type: ignore[method-assign]
 
@@ -153,8 +154,12 @@ def test_an_error_of_the_scripts_own_passes_through_a_counted_step(runs: Path) -
             raise RuntimeError("my own")
         return loss(own, batch)
 
+    def fails_first() -> None:
+        counted.append(True)
+        raise RuntimeError("my own")
+
     own.loss = fails  # type: ignore[method-assign]
-    counted_with(own, lambda: counted.append(True))
+    counted_with(own, fails_first)
     with nothing_compiled(), pytest.raises(RuntimeError, match=r"^my own$"):
         watched_run(runs, "closure", 15, own=own)
     assert not [note for note in of(Note, records(runs)) if "FLOP" in note.text]
