@@ -32,7 +32,7 @@ def same(one: Any, other: Any) -> bool:
         return same(one(), other())
     if isinstance(one, Mapping):
         one, other = tuple(one.items()), tuple(other.items())
-    if isinstance(one, tuple):
+    if isinstance(one, list | tuple):
         return len(one) == len(other) and all(map(same, one, other))
     return bool(one == other or (one != one and other != other))  # noqa: PLR0124 - what only NaN is
 
