@@ -114,7 +114,7 @@ class Unautocastable(Tiny):
 
 def prepare(experiment: Experiment, **options: Any) -> Prepared:
     """Everything before the first step, on the CPU, as the worker does it."""
-    request = TrainRequest(model="tiny", data_dir=Path("unused"), **{"device": "cpu", **options})
+    request = TrainRequest(model="tiny", **{"device": "cpu", "data_dir": Path("unused"), **options})
     setup.seed_everything(request.seed)
     asked = DataRequest(data_dir=request.data_dir, kind=request.data, seed=request.seed)
     return setup.assemble(request, experiment, setup.choose(request), data_request=asked)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from amptui.records.answers import RequestMade, RequestRefused, RequestTaken
 from amptui.records.control import (
@@ -26,7 +27,7 @@ from amptui.records.keeping import CheckpointWritten
 from amptui.records.run import Note, PauseChanged, PrecisionChanged, Record
 from amptui.records.steps import Steps
 from tests.builders import StepRow, rows_of
-from tests.tiny import NO_KERNEL, Log, Tiny, Unautocastable, prepare, train
+from tests.tiny import NO_KERNEL, Log, Tiny, Unautocastable, losses, prepare, train
 
 FP32_AND_BF16 = ComparisonRequest(("fp32", "bf16"))
 
@@ -139,16 +140,38 @@ def test_what_fails_says_why(
     )
 
 
+class Broken(Unautocastable):
+    """Its steps draw random numbers as well: whatever disturbs them shows in the losses."""
+
+    def build_model(self) -> nn.Module:
+        return nn.Sequential(super().build_model(), nn.Dropout(0.5))
+
+
 @pytest.mark.parametrize(
-    ("request_made", "note"), [(BF16, "{}"), (X_RAY, "no X-ray: {}")], ids=["switch", "x-ray"]
+    ("request_made", "severity", "said", "precisions"),
+    [
+        (BF16, "error", "bf16 failed in its first step; back to fp32: {}", ["bf16", "fp32"]),
+        (X_RAY, "warning", "no X-ray: {}", []),
+    ],
+    ids=["switch", "x-ray"],
 )
-def test_a_precision_that_fails_says_why_and_so_does_the_event(request_made: Request, note: str) -> None:
-    log = trained({4: (request_made,)}, experiment=Unautocastable(epochs=5))
+def test_a_precision_that_fails_is_told_and_changes_nothing(
+    request_made: Request, severity: str, said: str, precisions: list[str]
+) -> None:
+    log = trained({5: (request_made,)}, experiment=Broken(epochs=3))
     (refused,) = log.answers
     assert isinstance(refused, RequestRefused)
     assert refused.reason == "failed"
-    assert NO_KERNEL in refused.detail
-    assert [record.text for record in log.of(Note)] == [note.format(refused.detail)]
+    assert f"RuntimeError: {NO_KERNEL}" in refused.detail
+    ((told, text),) = [(note.severity, note.text) for note in log.of(Note)]
+    assert told == severity
+    assert refused.detail in text
+    assert said.format(f"RuntimeError: {NO_KERNEL}") in text
+    changes = [(change.step, change.current) for change in log.of(PrecisionChanged)]
+    assert changes == [(6, name) for name in precisions]
+    assert log.of(XRayTaken) == []
+    assert {step.precision for step in log.of(StepRow)} == {"fp32"}
+    assert losses(log) == losses(trained({}, experiment=Broken(epochs=3)))
 
 
 def test_a_run_that_keeps_no_checkpoints_says_so() -> None:

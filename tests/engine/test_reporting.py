@@ -1,6 +1,6 @@
 """Numbers on their way from the device to the host, and the records that become of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from amptui.engine.probes.gradients import GradientProbe
-from amptui.engine.readback import DeviceReadback, open_readback
+from amptui.engine.readback import open_readback
 from amptui.engine.reporting import StepReporter
 from amptui.engine.step_rows import StepFacts, StepKind
 from tests.builders import StepRow
 from tests.engine.clock import Clock
-from tests.tiny import Log, no_waits
+from tests.tiny import Log
 
 MODEL = nn.Linear(1, 1)  # two gradients of one element each: weight, bias
 
@@ -57,69 +57,36 @@ def test_a_step_ends_after_the_one_before_and_when_its_time_is_over(
 
 # ---------------------------------------------------- from the device to the host: never waited for
 
-
-Delivered = list[tuple[list[float] | None, float | None]]
-
-
-def into(delivered: Delivered) -> Callable[[Sequence[float] | None, float | None], None]:
-    return lambda row, seconds: delivered.append((None if row is None else list(row), seconds))
-
-
-# ---------------------------------------------------------------------------------------- CUDA
-
 A_SECOND_IN_CYCLES = 2_000_000_000
 """More or less: long beside what the host does meanwhile."""
 
 
-def on_gpu(test: Callable[..., None]) -> Callable[..., None]:
-    skip = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
-    marked: Callable[..., None] = pytest.mark.gpu(skip(test))
-    return marked
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
+def test_a_full_ring_drops_rows_instead_of_waiting() -> None:
+    ring = open_readback(torch.device("cuda", 0), clock=Clock(), capacity=8)
+    delivered: list[tuple[list[float] | None, float | None]] = []
 
+    def push(number: float) -> None:
+        def deliver(row: Sequence[float] | None, seconds: float | None) -> None:
+            delivered.append((None if row is None else list(row), seconds))
 
-@pytest.fixture
-def ring() -> DeviceReadback:
-    readback = open_readback(torch.device("cuda", 0), clock=Clock(), capacity=8)
-    assert isinstance(readback, DeviceReadback)
-    return readback
+        ring.push([torch.full((3,), number, device="cuda")], deliver, timed=True)
 
-
-def value(number: float, length: int = 3) -> torch.Tensor:
-    return torch.full((length,), number, device="cuda")
-
-
-@on_gpu
-def test_a_full_ring_drops_rows_instead_of_waiting(ring: DeviceReadback) -> None:
-    delivered = Delivered()
-    ring.push([value(0)], into(delivered), timed=True)
+    push(0)
     ring.flush()  # the pinned rows are there
     event = torch.cuda.Event()
     torch.cuda._sleep(A_SECOND_IN_CYCLES)
     event.record()
     for number in range(1, 21):
-        ring.push([value(number)], into(delivered), timed=True)
+        push(number)
         ring.drain()
     assert not event.query(), "the host waited for the device"
     ring.flush()
     assert [row for row, _ in delivered] == [*([float(i)] * 3 for i in range(8)), *[None] * 13]
-    ring.push([value(21)], into(delivered), timed=True)
-    ring.push([value(22)], into(delivered), timed=True)
+    push(21)
+    push(22)
     ring.flush()
     # The step before was dropped, so this one's start is not known; from the next on it is.
     assert [row for row, _ in delivered[-2:]] == [[21.0] * 3, [22.0] * 3]
     assert [seconds is None for _, seconds in delivered[-2:]] == [True, False]
-
-
-@on_gpu
-def test_pushing_and_draining_never_synchronise(ring: DeviceReadback) -> None:
-    delivered = Delivered()
-    ring.push([value(0)], into(delivered), timed=True)
-    ring.flush()
-    values = [value(float(number)) for number in range(50)]
-    with no_waits():
-        for row in values:
-            ring.push([row], into(delivered), timed=True)
-            ring.drain()
-        ring.begin_interval()
-    ring.flush()
-    assert len(delivered) == 51

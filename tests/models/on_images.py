@@ -1,7 +1,7 @@
 """Experiments of model files on a few synthetic images, trained for real."""
 
 from functools import cache
-from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -9,11 +9,9 @@ import torch
 from amptui import Data, DataRequest, Experiment
 from amptui.data.sources import Arrays
 from amptui.data.vision import synthetic_images
-from amptui.engine import setup
 from amptui.engine.prepared import Prepared
-from amptui.recipe.request import TrainRequest
 from tests.builders import StepRow
-from tests.tiny import Log
+from tests.tiny import Log, prepare
 
 SAMPLES = 3_200
 
@@ -32,15 +30,7 @@ def _images(samples: int, seed: int) -> Arrays:
     return Arrays(*synthetic_images(samples, (1, 28, 28), seed=seed))
 
 
-def on_images(
-    experiment: Experiment,
-    *,
-    steps: int,
-    precision: str | None = None,
-    device: str = "cpu",
-    amp_precision: str | None = None,
-    validation_images: int = 200,
-) -> Prepared:
+def on_images(experiment: Experiment, *, steps: int, **options: Any) -> Prepared:
     """``experiment`` with its own options, for ``steps`` steps, validated after each epoch."""
 
     class OnImages(type(experiment)):  # type: ignore[misc]
@@ -48,20 +38,9 @@ def on_images(
             train, samples = _images(SAMPLES, 0), steps * self.batch_size
             # No more images than the steps need: the last of them ends an epoch.
             few = Arrays(train.inputs[:samples], train.targets[:samples])
-            held_out = _images(validation_images, 1)
-            return Data(name="synthetic images", real=False, train=few, validation=held_out)
+            return Data(name="synthetic images", real=False, train=few, validation=_images(200, 1))
 
-    request = TrainRequest(
-        model="digits",
-        device=device,
-        precision=precision,
-        amp_precision=amp_precision,
-        steps=steps,
-        data_dir=Path("unused"),
-    )
-    setup.seed_everything(request.seed)
-    asked = DataRequest(data_dir=request.data_dir, seed=request.seed)
-    return setup.assemble(request, OnImages(**vars(experiment)), setup.choose(request), data_request=asked)
+    return prepare(OnImages(**vars(experiment)), steps=steps, **options)
 
 
 def losses(log: Log) -> list[float]:

@@ -7,11 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from amptui.data.sources import DataRequest
-from amptui.engine import setup
-from amptui.engine.prepared import Prepared
 from amptui.models.resnet50 import Normalize, ResNet50
-from amptui.recipe.request import TrainRequest
 from amptui.records.run import EpochFinished
 from tests.builders import StepRow
 from tests.models.on_images import learned
@@ -32,13 +28,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def on_folder(experiment: ResNet50, folder: Path) -> Prepared:
-    request = TrainRequest(model="resnet50", device="cpu", precision="fp32", data_dir=folder)
-    setup.seed_everything(request.seed)
-    asked = DataRequest(data_dir=folder, kind="real", seed=request.seed)
-    return setup.assemble(request, experiment, setup.choose(request), data_request=asked)
-
-
 def test_bytes_and_fractions_are_normalised_alike() -> None:
     images = torch.randint(0, 256, (4, 3, 8, 8), dtype=torch.uint8)
     normalize = Normalize()
@@ -53,7 +42,8 @@ def test_bytes_and_fractions_are_normalised_alike() -> None:
 def test_it_tells_bright_images_from_dark_ones_after_an_epoch(folder: Path) -> None:
     log = Log()
     experiment = ResNet50(**TINY, learning_rate=3e-3, label_smoothing=0.0, epochs=1)
-    assert train(on_folder(experiment, folder), log) == "done"
+    prepared = prepare(experiment, precision="fp32", data_dir=folder, data="real")
+    assert train(prepared, log) == "done"
     assert learned(log, steps=2) > 0.5
     (epoch,) = log.of(EpochFinished)
     assert epoch.validation is not None

@@ -49,15 +49,11 @@ def run_tests(folder: Path, report: Path, markers: str, *paths: Path, **settings
     return counts
 
 
-def marked_files() -> list[Path]:
-    """The files of tests for any GPU; only they are collected."""
-    files = sorted((ROOT / "tests").rglob("test_*.py"))
-    return [path for path in files if HERE not in path.parents and GPU_MARK in path.read_text()]
-
-
-def others() -> list[Path]:
+def marked_files(*, of_models: bool) -> list[Path]:
     """The files of tests for any GPU; only they are collected. Whole models are trained nightly."""
-    return [path for path in marked_files() if "models" not in path.parts]
+    files = sorted((ROOT / "tests").rglob("test_*.py"))
+    files = [path for path in files if ("models" in path.parts) == of_models and HERE not in path.parents]
+    return [path for path in files if GPU_MARK in path.read_text()]
 
 
 def own(*names: str) -> list[Path]:
@@ -65,7 +61,8 @@ def own(*names: str) -> list[Path]:
 
 
 GROUPS: dict[str, Callable[[], list[Path]]] = {
-    "any GPU": others,
+    "any GPU": partial(marked_files, of_models=False),
+    "models": partial(marked_files, of_models=True),
     "waits": partial(own, "waits", "observed_waits"),
     "numbers": partial(own, "numbers_on_their_way", "added_operators", "checkpoints"),
     "devices": partial(own, "devices"),
@@ -73,10 +70,17 @@ GROUPS: dict[str, Callable[[], list[Path]]] = {
 }
 """What one process runs, in less than a minute."""
 
+CI, NIGHTLY = pytest.mark.ci, pytest.mark.nightly
+
 TIERS = [
-    *(pytest.param(group, "gpu and not nightly", marks=pytest.mark.ci, id=group) for group in GROUPS),
     *(
-        pytest.param(group, "gpu and nightly", marks=pytest.mark.nightly, id=f"{group}, nightly")
+        pytest.param(group, "gpu and not nightly", marks=CI, id=group)
+        for group in GROUPS
+        if group != "models"
+    ),
+    pytest.param("models", "gpu", marks=NIGHTLY, id="models"),
+    *(
+        pytest.param(group, "gpu and nightly", marks=NIGHTLY, id=f"{group}, nightly")
         for group in ("numbers", "trouble")
     ),
 ]
@@ -87,13 +91,6 @@ def test_what_needs_a_gpu_passes_on_a_pretended_one(
     group: str, markers: str, pretended_gpu: Path, tmp_path: Path
 ) -> None:
     counts = run_tests(pretended_gpu, tmp_path / "report.xml", markers, *GROUPS[group]())
-    assert counts["tests"] > 2 * counts["skipped"]
-
-
-@pytest.mark.nightly
-def test_whole_models_train_on_a_pretended_gpu(pretended_gpu: Path, tmp_path: Path) -> None:
-    models = [path for path in marked_files() if "models" in path.parts]
-    counts = run_tests(pretended_gpu, tmp_path / "report.xml", "gpu", *models)
     assert counts["tests"] > 2 * counts["skipped"]
 
 

@@ -18,7 +18,7 @@ from amptui.engine.probes.float16_window import (
 )
 from amptui.engine.probes.gradients import GradientProbe
 from amptui.records.findings import Float16Window, ParameterWindow
-from tests.engine.traced import model_with_gradients
+from tests.engine.probes.test_gradients import model_with_gradients
 
 LARGE = 1 << 14
 """Elements of a parameter that is counted by itself."""

@@ -1,7 +1,7 @@
 """A row tells the norm, the largest value, and who holds NaN or Inf; CUDA's and a CPU's say the same."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -20,9 +20,20 @@ from amptui.engine.probes.gradients import (
 )
 from amptui.engine.readback import MAX_STEPS_BETWEEN_LOOKS
 from amptui.engine.reporting import StepReporter
-from tests.engine.traced import model_with_gradients
 
 Measure = Callable[[GradientProbe], Tensor]
+
+
+def model_with_gradients(gradients: Sequence[Tensor | None], device: str = "cpu") -> nn.Module:
+    """Its parameters are ``p0``, ``p1`` and so on, each as large as its gradient."""
+    model = nn.Module()
+    for index, gradient in enumerate(gradients):
+        parameter = nn.Parameter(
+            torch.zeros_like(torch.zeros(3) if gradient is None else gradient, device=device)
+        )
+        parameter.grad = None if gradient is None else gradient.to(device)
+        model.register_parameter(f"p{index}", parameter)
+    return model
 
 
 def fused(probe: GradientProbe) -> Tensor:

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from amptui.engine.probes.float16_window import Float16WindowProbe
 from amptui.engine.probes.gradients import GradientProbe
+from tests.engine.probes.test_gradients import model_with_gradients
 from tests.tiny import no_waits
 
 pytestmark = [
@@ -37,16 +38,6 @@ def gradients() -> list[Tensor | None]:
     return [some(5), some(300, 200), None, images, some(), torch.empty(0), some(1100, 4000)]
 
 
-def model_on(device: str, values: list[Tensor | None]) -> nn.Module:
-    model = nn.Module()
-    for index, value in enumerate(values):
-        like = torch.zeros(1) if value is None else value
-        parameter = nn.Parameter(torch.zeros_like(like, device=device))
-        parameter.grad = None if value is None else value.to(device)
-        model.register_parameter(f"p{index}", parameter)
-    return model
-
-
 @pytest.mark.parametrize(
     "bad",
     [
@@ -60,7 +51,7 @@ def test_health_is_the_same(bad: dict[int, float]) -> None:
     values: Any = gradients()
     for index, value in bad.items():
         values[index].view(-1)[-1] = value
-    on_cpu, on_gpu = (GradientProbe(model_on(device, values)) for device in ("cpu", "cuda"))
+    on_cpu, on_gpu = (GradientProbe(model_with_gradients(values, device)) for device in ("cpu", "cuda"))
     with no_waits():
         row = on_gpu.measure()
     measured_health = on_gpu.health(row.tolist(), 2.0)
@@ -76,7 +67,7 @@ def same_windows(factor: float) -> None:
     """The same counts; squares as closely as sums in another order may be."""
     rows = []
     for device in ("cpu", "cuda"):
-        probe = Float16WindowProbe(GradientProbe(model_on(device, gradients())))
+        probe = Float16WindowProbe(GradientProbe(model_with_gradients(gradients(), device)))
         probe.measure(factor)
         with no_waits():
             row = probe.measure(factor)

@@ -1,37 +1,57 @@
 """Which module overflowed first, or came nearest to it, in steps that compute what any step does."""
 
 import math
-from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
 from torch.utils.checkpoint import checkpoint
 
 from amptui.base.errors import ExperimentError
 from amptui.engine.probes.module_trace import ModuleTrace
 from amptui.records.findings import ModuleRange, ModulesTraced
 from amptui.telemetry.health import judge_trace
-from tests.engine.traced import Scale, autocast, by_name, record_of, traced_step
 from tests.tiny import Log, Tiny, prepare, train
 
 
-def constant_linear(width: int, weight: float) -> nn.Linear:
-    linear = nn.Linear(width, width, bias=False)
-    nn.init.constant_(linear.weight, weight)
-    return linear
+def record_of(trace: ModuleTrace, row: Sequence[float] | None = None) -> ModulesTraced:
+    values = trace.values().tolist() if row is None else row
+    return trace.record(values, time=1.5, step=7, precision="fp16", loss_scale=8.0, asked=True)
 
 
-def test_a_forward_overflow_names_the_innermost_module() -> None:
-    block = nn.Sequential(constant_linear(4, 0.1), constant_linear(4, 1e5), nn.ReLU())
-    model = nn.Sequential(constant_linear(4, 1.0), block, nn.Linear(4, 2))
-    record = traced_step(model, torch.ones(3, 4))
-    assert record.first == ModuleRange(
-        name="1.1", kind="Linear", way="forward", dtype="float16", largest=math.inf
-    )
-    assert all(math.isfinite(near.largest) for near in record.nearest)
-    assert {"0", "1.0"} <= {near.name for near in record.nearest}
+def autocast(dtype: torch.dtype | None) -> AbstractContextManager[object]:
+    return nullcontext() if dtype is None else torch.autocast("cpu", dtype=dtype)
+
+
+def traced_step(
+    model: nn.Module, inputs: Tensor, *, dtype: torch.dtype | None = torch.float16, loss_scale: float = 1.0
+) -> ModulesTraced:
+    """One forward and backward pass of the outputs' sum; all hooks must be gone behind it."""
+    scaler = GradScaler("cpu", init_scale=loss_scale, enabled=dtype is torch.float16)
+    with ModuleTrace(model) as trace:
+        with autocast(dtype):
+            loss = model(inputs.clone().requires_grad_()).float().sum()
+        scaler.scale(loss).backward()
+    assert not any(module._forward_hooks for module in model.modules())
+    return record_of(trace)
+
+
+def by_name(record: ModulesTraced, way: str) -> dict[str, ModuleRange]:
+    return {near.name: near for near in record.nearest if near.way == way}
+
+
+class Scale(nn.Module):
+    """Multiplies by a number in the dtype of what it is given."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs * self.factor
 
 
 def test_a_backward_overflow_names_the_first_gradient() -> None:

@@ -42,33 +42,72 @@ class Plain(Tiny):
         return nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.ReLU(inplace=True), nn.Linear(8, 4))
 
 
+class Definitions(Plain):
+    """One of its layers has a gradient of zero, and one of which one half underflows at a scale of 1."""
+
+    def build_model(self) -> nn.Module:
+        layers = super().build_model()
+        assert isinstance(layers, nn.Sequential)
+        return layers.append(nn.ModuleDict({"zero": nn.Linear(4, 4), "small": nn.Linear(4, 4)}))
+
+    def loss(self, model: Any, batch: Any) -> Tensor:
+        inputs, targets = batch
+        logits = model[:4](inputs)
+        zero, small = model[4]["zero"](logits), model[4]["small"](logits)
+        factors = torch.tensor([1e-3, 1e-4, 1e-5, 3e-8])
+        return functional.cross_entropy(logits + 0 * zero.sum() + factors * small, targets)
+
+
+def defined(full: Tensor, half: Tensor, scale: float, *, in_float16: bool) -> dict[str, Any]:
+    """What is said of a layer, from both gradients, the scaled one of the step in AMP as it is."""
+    f, h = full.double(), half.double() / scale
+    if not f.any():
+        return {"norm": 0.0, "cosine": None, "relative_error": None, "lost": None, "underflowing": None}
+    small = f[half.abs() < 2.0**-14]
+    return {
+        "norm": f.norm().item(),
+        "cosine": (f @ h / (f.norm() * h.norm())).item(),
+        "relative_error": ((h - f).norm() / f.norm()).item(),
+        "lost": ((f != 0) & (h == 0)).sum().item() / (f != 0).sum().item(),
+        "underflowing": (small.norm() / f.norm()).item() if in_float16 else None,
+    }
+
+
 @pytest.mark.torch
-def test_losses_and_gradients_are_those_of_a_step_in_each_precision() -> None:
-    prepared = prepare(Plain())
-    inputs, targets = batch = first_batch(prepared)
-    record = take_xray(prepared, [batch], step=7, precision="bf16", loss_scale=None)
-    gradients = {}
-    for name in ("ieee", "bf16"):
+@pytest.mark.parametrize(("precision", "scale"), [("bf16", None), ("fp16", 1.0), ("fp16", 1024.0)])
+def test_losses_and_gradients_are_those_of_a_step_in_each_precision(
+    precision: str, scale: float | None
+) -> None:
+    prepared = prepare(Definitions())
+    batch, model, factor = first_batch(prepared), prepared.model, scale or 1.0
+    record = take_xray(prepared, [batch], step=7, precision=precision, loss_scale=scale)
+    gradients: dict[str, list[Tensor]] = {}
+    for name in ("ieee", precision):
         with prepared.precisions[name].forward_context():
-            loss = functional.cross_entropy(prepared.model(inputs), targets)
-        loss.backward()
+            loss: Any = prepared.experiment.loss(model, batch)
+        (loss if name == "ieee" else loss.float() * factor).backward()
         assert loss.item() == (record.loss_fp32 if name == "ieee" else record.loss_amp)
-        weights = prepared.model.get_submodule("1").parameters()
-        gradients[name] = [p.grad.flatten().double() for p in weights if p.grad is not None]
+        gradients[name] = [
+            parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None
+        ]
         prepared.optimizer.zero_grad()
-    full, half = (torch.cat(gradients[name]) for name in ("ieee", "bf16"))
-    agreement = layer(record, "1")
-    assert agreement.cosine == pytest.approx((full @ half / (full.norm() * half.norm())).item())
-    assert agreement.relative_error == pytest.approx(((half - full).norm() / full.norm()).item())
-    assert 0 < (agreement.relative_error or 0) < 0.1
-    counts = {(count.name, count.dtype): count.count for count in record.operators}
-    assert (counts["addmm", "bfloat16"], counts["_log_softmax", "float32"]) == (2, 1)
-    assert not any(name == "clone" for name, _ in counts), "what the X-ray copies is not counted"
-    assert (record.step, record.precision, record.loss_scale, record.random) == (7, "bf16", None, False)
+    dtype = {"bf16": "bfloat16", "fp16": "float16"}[precision]
     assert [(a.name, a.kind, a.elements, a.output_dtype) for a in record.layers] == [
-        ("1", "Linear", 136, "bfloat16"),
-        ("3", "Linear", 36, "bfloat16"),
+        (name, "Linear", elements, dtype)
+        for name, elements in (("1", 136), ("3", 36), ("4.zero", 20), ("4.small", 20))
     ]
+    for index, agreement in enumerate(record.layers):
+        full, half = (torch.cat(gradients[one][2 * index : 2 * index + 2]) for one in ("ieee", precision))
+        for name, value in defined(full, half, factor, in_float16=precision == "fp16").items():
+            expected = value if value is None else pytest.approx(value, rel=1e-9, abs=1e-12)
+            assert getattr(agreement, name) == expected, (agreement.name, name)
+    if precision == "fp16":
+        assert 0 < (layer(record, "4.small").underflowing or 0) < 1
+        assert ((layer(record, "4.small").lost or 0) > 0) == (scale == 1.0)
+    counts = {(count.name, count.dtype): count.count for count in record.operators}
+    assert (counts["addmm", dtype], counts["_log_softmax", "float32"]) == (4, 1)
+    assert not any(name == "clone" for name, _ in counts), "what the X-ray copies is not counted"
+    assert (record.step, record.precision, record.loss_scale, record.random) == (7, precision, scale, False)
 
 
 class Island(Tiny):
@@ -116,8 +155,8 @@ class Vanishing(Plain):
 def test_gradients_that_vanish_in_float16_are_lost_and_a_scale_saves_them() -> None:
     prepared = prepare(Vanishing())
     unscaled, scaled = xray(prepared, "fp16", 1.0), xray(prepared, "fp16", 2.0**24)
-    assert layer(unscaled, "1").lost == 1
-    assert layer(unscaled, "1").cosine == 0
+    lost = layer(unscaled, "1")
+    assert (lost.lost, lost.cosine, lost.relative_error, lost.underflowing) == (1, 0, 1, 1)
     assert layer(scaled, "1").lost == pytest.approx(0, abs=0.05)
     assert layer(scaled, "1").cosine == pytest.approx(1, abs=1e-3)
     assert scaled.loss_amp == pytest.approx(scaled.loss_fp32, rel=1e-2)
@@ -148,6 +187,22 @@ def test_memory_is_counted_to_the_byte() -> None:
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
 
 
+class Averaging(nn.Module):
+    """Moves frozen weights, of which it replaces some, and scales those of an embedding to length 0.1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(4, 16, max_norm=0.1)
+        self.teacher = nn.Linear(16, 16).requires_grad_(False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.teacher.weight.lerp_(torch.ones(16, 16, device=inputs.device), 0.1)
+            self.teacher.bias.data = self.teacher.bias.data * 0.5
+        words = self.words(torch.arange(4, device=inputs.device))
+        return inputs + words.sum(0) + self.teacher(inputs)  # type: ignore[no-any-return]
+
+
 class Mixed(Tiny):
     """Everything that a forward pass changes or draws, with in-place ReLU and a frozen layer."""
 
@@ -160,6 +215,7 @@ class Mixed(Tiny):
             nn.Flatten(),
             nn.Linear(128, 16),
             nn.ReLU(inplace=True),
+            Averaging(),
             nn.Linear(16, 4),
         )
         model[5].requires_grad_(False)
