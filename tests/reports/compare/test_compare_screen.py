@@ -100,7 +100,7 @@ SCRIPT: list[tuple[str, str, dict[str, Any]]] = [
     ("v", "no run has a validation", {"validation": False}),
     ("down j k", "compare", {"top": 1}),
     ("up up", "compare", {"top": 0}),
-    ("down " * 99 + "up", "compare", {"top": 12}),
+    ("down " * 16 + "up", "compare", {"top": 12}),
     ("question_mark", "compare keys", {}),
     ("x", "training loss by step", {"axis": "steps"}),
 ]
