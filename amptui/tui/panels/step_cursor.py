@@ -84,9 +84,8 @@ def press(cursor: Cursor | None, key: str, extent: Extent) -> Cursor | None:
     elif key in MOVES:
         by = MOVES[key] * max(1, window.steps // extent.columns)
         step, reading = step + by, extent.series.at(step + by)
-        if (
-            reading is None or reading.mean is None
-        ):  # the next one with a value, or the last in that direction
+        if reading is None or reading.mean is None:
+            # The next one with a value, or the last in that direction.
             place = int(steps.searchsorted(step)) if by > 0 else int(steps.searchsorted(step, "right")) - 1
             step = int(steps[max(0, min(place, len(steps) - 1))])
     else:
