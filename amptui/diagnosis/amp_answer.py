@@ -12,8 +12,9 @@ from typing import Literal, get_args
 
 from amptui.base import units
 from amptui.diagnosis.amp_findings import Question, safety_findings, worth_findings
+from amptui.diagnosis.finding_fields import interval_ends
 from amptui.diagnosis.labels import precision_label
-from amptui.diagnosis.words import SIGNS, evidence_words, interval_ends, long_words, short_words, speed_words
+from amptui.diagnosis.words import SIGNS, evidence_words, long_words, short_words, speed_words
 from amptui.records.codec import Codec
 from amptui.records.own_loop import OTHER_PRECISIONS
 from amptui.records.run import FP8_PRECISIONS, LOW_PRECISIONS, base_precision, reference_precision

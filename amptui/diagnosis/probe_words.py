@@ -4,8 +4,8 @@ import math
 
 from amptui.base import units
 from amptui.diagnosis.activity import newest
+from amptui.diagnosis.finding_fields import cosine_words, distance_words, output_words
 from amptui.diagnosis.labels import layer_label, precision_label
-from amptui.diagnosis.words import cosine_words, distance_words, output_words
 from amptui.records.findings import Float16Window, LayerAgreement, ModuleRange, ModulesTraced, XRayTaken
 from amptui.records.run import LossScaleChanged
 from amptui.telemetry.numerics import MIN_OF

@@ -3,32 +3,18 @@
 Each surface takes the long one where it fits, else the short one; nobody writes a third.
 """
 
-import math
 import re
-from collections.abc import Callable, Mapping
-from decimal import ROUND_DOWN, Decimal
+from collections.abc import Mapping
 from functools import cache
 from typing import TypeAlias
 
 from amptui.base import units
-from amptui.diagnosis.labels import (
-    family_label,
-    layer_label,
-    parallel_words,
-    precision_label,
-    short_label,
-)
-from amptui.records.run import COLLAPSE_SKIPS, FP8_PRECISIONS, base_precision
+from amptui.diagnosis.finding_fields import FIELDS, NUMBERS, interval_ends
+from amptui.diagnosis.labels import precision_label, short_label
+from amptui.records.run import COLLAPSE_SKIPS
 from amptui.telemetry.finding import Finding, Grade
-from amptui.telemetry.health import LARGEST_FLOAT16
 
 SIGNS: Mapping[Grade, str] = {"good": "✔", "neutral": "·", "warning": "⚠", "error": "✖", "unknown": "?"}
-
-_NAMED_RANKS = 4
-"""Ranks named in one line."""
-
-MASKS_DIFFER = "dropout masks may differ"
-"""Of an X-ray whose two passes drew random numbers."""
 
 _Wording: TypeAlias = str | tuple[str, ...]
 """The long and the short one; one alone is both. A third explains the state where an event is opened.
@@ -86,9 +72,9 @@ class _Fields(dict[str, str]):
 
     def __missing__(self, name: str) -> str:
         finding = self._finding
-        if name in _FIELDS:
-            return _FIELDS[name](finding)
-        return _NUMBERS[name](finding.numbers.get(name)) if name in _NUMBERS else finding.names.get(name, "")
+        if name in FIELDS:
+            return FIELDS[name](finding)
+        return NUMBERS[name](finding.numbers.get(name)) if name in NUMBERS else finding.names.get(name, "")
 
 
 # --------------------------------------------------------------------------------------- the words
@@ -571,275 +557,13 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
 """By subject and state."""
 
 
-# ---------------------------------------------------------------------------- what the words name
+# ------------------------------------------------------------------------------- what it is from
 
 
 def speed_words(speed: Finding, without: str = "") -> str:
     """``1.71× the speed of FP32 (1.68 to 1.74)``; ``without`` an interval other words stand there."""
     interval = interval_ends(speed.numbers.get("low"), speed.numbers.get("high"))
     return f"{long_words(speed)} {f'({interval})' if interval else without}".rstrip()
-
-
-def times_speed(ratio: float | None, than: str) -> str:
-    """``1.71× the speed of FP32``: the one phrase for it."""
-    return f"{units.ratio(ratio)} the speed of {than}"
-
-
-def interval_ends(low: float | None, high: float | None) -> str:
-    """``1.68 to 1.74``; empty without an interval."""
-    return " to ".join(units.ratio(end).removesuffix("×") for end in (low, high)) if low and high else ""
-
-
-def ratio_words(value: float | None, low: float | None, high: float | None) -> str:
-    """``1.61× (1.55 to 1.68)``; the ratio alone while there are too few blocks for an interval."""
-    interval = interval_ends(low, high)
-    return f"{units.ratio(value)} ({interval})" if interval else units.ratio(value)
-
-
-def less_percent(saving: float) -> str:
-    """``38% less``, ``12% more``, ``the same``."""
-    amount = units.percent(abs(saving))
-    return "the same" if amount == "0%" else f"{amount} {'less' if saving >= 0 else 'more'}"
-
-
-def signed_bytes(change: float | None) -> str:
-    """``-744 MiB``, ``+28.1 MiB``, ``the same``; empty if not measured."""
-    if not change:
-        return "" if change is None else "the same"
-    return f"{'+' if change > 0 else ''}{units.number_of_bytes(round(change))}"
-
-
-def _bytes(size: float | None) -> str:
-    return units.number_of_bytes(None if size is None else round(size))
-
-
-def _changes(finding: Finding) -> str:
-    """``forward 185 ms instead of 366 ms, backward 1.66 s instead of 977 ms``."""
-    numbers = finding.numbers
-    before = {name: numbers[f"{name} before"] for name in numbers if f"{name} before" in numbers}
-    return ", ".join(
-        f"{name} {units.milliseconds(numbers[name])} instead of "
-        + ("nothing" if seconds is None else units.milliseconds(seconds))
-        for name, seconds in before.items()
-    )
-
-
-def _most(finding: Finding) -> str:
-    """``2.6×``, or ``1.7× more`` where it runs already; empty while unknown."""
-    most = finding.numbers.get("most")
-    more = " more" if finding.precision == finding.about and finding.state != "input" else ""
-    return "" if most is None else f"{most:.1f}×{more}"
-
-
-def _can_speed_up(finding: Finding) -> str:
-    if finding.precision == finding.about:
-        return "forward and backward still take"
-    most = " at most" if finding.about in FP8_PRECISIONS else ""  # FP8 has Linear layers only
-    return f"{family_label(finding.about)} can speed up{most}"
-
-
-def cosine_words(cosine: float | None, digits: int = 3) -> str:
-    """``0.999``, cut rather than rounded: 0.99896 is below 0.999."""
-    if cosine is None or not abs(cosine) <= 1:
-        return units.loss(cosine)
-    return str(Decimal(str(cosine)).quantize(Decimal(10) ** -digits, ROUND_DOWN))
-
-
-def losses_apart(loss: float | None, other: float | None) -> str:
-    """``0.024% apart``, relative to ``other``; both where that is no number."""
-    difference = math.nan if loss is None or other is None else abs(loss - other)
-    if not difference:
-        return "equal"
-    if not other or not math.isfinite(difference):
-        return f"{units.loss(other)} and {units.loss(loss)}"
-    share = units.share(difference, abs(other))
-    return f"{units.percent(difference / abs(other)) if share == '100%' else share} apart"
-
-
-def _signed_loss(value: float | None) -> str:
-    return "" if value is None else f"{'−' if value < 0 else '+'}{units.loss(abs(value))}"
-
-
-def _interval(finding: Finding) -> str:
-    """``95% interval −0.11 to +0.10``; of several intervals with a digit more."""
-    confidence, low, high = (finding.numbers.get(name) or 0.0 for name in ("confidence", "low", "high"))
-    percent = units.percent(confidence, 0 if math.isclose(confidence, round(confidence, 2)) else 1)
-    return f"{percent} interval {_signed_loss(low)} to {_signed_loss(high)}"
-
-
-def _no_verdict(finding: Finding) -> str:
-    if finding.numbers.get("difference") is None:
-        return f"no verdict on the final {finding.names['loss']}"
-    return f"final {finding.names['loss']} {_signed_loss(finding.numbers['difference'])}. No verdict"
-
-
-def distance_words(largest: float) -> str:
-    """``41,200, 0.7 doublings below 65,504``; only the value where it is zero or not finite."""
-    if not 0 < largest < math.inf:
-        return units.loss(largest)
-    room = math.log2(LARGEST_FLOAT16) - math.log2(largest)
-    side = "above" if room < 0 else "below"
-    return f"{units.loss(largest)}, {units.doublings(abs(room))} doublings {side} 65,504"
-
-
-def output_words(way: str, place: str, kind: str, dtype: str) -> str:
-    """``the output of features.12.conv (Conv2d, float16)``, or its output gradient."""
-    side = "the output of" if way == "forward" else "the output gradient of"
-    return f"{side} {place} ({kind}, {dtype})"
-
-
-def _output(finding: Finding) -> str:
-    names = finding.names
-    if "kind" not in names:
-        return "the model"  # a journal that names no module
-    return output_words(names["way"], finding.place, names["kind"], names["dtype"])
-
-
-def _in_reference(finding: Finding) -> str:
-    """Whether the first layer with NaN or Inf has one in the third precision, too."""
-    reference, cosine = finding.names.get("reference"), finding.numbers.get("reference_cosine")
-    if not reference:
-        return ""
-    return f", in {reference} too" if cosine is None or math.isnan(cosine) else f", not in {reference}"
-
-
-def _layers(finding: Finding) -> str:
-    """``all 43 layers``, ``3 of 43 layers``."""
-    count, layers = finding.numbers.get("count") or 0, finding.numbers.get("layers") or 0
-    part = f"all {layers:.0f}" if count == layers > 1 else f"{count:.0f} of {layers:.0f}"
-    return f"{part} layers"
-
-
-def _lost_names(finding: Finding) -> str:
-    """``head.weight (+8)``."""
-    more = (finding.numbers.get("lost") or 1) - 1
-    return f"{finding.place} (+{units.count(more)})" if more else finding.place
-
-
-def _ratio(finding: Finding, about: str) -> str:
-    """``1.65×``; with what says so of a ratio without an interval."""
-    ratio = finding.numbers.get("ratio")
-    return units.ratio(ratio) if finding.numbers.get("high") else f"{about}{units.about_ratio(ratio)}"
-
-
-def _zeros(finding: Finding) -> str:
-    share = finding.numbers.get("zero_share")
-    if not share:
-        return "" if share is None else "no zeros, so nothing was flushed"
-    return f"{units.share(share, 1)} zeros (true zeros or flushed)"
-
-
-def _kind_of_nonfinite(finding: Finding) -> str:
-    largest = finding.numbers.get("largest")
-    return "NaN" if largest is not None and math.isnan(largest) else "Inf"
-
-
-_NUMBERS: Mapping[str, Callable[[float | None], str]] = {
-    **dict.fromkeys(("steps", "recent", "recent_skips", "in_a_row"), units.count),
-    **dict.fromkeys(("gradients", "modules", "scale"), units.count),
-    **dict.fromkeys(("loss", "other_loss", "reference_loss", "detectable"), units.loss),
-    **dict.fromkeys(("headroom_now", "headroom_then"), units.doublings),
-    **dict.fromkeys(("cosine", "reference_cosine"), cosine_words),
-    "difference": _signed_loss,
-    "largest": units.short_count,
-    "share": lambda share: "an unknown share" if share is None else units.share(share, 1),
-    "worst_share": lambda share: "" if share is None else units.share(share, 1),
-    **dict.fromkeys(("step_share", "waiting", "launching", "busy", "idle"), units.percent),
-    **dict.fromkeys(("input_seconds", "launch_seconds", "device_seconds"), units.milliseconds),
-    **dict.fromkeys(("stored", "other", "peak", "activations"), _bytes),
-    **dict.fromkeys(("change", "saved", "saved_before", "copies", "whole"), _bytes),
-    **dict.fromkeys(("activations_change", "copies_change"), signed_bytes),
-    **dict.fromkeys(("seconds", "others_seconds"), units.milliseconds),
-    **dict.fromkeys(("clock", "others_clock"), units.megahertz),
-    "usual": units.count,
-}
-"""Numbers with their units. What is in neither mapping is a name of the finding."""
-
-
-def _who(finding: Finding) -> str:
-    """``rank 3``, ``ranks 1, 2`` or ``12 ranks (1, 2, 5, 6, ...)``."""
-    ranks, count = finding.ranks, round(finding.numbers.get("count") or 0)
-    if count == 1 and ranks:
-        return f"rank {ranks[0]}"
-    first_ranks = ", ".join(map(str, ranks[:_NAMED_RANKS]))
-    if count <= min(len(ranks), _NAMED_RANKS):
-        return f"ranks {first_ranks}"
-    return f"{units.count(count)} ranks ({first_ranks}, ...)"
-
-
-_FIELDS: Mapping[str, Callable[[Finding], str]] = {
-    "distance": lambda finding: distance_words(finding.numbers.get("largest") or 0.0),
-    "ratio": lambda finding: _ratio(finding, "~"),
-    "times": lambda finding: _ratio(finding, "about "),
-    "can": _can_speed_up,
-    "most": _most,
-    "changes": _changes,
-    "saved_change": lambda finding: less_percent(
-        1 - (finding.numbers["saved"] or 0) / (finding.numbers["saved_before"] or 1)
-    ),
-    "less_percent": lambda finding: less_percent(1 - (finding.numbers.get("memory_ratio") or 0.0)),
-    "apart": lambda finding: losses_apart(finding.numbers.get("loss"), finding.numbers.get("other_loss")),
-    "layers": _layers,
-    "bad_layers": lambda finding: f"{_layers(finding)}' gradients, first {layer_label(finding.place)}",
-    "lost": _lost_names,
-    "doubles": lambda finding: (
-        f"the scale doubles in {units.counted(round(finding.numbers.get('steps') or 0), 'step')}"
-    ),
-    "step": lambda finding: units.count(finding.step),
-    "overflowing_scale": lambda finding: (  # of the histogram, which was at another one
-        units.count(measured)
-        if (measured := finding.numbers.get("measured_scale")) and measured != finding.loss_scale
-        else ""
-    ),
-    "zeros": _zeros,
-    "stacks": lambda finding: units.counted(round(finding.numbers.get("stacks") or 0), "rank"),
-    "duration": lambda finding: units.duration(finding.numbers.get("seconds")),
-    "held_clock": lambda finding: units.count(round(finding.numbers.get("clock") or 0)),
-    "rank_scale": lambda finding: (
-        "other loss scales"
-        if (scale := finding.numbers.get("value")) is None
-        else f"loss scale {units.count(scale)}"
-    ),
-    # Names.
-    "which": lambda finding: finding.names["loss"],
-    "interval": _interval,
-    "no_verdict": _no_verdict,
-    "layer": lambda finding: layer_label(finding.place) if finding.place else "",
-    "module": lambda finding: (
-        f"{finding.place} ({finding.names['kind']}, {finding.names['dtype']})"
-        if finding.names.get("kind")
-        else finding.place
-    ),
-    "output": _output,
-    "kind": _kind_of_nonfinite,
-    "underflows": lambda finding: (
-        "underflows" if base_precision(finding.precision) == "fp16" else "would underflow"
-    ),
-    "than": lambda finding: precision_label(finding.names.get("than", "fp32")),
-    "precision": lambda finding: precision_label(finding.precision) if finding.precision else "",
-    "about": lambda finding: short_label(finding.about),
-    "family": lambda finding: family_label(finding.about),
-    "short_family": lambda finding: (
-        "FP8" if base_precision(finding.about) in FP8_PRECISIONS else family_label(finding.about)
-    ),
-    "who": _who,
-    "silent": lambda finding: _who(finding) if finding.ranks else "",
-    "parallel": lambda finding: parallel_words(finding.names["parallel"]),
-    "has": lambda finding: "has" if finding.numbers.get("count") == 1 else "have",
-    "makes": lambda finding: (
-        "made" if finding.state == "over" else "makes" if finding.numbers.get("count") == 1 else "make"
-    ),
-    # What is added where it holds.
-    "in_reference": _in_reference,
-    "overflowed": lambda finding: (
-        "; the forward pass overflowed: use bf16 or FP32" if finding.precision == "fp16" else ""
-    ),
-    "caution": lambda finding: MASKS_DIFFER if finding.numbers.get("random") else "",
-    "flushed": lambda finding: ": true zeros or flushed" if finding.happened else "",
-}
-
-
-# ------------------------------------------------------------------------------- what it is from
 
 
 def measured_at(finding: Finding) -> str:

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from amptui.diagnosis.finding_fields import losses_apart
 from amptui.diagnosis.probe_words import distance, last_change, layer_line, what_overflowed_first, xray_losses
-from amptui.diagnosis.words import long_words, losses_apart, short_words
+from amptui.diagnosis.words import long_words, short_words
 from amptui.records.findings import Float16Window, ModulesTraced, ReferenceAgreement, XRayTaken
 from amptui.telemetry.events import event_of
 from amptui.telemetry.finding import Finding

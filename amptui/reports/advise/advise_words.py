@@ -6,17 +6,10 @@ from statistics import fmean
 from amptui.base import units
 from amptui.diagnosis.amp_answer import NO_AMP, AmpAnswer, interval_words
 from amptui.diagnosis.event_words import event_text
+from amptui.diagnosis.finding_fields import less_percent, times_speed
 from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.speed import pair_words
-from amptui.diagnosis.words import (
-    SIGNS,
-    explained_words,
-    less_percent,
-    long_words,
-    short_words,
-    speed_words,
-    times_speed,
-)
+from amptui.diagnosis.words import SIGNS, explained_words, long_words, short_words, speed_words
 from amptui.records.findings import PrecisionsCompared
 from amptui.records.run import EAGER_SUFFIX, FP8_PRECISIONS
 from amptui.reports.advise.advice import Advice, Reason

@@ -9,9 +9,9 @@ from unicodedata import east_asian_width
 
 from amptui.base.text import printable, write_line
 from amptui.diagnosis.activity import phase_words
+from amptui.diagnosis.finding_fields import ratio_words
 from amptui.diagnosis.labels import compared_label
 from amptui.diagnosis.speed import round_words
-from amptui.diagnosis.words import ratio_words
 from amptui.process.plain_lines import event_line
 from amptui.records.findings import PrecisionsCompared
 from amptui.telemetry.view import SessionView

@@ -9,10 +9,11 @@ from typing import Any
 from amptui.base import units
 from amptui.base.table import Column, table_lines
 from amptui.diagnosis.event_words import float8_details, float8_layers
+from amptui.diagnosis.finding_fields import ratio_words
 from amptui.diagnosis.labels import compared_label, data_label, precision_label
 from amptui.diagnosis.speed import little_memory, pair_words, result_cards
 from amptui.diagnosis.tensor_cores import flops_hints, mfu_words, rate_words
-from amptui.diagnosis.words import explained_words, explanation, long_words, ratio_words
+from amptui.diagnosis.words import explained_words, explanation, long_words
 from amptui.recipe.request import BenchRequest
 from amptui.records.findings import Float8Layers, PrecisionMeasured, PrecisionsCompared
 from amptui.records.run import (

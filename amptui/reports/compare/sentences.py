@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from amptui.base import units
+from amptui.diagnosis.finding_fields import times_speed
 from amptui.diagnosis.labels import data_label
-from amptui.diagnosis.words import times_speed
 from amptui.records.run import RunFailed, RunFinished
 from amptui.reports.compare.contrasts import Compared, Contrast
 from amptui.reports.compare.groups import Group, Spread, has_emulated_steps

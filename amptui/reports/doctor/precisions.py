@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from amptui.diagnosis.words import interval_ends, times_speed
+from amptui.diagnosis.finding_fields import interval_ends, times_speed
 from amptui.engine.estimate import MIN_PAIRS, Ratio, paired_ratio
 from amptui.records.run import FP8_PRECISIONS
 from amptui.reports.doctor.gpus import read_gpus

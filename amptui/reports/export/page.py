@@ -11,11 +11,12 @@ from amptui.base.version import __version__
 from amptui.diagnosis import labels, probe_words, speed
 from amptui.diagnosis.amp_answer import amp_answer, answer_line, evidence_rows, question_words
 from amptui.diagnosis.event_words import event_details, event_text, run_ended
+from amptui.diagnosis.finding_fields import cosine_words, interval_ends
 from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.rank_numbers import RANK_NUMBERS
 from amptui.diagnosis.run_facts import detail_facts, run_facts
 from amptui.diagnosis.tensor_cores import flops_hints, mfu_words, rate_words
-from amptui.diagnosis.words import SIGNS, cosine_words, explanation, interval_ends, long_words, short_words
+from amptui.diagnosis.words import SIGNS, explanation, long_words, short_words
 from amptui.records.findings import Float16Window, ModulesTraced, ReferenceAgreement, XRayTaken
 from amptui.records.ranks import PERCENTILES
 from amptui.records.run import EpochFinished, Record, RunFailed, RunFinished, Validated, reference_precision

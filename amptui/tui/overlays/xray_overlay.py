@@ -10,8 +10,9 @@ from typing import Any, ClassVar, TypeAlias
 from amptui.base import units
 from amptui.base.table import Column
 from amptui.diagnosis import probe_words
+from amptui.diagnosis.finding_fields import MASKS_DIFFER, cosine_words, less_percent, losses_apart
 from amptui.diagnosis.labels import precision_glyph, precision_label, signed_label
-from amptui.diagnosis.words import MASKS_DIFFER, cosine_words, less_percent, long_words, losses_apart
+from amptui.diagnosis.words import long_words
 from amptui.records.findings import LayerAgreement, XRayTaken
 from amptui.records.run import is_emulated
 from amptui.telemetry.health import XRAY_SAFE_COSINE, judge_xray, layer_state

@@ -7,8 +7,9 @@ from typing import TypeAlias
 
 from amptui.base import units
 from amptui.base.table import Cell, Column
+from amptui.diagnosis.finding_fields import signed_bytes
 from amptui.diagnosis.labels import MEMORY_KINDS, precision_label, throttled_words
-from amptui.diagnosis.words import long_words, signed_bytes
+from amptui.diagnosis.words import long_words
 from amptui.records.findings import MemoryBreakdown
 from amptui.records.samples import DeviceSample, GpuSample, HostSample
 from amptui.telemetry.memory import memory_findings, other_bytes, sides

@@ -8,8 +8,9 @@ from amptui.base import units
 from amptui.base.table import Cell, Column
 from amptui.diagnosis import speed
 from amptui.diagnosis.amp_answer import amp_answer, no_amp_words
+from amptui.diagnosis.finding_fields import interval_ends
 from amptui.diagnosis.labels import compared_label, family_label, precision_glyph, precision_label
-from amptui.diagnosis.words import explained_words, interval_ends, long_words, speed_words
+from amptui.diagnosis.words import explained_words, long_words, speed_words
 from amptui.records.findings import PrecisionMeasured, PrecisionsCompared
 from amptui.records.run import AMP_PRECISIONS, is_emulated
 from amptui.telemetry.comparison import MIN_STEPS, judge_held_back, judge_speed, ordered
