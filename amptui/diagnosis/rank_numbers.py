@@ -1,8 +1,19 @@
 """The numbers of one rank, as columns of every table of ranks: on the screen and on the page of a run."""
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 from amptui.base import units
-from amptui.base.table import Column
 from amptui.telemetry.rank_watch import RankSummary
+
+
+class RankNumber(NamedTuple):
+    """One column: title and text, its cells on a screen, and its rank there: the highest goes first."""
+
+    title: str
+    text: Callable[[RankSummary], str]
+    width: int
+    priority: int
 
 
 def _memory(row: RankSummary) -> str:
@@ -10,16 +21,14 @@ def _memory(row: RankSummary) -> str:
     return units.NOT_AVAILABLE if used is None else units.bytes_of(used, total)
 
 
-RANK_NUMBERS: tuple[Column[RankSummary], ...] = (
-    Column(title="data wait", cell=lambda row: units.milliseconds(row.data_seconds), width=9, priority=3),
-    Column(title="compute", cell=lambda row: units.milliseconds(row.compute_seconds), width=8, priority=2),
-    Column(title="step", cell=lambda row: units.milliseconds(row.step_seconds), width=8, priority=9),
-    Column(
-        title="peak", cell=lambda row: units.number_of_bytes(row.peak_allocated_bytes), width=8, priority=7
-    ),
-    Column(title="GPU memory", cell=_memory, width=14, priority=6),
-    Column(title="grad norm", cell=lambda row: units.loss(row.grad_norm), width=9, priority=10),
-    Column(title="skipped", cell=lambda row: units.count(row.skipped), width=7, priority=8),
-    Column(title="own Inf", cell=lambda row: units.count(row.overflowed), width=7, priority=11),
-    Column(title="clock", cell=lambda row: units.megahertz(row.sm_clock_mhz), width=9, priority=5),
+RANK_NUMBERS = (
+    RankNumber("data wait", lambda row: units.milliseconds(row.data_seconds), 9, 3),
+    RankNumber("compute", lambda row: units.milliseconds(row.compute_seconds), 8, 2),
+    RankNumber("step", lambda row: units.milliseconds(row.step_seconds), 8, 9),
+    RankNumber("peak", lambda row: units.number_of_bytes(row.peak_allocated_bytes), 8, 7),
+    RankNumber("GPU memory", _memory, 14, 6),
+    RankNumber("grad norm", lambda row: units.loss(row.grad_norm), 9, 10),
+    RankNumber("skipped", lambda row: units.count(row.skipped), 7, 8),
+    RankNumber("own Inf", lambda row: units.count(row.overflowed), 7, 11),
+    RankNumber("clock", lambda row: units.megahertz(row.sm_clock_mhz), 9, 5),
 )

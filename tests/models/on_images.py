@@ -30,7 +30,9 @@ def _images(samples: int, seed: int) -> Arrays:
     return Arrays(*synthetic_images(samples, (1, 28, 28), seed=seed))
 
 
-def on_images(experiment: Experiment, *, steps: int, **options: Any) -> Prepared:
+def on_images(
+    experiment: Experiment, *, steps: int, validation_images: int = 200, **options: Any
+) -> Prepared:
     """``experiment`` with its own options, for ``steps`` steps, validated after each epoch."""
 
     class OnImages(type(experiment)):  # type: ignore[misc]
@@ -38,7 +40,9 @@ def on_images(experiment: Experiment, *, steps: int, **options: Any) -> Prepared
             train, samples = _images(SAMPLES, 0), steps * self.batch_size
             # No more images than the steps need: the last of them ends an epoch.
             few = Arrays(train.inputs[:samples], train.targets[:samples])
-            return Data(name="synthetic images", real=False, train=few, validation=_images(200, 1))
+            return Data(
+                name="synthetic images", real=False, train=few, validation=_images(validation_images, 1)
+            )
 
     return prepare(OnImages(**vars(experiment)), steps=steps, **options)
 

@@ -1,11 +1,9 @@
 """A run as one self-contained HTML page, which needs no network and no other file: its cards from the top."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from amptui.base import units
-from amptui.base.table import Column, text_of
 from amptui.base.units import NOT_AVAILABLE, SEVERITY_SIGNS, milliseconds
 from amptui.base.version import __version__
 from amptui.diagnosis import labels, probe_words, speed
@@ -27,7 +25,6 @@ from amptui.telemetry.comparison import ordered
 from amptui.telemetry.health import judge_xray
 from amptui.telemetry.memory import judge_saved
 from amptui.telemetry.optimizers import FIRST
-from amptui.telemetry.rank_watch import RankSummary
 from amptui.telemetry.session import Session
 from amptui.telemetry.timing import judge_gain, judge_limit
 from amptui.telemetry.underflow import underflowing_share
@@ -285,10 +282,6 @@ def _gain(view: SessionView) -> list[str]:
     return [*map(long_words, speed.little_memory(view))]
 
 
-def _text(column: Column[RankSummary], row: RankSummary) -> str:
-    return text_of(column.cell(row))
-
-
 def ranks(view: SessionView) -> Card | None:
     """The newest numbers of the ranks that the journal tells of, and which is slow; None for one process."""
     seen = view.ranks
@@ -313,7 +306,7 @@ def ranks(view: SessionView) -> Card | None:
         (
             ("rank", lambda row: str(row.rank)),
             ("device", lambda row: "" if row.place is None else row.place.name),
-            *((text_of(column.title), partial(_text, column)) for column in RANK_NUMBERS),
+            *((number.title, number.text) for number in RANK_NUMBERS),
             ("throttled", lambda row: ", ".join(row.throttled)),
         ),
     )

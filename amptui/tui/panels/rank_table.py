@@ -1,13 +1,12 @@
 """The ranks of a distributed run: a row for each, or strips of all above the slowest and fastest."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 
 from amptui.base import units
-from amptui.base.table import Cell, Column, text_of
+from amptui.base.table import Cell, Column
 from amptui.diagnosis.labels import batch_words, size_words
-from amptui.diagnosis.rank_numbers import RANK_NUMBERS
+from amptui.diagnosis.rank_numbers import RANK_NUMBERS, RankNumber
 from amptui.diagnosis.words import long_words, short_words
 from amptui.telemetry.rank_watch import RankSummary, RanksView
 from amptui.telemetry.view import SessionView
@@ -199,9 +198,9 @@ def _columns(
             return ""
         return row.place.name if several_hosts else row.place.device, Style.DIM
 
-    def number(column: Column[RankSummary], row: RankSummary) -> Cell:
-        is_evidence = row.rank in slow and state in _EVIDENCE.get(text_of(column.title), ())
-        return text_of(column.cell(row)), Style.WARNING | BOLD if is_evidence else Style.TEXT
+    def number(column: RankNumber, row: RankSummary) -> Cell:
+        is_evidence = row.rank in slow and state in _EVIDENCE.get(column.title, ())
+        return column.text(row), Style.WARNING | BOLD if is_evidence else Style.TEXT
 
     def why_throttled(row: RankSummary) -> Cell:
         return "".join(row.throttled[:1]), Style.WARNING if row.rank in slow else Style.DIM
@@ -212,9 +211,9 @@ def _columns(
         Column(title=which, cell=place, align="left", max_width=_PLACE_WIDTH, is_optional=not which),
         _bars(canvas, view, ranks),
         *(
-            replace(column, cell=partial(number, column))
-            for column in RANK_NUMBERS
-            if column.title != "own Inf" or any(row.overflowed for row in ranks.rows)
+            Column(title=it.title, cell=partial(number, it), width=it.width, priority=it.priority)
+            for it in RANK_NUMBERS
+            if it.title != "own Inf" or any(row.overflowed for row in ranks.rows)
         ),
         Column(title="", cell=why_throttled, align="left", priority=12, shrinks_to=_MIN_REASON, gap=1),
     ]
