@@ -130,7 +130,7 @@ class RankWatch:
         self._troubles, self._slow = {}, None
         self._slow_causes, self._quiet_samples, self._view = (), 0, None
 
-    def take(self, record: RankRecord) -> RanksFound | None:
+    def fold(self, record: RankRecord) -> RanksFound | None:
         """Add a record; return what the event list should tell of it.
 
         A sample that is none, of too many ranks or of one twice, is left out.

@@ -257,7 +257,7 @@ class Session:
         return self._facts.compared is not None and not self._facts.compared.over
 
     def _take_ranks(self, record: RankRecord) -> None:
-        if (news := self._ranks.take(record)) is not None:
+        if (news := self._ranks.fold(record)) is not None:
             self._log.add(news)
 
     def _validate(self, record: records.EpochFinished | records.Validated) -> None:

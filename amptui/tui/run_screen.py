@@ -184,17 +184,18 @@ class RunScreen(Screen):
         )
 
     @property
-    def _taken(self) -> frozenset[RequestKind]:
+    def _run_accepts(self) -> frozenset[RequestKind]:
         """The kinds of request that the run takes from this screen now."""
         return frozenset() if self._over or self._parts.is_away() else self._view.accepts
 
     def _accepts(self) -> frozenset[RequestKind]:
         """Those of keys that its device supports."""
-        return self._taken - activity.unsupported_requests(self._view)
+        return self._run_accepts - activity.unsupported_requests(self._view)
 
     def _keys(self) -> Sequence[Key]:
         """The keys that work now, for the footer and the help."""
-        return ENDED_KEYS if self._over else keys_of(self._taken, activity.unsupported_requests(self._view))
+        unsupported = activity.unsupported_requests(self._view)
+        return ENDED_KEYS if self._over else keys_of(self._run_accepts, unsupported)
 
     def _draw(self, canvas: Canvas) -> None:
         self._frame.draw(canvas, self._view, self._state)

@@ -58,7 +58,7 @@ class Measurer:
         request = replace(self.request, precision=BASELINE, min_steps=_MIN_STEPS, interactive=True)
         while True:
             stages = Stages(remaining, seconds=self.seconds, eager=eager)
-            end = self._train(request, partial(self._look, stages))
+            end = self._train(request, partial(self._poll, stages))
             evidence = stages.evidence
             evidence = replace(evidence, exclusions={**excluded, **evidence.exclusions})
             # The precision without which the measurement can be made again, if it need be and can be.
@@ -76,7 +76,7 @@ class Measurer:
             remaining = [name for name in remaining if name not in excluded]
             self.error = None
 
-    def _look(self, stages: Stages, training: Training) -> None:
+    def _poll(self, stages: Stages, training: Training) -> None:
         view = training.recording.view()
         stages.look(view, training.control)
         self.show(stages, view)

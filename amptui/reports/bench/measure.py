@@ -202,7 +202,7 @@ class _Trial:
             spec,
             folder,
             begin=self._begin,
-            look=self._look,
+            look=self._poll,
             hurried=lambda: self._stop.stop_reason is not None,
             listeners=[self._note],
         )
@@ -226,7 +226,7 @@ class _Trial:
         else:
             self._ask(training)
 
-    def _look(self, training: Training) -> None:
+    def _poll(self, training: Training) -> None:
         view = training.recording.view()
         if view.run is not None and not self._has_asked:
             planned, unsupported = self._plan.precisions, view.run.unsupported

@@ -87,10 +87,10 @@ class RunListScreen(Screen):
     def _draw(self, canvas: Canvas) -> None:
         self._list = replace(self._list, pattern=self._search.text, is_typing=self._search.is_typing)
         if self._list_reader.entries is not None:
-            self._take_in(self._list_reader.entries, page_rows(canvas.height))
+            self._refresh_entries(self._list_reader.entries, page_rows(canvas.height))
         draw(canvas, self._list, self._state)
 
-    def _take_in(self, entries: Sequence[RunEntry], page: int) -> None:
+    def _refresh_entries(self, entries: Sequence[RunEntry], page: int) -> None:
         """Take in what was read; the cursor stays on its run wherever that is now."""
         before, pattern = self._list, self._search.text
         if self._removing:
