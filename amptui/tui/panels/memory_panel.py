@@ -230,9 +230,8 @@ def _draw_breakdowns(canvas: Canvas, view: SessionView, screen: ScreenState) -> 
     largest = sorted(rows, key=lambda row: -max(size or 0 for size in row[2]))[:shown]
     y += spare > 1
     shown_rows = [row for row in rows if row in largest]
-    y += draw_table(canvas.rows(y, 1 + shown), _columns(view, has_dtypes=has_dtypes), shown_rows) + (
-        spare > 0
-    )
+    y += draw_table(canvas.rows(y, 1 + shown), _columns(view, has_dtypes=has_dtypes), shown_rows)
+    y += spare > 0
     write_lines(canvas.rows(y), 0, [[phrase(line)] for line in text])
     y += len(text)
     # What the kinds mean, if all of it fits.

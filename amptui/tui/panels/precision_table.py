@@ -188,9 +188,9 @@ def _gain_phrases(view: SessionView, screen: ScreenState, room: int) -> list[Phr
         )
         phrases.append(Phrase((before, Word(" → ", Style.DIM), after)))
     phrases += [Phrase((memory,), 1) for memory in _memory_words(view)]
-    speed, hint = _speed_words(view, screen)
+    text, hint = _speed_words(view, screen)
     if comparison.speedup is None:
-        phrases.append(Phrase(tuple(Word(line, Style.DIM) for line in wrapped(speed, room, lines=1)), 3))
+        phrases.append(Phrase(tuple(Word(line, Style.DIM) for line in wrapped(text, room, lines=1)), 3))
     return [*phrases, phrase(hint, Style.DIM, 3)] if hint else phrases
 
 
