@@ -8,7 +8,7 @@ from amptui.records.findings import ModulesTraced
 from amptui.records.ranks import RanksOverflowed
 from amptui.records.run import COLLAPSE_SKIPS, MIN_SOUND_SCALE, NonFinite, StepSkipped
 from amptui.telemetry.finding import Finding, Grade
-from amptui.telemetry.health import found_origin, judge_lost_loss
+from amptui.telemetry.health import found_origin, judge_lost_loss, judge_trace
 from amptui.telemetry.scaling import calibrates, skip_origin
 
 KEPT_SKIPS = 5
@@ -110,9 +110,14 @@ class Storm:
         return replace(finding, subject="storm", state=state, grade=grade)
 
     def with_trace(self, trace: ModulesTraced) -> "Storm":
-        """With a trace, if it is about the loss of these steps and no earlier one found an origin."""
+        """With a trace, if it is about the loss of these steps and no earlier one found an origin.
+
+        Not with what a later step found lost where these were applied: they may have lost it themselves.
+        """
         explains = _explains(trace, self.trace, self.first.step, self.last.step)
-        return replace(self, trace=trace) if explains and self.first.what == "loss" else self
+        was_lost = judge_trace(trace).state in ("weights lost", "buffers lost")
+        follows = was_lost and trace.step > self.first.step and not self.in_float16
+        return replace(self, trace=trace) if explains and self.first.what == "loss" and not follows else self
 
     def with_ranks(self, record: RanksOverflowed) -> "Storm":
         """With the ranks that NaN or Inf came from in a step, if that step is kept."""

@@ -460,10 +460,12 @@ class SessionView(RunStatus):
         """The way back from a pause that nobody asked for, or its cause, and what a trace found."""
         scaler, trace, saved = self.numerics.scaler, self.numerics.trace, self.checkpoint
         findings = [scaler] if scaler.freshness == "fresh" else []
+        found = [] if trace is None else [judge_trace(trace)]
         if self.pause_cause == "weights":
             state, name = ("no checkpoint", "") if saved is None else ("checkpoint", saved.name)
             findings = [Finding(subject="pause", state=state, grade="error", names={"place": name})]
-        return findings if trace is None else [*findings, judge_trace(trace)]
+            found = [finding for finding in found if finding.state != "weights lost"]  # as the reason says
+        return [*findings, *found]
 
     @property
     def accepts(self) -> frozenset[RequestKind]:

@@ -153,6 +153,7 @@ EVENTS: dict[str, Sequence[Record]] = {
     "NaN gradients in FP32": [nonfinite(7, what="gradient", names=("a.weight",), kinds=("nan",))],
     "NaN loss of NaN input": [nonfinite(7), NAN_INPUT],
     "NaN loss of lost weights": [replace(LOST_WEIGHTS, step=7), nonfinite(7)],
+    "NaN loss that lost the weights": [nonfinite(7), replace(LOST_WEIGHTS, step=8)],
     "NaN loss in fp16 whose outputs are finite": [
         make_started(precision="fp16"),
         nonfinite(7),
