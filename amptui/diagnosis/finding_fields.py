@@ -105,9 +105,8 @@ def _interval(finding: Finding) -> str:
 
 
 def _no_verdict(finding: Finding) -> str:
-    if finding.numbers.get("difference") is None:
-        return f"no verdict on the final {finding.names['loss']}"
-    return f"final {finding.names['loss']} {_signed_loss(finding.numbers['difference'])}. No verdict"
+    loss, difference = finding.names["loss"], _signed_loss(finding.numbers.get("difference"))
+    return f"final {loss} {difference}. No verdict" if difference else f"no verdict on the final {loss}"
 
 
 def distance_words(largest: float) -> str:

@@ -159,7 +159,9 @@ def _outlier(
     if ranges:
         beside, spread = centres, _SIGMA_PER_DECILES * float(np.median(ranges))
     else:
-        beside, spread = _medians(np.delete(table, worst, axis=1)), _spread(np.delete(typical, worst))
+        beside, others = _medians(np.delete(table, worst, axis=1)), np.delete(typical, worst)
+        # The deviation of few ranks cannot be estimated.
+        spread = _sigma(others) if len(others) >= 5 else float(np.ptp(others)) / 2
     beyond = sign * (table[:, worst] - beside)
     beyond = beyond[np.isfinite(beyond)]
     off_centre = table - centres[:, None]
@@ -194,11 +196,6 @@ def _percentiles(sample: RanksSampled, column: Column) -> tuple[float, ...]:
         return ()
     values = sample.data_percentiles if column == "data_seconds" else sample.compute_percentiles
     return values if len(values) == len(PERCENTILES) and np.isfinite(values).all() else ()
-
-
-def _spread(values: Floats) -> float:
-    """The standard deviation; of few ranks, whose deviation cannot be estimated, half of their range."""
-    return _sigma(values) if len(values) >= 5 else float(np.ptp(values)) / 2
 
 
 def _sigma(values: Floats) -> float:

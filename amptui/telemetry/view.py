@@ -459,13 +459,13 @@ class SessionView(RunStatus):
     def pause_findings(self) -> list[Finding]:
         """The way back from a pause that nobody asked for, or its cause, and what a trace found."""
         scaler, trace, saved = self.numerics.scaler, self.numerics.trace, self.checkpoint
-        findings = [scaler] if scaler.freshness == "fresh" else []
-        found = [] if trace is None else [judge_trace(trace)]
+        causes = [] if trace is None else [judge_trace(trace)]
         if self.pause_cause == "weights":
             state, name = ("no checkpoint", "") if saved is None else ("checkpoint", saved.name)
-            findings = [Finding(subject="pause", state=state, grade="error", names={"place": name})]
-            found = [finding for finding in found if finding.state != "weights lost"]  # as the reason says
-        return [*findings, *found]
+            pause = Finding(subject="pause", state=state, grade="error", names={"place": name})
+            # That weights are lost the pause itself says.
+            return [pause, *(cause for cause in causes if cause.state != "weights lost")]
+        return [scaler, *causes] if scaler.freshness == "fresh" else causes
 
     @property
     def accepts(self) -> frozenset[RequestKind]:
