@@ -1,4 +1,4 @@
-"""The labels, glyphs and letters of the precisions, and what the data, the loss and the ranks are."""
+"""The labels, glyphs and letters of the precisions, the glossary, and what data, loss and ranks are."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -89,6 +89,25 @@ def signed_label(name: str) -> str:
     """``▲ AMP fp16``; in short, for the head of a column, ``◐ mixed`` and ``? unknown``."""
     label = name if name in ("mixed", "unknown") else precision_label(name)
     return f"{precision_glyph(name)} {label}"
+
+
+GLOSSARY: Mapping[str, str] = {
+    "AMP": "automatic mixed precision: torch.autocast to fp16 or bf16",
+    "fp16": "float16: ends at 65,504, so GradScaler scales the loss",
+    "bf16": "bfloat16: FP32's range with fewer digits, no GradScaler",
+    "loss scale": "GradScaler's factor: small gradients survive fp16",
+    "overflow": "a value above 65,504 becomes Inf in fp16",
+    "headroom": "how far the largest scaled gradient is below overflow",
+    "skipped step": "GradScaler found Inf or NaN and left the weights alone",
+    "underflow": "gradients too small for fp16: zero, or few digits left",
+    "gradients agree": "cosine to FP32's gradient at least 0.9 in each layer",
+    "warm-up steps": "those after a start or switch, left out of step times",
+    "interval": "holds the true speed-up with 95% confidence",
+    "compute-bound": "arithmetic takes most of the step: AMP can help",
+    "input-bound": "steps wait for data: speed up data loading first",
+    "launch-bound": "the GPU waits for kernel launches: try --compile",
+}
+"""Words of the screen that not everybody has met, in one line each."""
 
 
 def throttled_words(gpu: GpuSample, width: int) -> str:
