@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import MethodType
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from accelerate import Accelerator
@@ -18,12 +18,19 @@ from amptui.device.accelerator import TRAINABLE
 from amptui.engine.checkpoint.states import load_plain
 from amptui.engine.float8 import supported_float8
 from amptui.engine.precision import default_amp, unsupported_precisions
-from amptui.guest.amp_monitor import PrecisionName, check_fp8_recipe, check_precision, must_have_closure
+from amptui.guest.amp_monitor import (
+    AmpName,
+    PrecisionName,
+    check_fp8_recipe,
+    check_precision,
+    checked_amp,
+    must_have_closure,
+)
 from amptui.guest.framework import FrameworkMonitor, harmless_event, model_of
 from amptui.guest.loop.script import NamedOptimizer, ObservedScript, WatchedScript
 from amptui.guest.loop.switched_amp import AUTOCAST_DTYPES, SwitchedAmp
 from amptui.recipe.request import Fp8Recipe
-from amptui.records.run import AMP_PRECISIONS, PRECISIONS, precision_option
+from amptui.records.run import AMP_PRECISIONS, PRECISIONS, parse_precision, precision_option
 
 _T = TypeVar("_T")
 
@@ -42,7 +49,7 @@ def watch(
     accelerator: Accelerator,
     *,
     precision: PrecisionName | None = None,
-    amp: Literal["fp16", "bf16"] | None = None,
+    amp: AmpName | None = None,
     fp8_recipe: Fp8Recipe | None = None,
     samples_per_step: int | None = None,
     save_dir: str | Path | None = None,
@@ -113,7 +120,8 @@ class AcceleratorMonitor(FrameworkMonitor):
         self._is_open = False
         self.may_stop = accelerator.num_processes == 1
         self._unsupported = unsupported_precisions(accelerator.device)
-        precision = precision and supported_float8(precision, self._unsupported)
+        precision = precision and supported_float8(parse_precision(precision), self._unsupported)
+        amp = checked_amp(amp)
         for name in filter(None, (precision, amp)):
             check_precision(name, self._unsupported)
         own = str(accelerator.mixed_precision)

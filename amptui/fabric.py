@@ -11,13 +11,12 @@ from lightning.fabric.plugins import Precision as FabricPrecision
 from torch import Tensor, distributed, nn
 from torch.optim import Optimizer
 
-from amptui.guest.amp_monitor import check_fp8_recipe
+from amptui.guest.amp_monitor import AmpName, check_fp8_recipe, checked_amp
 from amptui.guest.framework import (
     LIGHTNING_NAMES,
     OWN_NAMES,
     ClosureRunBefore,
     FrameworkMonitor,
-    checked_amp,
     harmless_event,
     lightning_script,
     model_of,
@@ -46,7 +45,7 @@ class Precision(FabricPrecision):
         self,
         precision: Literal["32-true", "16-mixed", "bf16-mixed"] = "32-true",
         *,
-        amp: Literal["fp16", "bf16"] | None = None,
+        amp: AmpName | None = None,
         fp8_recipe: Fp8Recipe | None = None,
         scaler: torch.amp.GradScaler | None = None,
         samples_per_step: int | None = None,

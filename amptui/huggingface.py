@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from numbers import Real
-from typing import Any, Literal
+from typing import Any
 
 from transformers import Trainer, TrainerCallback
 
 from amptui.accelerate import AcceleratorMonitor
 from amptui.base.prompt import complain
-from amptui.guest.amp_monitor import PrecisionName
+from amptui.guest.amp_monitor import AmpName, PrecisionName
 from amptui.guest.framework import harmless_event
 from amptui.guest.monitor import samples_of
 from amptui.recipe.request import Fp8Recipe
@@ -33,7 +33,7 @@ def watch(
     trainer: Trainer,
     *,
     precision: PrecisionName | None = None,
-    amp: Literal["fp16", "bf16"] | None = None,
+    amp: AmpName | None = None,
     fp8_recipe: Fp8Recipe | None = None,
 ) -> "TrainerMonitor":
     """Watch ``trainer`` and switch its precision; call it once, before ``train()``.

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -19,13 +19,12 @@ from torch.optim import Optimizer
 
 from amptui.device.accelerator import TRAINABLE, older_scalers
 from amptui.engine.readback import LOOK_INTERVAL_SECONDS
-from amptui.guest.amp_monitor import check_fp8_recipe
+from amptui.guest.amp_monitor import AmpName, check_fp8_recipe, checked_amp
 from amptui.guest.framework import (
     LIGHTNING_NAMES,
     OWN_NAMES,
     ClosureRunBefore,
     FrameworkMonitor,
-    checked_amp,
     harmless_event,
     lightning_script,
 )
@@ -102,7 +101,7 @@ class PrecisionMonitor(FrameworkMonitor, Callback):
     def __init__(
         self,
         *,
-        amp: Literal["fp16", "bf16"] | None = None,
+        amp: AmpName | None = None,
         fp8_recipe: Fp8Recipe | None = None,
         dirpath: str | Path | None = None,
     ) -> None:

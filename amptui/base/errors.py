@@ -14,6 +14,15 @@ AmptuiError
 A run that is done but lacks records or checkpoints has a status of its own: ``keeping.UNSAVED_STATUS``.
 """
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def did_you_mean(word: str, choices: Iterable[str], otherwise: str) -> str:
+    """The hint that names the choice that is most like ``word``, or ``otherwise`` if none is."""
+    near = get_close_matches(word, choices, n=1, cutoff=0.55)
+    return f"did you mean {near[0]}?" if near else otherwise
+
 
 class AmptuiError(Exception):
     """An error with a message of one line; ``hint`` says what to do about it."""

@@ -13,12 +13,13 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NoReturn
 
-from amptui.base.errors import UsageError
+from amptui.base.errors import UsageError, did_you_mean
 from amptui.base.notify_url import VARIABLE as NOTIFY_VARIABLE
 from amptui.base.prompt import put
 from amptui.base.webhook import parse_webhook
+from amptui.models import CATALOGUE
 from amptui.recipe.request import COMPILE_MODES, OPTION_NAMES, TrainRequest
-from amptui.records.run import PRECISIONS
+from amptui.records.run import PRECISIONS, parse_precision
 
 _COMPILE_CHOICES = (*COMPILE_MODES, "off")
 
@@ -68,10 +69,12 @@ def _several(parse: _Value) -> _Value:
     return lambda text: tuple(dict.fromkeys(parse(part.strip()) for part in text.split(",")))
 
 
-def _precision(text: str) -> str:
-    if text not in PRECISIONS:
-        raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(PRECISIONS)}")
-    return text
+def precision(text: str, choices: Sequence[str] = PRECISIONS) -> str:
+    """One of ``choices``, also by the name of its dtype."""
+    try:
+        return parse_precision(text, choices)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 _LOW_FPS, _HIGH_FPS = FRAMES_PER_SECOND_RANGE
@@ -88,7 +91,7 @@ finite_float = _number(float, "a finite number", math.isfinite)
 frames_per_second = _number(
     float, f"a number from {_LOW_FPS:g} to {_HIGH_FPS:,g}", lambda value: _LOW_FPS <= value <= _HIGH_FPS
 )
-precisions = _several(_precision)
+precisions = _several(precision)
 
 
 def webhook_url(text: str) -> str:
@@ -135,14 +138,29 @@ class Parser(argparse.ArgumentParser):
 
     # argparse's own overloads differ in the type of the namespace only.
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        if args is not None and self.splits_script:
+        own: Sequence[str] = ()
+        if self.splits_script:
             args, own = self._split(args)
-            options, unknown = super().parse_known_args(_with_compile_mode(args), namespace)
-            options.arguments = [*options.arguments, *own]
-            return options, unknown
-        if args is not None and "--compile" in self._option_string_actions:
+        if "--compile" in self._option_string_actions:
             args = _with_compile_mode(args)
-        return super().parse_known_args(args, namespace)
+        options, unknown = super().parse_known_args(args, namespace)
+        if unknown:  # refused here, where the options are known: argparse leaves that to the first parser
+            word = next((word for word in unknown if word.startswith("-")), unknown[0]).partition("=")[0]
+            what = "option" if word.startswith("-") else "argument"
+            hint = did_you_mean(word, self._option_string_actions, f"see `{self.prog} --help`")
+            raise UsageError(f"no {what} {word} here", hint=hint)
+        if own:
+            options.arguments = [*options.arguments, *own]
+        return options, unknown
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        choices = action.choices or ()
+        if action.dest != "command" or value in choices:
+            return super()._check_value(action, value)
+        hint = did_you_mean(value, choices, "see `amptui --help`")
+        if value in CATALOGUE or value.endswith(".py"):
+            hint = f"did you mean `amptui {'run' if is_script(value) else 'train'} {value}`?"
+        raise UsageError(f"no command {value}", hint=hint)
 
     def _split(self, words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
         """The words up to a script that is the first argument, and those after it."""

@@ -4,6 +4,7 @@ import argparse
 import gc
 import os
 import socket
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from amptui.base.errors import RunFolderError, UsageError
@@ -15,6 +16,7 @@ from amptui.command.parser import (
     hand_over_webhook,
     positive_float,
     positive_int,
+    precision,
     seconds_or_never,
     training_fields,
     with_data,
@@ -49,11 +51,17 @@ def add_train_options(parser: argparse.ArgumentParser) -> None:
     add = group.add_argument
     add(
         "--precision",
+        type=precision,
         choices=PRECISIONS,
         help="precision to start in; ieee is FP32 without TF32, fp8 is emulated without hardware for it "
         "(default: fp32)",
     )
-    add("--amp-dtype", choices=AMP_PRECISIONS, help="what AMP means (default: fp16 on CUDA, else bf16)")
+    add(
+        "--amp-dtype",
+        type=partial(precision, choices=AMP_PRECISIONS),
+        choices=AMP_PRECISIONS,
+        help="what AMP means, also as float16 or bfloat16 (default: fp16 on CUDA, else bf16)",
+    )
     add(
         "--fp8-recipe",
         choices=FP8_RECIPES,

@@ -20,9 +20,10 @@ from amptui.guest.loop.switched_amp import SwitchedAmp
 from amptui.guest.loop.switched_optimizer import SwitchedOptimizer
 from amptui.guest.monitor import Monitor, checked_integer, close_monitors_of
 from amptui.recipe.request import FP8_RECIPES, Fp8Recipe
-from amptui.records.run import AMP_PRECISIONS, PRECISIONS, precision_option
+from amptui.records.run import AMP_PRECISIONS, PRECISIONS, parse_precision, precision_option
 
-PrecisionName = Literal["fp32", "ieee", "tf32", "fp16", "bf16", "fp8", "fp8-emulated"]
+AmpName = Literal["fp16", "bf16", "float16", "bfloat16"]
+PrecisionName = Literal[AmpName, "fp32", "float32", "ieee", "tf32", "fp8", "fp8-emulated"]
 
 
 def watch(  # noqa: PLR0913 - options by name, as in torch
@@ -30,7 +31,7 @@ def watch(  # noqa: PLR0913 - options by name, as in torch
     optimizer: Optimizer | None = None,
     *,
     precision: PrecisionName = "fp32",
-    amp: Literal["fp16", "bf16"] | None = None,
+    amp: AmpName | None = None,
     fp8_recipe: Fp8Recipe | None = None,
     scaler: GradScaler | None = None,
     clip_norm: float | None = None,
@@ -44,7 +45,8 @@ def watch(  # noqa: PLR0913 - options by name, as in torch
     The loop runs its forward passes in :meth:`AmpMonitor.autocast`, and its steps either with
     :meth:`AmpMonitor.backward` and :meth:`AmpMonitor.step`, with :attr:`AmpMonitor.scaler` as in any AMP
     loop, or with :meth:`AmpMonitor.train_step`. It starts in ``precision``; ``amp`` is what AMP means, by
-    default ``fp16`` on a GPU, and ``bf16`` on a CPU or where ``fp16`` would break the script.
+    default ``fp16`` on a GPU, and ``bf16`` on a CPU or where ``fp16`` would break the script. Both also take
+    ``float16`` and ``bfloat16``.
 
     In ``fp8`` the Linear layers of the models are torchao's float8 layers, by its ``fp8_recipe``: the same
     objects with the same parameters. In other precisions, and once the monitor is closed, they are what they
@@ -71,13 +73,11 @@ def watch(  # noqa: PLR0913 - options by name, as in torch
     device = next((parameter.device for parameter in first.model.parameters()), torch.device("cpu"))
     check_fp8_recipe(fp8_recipe)
     unsupported = {**_what_cannot_scale(pairs), **unsupported_precisions(device)}
-    first_precision = supported_float8(precision, unsupported)
+    first_precision = supported_float8(parse_precision(precision), unsupported)
     usual_amp = "bf16" if "fp16" in unsupported else default_amp(device)
-    amp_precision = amp or (precision if precision in ("fp16", "bf16") else usual_amp)
-    for name in (precision, amp or precision):
-        check_precision(supported_float8(name, unsupported), unsupported)
-    if amp not in (None, *AMP_PRECISIONS):
-        raise ValueError(f"amp is {' or '.join(AMP_PRECISIONS)}, not {amp}")
+    amp_precision = checked_amp(amp)
+    for name in (first_precision, amp_precision or first_precision):
+        check_precision(name, unsupported)
     close_monitors_of(pair.optimizer for pair in pairs)  # which restores the flags and layers of before
     switched = SwitchedAmp(device, scaler, fp8_recipe=fp8_recipe)
     unsupported = switched.take_layers(models_of(pairs), unsupported)
@@ -89,7 +89,7 @@ def watch(  # noqa: PLR0913 - options by name, as in torch
         first=first,
         others=tuple(others),
         amp=switched,
-        amp_precision=amp_precision,
+        amp_precision=amp_precision or (first_precision if first_precision in AMP_PRECISIONS else usual_amp),
         unsupported=unsupported,
         samples_per_step=samples_per_step,
         save=save,
@@ -111,10 +111,13 @@ def check_fp8_recipe(name: str | None) -> None:
         raise ValueError(f"no fp8_recipe {name!r}: use one of {', '.join(FP8_RECIPES)}")
 
 
+def checked_amp(name: str | None) -> str | None:
+    """The precision that the argument ``amp`` names. Raises ValueError if AMP cannot mean that."""
+    return name and parse_precision(name, AMP_PRECISIONS)
+
+
 def check_precision(name: str, unsupported: Mapping[str, str]) -> None:
-    """Raise ValueError if there is no such precision, or with the reason why it is ``unsupported``."""
-    if name not in PRECISIONS:
-        raise ValueError(f"no precision {name!r}: use one of {', '.join(PRECISIONS)}")
+    """Raise ValueError with the reason why it is ``unsupported``, if it is."""
     if name in unsupported:
         raise ValueError(f"precision {precision_option(name)}: {unsupported[name]}")
 

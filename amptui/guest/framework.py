@@ -85,13 +85,6 @@ class FrameworkMonitor(Monitor):
             tell_fault("cannot watch this training, which goes on", error)
 
 
-def checked_amp(amp: str | None) -> str | None:
-    """``amp`` itself. Raises ValueError if AMP cannot mean that."""
-    if amp is not None and amp not in AMP_PRECISIONS:
-        raise ValueError(f"amp must be one of {', '.join(AMP_PRECISIONS)}, not {amp!r}")
-    return amp
-
-
 def lightning_script(
     model: nn.Module,
     optimizer: Optimizer,

@@ -4,12 +4,11 @@ import importlib
 import sys
 from collections.abc import Mapping
 from dataclasses import fields
-from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType, NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from amptui.base.errors import ExperimentError, UsageError
+from amptui.base.errors import ExperimentError, UsageError, did_you_mean
 from amptui.recipe.experiment import Experiment
 from amptui.recipe.modelfile import import_file
 from amptui.recipe.request import ModelSpec
@@ -56,8 +55,7 @@ def build_experiment(experiment_class: type[Experiment], settings: Mapping[str, 
     values = {}
     for name, text in settings.items():
         if name not in names:
-            near = get_close_matches(name, names, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"its options are {', '.join(names)}"
+            hint = did_you_mean(name, names, f"its options are {', '.join(names)}")
             raise UsageError(f"{experiment_class.__name__} has no option {name!r}", hint=hint)
         try:
             values[name] = _parse(text, hints[name])

@@ -3,12 +3,11 @@
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from difflib import get_close_matches
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from amptui.base.errors import UsageError
+from amptui.base.errors import UsageError, did_you_mean
 from amptui.models import CATALOGUE
 
 CompileMode = Literal["default", "reduce-overhead", "max-autotune"]
@@ -87,10 +86,8 @@ def parse_model(text: str) -> ModelSpec:
         return ModelSpec(text, path.stem, path=path, class_name=class_name)
     if class_name:
         return ModelSpec(text, class_name, module=place, class_name=class_name)
-    near = get_close_matches(text, CATALOGUE, n=1, cutoff=0.4)
     choices = f"there are {', '.join(CATALOGUE)}, or give a path to a .py file"
-    hint = f"did you mean {near[0]}?" if near else choices
-    raise UsageError(f"no model named {text!r}", hint=hint)
+    raise UsageError(f"no model named {text!r}", hint=did_you_mean(text, CATALOGUE, choices))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

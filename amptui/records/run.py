@@ -4,7 +4,7 @@ Numbers carry their unit in their name. ``None`` is a number that was not measur
 are values like any other. ``time`` is Unix seconds.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -46,6 +46,18 @@ FP8_PRECISIONS = ("fp8", "fp8-emulated")
 
 LOW_PRECISIONS = (*AMP_PRECISIONS, *FP8_PRECISIONS)
 """The precisions of which AMP is a part: forward passes under autocast."""
+
+
+DTYPE_PRECISIONS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+"""The precision whose steps compute in a dtype, by torch's name of that."""
+
+
+def parse_precision(name: str, choices: Sequence[str] = PRECISIONS) -> str:
+    """One of ``choices``, which users may also call by its dtype. Raises ValueError."""
+    precision = DTYPE_PRECISIONS.get(name, name)
+    if precision not in choices:
+        raise ValueError(f"{name!r} is not one of {', '.join(choices)}")
+    return precision
 
 
 def reference_precision(precision: str) -> str:

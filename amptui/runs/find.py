@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from amptui.base.errors import RunFolderError, UsageError
+from amptui.base.errors import RunFolderError, UsageError, did_you_mean
 from amptui.base.runfiles import LINK
 from amptui.runs.kept_run import KeptRun, look_at
 from amptui.runs.lock import holder, may_start_again, writer_elsewhere
@@ -319,7 +319,8 @@ def _meant(text: str) -> list[str]:
         return [run_dir.path.name]
     names = kept_names(lambda name: _is_called(name, text)) or kept_names(lambda name: name.startswith(text))
     if not names:
-        raise UsageError(f"no run {text!r}", hint=_GIVE)
+        models = sorted({_TIME_OF_A_NAME.sub("", name) for name in kept_names()})
+        raise UsageError(f"no run {text!r}", hint=did_you_mean(text, models, _GIVE))
     return names
 
 

@@ -44,10 +44,13 @@ def test_without_a_command_and_without_a_terminal_it_prints_help_and_its_version
 HERE = f"train {KNOBS} --headless --device cpu --steps 1 --run-dir run"
 
 USAGE_ERRORS = (
-    ("fly", "invalid choice: 'fly'"),
+    ("fly", "amptui: no command fly; see `amptui --help`"),
+    ("trian mnist-deep", "amptui: no command trian; did you mean train?"),
+    ("mnist-deep", "amptui: no command mnist-deep; did you mean `amptui train mnist-deep`?"),
     ("train", "MODEL is missing; `amptui models` lists some"),
     ("train mnist-dep", "no model named 'mnist-dep'; did you mean mnist-deep?"),
-    ("train mnist-deep --precision fp4", "argument --precision: invalid choice: 'fp4'"),
+    ("train mnist-deep --precision fp4", "argument --precision: 'fp4' is not one of fp32, ieee, tf32, fp16"),
+    ("train mnist-deep --amp-dtype float32", "argument --amp-dtype: 'float32' is not one of fp16, bf16"),
     ("train mnist-deep --steps 0", "argument --steps: '0' is not a whole number above 0"),
     ("train mnist-deep --lr inf", "argument --lr: 'inf' is not a number above 0"),
     ("train mnist-deep --seed -1", "'-1' is not a whole number from 0 to 2^64 - 1"),
@@ -64,7 +67,9 @@ USAGE_ERRORS = (
     ("run no/such.py", "no script 'no/such.py'; check the path, or use -m MODULE"),
     ("train mnist-deep --device tpu", "'tpu' is not auto, cpu, cuda, cuda:N, xpu or mps"),
     ("train mnist-deep --set width", "--set width has no value; write --set NAME=VALUE"),
-    ("train mnist-deep --nope", "unrecognized arguments: --nope"),
+    ("train mnist-deep --zzz=1", "no option --zzz here; see `amptui train --help`"),
+    ("train mnist-deep --precison=fp16", "no option --precison here; did you mean --precision?"),
+    ("train mnist-deep simple-cnn", "no argument simple-cnn here; see `amptui train --help`"),
     ("bench mnist-deep --precisions fp32,fp4", "'fp4' is not one of fp32, ieee, tf32, fp16"),
     ("bench mnist-deep --precisions bf16 --device cpu", "nothing to compare; name two"),
     ("bench mnist-deep --batch-size 32,0", "'0' is not a whole number above 0"),
@@ -108,6 +113,14 @@ def test_a_usage_error_is_one_line_and_status_2(
     assert not default_base().exists() or not [*default_base().iterdir()], "no folder is made for it"
     has_begun = (words, said) in MODEL_S_OWN
     assert ((tmp_path / "run").exists(), captured.out != "") == (has_begun, has_begun)
+
+
+def test_a_precision_may_be_called_by_its_dtype() -> None:
+    words = ["train", "simple-cnn", "--precision", "bfloat16", "--amp-dtype", "float16"]
+    options = build_parser().parse_args(words)
+    assert (options.precision, options.amp_dtype) == ("bf16", "fp16")
+    options = build_parser().parse_args(["advise", "simple-cnn", "--precisions", "float16,bf16,bfloat16"])
+    assert options.precisions == ("fp16", "bf16")
 
 
 def test_a_training_set_of_less_than_a_batch_is_an_error_of_one_line(

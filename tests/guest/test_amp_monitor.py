@@ -161,10 +161,9 @@ def test_a_closure_that_fails_in_a_new_precision_runs_in_the_one_before(
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"precision": "fp4"}, "no precision 'fp4'"),
+        ({"precision": "fp4"}, "'fp4' is not one of fp32, ieee, tf32, fp16"),
         ({"precision": "tf32"}, "TF32 needs an NVIDIA GPU"),
-        ({"amp": "tf32"}, "TF32 needs an NVIDIA GPU"),
-        ({"amp": "fp8"}, "amp is fp16 or bf16, not fp8"),
+        ({"amp": "tf32"}, "'tf32' is not one of fp16, bf16"),
         ({"fp8_recipe": "mx"}, "no fp8_recipe 'mx'"),
         ({"scaler": torch.amp.GradScaler("cpu", enabled=False)}, "the scaler is disabled"),
     ],
@@ -173,6 +172,13 @@ def test_wrong_precisions_are_refused(options: dict[str, Any], error: str) -> No
     own = Own()
     with pytest.raises(ValueError, match=error):
         amptui.watch(own.model, own.optimizer, **options)
+
+
+@pytest.mark.parametrize(("dtype", "precision"), [("float16", "fp16"), ("bfloat16", "bf16")])
+def test_a_precision_may_be_called_by_its_dtype(dtype: Any, precision: str) -> None:
+    own = Own()
+    with amptui.watch(own.model, own.optimizer, precision=dtype, amp=dtype) as monitor:
+        assert monitor.precision == precision
 
 
 def test_torchs_flags_are_as_before_when_it_closes() -> None:

@@ -128,7 +128,7 @@ UPGRADE_THERE = (
             "name it with --remote-command or $AMPTUI_REMOTE_COMMAND, for example '~/venv/bin/amptui'",
         ),
         (
-            "echo 'argument COMMAND: invalid choice' >&2; exit 2",
+            "echo 'amptui: no command relay; see `amptui --help`' >&2; exit 2",
             RemoteError,
             "amptui on box is too old for this; upgrade it there",
         ),

@@ -14,7 +14,7 @@ from amptui.diagnosis.finding_fields import MASKS_DIFFER, cosine_words, less_per
 from amptui.diagnosis.labels import precision_glyph, precision_label, signed_label
 from amptui.diagnosis.words import long_words
 from amptui.records.findings import LayerAgreement, XRayTaken
-from amptui.records.run import is_emulated
+from amptui.records.run import DTYPE_PRECISIONS, is_emulated
 from amptui.telemetry.health import XRAY_SAFE_COSINE, judge_xray, layer_state
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
@@ -39,8 +39,6 @@ _MAX_ISLANDS = 4
 
 WHOLE_MODEL = "(model)"
 """The name of the model itself, whose path is empty."""
-
-_PRECISION_OF_DTYPE = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 _MIN_NAME, _COUNT_WIDTH = 21, 11
 
@@ -309,7 +307,7 @@ def _layer_sign(layer: LayerAgreement) -> tuple[str, Style]:
 
 def _dtype_word(dtype: str) -> Word:
     """A dtype with the sign and the style of its precision."""
-    precision = _PRECISION_OF_DTYPE.get(dtype)
+    precision = DTYPE_PRECISIONS.get(dtype)
     if precision is None:
         return Word(f"  {dtype}" if dtype else "", Style.TEXT)
     return Word(f"{precision_glyph(precision)} {dtype}", precision_style(precision))
@@ -337,7 +335,7 @@ def _share_word(fraction: float | None) -> Word:
 def _operator_columns(operators: Sequence[_Operator]) -> list[Column[_Operator]]:
     """Names, and the counts in each dtype: first in those of the precisions."""
     totals = sum((counts for _, counts in operators), Counter[str]())
-    first = [dtype for dtype in _PRECISION_OF_DTYPE if dtype in totals]
+    first = [dtype for dtype in DTYPE_PRECISIONS if dtype in totals]
     dtypes = first + [dtype for dtype, _ in totals.most_common() if dtype not in first]
 
     def count(dtype: str, operator: _Operator) -> Word:
