@@ -17,7 +17,7 @@ from amptui.base.prompt import complain
 from amptui.device.accelerator import TRAINABLE
 from amptui.engine.checkpoint.states import load_plain
 from amptui.engine.float8 import supported_float8
-from amptui.engine.precision import default_amp, unsupported_precisions
+from amptui.engine.precision import amp_of, unsupported_precisions
 from amptui.guest.amp_monitor import (
     AmpName,
     PrecisionName,
@@ -128,8 +128,8 @@ class AcceleratorMonitor(FrameworkMonitor):
         is_own_low = accelerator.native_amp and own in AMP_PRECISIONS  # on a CPU, its fp16 is float32
         self._first_precision = precision or (own if is_own_low else "fp32")
         self._unsupported.pop(self._first_precision, None)  # the script uses it
-        usual = (name for name in (self._first_precision, own) if name in AMP_PRECISIONS)
-        self._amp_precision = amp or next(usual, default_amp(accelerator.device))
+        usual = own if own in AMP_PRECISIONS else None
+        self._amp_precision = amp_of(accelerator.device, self._first_precision, amp or usual)
         self._reason = _why_only_observed(accelerator)
         """Why amptui does not switch the precision; empty if it does."""
         if not accelerator.is_main_process:

@@ -60,7 +60,7 @@ def add_train_options(parser: argparse.ArgumentParser) -> None:
         "--amp-dtype",
         type=partial(precision, choices=AMP_PRECISIONS),
         choices=AMP_PRECISIONS,
-        help="what AMP means, also as float16 or bfloat16 (default: fp16 on CUDA, else bf16)",
+        help="AMP of a run in FP32, also as float16 or bfloat16 (default: fp16 on CUDA, else bf16)",
     )
     add(
         "--fp8-recipe",

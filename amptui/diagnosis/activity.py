@@ -1,6 +1,6 @@
 """What the run is doing, what any screen asked of it, what keys would ask for, and what it refused."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from amptui.base import units
 from amptui.diagnosis.labels import precision_label
@@ -9,7 +9,9 @@ from amptui.records.answers import RequestKind, RequestMade, RequestRefused
 from amptui.records.run import (
     AMP_PRECISIONS,
     FP8_PRECISIONS,
+    PRECISIONS,
     PhaseChanged,
+    RunStarted,
     is_emulated,
     reference_precision,
 )
@@ -89,31 +91,24 @@ def wanted_precision(view: SessionView) -> str | None:
 
 
 def switch_target(view: SessionView) -> str:
-    """The precision that ``p`` asks for, "" before the run has begun.
-
-    AMP, or what ran before it; between the two FP8, in a run that was started with it or has once been in it.
-    """
+    """The precision that ``p`` asks for, "" before the run has begun: FP32; from there what ran before it."""
     if view.run is None:
         return ""
     comparison = running(view)
     chosen = comparison.chosen if comparison is not None else ""  # during a comparison, the one before it
     now = wanted_precision(view) or chosen or view.precision
-    if now in AMP_PRECISIONS:
-        ran = (view.precision, *(switch.precision for switch in reversed(view.switches)), view.run.precision)
-        options = FP8_PRECISIONS if view.run.config.get("fp8_recipe") else ()
-        float8 = (name for name in (*ran, *options) if name in FP8_PRECISIONS)
-        return next((name for name in float8 if name not in view.run.unsupported), _without_amp(view))
-    return _without_amp(view) if now in FP8_PRECISIONS else view.run.amp_precision
+    others = [name for name in PRECISIONS if name != "fp32" and name not in view.run.unsupported]
+    return _last_ran(view.run, view, others) or view.run.amp_precision if now == "fp32" else "fp32"
 
 
 def compared_precisions(view: SessionView) -> tuple[str, ...]:
-    """What ``c`` compares: FP8 with its reference while it runs; else FP32 with AMP, of now or of ``p``."""
+    """What ``c`` compares: FP8 with its reference while it runs; else FP32 or TF32 with the run's AMP."""
     if view.run is None:
         return ()
     if view.precision in FP8_PRECISIONS:
         return reference_precision(view.precision), view.precision
-    amp = view.precision if view.precision in AMP_PRECISIONS else None
-    return _without_amp(view), amp or view.run.amp_precision
+    amp = _last_ran(view.run, view, AMP_PRECISIONS) or view.run.amp_precision
+    return _last_ran(view.run, view, BASELINES) or "fp32", amp
 
 
 def unsupported_requests(view: SessionView) -> frozenset[RequestKind]:
@@ -128,10 +123,10 @@ def unsupported_requests(view: SessionView) -> frozenset[RequestKind]:
     return frozenset(refused)
 
 
-def _without_amp(view: SessionView) -> str:
-    """The last precision without AMP that can be asked for; FP32 if there was none."""
-    before = (view.precision, *(switch.precision for switch in reversed(view.switches)))
-    return next((precision for precision in before if precision in BASELINES), "fp32")
+def _last_ran(run: RunStarted, view: SessionView, names: Collection[str]) -> str:
+    """Which of these precisions runs, or ran last; "" if none did."""
+    ran = (view.precision or "", *(switch.precision for switch in reversed(view.switches)), run.precision)
+    return next((precision for precision in ran if precision in names), "")
 
 
 def early_words(kinds: Iterable[RequestKind]) -> str:

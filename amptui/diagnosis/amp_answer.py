@@ -169,7 +169,7 @@ def amp_answer(
 
 
 def precision_in_question(view: SessionView) -> str | None:
-    """The AMP precision or FP8 that runs, else the AMP precision that ran most, else that of ``p``."""
+    """The AMP precision or FP8 that runs, else the AMP precision that ran most, else the run's."""
     if base_precision(view.precision or "") in OTHER_PRECISIONS:
         return None
     low = low_precision_now(view.precision, view.compared) or view.comparison.low

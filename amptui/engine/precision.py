@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from amptui.base.errors import UsageError
 from amptui.device.accelerator import capabilities, properties, why_no_scaler
 from amptui.engine.float8 import Float8Form, Float8Linears, why_no_float8
-from amptui.records.run import MIN_SOUND_SCALE, PRECISIONS, precision_option
+from amptui.records.run import AMP_PRECISIONS, MIN_SOUND_SCALE, PRECISIONS, precision_option
 
 _ON_GPUS = ("cuda.matmul", "cudnn.conv", "cudnn.rnn")
 
@@ -243,9 +243,9 @@ def build_precisions(device: torch.device, scaler: GradScaler) -> dict[str, Prec
     return {precision.name: precision for precision in precisions}
 
 
-def default_amp(device: torch.device) -> Literal["fp16", "bf16"]:
-    """What AMP means on ``device`` unless somebody says otherwise."""
-    return capabilities(device).amp
+def amp_of(device: torch.device, first: str = "", otherwise: str | None = None) -> str:
+    """AMP of a run on ``device`` that starts in ``first``: that, or ``otherwise``, or the device's choice."""
+    return first if first in AMP_PRECISIONS else otherwise or capabilities(device).amp
 
 
 def unsupported_precisions(device: torch.device) -> dict[str, str]:

@@ -18,7 +18,15 @@ from amptui.engine.prepared import Trained
 from amptui.engine.snapshot import before_step
 from amptui.engine.warm_up import WarmUp
 from amptui.records.control import ComparisonRequest, Control, PendingRequest, PrecisionRequest
-from amptui.records.run import BlockFinished, Note, PrecisionChanged, Record, Severity, base_precision
+from amptui.records.run import (
+    LOW_PRECISIONS,
+    BlockFinished,
+    Note,
+    PrecisionChanged,
+    Record,
+    Severity,
+    base_precision,
+)
 from amptui.records.steps import Steps
 
 T = TypeVar("T")
@@ -67,6 +75,8 @@ class PrecisionSwitch:
         """The requests that the trial step will answer."""
         self.precision: Precision = trained.precisions[trained.precision]
         """The precision of the next step."""
+        self.low_precision = trained.amp_precision
+        """The AMP precision or FP8 that ran last, before this stretch."""
         self.held_scale: float | None = None
         """The lower limit of the loss scale in this stretch."""
         self.can_retry = self._ranks is None
@@ -361,6 +371,8 @@ class PrecisionSwitch:
         """Report the steps since the last switch."""
         if not self._steps:
             return
+        if (name := base_precision(self.precision.name)) in LOW_PRECISIONS:
+            self.low_precision = name
         peak = self._add_peak(self._ab_test)
         self._emit(
             BlockFinished(

@@ -34,10 +34,10 @@ from amptui.engine.float8 import float8_linears, supported_float8
 from amptui.engine.lr_schedule import LrSchedule
 from amptui.engine.precision import (
     Precision,
+    amp_of,
     build_precisions,
     check_enterable,
     check_supported,
-    default_amp,
     unsupported_precisions,
 )
 from amptui.engine.prepared import Prepared, Schedule
@@ -297,7 +297,7 @@ def choose(request: TrainRequest) -> Choices:
         check_compiler(device)
     unsupported = unsupported_precisions(device)
     precision = supported_float8(request.precision or "fp32", unsupported)
-    amp_precision = request.amp_precision or default_amp(device)
+    amp_precision = amp_of(device, precision, request.amp_precision)
     for name in (precision, amp_precision):
         check_supported(name, unsupported, resumes=request.resume)
     return Choices(device, precision, amp_precision, unsupported)

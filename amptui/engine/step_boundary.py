@@ -221,7 +221,7 @@ class StepBoundary:
         """Emit an X-ray; return why there is none."""
         trained, precision = self._trained, base_precision(self.switch.precision.name)
         if precision not in LOW_PRECISIONS:
-            precision = trained.amp_precision
+            precision = self.switch.low_precision
         scale = self.loss_scale() if trained.precisions[precision].scales else None
         try:
             with self._loop.allocator.left_out():

@@ -12,7 +12,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from amptui.engine.float8 import supported_float8
-from amptui.engine.precision import default_amp, sharded_dtype, unsupported_precisions
+from amptui.engine.precision import amp_of, sharded_dtype, unsupported_precisions
 from amptui.engine.probes.gradients import is_sharded
 from amptui.guest.loop.script import NamedOptimizer, Pairs, WatchedScript, models_of, named_optimizers
 from amptui.guest.loop.step_functions import ComputeLoss
@@ -74,9 +74,8 @@ def watch(  # noqa: PLR0913 - options by name, as in torch
     check_fp8_recipe(fp8_recipe)
     unsupported = {**_what_cannot_scale(pairs), **unsupported_precisions(device)}
     first_precision = supported_float8(parse_precision(precision), unsupported)
-    usual_amp = "bf16" if "fp16" in unsupported else default_amp(device)
-    amp_precision = checked_amp(amp)
-    for name in (first_precision, amp_precision or first_precision):
+    asked_amp, usual_amp = checked_amp(amp), "bf16" if "fp16" in unsupported else None
+    for name in (first_precision, asked_amp or first_precision):
         check_precision(name, unsupported)
     close_monitors_of(pair.optimizer for pair in pairs)  # which restores the flags and layers of before
     switched = SwitchedAmp(device, scaler, fp8_recipe=fp8_recipe)
@@ -89,7 +88,7 @@ def watch(  # noqa: PLR0913 - options by name, as in torch
         first=first,
         others=tuple(others),
         amp=switched,
-        amp_precision=amp_precision or (first_precision if first_precision in AMP_PRECISIONS else usual_amp),
+        amp_precision=amp_of(device, first_precision, asked_amp or usual_amp),
         unsupported=unsupported,
         samples_per_step=samples_per_step,
         save=save,

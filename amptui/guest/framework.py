@@ -8,14 +8,14 @@ from torch import nn
 from torch.optim import Optimizer
 
 from amptui.base.script_signals import is_from_signal_handler
-from amptui.engine.precision import default_amp, unsupported_precisions
+from amptui.engine.precision import amp_of, unsupported_precisions
 from amptui.guest.amp_monitor import must_have_closure
 from amptui.guest.loop.script import NamedOptimizer, WatchedScript
 from amptui.guest.loop.switched_amp import SwitchedAmp
 from amptui.guest.loop.switched_optimizer import SwitchedOptimizer
 from amptui.guest.monitor import Monitor
 from amptui.guest.run import tell_fault
-from amptui.records.run import AMP_PRECISIONS, FP8_PRECISIONS
+from amptui.records.run import FP8_PRECISIONS
 
 LIGHTNING_NAMES = {
     "fp32": "32-true",
@@ -100,7 +100,6 @@ def lightning_script(
     of :class:`WatchedScript`.
     """
     precision = amp.precision.name
-    usual_amp = precision if precision in AMP_PRECISIONS else default_amp(amp.device)
     unsupported = amp.take_layers({"": model}, unsupported_precisions(amp.device))
     if has_closure or must_have_closure(optimizer):
         unsupported["fp16"] = f"{type(optimizer).__name__} runs its closure again, which no scaler allows"
@@ -108,7 +107,7 @@ def lightning_script(
     return WatchedScript(
         first=NamedOptimizer("", model, optimizer),
         amp=amp,
-        amp_precision=amp_precision or usual_amp,
+        amp_precision=amp_of(amp.device, precision, amp_precision),
         unsupported=unsupported,
         ends_steps=True,
         **options,

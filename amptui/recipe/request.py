@@ -99,7 +99,7 @@ class TrainRequest:
     precision: str | None = None
     """None is ``fp32``."""
     amp_precision: str | None = None
-    """What AMP means; None is ``fp16`` on CUDA and ``bf16`` on a CPU."""
+    """AMP of a run that starts in neither ``fp16`` nor ``bf16``; None leaves that to the device."""
     fp8_recipe: str | None = None
     """torchao's float8 recipe, one of ``FP8_RECIPES``; None is the first of them."""
     device: str = "auto"

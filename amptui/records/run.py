@@ -131,7 +131,7 @@ class RunStarted:
     """NVML's UUID of the GPU that trains; None on a CPU."""
     precision: str
     amp_precision: str
-    """What AMP means in this run: ``fp16`` or ``bf16``."""
+    """What AMP means in this run: the precision that it starts in, if that is ``fp16`` or ``bf16``."""
     unsupported: Mapping[str, str]
     """The precisions this device cannot run, each with the reason."""
     config: Mapping[str, Any]

@@ -241,7 +241,7 @@ class Session:
             self._report_underflow(record.time, finding, hypothetical=False)  # float16 ran in it
 
     def _report_underflow(self, time: float, finding: Finding, *, hypothetical: bool) -> None:
-        """Before float16 only where ``p`` would switch to that."""
+        """Before float16 only where AMP is that."""
         run = self._facts.run
         foretells = run is not None and run.amp_precision == "fp16"
         if self._underflow.begins(finding, hypothetical=hypothetical) and (foretells or not hypothetical):

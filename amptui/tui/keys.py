@@ -32,9 +32,7 @@ MAX_ZOOM = 16
 OPEN_OUTPUT = "open('output')"
 
 RUN_KEYS = (
-    Key(
-        "p", ("p",), "toggle_precision", "AMP", "switch the running training: FP32, AMP and, once chosen, FP8"
-    ),
+    Key("p", ("p",), "toggle_precision", "AMP", "switch the running training: FP32, or AMP and what m chose"),
     Key("space", ("space",), "toggle_pause", "pause", "pause after the current step, or resume", "resume"),
     Key("d", ("d",), "detach", "detach", "close the screen, training continues; amptui attach reopens it"),
     Key("s", ("s",), "write_checkpoint", "save", "write a checkpoint after the current step"),

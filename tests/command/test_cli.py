@@ -147,7 +147,7 @@ def run(tmp_path: Path, *options: str, model: str = KNOBS) -> int:
 def test_a_headless_run_says_what_the_journal_keeps(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = "--steps 30 --epochs 3 --precision bf16 --amp-dtype fp16 --seed 3 --batch-size 16 --lr 0.5"
+    options = "--steps 30 --epochs 3 --precision bf16 --seed 3 --batch-size 16 --lr 0.5"
     assert run(tmp_path, *options.split(), "--clip-norm", "1", "--set", "at=99") == 0
     out = capsys.readouterr().out
     assert "done after 30 steps" in out
@@ -160,7 +160,7 @@ def test_a_headless_run_says_what_the_journal_keeps(
     (started,) = [r for r in records if isinstance(r, RunStarted)]
     assert started.model == "knobs"
     assert (started.batch_size, started.total_epochs, started.total_steps) == (16, 3, 30)
-    assert (started.precision, started.amp_precision, started.device) == ("bf16", "fp16", "cpu")
+    assert (started.precision, started.amp_precision, started.device) == ("bf16", "bf16", "cpu")
     assert [started.config[name] for name in ("seed", "clip_norm", "at")] == [3, 1.0, 99]
     assert not started.data.real
     assert [r.steps for r in records if isinstance(r, RunFinished)] == [30]

@@ -10,7 +10,7 @@ from amptui.command.parser import device as device_option
 from amptui.device import accelerator
 from amptui.device.accelerator import PINNING, TRAINABLE, capabilities
 from amptui.engine.float8 import NO_TORCHAO, why_no_float8
-from amptui.engine.precision import default_amp, unsupported_precisions
+from amptui.engine.precision import amp_of, unsupported_precisions
 from amptui.engine.readback import HostReadback, open_readback
 
 CPU, CUDA, XPU, MPS = (torch.device(name) for name in TRAINABLE)
@@ -33,7 +33,7 @@ def test_a_build_for_rocm_has_the_same_device_type_without_nvml_and_tf32(
     assert kind.title == "ROCm"
     assert [clause.partition(":")[0] for clause in kind.shortcomings] == ["no NVML"]
     assert unsupported_precisions(CUDA).keys() == {"tf32", *why_no_float8(CUDA)}
-    assert default_amp(CUDA) == "fp16"
+    assert amp_of(CUDA) == "fp16"
     assert accelerator.runtime_versions()["rocm"] == "7.1"
 
 
@@ -77,7 +77,7 @@ def test_amp_with_a_loss_scale_is_refused_where_torchs_scaler_fails(
     """Intel's Arc A has no float64."""
     gpu = SimpleNamespace(name="Arc A770", has_fp64=has_float64)
     monkeypatch.setattr(torch.xpu, "get_device_properties", lambda _device: gpu)
-    assert {kind: default_amp(kind) for kind in (CUDA, XPU, MPS, CPU)} == {
+    assert {kind: amp_of(kind) for kind in (CUDA, XPU, MPS, CPU)} == {
         CUDA: "fp16",
         XPU: "bf16",
         MPS: "fp16",

@@ -129,42 +129,53 @@ def test_what_everything_is_called(goldens: Goldens) -> None:
 
 
 @pytest.mark.parametrize(
-    ("current", "sides", "offered"),
+    ("precisions", "sides", "offered"),
     [
         ("fp32", ("fp32", "bf16"), True),
         ("tf32", ("tf32", "bf16"), True),
         ("fp16", ("fp32", "fp16"), True),
+        ("fp16 fp32", ("fp32", "fp16"), True),
+        ("tf32 fp16", ("tf32", "fp16"), True),
         ("fp8", ("bf16", "fp8"), True),
+        ("fp8 fp32", ("fp32", "bf16"), True),
         ("fp8-emulated", ("bf16", "fp8-emulated"), False),
     ],
 )
 def test_c_compares_what_runs_with_what_it_is_judged_against(
-    current: str, sides: tuple[str, ...], *, offered: bool
+    precisions: str, sides: tuple[str, ...], *, offered: bool
 ) -> None:
-    view = view_of(make_started(precision=current, amp_precision="bf16"))
+    view = view_after(precisions)
     assert compared_precisions(view) == sides
     assert ("comparison" not in unsupported_requests(view)) == offered
 
 
-ROWWISE = {"config": {"fp8_recipe": "rowwise"}}
-
-
 @pytest.mark.parametrize(
-    ("precisions", "facts", "target"),
+    ("precisions", "target"),
     [
-        (("fp32",), {}, "bf16"),
-        (("fp32", "bf16"), {}, "fp32"),
-        (("fp8-emulated",), {}, "fp32"),
-        (("fp8-emulated", "fp32"), {}, "bf16"),
-        (("fp8-emulated", "fp32", "bf16"), {}, "fp8-emulated"),
-        (("fp32", "tf32", "fp8"), {}, "tf32"),
-        (("fp32", "bf16"), {**ROWWISE, "unsupported": {"fp8": ""}}, "fp8-emulated"),
-        (("fp32", "bf16"), {**ROWWISE, "unsupported": {"fp8": "no", "fp8-emulated": "no"}}, "fp32"),
+        ("fp32", "bf16"),
+        ("fp32 bf16", "fp32"),
+        ("fp16", "fp32"),
+        ("fp16 fp32", "fp16"),
+        ("fp16 fp32 fp16", "fp32"),
+        ("tf32", "fp32"),
+        ("tf32 fp32", "tf32"),
+        ("fp8-emulated fp32", "fp8-emulated"),
+        ("fp32 bf16 fp16 fp32", "fp16"),
+        ("fp32 bf16 ieee", "fp32"),
     ],
 )
-def test_p_switches_between_fp32_and_amp_and_through_fp8_once_it_was_chosen(
-    precisions: tuple[str, ...], facts: dict[str, Any], target: str
-) -> None:
-    started = make_started(precision=precisions[0], amp_precision="bf16", **facts)
-    switches = [make_switch(step, *both) for step, both in enumerate(pairwise(precisions), 2)]
-    assert switch_target(view_of(started, *switches)) == target
+def test_p_goes_to_fp32_and_back_to_where_it_came_from(precisions: str, target: str) -> None:
+    assert switch_target(view_after(precisions)) == target
+
+
+def test_p_does_not_go_back_to_what_the_device_no_longer_supports() -> None:
+    view = view_after("fp16 fp32", unsupported={"fp16": "no scaler"})
+    assert switch_target(view) == "bf16"
+
+
+def view_after(precisions: str, **facts: Any) -> SessionView:
+    """The view of a run with bf16 for AMP that was in these precisions, a step each."""
+    first, *others = precisions.split()
+    started = make_started(precision=first, amp_precision="bf16", **facts)
+    switches = [make_switch(step, *both) for step, both in enumerate(pairwise([first, *others]), 2)]
+    return view_of(started, *switches)

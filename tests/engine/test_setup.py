@@ -159,6 +159,15 @@ def test_what_the_device_cannot_run_is_refused_before_anything_is_loaded(options
         setup.choose(request(device="cpu", **options))
 
 
+@pytest.mark.parametrize(
+    ("first", "asked", "amp"),
+    [("fp32", None, "bf16"), ("fp32", "fp16", "fp16"), ("fp16", None, "fp16"), ("fp16", "bf16", "fp16")],
+)
+def test_the_precision_that_a_run_starts_in_is_its_amp(first: str, asked: str | None, amp: str) -> None:
+    choices = setup.choose(request(device="cpu", precision=first, amp_precision=asked))
+    assert (choices.precision, choices.amp_precision) == (first, amp)
+
+
 def test_the_first_record_describes_the_run_and_survives_the_wire() -> None:
     class Odd(Tiny):
         place: Path = Path("here")

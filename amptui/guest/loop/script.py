@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from amptui.engine.precision import Precision, default_amp
+from amptui.engine.precision import Precision, amp_of
 from amptui.guest.loop.observed_loop import ObservedLoop
 from amptui.guest.loop.switched_amp import SwitchedAmp
 from amptui.recipe.experiment import Experiment
@@ -127,7 +127,7 @@ class ObservedScript(Script):
         """What AMP would be here."""
         scales = self.scaler is not None and self.scaler.is_enabled()
         devices = {parameter.device for parameter in self.model.parameters() if not parameter.is_meta}
-        return "fp16" if scales or "fp16" in map(default_amp, devices) else "bf16"
+        return "fp16" if scales or "fp16" in map(amp_of, devices) else "bf16"
 
     def refuses(self) -> Mapping[str, str]:
         """The requests that its run never takes, each with the reason."""

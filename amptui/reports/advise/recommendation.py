@@ -153,7 +153,6 @@ def train_command(request: AdviseRequest, precision: str, *, compiles: bool = Fa
     training = request.training
     values: dict[str, object] = {
         "--precision": precision,
-        "--amp-dtype": precision if precision in AMP_PRECISIONS else "",
         "--batch-size": training.batch_size,
         "--accumulate": training.accumulate if training.accumulate > 1 else None,
         "--lr": training.learning_rate,

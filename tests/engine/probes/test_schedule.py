@@ -140,6 +140,16 @@ def test_an_x_ray_changes_nothing_in_the_training(precision: str) -> None:
     assert losses(log) == losses(log_of(prepare(Dropping(), precision=precision)))
 
 
+@pytest.mark.torch
+def test_an_x_ray_in_fp32_compares_it_with_the_amp_that_ran_before() -> None:
+    log = log_of(
+        prepare(Dropping()),
+        at={2: PrecisionRequest("fp16"), 4: PrecisionRequest("fp32"), 6: XRayRequest()},
+    )
+    (xray,) = log.of(XRayTaken)
+    assert (xray.step, xray.precision) == (7, "fp16")
+
+
 @pytest.mark.parametrize(("clip_norm", "accumulate"), [(None, 1), (1.0, 2)])
 def test_some_steps_are_timed_by_phase_and_healthy_statistics_are_not_mentioned(
     clip_norm: float | None, accumulate: int

@@ -199,7 +199,7 @@ def test_the_command_trains_what_was_measured() -> None:
         assert (options.channels_last, options.cudnn_benchmark) == (True, True)
         assert options.compile == ("default" if compiles else None)
     plain = replace(request, training=TrainRequest(model="x", data_dir=default_data_dir()))
-    assert train_command(plain, "bf16") == "amptui train x --precision bf16 --amp-dtype bf16"
+    assert train_command(plain, "bf16") == "amptui train x --precision bf16"
     assert candidate_names(request) == ("bf16", "fp16", "fp8", "tf32")
     assert candidate_names(replace(request, precisions=("fp32", "tf32"))) == ("tf32",)
 
