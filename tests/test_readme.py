@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import amptui
 from amptui.cli import build_parser
+from amptui.diagnosis.labels import GLOSSARY
 from amptui.engine.checkpoint.file import MAX_CHECKPOINTS
 from amptui.engine.divergence_guard import MIN_LOSS_SCALE
 from amptui.engine.estimate import BLOCK_STEPS
@@ -52,7 +53,7 @@ def commands() -> dict[str, argparse.ArgumentParser]:
 def command_lines(text: str) -> list[list[str]]:
     """The words after ``amptui`` of each command that stands in ``text`` as code."""
     code = "\n".join("".join(found) for found in CODE.findall(text))
-    return [shlex.split(line) for line in COMMAND.findall(code)]
+    return [shlex.split(line, comments=True) for line in COMMAND.findall(code)]
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -64,7 +65,9 @@ def test_every_command_that_a_page_names_can_be_typed(path: Path) -> None:
 
 def test_the_pages_name_every_command_and_none_besides() -> None:
     text = "\n".join(path.read_text() for path in PAGES)
-    assert {words[0] for words in command_lines(text) if not words[0].endswith(":")} == set(commands())
+    assert {words[0] for words in command_lines(text) if not words[0].endswith((":", "--help"))} == set(
+        commands()
+    )
 
 
 def test_every_option_that_a_page_names_is_one_and_is_explained_by_help() -> None:
@@ -102,12 +105,14 @@ def test_every_file_and_heading_linked_to_is_there_and_the_whole_guide_is_linked
     assert set(GUIDE) <= linked
 
 
-def test_the_readme_and_the_start_of_each_page_of_the_guide_are_short() -> None:
+def test_the_documents_are_short_and_each_page_of_the_guide_starts_with_a_command() -> None:
     assert len(README.read_text().split()) <= 900
+    assert len((ROOT / "CHANGELOG.md").read_text().split()) <= 600
+    assert sum(len(path.read_text().split()) for path in GUIDE) <= 9000
     for path in GUIDE:
-        start, _ = path.read_text().split("\n## Reference\n")
-        assert "\n## " not in start, path
+        start = path.read_text().split("\n## ")[0]
         assert len(start.split()) <= 300, path
+        assert command_lines(start), path
 
 
 def test_the_numbers_of_the_guide_are_the_code_s() -> None:
@@ -121,6 +126,16 @@ def test_the_numbers_of_the_guide_are_the_code_s() -> None:
     assert (COLLAPSE_SKIPS, "five skipped steps in a row, or a scale below 1" in numbers) == (5, True)
     assert (MAX_CHECKPOINTS, "the newest three" in page("runs.md")) == (3, True)
     assert (MIN_LOSS_SCALE, "a scale of 2^-24" in page("trouble.md")) == (2.0**-24, True)
+
+
+def test_the_glossary_of_the_guide_is_the_help_s() -> None:
+    rows = page("numbers.md").split("| word | meaning |\n| --- | --- |\n")[1].split("\n\n")[0]
+    assert rows.splitlines() == [f"| {word} | {meaning} |" for word, meaning in GLOSSARY.items()]
+
+
+def test_the_readme_s_advice_was_printed_on_the_gpu_that_it_names() -> None:
+    (quoted,) = re.findall(r"```text\n(.*?)```", README.read_text(), re.DOTALL)
+    assert quoted in (ROOT / "demo" / "gpu" / "advise.txt").read_text()
 
 
 def test_the_walk_through_has_every_trouble() -> None:
