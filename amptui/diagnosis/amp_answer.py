@@ -301,9 +301,8 @@ def measured_rows(answer: AmpAnswer, lines: int) -> Sequence[Finding]:
     )
     urgency = {"error": 0, "warning": 1, "good": 2, "neutral": 2, "unknown": 3}
     # Others always matter.
-    matters = {"weights": False, "forward": answer.of("forward").freshness != "never measured"}
     ranked = sorted(
-        (one for one in answer.findings if one.is_trouble or matters.get(one.subject, True)),
+        (one for one in answer.findings if one.freshness != "never measured" or one.is_trouble),
         key=lambda finding: (urgency[finding.grade], order.index(finding.subject)),
     )
     return sorted(ranked[:lines], key=lambda finding: order.index(finding.subject))

@@ -72,12 +72,11 @@ def _framed_panels() -> dict[str, _Framed]:
     """Panels whose curves have no limits yet."""
     loss_curve = _EverySecond(loss.LossPanel().draw, even=True)
     throughput_curve = _EverySecond(throughput.ThroughputPanel().draw, even=False)
-    scale_curve = _EverySecond(scale.ScalePanel().draw, even=False)
     return {
         "answer": _Framed(answer_panel.headline, answer_panel.draw),
         "loss": _Framed(loss.headline, loss_curve.draw),
         "throughput": _Framed(throughput.headline, throughput_curve.draw),
-        "scale": _Framed(scale.headline, scale_curve.draw),
+        "scale": _Framed(scale.headline, scale.ScalePanel().draw),
         "numerics": _Framed(numerics_panel.headline, numerics_panel.NumericsPanel().draw),
         "memory": _Framed(memory_panel.headline, memory_panel.draw),
         "comparison": _Framed(precision_table.headline, precision_table.draw),
@@ -122,7 +121,7 @@ class Frame:
             banner_lines=len(_banner(view, canvas.width)),
             rank_lines=rank_table.wanted_height(view),
             optimizer_lines=optimizer_line.wanted_height(view),
-            has_scale=view.scaler.scale is not None,
+            device=memory_panel.device_panels(view),
         )
         # Boxes and titles, kept from frame to frame: they take a third of its time.
         if self._last_backdrop is None or self._last_backdrop[0] != (layout, canvas.ascii_only):

@@ -1,6 +1,6 @@
 """The place of each panel on a screen of any size, and the boxes and titles drawn there."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
@@ -8,7 +8,7 @@ from typing import TypeAlias
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.style import Style
 
-PANELS = ("answer", "loss", "throughput", "scale", "numerics", "memory", "comparison", "events")
+PANELS = ("loss", "throughput", "comparison", "answer", "numerics", "scale", "memory", "events")
 """The panels, in the order in which ``tab`` enlarges them."""
 
 RANKED_PANELS = (*PANELS[:-1], "ranks", PANELS[-1])
@@ -17,26 +17,21 @@ RANKED_PANELS = (*PANELS[:-1], "ranks", PANELS[-1])
 TITLES = {name: name for name in RANKED_PANELS} | {
     "answer": "is AMP worth it, is it safe",
     "scale": "loss scale",
+    "memory": "device",
     "numerics": "float16",
 }
 
 SMALLEST = (40, 12)
 """Columns and lines. A smaller terminal shows only a notice."""
 
-_TWO_COLUMNS = 34
-"""Width of the comparison with two precisions."""
-
 _MIN_RANK_LINES = 6
 """Of a framed panel of ranks: a sentence, titles and two rows."""
 
-_ANSWER_WIDTH = 44
-"""Of the answer's panel between two others."""
+_COMPARISON_WIDTH = 44
+"""Of two precisions, their difference and its interval, with a frame."""
 
 _COMPARISON_LINES = 14
-"""What a comparison needs above the answer: its table, two lines of verdict, a frame."""
-
-_MIN_ANSWER_LINES, _MAX_ANSWER_LINES = 7, 11
-"""Of the answer's panel there: five rows, or one of each finding."""
+"""Of its table and five lines of what needs attention, with a frame: below it is the device."""
 
 _EVENT_LINES = 3
 """Events shown where panels are folded to one line each."""
@@ -64,16 +59,15 @@ def arrange(
     banner_lines: int = 0,
     rank_lines: int = 0,
     optimizer_lines: int = 0,
-    has_scale: bool = True,
+    device: Sequence[str] = ("scale", "memory"),
 ) -> Layout:
     """Return the place of each panel on a screen of ``width`` columns by ``height`` lines.
 
     Below the header are ``banner_lines``, then the answer on AMP in one line, then ``optimizer_lines``.
     ``focus``, one of ``RANKED_PANELS``, fills the screen between these and the footer. Large screens frame
-    every panel; smaller ones fold panels to one line each, the loss last. Only the largest show the numerics
-    beside the other panels, and only high ones the answer's panel. A distributed run has a panel of its ranks
-    above the events, of ``rank_lines`` at most. Without a loss scale (``has_scale``) the others have its
-    room. Below ``SMALLEST`` there is only a notice.
+    loss, comparison, throughput and events; smaller ones fold panels to one line each, the loss last. A
+    distributed run has a panel of its ranks above the events, of ``rank_lines`` at most. Without a loss scale
+    and a GPU (``device``) the others have their room. Below ``SMALLEST`` there is only a notice.
     """
     if width < SMALLEST[0] or height < SMALLEST[1]:
         return (Place("notice", Rect(0, 0, max(0, width), max(0, height)), framed=False),)
@@ -94,83 +88,52 @@ def arrange(
     )
     least_body, lay_out = next(fitting, (body.height, _folded))
     if not rank_lines:
-        return (*above, *lay_out(body, has_scale=has_scale), footer)
+        return (*above, *lay_out(body, device), footer)
     # The ranks above the events, framed if ``least_body`` stays for all others; else in one line.
     room = min(rank_lines, body.height - least_body)
     rank_lines = room if room >= _MIN_RANK_LINES else 1
-    *panels, events = lay_out(replace(body, height=body.height - rank_lines), has_scale=has_scale)
+    *panels, events = lay_out(replace(body, height=body.height - rank_lines), device)
     ranks = Place("ranks", replace(events.rect, height=rank_lines), framed=rank_lines > 1)
     events = replace(events, rect=replace(events.rect, y=events.rect.y + rank_lines))
     return (*above, *panels, ranks, events, footer)
 
 
-def _large(body: Rect, *, has_scale: bool) -> Layout:
-    """The wide layout with the numerics between the loss and the curves of throughput and scale."""
-    inside = _between(16, round(0.32 * body.height), 24)
-    # Each row takes its part of what is left: on a higher screen the loss is never smaller.
-    curves = _between(8, round(0.28 * (body.height - inside)), 12)
-    foot = _between(5, round(0.24 * (body.height - inside - curves)), 14)
-    top = body.height - inside - curves - foot
-    right = _between(40, round(0.27 * body.width), 56)
-    upper, middle, lower, last = _rows(body, top, inside, curves, foot)
-    others = {"answer": _ANSWER_WIDTH, "scale": right} if has_scale else {"answer": right}
-    return (
-        *_columns(upper, loss=body.width - right, comparison=right),
-        *_columns(middle, numerics=body.width - right, memory=right),
-        *_columns(lower, throughput=body.width - sum(others.values()), **others),
-        Place("events", last, framed=True),
-    )
+def _wide(body: Rect, device: Sequence[str]) -> Layout:
+    """Loss and throughput at the left, comparison and device at the right, events at the bottom.
 
-
-def _wide(body: Rect, *, has_scale: bool) -> Layout:
-    """Loss, comparison and answer; throughput, scale and memory below; events at the bottom."""
-    middle = _between(8, round(0.22 * body.height), 14)
+    Without a device the throughput has the whole width.
+    """
+    curves = _between(7, round(0.22 * body.height), 14)
     foot = _between(4, round(0.16 * body.height), 16)
-    top = body.height - middle - foot
-    # The right columns of both rows have the same width.
-    right = _between(_TWO_COLUMNS, round(0.32 * body.width), 56)
-    scale = {"scale": _between(30, round(0.28 * body.width), 52)} if has_scale else {}
-    upper, lower, last = _rows(body, top, middle, foot)
+    right = _between(_COMPARISON_WIDTH, round(0.3 * body.width), 60)
+    upper, lower, last = _rows(body, body.height - curves - foot, curves, foot)
     loss, comparison = _columns(upper, loss=body.width - right, comparison=right)
-    beside = [comparison]
-    # The answer below the comparison, where that leaves room for the table and what it means.
-    lines = min(_MAX_ANSWER_LINES, top - _COMPARISON_LINES)
-    if lines >= _MIN_ANSWER_LINES:
-        rows = _rows(comparison.rect, top - lines, lines)
-        names = ("comparison", "answer")
-        beside = [Place(name, row, framed=True) for name, row in zip(names, rows, strict=True)]
-    return (
-        loss,
-        *beside,
-        *_columns(lower, throughput=body.width - right - sum(scale.values()), **scale, memory=right),
-        Place("events", last, framed=True),
-    )
+    events = Place("events", last, framed=True)
+    if not device:
+        return (loss, comparison, Place("throughput", lower, framed=True), events)
+    table = min(upper.height, _COMPARISON_LINES)
+    rows = _rows(comparison.rect, table, upper.height + curves - table)
+    beside = (Place(name, row, framed=True) for name, row in zip(("comparison", "memory"), rows, strict=True))
+    return (loss, *beside, *_columns(lower, throughput=body.width - right), events)
 
 
-def _tall(body: Rect, *, has_scale: bool) -> Layout:
-    """For narrow, high screens: pairs of panels below the loss."""
-    curves = _between(7, round(0.18 * body.height), 12)
-    tables = 13
+def _tall(body: Rect, device: Sequence[str]) -> Layout:
+    """For narrow, high screens: the same, one below the other, and the device in a line each."""
+    curves, table = _between(7, round(0.18 * body.height), 12), 11
     foot = _between(5, round(0.16 * body.height), 16)
-    top = body.height - curves - tables - foot
-    left = body.width // 2
-    table = max(left, _TWO_COLUMNS)
-    first, second, third, last = _rows(body, top, curves, tables, foot)
-    return (
-        Place("loss", first, framed=True),
-        *_columns(second, throughput=left, **{"scale" if has_scale else "answer": body.width - left}),
-        *_columns(third, comparison=table, memory=body.width - table),
-        Place("events", last, framed=True),
-    )
+    top = body.height - curves - table - len(device) - foot
+    *rows, last = _rows(body, top, curves, table, *[1] * len(device), foot)
+    names = ("loss", "throughput", "comparison", *device)
+    places = (Place(name, row, framed=row.height > 1) for name, row in zip(names, rows, strict=True))
+    return (*places, Place("events", last, framed=True))
 
 
-def _folded(body: Rect, *, has_scale: bool, framed: int = 0) -> Layout:
+def _folded(body: Rect, device: Sequence[str], *, framed: int = 0) -> Layout:
     """The loss and the comparison framed side by side, the loss alone or neither; the rest in a line each."""
-    shown = ["loss", "throughput", *(["scale"] if has_scale else []), "memory", "comparison"]
-    names = shown[min(framed, 1) : -1 if framed == 2 else None]
+    names = ["loss", "throughput", *device, "comparison"][min(framed, 1) : -1 if framed == 2 else None]
     foot = len(names) + _EVENT_LINES if framed else body.height
     upper, lower = _rows(body, body.height - foot, foot)
-    right = _between(_TWO_COLUMNS, round(0.32 * body.width), 56) if framed == 2 else 0
+    right = _COMPARISON_WIDTH if framed == 2 else 0
     panels = _columns(upper, loss=body.width - right, comparison=right)[:framed]
     rows = _rows(lower, *[1] * len(names), foot - len(names))
     lines = (Place(name, row, framed=False) for name, row in zip((*names, "events"), rows, strict=True))
@@ -178,7 +141,6 @@ def _folded(body: Rect, *, has_scale: bool, framed: int = 0) -> Layout:
 
 
 _LAYOUTS: tuple[tuple[int, int, int, Callable[..., Layout]], ...] = (
-    (150, 50, 43, _large),
     (100, 30, 21, _wide),
     (60, 36, 33, _tall),
     (100, 16, 80, partial(_folded, framed=2)),

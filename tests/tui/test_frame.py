@@ -113,6 +113,7 @@ def test_no_size_or_view_is_an_error(
 
 widths, heights = st.integers(1, 250), st.integers(1, 80)
 focuses = st.none() | st.sampled_from(RANKED_PANELS)
+devices = st.sampled_from([(), ("scale",), ("memory",), ("scale", "memory")])
 banners = st.integers(0, 3)
 ranks = st.just(0) | st.integers(5, 20)
 others = st.integers(0, 1)
@@ -122,7 +123,7 @@ def overlap(a: Rect, b: Rect) -> bool:
     return a.x < b.x + b.width and b.x < a.x + a.width and a.y < b.y + b.height and b.y < a.y + a.height
 
 
-@given(widths, heights, focuses, banners, ranks, others, st.booleans())
+@given(widths, heights, focuses, banners, ranks, others, devices)
 def test_places_fill_the_screen_without_overlapping(
     width: int,
     height: int,
@@ -130,14 +131,14 @@ def test_places_fill_the_screen_without_overlapping(
     banner_lines: int,
     rank_lines: int,
     optimizer_lines: int,
-    has_scale: bool,
+    device: tuple[str, ...],
 ) -> None:
     places = arrange(
         *(width, height, focus),
         banner_lines=banner_lines,
         rank_lines=rank_lines,
         optimizer_lines=optimizer_lines,
-        has_scale=has_scale,
+        device=device,
     )
     for place in places:
         assert min(place.rect.width, place.rect.height) >= 1

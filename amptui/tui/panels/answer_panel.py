@@ -40,6 +40,9 @@ _ACTIONS: Mapping[Measurement, str] = {
     "histogram": "focus_numerics",
 }
 
+_CHECKS: tuple[Measurement, ...] = ("histogram", "x-ray", "trace")
+"""What checks the safety, in the order in which it is offered."""
+
 _WORTH_STYLES: Mapping[str, int] = {"faster": Style.GOOD | BOLD, "slower": Style.WARNING | BOLD}
 
 _LABEL_WIDTH = 10
@@ -102,6 +105,13 @@ def key_of(measured_by: Measurement, screen: ScreenState) -> str:
     return next(key.label for key in KEYS if key.action == action)
 
 
+def unchecked_words(answer: AmpAnswer, screen: ScreenState) -> str:
+    """``not checked yet: press f x n``: the keys of what would tell of its safety and was never measured."""
+    open_ones = [finding for finding in answer.findings if finding.freshness == "never measured"]
+    keys = [key_of(way, screen) for way in _CHECKS if any(one.measured_by == way for one in open_ones)]
+    return f"not checked yet: press {' '.join(filter(None, keys))}" if any(keys) else ""
+
+
 def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
     """The precision in question."""
     answer = amp_answer(view)
@@ -111,15 +121,20 @@ def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
 
 
 def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
-    """A row for each finding: value, verdict, whether it is old, and the key that measures it."""
+    """A row for each finding: value, verdict, whether it is old, and the key that measures it.
+
+    What was never measured is one line below them.
+    """
     answer = amp_answer(view)
     if answer.precision is None:
         quiet(canvas, no_amp_words(view.precision) if view.run is not None else NO_STEPS)
         return
-    rows = measured_rows(answer, canvas.height)
+    unchecked = unchecked_words(answer, screen)
+    rows = measured_rows(answer, canvas.height - 2 * bool(unchecked))
     widest = max((text_width(short_words(finding)) for finding in rows), default=0)
     for y, finding in enumerate(rows):
         _draw_row(canvas, y, finding, screen, widest)
+    canvas.text(0, len(rows) + 1, unchecked, Style.DIM)
 
 
 def _draw_row(canvas: Canvas, y: int, finding: Finding, screen: ScreenState, widest: int) -> None:

@@ -56,7 +56,7 @@ def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
 
 _PINNED_GAP = 2
 
-_BOTH_WIDTH = 74
+_BOTH_WIDTH = 72
 """Columns of a panel in which the loss keeps a half beside pinned metrics."""
 
 

@@ -15,6 +15,7 @@ from amptui.records.samples import DeviceSample, GpuSample, HostSample
 from amptui.telemetry.memory import memory_findings, other_bytes, sides
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
+from amptui.tui.panels import scale
 from amptui.tui.panels.answer_panel import key_of
 from amptui.tui.panels.phrases import (
     GAP,
@@ -54,6 +55,12 @@ _NEARLY_FULL = 0.95
 """Above this fraction the next large tensor may not fit: the bar changes its colour."""
 
 
+def device_panels(view: SessionView) -> tuple[str, ...]:
+    """What there is to show of the device: ``scale``, ``memory``, both or neither."""
+    has = {"scale": view.scaler.scale is not None, "memory": bool(ordered_gpus(view))}
+    return tuple(name for name, there in has.items() if there)
+
+
 def headline(view: SessionView, screen: ScreenState) -> list[Phrase]:
     """How old the figures are, if they are out of date."""
     age = screen.now - view.device.time if view.device is not None else 0.0
@@ -63,16 +70,19 @@ def headline(view: SessionView, screen: ScreenState) -> list[Phrase]:
 
 
 def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
-    """As many lines as fit, the most important first; below them, what uses the memory."""
-    rest = canvas
+    """As many lines as fit, the most important first; below them, what uses the memory.
+
+    Beside the other panels the loss scale is above them.
+    """
+    lines = [] if screen.focus or view.scaler.scale is None else scale.lines(view, canvas.width)
     if view.device is not None:
-        lines = _lines(view, view.device, canvas.width, canvas.height)[: canvas.height]
-        write_lines(canvas, 0, lines)
-        rest = canvas.rows(len(lines) + 1)
+        lines += _lines(view, view.device, canvas.width, canvas.height - len(lines))
+    write_lines(canvas, 0, lines[: canvas.height])
+    rest = canvas.rows(min(len(lines) + 1, canvas.height)) if lines else canvas
     has_room = rest.width >= _MIN_WIDTH and rest.height >= 2 + _MIN_ROWS + len(view.memory)
     if view.memory and has_room:
         _draw_breakdowns(rest, view, screen)
-    elif view.device is None:
+    elif not lines:
         quiet(canvas, NO_SAMPLE)
 
 

@@ -1,24 +1,31 @@
-"""The precisions of this run side by side, what AMP or FP8 gained, and the A/B test: progress and result."""
+"""The precisions of this run, what AMP or FP8 changes, an A/B test, and what needs attention."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from amptui.base import units
 from amptui.base.table import Cell, Column
 from amptui.diagnosis import speed
-from amptui.diagnosis.amp_answer import amp_answer, no_amp_words
+from amptui.diagnosis.amp_answer import amp_answer, interval_words, no_amp_words
 from amptui.diagnosis.finding_fields import interval_ends
-from amptui.diagnosis.labels import compared_label, family_label, precision_glyph, precision_label
-from amptui.diagnosis.words import explained_words, long_words, speed_words
+from amptui.diagnosis.labels import (
+    compared_label,
+    family_label,
+    precision_glyph,
+    precision_label,
+    signed_label,
+)
+from amptui.diagnosis.words import SIGNS, explained_words, long_words, short_words
 from amptui.records.findings import PrecisionMeasured, PrecisionsCompared
 from amptui.records.run import AMP_PRECISIONS, is_emulated
-from amptui.telemetry.comparison import MIN_STEPS, judge_held_back, judge_speed, ordered
+from amptui.telemetry.comparison import MIN_STEPS, judge_speed, ordered
 from amptui.telemetry.finding import Grade
 from amptui.telemetry.memory import judge_memory
 from amptui.telemetry.view import PrecisionStats, SessionView
 from amptui.tui.canvas import Canvas, text_width
-from amptui.tui.panels.answer_panel import key_of
+from amptui.tui.panels.answer_panel import key_of, unchecked_words
 from amptui.tui.panels.phrases import (
     Gauge,
     Line,
@@ -26,7 +33,6 @@ from amptui.tui.panels.phrases import (
     Word,
     folded_room,
     phrase,
-    precision_word,
     quiet,
     wrapped,
     wrapped_phrases,
@@ -36,11 +42,13 @@ from amptui.tui.panels.phrases import (
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.gauges import INTERVAL_LINES, draw_interval
 from amptui.tui.renderables.table import draw_table
-from amptui.tui.style import BOLD, Style, precision_style
+from amptui.tui.style import BOLD, GRADE_STYLES, Style, precision_style
 
-_LABEL_WIDTH = len("last loss")
-_NARROWEST_COLUMN, _WIDEST_COLUMN = 10, 15
-"""Room for ``▲ AMP fp16``."""
+_LABEL_WIDTH, _COLUMN_WIDTH, _WIDEST_COLUMN = 7, 9, 15
+"""``samples``; ``~12.3 k/s`` and, where there is room, ``▲ AMP fp16``."""
+
+_DIFFERENCE_WIDTH = 12
+"""``1.61 to 1.69``."""
 
 NOTHING_YET = "no steps counted yet"
 
@@ -51,6 +59,12 @@ _NO_BREAK = "\N{NO-BREAK SPACE}"
 
 _BAR_WIDTH = 61
 """As wide as the widest axis of an interval."""
+
+_ENLARGED_WIDTH = 60
+"""With so many columns results are sentences, with their batch, blocks and model."""
+
+_LIMITS = ("input", "launch", "unknown")
+"""What something can be done about."""
 
 _GAIN_STYLES: Mapping[Grade, int] = {"good": Style.GOOD, "warning": Style.WARNING}
 """The style of a precision that is faster, as fast, or slower."""
@@ -65,11 +79,12 @@ class _Row(NamedTuple):
     label: str
     rank: int
     """The highest is dropped first."""
-    cell: Callable[[PrecisionStats], str]
+    cell: Callable[[PrecisionStats], str] = lambda _: ""
     is_cost: bool = False
     """Whether emulated steps have no figure in it: that they are emulated stands above it."""
     is_uncertain: bool = False
     """Whether it is dim while provisional."""
+    difference: Cell = ""
 
 
 def _mean(stats: PrecisionStats) -> str:
@@ -84,16 +99,35 @@ def _steps(stats: PrecisionStats) -> str:
     return units.count(stats.steps) + ("" if stats.steps >= MIN_STEPS else f"/{MIN_STEPS}")
 
 
-_ROWS = (
-    _Row("mean", 0, _mean, is_uncertain=True),
-    _Row("samples", 2, _samples, is_cost=True, is_uncertain=True),
-    _Row("peak", 1, lambda stats: units.number_of_bytes(stats.peak_allocated_bytes), is_cost=True),
-    _Row("energy", 6, lambda stats: units.joules(stats.joules_per_1000_samples, per="1k"), is_cost=True),
-    _Row("last loss", 3, lambda stats: units.loss(stats.last_loss)),
-    _Row("skipped", 4, lambda stats: units.count(stats.skipped)),
-    _Row("steps", 5, _steps, is_uncertain=True),
-)
-"""The lines of the table; energy only if a GPU measures it, steps as ``12/20`` while too few for a ratio."""
+def _table_rows(view: SessionView, stats: list[PrecisionStats], *, is_large: bool) -> list[_Row]:
+    """The lines of the table: those in which something was measured, steps as ``12/20`` while too few."""
+    faster, memory, interval = _differences(view)
+    rows = [
+        _Row("step", 0, _mean, is_uncertain=True, difference=faster),
+        _Row("", 1, difference=interval),
+        _Row("samples", 3, _samples, is_cost=True, is_uncertain=True),
+        _Row("memory", 2, lambda it: units.number_of_bytes(it.peak_allocated_bytes), True, difference=memory),
+        _Row("energy", 7, lambda it: units.joules(it.joules_per_1000_samples, per="1k"), is_cost=True),
+        _Row("loss", 4, lambda it: units.loss(it.last_loss)),
+        _Row("skipped", 5, lambda it: units.count(it.skipped) if it.skipped else ""),
+    ]
+    if is_large or any(it.steps < MIN_STEPS for it in stats):
+        rows.append(_Row("steps", 6, _steps, is_uncertain=True))
+    return [row for row in rows if row.difference or any(row.cell(it) not in units.EMPTY for it in stats)]
+
+
+def _differences(view: SessionView) -> tuple[Cell, Cell, Cell]:
+    """What AMP or FP8 changes: speed, peak memory, and the interval of the speed; empty while unknown."""
+    answer = amp_answer(view)
+    if answer.precision is None or speed.running(view) is not None:
+        return "", "", ""
+    gain, memory = answer.of("speed"), answer.of("memory")
+    interval = interval_words(gain)
+    style = _GAIN_STYLES.get(gain.grade, Style.TEXT) | BOLD if interval else Style.DIM
+    faster = (short_words(gain), style) if gain.numbers.get("ratio") else ""
+    saved = (short_words(memory), _GAIN_STYLES.get(memory.grade, Style.TEXT))
+    return faster, saved if memory.freshness == "fresh" else "", (interval, Style.DIM) if interval else ""
+
 
 _BARS: tuple[tuple[str, Callable[[PrecisionStats], float | None]], ...] = (
     ("mean step", lambda stats: None if stats.is_provisional else stats.mean_step_seconds),
@@ -103,39 +137,24 @@ _BARS: tuple[tuple[str, Callable[[PrecisionStats], float | None]], ...] = (
 
 
 def headline(_view: SessionView, _screen: ScreenState) -> list[Phrase]:
-    """Nothing: the verdict is below its table."""
+    """Nothing: the verdict is above all panels."""
     return []
 
 
 def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
-    """The table, the verdict or a comparison's progress, and bars if there is room."""
+    """The table, then an A/B test's progress or what needs attention, and bars if there is room."""
     if not view.comparison.rows:
         quiet(canvas, NOTHING_YET)
         return
-    stats = ordered(view.comparison)[: max(1, (canvas.width - _LABEL_WIDTH + 1) // (_NARROWEST_COLUMN + 1))]
-    has_energy = any(one.joules_per_1000_samples is not None for one in stats)
-    rows = [row for row in _ROWS if has_energy or row.label != "energy"]
-    width = min(_WIDEST_COLUMN, (canvas.width - _LABEL_WIDTH + 1) // len(stats) - 1)
-    columns: list[Column[_Row]] = [
-        Column(title="", cell=lambda row: (row.label, Style.DIM), align="left", width=_LABEL_WIDTH),
-        *(
-            Column(
-                title=precision_word(one.precision, width),
-                cell=partial(_figure, one),
-                width=width,
-                gap=min(place, 1),
-                is_optional=False,
-            )
-            for place, one in enumerate(stats)
-        ),
-    ]
+    stats, columns = _columns(view, canvas.width)
+    is_large, test = canvas.width >= _ENLARGED_WIDTH, speed.running(view)
+    rows = _table_rows(view, stats, is_large=is_large)
     spare_lines = canvas.height - len(rows) - 2  # the head, and a blank line below
-    test = speed.running(view)
     items: list[_Item] = []
     if test is not None:
         items += _progress(test, canvas.width, spare_lines)
     else:
-        items += _verdict_lines(view, screen, canvas.width, spare_lines)
+        items += _attention_lines(view, screen, canvas.width, max(spare_lines, 1))
     height = _height(items)
     y = draw_table(canvas, columns, [row for row in rows if row.rank < canvas.height - height - 1])
     y += canvas.height > y + height
@@ -147,7 +166,29 @@ def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         else:
             write(canvas, 0, y, item)
         y += _height([item])
-    _draw_bars(canvas, stats, y + 1)
+    if is_large:
+        _draw_bars(canvas, stats, y + 1)
+
+
+def _columns(view: SessionView, width: int) -> tuple[list[PrecisionStats], list[Column[_Row]]]:
+    """The precisions that have room, those compared first, and a column for each; then their difference."""
+    room = _COLUMN_WIDTH if width < _ENLARGED_WIDTH else _WIDEST_COLUMN
+    count = (width - _LABEL_WIDTH - _DIFFERENCE_WIDTH - 1) // (room + 1)
+    stats = ordered(view.comparison)[: max(1, count)]
+    columns: list[Column[_Row]] = [
+        Column(title="", cell=lambda row: (row.label, Style.DIM), align="left", width=_LABEL_WIDTH)
+    ]
+    for one in stats:
+        name = signed_label(one.precision).replace("AMP ", "").removesuffix(" emulated")
+        title = name, precision_style(one.precision) | BOLD
+        cell = partial(_figure, one)
+        columns.append(Column(title=title, cell=cell, width=room, gap=1, is_optional=False))
+    if len(stats) > 1:
+        difference = Column[_Row](
+            title="difference", cell=lambda row: row.difference, gap=1, is_optional=False
+        )
+        columns.append(replace(difference, width=_DIFFERENCE_WIDTH))
+    return stats, columns
 
 
 def _height(items: list[_Item]) -> int:
@@ -188,25 +229,10 @@ def _gain_phrases(view: SessionView, screen: ScreenState, room: int) -> list[Phr
         )
         phrases.append(Phrase((before, Word(" → ", Style.DIM), after)))
     phrases += [Phrase((memory,), 1) for memory in _memory_words(view)]
-    text, hint = _speed_words(view, screen)
     if comparison.speedup is None:
-        phrases.append(Phrase(tuple(Word(line, Style.DIM) for line in wrapped(text, room, lines=1)), 3))
-    return [*phrases, phrase(hint, Style.DIM, 3)] if hint else phrases
-
-
-def _speed_words(view: SessionView, screen: ScreenState) -> tuple[str, str]:
-    """``AMP about 1.9× the speed of FP32``, or why that is unknown; then the key that gives an interval."""
-    answer = amp_answer(view)
-    if answer.precision is None:
-        return no_amp_words(view.precision), ""
-    finding, comparison = answer.of("speed"), view.comparison
-    several = sum(row.precision in AMP_PRECISIONS for row in comparison.rows) > 1
-    label = precision_label(answer.precision) if several else family_label(answer.precision)
-    key = key_of(finding.measured_by, screen)
-    if finding.freshness == "never measured":
-        return f"{label}: {long_words(finding)}" + (f"; press {key}" if key else ""), ""
-    needs_interval = comparison.speedup is not None and not finding.numbers.get("high")
-    return f"{label} {speed_words(finding)}", f"press {key} for an interval" if key and needs_interval else ""
+        words = wrapped(_speed_words(view, screen), room, lines=1)
+        phrases.append(Phrase(tuple(Word(line, Style.DIM) for line in words), 3))
+    return phrases
 
 
 def _memory_words(view: SessionView) -> list[Word]:
@@ -218,36 +244,42 @@ def _memory_words(view: SessionView) -> list[Word]:
     return [Word(long_words(memory), _GAIN_STYLES.get(memory.grade, Style.TEXT))]
 
 
-def _verdict_lines(view: SessionView, screen: ScreenState, width: int, spare_lines: int) -> list[Line]:
-    """What AMP or FP8 gained and why not more, or why that is unknown; then the steps that no figure counts.
+def _speed_words(view: SessionView, screen: ScreenState) -> str:
+    """``AMP about 1.9× the speed of FP32``, or why that is unknown, with the key that measures it."""
+    answer = amp_answer(view)
+    if answer.precision is None:
+        return no_amp_words(view.precision)
+    finding = answer.of("speed")
+    several = sum(row.precision in AMP_PRECISIONS for row in view.comparison.rows) > 1
+    label = precision_label(answer.precision) if several else family_label(answer.precision)
+    key = key_of(finding.measured_by, screen) if finding.freshness == "never measured" else ""
+    return f"{label}: {long_words(finding)}" + (f"; press {key}" if key else "")
 
-    The explanations take no more than ``spare_lines``, so that the table stays whole.
+
+def _attention_lines(view: SessionView, screen: ScreenState, width: int, most: int) -> list[Line]:
+    """What limits the speed or the memory, trouble beside that of the verdict, and what was never checked.
+
+    An enlarged panel has the result of the last A/B test before these, and what is known of the losses.
     """
-    lines, hint, comparison = list[Line](), "", view.comparison
-    # The result of the last finished comparison, a sentence for each precision.
-    cards = speed.result_cards(view.compared, view.run) if view.compared is not None else ()
-    for card in cards:
-        lines += wrapped_phrases(card, Style.STRONG, width, lines=_MAX_CARD_LINES)
-    if speed.result_of_the_pair(view) is None:
-        # Speed, without an interval, and memory over all steps, or why there is no ratio yet.
-        text, hint = _speed_words(view, screen)
-        words = [Word(text, Style.DIM), *_memory_words(view)]
-        lines += [line for word in words for line in wrapped_phrases(word.text, word.style, width, lines=3)]
-    texts = speed.provisional_lines(comparison) + speed.uncounted(view)
-    notes = [line for text in texts for line in wrapped_phrases(text, Style.DIM, width)]
-    room = spare_lines - len(notes)
-    lines += wrapped_phrases(hint, Style.DIM, width, lines=room - len(lines))
-    for finding in (judge_held_back(comparison), *speed.little_memory(view)):
-        if finding.freshness == "fresh" or finding.subject == "memory use":
-            key = key_of(finding.measured_by, screen)
-            text = explained_words(finding) + (f"; press {key} for the breakdown" if key else "")
-            lines += wrapped_phrases(text, Style.TEXT, width, lines=room - len(lines))
-    if comparison.speedup is not None or comparison.missing == "emulated":
-        room -= len(lines)
-        losses = speed.unfair_losses(view)
-        forms = (wrapped_phrases(text, Style.DIM, width, lines=room + 1) for text in losses)
-        lines += next((form for form in forms if len(form) <= room), [])  # none is cut
-    return lines + notes
+    answer, is_large = amp_answer(view), width >= _ENLARGED_WIDTH
+    texts: list[tuple[str, int]] = []
+    if is_large and view.compared is not None:
+        texts += [(card, Style.STRONG) for card in speed.result_cards(view.compared, view.run)]
+    findings = [one for one in answer.findings if one.is_trouble and one is not answer.trouble]
+    findings += [one for one in answer.findings if one.subject == "limit" and one.state in _LIMITS]
+    findings += speed.little_memory(view)
+    for finding in findings:
+        text = f"{SIGNS[finding.grade]} " if finding.is_trouble else ""
+        text += explained_words(finding) if is_large else long_words(finding)
+        texts.append((text, GRADE_STYLES[finding.grade] if finding.is_trouble else Style.TEXT))
+    if is_large:
+        texts += [(text, Style.DIM) for text in (*speed.unfair_losses(view)[:1], *speed.uncounted(view))]
+    texts += [(text, Style.DIM) for text in speed.provisional_lines(view.comparison)]
+    unchecked = unchecked_words(answer, screen)
+    lines = [
+        line for text, style in texts for line in wrapped_phrases(text, style, width, lines=_MAX_CARD_LINES)
+    ][: most - bool(unchecked)]
+    return [*lines, *wrapped_phrases(unchecked, Style.DIM, width, lines=1)]
 
 
 def _draw_bars(canvas: Canvas, stats: list[PrecisionStats], y: int) -> None:

@@ -13,7 +13,6 @@ from amptui.tui.panels.phrases import (
     Line,
     Phrase,
     Word,
-    labelled,
     phrase,
     quiet,
     wrapped_phrases,
@@ -22,13 +21,10 @@ from amptui.tui.panels.phrases import (
 )
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.plot import CurvePlot
-from amptui.tui.renderables.step_window import GUTTER, visible_window
+from amptui.tui.renderables.step_window import GUTTER
 from amptui.tui.style import Style, precision_style
 
 _NARROWEST_BAR, _FOLDED_BAR = 4, 10
-
-_MIN_CURVE = 4
-"""Lines of curve that the text leaves."""
 
 
 def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
@@ -62,11 +58,14 @@ def _growth(scaler: ScalerView, bar_width: int) -> Phrase:
 
 
 def _counts(scaler: ScalerView) -> list[Phrase]:
-    """Steps that the scaler skipped, and steps that changed the weights."""
-    style = Style.WARNING if scaler.skipped else Style.TEXT
+    """Steps that the scaler skipped, if any, of all of its steps."""
+    if not scaler.skipped:
+        return []
+    skipped, steps = units.count(scaler.skipped), units.count(scaler.skipped + scaler.applied)
     return [
-        labelled("skipped", units.count(scaler.skipped), 1, style),
-        labelled("applied", units.count(scaler.applied), 3),
+        Phrase(
+            (Word("skipped ", Style.DIM), Word(skipped, Style.WARNING), Word(f" of {steps}", Style.DIM)), 1
+        )
     ]
 
 
@@ -93,28 +92,24 @@ class ScalePanel:
         if view.scaler.scale is None:
             quiet(canvas, NEVER_USED)
             return
-        lines = _lines(view, canvas.width, canvas.height)[: canvas.height]
-        rows = canvas.height - len(lines)
-        if screen.focus == "scale":
-            draw_enlarged(canvas.rows(0, rows), self._plot, view, screen, panel="scale")
-        elif rows >= 2:
-            series, upper = view.loss_scale, canvas.rows(0, rows)
-            window = visible_window(series, screen.zoom, ahead=screen.steps_ahead)
-            self._plot.draw(upper, series, window=window, switches=view.switches, kind="log2")
-        write_lines(canvas, rows, lines)
+        below = lines(view, canvas.width)[1:]
+        rows = max(0, canvas.height - len(below))
+        draw_enlarged(canvas.rows(0, rows), self._plot, view, screen, panel="scale")
+        write_lines(canvas, rows, below)
 
 
-def _lines(view: SessionView, width: int, height: int) -> list[Line]:
-    """Progress to the next doubling and skipped steps, the scaler's state, and more if there is room."""
+def lines(view: SessionView, width: int) -> list[Line]:
+    """The scale, the progress to its next doubling, trouble or skipped steps, and its last change."""
     scaler, idle = view.scaler, idle_words(view)
+    first = Phrase((Word("loss scale ", Style.DIM), *value(view).words))
     if idle:
-        first = phrase(idle, Style.DIM)
+        second = phrase(idle, Style.DIM)
     else:
         bar_width = width - _growth(scaler, 0).width
-        first = _growth(scaler, bar_width if bar_width >= _NARROWEST_BAR else 0)
-    lines: list[Line] = [[first], [*_trouble(view), *_counts(scaler)]]
+        second = _growth(scaler, bar_width if bar_width >= _NARROWEST_BAR else 0)
+    counts = [*_trouble(view), *_counts(scaler)]
     moves = wrapped_phrases(last_change(scaler.last_change), Style.DIM, width)
-    return lines + moves if height - len(lines) - len(moves) >= _MIN_CURVE else lines
+    return [[first], [second], *([counts] if counts else []), *moves]
 
 
 def draw_line(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
