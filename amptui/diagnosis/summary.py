@@ -1,11 +1,11 @@
-"""The summary printed after a run: how it ended, each precision's numbers, what they mean, the journal."""
+"""The summary printed after a run: how it ended, the numbers, the verdict, and how to go on."""
 
 from collections.abc import Sequence
 
 from amptui.base import units
 from amptui.base.prompt import complain
 from amptui.base.table import Column, table_lines
-from amptui.diagnosis.amp_answer import amp_answer, answer_lines
+from amptui.diagnosis.amp_answer import AmpAnswer, amp_answer, answer_line, evidence_rows
 from amptui.diagnosis.event_words import run_ended, validation_words, weights_saved
 from amptui.diagnosis.labels import data_label, optimizers_left_out, precision_label, run_words
 from amptui.diagnosis.speed import (
@@ -14,12 +14,11 @@ from amptui.diagnosis.speed import (
     peak_words,
     provisional_lines,
     result_cards,
-    uncounted,
 )
 from amptui.diagnosis.tensor_cores import flops_hints, flops_line
 from amptui.diagnosis.words import long_words
 from amptui.records.keeping import KeepingChanged, unsaved_status
-from amptui.records.run import Validated
+from amptui.records.run import RunFailed, Validated
 from amptui.telemetry.view import OptimizerView, PrecisionStats, SessionView
 
 
@@ -53,9 +52,17 @@ _OPTIMIZER_COLUMNS: tuple[Column[OptimizerView], ...] = (
 )
 
 
-def summary_lines(view: SessionView) -> list[str]:
-    """The summary as lines of plain text."""
-    lines = [f"ended at step {view.step:,}" if view.outcome is None else run_ended(view.outcome)]
+def summary_lines(view: SessionView, resume_command: str = "") -> list[str]:
+    """The summary as lines of plain text; the error of a run that failed is not in it, but follows it.
+
+    ``resume_command`` resumes the run on this machine.
+    """
+    if isinstance(view.outcome, RunFailed):
+        if not view.step:
+            return []
+        lines = []
+    else:
+        lines = [f"ended at step {view.step:,}" if view.outcome is None else run_ended(view.outcome)]
     if view.run is not None:
         where = f"{view.run.device_name}, {data_label(view.run.data)}{run_words(view.run)}"
         lines.append(f"{view.run.model} on {where}")
@@ -66,22 +73,40 @@ def summary_lines(view: SessionView) -> list[str]:
         if isinstance(view.validated, Validated):
             when = f"step {view.validated.step:,}"
         lines.append(f"validation after {when}: {validation_words(view.validated.validation)}")
+    lines += _number_lines(view)
+    if view.run is not None:
+        lines += ["", *_verdict_lines(amp_answer(view))]
+    lines += [*map(long_words, little_memory(view)), ""]
+    if view.weights is not None:
+        lines.append(weights_saved(view.weights))
+    lines.append(f"journal: {view.run_dir}/journal.jsonl")
+    if resume_command and view.checkpoint is not None and getattr(view.outcome, "reason", "") == "stopped":
+        lines.append(f"to resume from step {view.checkpoint.step:,}: {resume_command}")
+    return lines
+
+
+def _number_lines(view: SessionView) -> list[str]:
+    """Of each optimizer and each precision."""
+    lines = []
     if view.optimizers:
         lines += ["", *table_lines(_OPTIMIZER_COLUMNS, view.optimizers), *optimizers_left_out(view)]
         (front,) = (optimizer.label for optimizer in view.optimizers if optimizer.is_front)
         lines.append(f"all other numbers are of {front}")
     if view.comparison.rows:
-        lines += ["", *table_lines(_COLUMNS, view.comparison.rows)]
-        lines += provisional_lines(view.comparison) + uncounted(view)
-        if view.compared is not None:
+        lines += ["", *table_lines(_COLUMNS, view.comparison.rows), *provisional_lines(view.comparison)]
+        if view.compared is not None and len(view.compared.rows) > 2:  # of two the verdict says it
             lines += result_cards(view.compared, view.run)
-    lines += [line for flops in view.flops if (line := flops_line(flops))] + flops_hints(view.flops)
-    if view.run is not None:
-        lines += ["", *answer_lines(amp_answer(view))]
-    lines += [*map(long_words, little_memory(view)), ""]
-    if view.weights is not None:
-        lines.append(weights_saved(view.weights))
-    return [*lines, f"journal: {view.run_dir}/journal.jsonl"]
+    return lines + [line for flops in view.flops if (line := flops_line(flops))] + flops_hints(view.flops)
+
+
+def _verdict_lines(answer: AmpAnswer) -> list[str]:
+    """The verdict, then what it does not say: memory, what limits the speed, further trouble."""
+    more = [
+        words
+        for finding, words, _ in evidence_rows(answer)
+        if finding.subject in ("memory", "limit") or (finding.is_trouble and finding != answer.trouble)
+    ]
+    return [answer_line(answer), *(f"  {words}" for words in more)]
 
 
 def tell_unsaved(changes: Sequence[KeepingChanged]) -> int:

@@ -63,7 +63,7 @@ def explain(
         return error
     if is_out_of_memory(error):
         return _out_of_memory(_message(error), doing, batch_size, precision)
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or "DefaultCPUAllocator: can't allocate" in _message(error):
         hint = "use a smaller --batch-size" if batch_size else "use a smaller model or fewer data"
         return DeviceError(f"out of host memory {doing}", hint=hint)
     if is_device_lost(error):
@@ -84,6 +84,16 @@ def explain(
         hint = "torch.compile failed: train without --compile, or resume with --compile off"
     what = f"{name}: {message[:500]}" if message else name
     return ExperimentError(f"{what} ({_user_line(frames)}{doing})", hint=hint)
+
+
+def traceback_text(error: BaseException) -> str:
+    """The traceback of ``error`` from the first line of the user's code on; all of it if there is none."""
+    calls = error.__traceback__
+    while calls is not None and not _is_users(calls.tb_frame.f_code.co_filename):
+        calls = calls.tb_next
+    if calls is None and not isinstance(error, SyntaxError):  # its message names the line
+        calls = error.__traceback__
+    return "".join(traceback.format_exception(type(error), error, calls))
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -161,8 +171,12 @@ def _peak() -> str:
 def _user_line(frames: Sequence[traceback.FrameSummary]) -> str:
     """``file.py:12, `` for the innermost line of the user's code, if there is one."""
     for frame in reversed(frames):
-        name = frame.filename
-        library = name.startswith("<") or "site-packages" in name or "/lib/python" in name
-        if not (library or any(map(Path(name).is_relative_to, (_OWN_FOLDER, _TORCH_FOLDER)))):
-            return f"{name}:{frame.lineno}, "
+        if _is_users(frame.filename):
+            return f"{frame.filename}:{frame.lineno}, "
     return ""
+
+
+def _is_users(name: str) -> bool:
+    """Whether the file ``name`` is neither a library's nor amptui's."""
+    library = name.startswith("<") or "site-packages" in name or "/lib/python" in name
+    return not (library or any(map(Path(name).is_relative_to, (_OWN_FOLDER, _TORCH_FOLDER))))

@@ -365,11 +365,12 @@ class TrainingThread:
         if isinstance(error, AmptuiError):
             self.traceback = ""
             return error
-        self.traceback = "".join(traceback.format_exception(error))
         if "torch" not in sys.modules:
+            self.traceback = "".join(traceback.format_exception(error))
             return torch_failed(error)
-        from amptui.engine.failure import explain
+        from amptui.engine.failure import explain, traceback_text
 
+        self.traceback = traceback_text(error)
         if self._trainer is None:
             return explain(error, doing=self.doing, batch_size=None)
         precision = self._trainer.precision

@@ -194,6 +194,7 @@ def _show(script: Script, frames_per_second: float | None, *, quiet: bool) -> in
         if not viewing.over:
             tell("", f"the script is still running (pid {offspring.pid}), although it was asked to stop")
             return 128 + (viewing.signal or signal.SIGINT)
+        from amptui.diagnosis.event_words import run_ended
         from amptui.diagnosis.summary import summary_lines, tell_unsaved
 
         output_file.seek(0, os.SEEK_END)
@@ -206,7 +207,7 @@ def _show(script: Script, frames_per_second: float | None, *, quiet: bool) -> in
         else:
             _report(script, offspring, log_is_own=log_is_own)
         if isinstance(view.outcome, RunFailed):
-            complain(f"{view.outcome.error} (all output: {log})")
+            complain(f"{run_ended(view.outcome)} (all output: {log})")
         unsaved_status = tell_unsaved(view.not_kept)
         _follow_output(offspring, output_file)
         return _exit_status(offspring.status, script.folder) or unsaved_status
@@ -370,14 +371,18 @@ def _report(script: Script, offspring: Offspring, *, log_is_own: bool) -> None:
                 folder.output_path.unlink(missing_ok=True)  # all of it was shown
             folder.path.rmdir()
         return
+    from amptui.diagnosis.event_words import run_ended
     from amptui.diagnosis.summary import summary_lines
     from amptui.runs.reader import JournalReader
     from amptui.telemetry.session import Session
 
     session = Session(str(folder.path))
     session.fold(JournalReader(folder.journal_path))
-    for line in summary_lines(_Ending(script, offspring).with_last_record(session.view())):
+    view = _Ending(script, offspring).with_last_record(session.view())
+    for line in summary_lines(view):
         write_line(sys.stderr, line)
+    if isinstance(view.outcome, RunFailed):
+        complain(run_ended(view.outcome))
 
 
 def _why_no_step(folder: RunDir) -> str:

@@ -349,7 +349,8 @@ def _conclude(
     from amptui.diagnosis.summary import summary_lines
 
     # The empty line first: without an alternate screen, the cursor may be in the middle of a line.
-    tell("", *summary_lines(watched.view))
+    way_on = resume_command(run.folder) if isinstance(run, LocalRun) else ""
+    tell("", *summary_lines(watched.view, way_on))
     return _status(watched, folder, ended)
 
 

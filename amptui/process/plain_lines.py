@@ -26,7 +26,7 @@ from amptui.diagnosis.labels import (
 from amptui.diagnosis.summary import summary_lines
 from amptui.diagnosis.words import short_words
 from amptui.records import codec
-from amptui.records.run import Printed, Record
+from amptui.records.run import Printed, Record, RunFailed
 from amptui.telemetry.events import Event
 from amptui.telemetry.view import OptimizerView, SessionView
 
@@ -75,11 +75,13 @@ class PlainFront:
         *,
         alerts: Alerts | None = None,
         stop_asked: Callable[[], bool] = bool,
+        resume_command: str = "",
     ) -> None:
         self._look = look
         self._out = out
         self._alerts = alerts
         self._stop_asked = stop_asked
+        self._resume_command = resume_command
         self._reader_gone = False
         self._last_number = 0
         self._status_due = 0.0
@@ -96,7 +98,7 @@ class PlainFront:
         """Write the last events and the summary."""
         view = self._look()
         self._write_news(view)
-        for line in summary_lines(view):
+        for line in summary_lines(view, self._resume_command):
             self._write(line)
 
     def _write_news(self, view: SessionView) -> None:
@@ -122,11 +124,17 @@ class PlainFront:
     def _new_events(self, events: tuple[Event, ...]) -> list[Event]:
         """The events since the last look, oldest first; an event whose count grows is written once.
 
-        A progress bar is written once it is complete.
+        A progress bar is written once it is complete, and a failure by whoever ends with its exit status.
         """
         fresh = [event for event in reversed(events) if event.number > self._last_number]
         self._last_number = max((event.number for event in fresh), default=self._last_number)
-        return [event for event in fresh if not (isinstance(event.about, Printed) and event.about.live)]
+        return [
+            event
+            for event in fresh
+            if not (
+                isinstance(event.about, RunFailed) or (isinstance(event.about, Printed) and event.about.live)
+            )
+        ]
 
     def _write(self, line: str) -> None:
         self._reader_gone = self._reader_gone or not write_line(self._out, line)

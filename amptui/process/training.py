@@ -250,6 +250,7 @@ def run_plainly(
             sys.stdout,
             alerts=None if quiet else Alerts(time.time()),
             stop_asked=lambda: training.control.stop_reason is not None,
+            resume_command=resume_command(run_dir.path),
         )
         follow(training, front.update)
         return _finish(training, signals, front.finish)

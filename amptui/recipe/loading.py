@@ -29,7 +29,13 @@ def load_class(spec: ModelSpec) -> type[Experiment]:
         # Find modules in the current folder, as `python -m` does.
         if "" not in sys.path and str(Path.cwd()) not in sys.path:
             sys.path.insert(0, str(Path.cwd()))
-        module = importlib.import_module(spec.module)
+        try:
+            module = importlib.import_module(spec.module)
+        except ModuleNotFoundError as error:
+            if f"{spec.module}.".startswith(f"{error.name}."):  # else the module has begun, and lacks another
+                hint = "install it, or start in the folder that has it"
+                raise UsageError(f"no module {error.name}", hint=hint) from None
+            raise
     if spec.class_name:
         experiment = getattr(module, spec.class_name, None)
         if not (isinstance(experiment, type) and issubclass(experiment, Experiment)):

@@ -111,8 +111,8 @@ def test_a_usage_error_is_one_line_and_status_2(
     assert captured.err.startswith("amptui: ")
     assert captured.err.count("\n") == 1
     assert not default_base().exists() or not [*default_base().iterdir()], "no folder is made for it"
-    has_begun = (words, said) in MODEL_S_OWN
-    assert ((tmp_path / "run").exists(), captured.out != "") == (has_begun, has_begun)
+    assert said not in captured.out
+    assert (tmp_path / "run").exists() == ((words, said) in MODEL_S_OWN)
 
 
 def test_a_precision_may_be_called_by_its_dtype() -> None:
@@ -130,6 +130,57 @@ def test_a_training_set_of_less_than_a_batch_is_an_error_of_one_line(
     said = capsys.readouterr().err
     assert "the training set has 800 samples, fewer than one batch of 900" in said
     assert said.count("\n") == 1
+
+
+BAD_MODEL = """
+import torch
+from amptui import Arrays, Data, Experiment
+
+class Bad(Experiment):
+    def load_data(self, request):
+        return Data("none", real=False, train=Arrays(torch.zeros(256, 4), torch.zeros(256, dtype=torch.long)))
+
+    def build_model(self):
+        return torch.nn.Linear(4, width)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "said"),
+    [
+        (
+            BAD_MODEL,
+            "Traceback",
+            "NameError: name 'width' is not defined ({path}:10, in build_model() of Bad)",
+        ),
+        (
+            BAD_MODEL.replace("width", "2**48"),
+            "Traceback",
+            "out of host memory in build_model() of Bad; use a",
+        ),
+        ("class Bad(:", "File", "SyntaxError: invalid syntax (bad.py, line 1) (while importing {path})"),
+        (
+            "import no_such_module",
+            "Traceback",
+            "ModuleNotFoundError: No module named 'no_such_module' ({path}:1, ",
+        ),
+        ("x = 1", "", "{path} defines no Experiment; "),
+    ],
+)
+def test_a_failure_before_the_first_step_is_said_once_after_the_traceback_of_the_user_s_code(
+    text: str, first: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "bad.py"
+    path.write_text(text)
+    words = f"train {path} --headless --device cpu --run-dir {tmp_path / 'run'}"
+    assert main(words.split()) == 1
+    captured = capsys.readouterr()
+    *lines, last = captured.err.splitlines()
+    assert last.startswith(f"amptui: {said.format(path=path)}")
+    assert not any(word in captured.out for word in ("failed", "Error", "verdict", "journal"))
+    assert " ".join(lines).lstrip().startswith(first)
+    assert (not lines) == (not first)
+    assert not any("amptui/engine" in line for line in lines), "none of amptui's own frames"
 
 
 def test_no_error_lists_a_hidden_command(capsys: pytest.CaptureFixture[str]) -> None:

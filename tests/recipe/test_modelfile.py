@@ -82,7 +82,7 @@ def test_a_module_in_the_shell_s_folder_is_found(tmp_path: Path, monkeypatch: py
     assert load("my_package.nets:Net").__module__ == "my_package.nets"
     with pytest.raises(ExperimentError, match=r"choose my_package\.nets:Net"):
         load("my_package.nets:Other")
-    with pytest.raises(ModuleNotFoundError, match="no_such_package"):
+    with pytest.raises(UsageError, match="no module no_such_package; install it"):
         load("no_such_package.nets:Net")
 
 
