@@ -17,7 +17,7 @@ CATALOGUE = {
     ),
     "selective": (
         "amptui.models.selective",
-        "a CNN with an FP32 island: one operation kept out of autocast",
+        "a CNN with one operation kept in FP32, outside autocast",
     ),
     "unstable": (
         "amptui.models.unstable",

@@ -137,11 +137,18 @@ def share(part: float | None, whole: float | None) -> str:
     return f"{hundredths:.{1 if hundredths >= 0.995 else 2 if hundredths >= 0.0995 else 3}f}%"
 
 
-def doublings(value: float | None) -> str:
-    """A base-2 logarithm with one digit: ``3.2``, ``-0.4``."""
-    if value is None:
+def headroom(doublings: float | None) -> str:
+    """How many times larger a value may become: ``8.0×`` for three doublings."""
+    if doublings is None:
         return NOT_AVAILABLE
-    return f"{value:z.1f}" if math.isfinite(value) else non_finite(value)
+    return about_ratio(2.0 ** min(doublings, 1023)) if math.isfinite(doublings) else non_finite(doublings)
+
+
+def below_overflow(doublings: float | None) -> str:
+    """The same in words: ``8.0× below overflow``, ``4.0× above overflow``."""
+    if doublings is None or not math.isfinite(doublings):
+        return NOT_AVAILABLE if doublings is None else "NaN or Inf"
+    return f"{headroom(abs(doublings))} {'below' if doublings >= 0 else 'above'} overflow"
 
 
 def count(value: float | None) -> str:

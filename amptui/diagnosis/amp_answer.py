@@ -1,24 +1,32 @@
-"""Is AMP worth it here, and is it safe: the one answer, from findings, and the lines that say it.
+"""Whether AMP is worth it and safe: the one answer, from findings, and the lines that say it.
 
 Every surface shows the object that :func:`amp_answer` makes of a view: the line and the panel of the screen,
 the plain output, the summary, the page, ``--json``. What happened outweighs what would happen: once float16's
 steps were skipped or the loss was NaN, no measurement of a single step calls float16 safe.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal, get_args
 
 from amptui.base import units
-from amptui.diagnosis.amp_findings import Question, safety_findings, worth_findings
+from amptui.diagnosis.amp_findings import BEFORE_AMP, Question, safety_findings, worth_findings
 from amptui.diagnosis.finding_fields import interval_ends
 from amptui.diagnosis.labels import precision_label
-from amptui.diagnosis.words import SIGNS, evidence_words, long_words, short_words, speed_words
+from amptui.diagnosis.words import (
+    SIGNS,
+    SUBJECTS,
+    age_words,
+    evidence_words,
+    long_words,
+    short_words,
+    speed_words,
+)
 from amptui.records.codec import Codec
 from amptui.records.own_loop import OTHER_PRECISIONS
 from amptui.records.run import FP8_PRECISIONS, LOW_PRECISIONS, base_precision, reference_precision
-from amptui.telemetry.comparison import MIN_STEPS, low_precision_now
+from amptui.telemetry.comparison import LITTLE_SPEED, MIN_STEPS, low_precision_now
 from amptui.telemetry.finding import Finding, Grade, Measurement
 from amptui.telemetry.view import SessionView
 
@@ -69,9 +77,17 @@ class AmpAnswer:
 
     @property
     def headline_precision(self) -> str:
-        """The precision whose verdict it is: that of the trouble, else the one in question."""
+        """What the verdict begins with: the precision of the trouble, else the one in question if it ran."""
         trouble = self.trouble
+        if trouble is None and not self.steps and self.of("speed").state != "no steps":
+            return self.baseline
         return (trouble.about if trouble is not None else "") or self.precision or ""
+
+    @property
+    def culprit_step(self) -> int | None:
+        """The step of a trouble that no precision caused: it begins the verdict in place of one."""
+        trouble = self.trouble
+        return trouble.step if trouble is not None and trouble.state in BEFORE_AMP else None
 
     @property
     def counted(self) -> tuple[Finding, ...]:
@@ -199,7 +215,7 @@ _NO_VERDICT = {
     "unknown": "no verdict on AMP, because the precision of the steps is unknown",
 }
 
-NO_AMP = "AMP changes nothing here: weights or layers are not float32"
+NO_AMP = "AMP changes nothing: the weights or layers are not float32"
 
 
 def no_amp_words(precision: str | None) -> str:
@@ -208,10 +224,10 @@ def no_amp_words(precision: str | None) -> str:
 
 
 def question_words(precision: str | None) -> str:
-    """``is AMP worth it, is it safe``: what is answered, with the precision in question."""
+    """``AMP verdict``, or that on FP8."""
     # Emulated is said beside it; a forged journal's own names are neither.
     family = "FP8" if base_precision(precision or "") in FP8_PRECISIONS else "AMP"
-    return f"is {family} worth it, is it safe"
+    return f"{family} verdict"
 
 
 def interval_words(finding: Finding) -> str:
@@ -219,56 +235,79 @@ def interval_words(finding: Finding) -> str:
     return interval_ends(finding.numbers.get("low"), finding.numbers.get("high"))
 
 
-def safe_forms(answer: AmpAnswer) -> Sequence[str]:
-    """``safe: gradients agree, no overflow in 300 steps``, or the trouble; then shorter forms."""
+def worth_forms(answer: AmpAnswer, keys: Mapping[str, str]) -> tuple[str, str]:
+    """``worth it: 1.65× the speed (1.61 to 1.69), 31% less memory``, or why not; then a shorter form.
+
+    ``keys``: those that are advised, by their names in the words; a key that is not there is not.
+    """
+    speed, memory = answer.of("speed"), answer.of("memory")
+    state, numbers = speed.state, dict(speed.numbers)
+    if numbers.get("ratio") and not interval_words(speed):
+        state = "rough"
+    elif state == "faster" and (numbers["ratio"] or 0) < 1 + LITTLE_SPEED:
+        state = "little"
+    elif state == "same" and speed.names["bound"]:
+        state = f"same, {speed.names['bound']}"
+    elif state == "never ran" and keys.get("p"):
+        state = "try"
+    if memory.state in ("less", "more"):
+        numbers["memory_ratio"] = memory.numbers["memory_ratio"]
+    verdict = replace(
+        speed,
+        subject="worth",
+        state=state,
+        numbers=numbers,
+        names={**speed.names, **keys},
+        about=answer.precision or "",
+    )
+    return long_words(verdict), short_words(verdict)
+
+
+def safe_forms(answer: AmpAnswer) -> tuple[str, ...]:
+    """``safe: gradients agree``, the trouble, or what is known so far; then a shorter form."""
     trouble, doubt = answer.trouble, answer.doubt
     if trouble is not None:
-        return long_words(trouble), short_words(trouble)
+        refusal = "do not use: " if (trouble.subject, trouble.state) in _UNFIT else ""
+        return refusal + long_words(trouble), refusal + short_words(trouble)
     if doubt is not None:
-        return (f"{short_words(doubt)}, {units.counted(doubt.age_steps or 0, 'step')} ago",)
-    match answer.safety:
-        case "safe":
-            skips = short_words(answer.of("overflow"))
-            return f"safe: gradients agree, {skips}", "safe: gradients agree", "safe"
-        case "no trouble":
-            return f"no trouble in {units.count(answer.steps)} steps", "no trouble"
-        case "would be safe":
-            agrees = answer.of("agreement").grade == "good"
-            foretold = "gradients agree" if agrees else short_words(answer.of("float16"))
-            state = "safe so far" if answer.steps else "would be safe"
-            return f"{state}: {foretold}", state
-    return ("safety not measured yet",)
+        return (f"{age_words(doubt.age_steps or 0)}: {short_words(doubt)}",)
+    state: str = "too few steps" if answer.safety == "unknown" and answer.steps else answer.safety
+    if state == "would be safe" and answer.of("agreement").grade == "good":
+        state = "would agree"
+    share = answer.of("float16").numbers.get("share") if state == "would be safe" else None
+    numbers = {"steps": float(answer.steps), "share": share}
+    verdict = Finding(subject="safety", state=state, grade=answer.safety_grade, numbers=numbers)
+    return long_words(verdict), short_words(verdict)
+
+
+_UNFIT = (("float16", "underflows"), ("agreement", "disagree"), ("forward", "would overflow"))
+"""Findings that speak against a precision before its steps fail."""
 
 
 def next_measurement(answer: AmpAnswer) -> tuple[Measurement, str]:
-    """What would tell most now, and what for; empty if nothing is missing.
+    """What would tell most now about its safety, and what for; empty if nothing is missing.
 
-    A trouble's own measurement comes first; then the gradients, the interval, a try.
+    A trouble's own measurement comes first. Those of the speed are named with it.
     """
     if answer.trouble is not None:
-        what_for = {"trace": "names the module", "x-ray": "compares again", "histogram": "shows it"}
+        what_for = {"trace": "find the module", "x-ray": "compare again", "histogram": "show it"}
         return answer.trouble.measured_by, what_for.get(answer.trouble.measured_by, "")
     if answer.doubt is not None:
-        return answer.doubt.measured_by, "measures again"
-    speed, agreement = answer.of("speed"), answer.of("agreement")
-    if speed.measured_by == "precision" and speed.freshness == "never measured":
-        other = "it" if speed.state == "never ran" else precision_label(answer.baseline)
-        return "precision", f"tries {other}"
-    if agreement.freshness != "fresh":
-        return "x-ray", "compares gradients"
-    if not interval_words(speed) and speed.measured_by == "comparison":
-        return "comparison", "measures an interval"
+        return answer.doubt.measured_by, "measure again"
+    if answer.steps and answer.of("agreement").freshness != "fresh":
+        return "x-ray", "compare gradients"
     return "", ""
 
 
 def answer_line(answer: AmpAnswer) -> str:
-    """``AMP fp16: 1.65× the speed of FP32 (1.61 to 1.69); ✔ safe: gradients agree, no overflow ...``."""
+    """``AMP fp16: worth it: 1.65× the speed (1.61 to 1.69), 31% less memory; ✔ safe: gradients agree``."""
     if answer.precision is None:
         return no_amp_words(answer.baseline)
-    safe = f"{SIGNS[answer.safety_grade]} {safe_forms(answer)[0]}"
-    if answer.headline_precision != answer.precision:
-        return f"{precision_label(answer.headline_precision)}: {safe}"
-    return f"{precision_label(answer.precision)}: {speed_words(answer.of('speed'))}; {safe}"
+    begins = answer.culprit_step
+    label = precision_label(answer.headline_precision) if begins is None else f"step {units.count(begins)}"
+    safe = f"{SIGNS[answer.safety_grade]} {words}" if (words := safe_forms(answer)[0]) else ""
+    parts = [safe] if answer.trouble is not None else [worth_forms(answer, {})[0], safe]
+    return f"{label}: {'; '.join(filter(None, parts))}"
 
 
 def evidence_rows(answer: AmpAnswer) -> list[tuple[Finding, str, str]]:
@@ -287,7 +326,8 @@ def evidence_rows(answer: AmpAnswer) -> list[tuple[Finding, str, str]]:
 def answer_lines(answer: AmpAnswer) -> list[str]:
     """The answer, and what it follows from: a line each."""
     rows = [
-        f"  {SIGNS[finding.grade]} {finding.subject:<9}  {words}" + (f"  ({evidence})" if evidence else "")
+        f"  {SIGNS[finding.grade]} {SUBJECTS.get(finding.subject, finding.subject):<10}  {words}"
+        + (f"  ({evidence})" if evidence else "")
         for finding, words, evidence in evidence_rows(answer)
     ]
     return [answer_line(answer), *rows]

@@ -104,7 +104,7 @@ def _speed(question: Question, tally: Comparison, limit: Finding) -> Finding:
     if view.run is not None and precision in view.run.unsupported:
         why = "observed" if view.run.observed else "unsupported"
         return never_measured("speed", precision, state=why, names=names)
-    state, measured_by = _NO_SPEED.get(tally.missing, ("no steps", "comparison"))
+    state, measured_by = _NO_SPEED.get(tally.missing, ("never ran", "precision"))
     if state == "never ran" and base_precision(view.precision or "") == precision:
         state, measured_by = "no steps", "comparison"  # its first step is under way
     if state == "reference never ran" and reference_precision(precision) != "fp32":

@@ -110,12 +110,12 @@ def _no_verdict(finding: Finding) -> str:
 
 
 def distance_words(largest: float) -> str:
-    """``41,200, 0.7 doublings below 65,504``; only the value where it is zero or not finite."""
+    """``41,200, 1.6× below 65,504``; only the value where it is zero or not finite."""
     if not 0 < largest < math.inf:
         return units.loss(largest)
     room = math.log2(LARGEST_FLOAT16) - math.log2(largest)
     side = "above" if room < 0 else "below"
-    return f"{units.loss(largest)}, {units.doublings(abs(room))} doublings {side} 65,504"
+    return f"{units.loss(largest)}, {units.headroom(abs(room))} {side} 65,504"
 
 
 def output_words(way: str, place: str, kind: str, dtype: str) -> str:
@@ -129,6 +129,12 @@ def _output(finding: Finding) -> str:
     if "kind" not in names:
         return "the model"  # a journal that names no module
     return output_words(names["way"], finding.place, names["kind"], names["dtype"])
+
+
+def _where(finding: Finding) -> str:
+    """``Inf starts in features.12`` by a trace, else which module to check."""
+    begins = f"{_kind_of_nonfinite(finding)} starts in" if "kind" in finding.names else "check"
+    return f"{begins} {layer_label(finding.place)}" if finding.place else ""
 
 
 def _in_reference(finding: Finding) -> str:
@@ -165,6 +171,12 @@ def _zeros(finding: Finding) -> str:
     return f"{units.share(share, 1)} zeros (true zeros or flushed)"
 
 
+def _loss(value: float | None) -> str:
+    """As other numbers, but ``NaN`` and ``Inf`` as PyTorch's users write them."""
+    words = units.loss(value)
+    return {"nan": "NaN", "inf": "Inf", "-inf": "-Inf"}.get(words, words)
+
+
 def _kind_of_nonfinite(finding: Finding) -> str:
     largest = finding.numbers.get("largest")
     return "NaN" if largest is not None and math.isnan(largest) else "Inf"
@@ -173,8 +185,8 @@ def _kind_of_nonfinite(finding: Finding) -> str:
 NUMBERS: Mapping[str, Callable[[float | None], str]] = {
     **dict.fromkeys(("steps", "recent", "recent_skips", "in_a_row"), units.count),
     **dict.fromkeys(("gradients", "modules", "scale"), units.count),
-    **dict.fromkeys(("loss", "other_loss", "reference_loss", "detectable"), units.loss),
-    **dict.fromkeys(("headroom_now", "headroom_then"), units.doublings),
+    **dict.fromkeys(("loss", "other_loss", "reference_loss", "detectable"), _loss),
+    **dict.fromkeys(("headroom_now", "headroom_then"), units.below_overflow),
     **dict.fromkeys(("cosine", "reference_cosine"), cosine_words),
     "difference": _signed_loss,
     "largest": units.short_count,
@@ -207,6 +219,12 @@ FIELDS: Mapping[str, Callable[[Finding], str]] = {
     "distance": lambda finding: distance_words(finding.numbers.get("largest") or 0.0),
     "ratio": lambda finding: _ratio(finding, "~"),
     "times": lambda finding: _ratio(finding, "about "),
+    "ends": lambda finding: interval_ends(finding.numbers.get("low"), finding.numbers.get("high")),
+    "range": lambda finding: " to ".join(units.ratio(finding.numbers[end]) for end in ("low", "high")),
+    "memory": lambda finding: (
+        f"{less_percent(1 - ratio)} memory" if (ratio := finding.numbers.get("memory_ratio")) else ""
+    ),
+    "counted_steps": lambda finding: units.counted(round(finding.numbers["steps"] or 0), "step"),
     "can": _can_speed_up,
     "most": _most,
     "changes": _changes,
@@ -248,10 +266,20 @@ FIELDS: Mapping[str, Callable[[Finding], str]] = {
     ),
     "output": _output,
     "kind": _kind_of_nonfinite,
+    "where": _where,
+    "skipped_steps": lambda finding: (
+        "{} of {} steps skipped".format(*map(units.count, (skips, finding.numbers["recent"])))
+        if (skips := finding.numbers.get("recent_skips"))
+        else ""
+    ),
     "underflows": lambda finding: (
         "underflows" if base_precision(finding.precision) == "fp16" else "would underflow"
     ),
     "than": lambda finding: precision_label(finding.names.get("than", "fp32")),
+    "other": lambda finding: (
+        "" if (than := finding.names.get("than", "fp32")) == "fp32" else precision_label(than)
+    ),
+    "label": lambda finding: precision_label(finding.about),
     "precision": lambda finding: precision_label(finding.precision) if finding.precision else "",
     "about": lambda finding: short_label(finding.about),
     "family": lambda finding: family_label(finding.about),

@@ -9,7 +9,6 @@ from amptui.records.own_loop import LossForm
 from amptui.records.run import (
     AMP_PRECISIONS,
     EAGER_SUFFIX,
-    LOW_PRECISIONS,
     DataInfo,
     RunStarted,
     base_precision,
@@ -27,7 +26,7 @@ class _Signs(NamedTuple):
 
 _SIGNS: Mapping[str, _Signs] = {
     "fp32": _Signs("FP32", "■", "F"),
-    "ieee": _Signs("FP32 ieee", "□", "I"),
+    "ieee": _Signs("FP32 (TF32 off)", "□", "I"),
     "tf32": _Signs("TF32", "◆", "T"),
     "fp16": _Signs("AMP fp16", "▲", "A"),
     "bf16": _Signs("AMP bf16", "●", "B"),
@@ -54,7 +53,7 @@ def precision_label(name: str) -> str:
 
 def short_label(name: str) -> str:
     """``fp16`` for ``fp16``, ``FP8 emulated`` for ``fp8-emulated``: beside others, without AMP."""
-    return precision_label(name).removeprefix("AMP ") if base_precision(name) in LOW_PRECISIONS else name
+    return precision_label(name).removeprefix("AMP ")
 
 
 def family_label(name: str | None) -> str:
@@ -105,7 +104,7 @@ GLOSSARY: Mapping[str, str] = {
     "interval": "holds the true speed-up with 95% confidence",
     "compute-bound": "arithmetic takes most of the step: AMP can help",
     "input-bound": "steps wait for data: speed up data loading first",
-    "launch-bound": "the GPU waits for kernel launches: try --compile",
+    "launch-bound": "the GPU waits for kernel launches: try torch.compile",
 }
 """Words of the screen that not everybody has met, in one line each."""
 

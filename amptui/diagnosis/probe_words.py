@@ -41,10 +41,10 @@ def scale_move(previous: float, current: float | None) -> str:
 
 
 def at_scale(loss_scale: float | None, *, hypothetical: bool) -> str:
-    """``at scale 65,536``, or ``if in float16 at 65,536``; empty without a scale."""
+    """``at scale 65,536``, or ``as float16 would see them, scale 65,536``; empty without a scale."""
     if loss_scale is None:
         return ""
-    return f"{'if in float16 at' if hypothetical else 'at scale'} {units.count(loss_scale)}"
+    return f"{'as float16 would see them,' if hypothetical else 'at'} scale {units.count(loss_scale)}"
 
 
 MEASURING = "measuring …"
@@ -69,13 +69,13 @@ def window_cost(window: Float16Window) -> str:
 
 
 def least_headroom(numerics: NumericsView) -> str:
-    """``least 2.4 of the last 256`` measured steps; empty if there are none."""
+    """``at least 2.4× in the last 256 measured steps``; empty if there are none."""
     least = numerics.min_headroom
     if least is None:
         return ""
     if not math.isfinite(least):
-        return f"NaN/Inf in the last {MIN_OF}"
-    return f"least {units.doublings(least)} of the last {MIN_OF}"
+        return f"NaN or Inf in the last {MIN_OF} measured steps"
+    return f"at least {units.headroom(least)} in the last {MIN_OF} measured steps"
 
 
 # ----------------------------------------------------------------------------------- traced modules
@@ -94,7 +94,7 @@ def place_of(module: ModuleRange) -> str:
 
 
 def distance(module: ModuleRange) -> str:
-    """``41,200, 0.7 doublings below 65,504``."""
+    """``41,200, 1.6× below 65,504``."""
     return distance_words(module.largest)
 
 

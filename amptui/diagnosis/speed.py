@@ -158,4 +158,7 @@ def unfair_losses(view: SessionView) -> tuple[str, ...]:
     both = f"{precision_label(comparison.baseline or '')} {units.loss(baseline)}, "
     both += f"{family_label(comparison.low)} {units.loss(low)}"
     after = f"loss after {units.count(steps)} steps of each: {both}"
-    return f"{after}; mid-run losses start where the other precision left off", f"{after}; no fair race"
+    return (
+        f"{after}; mid-run losses start where the other precision left off",
+        f"{after}; not a fair comparison",
+    )

@@ -79,7 +79,7 @@ class _Fields(dict[str, str]):
 
 # --------------------------------------------------------------------------------------- the words
 
-_LEAVE_FLOAT16 = "switch to bf16 or FP32[; check {module}]"
+_LEAVE_FLOAT16 = "[; {where}]; use bf16 or FP32"
 _NO_SCALE_HELPS = "no loss scale helps"
 _LOSS_ALONE = "the outputs of all modules are finite: look at the loss and the labels"
 _GO_BACK = "go back to a checkpoint"
@@ -92,8 +92,8 @@ _UNPROTECTED = "Outside float16 no scaler protects the weights: "
 
 _BEGAN: Mapping[str, _Wording] = {
     "bad input": (
-        "the model's input {place} is NaN or Inf already: look at the data",
-        "the input is NaN or Inf: look at the data",
+        "NaN or Inf in the input batch ({place}); look at the data, no precision helps",
+        "NaN or Inf in the input batch: look at the data",
     ),
     "weights lost": (
         "the weights were already NaN or Inf: {lost}; no module caused it",
@@ -146,13 +146,13 @@ _SCALER: Mapping[str, _Wording] = {
     "occasional": (
         (
             "{recent_skips} of the last {recent} steps skipped: normal, "
-            "the scaler finds its limit by occasional overflows"
+            "an occasional overflow tells the scaler to halve its scale"
         ),
-        "{recent_skips} of {recent} skipped",
+        "{recent_skips} of {recent} steps skipped",
     ),
     "frequent": (
         "{recent_skips} of the last {recent} steps skipped: too many, lower the learning rate or use bf16",
-        "{recent_skips} of {recent} skipped",
+        "{recent_skips} of {recent} steps skipped",
     ),
     "calibrating": (
         (
@@ -163,15 +163,15 @@ _SCALER: Mapping[str, _Wording] = {
     ),
     "skipped mostly": (
         "{recent_skips} of {recent} fp16 steps skipped: lower the learning rate, or use bf16",
-        "{recent_skips} of {recent} skipped",
+        "{recent_skips} of {recent} steps skipped",
     ),
     "collapsing": (
-        f"{{in_a_row}} fp16 steps skipped in a row, the scale keeps falling: {_LEAVE_FLOAT16}",
+        f"{{in_a_row}} steps skipped in a row, the loss scale keeps falling{_LEAVE_FLOAT16}",
         "{in_a_row} skipped in a row",
     ),
     "collapsed": (
-        f"the loss scale has collapsed to {{scale}}: {_LEAVE_FLOAT16}",
-        "scale collapsed: {scale}",
+        f"[{{skipped_steps}}: ]the loss scale has collapsed{_LEAVE_FLOAT16}",
+        "[{skipped_steps}: ]scale collapsed",
     ),
     "loss not finite": (
         f"the loss was NaN or Inf: {_NO_SCALE_HELPS}",
@@ -201,7 +201,7 @@ _SKIPS: Mapping[str, _Wording] = {
         ),
     ),
     "collapsing": (
-        f"the scale keeps falling: {_LEAVE_FLOAT16}",
+        f"the scale keeps falling{_LEAVE_FLOAT16}",
         "the scale keeps falling",
         (
             f"After {COLLAPSE_SKIPS} skips in a row another halving is unlikely to help, and the model is "
@@ -209,7 +209,7 @@ _SKIPS: Mapping[str, _Wording] = {
         ),
     ),
     "collapsed": (
-        f"the scale has collapsed: {_LEAVE_FLOAT16}",
+        f"the scale has collapsed{_LEAVE_FLOAT16}",
         "the scale has collapsed",
         (
             "Below 1 the scaler shrinks gradients, the opposite of its purpose; at 0 the next step would "
@@ -225,8 +225,8 @@ _STORM: Mapping[str, _Wording] = {
     "loss not finite": (_NO_SCALE_HELPS, _NO_SCALE_HELPS, _LOSS_EXPLAINED),
     "loss alone not finite": (_LOSS_ALONE, "look at the loss and the labels"),
     "loss applied": (
-        f"the step was applied: lower the learning rate, or {_GO_BACK}",
-        "the step was applied",
+        f"the step changed the weights: lower the learning rate, or {_GO_BACK}",
+        "the step changed the weights",
         (
             f"{_UNPROTECTED}this step updated them. If the loss does not recover, lower the learning rate, "
             f"clip gradients (--clip-norm), or {_GO_BACK}."
@@ -241,8 +241,8 @@ _STORM: Mapping[str, _Wording] = {
         ),
     ),
     "gradients applied": (
-        f"the step was applied and corrupted the weights: {_GO_BACK}",
-        "the weights are corrupted",
+        f"the step changed the weights to NaN or Inf: {_GO_BACK}",
+        "the weights are NaN or Inf",
         (
             f"{_UNPROTECTED}a gradient that is not finite makes its weights NaN or Inf. Go back to a "
             "checkpoint, with a lower learning rate or clipped gradients (--clip-norm)."
@@ -269,35 +269,73 @@ _BUSY = (
     "[the loop waits for data {waiting} of the step]"
 )
 
-_WORST = "worst {cosine}[ in {layer}][ ({reference}: {reference_cosine})]; losses {apart}"
-_MOST_IN = "[; most in {place} ({worst_share})][; {zeros}]"
+_WORST = "lowest cosine {cosine}[ in {layer}][ ({reference}: {reference_cosine})]; losses {apart}"
+_MOST_IN, _ZEROS = "[, most in {place} ({worst_share})]", "[; {zeros}]"
 _SHARE, _AT_SCALE = "{share} of the gradient norm", "at loss scale {scale}[ ({overflowing_scale} overflows)]"
 
 _SLOW = "{who}[ ({place})] is slow"
 _WAIT = "{who} {makes} the others wait: {doing} for {duration}"
 
+_NO_SPEED: Mapping[str, _Wording] = {
+    "open": ("speed-up unclear so far: {range}", "unclear: {range}"),
+    "disturbed": ("step times too uneven for a speed-up[: press {c}]", "uneven step times[: press {c}]"),
+    "never ran": "not tried yet",
+    "reference never ran": ("not compared with {than} yet[: press {c}]", "not compared yet[: press {c}]"),
+    "too few steps": ("too few steps to compare yet", "too few steps"),
+    "no steps": "no steps yet",
+    "unsupported": ("{label} is not supported on this device", "{label} not supported"),
+    "observed": ("{family} needs watch() in the script", "needs watch()"),
+    "emulated": ("its times are not FP8's", "emulated"),
+}
+"""Why there is no speed-up, and what to press."""
+
+_SPEED, _ENDS = "the speed[ of {other}]", "{ratio} ({ends})"
+
 _WORDS: Mapping[str, Mapping[str, _Wording]] = {
+    "worth": {
+        **_NO_SPEED,
+        "try": "press {p} to try {family}[, {c} to measure it]",
+        "never ran": "{family} not tried yet",
+        "rough": (f"{{times}} {_SPEED}, rough[: press {{c}}]", "{times}, rough[: press {c}]"),
+        **{
+            state: (f"{verdict}: {{ratio}} {_SPEED} ({{ends}})[, {{memory}}]", f"{verdict}: {_ENDS}")
+            for state, verdict in {
+                "faster": "worth it",
+                "little": "little gain",
+                "slower": "slower",
+            }.items()
+        },
+        "same": (f"no gain in speed: {_ENDS}[; {{memory}}]", f"no gain: {_ENDS}"),
+        "same, launch": (
+            (f"no gain in speed: {_ENDS}, launch-bound: try torch.compile or a larger batch[; {{memory}}]"),
+            "no gain: {ratio}, launch-bound: try compiling",
+        ),
+        "same, input": (
+            f"no gain in speed: {_ENDS}, input-bound: speed up data loading first[; {{memory}}]",
+            "no gain: {ratio}, input-bound: speed up loading",
+        ),
+    },
+    "safety": {
+        "safe": ("safe: gradients agree", "safe"),
+        "no trouble": ("safe so far: {steps} steps", "safe so far"),
+        "would agree": ("likely safe: gradients agree", "likely safe"),
+        "would be safe": ("likely safe: underflow {share}", "likely safe"),
+        "too few steps": "{counted_steps} so far",
+        "unknown": "",
+    },
     "speed": {
+        **_NO_SPEED,
         **dict.fromkeys(
             ("faster", "slower", "same"), ("{times} the speed of {than}[: {bound}-bound]", "{ratio}")
         ),
-        "open": ("no clear difference from {than} yet", "{ratio}"),
-        "first impression": ("{times} the speed of {than}, provisional", "{ratio} provisional"),
-        "disturbed": ("step times too uneven", "uneven steps"),
-        "never ran": "never tried here",
-        "reference never ran": "never compared with {than}",
-        "too few steps": "too few steps for a speed",
-        "no steps": "no steps yet",
-        "unsupported": "not supported here",
-        "observed": ("needs watch() in the script", "needs watch()"),
-        "emulated": ("says nothing about speed", "emulated"),
+        "first impression": ("{times} the speed of {than}, rough: few steps", "{ratio} rough"),
     },
     "memory": {
         **dict.fromkeys(("less", "more", "same"), ("{less_percent} peak memory", "{less_percent}")),
         "emulated": ("says nothing about memory", "emulated"),
     },
     "memory use": {
-        "before AMP": f"AMP can shrink only activations, {{activations}} of {{peak}} here; {_STORED}",
+        "before AMP": f"AMP can shrink only activations, {{activations}} of {{peak}}; {_STORED}",
         "no peak": f"{_STORED}{_MOVED}",
         "fell": f"peak fell by {{change}}{_MOVED}; {_STORED}",
         **{
@@ -314,14 +352,14 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
     "saved for backward": {
         "sizes": (
             "saved for backward (X-ray): {saved_before} in FP32, {saved} in {precision} ({saved_change})"
-            f"[, up to {{copies}} of it cast copies of weights], beside {{stored}} of {_KINDS}"
+            f"[, up to {{copies}} of it cast copies of weights]; {_KINDS} take {{stored}}"
         ),
         "fixed": f"{{family}} cannot save much memory: {{stored}} of {{whole}} are {_KINDS}",
         "CPU": "activations and peak are not measured on a CPU",
     },
     "limit": {
         "emulated": (
-            "says nothing about the limit",
+            "says nothing about the bottleneck",
             "emulated",
             "computed in float32: these times are not FP8's",
         ),
@@ -345,7 +383,7 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
             "[the GPU waits for data or copies it {waiting} of the step, the host waits {input_seconds}]",
         ),
         "launch": (
-            "launch-bound: little to gain; use larger batches, CUDA graphs or torch.compile",
+            "launch-bound: little to gain; try torch.compile, CUDA graphs or a larger batch",
             "launch-bound",
             (
                 "[the host takes {launch_seconds} to launch kernels that the GPU runs in {device_seconds}]"
@@ -373,7 +411,7 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
     "forward": {
         **_BEGAN,
         "would overflow": (
-            "would overflow float16: {output}, {distance}",
+            "{output} would overflow float16: {distance}",
             "fp16 would overflow in {place}",
         ),
         "fits": (
@@ -386,11 +424,11 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
         **_SCALER,
         **dict.fromkeys(
             ("survives", "outweighed", "kept"),
-            (f"{_SHARE} underflows {_AT_SCALE}{_MOST_IN}", "{share} underflows"),
+            (f"{_SHARE} underflows {_AT_SCALE}{_MOST_IN}{_ZEROS}", "{share} underflows"),
         ),
         "underflows": (
-            f"{_SHARE} {{underflows}} {_AT_SCALE}: use bf16{_MOST_IN}",
-            "{share} underflows: use bf16",
+            f"{_SHARE} {{underflows}} {_AT_SCALE}{_MOST_IN}; use bf16{_ZEROS}",
+            "{share} underflows; use bf16",
         ),
         "not finite": (
             "{gradients} gradients are NaN or Inf in {precision}: not a float16 problem",
@@ -406,18 +444,18 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
     "agreement": {
         "agree": (
             f"gradients agree in {{layers}}; {_WORST}",
-            "worst {cosine}[ in {layer}]",
+            "lowest cosine {cosine}[ in {layer}]",
         ),
         **{
             state: (
                 f"gradients {state} in {{layers}}[, more than in {{reference}}]; {_WORST}[; {{caution}}]",
-                f"gradients {state}: {{cosine}}[ in {{layer}}]",
+                f"gradients {state}: cosine {{cosine}}[ in {{layer}}]",
             )
             for state in ("differ", "disagree")
         },
         "as in reference": (
             f"gradients differ in {{layers}}, but in {{reference}} as much; {_WORST}[; {{caution}}]",
-            "{cosine}[ in {layer}], no worse than {reference}",
+            "cosine {cosine}[ in {layer}], no worse than {reference}",
         ),
         "FP32 loss not finite": (
             "the loss is {other_loss} even in FP32: not a problem of {precision}",
@@ -441,8 +479,8 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
         "nothing to compare": ("no layer has a gradient to compare", "no gradients to compare"),
     },
     "loss": {
-        "not finite": ("the loss is {loss}[ in {precision}]", "{loss}[ in {precision}]"),
-        "dropped": ("the loss of a batch was {loss}: no step was made of it", "{loss}, in no step"),
+        "not finite": ("the loss is {loss} since step {step}", "the loss is {loss}"),
+        "dropped": ("the loss of a batch was {loss}: the script left it out", "{loss}, left out"),
         "validation not finite": ("the validation loss is {loss}", "validation {loss}"),
         "mid-run": ("{other_loss} {than}, {loss} {family}", "{other_loss} → {short_family} {loss}"),
         "finite": "finite: {loss}",
@@ -479,9 +517,9 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
     "storm": _STORM,
     "growth": {
         "not measured": "",
-        "fits": ("{doubles}, headroom then {headroom_then}", "headroom then {headroom_then}"),
+        "fits": ("{doubles}, then {headroom_then}", "then {headroom_then}"),
         "overflows": (
-            "{doubles} and will probably overflow: smallest headroom {headroom_now}",
+            "{doubles} and will probably overflow: gradients {headroom_now}",
             "will probably overflow",
         ),
         "overflowed": (
@@ -495,11 +533,16 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
     },
     "weights": {
         **_BEGAN,
-        "weights lost": "weights hold NaN or Inf[ in {layer}]",
-        "buffers lost": "buffers hold NaN or Inf[ in {layer}]",
+        **{
+            f"{kind} lost": (
+                f"NaN or Inf in the {kind}[ ({{layer}})]; no precision helps, {_GO_BACK}",
+                f"NaN or Inf in the {kind}[ ({{layer}})]",
+            )
+            for kind in ("weights", "buffers")
+        },
         "bad input": (
-            "the model's input and its weights hold NaN or Inf: look at the data",
-            "the input is NaN or Inf: look at the data",
+            "NaN or Inf in the input batch and in the weights; look at the data",
+            "NaN or Inf in the input batch: look at the data",
         ),
         "ranks differ": ("the weights differ on {who}", "differ on {who}"),
         "finite": "finite",
@@ -520,8 +563,8 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
             for state, difference in {
                 "weights": "the weights of {who} differ from the others'",
                 "loss scale": "{who} {has} {rank_scale}, the others {usual}",
-                "found Inf": "{who} found Inf and skipped a step that the others applied",
-                "missed Inf": "{who} found no Inf and applied a step that the others skipped",
+                "found Inf": "{who} found Inf and skipped a step that the others took",
+                "missed Inf": "{who} found no Inf and took a step that the others skipped",
             }.items()
         },
     },
@@ -557,12 +600,25 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
 """By subject and state."""
 
 
+SUBJECTS: Mapping[str, str] = {
+    "overflow": "overflow",
+    "forward": "outputs",
+    "float16": "underflow",
+    "agreement": "gradients",
+    "loss": "loss",
+    "limit": "bottleneck",
+}
+"""The labels of subjects beside their words; others are labels themselves."""
+
+
 # ------------------------------------------------------------------------------- what it is from
 
 
 def speed_words(speed: Finding, without: str = "") -> str:
     """``1.71× the speed of FP32 (1.68 to 1.74)``; ``without`` an interval other words stand there."""
     interval = interval_ends(speed.numbers.get("low"), speed.numbers.get("high"))
+    if speed.state == "open":  # its words name the interval
+        return long_words(speed)
     return f"{long_words(speed)} {f'({interval})' if interval else without}".rstrip()
 
 
@@ -578,8 +634,8 @@ def measured_at(finding: Finding) -> str:
 
 
 def age_words(steps: int) -> str:
-    """``old: 300 steps ago``."""
-    return f"old: {units.counted(steps, 'step')} ago"
+    """``300 steps ago``."""
+    return f"{units.counted(steps, 'step')} ago"
 
 
 def evidence_words(finding: Finding) -> str:

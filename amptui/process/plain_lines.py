@@ -164,7 +164,7 @@ def status_line(view: SessionView) -> str:
     if last is not None and last.loss_scale[0] is not None:
         parts += [f"scale {units.count(last.loss_scale[0])}", f"skipped {view.scaler.skipped:,}"]
         if view.numerics.headroom is not None and not view.numerics.hypothetical:
-            parts.append(f"headroom {units.doublings(view.numerics.headroom)}")
+            parts.append(f"gradients {units.below_overflow(view.numerics.headroom)}")
     if last is not None and last.grad_norm[0] is not None:
         parts.append(f"grad norm {units.loss(last.grad_norm[0])}")
     parts += [*_memory_parts(view), *_rank_parts(view)]

@@ -15,7 +15,7 @@ RANKED_PANELS = (*PANELS[:-1], "ranks", PANELS[-1])
 """The same of a distributed run."""
 
 TITLES = {name: name for name in RANKED_PANELS} | {
-    "answer": "is AMP worth it, is it safe",
+    "answer": "AMP verdict",
     "scale": "loss scale",
     "memory": "device",
     "numerics": "float16",

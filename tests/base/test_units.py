@@ -48,8 +48,12 @@ Format = Callable[[float | None], str]
         (units.loss(99_960.0), "1.0e+05"),
         (units.loss(0.0), "0"),
         (units.ratio(1.944), "1.94×"),
-        (units.doublings(3.24), "3.2"),
-        (units.doublings(-0.04), "0.0"),
+        (units.headroom(3.0), "8.0×"),
+        (units.headroom(-0.04), "0.97×"),
+        (units.below_overflow(3.0), "8.0× below overflow"),
+        (units.below_overflow(-2.0), "4.0× above overflow"),
+        (units.below_overflow(math.nan), "NaN or Inf"),
+        (units.below_overflow(None), "n/a"),
         (units.rate(127_004, "samples"), "127 k samples/s"),
         (units.rate(12, "samples"), "12.0 samples/s"),
         (units.percent(0.991, digits=1), "99.1%"),
@@ -90,12 +94,12 @@ ALL: list[Format] = [
     units.count,
     units.loss,
     units.ratio,
-    units.doublings,
+    units.headroom,
 ]
 
 
 @pytest.mark.parametrize("function", ALL)
 @pytest.mark.parametrize("value", [None, math.nan, math.inf, -math.inf])
 def test_what_is_not_measured_or_not_finite_is_a_word(function: Format, value: float | None) -> None:
-    shows_it = value is not None and function in (units.loss, units.count, units.short_count, units.doublings)
+    shows_it = value is not None and function in (units.loss, units.count, units.short_count, units.headroom)
     assert function(value) == (str(value) if shows_it else units.NOT_AVAILABLE)

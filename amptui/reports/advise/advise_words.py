@@ -9,7 +9,7 @@ from amptui.diagnosis.event_words import event_text
 from amptui.diagnosis.finding_fields import less_percent, times_speed
 from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.speed import pair_words
-from amptui.diagnosis.words import SIGNS, explained_words, long_words, short_words, speed_words
+from amptui.diagnosis.words import SIGNS, SUBJECTS, explained_words, long_words, short_words, speed_words
 from amptui.records.findings import PrecisionsCompared
 from amptui.records.run import EAGER_SUFFIX, FP8_PRECISIONS
 from amptui.reports.advise.advice import Advice, Reason
@@ -20,16 +20,6 @@ from amptui.reports.compare.welch import MIN_SEEDS
 from amptui.telemetry.memory import judge_memory
 from amptui.telemetry.timing import judge_limit, judge_step_time
 from amptui.telemetry.view import SessionView
-
-ROWS: Mapping[str, str] = {
-    "overflow": "overflow",
-    "forward": "forward",
-    "float16": "float16",
-    "agreement": "gradients",
-    "loss": "loss",
-    "limit": "limit",
-}
-"""The rows of the table below speed and memory, with their labels."""
 
 LEFT_OUT = "left out"
 
@@ -59,12 +49,12 @@ def headline(advice: Advice) -> str:
 _HEADLINES: Mapping[Reason, str] = {
     "faster": "Use {label}: {gains}",
     "memory": "Use {label} if memory is short: {memory_first}",
-    "unsafe": "Stay with FP32: {label} is not safe here: {though}{trouble}",
+    "unsafe": "Stay with FP32: {label} is not safe: {though}{trouble}",
     "same": "Stay with FP32: {label} gains little: {speed}",
-    "slower": "Stay with FP32: {label} is slower here: {speed}",
+    "slower": "Stay with FP32: {label} is slower: {speed}",
     "open": "Stay with FP32 for now: {speed}; run longer to decide (--minutes)",
     "weights": NO_AMP,
-    "nothing to compare": "Stay with FP32: no other precision could be used here",
+    "nothing to compare": "Stay with FP32: no other precision could be used",
     "not compared": "No recommendation yet: {label}, {speed}; run longer to decide (--minutes)",
     "fails": "No recommendation: FP32 itself fails: {trouble}",
 }
@@ -126,7 +116,7 @@ def cautions(advice: Advice, candidates: Sequence[Candidate], view: SessionView)
         yield from map(long_words, advice.troubles)
         if about.precision == "fp16":
             skipped = 0 if about.row is None else about.row.skipped
-            scaler = f"a GradScaler, which skips a step now and then, {units.count(skipped)} here"
+            scaler = f"a GradScaler, which skips a step now and then ({units.count(skipped)} in this run)"
             yield f"fp16 needs {scaler}; save its state in checkpoints"
         if about.losses is None or about.losses.outcome == "not measured":
             yield "not measured: whether it reaches FP32's final loss; use `amptui compare`"
@@ -172,7 +162,7 @@ def not_measured(
 
 
 _MISSING = {
-    "x-ray": "agreement of the gradients",
+    "x-ray": "comparison of the gradients",
     "trace": "the largest outputs",
     "comparison": "speed in alternation",
 }
@@ -217,7 +207,7 @@ def table_rows(view: SessionView, candidates: Sequence[Candidate]) -> list[tuple
         )
     baselines = (one.losses.baseline_losses for one in candidates if one.losses is not None)
     losses = next(filter(None, baselines), ())
-    for subject, label in ROWS.items():
+    for subject, label in SUBJECTS.items():
         cells = [_cell(candidate.answer, subject) for candidate in columns]
         if any(cells):
             of_fp32 = units.loss(fmean(losses)) if subject == "loss" and losses else ""

@@ -171,19 +171,19 @@ def charts(
     skipped = _columns(view.skips)
     skips = (view.skips.first_step + (np.flatnonzero(skipped["high"] > 0) + 0.5) * skipped["width"]).tolist()
     points = [*_points(validations)] if view.front == FIRST else []
-    overflow = "log2(65504 / largest scaled gradient); outside fp16, what float16 would have. × overflowed."
+    overflow = "65,504 / largest scaled gradient; outside fp16, what float16 would have. × overflowed."
     ratios = "How far one optimizer step moves a layer's weights: |after - before| / |before|."
     if any(metric.is_estimate for metric in view.metrics):
         ratios += " Of large layers it is estimated from a part of the weights."
     loss_note, short = step_loss_words(view.newest), units.short_count
     sampled: dict[str, Any] = {"kind": "linear", "joins": "all"}
-    doublings = {"words": units.doublings, "note": overflow, **sampled}
+    factors = {"words": units.headroom, "note": overflow, **sampled}
     shown = [
         single("loss", view.loss, height=220, is_noisy=True, points=points, skips=skips, note=loss_note),
         Chart("loss components", logged("part"), is_noisy=True),
         single("throughput", view.samples_rate, "samples/s", words=short, kind="linear", is_noisy=True),
         single("loss scale", view.loss_scale, words=short, kind="log2", skips=skips),
-        single("headroom", view.numerics.headrooms, "doublings to overflow", **doublings),
+        single("headroom", view.numerics.headrooms, "below overflow", **factors),
         single("gradient norm", of_steps.get("grad_norm"), is_noisy=True, joins="all"),
         single("learning rate", of_steps.get("lr")),
         Chart("update/weight", logged("update"), joins="all", note=ratios),

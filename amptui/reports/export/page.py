@@ -14,7 +14,7 @@ from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.rank_numbers import RANK_NUMBERS
 from amptui.diagnosis.run_facts import detail_facts, run_facts
 from amptui.diagnosis.tensor_cores import flops_hints, mfu_words, rate_words
-from amptui.diagnosis.words import SIGNS, explanation, long_words, short_words
+from amptui.diagnosis.words import SIGNS, SUBJECTS, explanation, long_words, short_words
 from amptui.records.findings import Float16Window, ModulesTraced, ReferenceAgreement, XRayTaken
 from amptui.records.ranks import PERCENTILES
 from amptui.records.run import EpochFinished, Record, RunFailed, RunFinished, Validated, reference_precision
@@ -170,10 +170,13 @@ def answer(view: SessionView) -> Card | None:
     lines: list[Words] = [answer_line(verdicts)]
     for finding, words, source in evidence_rows(verdicts):
         severity = {"good": "info", "warning": "warning", "error": "error"}.get(finding.grade, "")
-        mark, label = Span(SIGNS[finding.grade], f"sign {severity}"), Span(finding.subject, "label")
+        mark, label = (
+            Span(SIGNS[finding.grade], f"sign {severity}"),
+            Span(SUBJECTS.get(finding.subject, finding.subject), "label"),
+        )
         lines.append([mark, " ", label, f" {words}", Span(f" {source}" if source else "", "note")])
     return (
-        f"{question_words(verdicts.precision)}?",
+        question_words(verdicts.precision),
         ("verdict", lines),
         ("facts", [*_gradients(view), *_scale(view)]),
         ("note", [long_words(view.numerics.growth)]),
@@ -192,7 +195,7 @@ def _gradients(view: SessionView) -> Iterator[tuple[str, str]]:
     if numerics.headroom is not None:
         how = probe_words.at_scale(numerics.headroom_scale, hypothetical=numerics.hypothetical)
         least = probe_words.least_headroom(numerics)
-        yield "headroom", f"{units.doublings(numerics.headroom)} doublings {how}; {least}"
+        yield "headroom", f"{units.below_overflow(numerics.headroom)} {how}; {least}"
 
 
 def _scale(view: SessionView) -> Iterator[tuple[str, str]]:
@@ -200,7 +203,7 @@ def _scale(view: SessionView) -> Iterator[tuple[str, str]]:
     if scaler.scale is not None:
         yield "loss scaler", short_words(view.numerics.scaler)
         yield "loss scale", units.count(scaler.scale)
-        yield "fp16 steps", f"{units.count(scaler.applied)} applied, {units.count(scaler.skipped)} skipped"
+        yield "fp16 steps", f"{units.count(scaler.steps)}, {units.count(scaler.skipped)} of them skipped"
         yield "last change", probe_words.last_change(scaler.last_change)
 
 

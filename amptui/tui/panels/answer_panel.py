@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from amptui.base import units
 from amptui.diagnosis.amp_answer import (
     AmpAnswer,
     amp_answer,
@@ -10,10 +11,11 @@ from amptui.diagnosis.amp_answer import (
     next_measurement,
     no_amp_words,
     safe_forms,
+    worth_forms,
 )
 from amptui.diagnosis.labels import precision_label
-from amptui.diagnosis.speed import NO_STEPS
-from amptui.diagnosis.words import SIGNS, evidence_words, long_words, short_evidence, short_words
+from amptui.diagnosis.speed import NO_STEPS, running
+from amptui.diagnosis.words import SIGNS, SUBJECTS, evidence_words, long_words, short_evidence, short_words
 from amptui.telemetry.finding import Finding, Measurement
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, text_width
@@ -45,8 +47,8 @@ _CHECKS: tuple[Measurement, ...] = ("histogram", "x-ray", "trace")
 
 _WORTH_STYLES: Mapping[str, int] = {"faster": Style.GOOD | BOLD, "slower": Style.WARNING | BOLD}
 
-_LABEL_WIDTH = 10
-"""Room for ``agreement``."""
+_LABEL_WIDTH = 11
+"""Room for ``bottleneck``."""
 
 _EVIDENCE_FROM = 70
 """With so many columns each row says what it is from."""
@@ -55,46 +57,46 @@ _VALUE_WIDTH = 44
 
 
 def draw_line(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
-    """Precision, speed and safety in one line, then the key that measures what is missing."""
+    """What runs, whether it is worth it and safe, and which key measures what is missing."""
     answer = amp_answer(view)
     if answer.precision is None:
         if view.run is not None:  # before, the precision is not known
             words = whole_words(no_amp_words(view.precision), canvas.width - 2)
             canvas.text(1, 0, words, Style.DIM, width=canvas.width - 2)
         return
-    write(canvas, 1, 0, fitting(_phrases(answer, screen, canvas.width - 2), canvas.width - 2))
+    keys = {"p": key_of("precision", screen), "c": key_of("comparison", screen)}
+    if running(view) is not None:
+        keys.pop("c")  # it would end the comparison
+    room = canvas.width - 2
+    write(canvas, 1, 0, fitting(_phrases(answer, screen, keys, room), room))
 
 
-def _phrases(answer: AmpAnswer, screen: ScreenState, room: int) -> list[Phrase]:
+def _phrases(answer: AmpAnswer, screen: ScreenState, keys: Mapping[str, str], room: int) -> list[Phrase]:
+    step, grade = answer.culprit_step, answer.safety_grade
     name = precision_word(answer.headline_precision)
-    grade, speed = answer.safety_grade, answer.of("speed")
-    trouble = grade in ("warning", "error")
-    worth, shortest_worth, interval = long_words(speed), short_words(speed), interval_words(speed)
-    forms = [f"{SIGNS[grade]} {words}" for words in safe_forms(answer)]
-    # Words of trouble may push the speed off the line, all others leave it its room if they can.
-    name_width, worth_width = text_width(name.text) + GAP, text_width(shortest_worth) + GAP
-    widths = (name_width,) if answer.trouble is not None else (name_width + worth_width, name_width)
-    safe = next((form for width in widths for form in forms if text_width(form) + width <= room), forms[-1])
-    safe = whole_words(safe, room)
-    style = _WORTH_STYLES.get(answer.worth, int(Style.TEXT)) if interval else int(Style.DIM)
-    left = room - text_width(name.text) - text_width(safe) - 2 * GAP
-    worth = worth if text_width(worth) <= left else shortest_worth
-    own = answer.headline_precision == answer.precision  # the speed is of the precision in question
-    phrases = [Phrase((name,), 1), *([phrase(worth, style, 2)] if own else [])]
-    if interval and own:
-        phrases.append(phrase(interval, Style.DIM, 4))
-    phrases.append(phrase(safe, GRADE_STYLES[grade] if trouble or grade == "good" else Style.DIM))
+    if step is not None:
+        name = Word(f"step {units.count(step)}", Style.STRONG)
+    safe = [f"{SIGNS[grade]} {words}" for words in safe_forms(answer) if words]
+    worth = worth_forms(answer, keys) if answer.trouble is None else ()
+    # The longest that fit; where not even the shortest do, doubt counts more than the speed.
+    pairs = [pair for long in worth or ("",) for pair in ((long, words) for words in safe or ("",))]
+    pairs.append((worth[-1], "") if worth and answer.doubt is None else ("", safe[-1]))
+    left = room - text_width(name.text) - GAP
+    worth_words, safe_words = next((pair for pair in pairs if text_width("  ".join(pair)) <= left), pairs[-1])
+    style = _WORTH_STYLES.get(answer.worth, int(Style.TEXT))
+    if answer.of("speed").numbers.get("ratio") and not interval_words(answer.of("speed")):
+        style = int(Style.DIM)
+    safe_style = GRADE_STYLES[grade] if grade in ("good", "warning", "error") else int(Style.DIM)
+    phrases = [
+        Phrase((name,), 1),
+        phrase(whole_words(worth_words, left), style, 2),
+        phrase(whole_words(safe_words, room), safe_style),
+    ]
     measured_by, what = next_measurement(answer)
     key = key_of(measured_by, screen)
     if key and what:
         phrases.append(Phrase((Word(key, Style.KEY), Word(f" {what}", Style.DIM)), 5))
-    doubtful = answer.trouble or answer.doubt
-    if doubtful is not None and (evidence := short_evidence(doubtful)):
-        phrases.append(phrase(evidence[0], Style.DIM, 7))
-    memory = answer.of("memory")
-    if memory.freshness == "fresh" and own:
-        phrases.append(phrase(f"memory {short_words(memory)}", Style.DIM, 6))
-    return phrases
+    return [phrase for phrase in phrases if phrase.width]
 
 
 def key_of(measured_by: Measurement, screen: ScreenState) -> str:
@@ -138,7 +140,7 @@ def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
 
 
 def _draw_row(canvas: Canvas, y: int, finding: Finding, screen: ScreenState, widest: int) -> None:
-    canvas.text(0, y, finding.subject, Style.DIM)
+    canvas.text(0, y, SUBJECTS.get(finding.subject, finding.subject), Style.DIM)
     roomy = canvas.width >= _EVIDENCE_FROM
     key, end = key_of(finding.measured_by, screen), canvas.width
     if key:
@@ -150,7 +152,7 @@ def _draw_row(canvas: Canvas, y: int, finding: Finding, screen: ScreenState, wid
     style = GRADE_STYLES[finding.grade]
     canvas.text(_LABEL_WIDTH, y, SIGNS[finding.grade], style)
     start = _LABEL_WIDTH + 2
-    interval = interval_words(finding)
+    interval = "" if finding.state == "open" else interval_words(finding)
     words = long_words(finding)
     if not roomy or text_width(words) > max(widest, _VALUE_WIDTH):
         words = short_words(finding)

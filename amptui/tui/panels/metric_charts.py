@@ -133,7 +133,7 @@ _LOOKS: dict[str, tuple[str, Look]] = {
     ),
     "panel headroom": (
         "headroom",
-        Look(format_value=units.doublings, format_y=units.doublings, band=False),
+        Look(format_value=units.headroom, format_y=units.headroom, band=False),
     ),
     "panel samples/s": ("samples/s", Look(format_value=units.rate, format_y=units.short_count)),
     "step grad_norm": ("gradient norm", _LOSS),

@@ -35,7 +35,6 @@ from amptui.tui.panels.phrases import (
 )
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.float16_histogram import LEGEND_LINES, draw_exponents, width_beside
-from amptui.tui.renderables.gauges import DIGIT_LINES, draw_digits
 from amptui.tui.renderables.plot import CurvePlot, draw_step_axis
 from amptui.tui.renderables.step_window import visible_window
 from amptui.tui.style import BOLD, GRADE_STYLES, NO_VERDICT, VERDICT_SIGNS, Style
@@ -83,11 +82,11 @@ _ALL_COLUMNS = 60
 
 
 def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
-    """The scaler's state and the doublings to overflow."""
+    """The scaler's state and the headroom."""
     state = state_words(view.numerics.scaler)
     phrases = [Phrase((state,))] if state is not None else []
     if view.numerics.headroom is not None:
-        label = "headroom in float16 " if view.numerics.hypothetical else "headroom "
+        label = "in float16 " if view.numerics.hypothetical else "gradients "
         phrases.append(Phrase((Word(label, Style.DIM), *headroom_words(view.numerics)), 1))
     return phrases
 
@@ -96,7 +95,7 @@ class NumericsPanel:
     """The headroom's curve keeps the limits of its axis from frame to frame."""
 
     def __init__(self) -> None:
-        self._plot = CurvePlot(units.doublings, band=False)
+        self._plot = CurvePlot(units.headroom, band=False)
 
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         """The histogram first, the text beside or below it, and the curve if there is room."""
@@ -128,9 +127,7 @@ class NumericsPanel:
             # Two rows: now, and over the run.
             upper = min(1 + _MAX_BARS + LEGEND_LINES, round(height * 0.55))
             _draw_window(canvas.columns(0, beside).rows(0, upper), view)
-            right = right.rows(0, upper)
-            right = right.rows(_draw_headroom(right, numerics))
-            write_lines(right, 0, fitting_lines(now, right.height))
+            write_lines(right, 0, fitting_lines([_headroom_block(numerics, right.width), *now], upper))
             below = canvas.rows(upper + 1)
             self._draw_curve(below.columns(0, width // 2), view, screen)
             below = below.columns(width // 2 + GAP)
@@ -141,7 +138,13 @@ class NumericsPanel:
         series = view.numerics.headrooms
         if canvas.height < _MIN_CURVE or not series.count:
             return
-        canvas.text(0, 0, "headroom of each measured step, in doublings", Style.DIM, width=canvas.width)
+        canvas.text(
+            0,
+            0,
+            "headroom of each measured step: 65,504 / largest scaled gradient",
+            Style.DIM,
+            width=canvas.width,
+        )
         window, rows = visible_window(series, screen.zoom, ahead=screen.steps_ahead), canvas.height - 2
         self._plot.draw(canvas.rows(1, rows), series, window=window, switches=view.switches)
         draw_step_axis(canvas.rows(1 + rows), window=window)
@@ -201,35 +204,18 @@ def _headroom_style(numerics: NumericsView) -> int:
 
 
 def headroom_words(numerics: NumericsView) -> tuple[Word, ...]:
-    """``3.2 doublings``, or that NaN and Inf leave none."""
+    """``8.0× below overflow``, or that NaN and Inf leave none."""
     headroom, style = numerics.headroom, _headroom_style(numerics)
     if headroom is not None and not math.isfinite(headroom):
         return (Word("none", style), Word(": NaN or Inf"))
-    unit = Word(" doublings" if headroom is not None else "", Style.DIM)
-    return Word(units.doublings(headroom), style), unit
+    factor, *below = units.below_overflow(headroom).split(" ", 1)
+    return Word(factor, style), *(Word(f" {words}", Style.DIM) for words in below)
 
 
 def _headroom_gauge(numerics: NumericsView, width: int) -> Phrase:
     """The fraction of ``_DOUBLINGS`` that is left; empty if float16 overflows."""
     fraction = None if numerics.headroom is None else max(0.0, numerics.headroom / _DOUBLINGS)
     return Phrase((Gauge(width, fraction, _headroom_style(numerics), "full"),))
-
-
-def _draw_headroom(canvas: Canvas, numerics: NumericsView) -> int:
-    """The headroom in large digits above its gauge; return the number of lines."""
-    at = probe_words.at_scale(numerics.headroom_scale, hypothetical=numerics.hypothetical)
-    canvas.text(0, 0, f"headroom {at}", Style.DIM)
-    value, words = units.doublings(numerics.headroom), headroom_words(numerics)
-    if set(value) <= set("0123456789.-"):
-        x = draw_digits(canvas, 1, value, words[0].style)
-        canvas.text(x + 1, DIGIT_LINES, "doublings to overflow", Style.DIM)
-    else:
-        write(canvas, 0, DIGIT_LINES, [Phrase(words)])
-    gauge = _headroom_gauge(numerics, min(2, canvas.width // 16) * _DOUBLINGS)
-    lines: list[Line] = [[gauge], [phrase(probe_words.least_headroom(numerics), Style.DIM)]]
-    lines += wrapped_phrases(long_words(numerics.growth), Style.TEXT, canvas.width)
-    write_lines(canvas, 2 + DIGIT_LINES, lines)
-    return 3 + DIGIT_LINES + len(lines)
 
 
 def _headroom_block(numerics: NumericsView, width: int) -> Block:

@@ -1,4 +1,4 @@
-"""Drawings in a line or three: bars, large digits, a ratio with its interval, curves and strips of blocks."""
+"""Drawings in a line or three: bars, a ratio with its interval, curves and strips of blocks."""
 
 import math
 from collections.abc import Collection, Iterable, Sequence
@@ -11,24 +11,6 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 _ASCII_BLOCKS = "_.-=^"
 _ASCII_LEVELS = "_.-=+*%#"
 """The same for terminals without UTF-8: of a curve, and of a strip of ranks."""
-
-DIGIT_LINES = 3
-"""Lines of a large digit."""
-
-_FONT = {
-    "0": ("▄▄▄", "█ █", "█▄█"),
-    "1": (" ▄ ", "▀█ ", "▄█▄"),
-    "2": ("▄▄▄", "▄▄█", "█▄▄"),
-    "3": ("▄▄▄", "▄▄█", "▄▄█"),
-    "4": ("▄ ▄", "█▄█", "  █"),
-    "5": ("▄▄▄", "█▄▄", "▄▄█"),
-    "6": ("▄▄▄", "█▄▄", "█▄█"),
-    "7": ("▄▄▄", "  █", "  █"),
-    "8": ("▄▄▄", "█▄█", "█▄█"),
-    "9": ("▄▄▄", "█▄█", "▄▄█"),
-    ".": (" ", " ", "▄"),
-    "-": ("   ", "▄▄▄", "   "),
-}
 
 INTERVAL_LINES = 2
 """Lines of an interval: the marks, and the labels of the axis."""
@@ -70,18 +52,6 @@ def _parts_done(fraction: float | None, parts: int) -> int:
     if fraction >= 1:
         return parts
     return min(max(1, round(fraction * parts)), parts - 1)
-
-
-def draw_digits(canvas: Canvas, y: int, number: str, style: int) -> int:
-    """Draw ``number`` in large digits from line ``y`` on; return the column after it.
-
-    ``number`` has digits, points and minus signs. A terminal without UTF-8 gets it as text in the last line.
-    """
-    if canvas.ascii_only:
-        return canvas.text(0, y + DIGIT_LINES - 1, number, style)
-    for line in range(DIGIT_LINES):
-        end = canvas.text(0, y + line, " ".join(_FONT[character][line] for character in number), style)
-    return end
 
 
 def draw_interval(canvas: Canvas, ratio: float, low: float | None, high: float | None, *, style: int) -> None:

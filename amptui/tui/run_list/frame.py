@@ -263,7 +263,7 @@ def _draw_curve(canvas: Canvas, x: int, y: int, width: int, line: _Line) -> None
 
 _LOCAL_COLUMNS = (
     _column("loss", 3, lambda row: "" if row.loss is None else units.loss(row.loss), min_width=7),
-    Column[_Line](title="recently", priority=4, draw=_draw_curve, align="left", max_width=_MAX_SPARKLINE),
+    Column[_Line](title="loss curve", priority=4, draw=_draw_curve, align="left", max_width=_MAX_SPARKLINE),
 )
 """What only the journals say."""
 

@@ -64,7 +64,7 @@ def test_the_table_has_every_precision_and_says_why_the_others_have_no_row(
     assert [head for head in heads if head in ("FP32", "AMP bf16", "AMP fp16")] == ["FP32", "AMP bf16"]
     assert any(line.startswith("limits on ") and line.endswith("noise (synthetic data)") for line in lines)
     assert any("2 rounds of 20 steps each" in line for line in lines)
-    assert "not measured: FP32 ieee: the same as FP32 on a CPU" in lines
+    assert "not measured: FP32 (TF32 off): the same as FP32 on a CPU" in lines
     assert f"not measured: TF32: {NO_TF32}" in lines
     assert list(scratch.glob("amptui-*")) == []
     assert not (Path.home() / ".local").exists()

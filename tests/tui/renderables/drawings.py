@@ -13,9 +13,7 @@ from amptui.telemetry.view import EMPTY_SERIES, PrecisionSwitch, Series
 from amptui.tui.canvas import Canvas
 from amptui.tui.renderables.float16_histogram import draw_exponents
 from amptui.tui.renderables.gauges import (
-    DIGIT_LINES,
     draw_bar,
-    draw_digits,
     draw_interval,
     draw_progress,
 )
@@ -85,10 +83,6 @@ def _gauges() -> Iterator[Drawn]:
             draw_bar(canvas, 0, y, 8, fraction, Style.FP16)
             draw_progress(canvas, 10, y, 8, fraction, Style.FP32)
         yield f"{fractions}", canvas
-        for number in ("-1.6", "0123456789"):
-            canvas = Canvas(50, DIGIT_LINES, ascii_only=ascii_only)
-            draw_digits(canvas, 0, number, Style.GOOD)
-            yield number, canvas
     ratios = (
         *((1.71, 1.5, 1.9), (1 / 1.71, 1 / 1.9, 1 / 1.5), (1.02, 0.97, 1.06), (1.71, None, None)),
         *((1.71, 0.01, 90.0), (8.0, 7.9, 8.1)),
