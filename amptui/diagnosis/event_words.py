@@ -9,7 +9,7 @@ from amptui.diagnosis import probe_words, speed
 from amptui.diagnosis.labels import data_label, precision_label, run_words
 from amptui.diagnosis.words import explanation, long_words
 from amptui.records.findings import Float8Layers, FloatHindrance, ModelCompiled, ModulesTraced
-from amptui.records.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
+from amptui.records.keeping import CheckpointWritten, KeepingChanged, WeightsSaved
 from amptui.records.own_loop import GradientsDropped, OptimizerFollowed
 from amptui.records.ranks import PHASE_WORDS
 from amptui.records.run import (
@@ -85,7 +85,9 @@ def skipped(row: SkipRow) -> str:
     first, last = row.first[0], row.newest
     steps, scale_now = "step skipped", row.scale_after
     if row.count > 1:
-        steps = f"{units.count(row.count)} steps in a row skipped {_span(first.step, last.step)}"
+        whole = last.step - first.step + 1
+        of_all = "" if whole == row.count else f" of {units.count(whole)}"
+        steps = f"{units.count(row.count)}{of_all} steps skipped, {_span(first.step, last.step)}"
         scale_now = last.loss_scale if scale_now is None else scale_now  # the lowest known one
     where = f", non-finite gradient in {_first_and_more(last.names, last.count)}" if last.names else ""
     where += f"{'' if where else ','}{_on_ranks(last.ranks)}" if last.ranks else ""
@@ -121,7 +123,7 @@ def _trace_line(trace: ModulesTraced | None) -> list[str]:
 
 
 def storm_text(storm: Storm) -> str:
-    """``the loss is NaN, 100 times (612–711); ...``, ``NaN in the gradient of head.weight (+2); ...``."""
+    """``the loss is NaN in 100 steps, 612 to 711; ...``, ``NaN in the gradient of head.weight (+2); ...``."""
     first, kind = storm.first, _KINDS[storm.first.kind]
     place = "the buffer" if first.what == "buffer" else "the gradient of"
     text = f"{kind} in {place} {_first_and_more(first.names, first.count)}"
@@ -129,7 +131,7 @@ def storm_text(storm: Storm) -> str:
         text = f"the loss is {kind}"
     text += _on_ranks(first.ranks)
     if storm.times > 1:
-        text += f", {units.count(storm.times)} times {_span(first.step, storm.last.step)}"
+        text += f" in {units.count(storm.times)} steps, {_span(first.step, storm.last.step)}"
     if first.ranks and not storm.in_float16:
         text += "; averaging spread it to all ranks"
     return f"{text}; {long_words(storm.finding)}"
@@ -152,8 +154,8 @@ def _on_ranks(ranks: Sequence[int]) -> str:
 
 
 def _span(first_step: int, last_step: int) -> str:
-    """``(612–614)``."""
-    return f"({units.count(first_step)}–{units.count(last_step)})"
+    """``612 to 614``."""
+    return f"{units.count(first_step)} to {units.count(last_step)}"
 
 
 def _first_and_more(names: Sequence[str], count: int | None) -> str:
@@ -239,9 +241,13 @@ def pause_changed(record: PauseChanged) -> str:
 
 
 def checkpoint_written(record: CheckpointWritten) -> str:
-    """``checkpoint step-000001200.pt: 12.3 MiB in 0.41 s, training blocked for 12 ms``."""
-    size, blocked = units.number_of_bytes(record.size_bytes), units.milliseconds(record.blocked_seconds)
-    return f"checkpoint {record.name}: {size} in {units.span(record.seconds)}, training blocked for {blocked}"
+    """``checkpoint step-000001200.pt, 12.3 MiB``."""
+    return f"checkpoint {record.name}, {units.number_of_bytes(record.size_bytes)}"
+
+
+def _checkpoint_details(record: CheckpointWritten) -> list[str]:
+    blocked = units.milliseconds(record.blocked_seconds)
+    return [f"written in {units.span(record.seconds)}, training blocked for {blocked}"]
 
 
 def weights_saved(record: WeightsSaved) -> str:
@@ -284,24 +290,6 @@ def steps_missing(ranges: Sequence[tuple[int, int]], last_step: int) -> str:
     more = f" and {units.count(len(ranges) - _MAX_RANGES)} more ranges" if len(ranges) > _MAX_RANGES else ""
     steps = units.count(sum(last - first + 1 for first, last in ranges))
     return f"the journal lacks {steps} of the {units.count(last_step)} steps so far: {first_ranges}{more}"
-
-
-_VIEWER_CHANGES = {
-    "attached": "screen attached",
-    "detached": "screen detached",
-    "hung up": "terminal closed",
-    "lost": "screen disconnected",
-    "refused": "connection refused",
-}
-
-
-def viewers_changed(record: ViewersChanged) -> str:
-    """``terminal closed; training continues, 0 watching``."""
-    text = _VIEWER_CHANGES[record.change]
-    if record.detail:
-        text += f": {record.detail}"
-    continues = "" if record.change in ("attached", "refused") else "; training continues"
-    return f"{text}{continues}, {record.viewers} watching"
 
 
 def run_ended(outcome: RunFinished | RunFailed) -> str:
@@ -388,7 +376,6 @@ _TEXTS: Mapping[type[Any], Callable[[Any], str]] = {
     KeepingChanged: lambda it: (
         it.trouble or f"saving {'the journal' if it.what == 'journal' else it.what} again"
     ),
-    ViewersChanged: viewers_changed,
     OptimizerFollowed: lambda it: (
         f"optimizer replaced: {it.kind} for {it.replaces}"
         if it.replaces
@@ -408,6 +395,7 @@ _DETAILS: Mapping[type[Any], Callable[[Any], list[str]]] = {
     XRaySummary: _xray_details,
     ComparisonOver: lambda it: speed.result_cards(it.record, it.run)[1:],
     Float8Layers: float8_details,
+    CheckpointWritten: _checkpoint_details,
     PauseChanged: lambda it: _other_lines(it.reason),
     RanksFound: _stack_lines,
     Note: lambda it: _other_lines(it.text),

@@ -26,7 +26,7 @@ from amptui.diagnosis.labels import (
 from amptui.diagnosis.summary import summary_lines
 from amptui.diagnosis.words import short_words
 from amptui.records import codec
-from amptui.records.run import Printed, Record, RunFailed
+from amptui.records.run import Printed, Record, RunFailed, RunFinished
 from amptui.telemetry.events import Event
 from amptui.telemetry.view import OptimizerView, SessionView
 
@@ -102,7 +102,7 @@ class PlainFront:
             self._write(line)
 
     def _write_news(self, view: SessionView) -> None:
-        for event in self._new_events(view.events):
+        for event in self._new_events(view):
             self._write(event_line(event))
         phase = phase_words(view.phase)
         if phase != self._phase:
@@ -110,7 +110,7 @@ class PlainFront:
             if phase and view.state == "starting":
                 self._write(f"{_clock(time.time())}   {phase}")
         is_new = view.step > self._status_step or view.front != self._status_front
-        if is_new and time.monotonic() >= self._status_due:
+        if is_new and view.outcome is None and time.monotonic() >= self._status_due:
             self._status_due = time.monotonic() + STATUS_INTERVAL_SECONDS
             self._status_step, self._status_front = view.step, view.front
             self._write(f"{_clock(time.time())}   {status_line(view)}")
@@ -121,19 +121,19 @@ class PlainFront:
         if self._alerts is not None and (text := self._alerts.news(view, stop_asked=self._stop_asked())):
             notify(self._out, text)
 
-    def _new_events(self, events: tuple[Event, ...]) -> list[Event]:
+    def _new_events(self, view: SessionView) -> list[Event]:
         """The events since the last look, oldest first; an event whose count grows is written once.
 
-        A progress bar is written once it is complete, and a failure by whoever ends with its exit status.
+        A progress bar is written once it is complete, and the end of the run by whoever says how it ended.
         """
-        fresh = [event for event in reversed(events) if event.number > self._last_number]
+        events = sorted((*view.events, *view.printed), key=lambda event: event.number)
+        fresh = [event for event in events if event.number > self._last_number]
         self._last_number = max((event.number for event in fresh), default=self._last_number)
         return [
             event
             for event in fresh
-            if not (
-                isinstance(event.about, RunFailed) or (isinstance(event.about, Printed) and event.about.live)
-            )
+            if not isinstance(event.about, RunFinished | RunFailed)
+            and not (isinstance(event.about, Printed) and event.about.live)
         ]
 
     def _write(self, line: str) -> None:
@@ -162,14 +162,16 @@ def status_line(view: SessionView) -> str:
         parts.append(f"{units.milliseconds(view.step_seconds)}/step")
         parts.append(units.rate(view.samples_per_second, "samples"))
     if last is not None and last.loss_scale[0] is not None:
-        parts += [f"scale {units.count(last.loss_scale[0])}", f"skipped {view.scaler.skipped:,}"]
+        parts.append(f"scale {units.count(last.loss_scale[0])}")
+        if view.scaler.skipped:
+            parts.append(f"skipped {view.scaler.skipped:,}")
         if view.numerics.headroom is not None and not view.numerics.hypothetical:
             parts.append(f"gradients {units.below_overflow(view.numerics.headroom)}")
     if last is not None and last.grad_norm[0] is not None:
         parts.append(f"grad norm {units.loss(last.grad_norm[0])}")
     parts += [*_memory_parts(view), *_rank_parts(view)]
     if view.eta_seconds is not None:
-        parts.append(f"ETA {units.duration(view.eta_seconds)}")
+        parts.append(f"about {units.duration(view.eta_seconds)} left")
     if run is not None and not run.data.real:
         parts.append(SYNTHETIC)
     fronts = [f"{line.label}:" for line in view.optimizers if line.is_front]
@@ -199,7 +201,7 @@ def _memory_parts(view: SessionView) -> list[str]:
         parts.append(f"allocated {units.number_of_bytes(view.allocator.allocated_bytes)}")
     if view.device is None:
         return parts
-    if (gpu := view.training_gpu) is not None:
+    if (gpu := view.training_gpu) is not None and gpu.memory_used_bytes is not None:
         used_bytes = units.number_of_bytes(gpu.memory_used_bytes)
         parts.append(f"GPU {used_bytes} of {units.number_of_bytes(gpu.memory_total_bytes)}")
     if not view.device.gpus:

@@ -17,16 +17,13 @@ from amptui.telemetry.events import (
     optimizer_of,
     severity_of,
 )
-from amptui.telemetry.trouble import SkipRow, Storm
+from amptui.telemetry.trouble import STORM_GAP_STEPS, SkipRow, Storm
 
 PRINTS = 300
 """Printed lines kept at most: user code that prints must not push out the warnings."""
 
 OTHERS = 800
 """Lines of all other kinds kept at most."""
-
-STORM_GAP_STEPS = 100
-"""NaN or Inf of one kind is one line as long as it recurs within so many steps."""
 
 
 @dataclass(slots=True, eq=False)
@@ -52,6 +49,7 @@ class EventLog:
     _bars: "dict[str, _Line]" = field(default_factory=dict, init=False)
     """The live line of each stream of output."""
     _events: tuple[Event, ...] | None = field(default=None, init=False)
+    _printed: tuple[Event, ...] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         # A log restored from a state has lines already.
@@ -69,11 +67,17 @@ class EventLog:
         return self._lines["error"]
 
     def events(self) -> tuple[Event, ...]:
-        """The lines kept, newest first."""
+        """The lines kept but for those printed, newest first."""
         if self._events is None:
-            lines = sorted([*self._others, *self._prints], key=attrgetter("last_change"), reverse=True)
+            lines = sorted(self._others, key=attrgetter("last_change"), reverse=True)
             self._events = tuple([line.event for line in lines])
         return self._events
+
+    def printed(self) -> tuple[Event, ...]:
+        """The printed lines kept, oldest first."""
+        if self._printed is None:
+            self._printed = tuple([line.event for line in self._prints])
+        return self._printed
 
     def add(self, about: Happening) -> None:
         """Add a line; if it repeats the newest line, count it there.
@@ -85,7 +89,7 @@ class EventLog:
         newest = self._newest
         if newest is not None and is_repeated(about, newest.about):
             newest.times += 1
-            newest.cached = self._events = None
+            newest.cached = self._events = self._printed = None
         else:
             self._append(_Line(about))
 
@@ -96,20 +100,20 @@ class EventLog:
             bar = None
         if bar is not None and printed.live and printed.text:
             bar.about, bar.cached = printed, None
-            self._rise(bar)
+            self._printed = None
             return False
         self._bars.pop(printed.stream, None)
         if bar is not None:
             self._prints.remove(bar)
             self._newest = None if self._newest is bar else self._newest
-            self._events = None
+            self._printed = None
         return not printed.live or bool(printed.text)
 
     def add_skip(self, record: StepSkipped) -> None:
-        """Add a skipped step; skips in a row are one line."""
+        """Add a skipped step; skips in a row, and harmless ones near each other, are one line."""
         name = record.optimizer
         line = self._skips.get(name)
-        if line is not None and isinstance(line.about, SkipRow) and line.about.newest.step == record.step - 1:
+        if line is not None and isinstance(line.about, SkipRow) and line.about.takes(record):
             self._change(line, line.about.with_skip(record))
         else:
             has_grown = name in self._have_grown
@@ -203,7 +207,7 @@ class EventLog:
         """Put ``line`` on top."""
         self._changes += 1
         line.last_change = self._changes
-        self._events = None
+        self._events = self._printed = None
 
 
 @dataclass(slots=True, eq=False)

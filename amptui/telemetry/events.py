@@ -11,7 +11,7 @@ from amptui.records.findings import (
     PrecisionsCompared,
     XRayTaken,
 )
-from amptui.records.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
+from amptui.records.keeping import CheckpointWritten, KeepingChanged, WeightsSaved
 from amptui.records.own_loop import GradientsDropped, OptimizerFollowed
 from amptui.records.run import (
     MIN_SOUND_SCALE,
@@ -114,7 +114,6 @@ Happening = (
     | WeightsSaved
     | Resumption
     | KeepingChanged
-    | ViewersChanged
     | RanksFound
     | OptimizerFollowed
     | GradientsDropped
@@ -202,9 +201,7 @@ def is_repeated(about: Happening, before: Happening) -> bool:
         return isinstance(before, Printed) and (about.text, about.live) == (before.text, before.live)
     if isinstance(about, KeepingChanged) and isinstance(before, KeepingChanged):
         return about == replace(before, time=about.time, unsaved=about.unsaved)
-    if isinstance(about, (Note, ViewersChanged)):
-        return type(about) is type(before) and about == replace(before, time=about.time)
-    return False
+    return isinstance(about, Note) and isinstance(before, Note) and about == replace(before, time=about.time)
 
 
 def severity_of(about: Happening) -> Severity:

@@ -337,6 +337,7 @@ class Session:
             step_seconds=steps.pace.step_seconds,
             optimizers=self._optimizers.views(front, run),
             events=self._log.events(),
+            printed=self._log.printed(),
         )
 
     def _compose(self, front: str) -> SessionView:
@@ -422,7 +423,7 @@ _FOLDS: Mapping[type[Any], Callable[[Session, Any], None]] = {
     ),
     CheckpointWritten: lambda session, record: session._note(record, checkpoint=record),
     WeightsSaved: lambda session, record: session._note(record, weights=record),
-    ViewersChanged: lambda session, record: session._note(record, viewers=record.viewers),
+    ViewersChanged: lambda session, record: session._change(viewers=record.viewers),
     KeepingChanged: Session._change_unsaved,
     records.RunResumed: Session._resume,
     RequestMade: Session._ask,

@@ -14,13 +14,16 @@ from amptui.telemetry.scaling import calibrates, skip_origin
 KEPT_SKIPS = 5
 """Skips kept from each end of a row: a collapse has hundreds that look the same."""
 
+STORM_GAP_STEPS = 100
+"""NaN or Inf of one kind is one line as long as it recurs within so many steps, and so are harmless skips."""
+
 TRACE_WITHIN_STEPS = 10
 """A trace up to so many steps after trouble belongs to it: hooks are installed once the host knows of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkipRow:
-    """Steps in a row that the scaler skipped."""
+    """Steps that the scaler skipped, in a row or near each other."""
 
     first: tuple[StepSkipped, ...]
     """The first ``KEPT_SKIPS`` of them."""
@@ -59,8 +62,13 @@ class SkipRow:
         grade: Grade = "error" if collapses else "neutral" if is_finite else "warning"
         return replace(origin, subject="skips", state=state, grade=grade)
 
+    def takes(self, skip: StepSkipped) -> bool:
+        """Whether ``skip`` goes on with the row; trouble that has ended is not mixed with later skips."""
+        gap = skip.step - self.newest.step
+        return gap == 1 or (1 < gap <= STORM_GAP_STEPS and self.finding.grade == "neutral")
+
     def with_skip(self, skip: StepSkipped) -> "SkipRow":
-        """With the next step, which was skipped, too."""
+        """With a later step that was skipped, too."""
         is_early = self.count < KEPT_SKIPS
         first = (*self.first, skip) if is_early else self.first
         last = self.last if is_early else (*self.last, skip)[-KEPT_SKIPS:]

@@ -387,7 +387,9 @@ class RunStatus(RunFacts):
     optimizers: tuple[OptimizerView, ...] = ()
     """All of a run with several, in the order in which they came; empty for a single one."""
     events: tuple[Event, ...] = ()
-    """Newest first; the newest thousand."""
+    """Newest first; the newest 800."""
+    printed: tuple[Event, ...] = ()
+    """Lines that the run's process printed, oldest first; the newest 300."""
 
     @property
     def folder_name(self) -> str:

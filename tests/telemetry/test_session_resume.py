@@ -39,8 +39,8 @@ def checkpoint(number: int, **changes: Any) -> CheckpointWritten:
     return replace(record, **changes)
 
 
-def viewers(change: Any, count: int, detail: str = "") -> ViewersChanged:
-    return ViewersChanged(time=101.0, viewers=count, change=change, detail=detail)
+def viewers(change: Any, count: int) -> ViewersChanged:
+    return ViewersChanged(time=101.0, viewers=count, change=change)
 
 
 DONE = RunFinished(time=105.0, steps=50, seconds=5.0, reason="done")
@@ -59,15 +59,12 @@ EVENTS: dict[str, Sequence[Record]] = {
     "resume that repeats steps": [START, make_resumed(12, lost_steps=1037)],
     "resume on another device": [START, make_resumed(7, device_name="CPU", lost_steps=2)],
     "restart": [START, make_resumed(12, restarts=2, cause="rank 1 was killed: pid 7 is gone")],
-    "screen": [viewers("attached", 1)],
-    "screen left": [viewers("detached", 0)],
-    "screen refused": [viewers("refused", 1, "user 7")],
     "not saved": [UNSAVED, NO_CHECKPOINT],
     "saved again": [UNSAVED, NO_CHECKPOINT, replace(UNSAVED, trouble="")],
 }
 
 
-def test_what_is_told_of_checkpoints_resumes_and_screens(goldens: Goldens) -> None:
+def test_what_is_told_of_checkpoints_and_resumes(goldens: Goldens) -> None:
     said = {name: list(event_lines(view_of(*records).events)) for name, records in EVENTS.items()}
     goldens.check("words/events of a run that goes on", table(said))
 

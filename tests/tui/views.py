@@ -177,7 +177,7 @@ def events_of(switched: list[int], blocks: Sequence[tuple[str, int]], skips: lis
         Event(NOW - 40 + step / 30, step, "switch", "info", make_switch(step, one, other, time=NOW))
         for step, ((one, _), (other, _)) in zip(switched, pairwise(blocks), strict=False)
     ]
-    events += [Event(NOW - 40 + step / 30, step, "skip", "warning", skipped(step)) for step in skips]
+    events += [Event(NOW - 40 + step / 30, step, "skip", "info", skipped(step)) for step in skips]
     epoch = EpochFinished(time=NOW, step=235, epoch=1, seconds=1.0, mean_loss=0.412, validation=None)
     events.append(Event(NOW - 39, 235, "epoch", "info", epoch))
     printed = Printed(time=NOW, stream="stdout", text="building the model")

@@ -1,6 +1,5 @@
 """All events as a list, newest first, and each of them in full."""
 
-from dataclasses import replace
 from typing import ClassVar
 
 from amptui.diagnosis.event_words import event_details, event_text
@@ -20,6 +19,7 @@ from amptui.tui.overlays.overlay import (
     write_edge,
 )
 from amptui.tui.panels import event_list
+from amptui.tui.panels.phrases import quiet
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import BOLD, Style
 
@@ -70,9 +70,11 @@ class EventBrowser(Page):
         detail_height = min(len(detail), room)
         self._page = max(1, inner.height - detail_height - 1)
         top = max(0, min(self._index - self._page // 2, len(events) - self._page))
-        page = replace(view, events=events[top : top + self._page])
-        event_list.draw(inner.part(Rect(3, 0, max(0, inner.width - 3), self._page)), page, screen)
-        for y, event in enumerate(page.events):
+        page = events[top : top + self._page]
+        if not page:
+            quiet(inner, event_list.NOTHING_YET)
+        event_list.draw_events(inner.part(Rect(3, 0, max(0, inner.width - 3), self._page)), page)
+        for y, event in enumerate(page):
             inner.text(1, y, "+" if event_details(event) else " ", Style.KEY)
         if events:
             inner.text(0, self._index - top, "▸", Style.KEY | BOLD)

@@ -112,10 +112,9 @@ class OutputBrowser(TextBrowser):
         self.follows = True
 
     def lines(self, view: SessionView) -> Sequence[Line]:
-        prints = [event for event in view.events if event.kind == "print"]
         lines = [
             Line(f"{event.about.text.rstrip()}{f'  ×{event.times:,}' if event.times > 1 else ''}")
-            for event in sorted(prints, key=lambda event: event.number)
+            for event in view.printed
             if isinstance(event.about, Printed)
         ]
         if len(lines) >= PRINTS:

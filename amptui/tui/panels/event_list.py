@@ -1,28 +1,34 @@
-"""The events, newest first: switches, skips, growth, NaN, epochs, notes and prints."""
+"""The events: errors and warnings that still matter first, then switches, epochs and all others."""
 
 import time
+from collections.abc import Sequence
 
 from amptui.base import units
 from amptui.diagnosis.event_words import event_text
 from amptui.diagnosis.labels import precision_glyph
-from amptui.records.run import PrecisionChanged
+from amptui.records.keeping import KeepingChanged
+from amptui.records.run import PauseChanged, PrecisionChanged, RunFailed
 from amptui.telemetry.events import Event
+from amptui.telemetry.trouble import SkipRow
 from amptui.telemetry.view import SessionView
-from amptui.tui.canvas import Canvas
-from amptui.tui.panels.phrases import Phrase, phrase, quiet, whole_words
+from amptui.tui.canvas import Canvas, text_width
+from amptui.tui.panels.phrases import Phrase, phrase, quiet, whole_words, wrapped
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import VERDICT_SIGNS, Style, precision_style
 
 NOTHING_YET = "no events yet"
 
-_STEP_WIDTH = 9
-"""Room for ``1,234,567``, so that no text moves while steps are made; narrow lists have none to spare."""
+_TIMES_FROM = 70
+"""With fewer columns a time would leave its event few words: one event alone has it."""
 
-_WIDE = 76
-"""With fewer columns there is no room for the word "step" in each line."""
+_STANDING_SECONDS = 600.0
+"""So long trouble stands before what is newer, unless it is known to be over or not to be."""
 
-_TIMES_FROM = 50
-"""With fewer columns a time would leave its event two words: one event alone has it."""
+_TROUBLE_LINES = 2
+"""That one error or warning may take."""
+
+_LEAST_CUT = 20
+"""Cells that are left of what happened, so that what to do about it can stand behind it."""
 
 
 def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
@@ -31,26 +37,49 @@ def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
     return [phrase(units.counted(n, word), style) for n, word, style in counts if n]
 
 
-def draw(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
-    """One line an event: local time where there is room, step, sign and text."""
+def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
+    """Trouble in up to two lines each, then the others, newest first: one of them at least."""
     if not view.events:
         quiet(canvas, NOTHING_YET)
-    shown = view.events[: canvas.height]
-    step_width = _STEP_WIDTH if canvas.width >= _WIDE else max(map(len, map(_step, shown)), default=0)
-    for y, event in enumerate(shown):
-        x = canvas.text(0, y, when(event), Style.DIM) + 1 if canvas.width >= _TIMES_FROM else 0
-        step = _step(event)
-        if canvas.width >= _WIDE:
-            x = canvas.text(x + 1, y, "step" if step else "    ", Style.DIM)
-        x = canvas.text(x, y, step, Style.DIM, width=step_width, align="right") + 2
-        sign, style = sign_of(event)
-        x = canvas.text(x, y, sign, style) + 1
-        room = canvas.width - x
-        canvas.text(x, y, whole_words(event_text(event), room), text_style(event), width=room)
+    groups: dict[bool, list[Event]] = {True: [], False: []}
+    for event in view.events:
+        groups[_stands(event, view, screen.now)].append(event)
+    draw_events(canvas, groups[False], standing=groups[True])
 
 
-def _step(event: Event) -> str:
-    return "" if event.step is None else units.count(event.step)
+def _stands(event: Event, view: SessionView, now: float) -> bool:
+    """Whether it is trouble that may not be over; once the run is, whether it was trouble."""
+    about = event.about
+    if event.severity == "info":
+        return False
+    if isinstance(about, RunFailed):
+        return about == view.outcome
+    if isinstance(about, KeepingChanged):
+        return about in view.not_kept
+    if isinstance(about, PauseChanged):
+        return bool(view.pause_reason)
+    if isinstance(about, SkipRow) and view.switches and view.switches[-1].step > about.newest.step:
+        return False  # another precision runs
+    return view.outcome is not None or now - event.time < _STANDING_SECONDS
+
+
+def draw_events(canvas: Canvas, events: Sequence[Event], *, standing: Sequence[Event] = ()) -> None:
+    """Each with its local time where there is room, its sign, its step if it has one, and its text."""
+    steps = [event.step for event in (*standing[: canvas.height], *events[: canvas.height])]
+    step_width = max((len(units.count(step)) for step in steps if step is not None), default=0)
+    y = 0
+    for group, end, most in (
+        (standing, canvas.height - bool(events), _TROUBLE_LINES),
+        (events, canvas.height, 1),
+    ):
+        for event in group[: end - y]:
+            x = canvas.text(0, y, when(event), Style.DIM) + 2 if canvas.width >= _TIMES_FROM else 0
+            x = canvas.text(x, y, *sign_of(event)) + 1
+            if event.step is not None:
+                x = canvas.text(x, y, f"step {units.count(event.step):>{step_width}}", Style.DIM) + 2
+            for line in _lines(event_text(event), canvas.width - x, min(most, end - y)):
+                canvas.text(x, y, line, text_style(event), width=canvas.width - x)
+                y += 1
 
 
 def when(event: Event) -> str:
@@ -70,7 +99,26 @@ def sign_of(event: Event) -> tuple[str, int]:
 
 
 def text_style(event: Event) -> int:
-    """Trouble in its colour, prints dim, the rest plain."""
-    if event.severity != "info":
-        return VERDICT_SIGNS[event.severity][1]
-    return Style.DIM if event.kind == "print" else Style.TEXT
+    """Trouble in its colour, the rest plain."""
+    return Style.TEXT if event.severity == "info" else VERDICT_SIGNS[event.severity][1]
+
+
+def _lines(text: str, width: int, most: int) -> list[str]:
+    """``text`` in at most so many lines; of what is too long, what happened is cut before what to do."""
+    if most == 1:
+        return [_shortened(text, width)]
+    lines = list[str]()
+    for room in range(most * width, width, -4):  # words that begin a line leave a gap in the one before it
+        lines = wrapped(_shortened(text, room), width, lines=most + 1)
+        if len(lines) <= most:
+            break
+    return lines[:most]
+
+
+def _shortened(text: str, width: int) -> str:
+    """``overflow: step skipped, scale 131,072 → 65,536…; normal``."""
+    what, semicolon, advice = text.partition("; ")
+    if semicolon and text_width(text) > width:
+        room = max(_LEAST_CUT, width - text_width(semicolon + advice))
+        text = whole_words(what, room) + semicolon + advice
+    return whole_words(text, width)

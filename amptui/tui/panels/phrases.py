@@ -138,7 +138,8 @@ def wrapped(text: str, width: int, *, lines: int) -> list[str]:
     """``text`` in at most ``lines`` lines of ``width`` cells; what does not fit ends in ``…``."""
     if width < 1 or lines < 1:
         return []
-    return [line.rstrip() for line in textwrap.wrap(text, width, max_lines=lines, placeholder="…")]
+    folded = textwrap.wrap(text, width, max_lines=lines, placeholder="…", break_on_hyphens=False)
+    return [line.rstrip() for line in folded]
 
 
 def whole_words(text: str, width: int) -> str:
