@@ -62,14 +62,6 @@ def is_stopping(view: SessionView) -> bool:
     return not over and view.phase is not None and view.phase.phase == "stopping"
 
 
-def waiting_fraction(view: SessionView) -> float | None:
-    """The progress of the phase, from 0 to 1; None if unknown."""
-    phase = view.phase
-    if phase is None or phase.done is None or not phase.total:
-        return None
-    return min(1.0, phase.done / phase.total)
-
-
 def phase_words(phase: PhaseChanged | None) -> str:
     """``first step: autotuning kernels``, without the progress; "" while steps run."""
     if phase is None or phase.phase == "training":

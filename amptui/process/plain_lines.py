@@ -161,12 +161,7 @@ def status_line(view: SessionView) -> str:
     if view.step_seconds is not None:
         parts.append(f"{units.milliseconds(view.step_seconds)}/step")
         parts.append(units.rate(view.samples_per_second, "samples"))
-    if last is not None and last.loss_scale[0] is not None:
-        parts.append(f"scale {units.count(last.loss_scale[0])}")
-        if view.scaler.skipped:
-            parts.append(f"skipped {view.scaler.skipped:,}")
-        if view.numerics.headroom is not None and not view.numerics.hypothetical:
-            parts.append(f"gradients {units.below_overflow(view.numerics.headroom)}")
+    parts += _scale_parts(view)
     if last is not None and last.grad_norm[0] is not None:
         parts.append(f"grad norm {units.loss(last.grad_norm[0])}")
     parts += [*_memory_parts(view), *_rank_parts(view)]
@@ -193,6 +188,17 @@ def _other(optimizer: OptimizerView) -> str:
     if optimizer.skipped:
         parts.append(f"skipped {optimizer.skipped:,}")
     return "  ".join(part for part in parts if part)
+
+
+def _scale_parts(view: SessionView) -> list[str]:
+    if view.last is None or view.last.loss_scale[0] is None:
+        return []
+    parts = [f"scale {units.count(view.last.loss_scale[0])}"]
+    if view.scaler.skipped:
+        parts.append(f"skipped {view.scaler.skipped:,}")
+    if view.numerics.headroom is not None and not view.numerics.hypothetical:
+        parts.append(f"gradients {units.below_overflow(view.numerics.headroom)}")
+    return parts
 
 
 def _memory_parts(view: SessionView) -> list[str]:

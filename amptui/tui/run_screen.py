@@ -166,8 +166,6 @@ class RunScreen(Screen):
             waiting.insert(0, UNANSWERED)
         self._state = replace(
             self._state,
-            frames_per_second=self._pace.frames_per_second,
-            frame_cpu_percent=self._pace.cpu_percent,
             steps_ahead=0 if self._over else steps_ahead(self._state.steps_ahead, view.step_seconds),
             stopping=self._control.stop_reason is not None and not self._over,
             accepts=self._accepts(),

@@ -68,26 +68,13 @@ class Pace:
         self._budget = CPU_BUDGET * cores
         self._fixed = frames_per_second
         self._cpu_seconds = time.thread_time()
-        self._wall_seconds = time.monotonic()
         self._costs: deque[float] = deque(maxlen=_FRAMES_REMEMBERED)
-        self._intervals: deque[float] = deque(maxlen=_FRAMES_REMEMBERED)
-
-    @property
-    def frames_per_second(self) -> float | None:
-        """The rate of the last frames; None before the first."""
-        return len(self._intervals) / sum(self._intervals) if sum(self._intervals) else None
-
-    @property
-    def cpu_percent(self) -> float | None:
-        """CPU time of the drawing thread over the last frames, in percent of one core."""
-        return 100 * sum(self._costs) / sum(self._intervals) if sum(self._intervals) else None
 
     def next_interval_seconds(self) -> float:
         """Record the frame that was just drawn; return how long to wait until the next."""
-        cpu, wall = time.thread_time(), time.monotonic()
+        cpu = time.thread_time()
         self._costs.append(cpu - self._cpu_seconds)
-        self._intervals.append(wall - self._wall_seconds)
-        self._cpu_seconds, self._wall_seconds = cpu, wall
+        self._cpu_seconds = cpu
         if self._fixed is not None:
             return 1 / self._fixed
         return min(MAX_INTERVAL_SECONDS, max(1 / MAX_FRAMES_PER_SECOND, median(self._costs) / self._budget))

@@ -15,7 +15,6 @@ from amptui.diagnosis.activity import (
     state_words,
     switch_target,
     unsupported_requests,
-    waiting_fraction,
     waiting_words,
 )
 from amptui.diagnosis.labels import (
@@ -106,7 +105,6 @@ def test_what_everything_is_called(goldens: Goldens) -> None:
         "losses": [f"{form}: {loss_form_words(form, 4)}" for form in get_args(LossForm)],
         "short losses": [f"{form}: {loss_form_words(form, 4, brief=True)}" for form in get_args(LossForm)],
         "phases": [f"{name}: {waiting_words(view)}" for name, view in PHASES.items()],
-        "parts done": [f"{name}: {waiting_fraction(view)}" for name, view in PHASES.items()],
         "plain phases": [f"{name}: {phase_words(view.phase)}" for name, view in PHASES.items()],
         "pending": [f"{name}: {'; '.join(pending_words(view))}" for name, view in PENDING.items()],
         "refusals": [

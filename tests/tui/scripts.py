@@ -134,7 +134,7 @@ def _said(screen: Screen) -> dict[str, str]:
     page = screen.overlay or (f"{screen.state.focus} enlarged" if screen.state.focus else "the panels")
     return {
         "header": _collapsed(screen.lines[0] if overlay and overlay.covers_all else _header(screen.header)),
-        "footer": _collapsed(re.sub(r"\d+\.\d fps .*", "", screen.footer)),
+        "footer": _collapsed(screen.footer),
         "page": page,
         "curves": f"zoom {screen.state.zoom}" + ", log" * screen.state.log_y,
         "message": f"{screen.state.message} ({screen.state.severity})" if screen.state.message else "none",
@@ -145,7 +145,7 @@ def _said(screen: Screen) -> dict[str, str]:
 
 def _header(line: str) -> str:
     """Without what depends on the clock."""
-    return re.sub(r"(ETA|in) +[\d:]+", "", line)
+    return re.sub(r"about +[\d:]+ left|[\d:]+ left|in +[\d:]+", "", line)
 
 
 def _collapsed(line: str) -> str:

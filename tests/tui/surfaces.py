@@ -99,9 +99,7 @@ def _screen(view: SessionView, *, focus: str | None = None, **changes: object) -
         switches_to=switch_target(view),
         several_optimizers=bool(view.optimizers),
     )
-    state = ScreenState(
-        now=views.NOW, accepts=accepts, hints=hints, focus=focus, frames_per_second=4.0, frame_cpu_percent=0.6
-    )
+    state = ScreenState(now=views.NOW, accepts=accepts, hints=hints, focus=focus)
     return replace(state, **changes)  # type: ignore[arg-type]  # each caller's changes are its fields
 
 

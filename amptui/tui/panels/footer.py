@@ -1,8 +1,7 @@
-"""The bottom line: pending requests or a lost run, the keys, what drawing costs; and the notice above it."""
+"""The bottom line: pending requests or a lost run, and the keys; and the notice above it."""
 
 from collections.abc import Mapping
 
-from amptui.base import units
 from amptui.records.run import Severity
 from amptui.telemetry.view import EMPTY_VIEW, SessionView
 from amptui.tui.canvas import Canvas, Rect, text_width
@@ -17,7 +16,6 @@ from amptui.tui.panels.phrases import (
     quiet,
     wrapped,
     write,
-    write_right,
 )
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import Style
@@ -38,25 +36,17 @@ NOTICE_LINES = 2
 
 
 def draw(canvas: Canvas, _view: SessionView, screen: ScreenState) -> None:
-    """News and hints on the left; the cost of drawing on the right, if it takes no room from them."""
+    """What waits for the run, or that it is lost, then the keys."""
     last = len(screen.hints) - 1
     hints = [
         Phrase((Word(key, Style.KEY), Word(f" {words}", Style.DIM)), min(_ALWAYS, last - i))
         for i, (key, words) in enumerate(screen.hints)
     ]
-    first_and_last = line_width([*hints[:1], *hints[1:][-_ALWAYS:]]) + GAP
     text, style = standing_news(screen)
-    cost = list[Phrase]()
-    if screen.frames_per_second is not None:  # and their share of one core, once measured
-        cpu = None if screen.frame_cpu_percent is None else screen.frame_cpu_percent / 100
-        rate = f"{screen.frames_per_second:4.1f} fps {units.percent(cpu, 1):>5} cpu"
-        cost = [phrase(rate, Style.DIM)]
-    room = canvas.width - 2 - line_width(cost) - 2
-    if screen.lost or room < max(canvas.width // 2, text_width(text) + first_and_last):
-        cost, room = [], canvas.width - 2
-    write_right(canvas, 0, cost, margin=1)
-    # What is asked for leaves the first and the last keys their room; a lost run needs all of it.
-    width = max(room // 2, room - first_and_last) if text == screen.waiting else room
+    width = room = canvas.width - 2
+    if text == screen.waiting:
+        # What is asked for leaves the first and the last keys their room; a lost run needs all of it.
+        width = max(room // 2, room - line_width([*hints[:1], *hints[1:][-_ALWAYS:]]) - GAP)
     news = [phrase(line, style, -1) for line in wrapped(text, width, lines=1)]
     write(canvas, 1, 0, fitting([*news, *hints], room))
 

@@ -3,20 +3,18 @@
 from amptui.base import units
 from amptui.diagnosis import activity, speed
 from amptui.diagnosis.event_words import not_saved
-from amptui.diagnosis.labels import SYNTHETIC, compared_label, precision_glyph, precision_label
+from amptui.diagnosis.labels import SYNTHETIC, compared_label, precision_label
 from amptui.records.findings import PrecisionsCompared
 from amptui.records.run import RunFinished, RunStarted
 from amptui.telemetry.view import SessionView
-from amptui.tui.canvas import Canvas
+from amptui.tui.canvas import Canvas, text_width
 from amptui.tui.panels.phrases import (
-    Gauge,
     Phrase,
     Word,
     fitting,
     labelled,
     phrase,
     precision_word,
-    steady_style,
     write,
     write_right,
 )
@@ -26,10 +24,12 @@ from amptui.tui.style import BOLD, VERDICT_SIGNS, Style, precision_style
 _NAME_WIDTH = 24
 """Cells for a name that comes from a user or a driver."""
 
-_BAR_WIDTH = 10
+_PRECISION_WIDTH = len("▲ AMP fp16")
 
-_SCREENS_FROM = 110
-"""With fewer columns the number of screens is not shown."""
+_STATE_WIDTH = len("switching")
+
+_WIDE = 100
+"""With fewer columns the time left is not called ``about``, and the data just ``synthetic``."""
 
 _STATE_STYLES = {
     "starting": Style.DIM,
@@ -41,78 +41,70 @@ _STATE_STYLES = {
 
 
 def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
-    """What is trained on the left; precision, state and progress in fixed places on the right."""
-    left, right = [phrase("amptui", Style.DIM, 9)], _progress(view, screen)
-    if view.run is not None:
-        left += [
-            phrase(_short(view.run.model), Style.STRONG, 3),
-            phrase(_short(view.run.device_name.removeprefix("NVIDIA ")), rank=8),
-            phrase(_short(view.run.data.name), rank=7),
+    """What is trained on the left; precision, state and progress on the right, in columns that stay.
+
+    What comes and goes stands between them, where there is room.
+    """
+    left, run = [phrase("amptui", Style.DIM)], view.run
+    if run is not None:
+        left = [
+            phrase(_short(run.model), Style.STRONG),
+            phrase(_short(run.device_name.removeprefix("NVIDIA ")), rank=9),
+            phrase(_short(run.data.name), rank=10),
         ]
-        if not view.run.data.real:  # a lasting warning
-            left.append(phrase(f"⚠ {SYNTHETIC}", Style.WARNING, 1))
-    if canvas.width >= _SCREENS_FROM and view.viewers > 1:
-        left.append(phrase(f"{units.count(view.viewers)} screens", Style.DIM, 10))
+        if not run.data.real:  # a lasting warning
+            words = SYNTHETIC if canvas.width >= _WIDE else SYNTHETIC.split()[0]
+            left.append(phrase(f"⚠ {words}", Style.WARNING, 1))
+    right = [*_news(view, screen), _precision_and_state(view, screen)]
+    if run is not None:
+        right += [*_epoch(view, run), *_steps(view, screen, run, wide=canvas.width >= _WIDE)]
     fitting_ids = {id(part) for part in fitting([*left, *right], canvas.width - 2)}
     write(canvas, 1, 0, [part for part in left if id(part) in fitting_ids])
     write_right(canvas, 0, [part for part in right if id(part) in fitting_ids], margin=1)
 
 
-def _progress(view: SessionView, screen: ScreenState) -> list[Phrase]:
-    """Problems, precision, state, then the progress of the epoch and the run."""
-    counts = ((view.errors, *VERDICT_SIGNS["error"]), (view.warnings, *VERDICT_SIGNS["warning"]))
-    phrases = [phrase(f"✖ {not_saved(view.not_kept)}", Style.ERROR, 1)] if view.not_kept else []
-    phrases += [phrase(f"{sign} {units.count(n)}", style, 3) for n, sign, style in counts if n]
-    phrases += [*_precision(view, screen), _state(view, screen)]
+def _news(view: SessionView, screen: ScreenState) -> list[Phrase]:
+    """What is not saved, what the run waits for, and how many errors and warnings there were."""
+    phrases = [phrase(f"✖ {not_saved(view.not_kept)}", Style.ERROR, 6)] if view.not_kept else []
     waiting = activity.waiting_words(view, silence=screen.lost or screen.silence)
     if waiting and view.phase is not None:  # without a phase it says no more than the state
-        bar = Gauge(_BAR_WIDTH, activity.waiting_fraction(view), Style.TEXT)
-        phrases.append(phrase(waiting, rank=2))
-        phrases += [Phrase((bar,), 8)] if bar.fraction is not None else []
-    elif view.run is not None:
-        phrases += _epoch(view, view.run)
-    if view.run is not None and view.state != "starting":
-        total = view.run.total_steps
-        whole = "" if total is None else f"/{units.count(total)}"
-        step = Word(f"{units.count(view.step):>{len(whole) - 1 if whole else 7}}")
-        phrases.append(Phrase((Word("step ", Style.DIM), step, Word(whole, Style.DIM)), 3))
-        # The remaining time of the run; once it has ended, how long it took.
-        over = view.state in ("finished", "failed") or bool(screen.lost)
-        label, seconds = ("in", view.elapsed_seconds) if over else ("ETA", view.eta_seconds)
-        phrases.append(labelled(label, f"{units.duration(seconds):>5}", 5))
-    return phrases
+        phrases.append(phrase(waiting, rank=7))
+    counts = ((view.errors, *VERDICT_SIGNS["error"]), (view.warnings, *VERDICT_SIGNS["warning"]))
+    return phrases + [phrase(f"{sign} {units.count(n)}", style, 8) for n, sign, style in counts if n]
 
 
-def _precision(view: SessionView, screen: ScreenState) -> list[Phrase]:
-    """The current precision, and the requested one until the engine confirms it; or those compared."""
+def _precision_and_state(view: SessionView, screen: ScreenState) -> Phrase:
+    """``▲ AMP fp16 running``; ``→ FP32     switching`` until the engine confirms it; or those compared."""
     if view.precision is None:
-        return []
-    comparison = speed.running(view)
+        return Phrase(_state(view, screen))
     target = None if screen.lost else activity.wanted_precision(view)
-    if comparison is not None and target is None:
-        return [phrase("comparing", Style.DIM, 6), Phrase(_compared(comparison))]
-    words = [precision_word(view.precision)]
+    comparison = speed.running(view)
     if target is not None:
-        words += [
-            Word(" → ", Style.DIM),
-            Word(precision_label(target), precision_style(target)),
-            Word(" switching", Style.DIM),
-        ]
-    return [Phrase(tuple(words))]
+        words = [Word(f"→ {precision_label(target)}", precision_style(target) | BOLD)]
+        state = (Word(f"{'switching':<{_STATE_WIDTH}}", Style.DIM),)
+    elif comparison is not None:
+        words = _compared(comparison)
+        state = (Word(f"{'comparing':<{_STATE_WIDTH}}", Style.DIM),)
+    else:
+        words, state = [precision_word(view.precision)], _state(view, screen)
+    width = sum(text_width(word.text) for word in words)
+    return Phrase((*words, Word(" " * max(1, _PRECISION_WIDTH + 1 - width)), *state))
 
 
-def _compared(comparison: PrecisionsCompared) -> tuple[Word, ...]:
-    """``■ FP32 ▲ AMP fp16``, each in its style; if more than two, only their number."""
-    if len(comparison.rows) > 2:
-        return (Word(f"{len(comparison.rows)} precisions", Style.STRONG),)
-    words: list[Word] = []
-    for row in comparison.rows:
-        name = f"{precision_glyph(row.precision)} {compared_label(row.precision, comparison)}"
-        words += [Word(" " if words else ""), Word(name, precision_style(row.precision) | BOLD)]
-    return tuple(words)
+def _compared(comparison: PrecisionsCompared) -> list[Word]:
+    """``FP32/fp16``, each in its style; of more than two only their number."""
+    if len(comparison.rows) != 2:
+        return [Word(f"{len(comparison.rows)} in turns", Style.STRONG)]
+    styles = [precision_style(row.precision) | BOLD for row in comparison.rows]
+    first, second = (compared_label(row.precision, comparison) for row in comparison.rows)
+    return [
+        Word(first.removeprefix("AMP "), styles[0]),
+        Word("/", Style.DIM),
+        Word(second.removeprefix("AMP "), styles[1]),
+    ]
 
 
-def _state(view: SessionView, screen: ScreenState) -> Phrase:
+def _state(view: SessionView, screen: ScreenState) -> tuple[Word]:
     state, style = str(view.state), _STATE_STYLES[view.state]
     pause = activity.newest(view, "pause")
     if state == "finished" and isinstance(view.outcome, RunFinished) and view.outcome.reason != "done":
@@ -129,22 +121,35 @@ def _state(view: SessionView, screen: ScreenState) -> Phrase:
         state, style = "pausing" if pause.paused else "resuming", Style.WARNING
     elif view.pause_reason:
         style = Style.ERROR  # nobody asked for this pause
-    return phrase(f"{state:<8}", style, 1)
+    return (Word(f"{state:<{_STATE_WIDTH}}", style),)
 
 
 def _epoch(view: SessionView, run: RunStarted) -> list[Phrase]:
-    """The epoch and its progress; no bar if its length is unknown, or once the run has ended."""
-    if not run.total_epochs:  # an observed script tells of its epochs, if at all, as they end
-        return [] if view.epoch <= 1 else [labelled("epoch", f"{view.epoch}", 4)]
-    total = str(run.total_epochs)
-    epoch = labelled("epoch", f"{view.epoch:>{len(total)}}/{total}", 4)
-    if not run.steps_per_epoch or view.outcome is not None:
-        return [epoch]
-    steps = run.steps_per_epoch
-    if run.total_steps is not None:  # which may end within the epoch
-        steps = max(1, min(steps, run.total_steps - view.step + view.epoch_step))
-    fraction = min(1.0, view.epoch_step / steps)
-    return [epoch, Phrase((Gauge(_BAR_WIDTH, fraction, steady_style(view)),), 8)]
+    """The epoch; an observed script tells of its epochs, if at all, as they end."""
+    if run.total_epochs:
+        total = str(run.total_epochs)
+        return [labelled("epoch", f"{view.epoch:>{len(total)}}/{total}", 5)]
+    return [
+        labelled("epoch", f"{view.epoch:<2}", 5) if view.epoch > 1 else phrase(" " * len("epoch 99"), rank=5)
+    ]
+
+
+def _steps(view: SessionView, screen: ScreenState, run: RunStarted, *, wide: bool) -> list[Phrase]:
+    """The step, and how long the others will take; once the run has ended, how long it took."""
+    whole = "" if run.total_steps is None else f"/{units.count(run.total_steps)}"
+    step = Word(f"{units.count(view.step):>{len(whole) - 1 if whole else 7}}")
+    phrases = [Phrase((Word("step ", Style.DIM), step, Word(whole, Style.DIM)), 2)]
+    over = view.state in ("finished", "failed") or bool(screen.lost)
+    before, seconds, after = "about " if wide else "", view.eta_seconds, " left"
+    if over:
+        before, seconds, after = "in ", view.elapsed_seconds, ""
+    elif run.total_steps is None:
+        return phrases
+    time = "" if seconds is None else units.duration(seconds)
+    before, after = (before, after) if time else ("", "")
+    pad = " " * (len("about 1:02:03 left" if wide else "1:02:03 left") - len(before + time + after))
+    words = Word(pad + before, Style.DIM), Word(time), Word(after, Style.DIM)
+    return [*phrases, Phrase(words, 4)]
 
 
 def _short(name: str) -> str:

@@ -13,7 +13,6 @@ from amptui.tui.panels.metric_charts import SMALLEST_CHART, panel_chart, pinned_
 from amptui.tui.panels.optimizer_line import front_label
 from amptui.tui.panels.phrases import (
     Phrase,
-    Word,
     folded_room,
     labelled,
     phrase,
@@ -32,24 +31,27 @@ def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
 
     NaN and Inf have the style of an error.
     """
-    loss = None if view.last is None or has_no_loss(view.newest) else view.last.loss[0]
-    finite = loss is None or math.isfinite(loss)
-    form = step_loss_words(view.newest, brief=True)  # or why it has none; empty for that of one backward pass
+    phrases = []
+    if view.last is not None and view.last.loss[0] is not None and not has_no_loss(view.newest):
+        loss = view.last.loss[0]
+        phrases.append(phrase(f"{units.loss(loss):>7}", Style.STRONG if math.isfinite(loss) else Style.ERROR))
+    if form := step_loss_words(view.newest, brief=True):  # or why there is none; none of one backward pass
+        phrases.append(phrase(form, Style.DIM, 0 if has_no_loss(view.newest) else 2))
+    for label, value, rank in (("avg", view.smoothed_loss, 4), ("best", view.best_loss, 3)):
+        if value is not None:
+            phrases.append(labelled(label, f"{units.loss(value):>7}", rank))
     result = view.validated.validation if view.validated is not None else None
-    validation = [Word("val ", Style.DIM), Word(f"{units.loss(result.loss if result else None):>7}")]
-    if result is not None and result.accuracy is not None:
-        validation.append(Word(f" {units.percent(result.accuracy, 1):>6}"))
+    if result is not None:
+        accuracy = "" if result.accuracy is None else f" {units.percent(result.accuracy, 1):>6}"
+        phrases.append(labelled("val", f"{units.loss(result.loss):>7}{accuracy}", 1))
     # The learning rates of the newest step; of each parameter group where they differ.
     step = view.newest if view.newest is not None and view.newest.lr[0] is not None else view.last
-    lrs = () if step is None or step.lr[0] is None else [lr[0] for lr in step.group_lrs or (step.lr,)]
-    metrics = result.metrics.items() if result is not None else ()
+    if step is not None and step.lr[0] is not None:
+        lrs = [lr[0] for lr in step.group_lrs or (step.lr,)]
+        phrases.append(labelled("lr", " ".join(map(units.loss, lrs)), 5))
+    metrics = () if result is None else result.metrics.items()
     return [
-        phrase(f"{units.loss(loss):>7}", Style.STRONG if finite else Style.ERROR),
-        Phrase((Word(form, Style.DIM),) if form else (), 0 if has_no_loss(view.newest) else 2),
-        labelled("avg", f"{units.loss(view.smoothed_loss):>7}", 4),
-        labelled("best", f"{units.loss(view.best_loss):>7}", 3),
-        Phrase(tuple(validation), 1),
-        labelled("lr", " ".join(map(units.loss, lrs)), 5) if lrs else Phrase((), 5),
+        *phrases,
         *(labelled(name, units.loss(value), rank) for rank, (name, value) in enumerate(metrics, 6)),
     ]
 

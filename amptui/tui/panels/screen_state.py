@@ -1,4 +1,4 @@
-"""What the panels show beside the session: the user's choices and the screen's own cost."""
+"""What the panels show beside the session: the user's choices and what the screen itself knows."""
 
 from dataclasses import dataclass
 
@@ -23,9 +23,6 @@ class ScreenState:
     """The cursor of the enlarged curve."""
     pinned: tuple[tuple[str, str], ...] = ()
     """Metrics that are shown beside the loss: kind and name of each."""
-    frames_per_second: float | None = None
-    frame_cpu_percent: float | None = None
-    """What drawing costs, in percent of one core."""
     now: float = 0.0
     """Unix seconds, on the clock of the records."""
     stopping: bool = False

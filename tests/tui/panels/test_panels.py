@@ -11,6 +11,7 @@ from amptui.tui.canvas import Canvas
 from amptui.tui.panels import header, optimizer_line
 from amptui.tui.panels.phrases import whole_words
 from amptui.tui.panels.screen_state import ScreenState
+from tests.diagnosis.test_labels import asked_for
 from tests.tui import views
 from tests.tui.special_views import seven_optimizers
 
@@ -21,12 +22,29 @@ def line_of(draw: Callable[[Canvas, SessionView, ScreenState], None], view: Sess
     return canvas.lines()[0]
 
 
-def test_from_step_to_step_nothing_moves_in_the_header() -> None:
+@pytest.mark.parametrize("width", [60, 80, 120, 160])
+def test_while_a_run_goes_on_nothing_moves_in_the_header(width: int) -> None:
     view = views.compared()
-    early = replace(view, step=9, epoch=1, epoch_step=9)
-    before, after = (line_of(header.draw, one, 160) for one in (early, view))
-    for word in ("epoch", "step", "ETA", "running", "▲"):
-        assert before.index(word) == after.index(word)
+    lines = [
+        line_of(header.draw, one, width)
+        for one in (
+            replace(view, step=9, epoch=1, epoch_step=9),
+            view,
+            replace(view, eta_seconds=None),
+            replace(view, eta_seconds=4000.0, precision="fp32"),
+            replace(view, errors=12, warnings=345),
+            replace(view, state="paused"),
+            replace(view, state="finished", elapsed_seconds=4000.0),
+            replace(view, pending=(asked_for("precision", precision="fp32"),)),
+            replace(view, phase=views.validating().phase),
+        )
+    ]
+    for word in ("mnist-deep", "epoch", "step", "/2,350"):
+        assert len({line.find(word) for line in lines}) == 1, lines
+    assert len({line.find("FP32") for line in lines if "FP32" in line}) == 1, lines
+    states = [re.search("running|paused|finished|switching", line) for line in lines]
+    assert len({state and state.start() for state in states}) == 1, lines
+    assert len({len(line.rstrip()) for line in lines if re.search(r" left| in ", line)}) <= 1, lines
 
 
 def test_how_many_optimizers_have_no_room_is_always_told() -> None:
