@@ -11,14 +11,13 @@ from amptui.records.run import (
     DataInfo,
     EpochFinished,
     PhaseChanged,
-    Printed,
     RunFailed,
     RunStarted,
     Validation,
 )
 from amptui.records.samples import AllocatorSample, DeviceSample, GpuSample, HostSample
 from amptui.records.steps import Steps
-from amptui.telemetry.events import Event
+from amptui.telemetry.events import Event, severity_of
 from amptui.telemetry.scaling import ScalerView
 from amptui.telemetry.trouble import SkipRow, Storm
 from amptui.telemetry.view import (
@@ -125,10 +124,19 @@ def scales_of(precisions: list[str], skips: set[int]) -> list[float | None]:
     return scales
 
 
-def skipped(step: int) -> SkipRow:
-    """A single skip, of which nothing is to be afraid."""
-    skip = record_samples.skip(step, time=NOW, names=("features.13.conv.weight",))
-    return SkipRow(first=(skip,), scale_after=65536.0, scale_has_grown=True)
+def rows_of(skips: Sequence[int]) -> list[SkipRow]:
+    """The lines of steps that were skipped."""
+    rows, consecutive, before = list[SkipRow](), 0, 0
+    for step in skips:
+        consecutive = consecutive + 1 if step == before + 1 else 1
+        before = step
+        names = ("features.13.conv.weight",)
+        skip = record_samples.skip(step, time=NOW, names=names, consecutive=consecutive)
+        if rows and rows[-1].takes(skip):
+            rows[-1] = rows[-1].with_skip(skip)
+        else:
+            rows.append(SkipRow(first=(skip,), scale_after=65536.0, scale_has_grown=True))
+    return rows
 
 
 def scaler_of(scales: list[float | None], skips: set[int]) -> ScalerView:
@@ -177,11 +185,11 @@ def events_of(switched: list[int], blocks: Sequence[tuple[str, int]], skips: lis
         Event(NOW - 40 + step / 30, step, "switch", "info", make_switch(step, one, other, time=NOW))
         for step, ((one, _), (other, _)) in zip(switched, pairwise(blocks), strict=False)
     ]
-    events += [Event(NOW - 40 + step / 30, step, "skip", "info", skipped(step)) for step in skips]
+    for row in rows_of(skips):
+        step = row.newest.step
+        events.append(Event(NOW - 40 + step / 30, step, "skip", severity_of(row), row))
     epoch = EpochFinished(time=NOW, step=235, epoch=1, seconds=1.0, mean_loss=0.412, validation=None)
     events.append(Event(NOW - 39, 235, "epoch", "info", epoch))
-    printed = Printed(time=NOW, stream="stdout", text="building the model")
-    events.append(Event(NOW - 40.5, None, "print", "info", printed))
     return tuple(sorted(events, key=lambda event: -event.time))
 
 
@@ -238,7 +246,6 @@ def trained(
             peak_allocated_bytes=int(1.9 * GIB),
         ),
         events=events_of(starts[1:-1], blocks, sorted(skips)),
-        warnings=len(skips),
         run_dir="runs/mnist-deep",
     )
 

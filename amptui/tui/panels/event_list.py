@@ -118,7 +118,10 @@ def _lines(text: str, width: int, most: int) -> list[str]:
 def _shortened(text: str, width: int) -> str:
     """``overflow: step skipped, scale 131,072 → 65,536…; normal``."""
     what, semicolon, advice = text.partition("; ")
-    if semicolon and text_width(text) > width:
-        room = max(_LEAST_CUT, width - text_width(semicolon + advice))
-        text = whole_words(what, room) + semicolon + advice
-    return whole_words(text, width)
+    room = max(_LEAST_CUT, width - text_width(semicolon + advice))
+    if semicolon and text_width(text) > width and text_width(what) > room:
+        clauses = what
+        while ", " in clauses and text_width(clauses) >= room:
+            clauses = clauses.rpartition(", ")[0]
+        what = f"{clauses}…" if text_width(clauses) < room else whole_words(what, room)
+    return whole_words(what + semicolon + advice, width)

@@ -1,18 +1,23 @@
 """What holds for panels whatever they show: nothing moves, and nothing is left out in silence."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
 
+from amptui.records.keeping import KeepingChanged
+from amptui.records.run import Note, PauseChanged, Record, RunFailed, RunFinished
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.panels import header, optimizer_line
+from amptui.tui.panels import event_list, header, optimizer_line
 from amptui.tui.panels.phrases import whole_words
 from amptui.tui.panels.screen_state import ScreenState
+from tests.builders import make_resumed, make_started, make_switch, view_of
 from tests.diagnosis.test_labels import asked_for
+from tests.telemetry.record_samples import skip_row
 from tests.tui import views
+from tests.tui.numerics_views import collapsing
 from tests.tui.special_views import seven_optimizers
 
 
@@ -45,6 +50,48 @@ def test_while_a_run_goes_on_nothing_moves_in_the_header(width: int) -> None:
     states = [re.search("running|paused|finished|switching", line) for line in lines]
     assert len({state and state.start() for state in states}) == 1, lines
     assert len({len(line.rstrip()) for line in lines if re.search(r" left| in ", line)}) <= 1, lines
+
+
+@pytest.mark.parametrize("width", [*range(51, 120, 7), 160])
+def test_trouble_stands_first_and_says_what_to_do(width: int) -> None:
+    canvas = Canvas(width, 3)
+    event_list.draw(canvas, collapsing(), ScreenState(now=views.NOW))
+    assert "✖ step 712  overflow" in canvas.lines()[0]
+    assert "FP32 → AMP fp16" in "".join(canvas.lines())
+    assert "switch to bf16 or FP32" in " ".join(" ".join(canvas.lines()).split())
+
+
+UNSAVED = KeepingChanged(time=views.NOW, what="journal", trouble="no space left on device")
+PAUSE = PauseChanged(time=views.NOW, step=9, paused=True, reason="the loss is NaN")
+OLD = Note(time=views.NOW - 3600, severity="warning", text="no X-ray")
+DONE = RunFinished(time=views.NOW, steps=9, seconds=1.0, reason="done")
+FAILED = RunFailed(time=views.NOW, step=9, error="failed", traceback="")
+SKIPS = skip_row(1, 6, 65536.0, time=views.NOW)
+
+
+@pytest.mark.parametrize(
+    ("records", "stands"),
+    [
+        ([UNSAVED], True),
+        ([UNSAVED, replace(UNSAVED, trouble="")], False),
+        ([PAUSE], True),
+        ([PAUSE, replace(PAUSE, paused=False, reason="")], False),
+        ([replace(OLD, time=views.NOW - 1)], True),
+        ([OLD], False),
+        ([OLD, DONE], True),
+        ([FAILED], True),
+        ([FAILED, make_resumed(9)], False),
+        (SKIPS, True),
+        ([*SKIPS, make_switch(7, "fp16", "bf16")], False),
+    ],
+)
+def test_trouble_stands_before_what_is_newer_unless_it_is_over(
+    records: Sequence[Record], stands: bool
+) -> None:
+    newest = Note(time=views.NOW, severity="info", text="newest")
+    canvas = Canvas(60, 6)
+    event_list.draw(canvas, view_of(make_started(time=1.0), *records, newest), ScreenState(now=views.NOW))
+    assert ("newest" not in canvas.lines()[0]) is stands
 
 
 def test_how_many_optimizers_have_no_room_is_always_told() -> None:
