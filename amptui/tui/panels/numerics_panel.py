@@ -34,27 +34,18 @@ from amptui.tui.panels.phrases import (
     write_lines,
 )
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.renderables.float16_histogram import LEGEND_LINES, draw_exponents, width_beside
+from amptui.tui.renderables.float16_histogram import LEGEND_LINES, draw_exponents
 from amptui.tui.renderables.plot import CurvePlot, draw_step_axis
 from amptui.tui.renderables.step_window import visible_window
 from amptui.tui.style import BOLD, GRADE_STYLES, NO_VERDICT, VERDICT_SIGNS, Style
 
 NOTHING_YET = "no gradients measured yet"
 
-_WIDE = 104
-"""With fewer columns the text is below the histogram instead of beside it."""
-
-_WORDS_WIDTH = 42
-"""Width of that text; less if the histogram would become unreadable."""
-
-_HIGH = 24
-"""Lines for a second row in a wide panel: the headroom's curve and the findings."""
-
 _MIN_BARS, _MAX_BARS = 3, 18
 """Lines of bars."""
 
 _FAIR_PART = 0.45
-"""Of the lines of a narrow panel, the histogram's where there is more to say than lines."""
+"""Of the lines, the histogram's where there is more to say than lines."""
 
 _ROOMY = 20
 """With more lines than these a blank one separates the paragraphs."""
@@ -98,40 +89,25 @@ class NumericsPanel:
         self._plot = CurvePlot(units.headroom, band=False)
 
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
-        """The histogram first, the text beside or below it, and the curve if there is room."""
+        """The histogram, the text below it, and the curve if there is room."""
         numerics, width, height = view.numerics, canvas.width, canvas.height
         measured = (numerics.window, numerics.headroom, numerics.measured_step, numerics.trace, numerics.xray)
         if numerics.scaler.freshness == "never measured" and all(value is None for value in measured):
             words = activity.waiting_words(view, silence=screen.lost or screen.silence)
             quiet(canvas, f"{NOTHING_YET}: {words}" if words else NOTHING_YET)
             return
-        beside = width_beside(width, _WORDS_WIDTH + GAP) if width >= _WIDE else 0
-        right = canvas.columns(beside + GAP if beside else 0)
-        now, findings = _now_blocks(numerics, right.width), _finding_blocks(view, right.width)
-        if not beside:
-            # The text gets what a histogram of a fair height leaves.
-            fair = max(1 + _MIN_BARS + LEGEND_LINES, round(_FAIR_PART * height))
-            lines = fitting_lines([_headroom_block(numerics, width), *now, *findings], max(0, height - fair))
-            room = height - len(lines)
-            gap = int(room > _ROOMY)
-            upper = min(room - gap, 1 + _MAX_BARS + LEGEND_LINES)
-            _draw_window(canvas.rows(0, upper), view)
-            write_lines(canvas, upper + gap, lines)
-            top = upper + 2 * gap + len(lines)
-            self._draw_curve(canvas.rows(top, min(_MAX_CURVE, height - top)), view, screen)
-        elif height < _HIGH:
-            _draw_window(canvas.columns(0, beside), view)
-            blocks = [_headroom_block(numerics, right.width), *now, *findings]
-            write_lines(right, 0, fitting_lines(blocks, height))
-        else:
-            # Two rows: now, and over the run.
-            upper = min(1 + _MAX_BARS + LEGEND_LINES, round(height * 0.55))
-            _draw_window(canvas.columns(0, beside).rows(0, upper), view)
-            write_lines(right, 0, fitting_lines([_headroom_block(numerics, right.width), *now], upper))
-            below = canvas.rows(upper + 1)
-            self._draw_curve(below.columns(0, width // 2), view, screen)
-            below = below.columns(width // 2 + GAP)
-            write_lines(below, 0, fitting_lines(_finding_blocks(view, below.width), below.height))
+        blocks = [_headroom_block(numerics, width), *_now_blocks(numerics, width)]
+        blocks += _finding_blocks(view, width)
+        # The text gets what a histogram of a fair height leaves.
+        fair = max(1 + _MIN_BARS + LEGEND_LINES, round(_FAIR_PART * height))
+        lines = fitting_lines(blocks, max(0, height - fair))
+        room = height - len(lines)
+        gap = int(room > _ROOMY)
+        upper = min(room - gap, 1 + _MAX_BARS + LEGEND_LINES)
+        _draw_window(canvas.rows(0, upper), view)
+        write_lines(canvas, upper + gap, lines)
+        top = upper + 2 * gap + len(lines)
+        self._draw_curve(canvas.rows(top, min(_MAX_CURVE, height - top)), view, screen)
 
     def _draw_curve(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         """The headroom of each measured step, at the loss scale of that step."""
@@ -212,12 +188,6 @@ def headroom_words(numerics: NumericsView) -> tuple[Word, ...]:
     return Word(factor, style), *(Word(f" {words}", Style.DIM) for words in below)
 
 
-def _headroom_gauge(numerics: NumericsView, width: int) -> Phrase:
-    """The fraction of ``_DOUBLINGS`` that is left; empty if float16 overflows."""
-    fraction = None if numerics.headroom is None else max(0.0, numerics.headroom / _DOUBLINGS)
-    return Phrase((Gauge(width, fraction, _headroom_style(numerics), "full"),))
-
-
 def _headroom_block(numerics: NumericsView, width: int) -> Block:
     """Value, gauge and least, then the next change of the scale.
 
@@ -227,7 +197,9 @@ def _headroom_block(numerics: NumericsView, width: int) -> Block:
     own = None if window is None or window.loss_scale == scale else scale
     at = probe_words.at_scale(own, hypothetical=numerics.hypothetical)
     phrases = [Phrase(headroom_words(numerics)), *([phrase(at, Style.DIM)] if at else [])]
-    phrases.append(_headroom_gauge(numerics, _DOUBLINGS))
+    # Empty if float16 overflows.
+    left = None if numerics.headroom is None else max(0.0, numerics.headroom / _DOUBLINGS)
+    phrases.append(Phrase((Gauge(_DOUBLINGS, left, _headroom_style(numerics), "full"),)))
     if least := probe_words.least_headroom(numerics):
         phrases.append(phrase(least, Style.DIM))
     flow = flowed(phrases, width - _LABEL_WIDTH - GAP)

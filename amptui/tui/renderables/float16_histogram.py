@@ -51,16 +51,6 @@ class _Zone(NamedTuple):
     """Where it begins, in words; empty for the first."""
 
 
-def width_beside(width: int, others: int) -> int:
-    """How many of ``width`` cells a histogram gets if ``others`` are wanted beside it.
-
-    It gets what it can use of the rest, but at least a bar for each exponent.
-    """
-    room = max(_MIN_BARS, width - others - GUTTER - MARGIN)
-    cells = room // _MIN_BARS
-    return GUTTER + MARGIN + cells * min(_MAX_BARS, room // cells)
-
-
 def draw_exponents(canvas: Canvas, window: Float16Window) -> None:
     """Draw the histogram of ``window`` on a cleared canvas, its zones named and counted below the axis.
 
