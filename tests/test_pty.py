@@ -111,8 +111,9 @@ def test_keys_typed_before_the_first_step_are_kept_and_done(tmp_path: Path) -> N
 def test_every_key_does_what_the_help_says(warm: WarmSource, tmp_path: Path) -> None:
     with train(warm, tmp_path / "run", size=(80, 24)) as terminal:
         terminal.wait_for(r"step\s+[1-9]")
-        terminal.press("?", until="between logarithmic and linear")
-        terminal.press("?", until_gone="between logarithmic and linear")
+        terminal.press("?", until="logarithmic loss, or linear")
+        terminal.press("?", until="torch.autocast to fp16 or bf16")
+        terminal.press("?", until_gone="torch.autocast to fp16 or bf16")
         terminal.press("m", until="TF32 needs an NVIDIA GPU")
         terminal.press("4")
         terminal.wait_until_gone("TF32 needs an NVIDIA GPU")  # the menu names AMP fp16 too
@@ -276,17 +277,17 @@ def test_from_the_list_into_runs_and_back(live: Path, ended: Path, warm: WarmSou
         terminal.press("d", until=LIST)
         terminal.press("j\r", until="replay (×1|ended)")
         terminal.press("q", until=r"1 live +1 ended[\s\S]*▸ mnist-deep-20261125-101500")
-        terminal.press(" k c", until="amptui compare[\\s\\S]*training loss by step")
+        terminal.press("akac", until="amptui compare[\\s\\S]*training loss by step")
         terminal.press("q", until=r"2 selected")
-        terminal.press("G", until="▸◆mnist-deep")
-        terminal.press("x", until=rf"{QUESTION}[\s\S]*1 journal")
+        terminal.press("\x1b[F", until="▸◆mnist-deep")
+        terminal.press("r", until=rf"{QUESTION}[\s\S]*1 journal")
         terminal.press("n", until_gone=QUESTION)
         assert ended.exists()
-        terminal.press("x", until=QUESTION)
+        terminal.press("r", until=QUESTION)
         time.sleep(READING_SECONDS)  # a yes that comes sooner is no answer
         terminal.press("y", until="removed .*mnist-deep-20261125-101500")
         assert not ended.exists()
-        terminal.press("gx", until="this run is live")
+        terminal.press("\x1b[Hr", until="this run is live")
         assert terminal.leave("q") == 0
         assert_restored(terminal)
         assert b"to watch it again: amptui attach" in terminal.written

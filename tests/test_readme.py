@@ -24,6 +24,7 @@ from amptui.records.run import COLLAPSE_SKIPS, EpochFinished, RunFinished, Valid
 from amptui.telemetry.gpu_use import MIN_SECONDS
 from amptui.telemetry.health import XRAY_SAFE_COSINE
 from amptui.tui.keys import KEYS
+from amptui.tui.run_list.frame import KEYS as LIST_KEYS
 from tests.builders import StepRow, of
 from tests.builders import recorded as records
 from tests.checkout import ROOT
@@ -80,11 +81,11 @@ def test_every_option_that_a_page_names_is_one_and_is_explained_by_help() -> Non
 
 
 def test_every_key_that_a_page_names_is_one() -> None:
-    known = {key.label for key in KEYS}
+    known = {label for key in (*KEYS, *LIST_KEYS) for label in key.label.split()}
     labels = re.findall(r"^\| `(.+)` \| .+ \|$", section("Five keys"), re.MULTILINE)
     assert len(labels) == 5
     text = "\n".join([README.read_text(), page("numbers.md"), page("runs.md")])
-    assert {*labels, *re.findall(r"`(\w|\?|tab|space|escape)`", text)} <= known
+    assert {*labels, *re.findall(r"`(\w|\?|tab|space|esc)`", text)} <= known
 
 
 def anchors(path: Path) -> set[str]:

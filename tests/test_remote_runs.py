@@ -240,7 +240,7 @@ def test_the_list_of_another_machine_attaches_to_its_runs(
         Terminal(amptui_command(f"{HOST}:"), warm=warm) as terminal,
     ):
         terminal.wait_for(r"▸.*listed-run.* running|▸.*running.* listed-run")
-        terminal.press("x", until="this run is live")
+        terminal.press("r", until="this run is live")
         terminal.press("\r", until=r"step\s+[\d,]+")
         terminal.press("d", until=r"▸.*listed-run")
         stop(run)

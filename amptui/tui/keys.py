@@ -25,75 +25,42 @@ class Key:
     """The word while the run is paused, if it is another."""
     is_page: bool = False
     """Whether it opens something to read, which it does from other pages too."""
+    task: str = ""
+    """What it is for: its heading in the help."""
 
 
 MAX_ZOOM = 16
 
 OPEN_OUTPUT = "open('output')"
 
-RUN_KEYS = (
-    Key("p", ("p",), "toggle_precision", "AMP", "switch the running training: FP32, or AMP and what m chose"),
-    Key("space", ("space",), "toggle_pause", "pause", "pause after the current step, or resume", "resume"),
-    Key("d", ("d",), "detach", "detach", "close the screen, training continues; amptui attach reopens it"),
-    Key("s", ("s",), "write_checkpoint", "save", "write a checkpoint after the current step"),
-    Key("m", ("m",), "choose_precision", "precision", "choose any precision that this device supports"),
+_ZOOM = ("plus", "equals_sign", "minus", "0")
+
+TRAIN, CLOSER, READ, LEAVE = "train", "look closer", "read", "leave"
+"""The tasks of keys; those of the README, which lead the help, have none."""
+
+KEYS = (
+    Key("p", ("p",), "toggle_precision", "AMP", "switch the running training to FP32, and back to AMP"),
     Key("c", ("c",), "compare", "compare", "alternate FP32 and AMP, or bf16 and FP8: speed-up and interval"),
-    Key(
-        "x",
-        ("x",),
-        "take_xray",
-        "X-ray",
-        "compare the next batch in FP32 and AMP or FP8, layer by layer",
-        is_page=True,
-    ),
-    Key("n", ("n",), "trace_modules", "", "find the module that overflows first or comes closest to it"),
-)
-"""What needs a run that is still training."""
-
-VIEW_KEYS = (
     Key("f", ("f",), "focus_numerics", "float16", "measure how gradients fit into float16", is_page=True),
-    Key("o", ("o",), "next_optimizer", "optimizer", "show the next of several optimizers in all panels"),
-    Key("l", ("l",), "toggle_log", "log", "switch the loss axis between logarithmic and linear"),
-    Key("+", ("plus", "equals_sign"), "zoom(1)", "", "zoom in: show half as many steps"),
-    Key("-", ("minus",), "zoom(-1)", "", "zoom out: show twice as many steps"),
-    Key("0", ("0",), f"zoom({-MAX_ZOOM})", "", "show the whole run"),
-    Key("tab", ("tab",), "next_panel", "", "enlarge the next panel; on its curve, ← → read values"),
-    Key("escape", ("escape",), "all_panels", "", "show all panels again"),
-    Key(
-        "g",
-        ("g",),
-        "open('metrics')",
-        "metrics",
-        "chart everything that is logged, with a cursor",
-        is_page=True,
-    ),
-    Key("e", ("e",), "open('events')", "events", "list all events, with their details", is_page=True),
-    Key(
-        "t",
-        ("t",),
-        OPEN_OUTPUT,
-        "output",
-        "show what the script or the model prints, and its traceback",
-        is_page=True,
-    ),
-    Key(
-        "i",
-        ("i",),
-        "open('configuration')",
-        "",
-        "show options, versions, hardware and environment",
-        is_page=True,
-    ),
-    Key("?", ("question_mark",), "show_help", "help", "show or close this help", is_page=True),
+    Key("x", ("x",), "take_xray", "X-ray", "compare a batch in FP32 and AMP, layer by layer", is_page=True),
+    Key("d", ("d",), "detach", "detach", "close the screen, training continues; amptui attach reopens it"),
+    Key("space", ("space",), "toggle_pause", "pause", "pause or resume", "resume", task=TRAIN),
+    Key("s", ("s",), "write_checkpoint", "save", "write a checkpoint", task=TRAIN),
+    Key("m", ("m",), "choose_precision", "precision", "choose any precision", task=TRAIN),
+    Key("n", ("n",), "trace_modules", "", "find what overflows first", task=TRAIN),
+    Key("tab", ("tab",), "next_panel", "", "enlarge the next panel; ← → read its curve", task=CLOSER),
+    Key("esc", ("escape",), "all_panels", "", "show all panels", task=CLOSER),
+    Key("+ - 0", _ZOOM, "zoom('{press}')", "", "zoom in, out; all steps", task=CLOSER),
+    Key("l", ("l",), "toggle_log", "log", "logarithmic loss, or linear", task=CLOSER),
+    Key("o", ("o",), "next_optimizer", "optimizer", "show the next optimizer", task=CLOSER),
+    Key("g", ("g",), "open('metrics')", "metrics", "chart all that is logged", is_page=True, task=READ),
+    Key("e", ("e",), "open('events')", "events", "events with their details", is_page=True, task=READ),
+    Key("t", ("t",), OPEN_OUTPUT, "output", "what the run has printed", is_page=True, task=READ),
+    Key("i", ("i",), "open('configuration')", "", "options and versions", is_page=True, task=READ),
+    Key("?", ("question_mark",), "show_help", "keys", "these keys; again: words", is_page=True, task=READ),
+    Key("q", ("q", "ctrl+q"), "leave", "quit", "quit; asks during training", task=LEAVE),
+    Key("ctrl+c", ("ctrl+c",), "interrupt", "", "stop the run and quit; if attached, detach", task=LEAVE),
 )
-"""What changes the view only: it works in a replay and after the end too."""
-
-QUIT_KEYS = (
-    Key("q", ("q", "ctrl+q"), "ask_quit", "quit", "quit; during training, choose to stop the run or detach"),
-    Key("ctrl+c", ("ctrl+c",), "interrupt", "", "stop the run and quit without asking; if attached, detach"),
-)
-
-KEYS = (*RUN_KEYS, *VIEW_KEYS, *QUIT_KEYS)
 
 
 def footer_hints(
@@ -122,9 +89,6 @@ def footer_hints(
 
 FOOTER_HINTS = footer_hints(KEYS)
 
-ENDED_KEYS = (*VIEW_KEYS, *QUIT_KEYS)
-"""What still works once the run has ended."""
-
 REQUESTS: Mapping[str, RequestKind] = {
     "toggle_precision": "precision",
     "choose_precision": "precision",
@@ -135,6 +99,10 @@ REQUESTS: Mapping[str, RequestKind] = {
     "trace_modules": "trace",
 }
 """What an action asks of the run; stopping and detaching are choices of their own."""
+
+
+ENDED_KEYS = tuple(key for key in KEYS if key.action not in (*REQUESTS, "detach"))
+"""What changes the view only: it works in a replay and once the run has ended too."""
 
 
 @cache

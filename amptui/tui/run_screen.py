@@ -421,9 +421,10 @@ class RunScreen(Screen):
             self._chosen_front = FIRST
             self._look_again()
 
-    def action_zoom(self, levels: int) -> None:
-        """Zoom in by so many levels, of which each shows half as many steps; out if negative."""
-        self._state = replace(self._state, zoom=max(0, min(MAX_ZOOM, self._state.zoom + levels)))
+    def action_zoom(self, key: str) -> None:
+        """Zoom in by a level, which shows half as many steps, or out; ``0`` shows the whole run."""
+        zoom = {"0": 0, "minus": self._state.zoom - 1}.get(key, self._state.zoom + 1)
+        self._state = replace(self._state, zoom=max(0, min(MAX_ZOOM, zoom)))
 
     def action_next_panel(self) -> None:
         """Enlarge the next panel to the whole screen; after the last, show all."""
@@ -461,13 +462,13 @@ class RunScreen(Screen):
         self._overlay = next(overlay for overlay in overlays if overlay.name == name)()
 
     def _about(self) -> "About":
-        from amptui.tui.overlays.menus import about_run
+        from amptui.tui.overlays.menus import WORDS
 
-        return about_run(self._view, self._keys())
+        return WORDS
 
     # ------------------------------------------------------------------------------- leaving
 
-    def action_ask_quit(self) -> None:
+    def action_leave(self) -> None:
         """Quit; during training, ask first."""
         if self._over:
             self._leave("")

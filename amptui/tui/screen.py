@@ -330,7 +330,7 @@ class Screen(App[None]):
         return self.KEYS
 
     def _about(self) -> "About":
-        """What the help says below the keys."""
+        """What the help says on its second page."""
         return ()
 
     def action_toggle_log(self) -> None:

@@ -19,7 +19,7 @@ from amptui.tui.frame import Frame
 from amptui.tui.keys import ENDED_KEYS, KEYS, Key, footer_hints, keys_of
 from amptui.tui.layout import PANELS, RANKED_PANELS
 from amptui.tui.overlays.event_browser import EventBrowser
-from amptui.tui.overlays.menus import Help, PrecisionMenu, about_run
+from amptui.tui.overlays.menus import WORDS, Help, PrecisionMenu
 from amptui.tui.overlays.metrics_browser import MetricsBrowser
 from amptui.tui.overlays.overlay import Overlay
 from amptui.tui.overlays.questions import LossScaleQuestion, QuitQuestion
@@ -152,12 +152,13 @@ def _enlarged_panels() -> Iterator[tuple[str, Draw]]:
 
 def _overlays() -> Iterator[tuple[str, Draw]]:
     def with_keys(keys: tuple[Key, ...], title: str) -> Callable[[SessionView], Overlay]:
-        return lambda view: Help(title, keys, about_run(view, keys))
+        return lambda _view: Help(title, keys, WORDS)
 
     compared, logged, xray = views.compared(), views.logged(), with_xray()
     opened: tuple[tuple[str, Callable[[SessionView], Overlay], SessionView, tuple[str, ...]], ...] = (
         ("help", with_keys(KEYS, "keys"), compared, ()),
         ("help scrolled", with_keys(KEYS, "keys"), compared, ("end",)),
+        ("help, words", with_keys(KEYS, "keys"), compared, ("question_mark",)),
         ("replay help", with_keys(REPLAY_KEYS, "replay keys"), compared, ()),
         ("replay help scrolled", with_keys(REPLAY_KEYS, "replay keys"), compared, ("end",)),
         ("quit", lambda _view: QuitQuestion(attached=False), compared, ()),
@@ -178,8 +179,8 @@ def _overlays() -> Iterator[tuple[str, Draw]]:
         ("chart", lambda _view: MetricsBrowser(), logged, ("enter",)),
         ("chart with cursor", lambda _view: MetricsBrowser(), logged, ("enter", "left")),
         ("X-ray", lambda _view: XRay(), xray, ()),
-        ("X-ray, operators", lambda _view: XRay(), xray, ("o",)),
-        ("X-ray, sorted", lambda _view: XRay(), xray, ("s",)),
+        ("X-ray, operators", lambda _view: XRay(), xray, ("tab",)),
+        ("X-ray, sorted", lambda _view: XRay(), xray, ("right",)),
         ("X-ray in FP8", lambda _view: XRay(), with_float8_xray(), ()),
         ("floor", lambda _view: LossScaleQuestion(), at_the_floor(bf16="needs a newer GPU"), ()),
         ("NaN weights", lambda _view: LossScaleQuestion(), nan_weights(), ()),
@@ -221,7 +222,7 @@ def _run_lists() -> Iterator[tuple[str, Draw]]:
     for name, state in states.items():
         yield f"run list{name}", partial(_draw_list, state=state)
     messages = {
-        ", message": "select the runs to compare first: space",
+        ", message": "select the runs to compare first: a",
         ", long message": "cannot read ./runs/mnist/journal.jsonl: the folder is not there any more",
     }
     for name, message in messages.items():

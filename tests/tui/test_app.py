@@ -27,7 +27,7 @@ async def test_keys_that_a_lost_connection_refuses_are_not_offered() -> None:
     lost = "connection to box lost; reconnecting (Connection refused)"
     options = {"is_away": away.is_set, "why_silent": lambda: lost if away.is_set() else ""}
     async with watching(started(), *steps(3), size=(120, 40), **options) as screen:
-        await screen.until(lambda: screen.footer.startswith(" p bf16  space pause  d detach"))
+        await screen.until(lambda: screen.footer.startswith(" p bf16  c compare  f float16"))
         away.set()
         await screen.until(lambda: lost in screen.footer)
         assert "d detach" in screen.footer
@@ -35,7 +35,7 @@ async def test_keys_that_a_lost_connection_refuses_are_not_offered() -> None:
         assert "p bf16" not in screen.footer
         assert "space" not in screen.footer
         away.clear()
-        await screen.until(lambda: screen.footer.startswith(" p bf16  space pause  d detach"))
+        await screen.until(lambda: screen.footer.startswith(" p bf16  c compare  f float16"))
 
 
 # ------------------------------------------------------------------------------------- optimizers
@@ -129,7 +129,7 @@ async def test_a_click_moves_the_cursor_of_an_enlarged_chart() -> None:
 
 
 @awaited
-async def test_space_pins_two_charts_beside_the_loss_for_the_next_screen_too() -> None:
+async def test_a_pins_two_charts_beside_the_loss_for_the_next_screen_too() -> None:
     kept: list[tuple[tuple[str, str], ...]] = []
 
     def write_pins(pins: tuple[tuple[str, str], ...]) -> str:
@@ -142,13 +142,13 @@ async def test_space_pins_two_charts_beside_the_loss_for_the_next_screen_too() -
     ) as screen:
         assert screen.state.pinned == (norm, panel), "two at most"
         await screen.until(lambda: "gradient norm" in screen.text)
-        await screen.press("g", "slash", *"learning", "enter", "space")
+        await screen.press("g", "slash", *"learning", "enter", "a")
         assert kept[-1] == (panel, lr)
-        await screen.press("space")
+        await screen.press("a")
         assert list(kept[-1]) == [panel]
-        await screen.press("space", "escape", "escape")
+        await screen.press("a", "escape", "escape")
         assert kept[-1] == screen.state.pinned == (panel, lr)
         await screen.until(lambda: "learning rate" in screen.text and "gradient norm" not in screen.text)
-        await screen.press("g", "space")
+        await screen.press("g", "a")
         assert "not remembered for the next screen: the disk is full" in screen.text
         assert screen.state.pinned == (lr, ("panel", "loss")), "on this one it is"

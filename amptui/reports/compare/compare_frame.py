@@ -34,19 +34,12 @@ from amptui.tui.renderables.table import draw_table
 from amptui.tui.style import BOLD, NO_VERDICT, VERDICT_SIGNS, Style
 
 KEYS = (
-    Key(
-        "x",
-        ("x",),
-        "next_axis",
-        "step/samples/time",
-        "draw the curves by step, by samples or by training time",
-    ),
+    Key("← →", ("left", "right"), "move_axis('{press}')", "axis", "curves by step, samples or training time"),
     Key("v", ("v",), "toggle_validation", "validation", "draw the losses of validations, or of training"),
     Key("l", ("l",), "toggle_log", "log", "switch the loss axis between logarithmic and linear"),
-    Key("r", ("r",), "toggle_runs", "runs", "show a row for each run, or for each group"),
-    Key("↓", ("down", "j"), "scroll(1)", "", "show the next line of the verdict (or j)"),
-    Key("↑", ("up", "k"), "scroll(-1)", "", "show the line before (or k)"),
-    Key("?", ("question_mark",), "show_help", "help", "show or close this help"),
+    Key("tab", ("tab",), "next_panel", "runs", "show a row for each run, or for each group"),
+    Key("↓ ↑", ("down", "j", "up", "k"), "move('{press}')", "", "scroll the verdict (or j, k)"),
+    Key("?", ("question_mark",), "show_help", "keys", "show or close this help"),
     Key("q", ("q", "ctrl+q", "escape"), "leave", "quit", "quit; running trainings continue"),
 )
 """The keys of this screen, for its dispatch, footer and help; Ctrl+C quits too."""

@@ -43,9 +43,10 @@ class CompareScreen(Screen):
     def _about(self) -> "About":
         return (("", sentences.READING),)
 
-    def action_next_axis(self) -> None:
+    def action_move_axis(self, key: str) -> None:
         axes = [*sentences.AXES]
-        self.choice = replace(self.choice, axis=axes[(axes.index(self.choice.axis) + 1) % len(axes)])
+        place = axes.index(self.choice.axis) + (1 if key == "right" else -1)
+        self.choice = replace(self.choice, axis=axes[place % len(axes)])
 
     def action_toggle_validation(self) -> None:
         """Where there are validations."""
@@ -55,9 +56,10 @@ class CompareScreen(Screen):
         else:
             self.choice = replace(self.choice, validation=not self.choice.validation)
 
-    def action_toggle_runs(self) -> None:
+    def action_next_panel(self) -> None:
+        """Show a row for each run, or for each group."""
         self.choice = replace(self.choice, by_run=not self.choice.by_run)
 
-    def action_scroll(self, lines: int) -> None:
-        """Scroll the verdict by so many lines."""
-        self._frame.top += lines
+    def action_move(self, key: str) -> None:
+        """Scroll the verdict by a line."""
+        self._frame.top += 1 if key in ("down", "j") else -1

@@ -1,9 +1,11 @@
 """The help and the menu of precisions."""
 
 from collections.abc import Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import ClassVar, TypeAlias
 
-from amptui.diagnosis.labels import signed_label
+from amptui.diagnosis.labels import GLOSSARY, signed_label
 from amptui.records.run import PRECISIONS
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, Rect, text_width
@@ -19,7 +21,7 @@ from amptui.tui.overlays.overlay import (
     unsupported,
     write_edge,
 )
-from amptui.tui.panels.phrases import Line, Phrase, flowed, phrase, whole_words, wrapped_phrases, write
+from amptui.tui.panels.phrases import GAP, Line, Phrase, flowed, phrase, whole_words, wrapped_phrases, write
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import BOLD, Style, precision_style
 
@@ -34,18 +36,10 @@ MEANINGS = {
 }
 """What each precision is, in half a line."""
 
-TERMS = (
-    ("loss scale", "fp16's factor on the loss, so that small gradients survive"),
-    ("headroom", "how often the loss scale can double before an overflow"),
-    ("underflow", "gradients too small for float16: zero, or with few bits"),
-    ("cosine", "1 if the gradients of AMP or FP8 point where FP32's do"),
-)
-"""Words that the screen uses, for those who have not met them."""
+_HELP_WIDTH = 78
+"""Columns of the help's box."""
 
-PAGES = "{keys} lead from one page to the next; esc closes it"
-"""What works where one of them is open; the keys that a page names in its lower edge come first."""
-
-_HELP_LABEL_WIDTH = len("run folder")
+_KEY_WIDTH, _TERM_WIDTH = len("ctrl+c"), max(map(len, GLOSSARY))
 
 _LABEL_WIDTH = max(len(f"1 {signed_label(name)}") for name in PRECISIONS)
 
@@ -64,8 +58,15 @@ About: TypeAlias = Sequence[tuple[str, str | Sequence[Phrase]]]
 """Terms, and what they mean."""
 
 
+WORDS: About = (
+    ("precisions", [phrase(signed_label(name), precision_style(name)) for name in PRECISIONS]),
+    *GLOSSARY.items(),
+)
+"""The signs of the precisions, and words of the screen of a run."""
+
+
 class Help(Overlay):
-    """The keys that work and what they do, and below them what there is to know ``about`` the screen.
+    """The keys that work, by what they are for, and on a second page what the screen is ``about``.
 
     Arrows scroll where not all of it fits.
     """
@@ -76,57 +77,72 @@ class Help(Overlay):
         self._title = title
         self._keys = keys
         self._about = about
+        self._is_turned = False
         self._scroll = Scroll()
 
     def draw(self, canvas: Canvas, _view: SessionView, screen: ScreenState) -> None:
-        width, x = min(78, canvas.width), _HELP_LABEL_WIDTH + 2
-        room = max(_MIN_MEANING_WIDTH, width - 4 - x)
-        entries: list[tuple[str, int, str | Sequence[Phrase]]] = [
-            *((key.label, Style.KEY | BOLD, key.meaning) for key in self._keys),
-            *([("", Style.TEXT, "")] if self._about else []),
-            *((term, Style.DIM, meaning) for term, meaning in self._about),
-        ]
-        rows = [
-            ("" if i else label, style, line)
-            for label, style, meaning in entries
-            for i, line in enumerate(_meaning(meaning, room))
-        ]
-        inner = open_box(canvas, self._title, width=width, height=len(rows) + 2)
-        visible = self._scroll.visible(len(rows), inner.height)
-        for y, (label, style, meaning) in enumerate(rows[visible]):
-            inner.text(0, y, label, style, width=_HELP_LABEL_WIDTH, align="right")
-            write(inner, x, y, meaning)
-        if words := self._scroll.words:
-            box = canvas.part(Rect((canvas.width - width) // 2, 0, width, canvas.height))
-            write_edge(box, (("↑ ↓", "scroll"), ("any key", "close")), screen, right=f"{words} lines")
+        width = min(_HELP_WIDTH, canvas.width)
+        room = max(_KEY_WIDTH + GAP + _MIN_MEANING_WIDTH, width - _BORDERS)
+        title, lines = self._title, _key_lines(self._keys, room)
+        if self._is_turned:
+            title, entries = "words", (_entry(term, Style.DIM, words, room) for term, words in self._about)
+            lines = [line for entry in entries for line in entry]
+        inner = open_box(canvas, title, width=width, height=len(lines) + 2)
+        visible = self._scroll.visible(len(lines), inner.height)
+        for y, line in enumerate(lines[visible]):
+            write(inner, 0, y, line)
+        turns = (("?", "words"),) if self._about and not self._is_turned else ()
+        scrolls = (("↑ ↓", "scroll"),) if self._scroll.words else ()
+        top = (canvas.height - inner.height - 2) // 2
+        box = canvas.part(Rect((canvas.width - width) // 2, top, width, inner.height + 2))
+        write_edge(box, (*turns, *scrolls, ("any key", "close")), screen, right=self._scroll.words)
 
     def press(self, key: str, _view: SessionView) -> Answer:
-        """Any key closes it, but those that scroll; that of a page then opens it."""
-        if not (self._scroll.words and key in SCROLL_KEYS):
+        """Its own key turns the page; any other closes it, but those that scroll."""
+        if self._scroll.words and key in SCROLL_KEYS:
+            self._scroll.press(key)
+        elif key == "question_mark" and self._about and not self._is_turned:
+            self._is_turned, self._scroll.top = True, 0
+        else:
             return CLOSE
-        self._scroll.press(key)
         return STAY
 
     def leads_on(self, key: str) -> bool:
         return key != "question_mark"
 
 
-def _meaning(meaning: str | Sequence[Phrase], width: int) -> list[Line]:
-    """In lines of ``width`` cells."""
-    if not isinstance(meaning, str):
-        return flowed(meaning, width)
-    return wrapped_phrases(meaning, Style.TEXT, width, lines=_MAX_MEANING_LINES) or [[]]
+def _key_lines(keys: Sequence[Key], width: int) -> list[Line]:
+    """The keys in lines of ``width`` cells below their tasks; two with short meanings share a line."""
+    lines: list[Line] = []
+    room = (width - GAP) // 2 - _KEY_WIDTH - GAP
+    for task, of_task in groupby(keys, attrgetter("task")):
+        lines += [[phrase(task, Style.DIM)]] if task else []
+        is_half = False
+        for key in of_task:
+            if not task or text_width(key.meaning) > room:
+                lines += _entry(key.label, Style.KEY | BOLD, key.meaning, width)
+                is_half = False
+                continue
+            half = [_label(key.label, Style.KEY | BOLD), phrase(key.meaning.ljust(room))]
+            lines = [*lines[:-1], [*lines[-1], *half]] if is_half else [*lines, half]
+            is_half = not is_half
+    return lines
 
 
-def about_run(view: SessionView, keys: Sequence[Key]) -> About:
-    """Which keys lead from page to page, the signs of the precisions, where the run is kept, and terms."""
-    pages = " ".join(key.label for key in keys if key.is_page)
-    return (
-        *((("pages", PAGES.format(keys=pages)),) if pages else ()),
-        ("precisions", [phrase(signed_label(name), precision_style(name)) for name in PRECISIONS]),
-        ("run folder", view.run_dir),
-        *TERMS,
-    )
+def _entry(label: str, style: int, meaning: str | Sequence[Phrase], width: int) -> list[Line]:
+    """A label, and beside it what it means in lines of ``width`` cells in all."""
+    first = _label(label, style)
+    room = width - first.width - GAP
+    if isinstance(meaning, str):
+        lines = wrapped_phrases(meaning, Style.TEXT, room, lines=_MAX_MEANING_LINES) or [[]]
+    else:
+        lines = flowed(meaning, room)
+    return [[phrase(" " * first.width) if i else first, *line] for i, line in enumerate(lines)]
+
+
+def _label(text: str, style: int) -> Phrase:
+    """In the column of keys, or of words."""
+    return phrase(text.rjust(_KEY_WIDTH if style == Style.KEY | BOLD else _TERM_WIDTH), style)
 
 
 class PrecisionMenu(Overlay):

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.keys import VIEW_KEYS
+from amptui.tui.keys import KEYS
 from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Page, open_box, pages_beside, write_edge
 from amptui.tui.panels import step_cursor
 from amptui.tui.panels.curve import chart_extent, draw_curve
@@ -22,14 +22,14 @@ _CHARTS_A_FRAME = 6
 """So many charts of a page follow the run in each frame; drawing more would take longer than a frame may."""
 
 _ACTIONS = {
-    press: key.action
-    for key in VIEW_KEYS
+    press: key.action.format(press=press)
+    for key in KEYS
     for press in key.presses
     if key.action.startswith("zoom") or key.action == "toggle_log"
 }
 """Keys of the screen that charts follow too."""
 
-_GRID_KEYS = (("esc", "back"), ("enter", "enlarge"), ("/", "find"), ("space", "pin"), ("pgup pgdn", "page"))
+_GRID_KEYS = (("esc", "back"), ("enter", "enlarge"), ("/", "find"), ("a", "pin"), ("pgup pgdn", "page"))
 _TYPING_KEYS = (("enter", "done"), ("esc", "all"))
 _CHART_KEYS = (("esc", "charts"), *step_cursor.CURSOR_KEYS, ("↑ ↓", "other charts"), ("+ -", "zoom"))
 
@@ -158,7 +158,7 @@ class MetricsBrowser(Page):
         elif charts and key in moves:
             index = max(0, min(self._index(charts) + moves[key], len(charts) - 1))
             self._selected = charts[index].key
-        pin = charts[self._index(charts)].key if charts and key == "space" else None
+        pin = charts[self._index(charts)].key if charts and key == "a" else None
         return Answer(action=_ACTIONS.get(key, ""), pin=pin)
 
     def _press_enlarged(self, key: str, view: SessionView) -> Answer:

@@ -12,7 +12,7 @@ from textual.keys import key_to_character
 
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, Rect, text_width
-from amptui.tui.keys import VIEW_KEYS
+from amptui.tui.keys import KEYS
 from amptui.tui.layout import draw_box
 from amptui.tui.panels.footer import NOTICE_STYLES, standing_news
 from amptui.tui.panels.phrases import GAP, Phrase, Word, fitting, line_width, whole_words, wrapped, write
@@ -138,7 +138,7 @@ def open_box(canvas: Canvas, title: str, *, width: int | None = None, height: in
 
 def pages_beside(own: str = "") -> tuple[str, str]:
     """The keys of the pages that every run has, but its ``own``, for the lower edge of a page."""
-    labels = (key.label for key in VIEW_KEYS if key.action.startswith("open("))
+    labels = (key.label for key in KEYS if key.action.startswith("open("))
     return " ".join(label for label in labels if label != own), "other pages"
 
 
@@ -174,9 +174,8 @@ def unsupported(view: SessionView) -> Mapping[str, str]:
 
 def line_after(line: int, key: str, *, page: int, last: int) -> int:
     """Where ``key`` moves from ``line``, from 0 to ``last``; ``line`` for a key that does not move."""
-    moves = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -page, "pagedown": page, "space": page}
-    ends = {"home": 0, "g": 0, "end": last, "G": last, "upper_g": last}
-    return max(0, min(ends.get(key, line + moves.get(key, 0)), last))
+    moves = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -page, "pagedown": page}
+    return max(0, min({"home": 0, "end": last}.get(key, line + moves.get(key, 0)), last))
 
 
 def cut_lines(text: str, width: int) -> list[str]:

@@ -24,11 +24,8 @@ from amptui.tui.panels.phrases import whole_words, wrapped
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import BOLD, VERDICT_SIGNS, Style, precision_style
 
-_PRECISIONS = (
-    ("b", "bf16", "float32's range, no loss scaling"),
-    ("f", "fp32", "no overflow at 65,504"),
-)
-"""Keys, the precisions to continue in, and why they help."""
+_PRECISIONS = (("bf16", "float32's range, no loss scaling"), ("fp32", "no overflow at 65,504"))
+"""Those to continue in, and why they help."""
 
 _REASON_LINES = 3
 
@@ -79,26 +76,27 @@ def _choices(view: SessionView) -> list[Choice]:
     precision, refused = view.precision or "fp16", unsupported(view)
     resume = Answer(close=True, action="resume")
     choices = []
-    for key, name, words in () if view.pause_cause == "weights" else _PRECISIONS:
+    for key, (name, words) in enumerate(() if view.pause_cause == "weights" else _PRECISIONS, 1):
         label, style = signed_label(name), precision_style(name)
-        choice = Choice(key, (key,), words, replace(resume, precision=name), label, style)
+        choice = Choice(f"{key}", (f"{key}",), words, replace(resume, precision=name), label, style)
         if name in refused:
             choice = choice._replace(words=refused[name], answer=STAY, style=Style.DIM)
         choices.append(choice)
     held = f"continue with the loss scale held at {units.count(view.scaler.scale)}"
     same = "continue, though NaN weights never recover" if view.pause_cause == "weights" else held
     label, style = signed_label(precision), precision_style(precision)
-    detaching, quitting = Answer(close=True, action="detach"), Answer(action="ask_quit")
+    detaching, quitting = Answer(close=True, action="detach"), Answer(action="leave")
+    last = f"{len(choices) + 1}"
     return [
         *choices,
-        Choice("g", ("g",), same, resume, label, style),
+        Choice(last, (last,), same, resume, label, style),
         Choice("d", ("d",), "close the screen, the run stays paused", detaching, "  detach"),
         Choice("q", ("q", "ctrl+q"), "stop the run; asks again", quitting, "  quit"),
     ]
 
 
 class QuitQuestion(Overlay):
-    """Asks whether to stop the run. Only ``y`` stops it, whoever started it: Enter goes back."""
+    """Asks whether to stop the run. Only ``y`` stops it, whoever started it: other keys go back."""
 
     name: ClassVar[str] = "quit"
 
@@ -128,9 +126,10 @@ class QuitQuestion(Overlay):
         return (
             Choice("y", ("y",), stop, Answer(close=True, action="stop")),
             Choice("d", ("d",), leave, Answer(close=True, action="detach")),
-            Choice("esc", ("escape", "enter", "n", "q", "ctrl+q"), "go back (enter too)", CLOSE),
+            Choice("esc", ("escape",), "go back (any other key too)", CLOSE),
         )
 
     def press(self, key: str, view: SessionView) -> Answer:
         """Only a clear yes stops the run."""
-        return answer_to(key, self._choices(view))
+        answer = answer_to(key, self._choices(view))
+        return CLOSE if answer == STAY else answer

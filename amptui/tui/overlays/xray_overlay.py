@@ -83,7 +83,7 @@ class XRay(Page):
             self._draw_table(inner.rows(y, inner.height - len(legend) - y), xray)
             for y, words in enumerate(legend, inner.height - len(legend)):
                 inner.text(0, y, words, Style.DIM)
-        other = (("o", "layers"),) if self._operators else (("s", "sort"), ("o", "operators"))
+        other = (("tab", "layers"),) if self._operators else (("← →", "sort"), ("tab", "operators"))
         words = self._scroll.words
         again = (("x", "again"),) if "x-ray" in screen.accepts else ()
         hints = (("esc", "back"), *other, *again, *((("↑ ↓", "scroll"),) if words else ()), pages_beside())
@@ -127,17 +127,17 @@ class XRay(Page):
         draw_table(table, columns, sorted(xray.layers, key=orders[order]), shown=shown)
 
     def press(self, key: str, view: SessionView) -> Answer:
-        """Arrows scroll, letters change what is shown."""
+        """Arrows scroll and sort, tab shows the other table."""
         if key == "x":
             return Answer(action="take_xray")
         if self.closes(key):
             return CLOSE
-        if key == "o":
+        if key == "tab":
             self._operators, self._scroll.top = not self._operators, 0
-        elif key == "s" and not self._operators and view.numerics.xray is not None:
+        elif key in ("left", "right") and not self._operators and view.numerics.xray is not None:
             orders = list(_orders(_layer_columns(view.numerics.xray)))
             place = orders.index(self._order) if self._order in orders else 0
-            self._order = orders[(place + 1) % len(orders)]
+            self._order = orders[(place + (1 if key == "right" else -1)) % len(orders)]
             self._scroll.top = 0
         self._scroll.press(key)
         return STAY

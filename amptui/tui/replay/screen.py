@@ -8,7 +8,7 @@ from amptui.base import units
 from amptui.records.answers import RequestKind
 from amptui.records.control import Control
 from amptui.records.findings import ModulesTraced
-from amptui.tui.keys import RUN_KEYS, VIEW_KEYS, Key
+from amptui.tui.keys import ENDED_KEYS, KEYS, Key
 from amptui.tui.opening import Opening
 from amptui.tui.overlays.event_browser import EventBrowser
 from amptui.tui.replay.player import Player, Position
@@ -17,30 +17,28 @@ from amptui.tui.run_screen import Parts, Pins, RunScreen
 FRAMES_PER_SECOND = 8.0
 """Smoother than during training, which needs the CPU cores itself."""
 
+_BACK, _AHEAD = ("less_than_sign", "left"), ("greater_than_sign", "right")
+
 MOVING = (
     Key("space", ("space",), "toggle_pause", "pause", "pause or resume the replay; at its end, start over"),
-    Key(".", ("full_stop",), "change_speed(2.0)", "faster", "play twice as fast"),
-    Key(",", ("comma",), "change_speed(0.5)", "slower", "play half as fast"),
-    Key(">", ("greater_than_sign", "right"), "skip(1)", "ahead", "skip 5% of the run ahead (or →)"),
-    Key("<", ("less_than_sign", "left"), "skip(-1)", "back", "skip 5% of the run back (or ←)"),
-    Key("end", ("end",), "seek(1.0)", "", "go to the end"),
-    Key("home", ("home",), "seek(0.0)", "", "go to the beginning"),
+    Key(", .", ("comma", "full_stop"), "change_speed('{press}')", "speed", "play half or twice as fast"),
+    Key("< >", (*_BACK, *_AHEAD), "skip('{press}')", "skip", "skip 5% of the run back or ahead (or ← →)"),
+    Key("home", ("home", "end"), "seek('{press}')", "", "go to the beginning; end: to the end"),
     Key("x", ("x",), "take_xray", "X-ray", "show the latest X-ray recorded so far", is_page=True),
-    Key(
-        "n", ("n",), "trace_modules", "", "show the latest trace of the modules recorded so far", is_page=True
-    ),
+    Key("n", ("n",), "trace_modules", "", "show the latest trace recorded so far", is_page=True),
 )
-"""The keys that only a replay has, or that do something else in it."""
+"""The keys that only a replay has, or whose page is of what was recorded."""
 
-_QUIT = Key("q", ("q", "ctrl+q", "ctrl+c"), "leave", "quit", "quit the replay")
-
-_MEANINGS = {"focus_numerics": "show the latest float16 histogram"}
+_MEANINGS = {
+    "focus_numerics": "show the latest float16 histogram",
+    "leave": "quit the replay",
+    "interrupt": "quit too",
+}
 """What a key of every screen does here, where nothing can be measured."""
 
 REPLAY_KEYS = (
     *MOVING,
-    *(replace(key, meaning=_MEANINGS.get(key.action, key.meaning)) for key in VIEW_KEYS),
-    _QUIT,
+    *(replace(key, meaning=_MEANINGS.get(key.action, key.meaning)) for key in ENDED_KEYS),
 )
 """All keys of a replay, for its footer and help; the others would control the training."""
 
@@ -75,7 +73,7 @@ class ReplayScreen(RunScreen):
         )
         super().__init__(parts, reader=player)
         self.player = player
-        others = (press for key in RUN_KEYS for press in key.presses if press not in self._actions)
+        others = (press for key in KEYS for press in key.presses if press not in self._actions)
         self._actions |= dict.fromkeys(others, "refuse")
 
     def _refresh_state(self) -> None:
@@ -119,17 +117,18 @@ class ReplayScreen(RunScreen):
     def action_toggle_pause(self) -> None:
         self.player.toggle_pause()
 
-    def action_change_speed(self, factor: float) -> None:
-        """Play so many times as fast."""
-        self.player.change_speed(factor)
+    def action_change_speed(self, key: str) -> None:
+        self.player.change_speed(0.5 if key == "comma" else 2.0)
 
-    def action_skip(self, shares: int) -> None:
-        """Skip so many twentieths of the run ahead, or back if negative."""
-        self.player.skip(shares)
+    def action_skip(self, key: str) -> None:
+        """Skip a twentieth of the run."""
+        self.player.skip(-1 if key in _BACK else 1)
 
-    def action_seek(self, share: float) -> None:
-        """Go to this fraction of the run."""
-        self.player.seek(share * self.player.position.total_seconds)
+    def action_seek(self, key: str) -> None:
+        self.player.seek(self.player.position.total_seconds if key == "end" else 0.0)
+
+    def action_leave(self) -> None:
+        self._leave("")
 
     def action_interrupt(self) -> None:
         self._leave("interrupted")

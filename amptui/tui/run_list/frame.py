@@ -34,14 +34,14 @@ _MOVE = "move('{press}')"
 
 KEYS = (
     Key("enter", ("enter",), "open", "open", "attach a live run, or replay"),
-    Key("space", ("space",), "select", "select", "select for a comparison"),
+    Key("a", ("a",), "select", "select", "select for a comparison, or no longer"),
     Key("c", ("c",), "compare", "compare", "compare the selected runs"),
-    Key("x", ("x",), "remove", "remove", "remove a run that has ended"),
+    Key("r", ("r",), "remove", "remove", "remove a run that has ended"),
     Key("/", ("slash",), "search", "filter", "filter by what you type"),
     Key("↓ ↑", ("down", "j", "up", "k"), _MOVE, "", "next run, run before (or j, k)"),
     Key("pgdn", ("pagedown", "pageup"), _MOVE, "", "a page on; pgup: a page back"),
-    Key("home", ("home", "g", "end", "G", "upper_g"), _MOVE, "", "first run; end: last run"),
-    Key("?", ("question_mark",), "show_help", "help", "show or close this help"),
+    Key("home", ("home", "end"), _MOVE, "", "first run; end: last run"),
+    Key("?", ("question_mark",), "show_help", "keys", "show or close this help"),
     Key("q", ("q", "ctrl+q"), "leave", "quit", "quit; trainings continue"),
 )
 """The keys of this screen, for its dispatch, footer and help; Ctrl+C quits too."""

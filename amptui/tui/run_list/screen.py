@@ -184,7 +184,7 @@ class RunListScreen(Screen):
         if self._source.host:
             self._say(f"`amptui compare` on {self._source.host} compares them", severity="info")
         elif len(self._list.selected) < 2:
-            self._say("select two runs or more with space, then press c", severity="info")
+            self._say("select two runs or more with a, then press c", severity="info")
         else:
             self._choose(Chosen("compare", tuple(self._list.selected)))
 

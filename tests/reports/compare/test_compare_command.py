@@ -83,7 +83,7 @@ def test_what_it_refuses_is_told_in_one_line(
 def test_on_a_terminal_it_is_a_screen_or_a_table_that_fits(warm: WarmSource) -> None:
     with Terminal(amptui_command("compare", *RUNS), warm=warm, size=(80, 24)) as terminal:
         terminal.wait_for("B AMP bf16 against A FP32")
-        terminal.press("x")
+        terminal.press("\x1b[C")
         terminal.wait_for("training loss by samples")
         terminal.press("q")
         assert terminal.wait() == 0

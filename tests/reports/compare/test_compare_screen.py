@@ -99,16 +99,16 @@ async def shown(journals: list[Path], size: tuple[int, int] = (120, 40)) -> Asyn
 
 
 SCRIPT: list[tuple[str, str, dict[str, Any]]] = [
-    ("x", "training loss by samples", {"axis": "samples"}),
-    ("x", "training loss by training time", {"axis": "seconds"}),
-    ("x", "training loss by step", {"axis": "steps"}),
-    ("r", "A fp32-seed1", {"by_run": True}),
+    ("right", "training loss by samples", {"axis": "samples"}),
+    ("right", "training loss by training time", {"axis": "seconds"}),
+    ("left left", "training loss by step", {"axis": "steps"}),
+    ("tab", "A fp32-seed1", {"by_run": True}),
     ("l", "│     log ", {"by_run": True}),
     ("v", "no run has a validation", {"validation": False}),
     ("down j k", "compare", {"top": 1}),
     ("up up", "compare", {"top": 0}),
     ("question_mark", "compare keys", {}),
-    ("x", "training loss by step", {"axis": "steps"}),
+    ("right", "training loss by step", {"axis": "steps"}),
 ]
 """Keys, what then stands on the screen, and what the screen has chosen."""
 

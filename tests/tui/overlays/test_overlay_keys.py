@@ -23,6 +23,7 @@ from tests.golden import Goldens
 from tests.tui import views
 from tests.tui.overlays.opened import drawn, layer, lines, with_xray
 from tests.tui.special_views import at_the_floor, nan_weights
+from tests.tui.test_keys import MOVES
 
 OVERLAYS: dict[str, Callable[[], Overlay]] = {
     "help": lambda: Help("keys", KEYS),
@@ -40,7 +41,7 @@ OVERLAYS: dict[str, Callable[[], Overlay]] = {
 # ------------------------------------------------------------------------------- of every overlay
 
 ALL_PRESSES = [
-    *("up", "down", "pageup", "pagedown", "home", "end", "left", "right", "space", "enter", "s", "o", "x"),
+    *("up", "down", "pageup", "pagedown", "home", "end", "left", "right", "tab", "enter", "a", "x"),
     *("1", "0", "plus", "minus", "slash", "escape", "left_square_bracket", "backspace"),
 ]
 VIEWS = {name: build() for name, build in views.ALL.items()} | {
@@ -78,16 +79,29 @@ WITHOUT_BF16 = at_the_floor(bf16="no bfloat16 on this GPU")
         ("menu", views.fp32_only(), ("escape", "m", "q"), CLOSE),
         ("menu", views.fp32_only(), ("0", "8", "9", "²", "x"), STAY),
         ("floor", FLOOR, ("enter", "space", "p", "x", "n"), STAY),
-        ("floor", WITHOUT_BF16, ("b",), STAY),
-        ("floor", NAN, ("b", "f"), STAY),  # no other precision repairs the weights
-        ("floor", NAN, ("g",), Answer(close=True, action="resume")),
-        ("quit", EMPTY_VIEW, ("enter", "escape", "n", "q", "ctrl+q"), CLOSE),
-        ("quit", EMPTY_VIEW, ("p", "space", "s", "esc"), STAY),
+        ("floor", WITHOUT_BF16, ("1",), STAY),
+        ("floor", NAN, ("2", "3"), STAY),  # no other precision repairs the weights
+        ("floor", NAN, ("1",), Answer(close=True, action="resume")),
+        ("quit", EMPTY_VIEW, ("enter", "escape", "n", "q", "ctrl+q", "p", "space"), CLOSE),
     ],
 )  # fmt: skip
 def test_what_a_key_answers(name: str, view: SessionView, presses: tuple[str, ...], answer: Answer) -> None:
     for press in presses:
         assert OVERLAYS[name]().press(press, view) == answer, press
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_a_key_of_the_screen_means_nothing_else_on_an_overlay(name: str) -> None:
+    view = VIEWS[name] if name in VIEWS else views.logged()
+    for key in KEYS:
+        for press in set(key.presses) - MOVES:
+            overlay = OVERLAYS[name]()
+            before = lines(overlay, view, 80, 24)
+            answer = overlay.press(press, view)
+            assert answer.action in ("", key.action.format(press=press)), press
+            assert (answer.precision, answer.pin) == ("", None), press
+            changes = not answer.close and lines(overlay, view, 80, 24) != before
+            assert not changes or key.action in ("next_panel", "show_help"), press
 
 
 # ------------------------------------------------------------------------ pages over a live session
@@ -172,7 +186,7 @@ BROWSED = {
     "home, end and pages move": Browsed(
         EventBrowser,
         notes(0, 299),
-        ["end", "down pagedown", "home", "pagedown", "pageup pageup", "G", "home"],
+        ["end", "down pagedown", "home", "pagedown", "pageup pageup", "end", "home"],
     ),
     "the details of another event start at the top": Browsed(
         EventBrowser, first_of_two, ["down right right", "up down"]
@@ -183,7 +197,7 @@ BROWSED = {
         ["down enter", notes(4, 49), "escape", "enter", "enter", "enter", "q"],
     ),
     "arrows and pages scroll a long event to its end": Browsed(
-        EventBrowser, facts, ["enter", "down j up", "pagedown", "end down space", "home"]
+        EventBrowser, facts, ["enter", "down j up", "pagedown", "end down pagedown", "home"]
     ),
     "without an event there is nothing to select or open": Browsed(
         EventBrowser, [], ["down up end home pagedown pageup right left", "enter down"]
@@ -197,9 +211,11 @@ BROWSED = {
         ["slash l o q backspace s", "enter", "escape", "escape"],
     ),
     "arrows, pages and ends scroll the layers, and another order begins at the top": Browsed(
-        XRay, many_layers, ["down", "j", "up", "pagedown", "end", "home", "k", "end", "s", "end", xray]
+        XRay, many_layers, ["down", "j", "up", "pagedown", "end", "home", "k", "end", "right", "end", xray]
     ),
-    "operators and layers have orders of their own": Browsed(XRay, xray, ["o", "s", "o", "s"]),
+    "operators and layers have orders of their own": Browsed(
+        XRay, xray, ["tab", "right", "tab", "right left"]
+    ),
     "arrows and pages select charts, and the selected one stays so when others come or go": Browsed(
         MetricsBrowser, logged, ["right", "down", "up", "left", "left", "pagedown", "home", "end"]
     ),

@@ -21,7 +21,7 @@ from tests.telemetry.record_samples import step, traced, xray
 from tests.tui.scripts import SIZE, Action, Script, said_after
 from tests.tui.watching import Screen, awaited
 
-LEAVING = {"ask_quit", "interrupt"}
+LEAVING = {"leave", "interrupt"}
 
 
 class Replay(Screen):

@@ -47,7 +47,7 @@ class Screen(Shown):
 
     async def removes(self) -> None:
         """Ask to remove the run under the cursor, and say yes."""
-        await self.pilot.press("x")
+        await self.pilot.press("r")
         await self.shows("remove this run?")
         await self.pilot.press("y")
 
@@ -93,7 +93,7 @@ async def test_a_name_that_is_typed_without_the_slash_removes_nothing(
 ) -> None:
     monkeypatch.setattr(removal, "READING_SECONDS", 600.0)
     async with shown() as screen:
-        await screen.pilot.press("end", *"ox")
+        await screen.pilot.press("end", *"or")
         await screen.shows("remove this run?")
         await screen.pilot.press("y")
         await screen.shows("press y again")
@@ -121,16 +121,16 @@ class Script(NamedTuple):
     options: dict[str, Any] = {}  # noqa: RUF012  # nobody changes it
 
 
-ASKED = "x -> remove this run?"
+ASKED = "r -> remove this run?"
 BEFORE = Place(run=ENTRIES[4].run, selected=(ENTRIES[0].run, "gone"), pattern="m")
 
 SCRIPTS = {
     "enter attaches a live run": Script(FakeSource(), ["enter"]),
     "enter replays a run that has ended": Script(FakeSource(), ["down down down enter"]),
     "selected runs are compared in the order in which they were selected": Script(
-        FakeSource(), ["c", "end space", "home space space", "up space", "c"]
+        FakeSource(), ["c", "end a", "home a a", "up a", "c"]
     ),
-    "no more runs are selected than can be compared": Script(FakeSource(many(40)), ["space " * 30]),
+    "no more runs are selected than can be compared": Script(FakeSource(many(40)), ["a " * 30]),
     "typing filters by name and escape shows all again": Script(
         FakeSource(),
         [
@@ -142,14 +142,14 @@ SCRIPTS = {
         FakeSource(left=("notes.txt", "a.py")),
         [
             "end up",
-            *(step for key in ("escape", "n", "enter", "Y", "x", "q", "space") for step in (ASKED, key)),
+            *(step for key in ("escape", "n", "enter", "Y", "r", "q", "a") for step in (ASKED, key)),
             *(ASKED, "y -> 2 that are not the run's are kept -> 3 live  1 ended"),
         ],
     ),
-    "a live run is not removed": Script(FakeSource(), ["x"]),
-    "a removal that is refused is told": Script(RefusingSource(), ["end x -> has begun again"]),
+    "a live run is not removed": Script(FakeSource(), ["r"]),
+    "a removal that is refused is told": Script(RefusingSource(), ["end r -> has begun again"]),
     "help is closed by any key": Script(FakeSource(), ["question_mark", "q"]),
-    **{f"{keys} leaves": Script(FakeSource(), [keys]) for keys in ("q", "ctrl+q", "end x ctrl+c")},
+    **{f"{keys} leaves": Script(FakeSource(), [keys]) for keys in ("q", "ctrl+q", "end r ctrl+c")},
     "who comes back is where they were": Script(
         FakeSource(), [], {"place": BEFORE, "message": "the run has ended"}
     ),
@@ -238,13 +238,13 @@ async def test_keys_go_on_working_while_a_run_is_removed(slow: SlowSource) -> No
         await screen.pilot.press("down")
         await screen.removes()
         await screen.shows("▸ run-00001  removing")
-        for key in ("x", "enter", "space"):
+        for key in ("r", "enter", "a"):
             await screen.pilot.press(key)
             assert "this run is being removed" in screen.text
         assert (slow.planned, screen.app.left) == ([screen.app._list.entries[1].run], None)  # type: ignore[index]
         await screen.pilot.press("down", "enter")
         assert "a run is being removed" in screen.text
-        await screen.pilot.press("space", "j")
+        await screen.pilot.press("a", "j")
         assert (screen.current, len(screen.app._list.selected)) == ("run-00004", 1)
         await screen.removes()
         await screen.until(lambda: len(screen.app._list.removing) == 2)
@@ -259,7 +259,7 @@ async def test_keys_go_on_working_while_a_run_is_removed(slow: SlowSource) -> No
 @awaited
 async def test_who_goes_on_is_not_asked_any_more(slow: SlowSource, key: str) -> None:
     async with shown(slow) as screen:
-        await screen.pilot.press("x", "x", key)
+        await screen.pilot.press("r", "r", key)
         slow.plans.set()
         await screen.pilot.press("escape", "home")
         await screen.removes()
