@@ -168,48 +168,47 @@ quarter of their value, or of a decade."""
 _MIN_COLUMNS_FOR_OUTLIERS = 16
 """Of fewer columns, none is an outlier: one of them is more than 2%."""
 
-_SHARE = 0.98
-"""The range is about the rates of this fraction of the time, and of this fraction of the points."""
-
 _REACH = 2.0
-"""It reaches so many times as far, up and down: the curve takes at least half of the height."""
+"""Rates are usual up to so many times those of 98% of the time, down to that part of 98% of the columns'."""
+
+_USUAL = 0.9
+"""So many of the columns are as near to the smoothed line as is usual."""
+
+SMOOTHING_PART = 30
+"""On screens the line is the running mean over a thirtieth of the plot's width to both sides."""
 
 
-def extent(low: Floats, high: Floats, kind: Kind, *, with_outliers: bool) -> tuple[float, float]:
-    """The smallest and the largest value to show of columns from ``low`` to ``high``; some must be finite.
+def usual_range(values: Floats, kind: Kind, seconds: Floats | None = None) -> tuple[float, float]:
+    """The smallest and the largest of the values of a curve's columns, without outliers; some must be finite.
 
-    They are positive for a logarithmic axis, for which some must be. Without outliers, values are left out
-    that lie more than four times as far from the other end as 98% of the columns do. Then a first loss of 40
-    does not flatten a curve near 0.1, but the usual fall of a loss, which takes more than 2% of the columns,
-    is shown completely, also where there are outliers.
+    They are positive for a logarithmic axis, for which some must be. Values are left out that lie more than
+    four times as far from the other end as 98% of them do. Then a first loss of 40 does not flatten a curve
+    near 0.1, but the usual fall of a loss, which takes more than 2% of the columns, is within. Of rates, with
+    the seconds of each column, a fast step takes little time, and a slow one is one column among many.
     """
-    log = kind != "linear"
-    low, high = (np.sort(np.clip(values[np.isfinite(values)], -LARGEST, LARGEST)) for values in (low, high))
-    if log:
-        high = high[high > 0]
-        low = low[low > 0] if (low > 0).any() else high
-    if with_outliers or min(len(low), len(high)) < _MIN_COLUMNS_FOR_OUTLIERS:
-        return float(low[0]), float(high[-1])
-    lows, highs = (np.log10(values) if log else values for values in (low, high))
-    bottom, top = lows[-1 - int(_BODY * (len(lows) - 1))], highs[int(_BODY * (len(highs) - 1))]
-    reach = _OUTLIER_FACTOR * max(top - bottom, _MIN_BODY * (1.0 if log else abs(top)))
-    return float(low[lows >= top - reach][0]), float(high[highs <= bottom + reach][-1])
+    order = np.argsort(values)[: np.count_nonzero(np.isfinite(values))]
+    values = np.minimum(np.maximum(values[order], -LARGEST), LARGEST)
+    if kind != "linear":
+        values = values[values > 0]
+    many = int(_BODY * (len(values) - 1))
+    if seconds is not None:
+        passed = np.cumsum(np.nan_to_num(seconds[order]))
+        by_time = min(int(np.searchsorted(passed, _BODY * passed[-1])), len(values) - 1)
+        highest = max(values[by_time], values[(len(values) - 1) // 2])
+        lowest = min(values[-1 - many], highest)
+        return max(float(lowest) / _REACH, float(values[0])), min(float(highest) * _REACH, float(values[-1]))
+    if len(values) < _MIN_COLUMNS_FOR_OUTLIERS:
+        return float(values[0]), float(values[-1])
+    scale = values if kind == "linear" else np.log10(values)
+    bottom, top = scale[-1 - many], scale[many]
+    reach = _OUTLIER_FACTOR * max(top - bottom, _MIN_BODY * (abs(top) if kind == "linear" else 1.0))
+    return float(values[scale >= top - reach][0]), float(values[scale <= bottom + reach][-1])
 
 
-def rate_limits(rates: Floats, seconds: Floats) -> tuple[float, float]:
-    """The lowest and the highest rate to show, of points with these rates that took so many seconds.
-
-    A fast step takes little time, and a slow one is one point among many: the highest usual rate is by time,
-    the lowest by points. Some rate must be finite.
-    """
-    finite = np.isfinite(rates)
-    order = np.argsort(rates[finite])
-    rates, seconds = rates[finite][order], np.nan_to_num(seconds[finite][order])
-    passed = np.cumsum(seconds)
-    by_time = min(int(np.searchsorted(passed, _SHARE * passed[-1])), len(rates) - 1)
-    highest = max(float(rates[by_time]), float(rates[(len(rates) - 1) // 2]))
-    lowest = float(rates[len(rates) - 1 - int(_SHARE * (len(rates) - 1))])
-    return min(lowest, highest) / _REACH, highest * _REACH
+def usual_distance(distances: Floats) -> float:
+    """The distance from the smoothed line that nine of ten columns keep; NaN without any."""
+    count = np.count_nonzero(~np.isnan(distances))
+    return float(np.sort(distances)[int(_USUAL * (count - 1))])
 
 
 _NO_BREAKS: Counts = np.empty(0, np.int64)
@@ -219,7 +218,8 @@ def smoothed(line: Floats, reach: int, breaks: Counts = _NO_BREAKS, weights: Flo
     """The running mean of a curve over ``reach`` columns to both sides, and at an end over those there are.
 
     NaN is a gap, and at each of ``breaks`` a stretch begins: no mean reaches over either. Each column counts
-    by its weight, a rate for example by its seconds.
+    by its weight, a rate for example by its seconds. Without weights a curve begins with its own first value:
+    the mean at the top of a fall would be below it.
     """
     if not reach:
         return line
@@ -232,6 +232,9 @@ def smoothed(line: Floats, reach: int, breaks: Counts = _NO_BREAKS, weights: Flo
     at = np.arange(len(line))
     first = np.maximum(at - reach, np.repeat(starts, lengths))
     end = np.minimum(at + reach + 1, np.repeat(starts + lengths, lengths))
+    if weights is None:
+        begin = int(np.argmax(finite))
+        end[begin : begin + reach] = np.minimum(end, 2 * at + 1 - begin)[begin : begin + reach]
     # One column more: a window may end behind the last one.
     both = np.zeros((2, len(line) + 1))
     both[1, :-1] = np.where(finite, 1.0 if weights is None else weights, 0.0)
@@ -240,3 +243,28 @@ def smoothed(line: Floats, reach: int, breaks: Counts = _NO_BREAKS, weights: Flo
     sums, totals = np.add.reduceat(both, np.stack((first, end), axis=1).ravel(), axis=-1)[:, ::2]
     result: Floats = np.divide(sums, totals, out=np.full(len(line), np.nan), where=finite & (totals > 0))
     return result
+
+
+def noisy_curve(
+    values: Floats, kind: Kind, reach: int, breaks: Counts = _NO_BREAKS, weights: Floats | None = None
+) -> tuple[Floats, tuple[float, float], tuple[float, float]]:
+    """The smoothed line of a noisy curve, its lowest and highest value, and the range to show with it.
+
+    That has as much room above the line as below: as far as is usual for ``values``, of which some must be
+    finite, and not beyond all of them. The line goes to an outlier and back; to its neighbours that counts as
+    a value at the edge of what is usual. Of rates it counts in full: a long step takes its part of the time.
+    """
+    low, high = usual_range(values, kind, weights)
+    within = np.minimum(np.maximum(values, low), high)
+    if weights is None:
+        line = np.where(within == values, smoothed(within, reach, breaks), values)
+    else:
+        line = smoothed(values, reach, breaks, weights)
+    both = np.stack((np.minimum(np.maximum(line, low), high), within))
+    both = both[:, np.isfinite(line)]
+    scaled = both if kind == "linear" else np.log10(both)
+    room = usual_distance(np.abs(scaled[1] - scaled[0]))
+    low, high = max(scaled[0].min() - room, scaled[1].min()), min(scaled[0].max() + room, scaled[1].max())
+    if kind != "linear":
+        low, high = 10.0**low, 10.0**high
+    return line, (float(both[0].min()), float(both[0].max())), (float(low), float(high))

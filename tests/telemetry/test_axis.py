@@ -74,7 +74,7 @@ def test_gaps_switches_constants_and_short_stretches() -> None:
     line = np.array([1.0, 5.0, 0.0, np.nan, 2.0, 2.0, 2.0, np.nan, 7.0, 8.0])
     result = smoothed(line, 1, np.array([9]))
     assert np.isnan(result[[3, 7]]).all()
-    assert result[[0, 1, 2, 4, 5, 6, 8, 9]] == pytest.approx([3.0, 2.0, 2.5, 2.0, 2.0, 2.0, 7.0, 8.0])
+    assert result[[0, 1, 2, 4, 5, 6, 8, 9]] == pytest.approx([1.0, 2.0, 2.5, 2.0, 2.0, 2.0, 7.0, 8.0])
     assert smoothed(line, 0) is line
     assert np.isnan(smoothed(np.full(9, np.nan), 2)).all()
 

@@ -104,7 +104,7 @@ def _figure(groups: Sequence[Group], curves: Grid, place: int, *, validation: bo
     chart = Chart(
         sentences.curve_titles(curves.axis, validation=validation)[0],
         series,
-        is_noisy=True,
+        scaled_to="usual",
         joins="none",
         height=260,
         colours=[_class(group) for group, _ in shown],

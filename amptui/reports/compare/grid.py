@@ -8,13 +8,10 @@ import numpy.typing as npt
 
 from amptui.reports.compare.contrasts import Compared
 from amptui.reports.compare.trace import RunFigures
-from amptui.telemetry.axis import LARGEST, smoothed
+from amptui.telemetry.axis import LARGEST, SMOOTHING_PART, smoothed
 from amptui.telemetry.view import Floats
 
 Bools = npt.NDArray[np.bool_]
-
-_SMOOTHING_PART = 30
-"""A training loss is the running mean over a thirtieth of the plot's width to both sides."""
 
 _LEAST_SHARE = 1e-9
 """The width of an axis with a single value, relative to that: enough not to be lost in rounding."""
@@ -61,7 +58,7 @@ def grid(comparison: Compared, axis: str, columns: int, *, validation: bool) -> 
         high = max([high, *(float(series.last_step) for series in reached)])
     if high <= low:
         high = low + max(1.0, abs(low) * _LEAST_SHARE)
-    reach = 0 if validation else max(1, columns // _SMOOTHING_PART)
+    reach = 0 if validation else max(1, columns // SMOOTHING_PART)
     curves = []
     for group in lines:
         runs = []

@@ -9,7 +9,7 @@ from amptui.base import units
 from amptui.reports.compare import sentences
 from amptui.reports.compare.grid import Grid, GroupCurve
 from amptui.reports.compare.groups import COLOURS, LETTERS
-from amptui.telemetry.axis import Axis, Kind, extent
+from amptui.telemetry.axis import Axis, Kind, usual_range
 from amptui.telemetry.view import Floats
 from amptui.tui.canvas import Canvas
 from amptui.tui.renderables.plot import (
@@ -67,9 +67,9 @@ class OverlayPlot:
         measured = [curve for _, curve in curves if np.isfinite(curve.low).any()]
         if not measured or area.width < 1 or area.height < 1:
             return False
-        low, high = (np.concatenate([getattr(curve, end) for curve in measured]) for end in ("low", "high"))
-        kind: Kind = "log10" if log_y and (high > 0).any() else "linear"
-        axis = self._limits.axis(*extent(low, high, kind, with_outliers=False), kind)
+        values = np.concatenate([losses for curve in measured for losses in (curve.low, curve.high)])
+        kind: Kind = "log10" if log_y and (values > 0).any() else "linear"
+        axis = self._limits.axis(*usual_range(values, kind), kind)
         draw_labels(canvas.rows(0, area.height), axis, units.loss)
         # The two ends of the x axis and the middle of it.
         words, last = sentences.axis_words(grid.axis), canvas.height - 1

@@ -34,11 +34,11 @@ const runs = (columns, name, joins) => {
 
 // What a curve is drawn of, and where on the axis it leaves the chart or is no number.
 const shapesOf = (curve, joins, { id, parts, shareOf, rise, y }) => {
-  const { colour, first, width, mean, low = mean, high = mean, nonfinite } = curve;
+  const { colour, first, width, mean, line: drawn = mean, low = mean, high = mean, nonfinite } = curve;
   const columns = mean.map((value, index) => {
     const share = shareOf(first + (index + 0.5) * width);
     const part = colour || parts.findLast(({ begin }) => begin <= share);
-    return { index, share, part, mean: value, low: low[index], high: high[index] };
+    return { index, share, part, mean: value, drawn: drawn[index], low: low[index], high: high[index] };
   });
   const paint = colour ? "var(--c)" : `url(#${id})`;
   const place = (name) => (column) => `${(WIDTH * column.share).toFixed(1)} ${y(column[name]).toFixed(1)}`;
@@ -50,17 +50,22 @@ const shapesOf = (curve, joins, { id, parts, shareOf, rise, y }) => {
     const d = `M${run.map(place(name)).join("L")}h.1`; // so that a single point is seen, too
     return svg("path", { d, fill: "none", stroke: paint, class: `line ${colour}`, ...more });
   };
-  const lines = runs(columns, "mean", joins).map((run) => line(run, "mean"));
+  const lines = runs(columns, "drawn", joins).map((run) => line(run, "drawn"));
   // Dashed, the edges of runs that go on where others of their group have ended.
   for (const run of runs(columns.filter((column) => column.mean === null), "low", joins)) {
     lines.push(...["low", "high"].map((edge) => line(run, edge, { "stroke-dasharray": "4 4" })));
   }
   const shares = (isMarked) => columns.filter(isMarked).map(({ share }) => share);
+  // Where more than a quarter of the columns reach beyond the axis, those whose mean does.
+  const beyond = (name, isOutside) => {
+    const found = shares((column) => column[name] !== null && isOutside(rise(column[name])));
+    return name === "mean" || found.length <= columns.length / 4 ? found : beyond("mean", isOutside);
+  };
   return {
     bands,
     lines,
-    above: shares((column) => column.high !== null && rise(column.high) > 1 + TOLERANCE),
-    below: shares((column) => column.low !== null && rise(column.low) < -TOLERANCE),
+    above: beyond("high", (rise) => rise > 1 + TOLERANCE),
+    below: beyond("low", (rise) => rise < -TOLERANCE),
     bad: shares(({ index }) => nonfinite.includes(index)),
   };
 };

@@ -1,6 +1,6 @@
 """A curve over steps, its axis, the dots it is drawn of, and the lines of precisions and steps below it.
 
-The mean has the colours of the precisions; the extremes are dim behind it.
+The smoothed line has the colours of the precisions; the values around it are dim.
 """
 
 import math
@@ -11,17 +11,17 @@ import numpy.typing as npt
 
 from amptui.base import units
 from amptui.diagnosis.labels import precision_letter
-from amptui.telemetry.axis import Axis, Kind, axis, round_up, smoothed
+from amptui.telemetry.axis import SMOOTHING_PART, Axis, Kind, axis, noisy_curve, round_up, usual_distance
 from amptui.telemetry.view import Counts, Floats, PrecisionSwitch, Series
-from amptui.tui.canvas import Canvas, Rect
+from amptui.tui.canvas import BLANK, Canvas, Rect
 from amptui.tui.renderables.step_window import (
     GUTTER,
     Bools,
     Columns,
+    Points,
     Window,
     marked_columns,
     sample,
-    shown_range,
     stretches,
 )
 from amptui.tui.style import BOLD, Style, precision_style
@@ -30,17 +30,19 @@ DOTS_ACROSS = 2
 DOTS_DOWN = 4
 """Dots of a braille cell."""
 
-_BITS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]], np.uint8)
-"""The bit of each dot of a cell in the code points from U+2800 on."""
+_BITS = np.array([[0x01], [0x02], [0x04], [0x40]], np.uint8)
+"""The bit of each dot in the left half of a cell; on the right they are 0x08, 0x10, 0x20 and 0x80."""
+
+_BRAILLE = np.arange(0x2800, 0x2900, dtype=np.uint32)
+"""The character for each set of bits."""
+
+_BRAILLE[0] = BLANK
 
 _MIN_FILL = 0.5
 """Limits are tightened when the curve would fill less than this part of the height."""
 
 _MAX_LABELS = 6
 """Of a value axis; on a lower plot every second line has room for one."""
-
-_SMOOTHING_PART = 30
-"""The line is the running mean over a thirtieth of the plot's width to both sides."""
 
 _CELLS_A_LABEL = 20
 """Cells for each label of the step axis."""
@@ -51,22 +53,29 @@ _MIN_LABEL_GAP = 2
 _TOLERANCE = 1e-9
 """Values are not marked as outside for a rounding error."""
 
+_LONELY = 2.0
+"""A single step has a dot so many times as far from the line as those of nine in ten columns."""
+
+_MAX_MARKED = 0.25
+"""Where steps lie outside in more of the columns, they are only counted: that is how far they scatter."""
+
 
 class YLimits:
     """Limits that change only when they must, because every change repaints the whole plot.
 
-    They widen when a value falls outside, and tighten when the curve fills less than half of the height.
-    ``ceiling`` as for :func:`axis`.
+    They widen when what is needed falls outside, and tighten when the curve fills less than half of the
+    height. ``ceiling`` as for :func:`axis`.
     """
 
     def __init__(self, ceiling: float = math.inf) -> None:
         self._ceiling = ceiling
         self._axis: Axis | None = None
 
-    def axis(self, low: float, high: float, kind: Kind = "linear") -> Axis:
-        """The axis for finite values from ``low`` to ``high``."""
+    def axis(self, low: float, high: float, kind: Kind, *, needed: tuple[float, float] | None = None) -> Axis:
+        """The axis for finite values from ``low`` to ``high``, of which only ``needed`` must be on it."""
         current, proposed = self._axis, axis(low, high, kind, ceiling=self._ceiling)
-        if current is None or current.kind != proposed.kind or low < current.low or high > current.high:
+        least, most = needed or (low, high)
+        if current is None or current.kind != proposed.kind or least < current.low or most > current.high:
             self._axis = proposed
             return proposed
         (bottom, top), (low, high) = current.ends(), proposed.ends()
@@ -77,9 +86,10 @@ class YLimits:
 class CurvePlot:
     """One curve, drawn frame after frame; its y axis changes rarely.
 
-    With ``band`` the series is noisy: a dim area shows its extremes, the line is the mean averaged over
-    neighbouring columns, but never across a switch or a gap, and rare outliers may lie outside, marked ``↑``
-    and ``↓``. Without ``band`` the line is the mean of each column, and all of it is visible.
+    With ``band`` the series is noisy: the line is the mean averaged over neighbouring columns, but never
+    across a switch or a gap, and the axis is scaled to it. Dim dots are the means of single columns, and the
+    steps that are far from the others. Steps outside are counted and, where they are rare, marked
+    ``↑`` and ``↓``. Without ``band`` the line is the mean of each column, and all of it is visible.
     With ``connected`` a dim line joins values between which nothing was measured, as those of validations.
     ``ceiling`` as for :func:`axis`.
     """
@@ -121,12 +131,30 @@ class CurvePlot:
             styles[stretch.start : stretch.stop] = precision_style(stretch.precision)
         gaps = by_cell(columns.nonfinite, across)
         if np.isfinite(columns.mean).any():
-            kind = kind if (columns.high > 0).any() else "linear"
-            limits = shown_range(columns, kind, with_outliers=not self._band)
-            y_axis = self._limits.axis(*limits, kind)
+            kind = kind if (columns.mean > 0).any() else "linear"
+            line, y_axis = self._line_and_axis(columns, kind, np.repeat(gaps, across), styles)
             draw_labels(canvas, y_axis, self._format_y)
-            _draw_curve(area, columns, y_axis, styles, gaps=gaps, band=self._band, connected=self._connected)
+            heights = y_axis.heights(np.stack((line, columns.mean, columns.low, columns.high)))
+            if self._connected:
+                styles = np.where(by_cell(np.isfinite(line), across), styles, np.uint8(Style.DIM))
+                _connect(heights[0], np.repeat(gaps, across))
+            _draw_curve(area, heights, styles, band=self._band)
+            _mark_outside(area, columns.points, y_axis, heights, styles)
         mark(area, 0, "×", gaps, Style.ERROR)
+
+    def _line_and_axis(
+        self, columns: Columns, kind: Kind, gaps: Bools, styles: npt.NDArray[np.uint8]
+    ) -> tuple[Floats, Axis]:
+        """The line, with NaN in ``gaps``, and the axis that is scaled to it."""
+        line = np.where(gaps, np.nan, columns.mean)
+        if not self._band:
+            lows = columns.low if kind == "linear" else columns.low[columns.low > 0]
+            return line, self._limits.axis(float(np.nanmin(lows)), float(np.nanmax(columns.high)), kind)
+        values = line if np.isfinite(line).any() else columns.mean
+        switches = (np.flatnonzero(np.diff(styles)) + 1) * (len(line) // len(styles))
+        reach = max(1, len(line) // SMOOTHING_PART)
+        line, needed, limits = noisy_curve(values, kind, reach, switches, columns.weights)
+        return np.where(gaps, np.nan, line), self._limits.axis(*limits, kind, needed=needed)
 
 
 def draw_labels(canvas: Canvas, axis: Axis, format_y: Callable[[float], str]) -> None:
@@ -141,50 +169,64 @@ def draw_labels(canvas: Canvas, axis: Axis, format_y: Callable[[float], str]) ->
         canvas.text(0, free, "log", Style.DIM, width=GUTTER - 1, align="right")
 
 
-def _draw_curve(
-    area: Canvas,
-    columns: Columns,
-    axis: Axis,
-    styles: npt.NDArray[np.uint8],
-    *,
-    gaps: Bools,
-    band: bool,
-    connected: bool,
-) -> None:
-    """Draw line and band; a cell shows only one of them, since it has one style."""
-    across, down = (1, 1) if area.ascii_only else (DOTS_ACROSS, DOTS_DOWN)
-    height = area.height * down
-    # All three at once: on so few numbers the calls are what costs time.
-    fractions = axis.heights(np.stack((columns.low, columns.high, columns.mean)))
-    within = np.minimum(np.maximum(fractions, 0), 1)
-    line = within[2]
-    if columns.weights is not None:
-        line[:] = fractions[2]  # what lies outside takes its part in the mean
-    line[np.repeat(gaps, across)] = np.nan
-    if band:
-        switches = (styles[1:] != styles[:-1]).nonzero()[0] + 1
-        reach = max(1, len(line) // _SMOOTHING_PART)
-        line[:] = smoothed(line, reach, switches * across, columns.weights)
-    if connected:
-        styles = np.where(by_cell(np.isfinite(line), across), styles, np.uint8(Style.DIM))
-        _connect(line, np.repeat(gaps, across))
-    np.clip(line, 0, 1, out=line)
-    finite = np.isfinite(within)
+def _draw_curve(area: Canvas, heights: Floats, styles: npt.NDArray[np.uint8], *, band: bool) -> None:
+    """Draw the line, and dots where it leaves a cell free: a cell has one style.
+
+    ``heights``: of the line, and of the mean, the lowest and the highest value of each column.
+    """
+    down = 1 if area.ascii_only else DOTS_DOWN
+    height, finite = area.height * down, np.isfinite(heights)
     # Dot rows from the top; any row where there is no value.
+    within = np.minimum(np.maximum(heights, 0), 1)
     rows = np.rint((1 - np.where(finite, within, 0.0)) * (height - 1)).astype(np.int64)
-    bottom, top, line_rows = rows
-    line_chars = _characters(line_dots(line_rows, finite[2], height), "*", ascii_only=area.ascii_only)
-    area.chars[...] = line_chars
+    chars = _characters(line_dots(rows[0], finite[0], height), "*", ascii_only=area.ascii_only)
+    area.chars[...] = chars
     area.styles[...] = styles
-    if band:
-        # A quarter of the braille dots lets the line stand out; one dot a cell is sparse as it is.
-        one_in = 1 if area.ascii_only else 4
-        dots = area_dots(top, bottom, finite[0], height, one_in=one_in)
-        behind = line_chars == ord(" ")
-        np.copyto(area.chars, _characters(dots, ".", ascii_only=area.ascii_only), where=behind)
-        np.copyto(area.styles, np.uint8(Style.DIM), where=behind)
-    mark(area, 0, "↑", by_cell(fractions[1] > 1 + _TOLERANCE, across), styles)
-    mark(area, area.height - 1, "↓", by_cell(fractions[0] < -_TOLERANCE, across), styles)
+    if not band:
+        return
+    has_dot = (heights[1:] >= 0) & (heights[1:] <= 1)
+    distances = np.abs(within[2:] - within[0])
+    has_dot[1:] &= distances > _LONELY * np.array([[usual_distance(side)] for side in distances])
+    dots = np.zeros((height, len(heights[0])), np.bool_)
+    dots[rows[1:][has_dot], has_dot.nonzero()[1]] = True
+    behind = chars == ord(" ")
+    np.copyto(area.chars, _characters(dots, ".", ascii_only=area.ascii_only), where=behind)
+    np.copyto(area.styles, np.uint8(Style.DIM), where=behind)
+
+
+def _mark_outside(
+    area: Canvas, points: Points, axis: Axis, heights: Floats, styles: npt.NDArray[np.uint8]
+) -> None:
+    """Mark the columns with steps outside, or, where these are many, those with their mean there.
+
+    The number of these steps is where there is room, at the right: the least one if a bucket hides how many.
+    """
+    across = 1 if area.ascii_only else DOTS_ACROSS
+    more = "" if len(points.steps) > points.last_step - points.steps[0] else "+"
+    sides = (
+        (0, 1, "↑", "above", heights[3], points.high),
+        (area.height - 1, -1, "↓", "below", heights[2], points.low),
+    )
+    for y, side, sign, word, extremes, values in sides:
+        marked = by_cell(_is_outside(extremes, side), across)
+        if not marked.any():
+            continue
+        if marked.mean() > _MAX_MARKED:
+            marked = by_cell(_is_outside(heights[1], side), across)
+        mark(area, y, sign, marked, styles)
+        steps = np.count_nonzero(_is_outside(axis.heights(values), side))
+        words = f" {steps:,}{more} step{'' if steps == 1 and not more else 's'} {word} "
+        free = (area.chars[y] == BLANK) | (area.styles[y] == Style.DIM)
+        for x in range(area.width - len(words), -1, -1):
+            if free[x : x + len(words)].all():
+                area.text(x, y, words, Style.DIM)
+                break
+
+
+def _is_outside(heights: Floats, side: int) -> Bools:
+    """Of each height, whether it is above the axis, or, with a ``side`` of -1, below."""
+    result: Bools = side * (heights - 0.5) > 0.5 + _TOLERANCE
+    return result
 
 
 def _connect(line: Floats, gaps: Bools) -> None:
@@ -251,10 +293,10 @@ def area_dots(top: Counts, bottom: Counts, has_value: Bools, height: int, *, one
 
 def braille(dots: Bools) -> npt.NDArray[np.uint32]:
     """The characters [height / 4, columns / 2] of ``dots``; blanks where there are none."""
-    height, width = dots.shape[0] // DOTS_DOWN, dots.shape[1] // DOTS_ACROSS
-    cells = dots.reshape(height, DOTS_DOWN, width, DOTS_ACROSS).view(np.uint8)
-    bits = np.einsum("ydxa,da->yx", cells, _BITS)
-    return np.where(bits > 0, np.uint32(0x2800) + bits, np.uint32(ord(" ")))
+    halves = np.bitwise_or.reduce(dots.view(np.uint8).reshape(-1, DOTS_DOWN, dots.shape[1]) * _BITS, axis=1)
+    left, right = halves[:, ::DOTS_ACROSS], halves[:, 1::DOTS_ACROSS]
+    characters: npt.NDArray[np.uint32] = _BRAILLE[left | (right & 0x07) << 3 | (right & 0x40) << 1]
+    return characters
 
 
 # ------------------------------------------------------------------------ the lines below a plot

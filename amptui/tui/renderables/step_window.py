@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from amptui.telemetry.axis import LARGEST, Kind, extent, rate_limits, round_down
+from amptui.telemetry.axis import LARGEST, round_down
 from amptui.telemetry.view import Counts, Floats, PrecisionSwitch, Series
 
 Bools = npt.NDArray[np.bool_]
@@ -143,20 +143,7 @@ def stretches(window: Window, switches: tuple[PrecisionSwitch, ...], columns: in
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Columns:
-    """One element for each column; NaN for a column without a finite value."""
-
-    low: Floats
-    high: Floats
-    mean: Floats
-    nonfinite: Bools
-    """Columns in which a value was NaN or Inf."""
-    weights: Floats | None = None
-    """Of rates: the seconds of each column, by which ``mean`` is weighted."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Points:
+class Points:
     """The values of a series within a window: single steps, or buckets of several."""
 
     steps: Counts
@@ -168,6 +155,21 @@ class _Points:
     mean: Floats
     nonfinite: Bools
     weights: Floats | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Columns:
+    """One element for each column; NaN for a column without a finite value."""
+
+    low: Floats
+    high: Floats
+    mean: Floats
+    nonfinite: Bools
+    """Columns in which a value was NaN or Inf."""
+    weights: Floats | None
+    """Of rates: the seconds of each column, by which ``mean`` is weighted."""
+    points: Points
+    """What they are made of."""
 
 
 def sample(series: Series, window: Window, columns: int) -> Columns:
@@ -190,7 +192,7 @@ def sample(series: Series, window: Window, columns: int) -> Columns:
         if weights is not None:
             weights[filled] = np.repeat(seconds / widths, widths)
         nonfinite[filled] = np.repeat(np.logical_or.reduceat(points.nonfinite, starts), widths)
-    return Columns(low, high, mean, nonfinite, weights)
+    return Columns(low, high, mean, nonfinite, weights, points)
 
 
 def marked_columns(series: Series, window: Window, columns: int, *, nonfinite: bool) -> Bools:
@@ -204,7 +206,7 @@ def marked_columns(series: Series, window: Window, columns: int, *, nonfinite: b
     return result
 
 
-def _groups(points: _Points, window: Window, columns: int) -> tuple[Counts, Counts, slice]:
+def _groups(points: Points, window: Window, columns: int) -> tuple[Counts, Counts, slice]:
     """Points that begin in one column: the first of each group, its number of columns, and all of these."""
     column_of = window.columns_of(points.steps, columns)
     starts = np.append(0, (column_of[1:] != column_of[:-1]).nonzero()[0] + 1)
@@ -226,16 +228,7 @@ def _bounded(values: Floats) -> Floats:
     return np.minimum(np.maximum(values, -LARGEST), LARGEST)
 
 
-def shown_range(columns: Columns, kind: Kind, *, with_outliers: bool) -> tuple[float, float]:
-    """The smallest and the largest value to show. Rates are further limited to the range of what is usual."""
-    lowest, highest = extent(columns.low, columns.high, kind, with_outliers=with_outliers)
-    if with_outliers or columns.weights is None:
-        return lowest, highest
-    bottom, top = rate_limits(columns.mean, columns.weights)
-    return max(lowest, bottom), min(highest, top)
-
-
-def _points_within(series: Series, window: Window) -> _Points:
+def _points_within(series: Series, window: Window) -> Points:
     """The recent steps one by one if they reach back to the first of the window, else buckets of several."""
     if max(window.first_step, series.first_step) >= series.first_recent:
         first, size = series.first_recent, 1
@@ -247,7 +240,7 @@ def _points_within(series: Series, window: Window) -> _Points:
         nonfinite, weights = series.nonfinite > 0, series.weights
     start = max(0, (window.first_step - first) // size)
     stop = max(start, min(len(mean), (window.last_step - first) // size + 1))
-    return _Points(
+    return Points(
         np.arange(first + start * size, first + stop * size, size),
         min(first + stop * size - 1, series.last_step),
         low[start:stop],

@@ -1,5 +1,6 @@
 """Curves: what is sampled of any series, in which steps and columns, on limits that seldom change."""
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.base import units
-from amptui.telemetry.axis import Axis, Kind
+from amptui.telemetry.axis import Axis, Kind, noisy_curve
 from amptui.telemetry.history import RateTrack
 from amptui.telemetry.view import PrecisionSwitch, Series
 from amptui.tui.canvas import Canvas
@@ -18,7 +19,6 @@ from amptui.tui.renderables.step_window import (
     Window,
     marked_columns,
     sample,
-    shown_range,
     stretches,
     visible_window,
 )
@@ -87,13 +87,50 @@ def test_any_series_in_any_window_on_any_canvas_can_be_drawn(
 
 def test_limits_stay_while_they_fit_and_follow_when_they_do_not() -> None:
     limits = YLimits()
-    assert limits.axis(0.05, 2.3) == Axis(0, 2.5)
-    assert limits.axis(0.05, 2.4) == Axis(0, 2.5)
-    assert limits.axis(0.05, 1.3) == Axis(0, 2.5), "more than half of the height is used"
-    assert limits.axis(0.05, 2.6) == Axis(0, 3), "a value fell outside"
-    assert limits.axis(0.05, 2.4) == Axis(0, 3), "no return for a little"
-    assert limits.axis(0.05, 0.9) == Axis(0, 1), "less than half of the height was used"
+    assert limits.axis(0.05, 2.3, "linear") == Axis(0, 2.5)
+    assert limits.axis(0.05, 2.4, "linear") == Axis(0, 2.5)
+    assert limits.axis(0.05, 1.3, "linear") == Axis(0, 2.5), "more than half of the height is used"
+    assert limits.axis(0.05, 2.6, "linear", needed=(0.1, 2.4)) == Axis(0, 2.5), "the line is on the axis"
+    assert limits.axis(0.05, 2.6, "linear") == Axis(0, 3), "a value fell outside"
+    assert limits.axis(0.05, 2.4, "linear") == Axis(0, 3), "no return for a little"
+    assert limits.axis(0.05, 0.9, "linear") == Axis(0, 1), "less than half of the height was used"
     assert limits.axis(0.05, 0.9, "log10") == Axis(0.05, 1, "log10"), "another kind of axis"
+
+
+def drawn(values: Sequence[float], *, kind: Kind = "linear") -> list[str]:
+    """A noisy curve over the whole run, in a panel of usual size."""
+    canvas, series = Canvas(80, 20), series_of(values)
+    CurvePlot(units.loss).draw(canvas, series, window=whole(series), switches=(), kind=kind)
+    return canvas.lines()
+
+
+def test_a_loss_with_spikes_is_scaled_to_its_line_and_the_spikes_are_marked_and_counted() -> None:
+    losses = [0.05 + 2.25 * math.exp(-step / 60) for step in range(1500)]
+    calm = drawn(losses)
+    for step in (500, 750, 1200):
+        losses[step] *= 100
+    lines = drawn(losses)
+    assert lines[0].startswith("    2.5"), "as without spikes"
+    assert [line[:8] for line in lines] == [line[:8] for line in calm]
+    assert lines[0].count("↑") == 3
+    assert " 3 steps above " in lines[0]
+
+
+def test_the_start_of_training_is_on_the_axis_and_a_first_loss_far_above_leaves_it() -> None:
+    fall = drawn([0.05 + 2.25 * math.exp(-step / 60) for step in range(1500)])
+    assert any(ord(line[8]) > 0x2800 for line in fall[:4])
+    first = drawn([40.0, *[0.09, 0.11] * 500])
+    assert float(first[0][:8]) < 0.2
+    assert first[0][8] == "↑"
+
+
+def test_steps_that_scatter_do_not_fill_the_panel() -> None:
+    uneven: list[Step] = [(256, 0.05 if step % 10 == 3 else 0.005) for step in range(2400)]
+    canvas, series = Canvas(80, 20), rates(uneven)
+    CurvePlot(units.short_count).draw(canvas, series, window=whole(series), switches=())
+    lines = canvas.lines()
+    assert sum(cell != " " for line in lines for cell in line[8:]) < 4 * 72
+    assert lines[-1].endswith(" 240+ steps below ")
 
 
 # ------------------------------------------------------------------------------------------- rates
@@ -128,6 +165,12 @@ def shown_steps(series: Series, window: Window, steps: Sequence[Step]) -> list[t
     return [timed_step for timed_step in steps[begin:end] if timed_step is not None]
 
 
+def shown_rates(series: Series, window: Window) -> tuple[float, float]:
+    """The range of a plot of 100 columns."""
+    columns = sample(series, window, 100)
+    return noisy_curve(columns.mean, "linear", 3, weights=columns.weights)[2]
+
+
 @given(STEPS, st.integers(0, 8), st.integers(1, 120))
 def test_the_columns_times_their_seconds_are_the_samples_at_any_zoom(
     steps: list[Step], zoom: int, columns: int
@@ -148,7 +191,7 @@ def test_one_step_does_not_flatten_the_curve(count: int, outlier: tuple[int, flo
     steps[count // 2] = outlier
     series = rates(steps)
     window = visible_window(series, 0)
-    low, high = shown_range(sample(series, window, 100), "linear", with_outliers=False)
+    low, high = shown_rates(series, window)
     usual = 256 / 0.0061
     assert high <= 2.1 * usual
     assert low >= (0.4 * usual if count >= 60 else 0)
@@ -159,8 +202,7 @@ def test_one_step_does_not_flatten_the_curve(count: int, outlier: tuple[int, flo
 
 def test_a_switch_to_a_faster_precision_is_shown_whole() -> None:
     steps: list[Step] = [*[(256, 0.010)] * 300, *[(256, 0.002)] * 40]
-    series = rates(steps)
-    low, high = shown_range(sample(series, Window(1, 340), 100), "linear", with_outliers=False)
+    low, high = shown_rates(rates(steps), Window(1, 340))
     assert low <= 25_600
     assert high >= 128_000
 
