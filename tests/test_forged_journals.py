@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 
-from amptui.diagnosis.amp_answer import amp_answer, answer_lines
+from amptui.diagnosis.amp_answer import amp_answer, answer_line, evidence_rows
 from amptui.diagnosis.summary import summary_lines
 from amptui.process.plain_lines import PlainFront
 from amptui.records.run import LOW_PRECISIONS, Record
@@ -50,7 +50,8 @@ def drawn(view: SessionView) -> None:
             overlay.draw(canvas, view, state)
     summary_lines(view)
     for precision in LOW_PRECISIONS:
-        answer_lines(amp_answer(view, precision))
+        answer_line(answer := amp_answer(view, precision))
+        evidence_rows(answer)
 
 
 def folded(records: Iterable[Record]) -> Session:

@@ -16,7 +16,6 @@ from amptui.diagnosis.finding_fields import interval_ends
 from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.words import (
     SIGNS,
-    SUBJECTS,
     age_words,
     evidence_words,
     long_words,
@@ -264,20 +263,23 @@ def worth_forms(answer: AmpAnswer, keys: Mapping[str, str]) -> tuple[str, str]:
 
 
 def safe_forms(answer: AmpAnswer) -> tuple[str, ...]:
-    """``safe: gradients agree``, the trouble, or what is known so far; then a shorter form."""
+    """``✔ safe: gradients agree``, the trouble, or what is known so far, then a shorter form; or none."""
     trouble, doubt = answer.trouble, answer.doubt
+    sign = SIGNS[answer.safety_grade]
     if trouble is not None:
         refusal = "do not use: " if (trouble.subject, trouble.state) in _UNFIT else ""
-        return refusal + long_words(trouble), refusal + short_words(trouble)
+        return f"{sign} {refusal}{long_words(trouble)}", f"{sign} {refusal}{short_words(trouble)}"
     if doubt is not None:
-        return (f"{age_words(doubt.age_steps or 0)}: {short_words(doubt)}",)
-    state: str = "too few steps" if answer.safety == "unknown" and answer.steps else answer.safety
+        return (f"{sign} {age_words(doubt.age_steps or 0)}: {short_words(doubt)}",)
+    if answer.safety == "unknown" and not answer.steps:
+        return ()
+    state: str = answer.safety
     if state == "would be safe" and answer.of("agreement").grade == "good":
         state = "would agree"
     share = answer.of("float16").numbers.get("share") if state == "would be safe" else None
     numbers = {"steps": float(answer.steps), "share": share}
     verdict = Finding(subject="safety", state=state, grade=answer.safety_grade, numbers=numbers)
-    return long_words(verdict), short_words(verdict)
+    return f"{sign} {long_words(verdict)}", f"{sign} {short_words(verdict)}"
 
 
 _UNFIT = (("float16", "underflows"), ("agreement", "disagree"), ("forward", "would overflow"))
@@ -300,14 +302,13 @@ def next_measurement(answer: AmpAnswer) -> tuple[Measurement, str]:
 
 
 def answer_line(answer: AmpAnswer) -> str:
-    """``AMP fp16: worth it: 1.65× the speed (1.61 to 1.69), 31% less memory; ✔ safe: gradients agree``."""
+    """``AMP fp16  worth it: 1.65× the speed (1.61 to 1.69), 31% less memory  ✔ safe: gradients agree``."""
     if answer.precision is None:
         return no_amp_words(answer.baseline)
     begins = answer.culprit_step
     label = precision_label(answer.headline_precision) if begins is None else f"step {units.count(begins)}"
-    safe = f"{SIGNS[answer.safety_grade]} {words}" if (words := safe_forms(answer)[0]) else ""
-    parts = [safe] if answer.trouble is not None else [worth_forms(answer, {})[0], safe]
-    return f"{label}: {'; '.join(filter(None, parts))}"
+    worth = worth_forms(answer, {})[0] if answer.trouble is None else ""
+    return "  ".join(filter(None, (label, worth, *safe_forms(answer)[:1])))
 
 
 def evidence_rows(answer: AmpAnswer) -> list[tuple[Finding, str, str]]:
@@ -321,16 +322,6 @@ def evidence_rows(answer: AmpAnswer) -> list[tuple[Finding, str, str]]:
         for finding in answer.findings
         if finding.freshness != "never measured"
     ]
-
-
-def answer_lines(answer: AmpAnswer) -> list[str]:
-    """The answer, and what it follows from: a line each."""
-    rows = [
-        f"  {SIGNS[finding.grade]} {SUBJECTS.get(finding.subject, finding.subject):<10}  {words}"
-        + (f"  ({evidence})" if evidence else "")
-        for finding, words, evidence in evidence_rows(answer)
-    ]
-    return [answer_line(answer), *rows]
 
 
 def measured_rows(answer: AmpAnswer, lines: int) -> Sequence[Finding]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from amptui.base import units
 from amptui.base.prompt import complain
 from amptui.base.table import Column, table_lines
-from amptui.diagnosis.amp_answer import AmpAnswer, amp_answer, answer_line, evidence_rows
+from amptui.diagnosis.amp_answer import AmpAnswer, amp_answer, answer_line, evidence_rows, interval_words
 from amptui.diagnosis.event_words import run_ended, validation_words, weights_saved
 from amptui.diagnosis.labels import data_label, optimizers_left_out, precision_label, run_words
 from amptui.diagnosis.speed import (
@@ -100,11 +100,12 @@ def _number_lines(view: SessionView) -> list[str]:
 
 
 def _verdict_lines(answer: AmpAnswer) -> list[str]:
-    """The verdict, then what it does not say: memory, what limits the speed, further trouble."""
+    """The verdict, then what it does not say: memory and bottleneck of a rough speed-up, further trouble."""
     more = [
         words
         for finding, words, _ in evidence_rows(answer)
-        if finding.subject in ("memory", "limit") or (finding.is_trouble and finding != answer.trouble)
+        if (finding.subject in ("memory", "limit") and not interval_words(answer.of("speed")))
+        or (finding.is_trouble and finding != answer.trouble)
     ]
     return [answer_line(answer), *(f"  {words}" for words in more)]
 

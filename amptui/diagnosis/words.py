@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from amptui.base import units
 from amptui.diagnosis.finding_fields import FIELDS, NUMBERS, interval_ends
-from amptui.diagnosis.labels import precision_label, short_label
+from amptui.diagnosis.labels import precision_label
 from amptui.records.run import COLLAPSE_SKIPS
 from amptui.telemetry.finding import Finding, Grade
 
@@ -136,11 +136,11 @@ _BEGAN: Mapping[str, _Wording] = {
 _SCALER: Mapping[str, _Wording] = {
     **_BEGAN,
     "none": (
-        "no overflow in {steps} steps; the scaler does not notice underflow",
+        "no overflow in {steps} steps; GradScaler does not detect underflow",
         "no overflow in {steps} steps",
     ),
     "none recently": (
-        "no overflow in the last {recent} steps; the scaler does not notice underflow",
+        "no overflow in the last {recent} steps; GradScaler does not detect underflow",
         "no overflow in {recent} steps",
     ),
     "occasional": (
@@ -320,8 +320,7 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
         "no trouble": ("safe so far: {steps} steps", "safe so far"),
         "would agree": ("likely safe: gradients agree", "likely safe"),
         "would be safe": ("likely safe: underflow {share}", "likely safe"),
-        "too few steps": "{counted_steps} so far",
-        "unknown": "",
+        "unknown": "{counted_steps} so far",
     },
     "speed": {
         **_NO_SPEED,
@@ -359,7 +358,7 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
     },
     "limit": {
         "emulated": (
-            "says nothing about the bottleneck",
+            "its times are not FP8's",
             "emulated",
             "computed in float32: these times are not FP8's",
         ),
@@ -428,7 +427,7 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
         ),
         "underflows": (
             f"{_SHARE} {{underflows}} {_AT_SCALE}{_MOST_IN}; use bf16{_ZEROS}",
-            "{share} underflows; use bf16",
+            "{share} of the norm underflows; use bf16",
         ),
         "not finite": (
             "{gradients} gradients are NaN or Inf in {precision}: not a float16 problem",
@@ -643,17 +642,3 @@ def evidence_words(finding: Finding) -> str:
     age = age_words(finding.age_steps or 0) if finding.freshness == "old" else ""
     why = explanation(finding) if finding.subject == "limit" else ""
     return "; ".join(filter(None, (why, measured_at(finding), age)))
-
-
-def short_evidence(finding: Finding) -> tuple[str, ...]:
-    """What a finding of one step is from, the longest first: ``step 1,204 fp16 at scale 65,536`` to its step.
-
-    Empty of others: they are of many steps.
-    """
-    single = finding.subject in ("float16", "agreement", "forward")
-    lasting = finding.subject in ("loss", "weights") and finding.is_trouble
-    if not (single or lasting) or finding.step is None or not finding.precision:
-        return ()
-    step, precision = f"step {units.count(finding.step)}", short_label(finding.precision)
-    scale = "" if finding.loss_scale is None else f" at scale {units.count(finding.loss_scale)}"
-    return f"{step} {precision}{scale}", f"{step} {precision}", step

@@ -7,7 +7,7 @@ import pytest
 from amptui.diagnosis.amp_answer import amp_answer, safe_forms
 from amptui.diagnosis.labels import precision_label, precision_letter
 from amptui.diagnosis.summary import summary_lines
-from amptui.diagnosis.words import SIGNS, long_words, short_words
+from amptui.diagnosis.words import long_words, short_words
 from amptui.records.findings import PhaseSeconds, StepTimed
 from amptui.records.keeping import WeightsSaved
 from amptui.records.own_loop import OTHER_PRECISIONS
@@ -101,7 +101,7 @@ def test_where_there_is_trouble_every_screen_says_so_and_none_calls_amp_safe() -
             assert not any(words in text for text in texts), (name, words)
         if answer.cause is None:
             continue
-        trouble = [f"{SIGNS[answer.cause.grade]} {form}" for form in safe_forms(answer)]
+        trouble = safe_forms(answer)
         for lines in screens:
             assert "safe:" not in lines[1]
             assert any(words in lines[1] for words in trouble)

@@ -7,9 +7,17 @@ from html import unescape
 from typing import Any
 
 from amptui.diagnosis.alerts import Alerts
-from amptui.diagnosis.amp_answer import AmpAnswer, amp_answer, answer_json, answer_lines, next_measurement
+from amptui.diagnosis.amp_answer import (
+    AmpAnswer,
+    amp_answer,
+    answer_json,
+    answer_line,
+    evidence_rows,
+    next_measurement,
+)
 from amptui.diagnosis.event_words import event_details, event_text
 from amptui.diagnosis.summary import summary_lines
+from amptui.diagnosis.words import SIGNS
 from amptui.process.plain_lines import status_line
 from amptui.reports.export import page
 from amptui.telemetry.events import Event
@@ -36,7 +44,10 @@ def words_of(view: SessionView) -> str:
     """What every surface says of a run."""
     answer = amp_answer(view)
     surfaces = {
-        "answer": answer_lines(answer),
+        "answer": [
+            answer_line(answer),
+            *(f"  {SIGNS[one.grade]} {words}  ({source})" for one, words, source in evidence_rows(answer)),
+        ],
         "advised key": advised_key(view) or "none",
         "plain line": status_line(view),
         "summary": summary_lines(view),

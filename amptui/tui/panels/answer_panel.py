@@ -15,7 +15,7 @@ from amptui.diagnosis.amp_answer import (
 )
 from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.speed import NO_STEPS, running
-from amptui.diagnosis.words import SIGNS, SUBJECTS, evidence_words, long_words, short_evidence, short_words
+from amptui.diagnosis.words import SIGNS, SUBJECTS, age_words, evidence_words, long_words, short_words
 from amptui.telemetry.finding import Finding, Measurement
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, text_width
@@ -76,7 +76,7 @@ def _phrases(answer: AmpAnswer, screen: ScreenState, keys: Mapping[str, str], ro
     name = precision_word(answer.headline_precision)
     if step is not None:
         name = Word(f"step {units.count(step)}", Style.STRONG)
-    safe = [f"{SIGNS[grade]} {words}" for words in safe_forms(answer) if words]
+    safe = safe_forms(answer)
     worth = worth_forms(answer, keys) if answer.trouble is None else ()
     # The longest that fit; where not even the shortest do, doubt counts more than the speed.
     pairs = [pair for long in worth or ("",) for pair in ((long, words) for words in safe or ("",))]
@@ -146,9 +146,6 @@ def _draw_row(canvas: Canvas, y: int, finding: Finding, screen: ScreenState, wid
     if key:
         canvas.text(end - 1, y, key, Style.KEY)
         end -= 2
-    if finding.freshness == "old":
-        canvas.text(end - 3, y, "old", Style.WARNING)
-        end -= 4
     style = GRADE_STYLES[finding.grade]
     canvas.text(_LABEL_WIDTH, y, SIGNS[finding.grade], style)
     start = _LABEL_WIDTH + 2
@@ -161,11 +158,8 @@ def _draw_row(canvas: Canvas, y: int, finding: Finding, screen: ScreenState, wid
     x = canvas.text(start, y, whole_words(words, end - start), value_style)
     if interval and x + 2 + text_width(interval) <= end:
         x = canvas.text(x + 2, y, interval, Style.DIM)
-    forms = short_evidence(finding)
-    if not roomy:
-        fits = (form for form in forms if x + 2 + text_width(form) <= end)
-        canvas.text(x + 2, y, next(fits, ""), Style.DIM, width=max(0, end - x - 2), align="right")
-    else:
-        at = max(x, start + min(widest, _VALUE_WIDTH)) + 2
-        fits = (form for form in (evidence_words(finding), *forms) if at + text_width(form) <= end)
-        canvas.text(at, y, next(fits, ""), Style.DIM)
+    old = age_words(finding.age_steps or 0) if finding.freshness == "old" else ""
+    evidence = evidence_words(finding) if roomy else old
+    at = max(x, start + min(widest, _VALUE_WIDTH)) + 2 if roomy else max(x + 2, end - len(evidence))
+    if at + text_width(evidence) <= end:
+        canvas.text(at, y, evidence, Style.WARNING if old else Style.DIM)
