@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from amptui.base import units
 from amptui.diagnosis.event_words import event_text
+from amptui.diagnosis.labels import run_label
 from amptui.telemetry.events import Event
 from amptui.telemetry.view import RunStatus
 
@@ -50,7 +51,7 @@ class Alerts:
         ``fate``: what became of a run that ended without its last record. ``stop_asked``: the viewer itself
         asked for the end: its user is there, and needs to hear of a failure only.
         """
-        name = status.run.model if status.run is not None else status.folder_name or "run"
+        name = run_label(status)
         if fate and not self._fate_reported:
             self._fate_reported = True
             return f"{name}: {fate}"

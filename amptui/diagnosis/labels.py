@@ -1,5 +1,6 @@
 """The labels, glyphs and letters of the precisions, the glossary, and what data, loss and ranks are."""
 
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from amptui.records.run import (
 )
 from amptui.records.samples import GpuSample
 from amptui.records.steps import Steps
-from amptui.telemetry.view import SessionView
+from amptui.telemetry.view import RunStatus, SessionView
 
 
 class _Signs(NamedTuple):
@@ -127,6 +128,13 @@ MEMORY_KINDS: Mapping[str, str] = {
 """What those kinds are whose name does not say it."""
 
 SYNTHETIC = "synthetic data"
+
+
+def run_label(status: RunStatus) -> str:
+    """The model; before that is known the run's folder, without the time that its name may end with."""
+    if status.run is not None:
+        return status.run.model
+    return re.sub(r"-\d{8}-\d{6}(-\d+)?$", "", status.folder_name) or "run"
 
 
 def data_label(data: DataInfo) -> str:

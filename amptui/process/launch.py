@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import stat
+import time
 from collections.abc import Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ from amptui.process.stop_signals import blocked_stop_signals
 from amptui.process.watched_run import LocalRun, RemoteRun, WatchedRun
 from amptui.ranks.world import refuse_unsupported
 from amptui.recipe.request import SAFETENSORS, ModelSpec, TrainRequest, option_of, parse_model
-from amptui.records.run import RunFailed
+from amptui.records.run import PhaseChanged, RunFailed
 from amptui.runs.find import live_run, refuse_running_elsewhere, resumable
 from amptui.runs.lock import RunLock
 from amptui.runs.rundir import (
@@ -244,7 +245,9 @@ def _train_in_a_process(plan: Plan, *, detach: bool, frames_per_second: float | 
         from amptui.process.viewer import follow_until_first_step
 
         return _conclude(follow_until_first_step(ours, folder), run, offspring, folder)
-    watched = watch_run(ours, run, frames_per_second, attached=False, quiet=quiet)
+    # What the run's process does now: this one shows it before the first record arrives.
+    phase = PhaseChanged(time=time.time(), phase="importing", detail="importing torch")
+    watched = watch_run(ours, run, frames_per_second, attached=False, quiet=quiet, phase=phase)
     return _conclude(watched, run, offspring, folder)
 
 
@@ -294,18 +297,27 @@ def watch_run(
     attached: bool,
     quiet: bool,
     webhook: Webhook | None = None,
+    phase: PhaseChanged | None = None,
 ) -> "ViewerEnd":
     """Show ``run`` on the screen; see :func:`amptui.process.viewer.watch`."""
+    from amptui.telemetry.session import Session
+    from amptui.tui.frame import Frame
     from amptui.tui.opening import Opening
+    from amptui.tui.panels.screen_state import ScreenState
 
+    session = Session(run.folder_name)
+    session.fold([] if phase is None else [phase])
+    frame, state = Frame(), ScreenState()
     farewell = f"the screen was ended; to watch the run again: {run.attach_command}"
-    # Shows the boxes of the panels while Textual is imported.
-    with Opening(farewell=farewell) as opening:
+    # What is known is shown while Textual is imported; of a run that is attached to, its boxes.
+    first = None if attached else lambda canvas: frame.draw(canvas, session.view(), state)
+    with Opening(first, farewell=farewell) as opening:
         from amptui.process.viewer import watch
 
         return watch(
             connection,
             run,
+            session,
             opening,
             attached=attached,
             frames_per_second=frames_per_second,

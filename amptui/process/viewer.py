@@ -64,9 +64,10 @@ class ViewerEnd:
     """Of the run or the connection, if there was no last record, or of the screen; empty if all is well."""
 
 
-def watch(
+def watch(  # noqa: PLR0913 - options by name
     connection: socket.socket,
     run: "WatchedRun",
+    session: Session,
     opening: "Opening",
     *,
     attached: bool,
@@ -76,13 +77,14 @@ def watch(
 ) -> ViewerEnd:
     """Show the run at the other end of ``connection`` until it ends or the viewer leaves.
 
-    ``opening`` is on the terminal until the first frame. A signal that ends an ``attached`` viewer does not
-    stop the run. ``webhook`` gets the news that rings the ``bell``, while the screen is open.
+    ``session`` has what is known before the first record arrives; ``opening`` is on the terminal until the
+    first frame. A signal that ends an ``attached`` viewer does not stop the run. ``webhook`` gets the news
+    that rings the ``bell``, while the screen is open.
     """
     from amptui.tui.run_screen import Parts, RunScreen
 
-    follower = _Follower(connection, run)
-    session, client, ended = follower.session, follower.client, follower.ended
+    follower = _Follower(connection, run, session)
+    client, ended = follower.client, follower.ended
 
     def start() -> None:
         gc.freeze()  # nothing imported so far is garbage, and there is a lot of it
@@ -170,14 +172,14 @@ class _Follower:
     Each request of this screen gets an answer, also if the connection is lost before the run's.
     """
 
-    def __init__(self, connection: socket.socket, run: "WatchedRun") -> None:
+    def __init__(self, connection: socket.socket, run: "WatchedRun", session: Session) -> None:
         self._run = run
         self._heard_at = math.inf
         self._numbers: set[int] = set()
         """Of the requests that were sent."""
         self._doubtful: list[RequestMade] = []
         """Those that a lost connection may not have carried over."""
-        self.session, self.ended = Session(run.folder_name), threading.Event()
+        self.session, self.ended = session, threading.Event()
         self.client = Client(
             connection,
             restore=self._restore,

@@ -29,7 +29,7 @@ class Opening:
     """
 
     def __init__(self, draw: Callable[[Canvas], object] | None = None, *, farewell: str = "") -> None:
-        """Without ``draw``, the empty panels of a run.
+        """Without ``draw``, the empty panels of a run that is not known yet.
 
         ``farewell`` is for a user whose screen ends before it can say how.
         """

@@ -59,13 +59,46 @@ def assert_restored(terminal: Terminal) -> None:
 @pytest.mark.ci
 def test_the_panels_are_there_before_textual_is_imported_and_a_failure_there_restores_the_terminal() -> None:
     with program(ALONE, (120, 40)) as terminal:
-        for title in ("loss", "comparison", "throughput", "loss scale", "memory", "events"):
+        for title in ("loss", "comparison", "device", "throughput", "events"):
             terminal.wait_for(f"╭ {title} ─")
         assert terminal.text.startswith(" amptui")
         terminal.press("xyz\n")
         assert terminal.wait() == 1
         assert "early []" in terminal.text
         assert b"xyz" not in terminal.written, "keys typed meanwhile are not echoed"
+        assert_restored(terminal)
+
+
+STARTING = """
+import socket, sys
+from pathlib import Path
+from types import SimpleNamespace
+from amptui.process.launch import watch_run
+from amptui.process.watched_run import LocalRun
+from amptui.records.run import PhaseChanged
+
+def watch(*_args, **_options):
+    early = [name for name in ("textual", "torch") if name in sys.modules]
+    sys.stdin.readline()
+    sys.exit(f"early {early}")
+
+sys.modules["amptui.process.viewer"] = SimpleNamespace(watch=watch)  # the screen itself never comes
+ours, theirs = socket.socketpair()
+phase = PhaseChanged(time=0.0, phase="importing", detail="importing torch")
+run = LocalRun(Path("runs/mnist-deep-20261128-094441"))
+watch_run(ours, run, None, attached=False, quiet=True, phase=phase)
+"""
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("size", [(60, 18), (80, 24), (120, 40)], ids=str)
+def test_the_first_frame_says_what_starts(size: tuple[int, int]) -> None:
+    with Terminal([sys.executable, "-c", STARTING], size=size) as terminal:
+        terminal.wait_for("waiting for the first step: importing torch")
+        assert re.match(r" mnist-deep .*\bstarting\b", terminal.text)
+        terminal.press("\n")
+        assert terminal.wait() == 1
+        assert "early []" in terminal.text
         assert_restored(terminal)
 
 

@@ -75,7 +75,10 @@ def device(*gpus: GpuSample, note: str = "") -> DeviceSample:
 
 def starting() -> SessionView:
     """No record yet but that torch is being imported."""
-    return SessionView(phase=PhaseChanged(time=NOW, phase="importing", detail="importing torch"))
+    return SessionView(
+        run_dir="runs/mnist-deep-20261127-120000",
+        phase=PhaseChanged(time=NOW, phase="importing", detail="importing torch"),
+    )
 
 
 def downloading() -> SessionView:

@@ -3,7 +3,7 @@
 from amptui.base import units
 from amptui.diagnosis import activity, speed
 from amptui.diagnosis.event_words import not_saved
-from amptui.diagnosis.labels import SYNTHETIC, compared_label, precision_label
+from amptui.diagnosis.labels import SYNTHETIC, compared_label, precision_label, run_label
 from amptui.records.findings import PrecisionsCompared
 from amptui.records.run import RunFinished, RunStarted
 from amptui.telemetry.view import SessionView
@@ -45,10 +45,9 @@ def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
 
     What comes and goes stands between them, where there is room.
     """
-    left, run = [phrase("amptui", Style.DIM)], view.run
+    left, run = [phrase(_short(run_label(view)), Style.STRONG)], view.run
     if run is not None:
-        left = [
-            phrase(_short(run.model), Style.STRONG),
+        left += [
             phrase(_short(run.device_name.removeprefix("NVIDIA ")), rank=9),
             phrase(_short(run.data.name), rank=10),
         ]
