@@ -14,12 +14,15 @@ from amptui.diagnosis.labels import precision_label, precision_letter, step_loss
 from amptui.records.findings import FLOAT16_ZONES, Float16Window
 from amptui.records.run import EpochFinished, Validated
 from amptui.reports.export.template import Span, css_class
-from amptui.telemetry.axis import Axis, Kind, axis, extent, kind_for, rate_limits
+from amptui.telemetry.axis import Axis, Kind, axis, kind_for, noisy_curve, usual_range
 from amptui.telemetry.optimizers import FIRST
 from amptui.telemetry.view import EMPTY_SERIES, Counts, Floats, Series, SessionView
 
 MAX_COLUMNS = 600
 """More than a phone has pixels across; on a wide screen a column is two or three pixels."""
+
+_REACH = 6
+"""A smoothed line is the mean over so many columns to both sides."""
 
 _MAX_PARTS = 8
 """Loss components with a curve; a chart of more would be unreadable."""
@@ -42,8 +45,8 @@ class Chart:
     """Of the vertical axis; None: chosen by the values."""
     ceiling: float = math.inf
     """What the values cannot exceed."""
-    is_noisy: bool = False
-    """Single values far from all others do not set the vertical axis."""
+    scaled_to: Literal["all", "usual", "line"] = "all"
+    """The vertical axis shows all values, all but outliers, or the smoothed line, which is drawn then."""
     joins: Literal["precision", "all", "none"] = "precision"
     """Which values a line connects over columns without one: those of one precision, all, or none."""
     height: int = 150
@@ -58,9 +61,12 @@ class Chart:
     """Classes of the curves, where the page has a legend of its own and nothing to say of single steps."""
 
 
-def figure(chart: Chart, axis_place: int) -> dict[str, Any] | None:
-    """A chart over one of the page's axes, as the template takes it; None without a finite value."""
-    columns = [_columns(series) for series in chart.curves.values()]
+def figure(chart: Chart, axis_place: int, switches: Sequence[int] = ()) -> dict[str, Any] | None:
+    """A chart over one of the page's axes, as the template takes it; None without a finite value.
+
+    A smoothed line is not across ``switches``, the steps of them.
+    """
+    columns = [_columns(series, switches) for series in chart.curves.values()]
     vertical = _vertical_axis(chart, columns)
     if vertical is None:
         return None
@@ -71,6 +77,7 @@ def figure(chart: Chart, axis_place: int) -> dict[str, Any] | None:
         colour = chart.colours[place] if chart.colours else f"curve{place}" if name else ""
         curve = {"name": name, "colour": colour, "first": series.first_step}
         curve |= {"width": own["width"], "nonfinite": own["nonfinite"], "mean": _rounded(own["mean"])}
+        curve |= {"line": _rounded(own["line"])} if "line" in own else {}
         has_ended = np.isnan(own["mean"]) & np.isfinite(own["low"])  # some of its runs
         if ((own["high"] > own["low"]) | has_ended).any():
             curve |= {"low": _rounded(own["low"]), "high": _rounded(own["high"])}
@@ -88,7 +95,7 @@ def figure(chart: Chart, axis_place: int) -> dict[str, Any] | None:
     return {"axis": axis_place, "numbers": numbers, "readout": readout, "note": chart.note}
 
 
-def _columns(series: Series) -> dict[str, Any]:
+def _columns(series: Series, switches: Sequence[int] = ()) -> dict[str, Any]:
     """``series`` in at most ``MAX_COLUMNS`` columns of ``width`` steps; no spike is lost."""
     joined = max(1, -(-len(series.mean) // MAX_COLUMNS))
 
@@ -101,8 +108,11 @@ def _columns(series: Series) -> dict[str, Any]:
     weights = np.where(np.isfinite(means), seconds, 0.0)
     totals = weights.sum(axis=1, keepdims=True)
     shares = np.nan_to_num(means) * (weights / np.where(totals > 0, totals, 1.0))  # no sum overflows
+    width = series.bucket_steps * joined
+    breaks = {(step - series.first_step) // width for step in switches}
     return {
-        "width": series.bucket_steps * joined,
+        "width": width,
+        "breaks": np.array(sorted(breaks & {*range(len(means))}), np.int64),
         "low": np.fmin.reduce(rows(series.minimum), axis=1),
         "mean": np.where(np.isfinite(means).any(axis=1), shares.sum(axis=1), np.nan),
         "high": np.fmax.reduce(rows(series.maximum), axis=1),
@@ -111,20 +121,21 @@ def _columns(series: Series) -> dict[str, Any]:
     }
 
 
-def _vertical_axis(chart: Chart, columns: Sequence[Mapping[str, Any]]) -> Axis | None:
-    """None if it can show nothing."""
+def _vertical_axis(chart: Chart, columns: Sequence[dict[str, Any]]) -> Axis | None:
+    """None if it can show nothing. Columns of which the smoothed line is shown get it."""
     values = np.array([value for _, value, _ in chart.points])
     ends = [own[end] for own in columns for end in ("low", "high")]
     kind = chart.kind or kind_for(np.concatenate([values, *ends]))
     least = -math.inf if kind == "linear" else 0.0
     limits = [*values[values > least]]
     for own in columns:
-        if (own["high"] > least).any():
-            low, high = extent(own["low"], own["high"], kind, with_outliers=not chart.is_noisy)
-            if own["seconds"] is not None:  # of rates only the usual ones
-                bottom, top = rate_limits(own["mean"], own["seconds"])
-                low, high = max(low, bottom), min(high, top)
-            limits += low, high
+        if chart.scaled_to == "line" and (own["mean"] > least).any():
+            own["line"], _, shown = noisy_curve(own["mean"], kind, _REACH, own["breaks"], own["seconds"])
+            limits += shown
+        elif (own["high"] > least).any():
+            both = np.concatenate((own["low"], own["high"]))
+            both = both[both > least]
+            limits += usual_range(both, kind) if chart.scaled_to == "usual" else (both.min(), both.max())
     return axis(min(limits), max(limits), kind, ceiling=chart.ceiling) if limits else None
 
 
@@ -179,19 +190,20 @@ def charts(
     sampled: dict[str, Any] = {"kind": "linear", "joins": "all"}
     factors = {"words": units.headroom, "note": overflow, **sampled}
     shown = [
-        single("loss", view.loss, height=220, is_noisy=True, points=points, skips=skips, note=loss_note),
-        Chart("loss components", logged("part"), is_noisy=True),
-        single("throughput", view.samples_rate, "samples/s", words=short, kind="linear", is_noisy=True),
+        single("loss", view.loss, height=220, scaled_to="line", points=points, skips=skips, note=loss_note),
+        Chart("loss components", logged("part"), scaled_to="line"),
+        single("throughput", view.samples_rate, "samples/s", words=short, kind="linear", scaled_to="line"),
         single("loss scale", view.loss_scale, words=short, kind="log2", skips=skips),
         single("headroom", view.numerics.headrooms, "below overflow", **factors),
-        single("gradient norm", of_steps.get("grad_norm"), is_noisy=True, joins="all"),
+        single("gradient norm", of_steps.get("grad_norm"), scaled_to="line", joins="all"),
         single("learning rate", of_steps.get("lr")),
         Chart("update/weight", logged("update"), joins="all", note=ratios),
         Chart("GPU memory", _memory(device), "GiB", kind="linear"),
         single("GPU utilization", device.get("utilization_percent"), "%", ceiling=100.0, **sampled),
         single("GPU power", device.get("power_watts"), "W", **sampled),
     ]
-    return [figure(chart, axis_place) if view.loss.count else None for chart in shown]
+    switches = [switch.step for switch in view.switches]
+    return [figure(chart, axis_place, switches) if view.loss.count else None for chart in shown]
 
 
 def _memory(device: Mapping[str, Series]) -> dict[str, Series]:
