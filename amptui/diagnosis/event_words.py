@@ -235,8 +235,8 @@ def gradients_dropped(record: GradientsDropped) -> str:
 
 
 def pause_changed(record: PauseChanged) -> str:
-    """``paused after step 600``; with the reason if the trainer paused by itself."""
-    text = f"{'paused' if record.paused else 'resumed'} after step {units.count(record.step)}"
+    """``paused``; with the reason if the trainer paused by itself."""
+    text = "paused" if record.paused else "resumed"
     return f"{text}: {_first_line(record.reason)}" if record.reason else text
 
 

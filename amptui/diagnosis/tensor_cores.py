@@ -52,12 +52,13 @@ def flops_hints(precisions: Sequence[PrecisionFlops]) -> list[str]:
 
     If no count stands for the steps, that instead. Emulated float8 uses no Tensor Cores.
     """
-    if any(flops.counted.shapes_vary for flops in precisions):
+    on_gpu = [flops for flops in precisions if flops.on_gpu]
+    if any(flops.counted.shapes_vary for flops in on_gpu):
         return [
             "no FLOP/s: input shapes vary while the number of samples does not, so one count does not fit all"
         ]
     hints = []
-    if names := list(dict.fromkeys(name for flops in precisions for name in flops.counted.uncounted)):
+    if names := list(dict.fromkeys(name for flops in on_gpu for name in flops.counted.uncounted)):
         more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
         hints = [f"FLOP/s are a lower bound: no formula for {', '.join(names[:MAX_NAMES])}{more}"]
     for flops in precisions:

@@ -91,7 +91,7 @@ class PrecisionSwitch:
         self._warm_up = WarmUp()
         self.settled = False
         """Whether the warm-up of this stretch is over."""
-        self._noted_waits = self._noted_no_scaler = False
+        self._noted_waits = False
         self._told_float8: set[str | None] = set()
 
     @property
@@ -205,7 +205,6 @@ class PrecisionSwitch:
             size = self._trained.batch_size
             why = str(explain(error, doing=doing, batch_size=size, precision=self.precision.name))
         else:
-            self._trial = trial
             self.confirm()
             return result
         # Outside the handler: the traceback would keep the failed pass's tensors alive.
@@ -214,9 +213,7 @@ class PrecisionSwitch:
 
     def confirm(self) -> None:
         """End the trial of this precision, if there is one: its first step has succeeded."""
-        trial, self._trial = self._trial, None
-        if trial is not None and self._trial_requests:
-            self._note_no_scaler(trial.previous)
+        self._trial = None
         self._answer_trial_requests()
 
     def finish(self, step: int) -> None:
@@ -383,20 +380,6 @@ class PrecisionSwitch:
                 peak_allocated_bytes=peak,
             )
         )
-
-    def _note_no_scaler(self, previous: str) -> None:
-        """Explain once, at the first switch to bf16 or away from fp16, what a missing loss scaler means."""
-        name = "FP8" if self.precision.float8 else self.precision.name
-        before = self._trained.precisions[previous]
-        # In FP8 autocast runs in bfloat16, too.
-        was_bf16, is_bf16 = (one.float8 is not None or one.name == "bf16" for one in (before, self.precision))
-        if self._noted_no_scaler or not (before.scales or (is_bf16 and not was_bf16)):
-            return
-        self._noted_no_scaler = True
-        text = f"{name} has no loss scaler: an Inf gradient would make weights NaN, and the run would stop"
-        if self._ranks is not None:
-            text = f"{name} has no loss scaler: an Inf gradient on one rank would make all ranks' weights NaN"
-        self._note("info", text)
 
     def _note_waits(self) -> None:
         """Explain once why each step waits for the GPU, if it does."""

@@ -226,11 +226,6 @@ class TrainingThread:
         )
         if checkpoint is not None:
             return self._restore(checkpoint, prepared)
-        is_set = request.batch_size is not None or "batch_size" in request.settings
-        if choices.device.type == "cpu" and experiment_class.cpu_batch_size and not is_set:
-            default = f"batch size {experiment_class.cpu_batch_size}, this model's default on a CPU"
-            note = f"{default}; change it with --batch-size"
-            self._emit(Note(time=time.time(), severity="info", text=note))
         return prepared, None
 
     def _choose(self) -> "Choices":

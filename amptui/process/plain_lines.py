@@ -84,6 +84,7 @@ class PlainFront:
         self._resume_command = resume_command
         self._reader_gone = False
         self._last_number = 0
+        self._error_numbers = set[int]()
         self._status_due = 0.0
         self._phase = ""
         self._status_step = 0
@@ -122,13 +123,21 @@ class PlainFront:
             notify(self._out, text)
 
     def _new_events(self, view: SessionView) -> list[Event]:
-        """The events since the last look, oldest first; an event whose count grows is written once.
+        """The events since the last look, oldest first; one whose count grows is written once.
+
+        It is written again when it has become an error, as a few skipped steps do.
 
         A progress bar is written once it is complete, and the end of the run by whoever says how it ended.
         """
         events = sorted((*view.events, *view.printed), key=lambda event: event.number)
-        fresh = [event for event in events if event.number > self._last_number]
-        self._last_number = max((event.number for event in fresh), default=self._last_number)
+        fresh = [
+            event
+            for event in events
+            if event.number > self._last_number
+            or (event.severity == "error" and event.number not in self._error_numbers)
+        ]
+        self._error_numbers.update(event.number for event in fresh if event.severity == "error")
+        self._last_number = max([self._last_number, *(event.number for event in fresh)])
         return [
             event
             for event in fresh

@@ -77,21 +77,20 @@ class FlopsWatch:
 
 
 def flops_now(counted: FlopsCounted, step_seconds: float | None, run: RunStarted | None) -> PrecisionFlops:
-    """What ``counted`` operations in steps of ``step_seconds`` come to; a CPU has no known peak.
+    """What ``counted`` operations in steps of ``step_seconds`` come to on a GPU; a CPU has no speed here.
 
     Emulated float8 has no speed: what counts as a float8 product is computed in float32.
     """
     on_gpu = run is not None and run.device.startswith("cuda")
-    emulated = is_emulated(counted.precision)
-    has_speed = step_seconds is not None and 0 < step_seconds < math.inf
-    has_speed = has_speed and not counted.shapes_vary and not emulated
-    peak = None
-    if run is not None and on_gpu and not emulated:
+    speed = peak = None
+    if run is not None and on_gpu and not is_emulated(counted.precision):
         peak = peak_flops(run.device_name, counted.flops_by_type)
+        if step_seconds is not None and 0 < step_seconds < math.inf and not counted.shapes_vary:
+            speed = counted.flops / step_seconds
     return PrecisionFlops(
         counted=counted,
         on_gpu=on_gpu,
-        flops_per_second=counted.flops / step_seconds if step_seconds and has_speed else None,
+        flops_per_second=speed,
         peak_flops_per_second=peak,
         ranks=1 if run is None else run.world_size,
     )

@@ -16,6 +16,7 @@ from amptui.records.steps import Steps
 from amptui.runs.reader import JournalReader
 from amptui.telemetry.session import Session
 from tests.living import train_arguments
+from tests.telemetry.record_samples import skip_row
 from tests.tui import views
 from tests.warm import WarmSource
 
@@ -60,8 +61,8 @@ def test_a_bar_is_told_when_it_is_complete_and_two_events_of_a_step_are_two() ->
     assert front.look(bar) == []
     assert front.look(replace(bar, text="60%"), note(1)) == ["note 1"]
     assert front.look(replace(bar, text="100%", live=False)) == ["100%"]
-    assert front.look(PauseChanged(time=1.0, step=4, paused=True)) == ["step 4: paused after step 4"]
-    assert front.look(PauseChanged(time=2.0, step=4, paused=False)) == ["step 4: resumed after step 4"]
+    assert front.look(PauseChanged(time=1.0, step=4, paused=True)) == ["step 4: paused"]
+    assert front.look(PauseChanged(time=2.0, step=4, paused=False)) == ["step 4: resumed"]
 
 
 def test_a_storm_is_told_once_and_what_comes_within_it_is_told_too() -> None:
@@ -72,6 +73,15 @@ def test_a_storm_is_told_once_and_what_comes_within_it_is_told_too() -> None:
     assert front.look(nan_loss(11), nan_loss(12)) == []
     assert front.look(note(1), nan_loss(13)) == ["note 1"]
     assert front.look(nan_loss(14), note(2)) == ["note 2"]
+
+
+def test_skips_are_told_once_and_again_when_the_scale_collapses() -> None:
+    front = Looks()
+    first, *others = skip_row(10, 8, 65536.0)
+    (calm,) = front.look(first)
+    assert calm.startswith("step 10: overflow: step skipped")
+    (alarm,) = [line for record in others for line in front.look(record)]
+    assert alarm.startswith("x step 14: overflow: 5 steps skipped, 10 to 14")
 
 
 def test_phases_are_told_until_the_first_step_and_their_progress_is_not() -> None:
