@@ -124,7 +124,7 @@ def test_every_key_does_what_the_help_says(warm: WarmSource, tmp_path: Path) -> 
         terminal.press("\x1b", until="╭ loss")
         for key in ("l", "+", "+", "-", "0"):
             terminal.press(key)
-        terminal.press("\t", until="╭ AMP verdict")
+        terminal.press("\t", until_gone="throughput")
         wait_until(lambda: "fp16" in {r.precision for r in steps_of(tmp_path / "run")}, "a step in fp16")
         terminal.press("q", until="Stop it or detach")
         terminal.press("\r")  # goes back

@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 from amptui.base import units
 from amptui.diagnosis.activity import state_words
-from amptui.diagnosis.amp_answer import precision_in_question, question_words
 from amptui.diagnosis.event_words import run_ended
 from amptui.records.run import RunFailed
 from amptui.telemetry.view import SessionView
@@ -73,7 +72,6 @@ def _framed_panels() -> dict[str, _Framed]:
     loss_curve = _EverySecond(loss.LossPanel().draw, even=True)
     throughput_curve = _EverySecond(throughput.ThroughputPanel().draw, even=False)
     return {
-        "answer": _Framed(answer_panel.headline, answer_panel.draw),
         "loss": _Framed(loss.headline, loss_curve.draw),
         "throughput": _Framed(throughput.headline, throughput_curve.draw),
         "scale": _Framed(scale.headline, scale.ScalePanel().draw),
@@ -138,9 +136,6 @@ class Frame:
             title = TITLES[place.name]
             if place.name == "loss" and (label := optimizer_line.front_label(view)):
                 title = f"{title} of {label}"
-                part.text(1, 0, f" {title} ")
-            if place.name == "answer":
-                title = question_words(precision_in_question(view))
                 part.text(1, 0, f" {title} ")
             _draw_headline(part, title, panel.headline(view, screen))
             panel.draw(part.part(Rect(2, 1, part.width - 4, part.height - 2)), view, screen)

@@ -8,14 +8,13 @@ from typing import TypeAlias
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.style import Style
 
-PANELS = ("loss", "throughput", "comparison", "answer", "numerics", "scale", "memory", "events")
+PANELS = ("loss", "throughput", "comparison", "numerics", "scale", "memory", "events")
 """The panels, in the order in which ``tab`` enlarges them."""
 
 RANKED_PANELS = (*PANELS[:-1], "ranks", PANELS[-1])
 """The same of a distributed run."""
 
 TITLES = {name: name for name in RANKED_PANELS} | {
-    "answer": "AMP verdict",
     "scale": "loss scale",
     "memory": "device",
     "numerics": "float16",

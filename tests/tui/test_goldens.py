@@ -42,7 +42,7 @@ READ_ENLARGED = {
     "compared": ("loss", "throughput", "comparison", "events"),
     "with_skips": ("scale",),
     "collapsing": ("numerics",),
-    "fp16_agrees": ("answer",),
+    "fp16_agrees": ("comparison",),
     "memory by kind": ("memory",),
     "no_nvml": ("memory",),
     "A/B test over": ("comparison",),

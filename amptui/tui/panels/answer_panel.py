@@ -13,8 +13,7 @@ from amptui.diagnosis.amp_answer import (
     safe_forms,
     worth_forms,
 )
-from amptui.diagnosis.labels import precision_label
-from amptui.diagnosis.speed import NO_STEPS, running
+from amptui.diagnosis.speed import running
 from amptui.diagnosis.words import SIGNS, SUBJECTS, age_words, evidence_words, long_words, short_words
 from amptui.telemetry.finding import Finding, Measurement
 from amptui.telemetry.view import SessionView
@@ -27,12 +26,11 @@ from amptui.tui.panels.phrases import (
     fitting,
     phrase,
     precision_word,
-    quiet,
     whole_words,
     write,
 )
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.style import BOLD, GRADE_STYLES, Style, precision_style
+from amptui.tui.style import BOLD, GRADE_STYLES, Style
 
 _ACTIONS: Mapping[Measurement, str] = {
     "comparison": "compare",
@@ -114,29 +112,18 @@ def unchecked_words(answer: AmpAnswer, screen: ScreenState) -> str:
     return f"not checked yet: press {' '.join(filter(None, keys))}" if any(keys) else ""
 
 
-def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
-    """The precision in question."""
-    answer = amp_answer(view)
-    if answer.precision is None:
-        return []
-    return [phrase(precision_label(answer.precision), precision_style(answer.precision) | BOLD)]
-
-
 def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     """A row for each finding: value, verdict, whether it is old, and the key that measures it.
 
     What was never measured is one line below them.
     """
     answer = amp_answer(view)
-    if answer.precision is None:
-        quiet(canvas, no_amp_words(view.precision) if view.run is not None else NO_STEPS)
-        return
     unchecked = unchecked_words(answer, screen)
-    rows = measured_rows(answer, canvas.height - 2 * bool(unchecked))
+    rows = measured_rows(answer, canvas.height - bool(unchecked))
     widest = max((text_width(short_words(finding)) for finding in rows), default=0)
     for y, finding in enumerate(rows):
         _draw_row(canvas, y, finding, screen, widest)
-    canvas.text(0, len(rows) + 1, unchecked, Style.DIM)
+    canvas.text(0, len(rows), unchecked, Style.DIM)
 
 
 def _draw_row(canvas: Canvas, y: int, finding: Finding, screen: ScreenState, widest: int) -> None:

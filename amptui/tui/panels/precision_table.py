@@ -1,7 +1,7 @@
 """The precisions of this run, what AMP or FP8 changes, an A/B test, and what needs attention."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -18,6 +18,7 @@ from amptui.telemetry.comparison import MIN_STEPS, judge_speed, ordered
 from amptui.telemetry.finding import Finding, Grade
 from amptui.telemetry.view import PrecisionStats, SessionView
 from amptui.tui.canvas import Canvas
+from amptui.tui.panels import answer_panel
 from amptui.tui.panels.answer_panel import unchecked_words
 from amptui.tui.panels.phrases import (
     Gauge,
@@ -39,18 +40,18 @@ from amptui.tui.style import BOLD, GRADE_STYLES, Style, precision_style
 _LABEL_WIDTH, _COLUMN_WIDTH, _WIDEST_COLUMN = 7, 9, 15
 """``samples``; ``~12.3 k/s`` and, where there is room, ``▲ AMP fp16``."""
 
+_WIDE = 60
+"""With so many cells columns have the room of the widest."""
+
 NOTHING_YET = "no steps counted yet"
 
-_MAX_CARD_LINES = 8
-"""Lines of one result: what a narrow panel needs."""
+_MAX_LINES = 8
+"""Lines of one sentence: what a narrow panel needs."""
 
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 
 _BAR_WIDTH = 61
 """As wide as the widest axis of an interval."""
-
-_ENLARGED_WIDTH = 60
-"""With so many columns results are sentences, with their batch, blocks and model."""
 
 _LIMITS = ("input", "launch", "unknown")
 """What something can be done about."""
@@ -88,7 +89,7 @@ def _steps(stats: PrecisionStats) -> str:
     return units.count(stats.steps) + ("" if stats.steps >= MIN_STEPS else f"/{MIN_STEPS}")
 
 
-def _table_rows(view: SessionView, stats: list[PrecisionStats], *, is_large: bool) -> list[_Row]:
+def _table_rows(view: SessionView, stats: list[PrecisionStats], *, is_enlarged: bool) -> list[_Row]:
     """The lines of the table: those in which something was measured, steps as ``12/20`` while too few."""
     faster, memory, interval = _differences(view)
     rows = [
@@ -100,7 +101,7 @@ def _table_rows(view: SessionView, stats: list[PrecisionStats], *, is_large: boo
         _Row("loss", 4, lambda it: units.loss(it.last_loss)),
         _Row("skipped", 5, lambda it: units.count(it.skipped) if it.skipped else ""),
     ]
-    if is_large or any(it.steps < MIN_STEPS for it in stats):
+    if is_enlarged or any(it.steps < MIN_STEPS for it in stats):
         rows.append(_Row("steps", 6, _steps, is_uncertain=True))
     return [row for row in rows if row.difference or any(row.cell(it) not in units.EMPTY for it in stats)]
 
@@ -130,19 +131,23 @@ def headline(_view: SessionView, _screen: ScreenState) -> list[Phrase]:
 
 
 def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
-    """The table, then an A/B test's progress or what needs attention."""
+    """The table, then an A/B test's progress or what needs attention; enlarged, each finding has a row."""
     if not view.comparison.rows:
         quiet(canvas, NOTHING_YET)
         return
+    is_enlarged, test = screen.focus == "comparison", speed.running(view)
     stats, columns = _columns(view, canvas.width)
-    is_large, test = canvas.width >= _ENLARGED_WIDTH, speed.running(view)
-    rows = _table_rows(view, stats, is_large=is_large)
+    rows = _table_rows(view, stats, is_enlarged=is_enlarged)
     spare_lines = canvas.height - len(rows) - 2  # the head, and a blank line below
     items: list[_Item] = []
     if test is not None:
         items += _progress(test, canvas.width, spare_lines)
     else:
-        items += _attention_lines(view, screen, canvas.width, max(spare_lines, 1))
+        texts = _sentences(view) if is_enlarged else _attention(view)
+        lines = [line for text in texts for line in wrapped_phrases(*text, canvas.width, lines=_MAX_LINES)]
+        unchecked = "" if is_enlarged else unchecked_words(amp_answer(view), screen)
+        items += lines[: max(spare_lines, 1) - bool(unchecked)]
+        items += wrapped_phrases(unchecked, Style.DIM, canvas.width, lines=1)
     height = _height(items)
     y = draw_table(canvas, columns, [row for row in rows if row.rank < canvas.height - height - 1])
     y += canvas.height > y + height
@@ -154,11 +159,13 @@ def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         else:
             write(canvas, 0, y, item)
         y += _height([item])
+    if is_enlarged:
+        answer_panel.draw(canvas.rows(y + bool(items)), view, screen)
 
 
 def _columns(view: SessionView, width: int) -> tuple[list[PrecisionStats], list[Column[_Row]]]:
     """The precisions that have room, those compared first, and a column for each; then their difference."""
-    room = _COLUMN_WIDTH if width < _ENLARGED_WIDTH else _WIDEST_COLUMN
+    room = _COLUMN_WIDTH if width < _WIDE else _WIDEST_COLUMN
     count = (width - _LABEL_WIDTH - (_DIFFERENCE.width or 0) - 1) // (room + 1)
     stats = ordered(view.comparison)[: max(1, count)]
     columns: list[Column[_Row]] = [
@@ -206,30 +213,28 @@ def draw_line(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
     write_folded(canvas, "comparison", [Phrase(tuple(words) or (Word(NOTHING_YET, Style.DIM),)), *saved])
 
 
-def _attention_lines(view: SessionView, screen: ScreenState, width: int, most: int) -> list[Line]:
-    """What limits the speed or the memory, trouble beside that of the verdict, and what was never checked.
+def _attention(view: SessionView) -> Iterator[tuple[str, int]]:
+    """Trouble beside that of the verdict, what limits speed or memory, what ``~`` means; with styles."""
+    answer = amp_answer(view)
+    for finding in answer.findings:
+        if finding.is_trouble and finding is not answer.trouble:
+            yield f"{SIGNS[finding.grade]} {long_words(finding)}", GRADE_STYLES[finding.grade]
+    limits = [one for one in answer.findings if one.subject == "limit" and one.state in _LIMITS]
+    for finding in (*limits, *speed.little_memory(view)):
+        yield long_words(finding), Style.TEXT
+    for text in speed.provisional_lines(view.comparison):
+        yield text, Style.DIM
 
-    An enlarged panel has the result of the last A/B test before these, and what is known of the losses.
-    """
-    answer, is_large = amp_answer(view), width >= _ENLARGED_WIDTH
-    texts: list[tuple[str, int]] = []
-    if is_large and view.compared is not None:
-        texts += [(card, Style.STRONG) for card in speed.result_cards(view.compared, view.run)]
-    findings = [one for one in answer.findings if one.is_trouble and one is not answer.trouble]
-    findings += [one for one in answer.findings if one.subject == "limit" and one.state in _LIMITS]
-    findings += speed.little_memory(view)
-    for finding in findings:
-        text = f"{SIGNS[finding.grade]} " if finding.is_trouble else ""
-        text += explained_words(finding) if is_large else long_words(finding)
-        texts.append((text, GRADE_STYLES[finding.grade] if finding.is_trouble else Style.TEXT))
-    if is_large:
-        texts += [(text, Style.DIM) for text in (*speed.unfair_losses(view)[:1], *speed.uncounted(view))]
-    texts += [(text, Style.DIM) for text in speed.provisional_lines(view.comparison)]
-    unchecked = unchecked_words(answer, screen)
-    lines = [
-        line for text, style in texts for line in wrapped_phrases(text, style, width, lines=_MAX_CARD_LINES)
-    ][: most - bool(unchecked)]
-    return [*lines, *wrapped_phrases(unchecked, Style.DIM, width, lines=1)]
+
+def _sentences(view: SessionView) -> Iterator[tuple[str, int]]:
+    """The result of the last A/B test, why there is little gain, and which steps no figure counts."""
+    for card in () if view.compared is None else speed.result_cards(view.compared, view.run):
+        yield card, Style.STRONG
+    for finding in speed.little_memory(view):
+        yield explained_words(finding), Style.TEXT
+    notes = speed.provisional_lines(view.comparison) + speed.uncounted(view)
+    for text in (*speed.unfair_losses(view)[:1], *notes):
+        yield text, Style.DIM
 
 
 # ------------------------------------------------------------------------------------ the A/B test

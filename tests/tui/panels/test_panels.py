@@ -58,7 +58,7 @@ def test_trouble_stands_first_and_says_what_to_do(width: int) -> None:
     event_list.draw(canvas, collapsing(), ScreenState(now=views.NOW))
     assert "✖ step 712  overflow" in canvas.lines()[0]
     assert "FP32 → AMP fp16" in "".join(canvas.lines())
-    assert "switch to bf16 or FP32" in " ".join(" ".join(canvas.lines()).split())
+    assert "use bf16 or FP32" in " ".join(" ".join(canvas.lines()).split())
 
 
 UNSAVED = KeepingChanged(time=views.NOW, what="journal", trouble="no space left on device")
