@@ -1,5 +1,6 @@
 """The whole program in a real pseudo-terminal: a real training on the CPU, and the list of runs."""
 
+import shlex
 import shutil
 import time
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ from tests.living import (
     steps_of,
     stop,
     train,
+    train_arguments,
     wait_for_end,
     wait_for_more,
     wait_until,
@@ -140,6 +142,55 @@ def test_every_key_does_what_the_help_says(warm: WarmSource, tmp_path: Path) -> 
     assert {r.request.number for r in records if isinstance(r, RequestTaken)} == {
         r.number for r in requests[:3]
     }
+
+
+SCRIPT = """
+import amptui, time, torch
+model = torch.nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters())
+with amptui.watch(model, optimizer) as monitor:
+    for _ in monitor.steps(range(10_000)):
+        time.sleep(0.02)
+        with monitor.autocast():
+            loss = model(torch.ones(4, 8)).square().mean()
+        monitor.backward(loss)
+        monitor.step()
+"""
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("command", ["train", "run"])
+def test_ctrl_z_suspends_the_screen_in_a_shell_and_the_training_goes_on(command: str, tmp_path: Path) -> None:
+    folder, script = tmp_path / "run", tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    words = train_arguments(folder, *FRAMES)
+    if command == "run":
+        words = ["run", "--run-dir", str(folder), *FRAMES, str(script)]
+    shell = ["bash", "--norc", "--noediting", "-i"]
+    with ended_afterwards(folder), Terminal(shell, env={"PS1": "$ "}) as terminal:
+        terminal.press(f"{shlex.join(amptui_command(*words))}\n", until=r"running.* step +[1-9]")
+        terminal.press("?", until="suspend; training goes on")
+        terminal.press("\x1a", until="Stopped")
+        terminal.press("printf 'a%s' shell\n", until="ashell")
+        assert ALT_SCREEN_OFF in terminal.written
+        wait_for_more(folder)
+        drawn = terminal.written.count(b"suspend; training")
+        terminal.press("fg\n")
+        terminal.wait_until(lambda: terminal.written.count(b"suspend; training") > drawn)
+        terminal.press("?", until="overflow  a value above")
+        terminal.press("?", until="d detach")
+        terminal.press("d", until="to watch it again")
+        wait_for_more(folder)
+
+
+@pytest.mark.ci
+def test_where_no_shell_would_bring_the_screen_back_ctrl_z_says_what_to_press(
+    warm: WarmSource, tmp_path: Path
+) -> None:
+    with train(warm, tmp_path / "run") as terminal:
+        terminal.wait_for(r"step +[1-9]")
+        terminal.press("\x1a", until="no shell here would bring the screen back: press q instead")
+        assert terminal.leave("\x03") == 130
 
 
 @pytest.mark.ci

@@ -59,6 +59,7 @@ KEYS = (
     Key("i", ("i",), "open('configuration')", "", "options and versions", is_page=True, task=READ),
     Key("?", ("question_mark",), "show_help", "keys", "these keys; again: words", is_page=True, task=READ),
     Key("q", ("q", "ctrl+q"), "leave", "quit", "quit; asks during training", task=LEAVE),
+    Key("ctrl+z", ("ctrl+z",), "suspend_process", "", "suspend; training goes on", task=LEAVE),
     Key("ctrl+c", ("ctrl+c",), "interrupt", "", "stop the run and quit; if attached, detach", task=LEAVE),
 )
 

@@ -2,6 +2,7 @@
 
 import math
 import os
+import signal
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -167,7 +168,7 @@ class Screen(App[None]):
     ]
 
     KEYS: ClassVar[Sequence[Key]] = ()
-    """What can be pressed. Ctrl+C always works."""
+    """What can be pressed. Ctrl+C and Ctrl+Z always work."""
     HELP_TITLE: ClassVar[str] = "keys"
     MESSAGE_SECONDS: ClassVar[float] = math.inf
     """How long a message is shown."""
@@ -299,13 +300,18 @@ class Screen(App[None]):
         await self.action_press(event.key)
 
     async def action_press(self, key: str) -> None:
-        """Pass the key to the open overlay, if any; else do what the table says. Ctrl+C always works."""
+        """Pass the key to the open overlay, if any; else do what the table says.
+
+        Ctrl+C and Ctrl+Z always work.
+        """
         self._look_again()
         if self.KEY_ENDS_MESSAGE:
             self._message_until = 0.0
         before, message_until = self._overlay, self._message_until
         if key == "ctrl+c":
             self.action_interrupt()
+        elif key == "ctrl+z":
+            self.action_suspend_process()
         elif before is not None and not (key in self._pages and before.leads_on(key)):
             await self._take_answer(before.press(key, self._view))
         elif (before is not None or not self._takes(key)) and key in self._actions:
@@ -382,6 +388,16 @@ class Screen(App[None]):
     def action_interrupt(self) -> None:
         """Ctrl+C."""
         self._leave("interrupted")
+
+    def action_suspend_process(self) -> None:
+        """Stop this job of the shell, until `fg`: the driver gives the terminal back and takes it again.
+
+        A run is no part of the job: it leads a session of its own.
+        """
+        if os.getpgrp() == os.getsid(0):  # no job of a shell
+            self._say("no shell here would bring the screen back: press q instead")
+        elif self._terminal is not None:
+            os.killpg(os.getpgrp(), signal.SIGTSTP)
 
     def hang_up(self, how: Left = "hung up") -> None:
         """Leave soon, even if the terminal accepts no more output. Does not stop a run.

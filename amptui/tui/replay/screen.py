@@ -33,6 +33,7 @@ _MEANINGS = {
     "focus_numerics": "show the latest float16 histogram",
     "leave": "quit the replay",
     "interrupt": "quit too",
+    "suspend_process": "suspend",
 }
 """What a key of every screen does here, where nothing can be measured."""
 
