@@ -1,9 +1,9 @@
 """The precisions of this run, what AMP or FP8 changes, an A/B test, and what needs attention."""
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from itertools import chain
+from typing import NamedTuple
 
 from amptui.base import units
 from amptui.base.table import Cell, Column
@@ -25,15 +25,15 @@ from amptui.tui.panels.phrases import (
     Line,
     Phrase,
     Word,
+    flowed,
+    labelled,
     phrase,
     quiet,
-    wrapped,
     wrapped_phrases,
-    write,
     write_folded,
+    write_lines,
 )
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.renderables.gauges import INTERVAL_LINES, draw_interval
 from amptui.tui.renderables.table import draw_table
 from amptui.tui.style import BOLD, GRADE_STYLES, Style, precision_style
 
@@ -48,19 +48,14 @@ NOTHING_YET = "no steps counted yet"
 _MAX_LINES = 8
 """Lines of one sentence: what a narrow panel needs."""
 
-_NO_BREAK = "\N{NO-BREAK SPACE}"
-
 _BAR_WIDTH = 61
-"""As wide as the widest axis of an interval."""
+"""Cells of the progress of an A/B test, at most."""
 
 _LIMITS = ("input", "launch", "unknown")
 """What something can be done about."""
 
 _GAIN_STYLES: Mapping[Grade, int] = {"good": Style.GOOD, "warning": Style.WARNING}
 """The style of a precision that is faster, as fast, or slower."""
-
-_Item: TypeAlias = Line | PrecisionMeasured
-"""A line below the table, or the precision whose interval is drawn there."""
 
 
 class _Row(NamedTuple):
@@ -109,7 +104,7 @@ def _table_rows(view: SessionView, stats: list[PrecisionStats], *, is_enlarged: 
 def _differences(view: SessionView) -> tuple[Cell, Cell, Cell]:
     """What AMP or FP8 changes: speed, peak memory, and the interval of the speed; empty while unknown."""
     answer = amp_answer(view)
-    if answer.precision is None or speed.running(view) is not None:
+    if answer.precision is None:
         return "", "", ""
     gain, memory = answer.of("speed"), answer.of("memory")
     interval = interval_words(gain)
@@ -138,29 +133,20 @@ def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     is_enlarged, test = screen.focus == "comparison", speed.running(view)
     stats, columns = _columns(view, canvas.width)
     rows = _table_rows(view, stats, is_enlarged=is_enlarged)
-    spare_lines = canvas.height - len(rows) - 2  # the head, and a blank line below
-    items: list[_Item] = []
     if test is not None:
-        items += _progress(test, canvas.width, spare_lines)
+        lines = _progress(test, canvas.width)
     else:
         texts = _sentences(view) if is_enlarged else _attention(view)
         lines = [line for text in texts for line in wrapped_phrases(*text, canvas.width, lines=_MAX_LINES)]
-        unchecked = "" if is_enlarged else unchecked_words(amp_answer(view), screen)
-        items += lines[: max(spare_lines, 1) - bool(unchecked)]
-        items += wrapped_phrases(unchecked, Style.DIM, canvas.width, lines=1)
-    height = _height(items)
-    y = draw_table(canvas, columns, [row for row in rows if row.rank < canvas.height - height - 1])
-    y += canvas.height > y + height
-    for item in items:
-        if isinstance(item, PrecisionMeasured):
-            style = precision_style(item.precision) | BOLD
-            interval = item.speedup or 1.0, item.speedup_low, item.speedup_high
-            draw_interval(canvas.rows(y, INTERVAL_LINES), *interval, style=style)
-        else:
-            write(canvas, 0, y, item)
-        y += _height([item])
+    unchecked = "" if is_enlarged else unchecked_words(amp_answer(view), screen)
+    room = max(1, canvas.height - len(rows) - 2)  # below the titles and a blank line
+    lines = lines[: room - bool(unchecked)] + wrapped_phrases(unchecked, Style.DIM, canvas.width, lines=1)
+    y = draw_table(canvas, columns, [row for row in rows if row.rank < canvas.height - len(lines) - 1])
+    y += canvas.height > y + len(lines)
+    write_lines(canvas, y, lines)
+    y += len(lines)
     if is_enlarged:
-        answer_panel.draw(canvas.rows(y + bool(items)), view, screen)
+        answer_panel.draw(canvas.rows(y + bool(lines)), view, screen)
 
 
 def _columns(view: SessionView, width: int) -> tuple[list[PrecisionStats], list[Column[_Row]]]:
@@ -183,10 +169,6 @@ def _title(stats: PrecisionStats) -> str:
     name = stats.precision
     label = name if name in ("mixed", "unknown") else precision_label(name)
     return label.removeprefix("AMP ").removesuffix(" emulated")
-
-
-def _height(items: list[_Item]) -> int:
-    return sum(INTERVAL_LINES if isinstance(item, PrecisionMeasured) else 1 for item in items)
 
 
 def _figure(stats: PrecisionStats, row: _Row) -> Cell:
@@ -250,24 +232,14 @@ def _gain(row: PrecisionMeasured, test: PrecisionsCompared, words_of: Callable[[
     return Word(f"{text} ({interval})", style) if interval else Word(text, Style.DIM)
 
 
-def _progress(test: PrecisionsCompared, width: int, most: int) -> list[_Item]:
-    """The round and the ratios so far; if ``most`` lines have room, a progress bar and the intervals."""
-    progress = Word(speed.round_words(test), Style.STRONG)
-    title = Phrase((Word("A/B test: ", Style.DIM), progress))
-    brief: list[_Item] = [[title if title.width <= width else Phrase((progress,))]]
+def _progress(test: PrecisionsCompared, width: int) -> list[Line]:
+    """The round, its bar, and where the table has no room for their differences the ratios so far."""
     bar = Gauge(min(width, _BAR_WIDTH), test.rounds / test.most_rounds, Style.TEXT)
-    items: list[_Item] = [*brief, [Phrase((bar,))]]
-    for row in _measured_rows(test):
-        text, style = _gain(row, test, long_words)
-        # The interval on one line.
-        text = re.sub(r"\(.*\)", lambda interval: interval[0].replace(" ", _NO_BREAK), text)
-        lines = [[phrase(line.replace(_NO_BREAK, " "), style)] for line in wrapped(text, width, lines=3)]
-        brief += lines
-        items += [*lines, row]
-    if len(brief) == 1:
-        first = wrapped_phrases("running the first two blocks", Style.DIM, width, lines=3)
-        brief, items = [*brief, *first], [*items, *first]
-    return items if _height(items) <= most else brief
+    rows = _measured_rows(test)
+    gains = [flowed([Phrase((_gain(row, test, long_words),))], width) for row in rows if len(rows) > 1]
+    first = [] if rows else [[phrase("running the first two blocks", Style.DIM)]]
+    title = labelled("A/B test:", speed.round_words(test), style=Style.STRONG)
+    return [[title], [Phrase((bar,))], *chain.from_iterable(gains), *first]
 
 
 def _measured_rows(comparison: PrecisionsCompared) -> list[PrecisionMeasured]:

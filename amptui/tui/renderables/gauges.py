@@ -12,19 +12,6 @@ _ASCII_BLOCKS = "_.-=^"
 _ASCII_LEVELS = "_.-=+*%#"
 """The same for terminals without UTF-8: of a curve, and of a strip of ranks."""
 
-INTERVAL_LINES = 2
-"""Lines of an interval: the marks, and the labels of the axis."""
-
-_MAX_AXIS_WIDTH = 61
-_AXIS_ENDS = (1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0, 64.0)
-"""Ratios at which an axis may end: few ones, so that it rarely changes while the ratio does."""
-
-_MAX_DOT_PART = 0.85
-"""The dot lies within this part of either half of the axis: there is room for its whisker."""
-
-_MIN_LABEL_GAP = 2
-"""Blanks between two labels."""
-
 
 def draw_bar(canvas: Canvas, x: int, y: int, width: int, fraction: float | None, style: int) -> None:
     """Draw how full something is: ``▰▰▰▱▱▱▱▱``, ``width`` cells from column ``x`` of line ``y``.
@@ -52,41 +39,6 @@ def _parts_done(fraction: float | None, parts: int) -> int:
     if fraction >= 1:
         return parts
     return min(max(1, round(fraction * parts)), parts - 1)
-
-
-def draw_interval(canvas: Canvas, ratio: float, low: float | None, high: float | None, *, style: int) -> None:
-    """Draw ``────│──├─●─┤──`` above the labels of its logarithmic axis; all values are above 0.
-
-    The axis depends on the ratio alone: a whisker that is too long for it ends in an arrow. Without an
-    interval there is only the dot.
-    """
-    half = (min(canvas.width, _MAX_AXIS_WIDTH) - 1) // 2
-    if half < 1:
-        return
-    distance = abs(math.log(ratio))
-    span = next((end for end in _AXIS_ENDS if distance <= _MAX_DOT_PART * math.log(end)), _AXIS_ENDS[-1])
-    scale = half / math.log(span)
-    canvas.fill(Rect(0, 0, 2 * half + 1, 1), "─", Style.DIM)
-    canvas.text(half, 0, "│", Style.DIM)
-    if low is not None and high is not None:
-        start, stop = half + _offset(low, scale, half), half + _offset(high, scale, half)
-        canvas.fill(Rect(start, 0, stop - start + 1, 1), "━", style)
-        if start < half < stop:
-            canvas.text(half, 0, "┼", style)
-        canvas.text(start, 0, "←" if math.log(low) * scale < -half - 1 else "├", style)
-        canvas.text(stop, 0, "→" if math.log(high) * scale > half + 1 else "┤", style)
-    canvas.text(half + _offset(ratio, scale, half), 0, "●", style)
-    # Label both ends and the middle of the axis; of a short one the middle only.
-    left, right = f"{1 / span:.2f}×", f"{span:.2f}×"
-    canvas.text(half, 1, "1×", Style.DIM)
-    if half >= len(left) + _MIN_LABEL_GAP and half + 1 >= len("1×") + _MIN_LABEL_GAP + len(right):
-        canvas.text(0, 1, left, Style.DIM)
-        canvas.text(2 * half + 1 - len(right), 1, right, Style.DIM)
-
-
-def _offset(ratio: float, scale: float, half: int) -> int:
-    """Cells right of the middle, limited to the axis."""
-    return max(-half, min(half, round(math.log(ratio) * scale)))
 
 
 def draw_stack(

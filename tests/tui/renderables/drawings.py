@@ -14,7 +14,6 @@ from amptui.tui.canvas import Canvas
 from amptui.tui.renderables.float16_histogram import draw_exponents
 from amptui.tui.renderables.gauges import (
     draw_bar,
-    draw_interval,
     draw_progress,
 )
 from amptui.tui.renderables.plot import CurvePlot, draw_ribbon, draw_step_axis
@@ -83,15 +82,6 @@ def _gauges() -> Iterator[Drawn]:
             draw_bar(canvas, 0, y, 8, fraction, Style.FP16)
             draw_progress(canvas, 10, y, 8, fraction, Style.FP32)
         yield f"{fractions}", canvas
-    ratios = (
-        *((1.71, 1.5, 1.9), (1 / 1.71, 1 / 1.9, 1 / 1.5), (1.02, 0.97, 1.06), (1.71, None, None)),
-        *((1.71, 0.01, 90.0), (8.0, 7.9, 8.1)),
-    )
-    for width in (31, 9):
-        for ratio, low, high in ratios:
-            canvas = Canvas(width, 2)
-            draw_interval(canvas, ratio, low, high, style=Style.FP16)
-            yield f"{ratio:.2f}, {low} to {high}", canvas
 
 
 def exponents(counts: dict[int, int], **changes: int) -> Float16Window:
