@@ -36,6 +36,7 @@ from amptui.telemetry.events import (
 from amptui.telemetry.health import judge_trace, least_agreeing
 from amptui.telemetry.memory import judge_saved
 from amptui.telemetry.rank_watch import RanksFound
+from amptui.telemetry.slow_start import SlowFound
 from amptui.telemetry.trouble import SkipRow, Storm
 from amptui.telemetry.underflow import UnderflowFound
 
@@ -360,7 +361,7 @@ _TEXTS: Mapping[type[Any], Callable[[Any], str]] = {
     SkipRow: skipped,
     Storm: storm_text,
     ModulesTraced: lambda it: f"{'trace' if it.asked else 'automatic trace'}: {long_words(judge_trace(it))}",
-    **dict.fromkeys((UnderflowFound, RanksFound), lambda it: long_words(it.finding)),
+    **dict.fromkeys((UnderflowFound, RanksFound, SlowFound), lambda it: long_words(it.finding)),
     XRaySummary: lambda it: f"X-ray: {long_words(it.finding)}",
     ComparisonOver: comparison_over,
     EpochFinished: epoch_finished,

@@ -138,8 +138,8 @@ def run_label(status: RunStatus) -> str:
 
 
 def data_label(data: DataInfo) -> str:
-    """``MNIST``, or ``digits (synthetic data)``."""
-    return data.name if data.real else f"{data.name} ({SYNTHETIC})"
+    """``MNIST``, ``synthetic images``, or ``digits (synthetic data)``."""
+    return data.name if data.real or data.name.startswith("synthetic") else f"{data.name} ({SYNTHETIC})"
 
 
 def optimizers_left_out(view: SessionView) -> list[str]:

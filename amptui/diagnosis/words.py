@@ -572,6 +572,12 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
         "over": _WAIT,
         "stacks": ("no progress: stacks of {stacks}[; {silent} did not answer]", "no progress"),
     },
+    "cost": {
+        "slow": (
+            "about {seconds} a step on this CPU, {part} {cost}[: try {cheaper}]",
+            "{part} takes {cost} on this CPU",
+        ),
+    },
     "rank speed": {
         "input": (
             f"{_SLOW}: it waits {{seconds}} for data, the other ranks {{others_seconds}}",

@@ -37,6 +37,7 @@ from amptui.telemetry.health import (
     least_agreeing,
 )
 from amptui.telemetry.rank_watch import RanksFound
+from amptui.telemetry.slow_start import SlowFound
 from amptui.telemetry.trouble import SkipRow, Storm
 from amptui.telemetry.underflow import UnderflowFound
 
@@ -102,6 +103,7 @@ Happening = (
     | ModulesTraced
     | XRaySummary
     | UnderflowFound
+    | SlowFound
     | ComparisonOver
     | EpochFinished
     | Validated
@@ -214,7 +216,8 @@ _SEVERITIES: Mapping[type[Any], Callable[[Any], Severity]] = {
     Note: lambda note: note.severity,
     ModulesTraced: lambda trace: judge_trace(trace).severity,
     **dict.fromkeys(
-        (SkipRow, Storm, XRaySummary, UnderflowFound, RanksFound), lambda about: about.finding.severity
+        (SkipRow, Storm, XRaySummary, UnderflowFound, RanksFound, SlowFound),
+        lambda about: about.finding.severity,
     ),
     Resumption: lambda resumption: "warning" if resumption.record.restarts > 0 else "info",
     GradientsDropped: lambda _: "warning",

@@ -24,6 +24,7 @@ from amptui.telemetry.optimizer_steps import OptimizerSteps
 from amptui.telemetry.optimizers import FIRST, Optimizers
 from amptui.telemetry.pace import RunningTime
 from amptui.telemetry.rank_watch import RankRecord, RankWatch
+from amptui.telemetry.slow_start import slow_start
 from amptui.telemetry.underflow import UnderflowFound, UnderflowWatch
 from amptui.telemetry.view import RunFacts, RunStatus, SessionView
 
@@ -153,6 +154,9 @@ class Session:
             self._change(state="running")
         run = self._facts.run
         self._optimizers.add(steps, run.steps_per_epoch if run else None)
+        if steps[0].first_step <= 2 and run is not None:
+            for found in filter(None, (slow_start(block, run) for block in steps)):
+                self._log.add(found)
 
     def _change(self, **facts: Any) -> None:
         self._facts = replace(self._facts, **facts)

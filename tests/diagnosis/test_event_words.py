@@ -25,7 +25,7 @@ from amptui.records.run import (
     RunFailed,
     Validation,
 )
-from tests.builders import make_finished, make_started, make_switch, view_of
+from tests.builders import in_one, make_finished, make_started, make_steps, make_switch, view_of
 from tests.diagnosis.wording import event_lines, table
 from tests.golden import Goldens
 from tests.telemetry.record_samples import (
@@ -108,9 +108,25 @@ BUFFERS = (
     nonfinite(640, what="buffer", names=("bn1.running_mean", "bn2.running_var"), kinds=("nan", "inf")),
 )
 
+ON_A_CPU = make_started(
+    device="cpu",
+    device_name="AMD EPYC",
+    config={"experiment": "MnistDeep"},
+    batch_size=32,
+    steps_per_epoch=1875,
+    total_steps=18_750,
+)
+SLOW = make_steps(1, 3, step_seconds=[9.0, 0.45, 0.45])
+
 EVENTS: dict[str, Sequence[Record]] = {
     "start": [make_started()],
     "start with stand-in data": [make_started(data=DataInfo(name="MNIST", real=False, samples=None))],
+    "slow start on a CPU": [ON_A_CPU, in_one(SLOW)],
+    "slow start of a model of the user's": [replace(ON_A_CPU, model="mine", batch_size=1), *SLOW],
+    "slow start of a run of less than an epoch": [replace(ON_A_CPU, total_steps=1800), *SLOW],
+    "start of a short run on a CPU": [replace(ON_A_CPU, total_steps=600), *SLOW],
+    "start of a script on a CPU": [replace(ON_A_CPU, config={}), *SLOW],
+    "start on a GPU": [replace(ON_A_CPU, device="cuda:0"), *SLOW],
     "end": [make_finished(2340, seconds=41.0)],
     "switch": [make_switch(600, "fp32", "fp16")],
     "switch of a script's own": [make_switch(6, "fp16 weights", "unknown")],
