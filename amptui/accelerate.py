@@ -342,7 +342,7 @@ class AcceleratorMonitor(FrameworkMonitor):
         name = self._first_precision
         if why := unsupported.get(name) or amp.begin(name):
             amp.follow(amp.precisions["bf16"])
-            complain(f"no {precision_option(name)} here, training is in bf16: {why}")
+            complain(f"no {precision_option(name)}: {why}; training in bf16 instead")
 
 
 def _bare(optimizer: Any) -> Optimizer:

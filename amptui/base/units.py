@@ -141,7 +141,10 @@ def headroom(doublings: float | None) -> str:
     """How many times larger a value may become: ``8.0×`` for three doublings."""
     if doublings is None:
         return NOT_AVAILABLE
-    return about_ratio(2.0 ** min(doublings, 1023)) if math.isfinite(doublings) else non_finite(doublings)
+    if not math.isfinite(doublings):
+        return non_finite(doublings)
+    factor = 2.0 ** min(doublings, 1023)
+    return f"{count(float(f'{factor:.2g}'))}×" if 1000 <= factor < 1e6 else about_ratio(factor)
 
 
 def below_overflow(doublings: float | None) -> str:

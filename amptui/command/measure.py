@@ -33,8 +33,8 @@ def add_advise_options(parser: argparse.ArgumentParser) -> None:
     parser.usage = "amptui advise [options] (MODEL | SCRIPT [ARGUMENT ...])"
     parser.description = (
         "Recommend FP32, bf16, fp16 or fp8 for a model or a script. Measures speed, memory, overflow, "
-        "underflow, gradient agreement, and the loss from the same start. Saves nothing. A SCRIPT must call "
-        "amptui.watch() or use a framework's integration; amptui runs it and stops it after the measurement."
+        "underflow, whether gradients agree, and the loss from the same start. Saves nothing. A SCRIPT must "
+        "call amptui.watch() or use a framework's integration; amptui runs it and stops it after measuring."
     )
     parser.epilog = "Put amptui's options before SCRIPT; what follows it goes to the script."
     assert isinstance(parser, Parser), "made by the parser's own class"

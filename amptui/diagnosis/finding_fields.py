@@ -285,7 +285,7 @@ FIELDS: Mapping[str, Callable[[Finding], str]] = {
         "underflows" if base_precision(finding.precision) == "fp16" else "would underflow"
     ),
     "than": lambda finding: precision_label(finding.names.get("than", "fp32")),
-    "other": lambda finding: (
+    "than_other": lambda finding: (  # FP32 need not be named
         "" if (than := finding.names.get("than", "fp32")) == "fp32" else precision_label(than)
     ),
     "label": lambda finding: precision_label(finding.about),

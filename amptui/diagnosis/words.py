@@ -79,7 +79,7 @@ class _Fields(dict[str, str]):
 
 # --------------------------------------------------------------------------------------- the words
 
-_LEAVE_FLOAT16 = "[; {where}]; use bf16 or FP32"
+_LEAVE_FLOAT16 = "; use bf16 or FP32[; {where}]"
 _NO_SCALE_HELPS = "no loss scale helps"
 _LOSS_ALONE = "the outputs of all modules are finite: look at the loss and the labels"
 _GO_BACK = "go back to a checkpoint"
@@ -289,7 +289,7 @@ _NO_SPEED: Mapping[str, _Wording] = {
 }
 """Why there is no speed-up, and what to press."""
 
-_SPEED, _ENDS = "the speed[ of {other}]", "{ratio} ({ends})"
+_SPEED, _ENDS = "the speed[ of {than_other}]", "{ratio} ({ends})"
 
 _WORDS: Mapping[str, Mapping[str, _Wording]] = {
     "worth": {
@@ -360,7 +360,7 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
         "emulated": (
             "its times are not FP8's",
             "emulated",
-            "computed in float32: these times are not FP8's",
+            "computed in float32",
         ),
         "too few steps": "too few steps timed yet",
         "compute": (
@@ -478,7 +478,7 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
         "nothing to compare": ("no layer has a gradient to compare", "no gradients to compare"),
     },
     "loss": {
-        "not finite": ("the loss is {loss} since step {step}", "the loss is {loss}"),
+        "not finite": ("the loss is {loss}[ since step {step}]", "the loss is {loss}"),
         "dropped": ("the loss of a batch was {loss}: the script left it out", "{loss}, left out"),
         "validation not finite": ("the validation loss is {loss}", "validation {loss}"),
         "mid-run": ("{other_loss} {than}, {loss} {family}", "{other_loss} → {short_family} {loss}"),

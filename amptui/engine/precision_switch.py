@@ -271,7 +271,7 @@ class PrecisionSwitch:
         if why is None and (self._ranks is None or not self.can_retry):  # else all agree on it
             why = self._trained.precisions[name].reason_not_to_enter() or None
         if why is not None:
-            self._note("warning", f"no {name} here: {why}")
+            self._note("warning", f"{name} is not available: {why}")
             self._control.refuse(request, "unavailable", why)
         return why is not None
 

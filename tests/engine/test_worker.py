@@ -245,7 +245,7 @@ def test_a_precision_that_is_not_here_gives_way_and_is_told(tmp_path: Path) -> N
     worker.end()
     assert {record.precision for record in worker.log.of(StepRow)} == {"fp32"}
     (note,) = worker.log.of(Note)
-    assert note.text == f"tf32 is not supported here: {NO_TF32}; continuing in fp32"
+    assert note.text == f"tf32 is not supported on this device: {NO_TF32}; continuing in fp32"
 
 
 def test_who_waits_for_the_end_is_told_that_a_checkpoint_is_being_written(tmp_path: Path) -> None:

@@ -243,7 +243,7 @@ def restore(
     precision = checkpoint.precision
     why = prepared.unsupported.get(precision) or prepared.precisions[precision].reason_not_to_enter()
     if why:
-        warn(f"{precision} is not supported here: {why}; continuing in {prepared.precision}")
+        warn(f"{precision} is not supported on this device: {why}; continuing in {prepared.precision}")
         precision = prepared.precision
     start = replace(checkpoint, precision=precision, model={}, optimizer={}, extras={}, shards=None, **draws)
     return replace(prepared, precision=precision), start

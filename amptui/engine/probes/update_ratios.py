@@ -307,7 +307,7 @@ class UpdateRatios:
                 raise
             if not self._has_failed:
                 self._has_failed = True
-                self._trouble = explain(error, doing="beside a step", batch_size=None).what
+                self._trouble = explain(error, doing="while updates were measured", batch_size=None).what
 
     def _push(self, row: Tensor, measured: tuple[Measured, ...], step: int, found_inf: Tensor | None) -> None:
         if len(row) > self._row_length:

@@ -234,7 +234,7 @@ def _size_lines(size: Measured, compile_mode: str | None) -> list[str]:
             for row in compared.rows
             if row.step_seconds is None and row.skipped
         },
-        "too few applied steps: ",
+        "too few steps: ",
     )
     lines += ["", *size.cards] if size.cards else []
     if size.float8 is not None:

@@ -107,13 +107,13 @@ def check_float8(torchao: str | None, trouble: str, emulated: str) -> Check | No
         hint = "install the torchao that was made for this torch; fp8 is tested with torchao "
         return poor("fp8", f"no fp8: {trouble} (torchao {torchao})", hint + TORCHAO_TESTED)
     if emulated:
-        return fine("fp8", f"fp8 is emulated here, so its speed is not measured: {emulated}")
+        return fine("fp8", f"fp8 is emulated, so its speed is not measured: {emulated}")
     return None
 
 
 def check_unsupported(name: str, why: str, best: str) -> Check:
     """A precision that amptui cannot train in on this device; ``why`` comes from the engine."""
-    return poor(name, f"{name} is not supported here: {why}", f"train with --precision {best}")
+    return poor(name, f"{name} is not supported: {why}", f"train with --precision {best}")
 
 
 def check_precision(name: str, measured: Measured, reason: str, size: int, best: str) -> Check:
@@ -132,7 +132,7 @@ def check_precision(name: str, measured: Measured, reason: str, size: int, best:
     if measured.high is not None and measured.high < 1:
         return poor(name, f"{name} is slower: {speed}", hint)
     hint = "the machine may be busy; `amptui bench` measures a whole model"
-    return poor(name, f"{name}: no clear difference, {speed}", hint)
+    return poor(name, f"{name}: speed-up unclear, {speed}", hint)
 
 
 def best_of(measured: Mapping[str, Measured]) -> str:
@@ -145,7 +145,7 @@ def best_of(measured: Mapping[str, Measured]) -> str:
 def gpu_reason(name: str, gpu: "Properties") -> str:
     """The GPU's hardware support for ``name``."""
     if gpu.compute_capability is None:
-        return "its hardware support is not known here"
+        return "its hardware support is unknown"
     has, needs = (".".join(map(str, version)) for version in (gpu.compute_capability, _SINCE[name]))
     if _WITHOUT_TENSOR_CORES in gpu.name:
         return f"{gpu.name} has no Tensor Cores"

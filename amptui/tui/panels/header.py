@@ -93,7 +93,7 @@ def _precision_and_state(view: SessionView, screen: ScreenState) -> Phrase:
 def _compared(comparison: PrecisionsCompared) -> list[Word]:
     """``FP32/fp16``, each in its style; of more than two only their number."""
     if len(comparison.rows) != 2:
-        return [Word(f"{len(comparison.rows)} in turns", Style.STRONG)]
+        return [Word(f"{len(comparison.rows)} precisions", Style.STRONG)]
     styles = [precision_style(row.precision) | BOLD for row in comparison.rows]
     first, second = (compared_label(row.precision, comparison) for row in comparison.rows)
     return [
