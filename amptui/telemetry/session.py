@@ -184,8 +184,10 @@ class Session:
         self._ranks.restart()
 
     def _sample_device(self, record: samples.DeviceSample) -> None:
-        self._change(device=record, allocator=record.allocator or self._facts.allocator)
         first, run, phase = self._optimizers.first, self._facts.run, self._facts.phase
+        if run is not None and run.device == "cpu":  # why there is no GPU's data concerns no step
+            record = replace(record, note="")
+        self._change(device=record, allocator=record.allocator or self._facts.allocator)
         first.metrics.add_sample(record, run, first.tracks.last_step)
         training = self._facts.state == "running" and (phase is None or phase.phase == "training")
         precision = "" if record.allocator is None else record.allocator.precision

@@ -177,6 +177,14 @@ KNOWN: dict[str, tuple[Sequence[Record], dict[str, Any]]] = {
         ],
         {"comparison.memory_saving": 0.25, "device": device(105.0, "fp16", 1000)},
     ),
+    "why there is no GPU's data, in a run on a CPU": (
+        [run(device="cpu"), replace(device(104.0, "fp32", None), note="no NVIDIA GPU")],
+        {"device": device(104.0, "fp32", None)},
+    ),
+    "why there is no GPU's data, in a run on a GPU": (
+        [run(), replace(device(104.0, "fp32", None), note="NVML does not answer")],
+        {"device.note": "NVML does not answer"},
+    ),
     "sample without an allocator": (
         [device(104.0, "fp16", 1500), replace(device(105.0, "fp16", None), allocator=None)],
         {"allocator": device(104.0, "fp16", 1500).allocator},

@@ -27,8 +27,8 @@ _STANDING_SECONDS = 600.0
 _TROUBLE_LINES = 2
 """That one error or warning may take."""
 
-_LEAST_CUT = 20
-"""Cells that are left of what happened, so that what to do about it can stand behind it."""
+_LEAST_CUT = 32
+"""With fewer cells for what happened, the sentence behind it goes before what to do about it."""
 
 
 def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
@@ -117,11 +117,16 @@ def _lines(text: str, width: int, most: int) -> list[str]:
 
 def _shortened(text: str, width: int) -> str:
     """``overflow: step skipped, scale 131,072 → 65,536…; normal``."""
-    what, semicolon, advice = text.partition("; ")
-    room = max(_LEAST_CUT, width - text_width(semicolon + advice))
-    if semicolon and text_width(text) > width and text_width(what) > room:
-        clauses = what
-        while ", " in clauses and text_width(clauses) >= room:
-            clauses = clauses.rpartition(", ")[0]
-        what = f"{clauses}…" if text_width(clauses) < room else whole_words(what, room)
-    return whole_words(what + semicolon + advice, width)
+    what, *advice = parts = text.split("; ")
+    if text_width(text) <= width or not advice:
+        return whole_words(text, width)
+    room = width - text_width("; ".join(["…", *advice]))
+    while room < min(_LEAST_CUT, text_width(what)) and len(advice) > 1:
+        room += text_width(advice.pop(0)) + len("; ")
+    room = max(_LEAST_CUT // 2, room)
+    while ", " in what and text_width(what) > room:
+        what = what.rpartition(", ")[0]
+    if text_width(what) > room:
+        what = whole_words(what, room + 1).removesuffix("…")
+    dots = "" if [what, *advice] == parts else "…"
+    return whole_words("; ".join([what + dots, *advice]), width)

@@ -61,6 +61,8 @@ def test_trouble_stands_first_and_says_what_to_do(width: int) -> None:
     assert "use bf16 or FP32" in " ".join(" ".join(canvas.lines()).split())
 
 
+SKIPPED = "overflow: step skipped, scale 4 → 2, non-finite gradient in features.13"
+LEFT = "overflow: step skipped, scale 4 → 2…"
 UNSAVED = KeepingChanged(time=views.NOW, what="journal", trouble="no space left on device")
 PAUSE = PauseChanged(time=views.NOW, step=9, paused=True, reason="the loss is NaN")
 OLD = Note(time=views.NOW - 3600, severity="warning", text="no X-ray")
@@ -92,6 +94,24 @@ def test_trouble_stands_before_what_is_newer_unless_it_is_over(
     canvas = Canvas(60, 6)
     event_list.draw(canvas, view_of(make_started(time=1.0), *records, newest), ScreenState(now=views.NOW))
     assert ("newest" not in canvas.lines()[0]) is stands
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "line"),
+    [
+        ("step skipped, scale 4 → 2; normal", 33, "step skipped, scale 4 → 2; normal"),
+        ("step skipped, scale 4 → 2; normal", 32, "step skipped…; normal"),
+        (f"{SKIPPED}; normal", 60, "overflow: step skipped, scale 4 → 2…; normal"),
+        (f"{SKIPPED}; normal", 34, "overflow: step skipped…; normal"),
+        (f"{SKIPPED}; it keeps falling; use bf16", 66, f"{LEFT}; it keeps falling; use bf16"),
+        (f"{SKIPPED}; it keeps falling; use bf16", 60, f"{LEFT}; use bf16"),
+        (f"{SKIPPED}; it keeps falling; use bf16", 40, "overflow: step skipped…; use bf16"),
+    ],
+)
+def test_of_an_event_that_is_too_long_what_to_do_stays(text: str, width: int, line: str) -> None:
+    canvas = Canvas(width + 2, 1)
+    event_list.draw_events(canvas, view_of(Note(time=1.0, severity="info", text=text)).events)
+    assert canvas.lines()[0][2:].strip() == line
 
 
 def test_how_many_optimizers_have_no_room_is_always_told() -> None:
