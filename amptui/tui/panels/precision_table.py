@@ -1,6 +1,7 @@
 """The precisions of this run, what AMP or FP8 changes, an A/B test, and what needs attention."""
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import NamedTuple
@@ -153,7 +154,7 @@ def _columns(view: SessionView, width: int) -> tuple[list[PrecisionStats], list[
     """The precisions that have room, those compared first, and a column for each; then their difference."""
     room = _COLUMN_WIDTH if width < _WIDE else _WIDEST_COLUMN
     count = (width - _LABEL_WIDTH - (_DIFFERENCE.width or 0) - 1) // (room + 1)
-    stats = ordered(view.comparison)[: max(1, count)]
+    stats = [_as_compared(one, view) for one in ordered(view.comparison)[: max(1, count)]]
     columns: list[Column[_Row]] = [
         Column(title="", cell=lambda row: (row.label, Style.DIM), align="left", width=_LABEL_WIDTH)
     ]
@@ -162,6 +163,21 @@ def _columns(view: SessionView, width: int) -> tuple[list[PrecisionStats], list[
         cell = partial(_figure, one)
         columns.append(Column(title=title, cell=cell, width=room, gap=1, is_optional=False))
     return stats, [*columns, _DIFFERENCE] if len(stats) > 1 else columns
+
+
+def _as_compared(stats: PrecisionStats, view: SessionView) -> PrecisionStats:
+    """With the figures of an A/B test that compared it, from which the difference beside them is."""
+    rows = () if view.compared is None else view.compared.rows
+    row = next((row for row in rows if row.precision == stats.precision), None)
+    if row is None or row.step_seconds is None or not any(one.speedup for one in rows):
+        return stats
+    return replace(
+        stats,
+        mean_step_seconds=row.step_seconds,
+        samples_per_second=row.samples_per_second,
+        peak_allocated_bytes=row.peak_allocated_bytes or stats.peak_allocated_bytes,
+        provisional_steps=0,
+    )
 
 
 def _title(stats: PrecisionStats) -> str:
@@ -187,7 +203,7 @@ def draw_line(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
         write_folded(canvas, "comparison", [progress, *gains])
         return
     comparison, words = view.comparison, list[Word]()
-    for stats in ordered(comparison)[: 2 if comparison.low else 1]:
+    for stats in (_as_compared(one, view) for one in ordered(comparison)[: 2 if comparison.low else 1]):
         style = Style.DIM if stats.is_provisional else precision_style(stats.precision)
         words += [Word(f"{' → ' if words else ''}{_title(stats)} ", Style.DIM), Word(_mean(stats), style)]
     _, memory, _ = _differences(view)
