@@ -1,8 +1,7 @@
-"""The labels, glyphs and letters of the precisions, the glossary, and what data, loss and ranks are."""
+"""The labels and letters of the precisions, the glossary, and what data, loss and ranks are."""
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from amptui.base import units
 from amptui.records.findings import PrecisionsCompared
@@ -18,38 +17,28 @@ from amptui.records.samples import GpuSample
 from amptui.records.steps import Steps
 from amptui.telemetry.view import RunStatus, SessionView
 
-
-class _Signs(NamedTuple):
-    label: str
-    glyph: str
-    letter: str
-
-
-_SIGNS: Mapping[str, _Signs] = {
-    "fp32": _Signs("FP32", "■", "F"),
-    "ieee": _Signs("FP32 (TF32 off)", "□", "I"),
-    "tf32": _Signs("TF32", "◆", "T"),
-    "fp16": _Signs("AMP fp16", "▲", "A"),
-    "bf16": _Signs("AMP bf16", "●", "B"),
-    "fp8": _Signs("FP8", "▼", "8"),
-    "fp8-emulated": _Signs("FP8 emulated", "▽", "E"),
-    "fp16 weights": _Signs("fp16 weights", "△", "H"),  # H and D as in half and double precision
-    "bf16 weights": _Signs("bf16 weights", "○", "b"),
-    "float8 layers": _Signs("float8 layers", "◁", "L"),
-    "float64": _Signs("float64", "◇", "D"),
-    "mixed": _Signs("mixed precisions", "◐", "M"),
-    "unknown": _Signs("precision unknown", "?", "?"),
+_SIGNS: Mapping[str, tuple[str, str]] = {
+    "fp32": ("F", "FP32"),
+    "ieee": ("I", "FP32 (TF32 off)"),
+    "tf32": ("T", "TF32"),
+    "fp16": ("H", "AMP fp16"),  # H and D as in half and double precision
+    "bf16": ("B", "AMP bf16"),
+    "fp8": ("8", "FP8"),
+    "fp8-emulated": ("E", "FP8 emulated"),
+    "fp16 weights": ("h", "fp16 weights"),
+    "bf16 weights": ("b", "bf16 weights"),
+    "float8 layers": ("L", "float8 layers"),
+    "float64": ("D", "float64"),
+    "mixed": ("M", "mixed precisions"),
+    "unknown": ("?", "precision unknown"),
 }
-
-
-def _signs(name: str) -> _Signs:
-    base = base_precision(name)
-    return _SIGNS.get(base, _Signs(base, "?", "?"))
+"""Letter and label."""
 
 
 def precision_label(name: str) -> str:
     """``AMP fp16`` for ``fp16``, ``AMP fp16 eager`` for ``fp16 eager``; other names are labels."""
-    return _signs(name).label + name[len(base_precision(name)) :]
+    base = base_precision(name)
+    return _SIGNS.get(base, ("?", base))[1] + name[len(base) :]
 
 
 def short_label(name: str) -> str:
@@ -75,20 +64,15 @@ def compared_label(name: str, result: PrecisionsCompared) -> str:
     return f"{label} compiled"
 
 
-def precision_glyph(name: str | None) -> str:
-    """The glyph beside a precision's label."""
-    return _signs(name or "").glyph
-
-
 def precision_letter(name: str | None) -> str:
-    """The one-cell letter for a precision."""
-    return _signs(name or "").letter
+    """The one-cell letter for a precision, where there is no room for its label."""
+    return _SIGNS.get(base_precision(name or ""), "?")[0]
 
 
 def signed_label(name: str) -> str:
-    """``▲ AMP fp16``; in short, for the head of a column, ``◐ mixed`` and ``? unknown``."""
+    """``H AMP fp16``, which explains its letter; in short, for a column, ``M mixed`` and ``? unknown``."""
     label = name if name in ("mixed", "unknown") else precision_label(name)
-    return f"{precision_glyph(name)} {label}"
+    return f"{precision_letter(name)} {label}"
 
 
 GLOSSARY: Mapping[str, str] = {

@@ -15,9 +15,9 @@ from amptui.tui.background import Background
 class Style(IntEnum):
     """What a cell means; ``styles_on`` gives each meaning its colour.
 
-    Many palettes and terminals show bright or bold colours like plain ones, so what must not be confused
-    differs in hue: a warning is magenta, as in compilers, not AMP's yellow. Colour is never the only sign:
-    precisions also have a letter and a glyph, warnings and errors a sign.
+    Green is good, yellow doubtful and red trouble: no precision has one of them. Many palettes and terminals
+    show bright or bold colours like plain ones, so those often seen together differ in hue: FP32 is blue,
+    fp16 magenta, bf16 cyan. Colour is never the only sign: precisions also have a letter, verdicts a sign.
     """
 
     TEXT = 0
@@ -46,9 +46,8 @@ BOLD = 0x80
 class _Hue(NamedTuple):
     """The numbers of one meaning's colour among xterm's 256; None is the colour of plain text.
 
-    Each has a contrast of at least 4.5 (WCAG 2.2, 1.4.3) with black or white in xterm's palette. On a dark
-    background the sixteen follow the user's palette and take the fewest bytes; on a light one, few of them
-    can be read: red, blue, magenta and bright blue.
+    Each has a contrast of at least 4.4 with black or white in xterm's palette; 4.5 is what WCAG 2.2 (1.4.3)
+    asks for. On a light background few of the sixteen can be read: red, blue, magenta and bright blue.
     """
 
     dark: int
@@ -64,15 +63,14 @@ _GREY = _Hue(245, 241, 8, None)
 _HUES = {
     Style.DIM: _GREY,
     Style.FRAME: _GREY,
-    Style.FP32: _Hue(75, 26, 14, 4),
-    Style.IEEE: _Hue(6, 23, 6, 4),
-    Style.TF32: _Hue(14, 24, 14, 4),
-    Style.FP16: _Hue(3, 94, 3, 5),
-    Style.BF16: _Hue(10, 28, 10, 12),
-    # Orange, which the sixteen lack: red cannot be read on black, and yellow is AMP's.
-    Style.FP8: _Hue(208, 130, 11, 5),
+    Style.FP32: _Hue(75, 26, 12, 4),
+    Style.IEEE: _Hue(110, 24, 7, 4),
+    Style.TF32: _Hue(153, 61, 6, 12),
+    Style.FP16: _Hue(213, 127, 13, 5),
+    Style.BF16: _Hue(51, 23, 14, None),
+    Style.FP8: _Hue(141, 92, 15, 12),
     Style.GOOD: _Hue(2, 22, 2, None),
-    Style.WARNING: _Hue(13, 127, 13, 1),
+    Style.WARNING: _Hue(220, 94, 3, None),
     Style.ERROR: _Hue(9, 160, 9, 1),
 }
 
@@ -109,7 +107,7 @@ _PRECISION_STYLES = {
     "bf16": Style.BF16,
     "fp8": Style.FP8,
     "fp8-emulated": Style.FP8,
-    # As the numbers are of that type; glyph and letter tell them from AMP.
+    # As the numbers are of that type; their letters tell them from AMP.
     "fp16 weights": Style.FP16,
     "bf16 weights": Style.BF16,
     "float8 layers": Style.FP8,

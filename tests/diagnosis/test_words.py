@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from amptui.diagnosis.amp_answer import amp_answer, safe_forms
-from amptui.diagnosis.labels import precision_label, precision_letter
+from amptui.diagnosis.labels import precision_label, precision_letter, short_label
 from amptui.diagnosis.summary import summary_lines
 from amptui.diagnosis.words import long_words, short_words
 from amptui.records.findings import PhaseSeconds, StepTimed
@@ -116,11 +116,12 @@ JUDGED = ("the speed of", "less peak memory", "faster", "slower", "would see the
 def test_a_precision_of_a_script_s_own_is_named_and_not_judged(precision: str, goldens: Goldens) -> None:
     view = view_of(*in_other_precision(precision))
     label = precision_label(precision)
+    sign = f"{precision_letter(precision)} {short_label(precision)}"
     screens = [screen(view, 80, 24), screen(view, 120, 40)]
     screens += [screen(view, 120, 40, focus) for focus in RANKED_PANELS if focus != "ranks"]
     for lines in screens:
         assert label in lines[0]
-        assert all(f"{precision_letter(precision)}▔" in line for line in lines if "▔" in line)
+        assert all(f"{sign}▔" in line for line in lines if "▔" in line)
     said = words_of(view)
     goldens.check(f"words/other precisions/{precision}", said)
     for text in ["\n".join(lines) for lines in screens] + [said]:

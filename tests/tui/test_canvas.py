@@ -105,11 +105,11 @@ COLOURS = {
     Style.TEXT: ("default", False),
     Style.DIM: ("brightblack", False),
     Style.STRONG: ("default", True),
-    Style.FP32: ("brightcyan", False),
-    Style.FP16: ("brown", False),
+    Style.FP32: ("brightblue", False),
+    Style.FP16: ("brightmagenta", False),
     Style.ERROR: ("brightred", False),
     Style.ERROR | BOLD: ("brightred", True),
-    Style.FP16 | BOLD: ("brown", True),
+    Style.FP16 | BOLD: ("brightmagenta", True),
 }
 writings = st.lists(
     st.tuples(

@@ -156,8 +156,7 @@ class CompareFrame:
         inner = canvas.part(Rect(2, 1, canvas.width - 4, canvas.height - 2))
         columns = dot_columns(inner.width, ascii_only=canvas.ascii_only)
         curves = grid(comparison, choice.axis, columns, validation=choice.validation)
-        styles = [STYLES[group.colour] for group in comparison.groups[:MAX_GROUPS]]
-        if not self._plots[choice.validation].draw(inner, curves, styles, log_y=log_y):
+        if not self._plots[choice.validation].draw(inner, curves, comparison.groups, log_y=log_y):
             is_untimed = choice.axis == "seconds" and all(run.seconds is None for run in comparison.runs)
             quiet(inner, "no training time: the steps have no times" if is_untimed else "no loss yet")
 

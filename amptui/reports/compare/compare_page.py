@@ -20,7 +20,7 @@ from amptui.reports.export.charts import MAX_COLUMNS, Chart, figure
 from amptui.reports.export.template import Block, Span, Words, document, table, verdict
 from amptui.telemetry.view import EMPTY_SERIES
 
-_MORE = {"first": "curve1", "second": "curve0", "third": "curve2", "": "other"}
+_MORE = {"plain": "curve0", "": "other"}
 """Classes of the style sheet for colours of groups; precisions have classes of their own names."""
 
 

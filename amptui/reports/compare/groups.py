@@ -8,16 +8,16 @@ from itertools import chain
 from statistics import fmean
 from typing import Any
 
-from amptui.diagnosis.labels import precision_label
+from amptui.diagnosis.labels import precision_label, precision_letter
 from amptui.records.run import is_emulated
 from amptui.reports.compare.trace import RunFigures
 from amptui.telemetry.view import PrecisionStats
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-"""What groups are called, in the order in which they were named."""
+"""What groups are called in the order in which they were named, unless each has a precision of its own."""
 
-COLOURS = ("fp32", "ieee", "tf32", "fp16", "bf16", "first", "second", "third")
-"""Colours of groups: those of the precisions and three more; the eye cannot distinguish many more."""
+COLOURS = ("fp32", "fp16", "bf16", "ieee", "tf32", "fp8", "plain")
+"""Colours of groups: those of the precisions and one more; the eye cannot distinguish many more."""
 
 _UNUSED: Mapping[str, object] = {"accumulate": 1, "processes": 1}
 """Values that mean the same as no option at all, as None and False do."""
@@ -46,12 +46,12 @@ class Group:
     precision: str | None
     """The precision of all its steps; None if there were several."""
     colour: str
-    """One of ``COLOURS``, its precision's where no group before has it; empty after the eighth group."""
+    """One of ``COLOURS``, its precision's where no group before has it; empty after the seventh group."""
     runs: tuple[RunFigures, ...]
 
     @property
     def name(self) -> str:
-        """``A FP32``."""
+        """``F FP32``."""
         return f"{self.letter} {self.label}"
 
     @property
@@ -106,7 +106,9 @@ def grouped(runs: Sequence[RunFigures]) -> tuple[Group, ...]:
             labels[place] = " ".join([name, *others[:2]])
     used = map(_used, firsts)
     precisions = [names[0] if len(names) == 1 else None for names in used]
-    columns = zip(LETTERS, labels, precisions, _colours(precisions), members.values(), strict=False)
+    own = [precision_letter(precision) for precision in precisions if precision is not None]
+    letters = own if len(set(own) - {"?"}) == len(precisions) else LETTERS
+    columns = zip(letters, labels, precisions, _colours(precisions), members.values(), strict=False)
     return tuple(
         Group(letter=letter, label=label, precision=precision, colour=colour, runs=tuple(runs))
         for letter, label, precision, colour, runs in columns
@@ -120,7 +122,7 @@ def _colours(precisions: Sequence[str | None]) -> list[str]:
         precision if precision in COLOURS and precision not in first[:i] else None
         for i, precision in enumerate(first)
     ]
-    free = iter([*COLOURS[-3:], *COLOURS[:-3]])
+    free = reversed(COLOURS)
     others = (colour for colour in free if colour not in own)
     chosen_colours = [next(others) if name is None else name for name in own]
     return chosen_colours + [""] * (len(precisions) - len(chosen_colours))

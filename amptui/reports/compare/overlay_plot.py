@@ -8,7 +8,7 @@ import numpy.typing as npt
 from amptui.base import units
 from amptui.reports.compare import sentences
 from amptui.reports.compare.grid import Grid, GroupCurve
-from amptui.reports.compare.groups import COLOURS, LETTERS
+from amptui.reports.compare.groups import COLOURS, Group
 from amptui.telemetry.axis import Axis, Kind, usual_range
 from amptui.telemetry.view import Floats
 from amptui.tui.canvas import Canvas
@@ -26,10 +26,7 @@ from amptui.tui.renderables.plot import (
 from amptui.tui.renderables.step_window import GUTTER
 from amptui.tui.style import BOLD, Style, precision_style
 
-STYLES = {
-    **{name: precision_style(name) for name in COLOURS[:-3]},
-    **dict(zip(COLOURS[-3:], (Style.WARNING, Style.TEXT, Style.GOOD), strict=True)),
-}
+STYLES = {name: precision_style(name) for name in COLOURS}
 """The style of each colour of a group."""
 
 MAX_GROUPS = len(COLOURS)
@@ -56,7 +53,7 @@ class OverlayPlot:
     def __init__(self) -> None:
         self._limits = YLimits()
 
-    def draw(self, canvas: Canvas, grid: Grid, styles: Sequence[int], *, log_y: bool) -> bool:
+    def draw(self, canvas: Canvas, grid: Grid, groups: Sequence[Group], *, log_y: bool) -> bool:
         """Draw on a cleared canvas, labels in the left ``GUTTER`` cells; false if there is nothing to draw.
 
         Columns with NaN or Inf of any run are marked ``×`` in the top line. On a logarithmic axis losses of
@@ -76,6 +73,7 @@ class OverlayPlot:
         canvas.text(GUTTER, last, words(grid.low), Style.DIM)
         for text, share in ((words((grid.low + grid.high) / 2), 2), (words(grid.high), 1)):
             canvas.text(GUTTER + (canvas.width - GUTTER - len(text)) // share, last, text, Style.DIM)
+        styles = [STYLES[group.colour] for group in groups[:MAX_GROUPS]]
         down, one_in = (1, 1) if area.ascii_only else (DOTS_DOWN, _BAND_ONE_IN)
         dot_rows = area.height * down
         for place, curve in curves:
@@ -90,7 +88,8 @@ class OverlayPlot:
             dots = line_dots(*_rows(curve.mean, axis, dot_rows), dot_rows)
             _put(area, dots, "*", styles[place] | BOLD, shared=shared)
         for place, curve in curves:
-            _draw_letters(area, place, len(curves), curve, axis, styles[place])
+            letter, shift = groups[place].letter, _LETTER_EVERY // len(curves) * place + 3
+            _draw_letters(area, letter, shift, curve, axis, styles[place])
         return True
 
 
@@ -130,8 +129,8 @@ def _put(
     area.styles[styled] = style
 
 
-def _draw_letters(area: Canvas, place: int, count: int, curve: GroupCurve, axis: Axis, style: int) -> None:
-    """The group's letter on its line now and then, each group's at places of its own; ``×`` over gaps."""
+def _draw_letters(area: Canvas, letter: str, shift: int, curve: GroupCurve, axis: Axis, style: int) -> None:
+    """The group's letter on its line now and then, from column ``shift`` on; ``×`` over gaps."""
     across = 1 if area.ascii_only else DOTS_ACROSS
     mark(area, 0, "×", by_cell(curve.nonfinite, across), Style.ERROR)
     line = np.where(np.isfinite(curve.mean), curve.mean, curve.low)[::across]
@@ -140,7 +139,6 @@ def _draw_letters(area: Canvas, place: int, count: int, curve: GroupCurve, axis:
     in_sight = has_value.nonzero()[0].tolist()
     if not in_sight:
         return
-    shift = _LETTER_EVERY // max(1, count) * place + 3
     places = [x for x in range(shift, area.width, _LETTER_EVERY) if has_value[x]]
     for x in places or in_sight[-1:]:
-        area.text(x, int(rows[x]) // down, LETTERS[place], style | BOLD)
+        area.text(x, int(rows[x]) // down, letter, style | BOLD)

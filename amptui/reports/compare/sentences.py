@@ -62,7 +62,7 @@ def speed(contrast: Contrast) -> str:
 
 
 def difference_lines(comparison: Compared) -> list[str]:
-    """``precision: A FP32; B AMP bf16``, a line for each option."""
+    """``precision: F FP32; B AMP bf16``, a line for each option."""
     lines = []
     for difference in comparison.differences:
         pairs = zip(comparison.groups, difference.values, strict=True)

@@ -90,14 +90,14 @@ def table(
 
 
 def chip(precision: str) -> Span:
-    """Glyph and label in the precision's colour."""
+    """Letter and label in the precision's colour."""
     return Span(signed_label(precision), f"chip {css_class(precision)}")
 
 
 def css_class(precision: str) -> str:
     """The CSS class with a precision's colour; ``other`` for unknown names in a journal.
 
-    Weights of half precision and float8 layers have the colour of their type; glyph and letter tell them from
+    Weights of half precision and float8 layers have the colour of their type; their letters tell them from
     AMP and FP8.
     """
     base = base_precision(precision).removesuffix(" weights").replace(FLOAT8_LAYERS, "fp8")

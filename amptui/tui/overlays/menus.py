@@ -5,7 +5,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import ClassVar, TypeAlias
 
-from amptui.diagnosis.labels import GLOSSARY, signed_label
+from amptui.diagnosis.labels import GLOSSARY, precision_label, signed_label
 from amptui.records.run import PRECISIONS
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, Rect, text_width
@@ -41,7 +41,7 @@ _HELP_WIDTH = 78
 
 _KEY_WIDTH, _TERM_WIDTH = len("ctrl+c"), max(map(len, GLOSSARY))
 
-_LABEL_WIDTH = max(len(f"1 {signed_label(name)}") for name in PRECISIONS)
+_LABEL_WIDTH = max(len(f"1 {precision_label(name)}") for name in PRECISIONS)
 
 _MIN_MEANING_WIDTH = 10
 
@@ -62,7 +62,7 @@ WORDS: About = (
     ("precisions", [phrase(signed_label(name), precision_style(name)) for name in PRECISIONS]),
     *GLOSSARY.items(),
 )
-"""The signs of the precisions, and words of the screen of a run."""
+"""The letters of the precisions, and words of the screen of a run."""
 
 
 class Help(Overlay):
@@ -165,7 +165,7 @@ class PrecisionMenu(Overlay):
         for y, name in enumerate(PRECISIONS):
             style = Style.DIM if name in refused else precision_style(name)
             inner.text(0, y, "▸" if y == self._line else " ", Style.KEY | BOLD)
-            inner.text(2, y, f"{y + 1} {signed_label(name)}", style, width=_LABEL_WIDTH)
+            inner.text(2, y, f"{y + 1} {precision_label(name)}", style, width=_LABEL_WIDTH)
             words, now = texts[y]
             room = max(0, inner.width - 3 - _LABEL_WIDTH)
             words = whole_words(words, room - len(now))

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from amptui.base import units
-from amptui.diagnosis.labels import signed_label
+from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.words import long_words
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
@@ -77,14 +77,14 @@ def _choices(view: SessionView) -> list[Choice]:
     resume = Answer(close=True, action="resume")
     choices = []
     for key, (name, words) in enumerate(() if view.pause_cause == "weights" else _PRECISIONS, 1):
-        label, style = signed_label(name), precision_style(name)
+        label, style = precision_label(name), precision_style(name)
         choice = Choice(f"{key}", (f"{key}",), words, replace(resume, precision=name), label, style)
         if name in refused:
             choice = choice._replace(words=refused[name], answer=STAY, style=Style.DIM)
         choices.append(choice)
     held = f"continue with the loss scale held at {units.count(view.scaler.scale)}"
     same = "continue, though NaN weights never recover" if view.pause_cause == "weights" else held
-    label, style = signed_label(precision), precision_style(precision)
+    label, style = precision_label(precision), precision_style(precision)
     detaching, quitting = Answer(close=True, action="detach"), Answer(action="leave")
     last = f"{len(choices) + 1}"
     return [

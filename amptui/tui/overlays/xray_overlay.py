@@ -11,7 +11,7 @@ from amptui.base import units
 from amptui.base.table import Column
 from amptui.diagnosis import probe_words
 from amptui.diagnosis.finding_fields import MASKS_DIFFER, cosine_words, less_percent, losses_apart
-from amptui.diagnosis.labels import precision_glyph, precision_label, signed_label
+from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.words import long_words
 from amptui.records.findings import LayerAgreement, XRayTaken
 from amptui.records.run import DTYPE_PRECISIONS, is_emulated
@@ -193,9 +193,9 @@ def _facts(xray: XRayTaken) -> dict[str, list[Phrase]]:
 
 
 def _by_precision(words: Mapping[str, Word]) -> list[Phrase]:
-    """A word for each precision: ``■ FP32 0.0311  ▲ AMP fp16 0.0312``."""
+    """A word for each precision: ``FP32 0.0311  AMP fp16 0.0312``."""
     return [
-        Phrase((Word(f"{signed_label(precision)} ", precision_style(precision)), word))
+        Phrase((Word(f"{precision_label(precision)} ", precision_style(precision)), word))
         for precision, word in words.items()
     ]
 
@@ -306,11 +306,8 @@ def _layer_sign(layer: LayerAgreement) -> tuple[str, Style]:
 
 
 def _dtype_word(dtype: str) -> Word:
-    """A dtype with the sign and the style of its precision."""
-    precision = DTYPE_PRECISIONS.get(dtype)
-    if precision is None:
-        return Word(f"  {dtype}" if dtype else "", Style.TEXT)
-    return Word(f"{precision_glyph(precision)} {dtype}", precision_style(precision))
+    """A dtype in the style of its precision."""
+    return Word(dtype, precision_style(DTYPE_PRECISIONS.get(dtype)))
 
 
 def _cosine_word(cosine: float | None, unsafe: int = Style.WARNING) -> Word:

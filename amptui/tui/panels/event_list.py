@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from amptui.base import units
 from amptui.diagnosis.event_words import event_text
-from amptui.diagnosis.labels import precision_glyph
+from amptui.diagnosis.labels import precision_letter
 from amptui.records.keeping import KeepingChanged
 from amptui.records.run import PauseChanged, PrecisionChanged, RunFailed
 from amptui.telemetry.events import Event
@@ -92,7 +92,7 @@ def sign_of(event: Event) -> tuple[str, int]:
     if event.severity != "info":
         return VERDICT_SIGNS[event.severity]
     if isinstance(event.about, PrecisionChanged):
-        return precision_glyph(event.about.current), precision_style(event.about.current)
+        return precision_letter(event.about.current), precision_style(event.about.current)
     if event.kind == "growth":
         return "↑", precision_style("fp16")
     return VERDICT_SIGNS["info"] if event.kind == "finished" else ("·", Style.DIM)

@@ -3,7 +3,7 @@
 from amptui.base import units
 from amptui.diagnosis import activity, speed
 from amptui.diagnosis.event_words import not_saved
-from amptui.diagnosis.labels import SYNTHETIC, compared_label, precision_label, run_label
+from amptui.diagnosis.labels import SYNTHETIC, compared_label, run_label
 from amptui.records.findings import PrecisionsCompared
 from amptui.records.run import RunFinished, RunStarted
 from amptui.telemetry.view import SessionView
@@ -24,7 +24,7 @@ from amptui.tui.style import BOLD, VERDICT_SIGNS, Style, precision_style
 _NAME_WIDTH = 24
 """Cells for a name that comes from a user or a driver."""
 
-_PRECISION_WIDTH = len("▲ AMP fp16")
+_PRECISION_WIDTH = len("AMP fp16")
 
 _STATE_WIDTH = len("switching")
 
@@ -73,13 +73,13 @@ def _news(view: SessionView, screen: ScreenState) -> list[Phrase]:
 
 
 def _precision_and_state(view: SessionView, screen: ScreenState) -> Phrase:
-    """``▲ AMP fp16 running``; ``→ FP32     switching`` until the engine confirms it; or those compared."""
+    """``AMP fp16 running``; ``FP32     switching`` until the engine confirms it; or those compared."""
     if view.precision is None:
         return Phrase(_state(view, screen))
     target = None if screen.lost else activity.wanted_precision(view)
     comparison = speed.running(view)
     if target is not None:
-        words = [Word(f"→ {precision_label(target)}", precision_style(target) | BOLD)]
+        words = [precision_word(target)]
         state = (Word(f"{'switching':<{_STATE_WIDTH}}", Style.DIM),)
     elif comparison is not None:
         words = _compared(comparison)

@@ -196,7 +196,7 @@ _KIND_WIDTH, _DTYPE_WIDTH = 14, 9
 """A fill, a blank and ``cast copies``; ``bfloat16``."""
 
 _SIZE_WIDTH, _CHANGE_WIDTH = 10, 13
-"""``▲ AMP fp16``; ``fp16 changes``. A blank is before each."""
+"""``AMP fp16``; ``fp16 changes``. A blank is before each."""
 
 _NAME_WIDTH, _AMOUNT_WIDTH = 11, 10
 """Left and right of a bar."""

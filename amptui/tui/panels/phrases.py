@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
-from amptui.diagnosis.labels import precision_glyph, precision_label
+from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.speed import EMULATED, running
 from amptui.records.run import is_emulated
 from amptui.telemetry.view import SessionView
@@ -64,10 +64,10 @@ def labelled(label: str, text: str, rank: int = 0, style: int = Style.TEXT) -> P
 
 
 def precision_word(precision: str, width: int | None = None) -> Word:
-    """``▲ AMP fp16``, bold in its style; emulated FP8, where ``width`` is too small, is ``▽ emulated``."""
-    label = f"{precision_glyph(precision)} {precision_label(precision)}"
+    """``AMP fp16``, bold in its style; emulated FP8, where ``width`` is too small, is ``emulated``."""
+    label = precision_label(precision)
     if width is not None and is_emulated(precision) and text_width(label) > width:
-        label = f"{precision_glyph(precision)} {EMULATED}"
+        label = EMULATED
     return Word(label, precision_style(precision) | BOLD)
 
 

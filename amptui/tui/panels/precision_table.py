@@ -11,7 +11,7 @@ from amptui.base.table import Cell, Column
 from amptui.diagnosis import speed
 from amptui.diagnosis.amp_answer import amp_answer, interval_words
 from amptui.diagnosis.finding_fields import interval_ends
-from amptui.diagnosis.labels import compared_label, precision_glyph, precision_label
+from amptui.diagnosis.labels import compared_label, precision_label, precision_letter
 from amptui.diagnosis.words import SIGNS, explained_words, long_words, short_words
 from amptui.records.findings import PrecisionMeasured, PrecisionsCompared
 from amptui.records.run import is_emulated
@@ -39,7 +39,7 @@ from amptui.tui.renderables.table import draw_table
 from amptui.tui.style import BOLD, GRADE_STYLES, Style, precision_style
 
 _LABEL_WIDTH, _COLUMN_WIDTH, _WIDEST_COLUMN = 7, 9, 15
-"""``samples``; ``~12.3 k/s`` and, where there is room, ``▲ AMP fp16``."""
+"""``samples``; ``~12.3 k/s`` and, where there is room, ``H AMP fp16``."""
 
 _WIDE = 60
 """With so many cells columns have the room of the widest."""
@@ -159,7 +159,7 @@ def _columns(view: SessionView, width: int) -> tuple[list[PrecisionStats], list[
         Column(title="", cell=lambda row: (row.label, Style.DIM), align="left", width=_LABEL_WIDTH)
     ]
     for one in stats:
-        title = f"{precision_glyph(one.precision)} {_title(one)}", precision_style(one.precision) | BOLD
+        title = f"{precision_letter(one.precision)} {_title(one)}", precision_style(one.precision) | BOLD
         cell = partial(_figure, one)
         columns.append(Column(title=title, cell=cell, width=room, gap=1, is_optional=False))
     return stats, [*columns, _DIFFERENCE] if len(stats) > 1 else columns

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from amptui.base import units
-from amptui.diagnosis.labels import precision_glyph, precision_label, signed_label
+from amptui.diagnosis.labels import precision_label, precision_letter, signed_label
 from amptui.diagnosis.speed import EMULATED, NO_STEPS, result_of_the_pair
 from amptui.diagnosis.tensor_cores import flops_hints, flops_line, mfu_words, rate_words
 from amptui.diagnosis.words import explanation, long_words
@@ -142,8 +142,8 @@ def _draw_timing(canvas: Canvas, view: SessionView) -> int:
     legend = [phrase(" " * _LABEL_WIDTH + "".join(names))]  # the columns of the table are below it
     labels, table = list[Line](), list[Line]()
     for row in rows:
-        glyph = Word(f"{precision_glyph(row.precision)} ", precision_style(row.precision))
-        label = (glyph, Word(f"{row.clock:<{_LABEL_WIDTH - 2}}", Style.DIM))
+        letter = Word(f"{precision_letter(row.precision)} ", precision_style(row.precision))
+        label = (letter, Word(f"{row.clock:<{_LABEL_WIDTH - 2}}", Style.DIM))
         cells = ""
         for part in _FILLS:
             seconds = "–" if part not in row.seconds else units.milliseconds(row.seconds[part])
@@ -196,7 +196,7 @@ def _rows(timing: PrecisionTiming) -> list[_Row]:
 
 
 def _verdict(timing: PrecisionTiming, view: SessionView, width: int) -> Block:
-    """``▲ AMP fp16  ✔ compute-bound: ...``, what another precision can gain, and what that follows from."""
+    """``H AMP fp16  ✔ compute-bound: ...``, what another precision can gain, and what that follows from."""
     pair, comparison = result_of_the_pair(view), view.comparison
     if pair is not None:  # the measured ratio in place of the running one
         comparison = replace(comparison, speedup=pair.speedup)

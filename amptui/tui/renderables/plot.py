@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from amptui.base import units
-from amptui.diagnosis.labels import precision_letter
+from amptui.diagnosis.labels import precision_letter, short_label
 from amptui.telemetry.axis import SMOOTHING_PART, Axis, Kind, axis, noisy_curve, round_up, usual_distance
 from amptui.telemetry.view import Counts, Floats, PrecisionSwitch, Series
 from amptui.tui.canvas import BLANK, Canvas, Rect
@@ -312,9 +312,9 @@ def draw_ribbon(
 ) -> None:
     """Draw the precisions along the x axis of a plot of the same width, on the first line of ``canvas``.
 
-    Each stretch in one precision is a line in its style, marked with its letter. A ``×`` marks columns with a
-    skipped step, in red those with NaN or Inf in ``nonfinite``. The letter stands in the first column without
-    a mark, or replaces the first mark.
+    Each stretch in one precision is a line in its style, marked with its letter, and where one has room first
+    with its name, too. A ``×`` marks columns with a skipped step, in red those with NaN or Inf in
+    ``nonfinite``. The letter stands in the first column without a mark, or replaces the first mark.
     """
     area = canvas.columns(GUTTER)
     if not area.width or not area.height:
@@ -324,6 +324,7 @@ def draw_ribbon(
     if nonfinite is not None:
         marks[marked_columns(nonfinite, window, area.width, nonfinite=True)] = Style.ERROR | BOLD
     end = window.columns_through(skips.last_step, area.width) if skips.count else area.width
+    named = set[str]()
     for stretch in stretches(window, switches, area.width):
         part = area.part(Rect(stretch.start, 0, min(stretch.stop, end) - stretch.start, 1))
         if not part.width:
@@ -337,7 +338,14 @@ def draw_ribbon(
         if stretch.precision is not None:
             free = np.flatnonzero(~marked)
             at, letter_style = (int(free[0]), style | BOLD) if len(free) else (0, int(part_marks[0]))
-            part.text(at, 0, precision_letter(stretch.precision), letter_style)
+            letter = precision_letter(stretch.precision)
+            words = f"{letter} {short_label(stretch.precision)}"
+            has_room = at + len(words) < part.width and not marked[at : at + len(words)].any()
+            if has_room and words not in named:
+                named.add(words)
+                part.text(at, 0, words, letter_style)
+            else:
+                part.text(at, 0, letter, letter_style)
 
 
 def draw_step_axis(canvas: Canvas, *, window: Window) -> None:

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from amptui.base import units
 from amptui.base.table import Cell, Column
 from amptui.base.text import printable
-from amptui.diagnosis.labels import precision_glyph
 from amptui.tui.canvas import Canvas, Rect, text_width
 from amptui.tui.keys import Key
 from amptui.tui.panels import footer
@@ -233,7 +232,7 @@ def _marks(line: _Line) -> Cell:
 def _precision(row: RunRow) -> Cell:
     if not row.precision:
         return ""
-    return f"{precision_glyph(row.precision)} {printable(row.precision)}", precision_style(row.precision)
+    return printable(row.precision), precision_style(row.precision)
 
 
 def _done(row: RunRow) -> str:

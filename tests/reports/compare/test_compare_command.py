@@ -82,7 +82,7 @@ def test_what_it_refuses_is_told_in_one_line(
 @pytest.mark.ci
 def test_on_a_terminal_it_is_a_screen_or_a_table_that_fits(warm: WarmSource) -> None:
     with Terminal(amptui_command("compare", *RUNS), warm=warm, size=(80, 24)) as terminal:
-        terminal.wait_for("B AMP bf16 against A FP32")
+        terminal.wait_for("B AMP bf16 against F FP32")
         terminal.press("\x1b[C")
         terminal.wait_for("training loss by samples")
         terminal.press("q")
@@ -104,7 +104,7 @@ def test_a_signal_leaves_the_terminal_as_it_was(
     warm: WarmSource, ending: signal.Signals | str, status: int
 ) -> None:
     with Terminal(amptui_command("compare", *RUNS), warm=warm) as terminal:
-        terminal.wait_for("B AMP bf16 against A FP32")
+        terminal.wait_for("B AMP bf16 against F FP32")
         if isinstance(ending, str):
             terminal.hang_up()
             assert terminal.wait() == status

@@ -102,7 +102,7 @@ SCRIPT: list[tuple[str, str, dict[str, Any]]] = [
     ("right", "training loss by samples", {"axis": "samples"}),
     ("right", "training loss by training time", {"axis": "seconds"}),
     ("left left", "training loss by step", {"axis": "steps"}),
-    ("tab", "A fp32-seed1", {"by_run": True}),
+    ("tab", "F fp32-seed1", {"by_run": True}),
     ("l", "│     log ", {"by_run": True}),
     ("v", "no run has a validation", {"validation": False}),
     ("down j k", "compare", {"top": 1}),

@@ -40,7 +40,14 @@ def letters(*runs: list[Any]) -> list[str]:
 def test_whatever_differs_but_the_seed_makes_another_group(
     changes: dict[str, Any], other_group: bool
 ) -> None:
-    assert letters(whole_run(), whole_run(**changes)) == ["A", "B" if other_group else "A"]
+    first, second = letters(whole_run(), whole_run(**changes))
+    assert (first != second) == other_group
+
+
+def test_groups_have_the_letters_of_their_precisions_where_each_has_one_of_its_own() -> None:
+    in_three = [whole_run(precision=precision) for precision in ("fp32", "fp16", "bf16")]
+    assert letters(*in_three) == ["F", "H", "B"]
+    assert letters(*in_three, whole_run(parameters=3)) == ["A", "B", "C", "D"]
 
 
 def test_a_switch_makes_another_group() -> None:

@@ -60,7 +60,7 @@ def test_steps_have_precisions_skips_and_validations() -> None:
         [pytest.approx(19.5 / 30), "20"],
         [1.0, "30"],
     ]
-    assert axis["switches"] == [[1, "fp32", "F", "FP32"], [21, "fp16", "A", "AMP fp16"]]
+    assert axis["switches"] == [[1, "fp32", "F", "FP32"], [21, "fp16", "H", "AMP fp16"]]
     chart = charts_of(*records)["loss"]
     assert chart["skips"] == [30.5]
     assert chart["points"] == [[30, 1.5, "validation after epoch 1: loss 1.50, accuracy 50.0%"]]

@@ -149,7 +149,7 @@ def test_a_chart_has_lines_in_the_colours_of_the_precisions_and_marks(tmp_path: 
     assert [mark[:3] for mark in marks] == crosses
     assert [arrow[:3] for arrow in beyond] == [["beyond", "29.50%", "↑"]]
     assert [words for _, _, words, _ in outside] == [" Arrows: values beyond the axis."]
-    assert [letter for _, _, letter, _ in ribbon] == ["F", "A", "?"]
+    assert [letter for _, _, letter, _ in ribbon] == ["F", "H", "?"]
 
 
 def test_a_band_is_around_columns_of_several_steps_with_a_gap_where_another_precision_has_no_value(
