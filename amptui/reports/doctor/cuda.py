@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from amptui.base.units import counted
-from amptui.reports.doctor.report import Check, fine, one_line, poor
+from amptui.reports.doctor.report import Check, fact, fine, one_line, poor
 
 _MIN_DRIVERS = {11: "450", 12: "525", 13: "580"}
 """The oldest Linux driver that supports all minor versions of a CUDA: CUDA Toolkit release notes, table "CUDA
@@ -125,14 +125,16 @@ def check_cuda(cuda: Cuda) -> Check:
         build = f"CUDA {cuda.build}" if cuda.build else f"ROCm {cuda.rocm}"
         return fine("cuda", f"{build}: {counted(cuda.gpu_count, 'GPU')} available")
     if cuda.other:
-        return fine("cuda", f"not used: torch trains on {cuda.other}")
+        return fact("cuda", f"not used: torch trains on {cuda.other}")
     if cuda.build is None and not cuda.driver.shows_a_gpu:
-        return fine("cuda", "CPU-only build of torch, no NVIDIA GPU found")
+        return fact("cuda", "CPU-only build of torch, no NVIDIA GPU found")
     if cuda.build is None:
         reason = "this machine has an NVIDIA GPU, but torch is a CPU-only build"
         return poor("cuda", reason, f"install a CUDA build of torch: {_CHOOSE_BUILD}")
     reason, hint = next((reason, hint) for holds, reason, hint in _causes(cuda) if holds)
-    return poor("cuda", f"training runs on the CPU: {reason}", hint)
+    # Without any sign of a GPU nothing is wrong.
+    make = poor if cuda.driver.shows_a_gpu or cuda.driver.library_found else fact
+    return make("cuda", f"training runs on the CPU: {reason}", hint)
 
 
 def _causes(cuda: Cuda) -> list[tuple[bool, str, str]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from amptui.base.units import bytes_of, number_of_bytes
 from amptui.device.nvml import Absence, NullProbe, open_probe
 from amptui.records.samples import GpuSample
-from amptui.reports.doctor.report import Check, broken, fine, poor
+from amptui.reports.doctor.report import Check, broken, fact, fine, poor
 
 if TYPE_CHECKING:
     from amptui.device.accelerator import Properties
@@ -65,7 +65,7 @@ def check_limits(device_type: str) -> list[Check]:
     if device_type == "cpu" or not kind.shortcomings:
         return []
     return [
-        fine("limits", f"amptui is not tested on {kind.title}; there it uses {'; '.join(kind.shortcomings)}")
+        fact("limits", f"amptui is not tested on {kind.title}; there it uses {'; '.join(kind.shortcomings)}")
     ]
 
 
@@ -137,7 +137,7 @@ def check_nvml(look: NvmlLook, *, expected: bool) -> list[Check]:
         if expected or look.absence in ("refused", "silent"):
             hint = "check that `nvidia-smi` works; until then the screen shows only torch's memory figures"
             return [poor("nvml", why, hint)]
-        return [fine("nvml", why)]
+        return []  # that there is no GPU has been said
     checks, all_missing = [], set[str]()
     for sample in look.samples:
         figures = {name: value for name, value in asdict(sample).items() if name not in ("uuid", "name")}

@@ -13,7 +13,7 @@ from pathlib import Path
 from amptui.base.cores import Cores, memory_limit, read_cores
 from amptui.base.units import bytes_of, counted, number_of_bytes
 from amptui.base.version import __version__
-from amptui.reports.doctor.report import Check, broken, fine, one_line, poor
+from amptui.reports.doctor.report import Check, broken, fact, fine, one_line, poor
 
 NEEDED = {
     "torch": (2, 9),
@@ -49,7 +49,7 @@ def software_checks() -> list[Check]:
     packages = (f"{name} {version}" for name, version in versions.items() if version)
     text = ", ".join([f"amptui {__version__}", f"Python {platform.python_version()}", *packages])
     checks = (check_package(name, versions[name], least) for name, least in NEEDED.items())
-    return [fine("amptui", text), *filter(None, checks), check_torch_loads()]
+    return [fact("amptui", text), *filter(None, checks), check_torch_loads()]
 
 
 def check_package(name: str, version: str | None, least: tuple[int, ...]) -> Check | None:
@@ -80,7 +80,7 @@ def compile_checks() -> list[Check]:
     missing = missing_for_compile(choose_device("auto"))
     if missing is None:
         return [fine("compile", "torch.compile finds its compiler")]
-    return [fine("compile", f"--compile does not work here: {missing.what}", missing.hint)]
+    return [fact("compile", f"--compile does not work here: {missing.what}", missing.hint)]
 
 
 def installed(name: str) -> str | None:
@@ -120,7 +120,7 @@ def check_cores(cores: Cores) -> Check:
         text = f"{cores.usable} of {counted(cores.machine, 'core')} available"
     if cores.limit is not None and cores.limit < cores.allowed:
         text += f" (container limit {cores.limit:g})"
-    return fine("cores", text)
+    return fact("cores", text)
 
 
 def check_threads(threads: int, cores: Cores) -> Check:
@@ -204,7 +204,7 @@ def check_terminal(
         hint = "set LC_ALL=C.UTF-8 if the terminal supports UTF-8"
         characters = poor("characters", "the locale is not UTF-8: the screen uses ASCII", hint)
     if size is None:
-        return [fine("terminal", "not a terminal: amptui writes plain lines"), characters]
+        return [fact("terminal", "not a terminal: amptui writes plain lines"), characters]
 
     kind = fine("terminal", f"TERM={term}")
     if term in ("", "dumb"):
@@ -223,7 +223,7 @@ def check_terminal(
     count = 256 if has_256_colours({**os.environ, "TERM": term}) else 16
     colours = fine("colours", f"{count} colours")
     if no_color:
-        colours = poor("colours", "NO_COLOR is set: no colours", "unset NO_COLOR to get them")
+        colours = fact("colours", "NO_COLOR is set: no colours", "unset NO_COLOR to get them")
     elif term.startswith("vt") or term.endswith("-m"):
         colours = poor("colours", f"TERM={term} has no colours", _SET_TERM)
     return [kind, extent, characters, colours]
@@ -310,4 +310,4 @@ def _check_found(name: str, title: str, path: Path, *, is_there: bool, megabytes
     if is_there:
         return fine(name, f"{title} is in {path}")
     hint = f"the first run downloads it ({megabytes} MB); without a network it uses synthetic data"
-    return poor(name, f"{title} is not downloaded yet", hint)
+    return fact(name, f"{title} is not downloaded yet", hint)

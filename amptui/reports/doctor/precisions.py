@@ -15,7 +15,7 @@ from amptui.engine.estimate import MIN_PAIRS, Ratio, paired_ratio
 from amptui.records.run import FP8_PRECISIONS
 from amptui.reports.doctor.gpus import read_gpus
 from amptui.reports.doctor.machine import installed, release
-from amptui.reports.doctor.report import Check, fine, one_line, poor
+from amptui.reports.doctor.report import Check, fact, fine, one_line, poor
 
 if TYPE_CHECKING:
     import torch
@@ -83,7 +83,7 @@ def precision_checks() -> list[Check]:
         flags = cpu_flags()
         present = sorted(flags & {name for names in _INSTRUCTIONS.values() for name in names})
         low = f"; low-precision instructions: {', '.join(present)}" if present else ""
-        checks.append(fine("cpu", f"torch uses {torch.backends.cpu.get_cpu_capability()} kernels{low}"))
+        checks.append(fact("cpu", f"torch uses {torch.backends.cpu.get_cpu_capability()} kernels{low}"))
     for name, ratio in measured.items():
         reason = gpu_reason(name, gpus[0]) if gpus else cpu_reason(name, flags)
         checks.append(check_precision(name, ratio, reason, _size_for(device), best))
@@ -99,7 +99,7 @@ def check_float8(torchao: str | None, trouble: str, emulated: str) -> Check | No
     not multiply float8.
     """
     if torchao is None:
-        return fine("fp8", "fp8 needs torchao, which is not installed", "pip install 'amptui[fp8]'")
+        return fact("fp8", "fp8 needs torchao, which is not installed", "pip install 'amptui[fp8]'")
     if release(torchao) < TORCHAO:
         least = ".".join(map(str, TORCHAO))
         return poor("fp8", f"torchao {torchao} is too old for fp8", f"pip install 'torchao>={least}'")
@@ -107,13 +107,13 @@ def check_float8(torchao: str | None, trouble: str, emulated: str) -> Check | No
         hint = "install the torchao that was made for this torch; fp8 is tested with torchao "
         return poor("fp8", f"no fp8: {trouble} (torchao {torchao})", hint + TORCHAO_TESTED)
     if emulated:
-        return fine("fp8", f"fp8 is emulated, so its speed is not measured: {emulated}")
+        return fact("fp8", f"fp8 is emulated, so its speed is not measured: {emulated}")
     return None
 
 
 def check_unsupported(name: str, why: str, best: str) -> Check:
     """A precision that amptui cannot train in on this device; ``why`` comes from the engine."""
-    return poor(name, f"{name} is not supported: {why}", f"train with --precision {best}")
+    return fact(name, f"{name} is not supported: {why}", f"train with --precision {best}")
 
 
 def check_precision(name: str, measured: Measured, reason: str, size: int, best: str) -> Check:
@@ -130,9 +130,9 @@ def check_precision(name: str, measured: Measured, reason: str, size: int, best:
     if measured.low is not None and measured.low > 1:
         return fine(name, f"{name} is faster: {speed}")
     if measured.high is not None and measured.high < 1:
-        return poor(name, f"{name} is slower: {speed}", hint)
+        return fact(name, f"{name} is slower: {speed}", hint)
     hint = "the machine may be busy; `amptui bench` measures a whole model"
-    return poor(name, f"{name}: speed-up unclear, {speed}", hint)
+    return fact(name, f"{name}: speed-up unclear, {speed}", hint)
 
 
 def best_of(measured: Mapping[str, Measured]) -> str:

@@ -9,18 +9,21 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from amptui.base import strictjson
 from amptui.base.prompt import put
 from amptui.base.text import printable
-from amptui.base.units import SEVERITY_SIGNS, counted
-from amptui.records.run import Severity
+from amptui.base.units import counted
 
-_COLOURS: dict[Severity, str] = {"info": "\x1b[32m", "warning": "\x1b[95m", "error": "\x1b[91m"}
+Kind = Literal["good", "info", "warning", "error"]
+
+_SIGNS: dict[Kind, str] = {"good": "✔", "info": "·", "warning": "⚠", "error": "✖"}
+
+_COLOURS: dict[Kind, str] = {"good": "\x1b[32m", "info": "", "warning": "\x1b[95m", "error": "\x1b[91m"}
 """The screen's own: green, bright magenta, bright red."""
 
-_ASCII = str.maketrans({"✔": "v", "⚠": "!", "✖": "x", "→": "->", "×": "x", "…": "..."})
+_ASCII = str.maketrans({"✔": "v", "·": ".", "⚠": "!", "✖": "x", "→": "->", "×": "x", "…": "..."})
 
 _WIDEST = 110
 """Columns of a line at most: longer lines are hard to read."""
@@ -30,20 +33,25 @@ _WIDEST = 110
 class Check:
     """One line of the report.
 
-    ``info``: nothing to do. ``warning``: training works, but could be better, or not all of it can be
-    measured. ``error``: training with default options fails.
+    ``good``: as it should be. ``info``: a fact, neither good nor bad. ``warning``: a problem, in spite of
+    which training works. ``error``: training with default options fails.
     """
 
     name: str
     """What was checked; the same on every machine and whatever the result: ``cuda``."""
-    severity: Severity
+    severity: Kind
     text: str
     hint: str = ""
     """A hint what to do about it; every warning and error has one."""
 
 
-def fine(name: str, text: str, hint: str = "") -> Check:
-    """A check that found no problem."""
+def fine(name: str, text: str) -> Check:
+    """A check that found what training needs."""
+    return Check(name=name, severity="good", text=text)
+
+
+def fact(name: str, text: str, hint: str = "") -> Check:
+    """What a user may want to know of this machine, and could change."""
     return Check(name=name, severity="info", text=text, hint=hint)
 
 
@@ -106,7 +114,7 @@ def doctor(*, json: bool = False) -> int:
     (counts).
     """
     report = PlainReport()
-    counts: Counter[Severity] = Counter()
+    counts: Counter[Kind] = Counter()
     device = None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's, of a driver that the checks explain
@@ -163,7 +171,7 @@ class PlainReport:
         if section != self._section:
             self._write(f"\n{section}" if self._section else section)
             self._section = section
-        sign = SEVERITY_SIGNS[check.severity]
+        sign = _SIGNS[check.severity]
         if self._colours:
             sign = f"{_COLOURS[check.severity]}{sign}\x1b[0m"
         first, *rest = self._wrapped(check.text, indent=4)
