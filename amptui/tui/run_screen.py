@@ -61,6 +61,17 @@ _PLAIN: Mapping[RequestKind, Request] = {
 }
 """What a key asks for that is the same in every run."""
 
+_HAS: Mapping[str, Callable[[SessionView], object]] = {
+    "throughput": lambda view: view.samples_rate.count,
+    "comparison": lambda view: view.comparison.rows,
+    "numerics": lambda view: view.numerics.window or view.numerics.headrooms.count,
+    "scale": lambda view: view.scaler.scale is not None,
+    "memory": lambda view: view.device or view.memory,
+    "ranks": lambda view: view.ranks is not None and view.ranks.rows,
+    "events": lambda view: view.events,
+}
+"""Whether a panel has something to show; the loss stands first in any case."""
+
 _BY_USER = "stopped by the user"
 
 UNANSWERED = "waiting for your answer: press space"
@@ -427,10 +438,11 @@ class RunScreen(Screen):
         self._state = replace(self._state, zoom=max(0, min(MAX_ZOOM, zoom)))
 
     def action_next_panel(self) -> None:
-        """Enlarge the next panel to the whole screen; after the last, show all."""
-        order = (None, *(PANELS if self._view.ranks is None else RANKED_PANELS))
-        place = order.index(self._state.focus) if self._state.focus in order else 0
-        self._state = replace(self._state, focus=order[(place + 1) % len(order)])
+        """Enlarge the next panel that has something to show; after the last, show all."""
+        panels, focus = PANELS if self._view.ranks is None else RANKED_PANELS, self._state.focus
+        rest = panels[panels.index(focus) + 1 if focus in panels else 0 :]
+        shown = (name for name in rest if name not in _HAS or _HAS[name](self._view))
+        self._state = replace(self._state, focus=next(shown, None))
 
     def action_focus_numerics(self) -> None:
         """Enlarge the float16 panel to the whole screen and measure it now, or show all again."""

@@ -20,12 +20,13 @@ from amptui.records.control import (
 )
 from amptui.records.findings import ModuleRange, ModulesTraced, PrecisionMeasured, PrecisionsCompared
 from amptui.records.keeping import CheckpointWritten
-from amptui.records.run import LossScaleChanged, Note, PhaseChanged, RunFailed
+from amptui.records.run import LossScaleChanged, Note, PhaseChanged, Record, RunFailed
 from amptui.tui.layout import PANELS as PANEL_NAMES
 from amptui.tui.run_screen import RunScreen
 from tests.golden import Goldens
 from tests.telemetry import record_samples as samples
 from tests.telemetry.record_samples import faster, measured
+from tests.telemetry.simulated_ranks import SimulatedRanks
 from tests.tui.overlays.opened import xray as xray_record
 from tests.tui.scripts import (
     FINISHED,
@@ -68,6 +69,14 @@ WRITTEN = CheckpointWritten(
     blocked_seconds=0.012,
     seconds=0.4,
 )
+RANKS = SimulatedRanks(2, seed=1)
+MEASURED_RANKS: list[Record] = [
+    RANKS.started(0.0),
+    *RANKS.samples(1, 0.0),
+    samples.device(0.0, "fp32", 2**30),
+    samples.window(5, time=0.0),
+    LossScaleChanged(time=0.0, step=5, previous=2.0**16, current=2.0**15, reason="backoff"),
+]
 FAILED = RunFailed(time=0.0, step=6, error="no such layer; check build_model()", traceback="Traceback ...")
 FLOOR = feed(
     "the loss scale collapses",
@@ -152,11 +161,14 @@ PAGES = {
         run(count=40), ["minus", "plus equals_sign minus", " ".join(["plus"] * 18), "0"]
     ),
     "zoom and axis keys reach the charts": Script(run(count=40), ["g", "plus l", "escape"]),
-    "tab goes through the panels and escape shows all": Script(
-        run(), [*["tab"] * (len(PANEL_NAMES) + 1), "tab escape"]
+    "tab goes through the panels with something to show and escape shows all": Script(
+        run(), [*["tab"] * 6, "tab escape"]
     ),
-    "tab goes to the ranks of a distributed run": Script(
-        run(world_size=8), [*["tab"] * len(PANEL_NAMES), feed("one rank", *run(world_size=1)), "tab"]
+    "tab before the first step shows the loss": Script([], ["tab", "tab"]),
+    "tab goes on from an empty panel that f enlarged": Script([], ["f", "tab"]),
+    "tab goes to the loss scale, the device and the ranks of a distributed run": Script(
+        run(*MEASURED_RANKS, world_size=2),
+        [*["tab"] * (len(PANEL_NAMES) + 1), feed("one rank", *run(world_size=1)), "tab"],
     ),
     "f leads from each page to the float16 panel": Script(
         run(), ["f", *(f"{key} f" for key in ("e", "t", "i", "g", "question_mark")), "f"]

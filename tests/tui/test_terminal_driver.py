@@ -71,7 +71,7 @@ def has_the_mouse(terminal: Terminal) -> bool:
 def enlarge_the_loss(terminal: Terminal) -> None:
     terminal.wait_for("╭ loss")
     assert MOUSE_ON not in terminal.written
-    terminal.press("\t\t")
+    terminal.press("\t")
     terminal.wait_until(lambda: has_the_mouse(terminal))
 
 
