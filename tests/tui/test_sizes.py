@@ -69,7 +69,7 @@ def cut_by(draw: Callable[[Canvas], object], size: tuple[int, int]) -> list[str]
 
     def wrap_noted(text: str, width: int, **options: Any) -> list[str]:
         """A word that is longer than a line is broken."""
-        lines, words = wrap(text, width, **options), text.split()
+        lines, words = wrap(text, width, **options), text.replace("…", " ").split()
         for line in lines:
             last = (line.removesuffix("…").split() or [""])[-1]
             if not last.endswith(("-", "–", "—")) and not any(word.endswith(last) for word in words):

@@ -120,9 +120,13 @@ def _shortened(text: str, width: int) -> str:
     what, *advice = parts = text.split("; ")
     if text_width(text) <= width or not advice:
         return whole_words(text, width)
-    room = width - text_width("; ".join(["…", *advice]))
-    while room < min(_LEAST_CUT, text_width(what)) and len(advice) > 1:
-        room += text_width(advice.pop(0)) + len("; ")
+    while (room := width - text_width("; ".join(["…", *advice]))) < min(_LEAST_CUT, text_width(what)):
+        if len(advice) > 1:
+            del advice[0]
+        elif ": " in advice[0]:
+            advice = [advice[0].partition(": ")[2]]
+        else:
+            break
     room = max(_LEAST_CUT // 2, room)
     while ", " in what and text_width(what) > room:
         what = what.rpartition(", ")[0]

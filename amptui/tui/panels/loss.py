@@ -12,6 +12,7 @@ from amptui.tui.panels.curve import draw_curve, draw_enlarged
 from amptui.tui.panels.metric_charts import SMALLEST_CHART, panel_chart, pinned_charts
 from amptui.tui.panels.optimizer_line import front_label
 from amptui.tui.panels.phrases import (
+    GAP,
     Phrase,
     folded_room,
     labelled,
@@ -104,10 +105,14 @@ class LossPanel:
 
 def draw_line(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     """The headline in place of the curve, or what is waited for."""
-    if not view.loss.count and (words := waiting_words(view, silence=screen.lost or screen.silence)):
-        words = whole_words(f"waiting: {words}", folded_room(canvas))
-        write_folded(canvas, "loss", [phrase(words, Style.DIM)])
-        return
+    words = "" if view.loss.count else waiting_words(view, silence=screen.lost or screen.silence)
     label = front_label(view)
-    front = [phrase(label, Style.STRONG, 1)] if label else []
-    write_folded(canvas, "loss", [*front, *headline(view, screen)])
+    phrases = [phrase(label, Style.STRONG, 1)] if label else []
+    if words:
+        phrases = [phrase(whole_words(f"waiting: {words}", folded_room(canvas)), Style.DIM)]
+    elif has_no_loss(view.newest):
+        room = folded_room(canvas) - sum(it.width + GAP for it in phrases)
+        phrases.append(phrase(whole_words(step_loss_words(view.newest, brief=True), room), Style.DIM))
+    else:
+        phrases += headline(view, screen)
+    write_folded(canvas, "loss", phrases)
