@@ -198,8 +198,9 @@ def test_prints_and_warnings_stay_off_the_screen_and_are_kept(warm: WarmSource, 
     with train(
         warm, tmp_path / "run", "--set", "trouble=print", "--set", "step_ms=20", "--steps", "60"
     ) as terminal:
-        terminal.wait_for("print from step|printf from C|warning 1|red stderr")
         terminal.wait_for("finished")
+        terminal.press("t", until="print from step|printf from C|warning 6|red stderr")
+        terminal.press("\x1b", until="╭ loss")
         assert terminal.leave("q") == 0
         assert_restored(terminal)
         # The model's own escape sequences never reach the terminal.
