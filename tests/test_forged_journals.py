@@ -40,7 +40,7 @@ def drawn(view: SessionView) -> None:
     frame, canvas = Frame(), Canvas(120, 40)
     state = ScreenState(now=view.device.time if view.device else 0.0)
     for focus in (None, *RANKED_PANELS):
-        frame.draw(canvas, view, replace(state, focus=focus, log_y=focus == "loss", zoom=focus == "scale"))
+        frame.draw(canvas, view, replace(state, focus=focus, log_y=focus == "loss", zoom=focus is None))
     for width, height in ((80, 24), (200, 60)):
         frame.draw(Canvas(width, height), view, state)
     for overlay in (EventBrowser(), XRay(), LossScaleQuestion(), PrecisionMenu(view)):

@@ -13,8 +13,6 @@ from amptui.telemetry.view import NumericsView, SessionView
 
 # ------------------------------------------------------------------------------------ the loss scale
 
-NEVER_USED = "no loss scale: only AMP fp16 uses one"
-
 
 def idle_words(view: SessionView) -> str:
     """``kept while FP32 runs``; "" if the scale is in use or there is none."""

@@ -74,7 +74,6 @@ def _framed_panels() -> dict[str, _Framed]:
     return {
         "loss": _Framed(loss.headline, loss_curve.draw),
         "throughput": _Framed(throughput.headline, throughput_curve.draw),
-        "scale": _Framed(scale.headline, scale.ScalePanel().draw),
         "numerics": _Framed(numerics_panel.headline, numerics_panel.NumericsPanel().draw),
         "memory": _Framed(memory_panel.headline, memory_panel.draw),
         "comparison": _Framed(precision_table.headline, precision_table.draw),

@@ -8,14 +8,13 @@ from typing import TypeAlias
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.style import Style
 
-PANELS = ("loss", "throughput", "comparison", "numerics", "scale", "memory", "events")
+PANELS = ("loss", "throughput", "comparison", "numerics", "memory", "events")
 """The panels, in the order in which ``tab`` enlarges them."""
 
 RANKED_PANELS = (*PANELS[:-1], "ranks", PANELS[-1])
 """The same of a distributed run."""
 
 TITLES = {name: name for name in RANKED_PANELS} | {
-    "scale": "loss scale",
     "memory": "device",
     "numerics": "float16",
 }
@@ -41,7 +40,8 @@ class Place:
     """The place of a panel; one without a frame is folded to the lines of ``rect``."""
 
     name: str
-    """Of ``RANKED_PANELS``, or ``header``, ``amp``, ``banner``, ``optimizers``, ``footer``, ``notice``."""
+    """Of ``RANKED_PANELS``; or ``header``, ``amp``, ``banner``, ``optimizers``, ``scale``, ``footer``,
+    ``notice``, which have no frame."""
     rect: Rect
     framed: bool
 

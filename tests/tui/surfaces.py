@@ -145,7 +145,7 @@ def _enlarged_panels() -> Iterator[tuple[str, Draw]]:
         for focus in RANKED_PANELS if name in rank_views.ALL else PANELS:
             yield f"enlarged {focus} {name}", partial(draw_dashboard, name=name, focus=focus)
     cursor = Cursor(step=812)
-    for focus in ("loss", "throughput", "scale"):
+    for focus in ("loss", "throughput"):
         draw = partial(draw_dashboard, name="with_skips", focus=focus, cursor=cursor)
         yield f"{focus} with cursor", draw
 

@@ -40,7 +40,6 @@ READ_SITUATIONS = (
 
 READ_ENLARGED = {
     "compared": ("loss", "throughput", "comparison", "events"),
-    "with_skips": ("scale",),
     "collapsing": ("numerics",),
     "fp16_agrees": ("comparison",),
     "memory by kind": ("memory",),

@@ -13,7 +13,7 @@ from amptui.tui.renderables.plot import CurvePlot, draw_ribbon, draw_step_axis
 from amptui.tui.renderables.step_window import GUTTER, visible_window
 from amptui.tui.style import Style
 
-CURVES = {"loss": "loss", "throughput": "samples/s", "scale": "loss scale"}
+CURVES = {"loss": "loss", "throughput": "samples/s"}
 """The chart of each panel that is a curve when it is enlarged."""
 
 
