@@ -317,13 +317,16 @@ VERDICTS = {
     # The loss is looked at after backward(), as detection libraries do.
     "loss.backward()\nif number == 30: raise FloatingPointError\noptimizer.step()": (
         "with torch.autocast('cpu', torch.bfloat16): ",
-        "AMP bf16: never compared with FP32; ⚠ the loss of a batch was nan: no step was made of it",
+        "AMP bf16  ⚠ the loss of a batch was NaN: the script left it out",
     ),
     "loss.backward(); model(x).square().mean().backward(); optimizer.step()": (
         "with torch.autocast('cpu', torch.bfloat16): ",
         "no verdict on AMP, because steps mix precisions",
     ),
-    "loss.backward(); optimizer.step()": ("", "FP32: ✖ weights hold NaN or Inf in weight"),
+    "loss.backward(); optimizer.step()": (
+        "",
+        "step 31  ✖ NaN or Inf in the weights weight (+1); go back to a checkpoint",
+    ),
 }
 """By what a loop does with a loss, that of the last one NaN: in which precision, and the verdict."""
 

@@ -96,16 +96,16 @@ _BEGAN: Mapping[str, _Wording] = {
         "NaN or Inf in the input batch: look at the data",
     ),
     "weights lost": (
-        "the weights were already NaN or Inf: {lost}; no module caused it",
-        "weights hold NaN or Inf[ in {layer}]",
+        f"NaN or Inf in the weights[ {{lost}}]; {_GO_BACK}",
+        "NaN or Inf in the weights[ {layer}]",
         (
             f"Weights that are NaN or Inf stay so in every precision: {_GO_BACK}, with a lower learning rate "
             "or clipped gradients (--clip-norm)."
         ),
     ),
     "buffers lost": (
-        "the buffers were already NaN or Inf: {lost}; no module caused it",
-        "buffers hold NaN or Inf[ in {layer}]",
+        f"NaN or Inf in the buffers[ {{lost}}]; {_GO_BACK}",
+        "NaN or Inf in the buffers[ {layer}]",
     ),
     "overflowed": (
         "the forward pass overflowed: {kind} in {output}; run it in FP32 (autocast disabled) or use bf16",
@@ -269,8 +269,8 @@ _BUSY = (
     "[the loop waits for data {waiting} of the step]"
 )
 
-_WORST = "lowest cosine {cosine}[ in {layer}][ ({reference}: {reference_cosine})]; losses {apart}"
-_MOST_IN, _ZEROS = "[, most in {place} ({worst_share})]", "[; {zeros}]"
+_WORST = "lowest cosine {cosine}[ in {layer}][ ({reference}: {reference_cosine})], losses {apart}"
+_MOST_IN = "[, most in {place} ({worst_share})][, {zeros}]"
 _SHARE, _AT_SCALE = "{share} of the gradient norm", "at loss scale {scale}[ ({overflowing_scale} overflows)]"
 
 _SLOW = "{who}[ ({place})] is slow"
@@ -423,10 +423,10 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
         **_SCALER,
         **dict.fromkeys(
             ("survives", "outweighed", "kept"),
-            (f"{_SHARE} underflows {_AT_SCALE}{_MOST_IN}{_ZEROS}", "{share} underflows"),
+            (f"{_SHARE} underflows {_AT_SCALE}{_MOST_IN}", "{share} underflows"),
         ),
         "underflows": (
-            f"{_SHARE} {{underflows}} {_AT_SCALE}{_MOST_IN}; use bf16{_ZEROS}",
+            f"{_SHARE} {{underflows}} {_AT_SCALE}{_MOST_IN}; use bf16",
             "{share} of the norm underflows; use bf16",
         ),
         "not finite": (
@@ -442,18 +442,18 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
     },
     "agreement": {
         "agree": (
-            f"gradients agree in {{layers}}; {_WORST}",
+            f"gradients agree in {{layers}}, {_WORST}",
             "lowest cosine {cosine}[ in {layer}]",
         ),
         **{
             state: (
-                f"gradients {state} in {{layers}}[, more than in {{reference}}]; {_WORST}[; {{caution}}]",
+                f"gradients {state} in {{layers}}[, more than in {{reference}}], {_WORST}[; {{caution}}]",
                 f"gradients {state}: cosine {{cosine}}[ in {{layer}}]",
             )
             for state in ("differ", "disagree")
         },
         "as in reference": (
-            f"gradients differ in {{layers}}, but in {{reference}} as much; {_WORST}[; {{caution}}]",
+            f"gradients differ in {{layers}}, as much as in {{reference}}, {_WORST}[; {{caution}}]",
             "cosine {cosine}[ in {layer}], no worse than {reference}",
         ),
         "FP32 loss not finite": (
@@ -532,13 +532,6 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
     },
     "weights": {
         **_BEGAN,
-        **{
-            f"{kind} lost": (
-                f"NaN or Inf in the {kind}[ ({{layer}})]; no precision helps, {_GO_BACK}",
-                f"NaN or Inf in the {kind}[ ({{layer}})]",
-            )
-            for kind in ("weights", "buffers")
-        },
         "bad input": (
             "NaN or Inf in the input batch and in the weights; look at the data",
             "NaN or Inf in the input batch: look at the data",

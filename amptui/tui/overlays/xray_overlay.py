@@ -268,7 +268,7 @@ def _layer_columns(xray: XRayTaken) -> list[Column[LayerAgreement]]:
             width=8,
             sort=("by size", lambda layer: -layer.elements),
         ),
-        Column(title="agreement", draw=_draw_agreement, priority=10, align="left", width=_BAR_WIDTH),
+        Column(title="agrees", draw=_draw_agreement, priority=10, align="left", width=_BAR_WIDTH),
     ]
 
 
