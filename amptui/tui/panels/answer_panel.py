@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from amptui.base import units
+from amptui.diagnosis.activity import switch_target
 from amptui.diagnosis.amp_answer import (
     AmpAnswer,
     amp_answer,
@@ -63,6 +64,8 @@ def draw_line(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
             canvas.text(1, 0, words, Style.DIM, width=canvas.width - 2)
         return
     keys = {"p": key_of("precision", screen), "c": key_of("comparison", screen)}
+    if keys["p"] and switch_target(view) != answer.precision:
+        keys["p"] = "m"  # `p` leads elsewhere: from TF32 to FP32, say
     if running(view) is not None:
         keys.pop("c")  # it would end the comparison
     room = canvas.width - 2
