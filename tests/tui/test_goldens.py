@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from amptui.records.run import PRECISIONS
+from amptui.tui.background import Background
 from amptui.tui.canvas import BLANK, Canvas
-from amptui.tui.style import BOLD, STYLES, Style, styles_on
+from amptui.tui.style import BOLD, STYLES, Style, precision_style, styles_on
 from tests.diagnosis.amp_situations import SITUATIONS
 from tests.golden import FOLDER, Goldens
 from tests.tui.renderables.drawings import SHAPES
@@ -213,3 +215,12 @@ def test_styles_have_the_approved_colours_on_dark_and_light_backgrounds(goldens:
         for style in STYLES
     ]
     goldens.check("screens/colours", "\n".join(lines))
+
+
+@pytest.mark.parametrize("background", ["dark", "light"])
+def test_precisions_differ_from_each_other_and_from_what_is_good_or_bad(background: Background) -> None:
+    styles = styles_on(background, has_256_colours=True)
+    names = [*map(precision_style, PRECISIONS[:-1]), Style.GOOD, Style.WARNING, Style.ERROR]
+    assert len({str(styles[name]) for name in names}) == len(names)
+    if background == "dark":  # white has too few of sixteen that can be read
+        assert len({str(STYLES[name]) for name in names}) == len(names)

@@ -11,7 +11,7 @@ from amptui.tui.panels.curve import chart_extent, draw_curve
 from amptui.tui.panels.metric_charts import SMALLEST_CHART, Chart, charts_of
 from amptui.tui.panels.phrases import Phrase, quiet
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.renderables.plot import CurvePlot, draw_step_axis
+from amptui.tui.renderables.plot import CurvePlot, draw_ribbon, draw_step_axis
 from amptui.tui.renderables.step_window import visible_window
 from amptui.tui.style import BOLD, Style
 
@@ -83,7 +83,7 @@ class MetricsBrowser(Page):
         inner = open_box(canvas, f"metrics{typed} ({count:,})")
         # As many columns and rows as fit and are needed.
         self._columns = min(max(1, inner.width // SMALLEST_CHART[0]), max(1, count))
-        self._rows = min(max(1, (inner.height - 1) // SMALLEST_CHART[1]), -(-max(1, count) // self._columns))
+        self._rows = min(max(1, (inner.height - 2) // SMALLEST_CHART[1]), -(-max(1, count) // self._columns))
         if not charts:
             quiet(inner, "no metric with that name" if text else "nothing is logged yet")
         index, size = self._index(charts), self._columns * self._rows
@@ -98,7 +98,7 @@ class MetricsBrowser(Page):
     def _draw_charts(
         self, inner: Canvas, page: list[Chart], selected: int, view: SessionView, screen: ScreenState
     ) -> None:
-        """The charts of a page, and below each column of them the steps that all show."""
+        """The charts of a page, and below each column of them the precisions and steps that all show."""
         window = visible_window(view.loss, screen.zoom, ahead=screen.steps_ahead)
         size, keys = (inner.width, inner.height, inner.ascii_only), [chart.key for chart in page]
         drawn_as = size, window, screen.log_y, view.front, view.switches, keys
@@ -107,7 +107,7 @@ class MetricsBrowser(Page):
             due = [*keys[turn : turn + _CHARTS_A_FRAME], *keys[: max(0, turn + _CHARTS_A_FRAME - len(keys))]]
         else:  # more than their values changed
             self._drawn_as, self._drawn, self._turn, due = drawn_as, {}, 0, keys
-        height = max(0, inner.height - 1) // self._rows
+        height = max(0, inner.height - 2) // self._rows
         for place, chart in enumerate(page):
             row, column = divmod(place, self._columns)
             cell = self._column(inner, column).rows(row * height, height)
@@ -118,7 +118,9 @@ class MetricsBrowser(Page):
             cell.text(0, 0, "▸" if place == selected else " ", Style.KEY | BOLD)
             cell.text(1, 0, "◆" if chart.key in screen.pinned else " ", Style.DIM)
         for column in range(min(self._columns, len(page))):
-            draw_step_axis(self._column(inner, column).rows(inner.height - 1), window=window)
+            below = self._column(inner, column).rows(inner.height - 2)
+            draw_ribbon(below, window=window, switches=view.switches, skips=view.skips)
+            draw_step_axis(below.rows(1), window=window)
 
     def _column(self, inner: Canvas, column: int) -> Canvas:
         width = inner.width // self._columns
