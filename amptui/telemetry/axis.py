@@ -192,7 +192,7 @@ def usual_range(values: Floats, kind: Kind, seconds: Floats | None = None) -> tu
         values = values[values > 0]
     many = int(_BODY * (len(values) - 1))
     if seconds is not None:
-        passed = np.cumsum(np.nan_to_num(seconds[order]))
+        passed = np.cumsum(np.where(seconds[order] > 0, seconds[order], 0.0))
         by_time = min(int(np.searchsorted(passed, _BODY * passed[-1])), len(values) - 1)
         highest = max(values[by_time], values[(len(values) - 1) // 2])
         lowest = min(values[-1 - many], highest)
@@ -228,10 +228,11 @@ def smoothed(line: Floats, reach: int, breaks: Counts = _NO_BREAKS, weights: Flo
     begins[1:] = finite[1:] != finite[:-1]
     begins[breaks] = True
     starts = begins.nonzero()[0]
-    lengths = np.diff(np.append(starts, len(line)))
+    ends = np.append(starts[1:], len(line))
+    lengths = ends - starts
     at = np.arange(len(line))
     first = np.maximum(at - reach, np.repeat(starts, lengths))
-    end = np.minimum(at + reach + 1, np.repeat(starts + lengths, lengths))
+    end = np.minimum(at + reach + 1, np.repeat(ends, lengths))
     if weights is None:
         begin = int(np.argmax(finite))
         end[begin : begin + reach] = np.minimum(end, 2 * at + 1 - begin)[begin : begin + reach]

@@ -151,7 +151,7 @@ class CurvePlot:
             lows = columns.low if kind == "linear" else columns.low[columns.low > 0]
             return line, self._limits.axis(float(np.nanmin(lows)), float(np.nanmax(columns.high)), kind)
         values = line if np.isfinite(line).any() else columns.mean
-        switches = (np.flatnonzero(np.diff(styles)) + 1) * (len(line) // len(styles))
+        switches = ((styles[1:] != styles[:-1]).nonzero()[0] + 1) * (len(line) // len(styles))
         reach = max(1, len(line) // SMOOTHING_PART)
         line, needed, limits = noisy_curve(values, kind, reach, switches, columns.weights)
         return np.where(gaps, np.nan, line), self._limits.axis(*limits, kind, needed=needed)
@@ -217,10 +217,9 @@ def _mark_outside(
         steps = np.count_nonzero(_is_outside(axis.heights(values), side))
         words = f" {steps:,}{more} step{'' if steps == 1 and not more else 's'} {word} "
         free = (area.chars[y] == BLANK) | (area.styles[y] == Style.DIM)
-        for x in range(area.width - len(words), -1, -1):
-            if free[x : x + len(words)].all():
-                area.text(x, y, words, Style.DIM)
-                break
+        x = free.tobytes().rfind(b"\1" * len(words))
+        if x >= 0:
+            area.text(x, y, words, Style.DIM)
 
 
 def _is_outside(heights: Floats, side: int) -> Bools:

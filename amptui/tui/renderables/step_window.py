@@ -218,7 +218,7 @@ def _groups(points: Points, window: Window, columns: int) -> tuple[Counts, Count
 def _means(values: Floats, weights: Floats | None, starts: Counts) -> tuple[Floats, Floats]:
     """The means of the finite values from each start to the next, and their weights; NaN for no value."""
     finite = np.isfinite(values)
-    weights = finite.astype(np.float64) if weights is None else np.where(finite, np.nan_to_num(weights), 0.0)
+    weights = finite.astype(np.float64) if weights is None else np.where(finite & (weights > 0), weights, 0.0)
     totals = np.add.reduceat(weights, starts)
     sums = np.add.reduceat(np.where(weights > 0, _bounded(values), 0.0) * weights, starts)
     return np.divide(sums, totals, out=np.full(len(starts), np.nan), where=totals > 0), totals
