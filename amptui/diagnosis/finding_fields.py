@@ -254,15 +254,7 @@ FIELDS: Mapping[str, Callable[[Finding], str]] = {
         if (scale := finding.numbers.get("value")) is None
         else f"loss scale {units.count(scale)}"
     ),
-    "cost": lambda finding: (
-        f"{cost / 60:.0f} min"
-        if (cost := finding.numbers["cost_seconds"] or 0) < 7200
-        else f"{cost / 3600:.1f} hours"
-    ),
-    "cheaper": lambda finding: " or ".join(
-        [f"--batch-size {units.count(size)}" for size in [finding.numbers.get("batch_size")] if size]
-        + [model for model in [finding.names["model"]] if model]
-    ),
+    "minutes": lambda finding: f"{units.count(round((finding.numbers['epoch_seconds'] or 0) / 60))} min",
     # Names.
     "which": lambda finding: finding.names["loss"],
     "interval": _interval,

@@ -567,8 +567,8 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
     },
     "cost": {
         "slow": (
-            "about {seconds} a step on this CPU, {part} {cost}[: try {cheaper}]",
-            "{part} takes {cost} on this CPU",
+            "about {seconds} a step on this CPU, {minutes} an epoch[: try {cheaper}]",
+            "{minutes} an epoch on this CPU",
         ),
     },
     "rank speed": {

@@ -19,32 +19,21 @@ class SlowFound:
 
     time: float
     finding: Finding
-
-    @property
-    def step(self) -> int | None:
-        """The step that was measured."""
-        return self.finding.step
+    step: int = 2
+    """The first step without one-time work."""
 
 
 def slow_start(block: Steps, run: RunStarted) -> SlowFound | None:
-    """None unless ``block`` has the second step, the first without one-time work, and that is slow.
-
-    Only for a training whose options are amptui's.
-    """
-    if not block.first_step <= 2 <= block.last_step or block.optimizer or "experiment" not in run.config:
+    """None unless ``block`` has the second step and that is slow, in a training that has amptui's options."""
+    at, epoch = 2 - block.first_step, run.steps_per_epoch or 0
+    if not 0 <= at < block.count or block.optimizer or run.device != "cpu" or "experiment" not in run.config:
         return None
-    seconds, lengths = block.step_seconds[2 - block.first_step], (run.steps_per_epoch, run.total_steps)
-    steps = min(filter(None, lengths), default=0)
-    if run.device != "cpu" or seconds is None or not steps * seconds > SLOW_SECONDS:
+    seconds = block.step_seconds[at] or 0.0
+    if not epoch * seconds > SLOW_SECONDS or (run.total_steps or epoch) < epoch:
         return None
-    numbers = {"seconds": seconds, "cost_seconds": steps * seconds}
-    batch = run.batch_size or 1
-    if batch > 1:
-        numbers["batch_size"] = min(32, math.ceil(batch / 4))
-    smaller = "simple-cnn"
-    names = {
-        "part": "an epoch" if steps == run.steps_per_epoch else "the run",
-        "model": smaller if run.model in CATALOGUE and run.model != smaller else "",
-    }
+    ways = [f"--batch-size {min(32, math.ceil(batch / 4))}"] if (batch := run.batch_size or 1) > 1 else []
+    ways += ["simple-cnn"] if run.model in CATALOGUE and run.model != "simple-cnn" else []
+    numbers = {"seconds": seconds, "epoch_seconds": epoch * seconds}
+    names = {"cheaper": " or ".join(ways)}
     finding = Finding(subject="cost", state="slow", grade="warning", numbers=numbers, names=names, step=2)
     return SlowFound(time=block.time, finding=finding)

@@ -1,4 +1,4 @@
-"""The machine but for its GPUs: its software, cores, memory, terminal, folders and data sets."""
+"""The machine but for its GPUs: its software, cores, memory, terminal and folders."""
 
 import importlib
 import os
@@ -229,7 +229,7 @@ def check_terminal(
     return [kind, extent, characters, colours]
 
 
-# ------------------------------------------------------------------------- folders and data sets
+# ------------------------------------------------------------------------------------- folders
 
 
 def storage_checks() -> list[Check]:
@@ -267,47 +267,3 @@ def check_folder(name: str, folder: Path) -> Check:
     if free < _MIN_FREE_BYTES:
         return poor(name, f"{text}: low", f"free some space, or {instead.partition(', or ')[2]}")
     return fine(name, text)
-
-
-def data_checks() -> list[Check]:
-    """Which data sets are there already; downloads nothing."""
-    from amptui.runs.rundir import default_data_dir
-
-    return [check_mnist(default_data_dir()), check_cifar10(default_data_dir())]
-
-
-def check_mnist(data_dir: Path) -> Check:
-    """MNIST's four files, compressed or not."""
-    from torchvision.datasets.utils import check_integrity
-
-    from amptui.data.vision import DOWNLOAD_AGAIN, MNIST_FOLDER, MNIST_MD5
-
-    folder = data_dir / MNIST_FOLDER
-    there = [name for name in MNIST_MD5 if (folder / name).exists()]
-    damaged = [name for name in there if not check_integrity(folder / name, MNIST_MD5[name])]
-    if damaged:
-        text = f"MNIST: {', '.join(damaged)} in {folder} is corrupt"
-        return poor("mnist", text, DOWNLOAD_AGAIN)
-    is_there = all(name in there or (folder / f"{name}.gz").exists() for name in MNIST_MD5)
-    return _check_found("mnist", "MNIST", folder, is_there=is_there, megabytes=12)
-
-
-def check_cifar10(data_dir: Path) -> Check:
-    """CIFAR-10's folder with every batch, or its archive."""
-    from torchvision.datasets import CIFAR10
-
-    folder, archive = data_dir / CIFAR10.base_folder, data_dir / CIFAR10.filename
-    names = [name for name, _md5 in CIFAR10.train_list + CIFAR10.test_list]
-    missing = [name for name in names if not (folder / name).exists()]
-    if folder.exists() and missing:
-        text = f"CIFAR-10: {', '.join(missing)} is missing from {folder}"
-        return poor("cifar-10", text, "delete or rename the folder to download it again")
-    place = folder if folder.exists() else archive
-    return _check_found("cifar-10", "CIFAR-10", place, is_there=place.exists(), megabytes=170)
-
-
-def _check_found(name: str, title: str, path: Path, *, is_there: bool, megabytes: int) -> Check:
-    if is_there:
-        return fine(name, f"{title} is in {path}")
-    hint = f"the first run downloads it ({megabytes} MB); without a network it uses synthetic data"
-    return fact(name, f"{title} is not downloaded yet", hint)

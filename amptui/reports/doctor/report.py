@@ -101,7 +101,6 @@ SECTIONS = (
     Section("processors and memory", _late("machine.thread_checks"), needs_torch=True),
     Section("terminal", _late("machine.terminal_checks")),
     Section("folders", _late("machine.storage_checks")),
-    Section("data", _late("machine.data_checks"), needs_torch=True),
 )
 """What to check, each after what it depends on."""
 

@@ -8,17 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from torchvision.datasets import CIFAR10
 
-from amptui.data.vision import MNIST_FOLDER, MNIST_MD5
 from amptui.engine.estimate import Ratio
 from amptui.engine.precision import Tf32Flags
 from amptui.engine.setup import choose_device
 from amptui.reports.doctor.machine import (
     NEEDED,
-    check_cifar10,
     check_folder,
-    check_mnist,
     compile_checks,
     machine_checks,
     release,
@@ -106,31 +102,3 @@ def test_a_read_only_folder_cannot_be_written(nobody: Callable[[], AbstractConte
     with nobody() as folder:
         folder.chmod(0o500)
         assert check_folder("runs", folder / "runs").text.endswith(": permission denied")
-
-
-def test_absent_data_is_told_with_what_it_takes_to_get_it(tmp_path: Path) -> None:
-    checks = [check_mnist(tmp_path), check_cifar10(tmp_path)]
-    assert [check.severity for check in checks] == ["info"] * 2
-    assert "12 MB" in checks[0].hint
-
-
-def test_mnist_is_found_packed_and_no_damaged_file_passes(tmp_path: Path) -> None:
-    folder = tmp_path / MNIST_FOLDER
-    folder.mkdir(parents=True)
-    for name in MNIST_MD5:
-        (folder / f"{name}.gz").touch()
-    assert check_mnist(tmp_path).text == f"MNIST is in {folder}"
-    (folder / "t10k-labels-idx1-ubyte").touch()
-    assert check_mnist(tmp_path).text == f"MNIST: t10k-labels-idx1-ubyte in {folder} is corrupt"
-
-
-def test_cifar10_is_found_as_a_folder_and_as_an_archive(tmp_path: Path) -> None:
-    (tmp_path / CIFAR10.filename).touch()
-    assert check_cifar10(tmp_path).text == f"CIFAR-10 is in {tmp_path / CIFAR10.filename}"
-    folder = tmp_path / CIFAR10.base_folder
-    folder.mkdir()
-    for name, _md5 in CIFAR10.train_list + CIFAR10.test_list:
-        (folder / name).touch()
-    assert check_cifar10(tmp_path).text == f"CIFAR-10 is in {folder}"
-    (folder / "test_batch").unlink()
-    assert check_cifar10(tmp_path).text == f"CIFAR-10: test_batch is missing from {folder}"
