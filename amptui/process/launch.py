@@ -386,9 +386,10 @@ def _status(watched: "ViewerEnd", folder: Path | None, ended: int | None) -> int
 
     unsaved_status = tell_unsaved(watched.view.not_kept)
     if isinstance(outcome, RunFailed):
-        if folder is not None and os.isatty(2):  # else the run's process has shown it here
-            show_traceback(outcome.traceback)
-        complain(outcome.error)
+        # Into a file the run's own process has written both.
+        if folder is None or not stat.S_ISREG(os.fstat(2).st_mode):
+            show_traceback("" if folder is None else outcome.traceback)
+            complain(outcome.error)
         return ended or 1
     if watched.left == "interrupted" or watched.signal is not None:
         return 128 + (watched.signal or signal.SIGINT)

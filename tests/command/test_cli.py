@@ -1,6 +1,8 @@
 """The command line, in this process: what is said and with which exit status."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from textwrap import indent
 
@@ -181,6 +183,26 @@ def test_a_failure_before_the_first_step_is_said_once_after_the_traceback_of_the
     assert " ".join(lines).lstrip().startswith(first)
     assert (not lines) == (not first)
     assert not any("amptui/engine" in line for line in lines), "none of amptui's own frames"
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("to_file", [False, True], ids=["to a pipe", "to a file"])
+def test_a_failure_in_the_background_is_said_once(to_file: bool, tmp_path: Path) -> None:
+    model, errors = tmp_path / "bad.py", tmp_path / "errors"
+    model.write_text(BAD_MODEL)
+    command = [sys.executable, "-m", "amptui", "train", str(model), "--device", "cpu", "--detach"]
+    with errors.open("w") as file:
+        stderr = file if to_file else subprocess.PIPE
+        done = subprocess.run(
+            [*command, "--run-dir", str(tmp_path / "run")],
+            stderr=stderr,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    said = errors.read_text() if to_file else done.stderr
+    assert (done.returncode, said.count("Traceback"), said.count("amptui: NameError")) == (1, 1, 1)
+    assert "NameError" not in done.stdout
 
 
 def test_no_error_lists_a_hidden_command(capsys: pytest.CaptureFixture[str]) -> None:
