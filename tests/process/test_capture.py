@@ -247,7 +247,7 @@ def test_a_progress_bar_of_a_script_is_shown_at_once_and_recorded_when_it_ends(
     session, counts = Session(), []
     for record in records:
         session.fold([record])
-        counts.append(len(session.view().events))
+        counts.append(len(session.view().printed))
     assert counts == [1, 2, 1, 2, 2, 3], "a bar that is cleared leaves no line"
 
 
