@@ -79,8 +79,7 @@ def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         lines += _lines(view, view.device, canvas.width, canvas.height - len(lines))
     write_lines(canvas, 0, lines[: canvas.height])
     rest = canvas.rows(min(len(lines) + 1, canvas.height)) if lines else canvas
-    has_room = rest.width >= _MIN_WIDTH and rest.height >= 2 + _MIN_ROWS + len(view.memory)
-    if view.memory and has_room:
+    if view.memory and screen.focus and rest.height >= 2 + _MIN_ROWS + len(view.memory):
         _draw_breakdowns(rest, view, screen)
     elif not lines:
         quiet(canvas, NO_SAMPLE)
@@ -178,9 +177,6 @@ def _amount(text: str, of: str, rank: int = 0) -> Phrase:
 
 # ----------------------------------------------------------------------------- what uses the memory
 
-_MIN_WIDTH = 36
-"""Cells that a kind and two precisions take."""
-
 _FILLS = {
     "weights": "█#",
     "gradients": "▓%",
@@ -214,8 +210,7 @@ _Row: TypeAlias = tuple[str, str, tuple[int | None, ...]]
 def _draw_breakdowns(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     """The newest breakdown of each precision: a bar each, the table, what it means, what the kinds are."""
     memory, width = view.memory, canvas.width
-    has_dtypes = width >= _KIND_WIDTH + _DTYPE_WIDTH + 2 * (_SIZE_WIDTH + 1)
-    rows = _rows(memory, by_dtype=has_dtypes)
+    rows = _rows(memory)
     has_peak = any(breakdown.peak_allocated_bytes for breakdown in memory)
     title = "where the peak memory is" if has_peak else "memory of a step without activations"
     steps = ", ".join(f"{precision_label(it.precision)} step {units.count(it.step)}" for it in memory)
@@ -240,7 +235,7 @@ def _draw_breakdowns(canvas: Canvas, view: SessionView, screen: ScreenState) -> 
     largest = sorted(rows, key=lambda row: -max(size or 0 for size in row[2]))[:shown]
     y += spare > 1
     shown_rows = [row for row in rows if row in largest]
-    y += draw_table(canvas.rows(y, 1 + shown), _columns(view, has_dtypes=has_dtypes), shown_rows)
+    y += draw_table(canvas.rows(y, 1 + shown), _columns(view), shown_rows)
     y += spare > 0
     write_lines(canvas.rows(y), 0, [[phrase(line)] for line in text])
     y += len(text)
@@ -251,11 +246,11 @@ def _draw_breakdowns(canvas: Canvas, view: SessionView, screen: ScreenState) -> 
         write_lines(canvas.rows(y + 1), 0, [[phrase(line, Style.DIM)] for line in notes])
 
 
-def _rows(memory: Sequence[MemoryBreakdown], *, by_dtype: bool) -> list[_Row]:
-    """The rows in the order of the bars' parts; without ``by_dtype`` one row per kind."""
+def _rows(memory: Sequence[MemoryBreakdown]) -> list[_Row]:
+    """The rows in the order of the bars' parts."""
     sums: dict[tuple[str, str], list[int | None]] = {}
     for i, breakdown in enumerate(memory):
-        kinds = [(it.kind, it.dtype if by_dtype else "", it.size_bytes) for it in breakdown.kinds]
+        kinds = [(it.kind, it.dtype, it.size_bytes) for it in breakdown.kinds]
         for kind, dtype, size in [*kinds, ("other", "", other_bytes(breakdown))]:
             sizes = sums.setdefault((kind, dtype), [None] * len(memory))
             sizes[i] = size if size is None else size + (sizes[i] or 0)
@@ -263,12 +258,12 @@ def _rows(memory: Sequence[MemoryBreakdown], *, by_dtype: bool) -> list[_Row]:
     return sorted(rows, key=lambda row: [*_FILLS].index(row[0]))
 
 
-def _columns(view: SessionView, *, has_dtypes: bool) -> list[Column[_Row]]:
+def _columns(view: SessionView) -> list[Column[_Row]]:
     """The kind and its dtype, a size for each precision, and what the lower precision changed."""
 
     def draw_kind(canvas: Canvas, x: int, y: int, _width: int, row: _Row) -> None:
         canvas.text(x, y, _FILLS[row[0]][canvas.ascii_only], Style.DIM)
-        canvas.text(x + 2, y, "other: data, batch" if has_dtypes and row[0] == "other" else row[0])
+        canvas.text(x + 2, y, "other: data, batch" if row[0] == "other" else row[0])
 
     def size(place: int, row: _Row) -> str:
         amount = row[2][place]
@@ -284,11 +279,10 @@ def _columns(view: SessionView, *, has_dtypes: bool) -> list[Column[_Row]]:
         return signed_bytes(moved), Style.GOOD if moved < 0 else Style.WARNING if moved else Style.DIM
 
     memory = view.memory
-    columns: list[Column[_Row]] = [Column(title="", draw=draw_kind, width=_KIND_WIDTH)]
-    if has_dtypes:
-        columns.append(
-            Column(title="", cell=lambda row: (row[1], Style.DIM), align="left", width=_DTYPE_WIDTH, gap=0)
-        )
+    columns: list[Column[_Row]] = [
+        Column(title="", draw=draw_kind, width=_KIND_WIDTH),
+        Column(title="", cell=lambda row: (row[1], Style.DIM), align="left", width=_DTYPE_WIDTH, gap=0),
+    ]
     for place, breakdown in enumerate(memory):
         title = precision_word(breakdown.precision, _SIZE_WIDTH)
         columns.append(
