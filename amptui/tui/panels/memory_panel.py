@@ -158,7 +158,7 @@ def _bar(label: Word, sample: GpuSample | HostSample, width: int) -> Line:
     bar_width = min(_WIDEST_BAR, width - len(label.text) - len(amount) - 2)
     fraction = None if used_bytes is None or not total_bytes else min(1.0, used_bytes / total_bytes)
     style = Style.WARNING if fraction is not None and fraction > _NEARLY_FULL else Style.GOOD
-    bar = (Gauge(bar_width, fraction, style, "full"), Word(" ")) if bar_width >= _NARROWEST_BAR else ()
+    bar = (Gauge(bar_width, fraction, style), Word(" ")) if bar_width >= _NARROWEST_BAR else ()
     return [Phrase((label, Word(" "), *bar, Word(amount)))]
 
 

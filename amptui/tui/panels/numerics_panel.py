@@ -199,7 +199,7 @@ def _headroom_block(numerics: NumericsView, width: int) -> Block:
     phrases = [Phrase(headroom_words(numerics)), *([phrase(at, Style.DIM)] if at else [])]
     # Empty if float16 overflows.
     left = None if numerics.headroom is None else max(0.0, numerics.headroom / _DOUBLINGS)
-    phrases.append(Phrase((Gauge(_DOUBLINGS, left, _headroom_style(numerics), "full"),)))
+    phrases.append(Phrase((Gauge(_DOUBLINGS, left, _headroom_style(numerics)),)))
     if least := probe_words.least_headroom(numerics):
         phrases.append(phrase(least, Style.DIM))
     flow = flowed(phrases, width - _LABEL_WIDTH - GAP)

@@ -2,14 +2,14 @@
 
 import textwrap
 from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.speed import EMULATED, running
 from amptui.records.run import is_emulated
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, text_width
-from amptui.tui.renderables.gauges import draw_bar, draw_progress
+from amptui.tui.renderables.gauges import draw_bar
 from amptui.tui.style import BOLD, Style, precision_style
 
 GAP = 2
@@ -27,12 +27,11 @@ class Word(NamedTuple):
 
 
 class Gauge(NamedTuple):
-    """A bar within a line: blocks for a fill level, a thin line for progress."""
+    """A bar within a line."""
 
     width: int
     fraction: float | None
     style: int
-    kind: Literal["full", "progress"] = "progress"
 
 
 class Phrase(NamedTuple):
@@ -182,8 +181,7 @@ def write(canvas: Canvas, x: int, y: int, phrases: Iterable[Phrase]) -> int:
             if isinstance(word, Word):
                 end = canvas.text(end, y, word.text, word.style)
             else:
-                draw = draw_bar if word.kind == "full" else draw_progress
-                draw(canvas, end, y, word.width, word.fraction, word.style)
+                draw_bar(canvas, end, y, word.width, word.fraction, word.style)
                 end += word.width
     return end
 

@@ -1,4 +1,4 @@
-"""Drawings in a line or three: bars, a ratio with its interval, curves and strips of blocks."""
+"""Drawings in a line: bars, curves and strips of blocks."""
 
 import math
 from collections.abc import Collection, Iterable, Sequence
@@ -19,26 +19,10 @@ def draw_bar(canvas: Canvas, x: int, y: int, width: int, fraction: float | None,
     It looks empty only at 0 and full only at 1. ``fraction`` is limited to 0 and 1; None and NaN, which mean
     "not measured", are an empty bar.
     """
-    filled = _parts_done(fraction, width)
+    share = 0.0 if fraction is None or math.isnan(fraction) else min(1.0, max(0.0, fraction))
+    filled = round(share * width) if share in (0.0, 1.0) else min(max(1, round(share * width)), width - 1)
     canvas.fill(Rect(x, y, filled, 1), "▰", style)
     canvas.fill(Rect(x + filled, y, width - filled, 1), "▱", Style.DIM)
-
-
-def draw_progress(canvas: Canvas, x: int, y: int, width: int, fraction: float | None, style: int) -> None:
-    """Draw progress to half a cell: ``━━━╸────``; otherwise as ``draw_bar``."""
-    whole, half = divmod(_parts_done(fraction, 2 * width), 2)
-    canvas.fill(Rect(x, y, whole, 1), "━", style)
-    canvas.fill(Rect(x + whole, y, half, 1), "╸", style)
-    canvas.fill(Rect(x + whole + half, y, width - whole - half, 1), "─", Style.DIM)
-
-
-def _parts_done(fraction: float | None, parts: int) -> int:
-    """How many of ``parts`` are done: none only at 0, all only at 1."""
-    if fraction is None or math.isnan(fraction) or fraction <= 0 or parts <= 0:
-        return 0
-    if fraction >= 1:
-        return parts
-    return min(max(1, round(fraction * parts)), parts - 1)
 
 
 def draw_stack(

@@ -14,7 +14,6 @@ from amptui.tui.canvas import Canvas
 from amptui.tui.renderables.float16_histogram import draw_exponents
 from amptui.tui.renderables.gauges import (
     draw_bar,
-    draw_progress,
 )
 from amptui.tui.renderables.plot import CurvePlot, draw_ribbon, draw_step_axis
 from amptui.tui.renderables.step_window import GUTTER, Window
@@ -80,7 +79,6 @@ def _gauges() -> Iterator[Drawn]:
         canvas = Canvas(20, len(fractions), ascii_only=ascii_only)
         for y, fraction in enumerate(fractions):
             draw_bar(canvas, 0, y, 8, fraction, Style.FP16)
-            draw_progress(canvas, 10, y, 8, fraction, Style.FP32)
         yield f"{fractions}", canvas
 
 
