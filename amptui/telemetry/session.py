@@ -155,8 +155,8 @@ class Session:
         run = self._facts.run
         self._optimizers.add(steps, run.steps_per_epoch if run else None)
         if steps[0].first_step <= 2 and run is not None:
-            for found in filter(None, (slow_start(block, run) for block in steps)):
-                self._log.add(found)
+            for finding in filter(None, (slow_start(block, run) for block in steps)):
+                self._log.add(finding)
 
     def _change(self, **facts: Any) -> None:
         self._facts = replace(self._facts, **facts)
