@@ -246,11 +246,6 @@ def checkpoint_written(record: CheckpointWritten) -> str:
     return f"checkpoint {record.name}, {units.number_of_bytes(record.size_bytes)}"
 
 
-def _checkpoint_details(record: CheckpointWritten) -> list[str]:
-    blocked = units.milliseconds(record.blocked_seconds)
-    return [f"written in {units.span(record.seconds)}, training blocked for {blocked}"]
-
-
 def weights_saved(record: WeightsSaved) -> str:
     """``averaged weights saved to /home/me/mine.pt``."""
     return f"{'averaged weights' if record.averaged else 'weights'} saved to {record.path}"
@@ -396,7 +391,9 @@ _DETAILS: Mapping[type[Any], Callable[[Any], list[str]]] = {
     XRaySummary: _xray_details,
     ComparisonOver: lambda it: speed.result_cards(it.record, it.run)[1:],
     Float8Layers: float8_details,
-    CheckpointWritten: _checkpoint_details,
+    CheckpointWritten: lambda it: [
+        f"written in {units.span(it.seconds)}, training blocked for {units.milliseconds(it.blocked_seconds)}"
+    ],
     PauseChanged: lambda it: _other_lines(it.reason),
     RanksFound: _stack_lines,
     Note: lambda it: _other_lines(it.text),

@@ -125,8 +125,7 @@ class PlainFront:
     def _new_events(self, view: SessionView) -> list[Event]:
         """The events since the last look, oldest first; one whose count grows is written once.
 
-        It is written again when it has become an error, as a few skipped steps do.
-
+        It is written again when it has become an error, as skipped steps may.
         A progress bar is written once it is complete, and the end of the run by whoever says how it ended.
         """
         events = sorted((*view.events, *view.printed), key=lambda event: event.number)

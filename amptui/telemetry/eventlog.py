@@ -49,7 +49,6 @@ class EventLog:
     _bars: "dict[str, _Line]" = field(default_factory=dict, init=False)
     """The live line of each stream of output."""
     _events: tuple[Event, ...] | None = field(default=None, init=False)
-    _printed: tuple[Event, ...] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         # A log restored from a state has lines already.
@@ -75,9 +74,7 @@ class EventLog:
 
     def printed(self) -> tuple[Event, ...]:
         """The printed lines kept, oldest first."""
-        if self._printed is None:
-            self._printed = tuple([line.event for line in self._prints])
-        return self._printed
+        return tuple([line.event for line in self._prints])
 
     def add(self, about: Happening) -> None:
         """Add a line; if it repeats the newest line, count it there.
@@ -89,7 +86,7 @@ class EventLog:
         newest = self._newest
         if newest is not None and is_repeated(about, newest.about):
             newest.times += 1
-            newest.cached = self._events = self._printed = None
+            newest.cached = self._events = None
         else:
             self._append(_Line(about))
 
@@ -100,13 +97,11 @@ class EventLog:
             bar = None
         if bar is not None and printed.live and printed.text:
             bar.about, bar.cached = printed, None
-            self._printed = None
             return False
         self._bars.pop(printed.stream, None)
         if bar is not None:
             self._prints.remove(bar)
             self._newest = None if self._newest is bar else self._newest
-            self._printed = None
         return not printed.live or bool(printed.text)
 
     def add_skip(self, record: StepSkipped) -> None:
@@ -207,7 +202,7 @@ class EventLog:
         """Put ``line`` on top."""
         self._changes += 1
         line.last_change = self._changes
-        self._events = self._printed = None
+        self._events = None
 
 
 @dataclass(slots=True, eq=False)

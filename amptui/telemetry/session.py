@@ -312,7 +312,6 @@ class Session:
             phase=None,
             weights=None,
             not_kept=(),
-            viewers=0,
             checkpoint=_up_to(record.step, facts.checkpoint),
             validated=_up_to(record.step, facts.validated),
         )
@@ -429,7 +428,7 @@ _FOLDS: Mapping[type[Any], Callable[[Session, Any], None]] = {
     ),
     CheckpointWritten: lambda session, record: session._note(record, checkpoint=record),
     WeightsSaved: lambda session, record: session._note(record, weights=record),
-    ViewersChanged: lambda session, record: session._change(viewers=record.viewers),
+    ViewersChanged: lambda _session, _record: None,
     KeepingChanged: Session._change_unsaved,
     records.RunResumed: Session._resume,
     RequestMade: Session._ask,

@@ -368,8 +368,6 @@ class RunFacts:
     """Where the run saved its weights at its end."""
     not_kept: tuple[KeepingChanged, ...] = ()
     """What is currently not saved, each part with the newest word on it."""
-    viewers: int = 0
-    """Screens that watch the run, this one among them."""
     pending: tuple[RequestMade, ...] = ()
     """Requests without an answer yet, the oldest first."""
     answers: tuple[Answer, ...] = ()

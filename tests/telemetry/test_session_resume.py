@@ -39,10 +39,6 @@ def checkpoint(number: int, **changes: Any) -> CheckpointWritten:
     return replace(record, **changes)
 
 
-def viewers(change: Any, count: int) -> ViewersChanged:
-    return ViewersChanged(time=101.0, viewers=count, change=change)
-
-
 DONE = RunFinished(time=105.0, steps=50, seconds=5.0, reason="done")
 FAILED = RunFailed(time=105.0, step=50, error="out of memory", traceback="...")
 EPOCH = EpochFinished(time=105.0, step=40, epoch=1, seconds=1.0, mean_loss=0.5, validation=VALIDATION)
@@ -101,11 +97,10 @@ KNOWN: dict[str, tuple[Sequence[Record], dict[str, Any]]] = {
     # ------------------------------------------------------------------------- what a process has kept
     "weights": ([START, WEIGHTS], {"weights": WEIGHTS}),
     "weights of the process before": ([START, WEIGHTS, make_resumed(20)], {"weights": None}),
-    "checkpoint and screens": (
-        [START, checkpoint(10), checkpoint(20), viewers("attached", 1), viewers("attached", 2)],
-        {"checkpoint": checkpoint(20), "viewers": 2},
+    "checkpoint, and a screen that attaches": (
+        [START, checkpoint(10), checkpoint(20), ViewersChanged(time=101.0, viewers=1, change="attached")],
+        {"checkpoint": checkpoint(20)},
     ),
-    "no screens yet": ([START, viewers("attached", 2), make_resumed(5)], {"viewers": 0}),
     "not kept": ([START, UNSAVED, NO_CHECKPOINT], {"not_kept": (UNSAVED, NO_CHECKPOINT)}),
     "not kept by the process before": ([START, UNSAVED, make_resumed(1)], {"not_kept": ()}),
     "comparison cut off": (

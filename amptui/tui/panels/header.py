@@ -4,7 +4,6 @@ from amptui.base import units
 from amptui.diagnosis import activity, speed
 from amptui.diagnosis.event_words import not_saved
 from amptui.diagnosis.labels import SYNTHETIC, compared_label, run_label
-from amptui.records.findings import PrecisionsCompared
 from amptui.records.run import RunFinished, RunStarted
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, text_width
@@ -19,7 +18,7 @@ from amptui.tui.panels.phrases import (
     write_right,
 )
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.style import BOLD, VERDICT_SIGNS, Style, precision_style
+from amptui.tui.style import VERDICT_SIGNS, Style
 
 _NAME_WIDTH = 24
 """Cells for a name that comes from a user or a driver."""
@@ -56,7 +55,7 @@ def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
             left.append(phrase(f"⚠ {words}", Style.WARNING, 1))
     right = [*_news(view, screen), _precision_and_state(view, screen)]
     if run is not None:
-        right += [*_epoch(view, run), *_steps(view, screen, run, wide=canvas.width >= _WIDE)]
+        right += [_epoch(view, run), *_steps(view, screen, run, wide=canvas.width >= _WIDE)]
     fitting_ids = {id(part) for part in fitting([*left, *right], canvas.width - 2)}
     write(canvas, 1, 0, [part for part in left if id(part) in fitting_ids])
     write_right(canvas, 0, [part for part in right if id(part) in fitting_ids], margin=1)
@@ -74,36 +73,22 @@ def _news(view: SessionView, screen: ScreenState) -> list[Phrase]:
 
 def _precision_and_state(view: SessionView, screen: ScreenState) -> Phrase:
     """``AMP fp16 running``; ``FP32     switching`` until the engine confirms it; or those compared."""
+    state, style = _state(view, screen)
     if view.precision is None:
-        return Phrase(_state(view, screen))
+        return phrase(f"{state:<{_STATE_WIDTH}}", style)
     target = None if screen.lost else activity.wanted_precision(view)
-    comparison = speed.running(view)
+    comparison, word = speed.running(view), precision_word(target or view.precision)
     if target is not None:
-        words = [precision_word(target)]
-        state = (Word(f"{'switching':<{_STATE_WIDTH}}", Style.DIM),)
+        state, style = "switching", Style.DIM
     elif comparison is not None:
-        words = _compared(comparison)
-        state = (Word(f"{'comparing':<{_STATE_WIDTH}}", Style.DIM),)
-    else:
-        words, state = [precision_word(view.precision)], _state(view, screen)
-    width = sum(text_width(word.text) for word in words)
-    return Phrase((*words, Word(" " * max(1, _PRECISION_WIDTH + 1 - width)), *state))
+        labels = [compared_label(row.precision, comparison).removeprefix("AMP ") for row in comparison.rows]
+        word = Word("/".join(labels) if len(labels) == 2 else f"{len(labels)} precisions", Style.STRONG)
+        state, style = "comparing", Style.DIM
+    gap = Word(" " * max(1, _PRECISION_WIDTH + 1 - text_width(word.text)))
+    return Phrase((word, gap, Word(f"{state:<{_STATE_WIDTH}}", style)))
 
 
-def _compared(comparison: PrecisionsCompared) -> list[Word]:
-    """``FP32/fp16``, each in its style; of more than two only their number."""
-    if len(comparison.rows) != 2:
-        return [Word(f"{len(comparison.rows)} precisions", Style.STRONG)]
-    styles = [precision_style(row.precision) | BOLD for row in comparison.rows]
-    first, second = (compared_label(row.precision, comparison) for row in comparison.rows)
-    return [
-        Word(first.removeprefix("AMP "), styles[0]),
-        Word("/", Style.DIM),
-        Word(second.removeprefix("AMP "), styles[1]),
-    ]
-
-
-def _state(view: SessionView, screen: ScreenState) -> tuple[Word]:
+def _state(view: SessionView, screen: ScreenState) -> tuple[str, Style]:
     state, style = str(view.state), _STATE_STYLES[view.state]
     pause = activity.newest(view, "pause")
     if state == "finished" and isinstance(view.outcome, RunFinished) and view.outcome.reason != "done":
@@ -120,17 +105,16 @@ def _state(view: SessionView, screen: ScreenState) -> tuple[Word]:
         state, style = "pausing" if pause.paused else "resuming", Style.WARNING
     elif view.pause_reason:
         style = Style.ERROR  # nobody asked for this pause
-    return (Word(f"{state:<{_STATE_WIDTH}}", style),)
+    return state, style
 
 
-def _epoch(view: SessionView, run: RunStarted) -> list[Phrase]:
+def _epoch(view: SessionView, run: RunStarted) -> Phrase:
     """The epoch; an observed script tells of its epochs, if at all, as they end."""
-    if run.total_epochs:
-        total = str(run.total_epochs)
-        return [labelled("epoch", f"{view.epoch:>{len(total)}}/{total}", 5)]
-    return [
-        labelled("epoch", f"{view.epoch:<2}", 5) if view.epoch > 1 else phrase(" " * len("epoch 99"), rank=5)
-    ]
+    if not run.total_epochs and view.epoch <= 1:
+        return phrase(" " * len("epoch 99"), rank=5)
+    total = str(run.total_epochs)
+    epoch = f"{view.epoch:>{len(total)}}/{total}" if run.total_epochs else f"{view.epoch:<2}"
+    return labelled("epoch", epoch, 5)
 
 
 def _steps(view: SessionView, screen: ScreenState, run: RunStarted, *, wide: bool) -> list[Phrase]:
@@ -138,17 +122,14 @@ def _steps(view: SessionView, screen: ScreenState, run: RunStarted, *, wide: boo
     whole = "" if run.total_steps is None else f"/{units.count(run.total_steps)}"
     step = Word(f"{units.count(view.step):>{len(whole) - 1 if whole else 7}}")
     phrases = [Phrase((Word("step ", Style.DIM), step, Word(whole, Style.DIM)), 2)]
-    over = view.state in ("finished", "failed") or bool(screen.lost)
-    before, seconds, after = "about " if wide else "", view.eta_seconds, " left"
-    if over:
-        before, seconds, after = "in ", view.elapsed_seconds, ""
+    about, words = "about " if wide else "", ""
+    if view.state in ("finished", "failed") or screen.lost:
+        words = f"in {units.duration(view.elapsed_seconds)}"
     elif run.total_steps is None:
         return phrases
-    time = "" if seconds is None else units.duration(seconds)
-    before, after = (before, after) if time else ("", "")
-    pad = " " * (len("about 1:02:03 left" if wide else "1:02:03 left") - len(before + time + after))
-    words = Word(pad + before, Style.DIM), Word(time), Word(after, Style.DIM)
-    return [*phrases, Phrase(words, 4)]
+    elif view.eta_seconds is not None:
+        words = f"{about}{units.duration(view.eta_seconds)} left"
+    return [*phrases, phrase(f"{words:>{len(about + '1:02:03 left')}}", rank=4)]
 
 
 def _short(name: str) -> str:
