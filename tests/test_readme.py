@@ -134,10 +134,12 @@ def test_the_glossary_of_the_guide_is_the_help_s() -> None:
     assert rows.splitlines() == [f"| {word} | {meaning} |" for word, meaning in GLOSSARY.items()]
 
 
-def test_the_readme_s_advice_was_printed_on_the_gpu_that_it_names() -> None:
+def test_the_advice_that_is_quoted_was_printed_on_the_gpu_that_is_named() -> None:
     (quoted,) = re.findall(r"On that H100 the answer is (.*?), gradients", README.read_text(), re.DOTALL)
     printed = (ROOT / "demo" / "gpu" / "advise.txt").read_text()
     assert f"Use {quoted}, gradients agree".replace("\n", " ") in printed.replace("\n", " ")
+    (lines,) = re.findall(r"```text\n(.*?)```", page("advise.md"), re.DOTALL)
+    assert lines.strip() in printed
 
 
 def test_the_walk_through_has_every_trouble() -> None:
