@@ -317,7 +317,7 @@ VERDICTS = {
     # The loss is looked at after backward(), as detection libraries do.
     "loss.backward()\nif number == 30: raise FloatingPointError\noptimizer.step()": (
         "with torch.autocast('cpu', torch.bfloat16): ",
-        "AMP bf16  ⚠ the loss of a batch was NaN: the script left it out",
+        "AMP bf16  ⚠ the loss of a batch was NaN, no step was taken with it",
     ),
     "loss.backward(); model(x).square().mean().backward(); optimizer.step()": (
         "with torch.autocast('cpu', torch.bfloat16): ",
@@ -325,7 +325,7 @@ VERDICTS = {
     ),
     "loss.backward(); optimizer.step()": (
         "",
-        "step 31  ✖ NaN or Inf in the weights weight (+1); go back to a checkpoint",
+        "step 31  ✖ NaN or Inf in the weights: weight (+1); go back to a checkpoint",
     ),
 }
 """By what a loop does with a loss, that of the last one NaN: in which precision, and the verdict."""

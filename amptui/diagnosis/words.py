@@ -96,16 +96,16 @@ _BEGAN: Mapping[str, _Wording] = {
         "NaN or Inf in the input batch: look at the data",
     ),
     "weights lost": (
-        f"NaN or Inf in the weights[ {{lost}}]; {_GO_BACK}",
-        "NaN or Inf in the weights[ {layer}]",
+        f"NaN or Inf in the weights[: {{lost}}]; {_GO_BACK}",
+        "NaN or Inf in the weights[: {layer}]",
         (
             f"Weights that are NaN or Inf stay so in every precision: {_GO_BACK}, with a lower learning rate "
             "or clipped gradients (--clip-norm)."
         ),
     ),
     "buffers lost": (
-        f"NaN or Inf in the buffers[ {{lost}}]; {_GO_BACK}",
-        "NaN or Inf in the buffers[ {layer}]",
+        f"NaN or Inf in the buffers[: {{lost}}]; {_GO_BACK}",
+        "NaN or Inf in the buffers[: {layer}]",
     ),
     "overflowed": (
         "the forward pass overflowed: {kind} in {output}; run it in FP32 (autocast disabled) or use bf16",
@@ -479,7 +479,7 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
     },
     "loss": {
         "not finite": ("the loss is {loss}[ since step {step}]", "the loss is {loss}"),
-        "dropped": ("the loss of a batch was {loss}: the script left it out", "{loss}, left out"),
+        "dropped": ("the loss of a batch was {loss}, no step was taken with it", "{loss}, no step taken"),
         "validation not finite": ("the validation loss is {loss}", "validation {loss}"),
         "mid-run": ("{other_loss} {than}, {loss} {family}", "{other_loss} → {short_family} {loss}"),
         "finite": "finite: {loss}",
