@@ -8,7 +8,7 @@ from typing import Any
 
 from amptui.records.findings import PrecisionMeasured, is_old
 from amptui.records.run import FP8_PRECISIONS, base_precision, reference_precision
-from amptui.telemetry.comparison import compare, judge_held_back, judge_speed, losses_after, references
+from amptui.telemetry.comparison import compare, judge_held_back, judge_speed, references
 from amptui.telemetry.finding import Finding, Freshness, Measurement, never_measured
 from amptui.telemetry.health import judge_trace, judge_window, judge_xray, judge_xray_underflow
 from amptui.telemetry.memory import judge_memory
@@ -267,11 +267,7 @@ def _agreement(question: Question) -> Finding:
 
 
 def _loss(question: Question) -> Finding:
-    """``not finite``, ``dropped``, ``validation not finite``; else both losses, ``mid-run``, or the newest.
-
-    The loss in question is after as many steps since the switch as the reference's: no fair race, since each
-    began where the other left off.
-    """
+    """``not finite``, ``dropped``, ``validation not finite``; else ``finite``, with the newest."""
     view, last, dropped, validated = question.view, question.view.last, question.view.dropped, None
     if view.validated is not None and view.validated.validation is not None:
         validated = view.validated.validation.loss
@@ -295,19 +291,6 @@ def _loss(question: Question) -> Finding:
             step=step,
             precision=about,
             measured_by="trace" if state == "not finite" else "",
-        )
-    if (losses := losses_after(view, question.comparison)) is not None:
-        steps, baseline, low = losses
-        numbers = {"loss": low, "other_loss": baseline, "steps": steps}
-        names = {"than": reference_precision(question.precision)}
-        return Finding(
-            subject="loss",
-            state="mid-run",
-            grade="neutral",
-            about=question.precision,
-            numbers=numbers,
-            names=names,
-            step=view.step,
         )
     loss = None if last is None else last.loss[0]
     if last is None or loss is None or not math.isfinite(loss):

@@ -284,9 +284,6 @@ FIELDS: Mapping[str, Callable[[Finding], str]] = {
     "precision": lambda finding: precision_label(finding.precision) if finding.precision else "",
     "about": lambda finding: short_label(finding.about),
     "family": lambda finding: family_label(finding.about),
-    "short_family": lambda finding: (
-        "FP8" if base_precision(finding.about) in FP8_PRECISIONS else family_label(finding.about)
-    ),
     "who": _who,
     "silent": lambda finding: _who(finding) if finding.ranks else "",
     "parallel": lambda finding: parallel_words(finding.names["parallel"]),

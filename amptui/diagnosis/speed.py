@@ -1,11 +1,11 @@
 """What AMP or FP8 gained in words: a comparison's result, the running ratio, and why there is little gain."""
 
 from amptui.base import units
-from amptui.diagnosis.labels import compared_label, family_label, precision_label
+from amptui.diagnosis.labels import compared_label, precision_label
 from amptui.diagnosis.words import long_words, speed_words
 from amptui.records.findings import PairCompared, PrecisionMeasured, PrecisionsCompared
 from amptui.records.run import FP8_PRECISIONS, RunStarted, base_precision, is_emulated
-from amptui.telemetry.comparison import MIN_PROVISIONAL_STEPS, judge_speed, losses_after
+from amptui.telemetry.comparison import MIN_PROVISIONAL_STEPS, judge_speed
 from amptui.telemetry.finding import Finding, Measurement, never_measured
 from amptui.telemetry.memory import LITTLE_MEMORY, judge_memory, judge_memory_use, judge_saved
 from amptui.telemetry.view import Comparison, PrecisionStats, SessionView
@@ -143,22 +143,3 @@ def little_memory(view: SessionView) -> list[Finding]:
         return [use]
     how: Measurement = "x-ray" if beside_fp32 else ""
     return [saved or never_measured("memory use", state="unknown", measured_by=how)]
-
-
-def unfair_losses(view: SessionView) -> tuple[str, ...]:
-    """The losses after as many steps of each, and what they do not mean, the longest form first.
-
-    Empty until there are both.
-    """
-    comparison = view.comparison
-    losses = losses_after(view, comparison)
-    if losses is None:
-        return ()
-    steps, baseline, low = losses
-    both = f"{precision_label(comparison.baseline or '')} {units.loss(baseline)}, "
-    both += f"{family_label(comparison.low)} {units.loss(low)}"
-    after = f"loss after {units.count(steps)} steps of each: {both}"
-    return (
-        f"{after}; mid-run losses start where the other precision left off",
-        f"{after}; not a fair comparison",
-    )

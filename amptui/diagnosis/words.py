@@ -481,7 +481,6 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
         "not finite": ("the loss is {loss}[ since step {step}]", "the loss is {loss}"),
         "dropped": ("the loss of a batch was {loss}, no step was taken with it", "{loss}, no step taken"),
         "validation not finite": ("the validation loss is {loss}", "validation {loss}"),
-        "mid-run": ("{other_loss} {than}, {loss} {family}", "{other_loss} → {short_family} {loss}"),
         "finite": "finite: {loss}",
         "same": ("{loss}, {than} {other_loss}: the same within noise", "same within noise"),
         **{

@@ -22,7 +22,7 @@ from amptui.records.run import (
 from amptui.records.steps import Steps
 from amptui.telemetry.finding import Finding, Grade, never_measured
 from amptui.telemetry.gpu_use import EnergySpent, EnergySum
-from amptui.telemetry.view import Comparison, PrecisionStats, Series, SessionView
+from amptui.telemetry.view import Comparison, PrecisionStats
 
 BASELINES = tuple(name for name in PRECISIONS if name not in LOW_PRECISIONS)
 """The precisions that AMP is compared with."""
@@ -402,50 +402,3 @@ def _most_used(rows: Sequence[PrecisionStats]) -> PrecisionStats | None:
 
 def _ratio(dividend: float | None, divisor: float | None) -> float | None:
     return dividend / divisor if dividend is not None and divisor else None
-
-
-# ---------------------------------------------------------------- losses after as many steps
-
-MIN_STEPS_AFTER = 100
-"""Before so many steps since a switch, a loss says nothing about the precision; blocks of an A/B comparison
-are shorter."""
-
-MEAN_LOSS_STEPS = 20
-"""The loss is the mean over the last so many of these steps: single losses are noise."""
-
-
-def losses_after(view: SessionView, comparison: Comparison) -> tuple[int, float, float] | None:
-    """Steps, and the reference's and AMP's losses so many steps after the switch to either.
-
-    Of the longest stretch in either precision, cut to the shorter one; NaN if no loss was finite. Not a fair
-    race: each started from the weights that the other left. None while there are fewer than
-    ``MIN_STEPS_AFTER`` steps, or no losses.
-    """
-    pair, stretches = (comparison.baseline, comparison.low), dict[str, range]()
-    ends = (*(switch.step for switch in view.switches[1:]), view.step + 1)
-    for switch, end in zip(view.switches, ends, strict=False):
-        stretch = range(switch.step, end)
-        stretches[switch.precision] = max(stretches.get(switch.precision, range(0)), stretch, key=len)
-    begins = [stretches.get(precision or "", range(0)) for precision in pair]
-    steps = min(map(len, begins))
-    if steps < MIN_STEPS_AFTER:
-        return None
-    baseline, low = (_mean_loss(view.loss, begin.start + steps) for begin in begins)
-    return None if baseline is None or low is None else (steps, baseline, low)
-
-
-def _mean_loss(losses: Series, end: int) -> float | None:
-    """The mean of the ``MEAN_LOSS_STEPS`` losses before step ``end``, as finely as the history keeps them."""
-    start = end - MEAN_LOSS_STEPS
-    first_recent = losses.last_step + 1 - len(losses.recent)
-    if start >= first_recent:
-        exact = slice(start - first_recent, end - first_recent)
-        values, trouble = losses.recent[exact], bool(losses.recent_nonfinite[exact].any())
-    else:
-        first, last = ((step - losses.first_step) // losses.bucket_steps for step in (start, end - 1))
-        buckets = slice(max(0, first), last + 1)
-        values, trouble = losses.mean[buckets], bool(losses.nonfinite[buckets].any())
-    finite = values[np.isfinite(values)]
-    if len(finite):
-        return float(finite.mean())
-    return math.nan if trouble else None

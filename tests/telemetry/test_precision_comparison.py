@@ -17,7 +17,6 @@ from amptui.telemetry.comparison import (
     WINDOW_STEPS,
     PrecisionLedger,
     judge_held_back,
-    losses_after,
 )
 from amptui.telemetry.view import Comparison
 from tests.builders import assert_holds, make_step, make_steps, view_of
@@ -204,22 +203,6 @@ def test_the_row_equals_a_naive_count(seconds: list[float | None]) -> None:
     (row,) = rows
     assert row.median_step_seconds == pytest.approx(statistics.median(timed))
     assert row.samples_per_second == pytest.approx(256 * len(timed) / sum(timed))
-
-
-# ----------------------------------------------------------------------- losses after as many steps
-
-
-@pytest.mark.parametrize(
-    ("loss", "low"), [(0.25, 0.25), (math.nan, math.nan), (math.inf, math.nan), (None, None)]
-)
-@pytest.mark.parametrize("later_steps", [0, 6000])
-def test_losses_are_those_after_as_many_steps_of_each(
-    loss: float | None, low: float | None, later_steps: int
-) -> None:
-    amp = steps(1001, 1504, precision="fp16", loss=loss)
-    view = view_of(*steps(1, 1000), *amp, *steps(1505, 1505 + later_steps))
-    result: Any = losses_after(view, view.comparison)
-    assert result == (None if low is None else (504, 0.5, pytest.approx(low, nan_ok=True)))
 
 
 # ---------------------------------------------------------------------- what keeps AMP from gaining

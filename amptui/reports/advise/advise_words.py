@@ -238,6 +238,6 @@ def _cell(answer: AmpAnswer | None, subject: str) -> str:
         return ""
     if finding.about not in ("", answer.precision):
         return ""
-    if subject == "loss" and finding.state in ("mid-run", "finite"):
+    if subject == "loss" and finding.state == "finite":
         return ""
     return f"{SIGNS[finding.grade]} {short_words(finding)}"

@@ -230,8 +230,7 @@ def _sentences(view: SessionView) -> Iterator[tuple[str, int]]:
         yield card, Style.STRONG
     for finding in speed.little_memory(view):
         yield explained_words(finding), Style.TEXT
-    notes = speed.provisional_lines(view.comparison) + speed.uncounted(view)
-    for text in (*speed.unfair_losses(view)[:1], *notes):
+    for text in speed.provisional_lines(view.comparison) + speed.uncounted(view):
         yield text, Style.DIM
 
 
