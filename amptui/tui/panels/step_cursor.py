@@ -16,8 +16,6 @@ from amptui.tui.style import BOLD, Style
 MOVES: Mapping[str, int] = {
     "left": -1,
     "right": 1,
-    "shift+left": -10,
-    "shift+right": 10,
     "left_square_bracket": -10,
     "right_square_bracket": 10,
 }

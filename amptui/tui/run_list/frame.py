@@ -38,8 +38,7 @@ KEYS = (
     Key("r", ("r",), "remove", "remove", "remove a run that has ended"),
     Key("/", ("slash",), "search", "filter", "filter by what you type"),
     Key("↓ ↑", ("down", "j", "up", "k"), _MOVE, "", "next run, run before (or j, k)"),
-    Key("pgdn", ("pagedown", "pageup"), _MOVE, "", "a page on; pgup: a page back"),
-    Key("home", ("home", "end"), _MOVE, "", "first run; end: last run"),
+    Key("pgdn", ("pagedown", "pageup", "home", "end"), _MOVE, "", "a page on; pgup, home and end too"),
     Key("?", ("question_mark",), "show_help", "keys", "show or close this help"),
     Key("q", ("q", "ctrl+q"), "leave", "quit", "quit; trainings continue"),
 )

@@ -46,7 +46,14 @@ def validated(*steps: int) -> Extent:
 def test_keys_lead_the_cursor_where_was_approved(goldens: Goldens) -> None:
     back = "left_square_bracket"
     scripts = (
-        *("left", "left left", f"right {back}", "right shift+left shift+right", "home", "end home"),
+        *(
+            "left",
+            "left left",
+            f"right {back}",
+            f"right {back} right_square_bracket",
+            "home",
+            "end home",
+        ),
         *(f"end {back} {back} plus", f"end {back} plus plus plus plus", "end plus left"),
         *(f"end plus plus plus plus {back} {back} {back}", "end plus plus minus minus", "end plus plus 0"),
         "end" + " plus" * 12 + " left",
