@@ -144,7 +144,9 @@ def headroom(doublings: float | None) -> str:
     if not math.isfinite(doublings):
         return non_finite(doublings)
     factor = 2.0 ** min(doublings, 1023)
-    return f"{count(float(f'{factor:.2g}'))}×" if 1000 <= factor < 1e6 else about_ratio(factor)
+    if factor >= 1e6:
+        return f"{factor:.1e}×".replace("e+0", "e").replace("e+", "e")
+    return f"{count(float(f'{factor:.2g}'))}×" if factor >= 1000 else about_ratio(factor)
 
 
 def below_overflow(doublings: float | None) -> str:

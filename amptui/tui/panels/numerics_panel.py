@@ -29,6 +29,7 @@ from amptui.tui.panels.phrases import (
     labelled,
     phrase,
     quiet,
+    whole_words,
     wrapped_phrases,
     write,
     write_lines,
@@ -138,7 +139,7 @@ def _draw_window(canvas: Canvas, view: SessionView) -> None:
         place += f" in {precision_label(window.precision)}"
     title = [
         phrase("float16 gradients", rank=3 if window.hypothetical else 1),
-        phrase(at, Style.FP16 | BOLD),
+        phrase(whole_words(at, canvas.width), Style.FP16 | BOLD),
         phrase(place, Style.DIM, 2),
     ]
     if activity.newest(view, "histogram") is not None:
@@ -195,14 +196,14 @@ def _headroom_block(numerics: NumericsView, width: int) -> Block:
     """
     window, scale = numerics.window, numerics.headroom_scale
     own = None if window is None or window.loss_scale == scale else scale
-    at = probe_words.at_scale(own, hypothetical=numerics.hypothetical)
-    phrases = [Phrase(headroom_words(numerics)), *([phrase(at, Style.DIM)] if at else [])]
+    at, room = probe_words.at_scale(own, hypothetical=numerics.hypothetical), width - _LABEL_WIDTH - GAP
+    phrases = [Phrase(headroom_words(numerics)), *([phrase(whole_words(at, room), Style.DIM)] if at else [])]
     # Empty if float16 overflows.
     left = None if numerics.headroom is None else max(0.0, numerics.headroom / _DOUBLINGS)
     phrases.append(Phrase((Gauge(_DOUBLINGS, left, _headroom_style(numerics)),)))
     if least := probe_words.least_headroom(numerics):
         phrases.append(phrase(least, Style.DIM))
-    flow = flowed(phrases, width - _LABEL_WIDTH - GAP)
+    flow = flowed(phrases, room)
     return _block("headroom", flow + _prose(long_words(numerics.growth), Style.TEXT, width), 0)
 
 

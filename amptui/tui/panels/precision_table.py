@@ -159,9 +159,11 @@ def _columns(view: SessionView, width: int) -> tuple[list[PrecisionStats], list[
         Column(title="", cell=lambda row: (row.label, Style.DIM), align="left", width=_LABEL_WIDTH)
     ]
     for one in stats:
-        title = f"{precision_letter(one.precision)} {_title(one)}", precision_style(one.precision) | BOLD
-        cell = partial(_figure, one)
-        columns.append(Column(title=title, cell=cell, width=room, gap=1, is_optional=False))
+        letter, cell = precision_letter(one.precision), partial(_figure, one)
+        title = f"{letter} {_title(one)}", precision_style(one.precision) | BOLD
+        short = (f"{letter} {one.precision.split()[0]}",)
+        column = Column(title=title, short_titles=short, cell=cell, width=room, gap=1, is_optional=False)
+        columns.append(column)
     return stats, [*columns, _DIFFERENCE] if len(stats) > 1 else columns
 
 
@@ -202,13 +204,14 @@ def draw_line(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
         gains = [Phrase((_gain(row, test, short_words),), 1) for row in _measured_rows(test)]
         write_folded(canvas, "comparison", [progress, *gains])
         return
-    comparison, words = view.comparison, list[Word]()
+    comparison, phrases = view.comparison, list[Phrase]()
     for stats in (_as_compared(one, view) for one in ordered(comparison)[: 2 if comparison.low else 1]):
         style = Style.DIM if stats.is_provisional else precision_style(stats.precision)
-        words += [Word(f"{' → ' if words else ''}{_title(stats)} ", Style.DIM), Word(_mean(stats), style)]
+        label = Word(f"{'→ ' if phrases else ''}{_title(stats)} ", Style.DIM)
+        phrases.append(Phrase((label, Word(_mean(stats), style)), len(phrases)))
     _, memory, _ = _differences(view)
-    saved = [phrase(f"{memory[0]} peak memory", memory[1], 1)] if isinstance(memory, tuple) else []
-    write_folded(canvas, "comparison", [Phrase(tuple(words) or (Word(NOTHING_YET, Style.DIM),)), *saved])
+    saved = [phrase(f"{memory[0]} peak memory", memory[1], 2)] if isinstance(memory, tuple) else []
+    write_folded(canvas, "comparison", [*phrases, *saved] or [phrase(NOTHING_YET, Style.DIM)])
 
 
 def _attention(view: SessionView) -> Iterator[tuple[str, int]]:

@@ -5,7 +5,6 @@ from amptui.diagnosis.probe_words import idle_words, last_change
 from amptui.records.run import MIN_SOUND_SCALE
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.panels.numerics_panel import state_words
 from amptui.tui.panels.phrases import (
     Line,
     Phrase,
@@ -37,26 +36,23 @@ def _next(view: SessionView) -> Phrase:
     return labelled("doubles in", f"{units.count(max(0, left)):>{width}} steps", 2)
 
 
-def _trouble(view: SessionView) -> list[Phrase]:
-    """What the scaler did, if that is not what it does in a healthy run; the steps that it skipped of all."""
-    state, scaler = state_words(view.numerics.scaler), view.scaler
-    phrases = [] if state is None or view.numerics.scaler.grade == "good" else [Phrase((state,))]
-    if scaler.skipped:
-        skipped, of = units.count(scaler.skipped), f" of {units.count(scaler.skipped + scaler.applied)}"
-        words = Word("skipped ", Style.DIM), Word(skipped, Style.WARNING), Word(of, Style.DIM)
-        phrases.append(Phrase(words, 1))
-    return phrases
+def _skipped(view: SessionView) -> list[Phrase]:
+    """The steps that the scaler skipped of all, if any; what that means the verdict says."""
+    if not view.scaler.skipped:
+        return []
+    skipped, of = view.scaler.skipped, f" of {units.count(view.scaler.skipped + view.scaler.applied)}"
+    words = Word("skipped ", Style.DIM), Word(units.count(skipped), Style.WARNING), Word(of, Style.DIM)
+    return [Phrase(words, 1)]
 
 
 def lines(view: SessionView, width: int) -> list[Line]:
-    """The scale and its next doubling, trouble or skipped steps, and its last change."""
+    """The scale and its next doubling, skipped steps, and its last change."""
     scale = Phrase((Word("loss scale ", Style.DIM), *value(view).words))
     moves = wrapped_phrases(last_change(view.scaler.last_change), Style.DIM, width)
-    return [*flowed([scale, _next(view)], width), *flowed(_trouble(view), width), *moves]
+    return [*flowed([scale, _next(view)], width), *flowed(_skipped(view), width), *moves]
 
 
 def draw_line(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
-    """The scale, its problems, its next doubling, and the skipped steps."""
-    first, *more = _trouble(view) or [phrase("")]
-    phrases = [value(view), first, _next(view), *more] if view.scaler.scale is not None else []
-    write_folded(canvas, "loss scale", [one for one in phrases if one.width])
+    """The scale, its next doubling, and the skipped steps."""
+    phrases = [value(view), *_skipped(view), _next(view)] if view.scaler.scale is not None else []
+    write_folded(canvas, "loss scale", phrases)

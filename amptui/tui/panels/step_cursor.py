@@ -127,6 +127,10 @@ def is_cursor_key(cursor: Cursor | None, key: str) -> bool:
     return cursor is not None and (key in ZOOMS or key in ("0", "escape"))
 
 
+_BRAILLE = 0x2800
+"""From here on characters are dots of curves."""
+
+
 def draw_cursor(canvas: Canvas, step: int, window: Window) -> None:
     """Draw a vertical line at ``step`` across a plot; the curve stays visible, bold."""
     area = canvas.columns(GUTTER)
@@ -134,7 +138,7 @@ def draw_cursor(canvas: Canvas, step: int, window: Window) -> None:
         return
     column = window.column_of(step, area.width)
     chars, styles = area.chars[:, column], area.styles[:, column]
-    free = (chars == BLANK) | (styles == Style.DIM)
+    free = (chars == BLANK) | ((styles == Style.DIM) & (chars >= _BRAILLE))
     chars[free] = area.code_point("│")
     styles[free] = Style.TEXT
     styles[~free] |= BOLD

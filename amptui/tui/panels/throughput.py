@@ -49,8 +49,7 @@ def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
         if flops.mfu is not None:
             words += [Word(f" {mfu_words(flops)}"), Word(" MFU", Style.DIM)]
         phrases.append(Phrase(tuple(words), 2))
-    samples = units.rate(view.samples_per_second, "samples")
-    return [*phrases, phrase(f"{samples:>16}", Style.STRONG), _step_time(view)]
+    return [*phrases, *_speed(view, Style.STRONG, align=">")]
 
 
 def _emulated(view: SessionView) -> list[Phrase]:
@@ -58,11 +57,15 @@ def _emulated(view: SessionView) -> list[Phrase]:
     return [phrase(EMULATED, Style.DIM)] if is_emulated(view.precision or "") else []
 
 
-def _step_time(view: SessionView) -> Phrase:
-    """``2.02 ms/step``, a mean; as wide, but without a unit, if there is no measurement."""
-    if view.step_seconds is None:
-        return phrase(f"{units.NOT_AVAILABLE:<12}", rank=1)
-    return Phrase((Word(f"{units.milliseconds(view.step_seconds):>7}"), Word("/step", Style.DIM)), 1)
+def _speed(view: SessionView, style: int, *, align: str) -> list[Phrase]:
+    """``127 k samples/s`` and ``2.02 ms/step``, a mean; each where it is measured."""
+    phrases = list[Phrase]()
+    if view.samples_per_second is not None:
+        phrases.append(phrase(f"{units.rate(view.samples_per_second, 'samples'):{align}16}", style))
+    if view.step_seconds is not None:
+        step = Word(f"{units.milliseconds(view.step_seconds):>7}"), Word("/step", Style.DIM)
+        phrases.append(Phrase(step, 1))
+    return phrases
 
 
 class ThroughputPanel:
@@ -86,9 +89,8 @@ class ThroughputPanel:
 
 def draw_line(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
     """Samples a second in the style of the current precision, and the time of a step."""
-    samples = f"{units.rate(view.samples_per_second, 'samples'):<16}"
-    rate = phrase(samples, steady_style(view) | BOLD)
-    write_folded(canvas, "throughput", [rate, _step_time(view), *_emulated(view)])
+    phrases = [*_speed(view, steady_style(view) | BOLD, align="<"), *_emulated(view)]
+    write_folded(canvas, "throughput", phrases or [phrase(NO_STEPS, Style.DIM)])
 
 
 # ------------------------------------------------------------------------ where a step's time goes

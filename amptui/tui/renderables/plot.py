@@ -139,8 +139,9 @@ class CurvePlot:
                 styles = np.where(by_cell(np.isfinite(line), across), styles, np.uint8(Style.DIM))
                 _connect(heights[0], np.repeat(gaps, across))
             _draw_curve(area, heights, styles, band=self._band)
-            _mark_outside(area, columns.points, y_axis, heights, styles)
         mark(area, 0, "×", gaps, Style.ERROR)
+        if np.isfinite(columns.mean).any():
+            _mark_outside(area, columns.points, y_axis, heights, styles)
 
     def _line_and_axis(
         self, columns: Columns, kind: Kind, gaps: Bools, styles: npt.NDArray[np.uint8]

@@ -1,5 +1,6 @@
 """The question whether to remove a run: what would be deleted, and what would stay."""
 
+import textwrap
 import time
 from collections.abc import Callable
 from typing import ClassVar
@@ -61,7 +62,7 @@ def _lines(plan: Removal, width: int) -> list[str]:
         if number
     ]
     contents = f"{', '.join(parts) or 'no files'}: {units.number_of_bytes(plan.size_bytes)}"
-    lines = [*wrapped(printable(str(plan.folder)), width, lines=3), *wrapped(contents, width, lines=2)]
+    lines = [*textwrap.wrap(printable(str(plan.folder)), width), *wrapped(contents, width, lines=2)]
     if plan.restart_seconds is not None:
         silence = f"its ranks have not restarted for {plan.restart_seconds:.0f} s or more"
         lines += wrapped(f"it did not end as asked; {silence}", width, lines=3)
