@@ -61,7 +61,8 @@ class Opening:
         """What to write to show the next frame; the whole of it on a terminal of another size."""
         columns, lines = terminal_size()
         canvas = Canvas(columns, lines, ascii_only=not terminal_speaks_utf8())
-        self._draw(canvas)
+        with suppress(Exception):  # the screen that takes over draws the same, and says what failed
+            self._draw(canvas)
         before, self._shown = self._shown, canvas
         if before is None or (before.width, before.height) != (columns, lines):
             return OPEN + self._painter.paint(canvas, canvas.changes_since(Canvas(columns, lines)))
