@@ -85,17 +85,17 @@ class Help(Overlay):
         room = max(_KEY_WIDTH + GAP + _MIN_MEANING_WIDTH, width - _BORDERS)
         title, lines = self._title, _key_lines(self._keys, room)
         if self._is_turned:
-            title, entries = "words", (_entry(term, Style.DIM, words, room) for term, words in self._about)
+            title, entries = "glossary", (_entry(term, Style.DIM, words, room) for term, words in self._about)
             lines = [line for entry in entries for line in entry]
         inner = open_box(canvas, title, width=width, height=len(lines) + 2)
         visible = self._scroll.visible(len(lines), inner.height)
         for y, line in enumerate(lines[visible]):
             write(inner, 0, y, line)
-        turns = (("?", "words"),) if self._about and not self._is_turned else ()
+        turns = (("?", "glossary"),) if self._about and not self._is_turned else ()
         scrolls = (("↑ ↓", "scroll"),) if self._scroll.words else ()
         top = (canvas.height - inner.height - 2) // 2
         box = canvas.part(Rect((canvas.width - width) // 2, top, width, inner.height + 2))
-        write_edge(box, (*turns, *scrolls, ("any key", "close")), screen, right=self._scroll.words)
+        write_edge(box, (*turns, *scrolls, ("any other key", "close")), screen, right=self._scroll.words)
 
     def press(self, key: str, _view: SessionView) -> Answer:
         """Its own key turns the page; any other closes it, but those that scroll."""

@@ -109,10 +109,12 @@ def key_of(measured_by: Measurement, screen: ScreenState) -> str:
 
 
 def unchecked_words(answer: AmpAnswer, screen: ScreenState) -> str:
-    """``not checked yet: press f x n``: the keys of what would tell of its safety and was never measured."""
+    """``not checked yet: press f, x or n``: the keys of what tells of its safety and was never measured."""
     open_ones = [finding for finding in answer.findings if finding.freshness == "never measured"]
     keys = [key_of(way, screen) for way in _CHECKS if any(one.measured_by == way for one in open_ones)]
-    return f"not checked yet: press {' '.join(filter(None, keys))}" if any(keys) else ""
+    *others, last = filter(None, keys) if any(keys) else ("",)
+    either = f"{', '.join(others)} or {last}" if others else last
+    return f"not checked yet: press {either}" if last else ""
 
 
 def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:

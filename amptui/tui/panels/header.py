@@ -32,7 +32,7 @@ _WIDE = 100
 
 _STATE_STYLES = {
     "starting": Style.DIM,
-    "running": Style.GOOD,
+    "running": Style.TEXT,
     "paused": Style.WARNING,
     "finished": Style.GOOD,
     "failed": Style.ERROR,

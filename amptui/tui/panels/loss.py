@@ -43,8 +43,9 @@ def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
             phrases.append(labelled(label, f"{units.loss(value):>7}", rank))
     result = view.validated.validation if view.validated is not None else None
     if result is not None:
-        accuracy = "" if result.accuracy is None else f" {units.percent(result.accuracy, 1):>6}"
-        phrases.append(labelled("val", f"{units.loss(result.loss):>7}{accuracy}", 1))
+        phrases.append(labelled("val", f"{units.loss(result.loss):>7}", 1))
+        if result.accuracy is not None:
+            phrases.append(labelled("acc", f"{units.percent(result.accuracy, 1):>6}", 1))
     # The learning rates of the newest step; of each parameter group where they differ.
     step = view.newest if view.newest is not None and view.newest.lr[0] is not None else view.last
     if step is not None and step.lr[0] is not None:

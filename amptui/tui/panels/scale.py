@@ -2,7 +2,6 @@
 
 from amptui.base import units
 from amptui.diagnosis.probe_words import idle_words, last_change
-from amptui.records.run import MIN_SOUND_SCALE
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels.phrases import (
@@ -16,21 +15,21 @@ from amptui.tui.panels.phrases import (
     write_folded,
 )
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.style import Style
+from amptui.tui.style import GRADE_STYLES, Style
 
 
 def value(view: SessionView) -> Phrase:
-    """The scale after the last fp16 step."""
-    scale = view.scaler.scale
-    if scale is not None and scale < MIN_SOUND_SCALE:
-        return phrase(units.count(scale), Style.ERROR)
+    """The scale after the last fp16 step, in the colour of the trouble that it is in."""
+    scale, finding = view.scaler.scale, view.numerics.scaler
+    if finding.is_trouble and not idle_words(view):
+        return phrase(units.count(scale), GRADE_STYLES[finding.grade])
     return phrase(units.count(scale), Style.DIM if idle_words(view) else Style.STRONG)
 
 
 def _next(view: SessionView) -> Phrase:
     """``doubles in 760 steps``: applied steps without overflow until the scale does; or why it is idle."""
     scaler, idle = view.scaler, idle_words(view)
-    if idle or scaler.growth_tracker is None or not scaler.growth_interval:
+    if idle or scaler.growth_tracker is None or not scaler.growth_interval or view.numerics.scaler.is_trouble:
         return phrase(idle, Style.DIM, 2)
     width, left = len(units.count(scaler.growth_interval)), scaler.growth_interval - scaler.growth_tracker
     return labelled("doubles in", f"{units.count(max(0, left)):>{width}} steps", 2)
