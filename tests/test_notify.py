@@ -168,9 +168,8 @@ def test_the_end_rings_once_unless_the_run_is_quiet(
     with train(warm, tmp_path / "run", *options) as terminal:
         if "--headless" not in options:
             terminal.wait_for("ValueError: bad label" if status else "finished")
-            terminal.press("?")  # another frame, and another look at the run
-            terminal.wait_for("run folder")
-            terminal.press("?")
+            terminal.press("?", until="then a glossary")  # another frame, and another look at the run
+            terminal.press("\x1b", until_gone="then a glossary")
             terminal.press("q")
         assert terminal.wait() == status
         assert re.fullmatch(expected, rung(terminal))

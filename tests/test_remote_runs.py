@@ -77,8 +77,8 @@ def test_a_remote_run_is_watched_and_switched(
     folder = tmp_path / 'a run\'s "name" $HOME'
     with watched(lives, warm, folder) as (run, terminal):
         terminal.press("p", until=r"AMP bf16 .*running")
-        terminal.press("?", until=rf"run folder\s+{HOST}:/")
-        terminal.press("?")
+        terminal.press("i", until=rf"folder\s+{HOST}:/")
+        terminal.press("\x1b", until="╭ loss")
         assert terminal.leave("d") == 0
         assert "training continues" in terminal.text
         assert f"amptui attach '{HOST}:/" in terminal.text
