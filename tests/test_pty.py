@@ -113,7 +113,7 @@ def test_keys_typed_before_the_first_step_are_kept_and_done(tmp_path: Path) -> N
 def test_every_key_does_what_the_help_says(warm: WarmSource, tmp_path: Path) -> None:
     with train(warm, tmp_path / "run", size=(80, 24)) as terminal:
         terminal.wait_for(r"step\s+[1-9]")
-        terminal.press("?", until="logarithmic loss, or linear")
+        terminal.press("?", until="log or linear loss")
         terminal.press("?", until="torch.autocast to fp16 or bf16")
         terminal.press("?", until_gone="torch.autocast to fp16 or bf16")
         terminal.press("m", until="TF32 needs an NVIDIA GPU")
@@ -169,7 +169,7 @@ def test_ctrl_z_suspends_the_screen_in_a_shell_and_the_training_goes_on(command:
     shell = ["bash", "--norc", "--noediting", "-i"]
     with ended_afterwards(folder), Terminal(shell, env={"PS1": "$ "}) as terminal:
         terminal.press(f"{shlex.join(amptui_command(*words))}\n", until=r"running.* step +[1-9]")
-        terminal.press("?", until="suspend; training goes on")
+        terminal.press("?", until="suspend the screen; training goes on")
         terminal.press("\x1a", until="Stopped")
         terminal.press("printf 'a%s' shell\n", until="ashell")
         assert ALT_SCREEN_OFF in terminal.written

@@ -50,7 +50,6 @@ def test_random_requests_are_obeyed_at_the_same_steps_and_leave_the_same_weights
     assert all(rank.steps == results[0].steps for rank in results[1:])
     precisions = [precision for precision, _ in results[0].steps]
     assert len(set(precisions)) == 3
-    assert any("would make all ranks' weights NaN" in note for note in results[0].results["notes"])
     if not fsdp:  # each rank has weights of its own there
         assert len(results[0].results["hashed_steps"]) > 3
     assert all(rank.results["hashed_steps"] == results[0].results["hashed_steps"] for rank in results[1:])

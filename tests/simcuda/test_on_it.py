@@ -176,7 +176,7 @@ def test_the_screen_shows_the_gpu_and_switches(machine: dict[str, str], tmp_path
         terminal.press("p", until="FP32 → AMP fp16")
         terminal.wait_for("AMP fp16 .*running")
         terminal.wait_for(r"step\s+~?[\d.]+ ms\s+~?[\d.]+ ms")
-        terminal.wait_for(r"doubles .* in [\d,]+ steps")
+        terminal.wait_for(r"doubles in [\d,]+ steps")
         terminal.press("x", until="X-ray of step .* FP32 and AMP fp16 at loss scale")
         terminal.wait_for("esc back")
         terminal.press("\x1b", until="╭ throughput")

@@ -63,7 +63,7 @@ def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
 
 def _news(view: SessionView, screen: ScreenState) -> list[Phrase]:
     """What is not saved, what the run waits for, and how many errors and warnings there were."""
-    phrases = [phrase(f"✖ {not_saved(view.not_kept)}", Style.ERROR, 6)] if view.not_kept else []
+    phrases = [phrase(f"✖ {not_saved(view.not_kept)}", Style.ERROR, 1)] if view.not_kept else []
     waiting = activity.waiting_words(view, silence=screen.lost or screen.silence)
     if waiting and view.phase is not None:  # without a phase it says no more than the state
         phrases.append(phrase(waiting, rank=7))
