@@ -66,7 +66,7 @@ def _news(view: SessionView, screen: ScreenState) -> list[Phrase]:
     phrases = [phrase(f"✖ {not_saved(view.not_kept)}", Style.ERROR, 1)] if view.not_kept else []
     waiting = activity.waiting_words(view, silence=screen.lost or screen.silence)
     if waiting and view.phase is not None:  # without a phase it says no more than the state
-        phrases.append(phrase(waiting, rank=7))
+        phrases.append(phrase(waiting, rank=1 if view.phase.phase == "stopping" else 7))
     counts = ((view.errors, *VERDICT_SIGNS["error"]), (view.warnings, *VERDICT_SIGNS["warning"]))
     return phrases + [phrase(f"{sign} {units.count(n)}", style, 8) for n, sign, style in counts if n]
 
