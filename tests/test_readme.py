@@ -81,11 +81,11 @@ def test_every_option_that_a_page_names_is_one_and_is_explained_by_help() -> Non
 
 
 def test_every_key_that_a_page_names_is_one() -> None:
-    known = {label for key in (*KEYS, *LIST_KEYS) for label in key.label.split()}
+    key_labels = {label for key in (*KEYS, *LIST_KEYS) for label in key.label.split()}
     labels = re.findall(r"^\| `(.+)` \| .+ \|$", section("Five keys"), re.MULTILINE)
     assert len(labels) == 5
     text = "\n".join([README.read_text(), page("numbers.md"), page("runs.md")])
-    assert {*labels, *re.findall(r"`(\w|\?|tab|space|esc)`", text)} <= known
+    assert {*labels, *re.findall(r"`(\w|\?|tab|space|esc)`", text)} <= key_labels
 
 
 def anchors(path: Path) -> set[str]:

@@ -17,8 +17,8 @@ from amptui.models.unstable import Unstable
 from amptui.records.control import Control, PauseRequest, PrecisionRequest, TraceRequest, XRayRequest
 from amptui.records.run import PauseChanged, Record
 from amptui.telemetry.events import Event
+from amptui.telemetry.finding import FindingReported
 from amptui.telemetry.health import judge_trace, judge_xray
-from amptui.telemetry.underflow import UnderflowFound
 from amptui.telemetry.view import SessionView
 from tests.builders import StepRow, view_of
 from tests.models.on_images import learned, on_images
@@ -210,7 +210,7 @@ def test_gradients_that_vanish_in_float16_are_an_alarm_told_once() -> None:
     assert answer.cause is not None
     assert (answer.safety, answer.cause.subject, answer.cause.state) == ("warning", "float16", "underflows")
     assert (answer.cause.numbers["share"] or 0) > 0.9
-    (alarm,) = [event for event in view.events if isinstance(event.about, UnderflowFound)]
+    (alarm,) = [event for event in view.events if isinstance(event.about, FindingReported)]
     assert alarm.severity == "warning"
     assert view.numerics.scaler.numbers["skips"] == 0  # the scaler notices nothing
 
@@ -219,7 +219,7 @@ def test_gradients_that_vanish_in_float16_are_an_alarm_told_once() -> None:
 def test_the_other_troubles_and_none_are_no_underflow() -> None:
     for trouble in ("none", "calibration", "forward"):
         view = watch(unstable(trouble, steps=20))
-        assert not [event for event in view.events if isinstance(event.about, UnderflowFound)]
+        assert not [event for event in view.events if isinstance(event.about, FindingReported)]
         assert amp_answer(view).of("float16").state != "underflows"
 
 

@@ -33,12 +33,10 @@ from amptui.telemetry.events import (
     ScaleMove,
     XRaySummary,
 )
+from amptui.telemetry.finding import FindingReported
 from amptui.telemetry.health import judge_trace, least_agreeing
 from amptui.telemetry.memory import judge_saved
-from amptui.telemetry.rank_watch import RanksFound
-from amptui.telemetry.slow_start import SlowFound
 from amptui.telemetry.trouble import SkipRow, Storm
-from amptui.telemetry.underflow import UnderflowFound
 
 _MAX_RANGES = 5
 
@@ -318,7 +316,7 @@ def _other_lines(text: str) -> list[str]:
     return text.strip().split("\n")[1:]
 
 
-def _stack_lines(event: RanksFound) -> list[str]:
+def _stack_lines(event: FindingReported) -> list[str]:
     """Rank by rank what each was doing, and its stack."""
     lines = []
     for stack in event.stacks:
@@ -356,7 +354,7 @@ _TEXTS: Mapping[type[Any], Callable[[Any], str]] = {
     SkipRow: skipped,
     Storm: storm_text,
     ModulesTraced: lambda it: f"{'trace' if it.asked else 'automatic trace'}: {long_words(judge_trace(it))}",
-    **dict.fromkeys((UnderflowFound, RanksFound, SlowFound), lambda it: long_words(it.finding)),
+    FindingReported: lambda it: long_words(it.finding),
     XRaySummary: lambda it: f"X-ray: {long_words(it.finding)}",
     ComparisonOver: comparison_over,
     EpochFinished: epoch_finished,
@@ -395,7 +393,7 @@ _DETAILS: Mapping[type[Any], Callable[[Any], list[str]]] = {
         f"written in {units.span(it.seconds)}, training blocked for {units.milliseconds(it.blocked_seconds)}"
     ],
     PauseChanged: lambda it: _other_lines(it.reason),
-    RanksFound: _stack_lines,
+    FindingReported: _stack_lines,
     Note: lambda it: _other_lines(it.text),
     RunFailed: lambda it: [*_other_lines(it.error), *it.traceback.splitlines()],
 }

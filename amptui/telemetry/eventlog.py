@@ -108,7 +108,7 @@ class EventLog:
         """Add a skipped step; skips in a row, and harmless ones near each other, are one line."""
         name = record.optimizer
         line = self._skips.get(name)
-        if line is not None and isinstance(line.about, SkipRow) and line.about.takes(record):
+        if line is not None and isinstance(line.about, SkipRow) and line.about.continues_with(record):
             self._change(line, line.about.with_skip(record))
         else:
             has_grown = name in self._have_grown

@@ -30,16 +30,13 @@ from amptui.records.run import (
     StepSkipped,
     Validated,
 )
-from amptui.telemetry.finding import Finding
+from amptui.telemetry.finding import Finding, FindingReported
 from amptui.telemetry.health import (
     judge_trace,
     judge_xray,
     least_agreeing,
 )
-from amptui.telemetry.rank_watch import RanksFound
-from amptui.telemetry.slow_start import SlowFound
 from amptui.telemetry.trouble import SkipRow, Storm
-from amptui.telemetry.underflow import UnderflowFound
 
 XRAY_WORST_LAYERS = 8
 """The event of an X-ray keeps so many layers, those that agree least."""
@@ -102,8 +99,7 @@ Happening = (
     | Storm
     | ModulesTraced
     | XRaySummary
-    | UnderflowFound
-    | SlowFound
+    | FindingReported
     | ComparisonOver
     | EpochFinished
     | Validated
@@ -116,7 +112,6 @@ Happening = (
     | WeightsSaved
     | Resumption
     | KeepingChanged
-    | RanksFound
     | OptimizerFollowed
     | GradientsDropped
     | RunFinished
@@ -216,7 +211,7 @@ _SEVERITIES: Mapping[type[Any], Callable[[Any], Severity]] = {
     Note: lambda note: note.severity,
     ModulesTraced: lambda trace: judge_trace(trace).severity,
     **dict.fromkeys(
-        (SkipRow, Storm, XRaySummary, UnderflowFound, RanksFound, SlowFound),
+        (SkipRow, Storm, XRaySummary, FindingReported),
         lambda about: about.finding.severity,
     ),
     Resumption: lambda resumption: "warning" if resumption.record.restarts > 0 else "info",

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from amptui.records.ranks import RankStack
 from amptui.records.run import Severity
 
 Grade = Literal["good", "neutral", "warning", "error", "unknown"]
@@ -67,6 +68,21 @@ class Finding:
     def loss_scale(self) -> float | None:
         """The scale that it is for, if that matters to it."""
         return self.numbers.get("scale")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingReported:
+    """A finding that is news: underflow that begins, ranks that differ or wait, a slow start."""
+
+    time: float
+    finding: Finding
+    stacks: tuple[RankStack, ...] = ()
+    """What each rank was doing, where they made no progress."""
+
+    @property
+    def step(self) -> int | None:
+        """The step of the evidence."""
+        return self.finding.step
 
 
 _SEVERITIES: Mapping[Grade, Severity] = {"warning": "warning", "error": "error"}

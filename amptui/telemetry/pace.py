@@ -5,12 +5,18 @@ from collections import deque
 from dataclasses import dataclass, field
 from itertools import takewhile
 
+from amptui.models import CATALOGUE
 from amptui.records.run import PhaseChanged, Record, RunResumed, RunStarted
 from amptui.records.steps import Steps
 from amptui.telemetry.comparison import mean, samples_per_second
+from amptui.telemetry.finding import Finding
 
 WINDOW_STEPS = 50
 """The pace is over so many of the newest timed steps."""
+
+SLOW_SECONDS = 300.0
+"""An epoch that takes longer is slow: a first look is shorter, and simple-cnn's epoch takes a minute on two
+cores."""
 
 
 @dataclass(slots=True, eq=False)
@@ -144,3 +150,21 @@ class EpochPlace:
     def steps_done(self, step: int) -> int:
         """How many of the epoch's steps are done after ``step``."""
         return max(0, step - self._first_step + 1) if self.number else 0
+
+
+def judge_start(block: Steps, run: RunStarted) -> Finding | None:
+    """What a step and an epoch cost on a CPU, where that is much; None without the second step or where not.
+
+    The first step has work that comes once. Only of a training that has amptui's options.
+    """
+    at, epoch = 2 - block.first_step, run.steps_per_epoch or 0
+    if not 0 <= at < block.count or block.optimizer or run.device != "cpu" or "experiment" not in run.config:
+        return None
+    seconds = block.step_seconds[at] or 0.0
+    if not epoch * seconds > SLOW_SECONDS or (run.total_steps or epoch) < epoch:
+        return None
+    ways = [f"--batch-size {min(32, math.ceil(batch / 4))}"] if (batch := run.batch_size or 1) > 1 else []
+    ways += ["simple-cnn"] if run.model in CATALOGUE and run.model != "simple-cnn" else []
+    numbers = {"seconds": seconds, "epoch_seconds": epoch * seconds}
+    names = {"cheaper": " or ".join(ways)}
+    return Finding(subject="cost", state="slow", grade="warning", numbers=numbers, names=names, step=2)

@@ -16,33 +16,17 @@ from amptui.records.ranks import (
     RanksDisagree,
     RanksSampled,
     RanksStarted,
-    RankStack,
     StacksTaken,
     percentiles_of,
 )
 from amptui.records.run import RunStarted
-from amptui.telemetry.finding import Finding, Grade
+from amptui.telemetry.finding import Finding, FindingReported, Grade
 from amptui.telemetry.stragglers import MIN_SAMPLES, WINDOW_SAMPLES, find_straggler
 
 MAX_TROUBLES = 64
 """Lost ranks, differences and waits that are kept at most."""
 
 RankRecord = RanksStarted | RanksSampled | RanksDisagree | RanksAwaited | StacksTaken | RankLost
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RanksFound:
-    """What was found of the ranks, as an event."""
-
-    time: float
-    finding: Finding
-    stacks: tuple[RankStack, ...] = ()
-    """What each was doing, where they made no progress."""
-
-    @property
-    def step(self) -> int | None:
-        """The step of the evidence."""
-        return self.finding.step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +114,7 @@ class RankWatch:
         self._troubles, self._slow = {}, None
         self._slow_causes, self._quiet_samples, self._view = (), 0, None
 
-    def fold(self, record: RankRecord) -> RanksFound | None:
+    def fold(self, record: RankRecord) -> FindingReported | None:
         """Add a record; return what the event list should tell of it.
 
         A sample that is none, of too many ranks or of one twice, is left out.
@@ -145,7 +129,7 @@ class RankWatch:
             return None
         finding = judge_ranks(record)
         if isinstance(record, StacksTaken):
-            return RanksFound(time=record.time, finding=finding, stacks=record.stacks)
+            return FindingReported(time=record.time, finding=finding, stacks=record.stacks)
         key = record.what if isinstance(record, RanksDisagree) else finding.subject
         if isinstance(record, RankLost):
             key = f"{record.rank} {record.cause}"
@@ -155,10 +139,10 @@ class RankWatch:
         # Of a wait the events tell the beginning and the end.
         if isinstance(record, RanksAwaited) and finding.is_trouble and before is not None:
             goes_on = (before.ranks, before.names) == (finding.ranks, finding.names)
-            return None if goes_on else RanksFound(time=record.time, finding=finding)
-        return RanksFound(time=record.time, finding=finding)
+            return None if goes_on else FindingReported(time=record.time, finding=finding)
+        return FindingReported(time=record.time, finding=finding)
 
-    def _sample(self, record: RanksSampled) -> RanksFound | None:
+    def _sample(self, record: RanksSampled) -> FindingReported | None:
         if not 0 < len(set(record.ranks)) == len(record.ranks) <= MAX_RANKS_SAMPLED:
             return None
         if self._window and self._window[-1].world_size != record.world_size:
@@ -171,14 +155,14 @@ class RankWatch:
             if not self._slow_causes or self._quiet_samples < WINDOW_SAMPLES:
                 return None
             self._slow_causes = ()
-            return RanksFound(time=record.time, finding=_equal("equal again", record.step))
+            return FindingReported(time=record.time, finding=_equal("equal again", record.step))
         (rank,), self._quiet_samples = slow.ranks, 0
         place = next((place.name for place in self._places if place.rank == rank), "")
         self._slow = slow = replace(slow, names={**slow.names, "place": place})
         if (rank, slow.state) in self._slow_causes:
             return None
         self._slow_causes = (*self._slow_causes, (rank, slow.state))
-        return RanksFound(time=record.time, finding=slow)
+        return FindingReported(time=record.time, finding=slow)
 
     def view(self, run: RunStarted | None) -> RanksView | None:
         """All of it; None for a single process."""

@@ -17,15 +17,14 @@ from amptui.records.own_loop import GradientsDropped, OptimizerFollowed
 from amptui.records.steps import Steps, in_batches
 from amptui.telemetry.eventlog import EventLog
 from amptui.telemetry.events import ComparisonOver, Resumption, summary_of_xray
-from amptui.telemetry.finding import Finding
+from amptui.telemetry.finding import Finding, FindingReported
 from amptui.telemetry.gpu_use import INTERRUPTIONS
 from amptui.telemetry.health import judge_window, judge_xray_underflow
 from amptui.telemetry.optimizer_steps import OptimizerSteps
 from amptui.telemetry.optimizers import FIRST, Optimizers
-from amptui.telemetry.pace import RunningTime
+from amptui.telemetry.pace import RunningTime, judge_start
 from amptui.telemetry.rank_watch import RankRecord, RankWatch
-from amptui.telemetry.slow_start import slow_start
-from amptui.telemetry.underflow import UnderflowFound, UnderflowWatch
+from amptui.telemetry.underflow import UnderflowWatch
 from amptui.telemetry.view import RunFacts, RunStatus, SessionView
 
 _OTHER_VERSION = "the run was started by another version of amptui; attach with that version"
@@ -155,8 +154,9 @@ class Session:
         run = self._facts.run
         self._optimizers.add(steps, run.steps_per_epoch if run else None)
         if steps[0].first_step <= 2 and run is not None:
-            for finding in filter(None, (slow_start(block, run) for block in steps)):
-                self._log.add(finding)
+            for block in steps:
+                if (finding := judge_start(block, run)) is not None:
+                    self._log.add(FindingReported(time=block.time, finding=finding))
 
     def _change(self, **facts: Any) -> None:
         self._facts = replace(self._facts, **facts)
@@ -251,7 +251,7 @@ class Session:
         run = self._facts.run
         foretells = run is not None and run.amp_precision == "fp16"
         if self._underflow.begins(finding, hypothetical=hypothetical) and (foretells or not hypothetical):
-            self._log.add(UnderflowFound(time=time, finding=finding))
+            self._log.add(FindingReported(time=time, finding=finding))
 
     def _compare(self, record: findings.PrecisionsCompared) -> None:
         self._change(compared=record)

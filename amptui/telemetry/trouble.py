@@ -62,7 +62,7 @@ class SkipRow:
         grade: Grade = "error" if collapses else "neutral" if is_finite else "warning"
         return replace(origin, subject="skips", state=state, grade=grade)
 
-    def takes(self, skip: StepSkipped) -> bool:
+    def continues_with(self, skip: StepSkipped) -> bool:
         """Whether ``skip`` goes on with the row; trouble that has ended is not mixed with later skips."""
         gap = skip.step - self.newest.step
         return gap == 1 or (1 < gap <= STORM_GAP_STEPS and self.finding.grade == "neutral")

@@ -82,19 +82,6 @@ def xray_share(xray: XRayTaken) -> float | None:
     return min(1.0, math.sqrt(small / whole))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnderflowFound:
-    """Gradients underflow, or would in float16: told once, and again only after it was better."""
-
-    time: float
-    finding: Finding
-
-    @property
-    def step(self) -> int | None:
-        """The step that was measured."""
-        return self.finding.step
-
-
 @dataclass(slots=True, eq=False)
 class UnderflowWatch:
     """Notices when underflow begins: in float16's steps, and before, in what it would be."""

@@ -27,7 +27,8 @@ from amptui.models.unstable import Unstable
 from amptui.records.control import Control, HistogramRequest, PrecisionRequest, Request, XRayRequest
 from amptui.records.findings import Float16Window, XRayTaken
 from amptui.records.run import Record
-from amptui.telemetry.underflow import UNDERFLOW_SHARE, UnderflowFound, underflowing_share, xray_share
+from amptui.telemetry.finding import FindingReported
+from amptui.telemetry.underflow import UNDERFLOW_SHARE, underflowing_share, xray_share
 from tests.benchmarks.healthy_models import HEALTHY, OWN_DATA
 from tests.builders import StepRow, view_of
 from tests.models.on_images import on_images
@@ -130,7 +131,7 @@ def row_of(name: str, log: Log) -> Row:
         xray_share=xray_share(xrays[-1]) if xrays else None,
         error=gradient_error(xrays[-1]) if xrays else None,
         cause="" if cause is None else f"{cause.subject}: {cause.state}",
-        alarms=sum(isinstance(event.about, UnderflowFound) for event in view.events),
+        alarms=sum(isinstance(event.about, FindingReported) for event in view.events),
     )
 
 

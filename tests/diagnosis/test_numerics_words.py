@@ -10,11 +10,10 @@ from amptui.diagnosis.probe_words import distance, last_change, layer_line, what
 from amptui.diagnosis.words import long_words, short_words
 from amptui.records.findings import Float16Window, ModulesTraced, ReferenceAgreement, XRayTaken
 from amptui.telemetry.events import event_of
-from amptui.telemetry.finding import Finding
+from amptui.telemetry.finding import Finding, FindingReported
 from amptui.telemetry.health import judge_trace, judge_window, judge_xray
 from amptui.telemetry.memory import judge_saved
 from amptui.telemetry.scaling import ScalerView, judge_scaler
-from amptui.telemetry.underflow import UnderflowFound
 from amptui.telemetry.view import NO_GROWTH
 from tests.diagnosis.wording import event_lines, table
 from tests.golden import Goldens
@@ -68,7 +67,7 @@ def test_what_is_said_of_windows(goldens: Goldens) -> None:
     worst = parameter("head", **squares_of(flushed=0.36))
     found = in_fp16(worst=(worst,), **squares_of(flushed=0.1)), window(**squares_of(flushed=0.1))
     alarms = list(
-        event_lines([event_of(UnderflowFound(time=1.0, finding=judge_window(one))) for one in found])
+        event_lines([event_of(FindingReported(time=1.0, finding=judge_window(one))) for one in found])
     )
     goldens.check("words/float16 windows", table({**rows, "alarms": alarms}))
 

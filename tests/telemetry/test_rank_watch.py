@@ -8,7 +8,7 @@ import pytest
 from amptui.diagnosis.event_words import event_text
 from amptui.records.ranks import RanksSampled, StandingOut, condensed
 from amptui.records.run import Severity
-from amptui.telemetry.rank_watch import RanksFound
+from amptui.telemetry.finding import FindingReported
 from amptui.telemetry.session import Session
 from amptui.telemetry.stragglers import find_straggler
 from tests.builders import fold
@@ -24,7 +24,7 @@ def told_of_speed(session: Session) -> list[tuple[Severity, str]]:
     return [
         (event.severity, event_text(event))
         for event in reversed(session.view().events)
-        if isinstance(event.about, RanksFound)
+        if isinstance(event.about, FindingReported)
     ]
 
 

@@ -135,7 +135,7 @@ def rows_of(skips: Sequence[int]) -> list[SkipRow]:
         before = step
         names = ("features.13.conv.weight",)
         skip = record_samples.skip(step, time=NOW, names=names, consecutive=consecutive)
-        if rows and rows[-1].takes(skip):
+        if rows and rows[-1].continues_with(skip):
             rows[-1] = rows[-1].with_skip(skip)
         else:
             rows.append(SkipRow(first=(skip,), scale_after=65536.0, scale_has_grown=True))

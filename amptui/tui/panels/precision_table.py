@@ -88,13 +88,15 @@ def _steps(stats: PrecisionStats) -> str:
 def _table_rows(view: SessionView, stats: list[PrecisionStats], *, is_enlarged: bool) -> list[_Row]:
     """The lines of the table: those in which something was measured, steps as ``12/20`` while too few."""
     faster, memory, interval = _differences(view)
+    # Of the last step in each precision: no race.
+    others: Cell = ("other steps", Style.DIM) if sum(it.last_loss is not None for it in stats) > 1 else ""
     rows = [
         _Row("step", 0, _mean, is_uncertain=True, difference=faster),
         _Row("", 1, difference=interval),
         _Row("samples", 3, _samples, is_cost=True, is_uncertain=True),
         _Row("memory", 2, lambda it: units.number_of_bytes(it.peak_allocated_bytes), True, difference=memory),
         _Row("energy", 7, lambda it: units.joules(it.joules_per_1000_samples, per="1k"), is_cost=True),
-        _Row("loss", 4, lambda it: units.loss(it.last_loss)),
+        _Row("loss", 4, lambda it: units.loss(it.last_loss), difference=others),
         _Row("skipped", 5, lambda it: units.count(it.skipped) if it.skipped else ""),
     ]
     if is_enlarged or any(it.steps < MIN_STEPS for it in stats):
