@@ -129,7 +129,7 @@ class AcceleratorMonitor(FrameworkMonitor):
         self._first_precision = precision or (own if is_own_low else "fp32")
         self._unsupported.pop(self._first_precision, None)  # the script uses it
         usual = own if own in AMP_PRECISIONS else None
-        self._amp_precision = amp_of(accelerator.device, self._first_precision, amp or usual)
+        self._amp_precision = amp_of(accelerator.device, self._first_precision, amp, usual)
         self._reason = _why_only_observed(accelerator)
         """Why amptui does not switch the precision; empty if it does."""
         if not accelerator.is_main_process:

@@ -19,7 +19,7 @@ from amptui.base.prompt import put
 from amptui.base.webhook import parse_webhook
 from amptui.models import CATALOGUE
 from amptui.recipe.request import COMPILE_MODES, OPTION_NAMES, TrainRequest
-from amptui.records.run import PRECISIONS, parse_precision
+from amptui.records.run import AMP_PRECISIONS, PRECISIONS, parse_precision
 
 _COMPILE_CHOICES = (*COMPILE_MODES, "off")
 
@@ -319,6 +319,10 @@ def training_fields(options: argparse.Namespace) -> dict[str, Any]:
     values["settings"] = _settings(options.set) or None
     values["data_dir"] = options.data_dir and options.data_dir.absolute()
     given = {name: value for name, value in values.items() if value is not None}
+    first = given.get("precision")
+    if first in AMP_PRECISIONS and given.get("amp_precision", first) != first:
+        what = f"AMP is to be {given['amp_precision']}, but the run starts in {first}"
+        raise UsageError(what, hint="leave out --amp-dtype")
     return given | {"compile_mode": None} if given.get("compile_mode") == "off" else given
 
 

@@ -243,9 +243,14 @@ def build_precisions(device: torch.device, scaler: GradScaler) -> dict[str, Prec
     return {precision.name: precision for precision in precisions}
 
 
-def amp_of(device: torch.device, first: str = "", otherwise: str | None = None) -> str:
-    """AMP of a run on ``device`` that starts in ``first``: that, or ``otherwise``, or the device's choice."""
-    return first if first in AMP_PRECISIONS else otherwise or capabilities(device).amp
+def amp_of(device: torch.device, first: str = "", chosen: str | None = None, usual: str | None = None) -> str:
+    """AMP of a run on ``device``: ``first``, in which it starts, if that is AMP, or what is chosen or usual.
+
+    Raises ValueError if another than ``first`` is ``chosen``.
+    """
+    if first in AMP_PRECISIONS and chosen not in (None, first):
+        raise ValueError(f"AMP is to be {chosen}, but the run starts in {first}")
+    return first if first in AMP_PRECISIONS else chosen or usual or capabilities(device).amp
 
 
 def unsupported_precisions(device: torch.device) -> dict[str, str]:

@@ -77,6 +77,7 @@ def watch(  # noqa: PLR0913 - options by name, as in torch
     asked_amp, usual_amp = checked_amp(amp), "bf16" if "fp16" in unsupported else None
     for name in (first_precision, asked_amp or first_precision):
         check_precision(name, unsupported)
+    amp_precision = amp_of(device, first_precision, asked_amp, usual_amp)
     close_monitors_of(pair.optimizer for pair in pairs)  # which restores the flags and layers of before
     switched = SwitchedAmp(device, scaler, fp8_recipe=fp8_recipe)
     unsupported = switched.take_layers(models_of(pairs), unsupported)
@@ -88,7 +89,7 @@ def watch(  # noqa: PLR0913 - options by name, as in torch
         first=first,
         others=tuple(others),
         amp=switched,
-        amp_precision=amp_of(device, first_precision, asked_amp or usual_amp),
+        amp_precision=amp_precision,
         unsupported=unsupported,
         samples_per_step=samples_per_step,
         save=save,

@@ -65,7 +65,6 @@ _HAS: Mapping[str, Callable[[SessionView], object]] = {
     "throughput": lambda view: view.samples_rate.count,
     "comparison": lambda view: view.comparison.rows,
     "numerics": lambda view: view.numerics.window or view.numerics.headrooms.count,
-    "scale": lambda view: view.scaler.scale is not None,
     "memory": lambda view: view.device or view.memory,
     "ranks": lambda view: view.ranks is not None and view.ranks.rows,
     "events": lambda view: view.events,

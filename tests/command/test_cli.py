@@ -87,6 +87,7 @@ USAGE_ERRORS = (
     ("attach --fps 1e-320", "argument --fps: '1e-320' is not a number from 0.01 to 1,000"),
     ("train mnist-deep --data-dir ~no-such-user/x", "--data-dir: '~no-such-user/x': no such home folder"),
     ("export a --html ~no-such-user/x", "argument --html: '~no-such-user/x': no such home folder"),
+    (f"{HERE} --precision bf16 --amp-dtype fp16", "AMP is to be fp16, but the run starts in bf16; leave out"),
     (f"{HERE} --init-weights gone.pt", "/gone.pt: no such file or directory; check the path"),
     (f"{HERE} --save-weights .", ": not a file; name another file"),
     (f"{HERE} --save-weights gone/w.pt", "/gone/w.pt: no such folder; name another file"),

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import amptui
+from amptui.records.run import AMP_PRECISIONS
 from tests.checkout import ROOT
 from tests.conformance.situations import EPOCHS, SITUATIONS, Situation, Training, train_by_hand
 
@@ -76,7 +77,7 @@ class Watch(Watcher):
             training.model,
             optimizer,
             precision=precision(situation),
-            amp="fp16",
+            amp=None if precision(situation) in AMP_PRECISIONS else "fp16",
             clip_norm=situation.clip_norm,
             scaler=torch.amp.GradScaler("cpu", growth_interval=self.growth_interval),
         ) as monitor:
