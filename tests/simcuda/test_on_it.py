@@ -32,7 +32,8 @@ pytestmark = pytest.mark.timeout(300)  # the first waits for the compiler, some 
 def run_tests(folder: Path, report: Path, markers: str, *paths: Path, **settings: object) -> dict[str, int]:
     """Run the tests so marked on it and count how they ended; fails with their output where one failed."""
     options = ["-m", markers, "-q", "-p", "no:cacheprovider", "-p", "tests.simcuda.plugin"]
-    options += [f"--junitxml={report}", "--override-ini=pythonpath="]
+    # The time of the whole limits it: a single model's training may take a minute there.
+    options += [f"--junitxml={report}", "--override-ini=pythonpath=", "--timeout=0"]
     with child_environment() as added:
         done = subprocess.run(
             [sys.executable, "-m", "pytest", *options, *map(str, paths)],
