@@ -14,10 +14,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from amptui.base.prompt import complain
+from amptui.checkpoint.states import load_plain
 from amptui.device.accelerator import TRAINABLE
-from amptui.engine.checkpoint.states import load_plain
-from amptui.engine.float8 import supported_float8
-from amptui.engine.precision import amp_of, unsupported_precisions
 from amptui.guest.amp_monitor import (
     AmpName,
     PrecisionName,
@@ -29,6 +27,8 @@ from amptui.guest.amp_monitor import (
 from amptui.guest.framework import FrameworkMonitor, harmless_event, model_of
 from amptui.guest.loop.script import NamedOptimizer, ObservedScript, WatchedScript
 from amptui.guest.loop.switched_amp import AUTOCAST_DTYPES, SwitchedAmp
+from amptui.recipe.float8 import supported_float8
+from amptui.recipe.precision import amp_of, unsupported_precisions
 from amptui.recipe.request import Fp8Recipe
 from amptui.records.run import AMP_PRECISIONS, PRECISIONS, parse_precision, precision_option
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from amptui.device.accelerator import TRAINABLE, older_scalers
-from amptui.engine.readback import LOOK_INTERVAL_SECONDS
+from amptui.device.readback import LOOK_INTERVAL_SECONDS
 from amptui.guest.amp_monitor import AmpName, check_fp8_recipe, checked_amp
 from amptui.guest.framework import (
     LIGHTNING_NAMES,

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from amptui.data import vision
 from amptui.data.vision import synthetic_images
-from amptui.engine.float8 import torchao_trouble
+from amptui.recipe.float8 import torchao_trouble
 from tests import deprecations
 from tests.golden import Goldens
 from tests.living import Lives

@@ -19,7 +19,7 @@ from tests.checkout import ROOT
 from tests.conformance.frameworks import Accelerate, HuggingFace, as_on_a_gpu
 from tests.conformance.recorded import Asking, Recorded, Request, only_run
 from tests.conformance.situations import STEPS, Situation, Training
-from tests.engine.compiled_runs import nothing_compiled
+from tests.loops.compiled_runs import nothing_compiled
 
 pytestmark = [
     pytest.mark.ci,  # with the other frameworks

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from amptui.base.errors import AmptuiError
+from amptui.checkpoint.file import checkpoint_name
 from amptui.cli import main
-from amptui.engine.checkpoint.file import checkpoint_name
 from amptui.process import launch
 from amptui.recipe.request import TrainRequest
 from amptui.runs.rundir import RunDir, create_run_dir

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from amptui.base.errors import AmptuiError, RunFolderError
-from amptui.engine.checkpoint.file import (
+from amptui.checkpoint.file import (
     DamagedError,
     checkpoint_name,
     checkpoints,
@@ -36,7 +36,7 @@ from amptui.runs.repair import cut_after
 from amptui.runs.rundir import RunDir, create_run_dir
 from amptui.tui.replay.player import span_of
 from tests.builders import make_run
-from tests.engine.checkpoint.test_file import checkpoint_at
+from tests.checkpoint.test_file import checkpoint_at
 
 SECRET = b"the only copy\n"
 

@@ -11,15 +11,15 @@ import torch
 from torch import Tensor, nn
 
 import amptui
+from amptui.checkpoint.file import MAX_CHECKPOINTS
 from amptui.cli import build_parser
 from amptui.diagnosis.labels import GLOSSARY
-from amptui.engine.checkpoint.file import MAX_CHECKPOINTS
-from amptui.engine.divergence_guard import MIN_LOSS_SCALE
-from amptui.engine.estimate import BLOCK_STEPS
-from amptui.engine.probes.budget import GRADIENTS_BUDGET, WINDOW_BUDGET
-from amptui.engine.warm_up import MAX_STEPS, MIN_STEPS
 from amptui.models import CATALOGUE
 from amptui.models.unstable import Unstable
+from amptui.monitor.divergence_guard import MIN_LOSS_SCALE
+from amptui.monitor.estimate import BLOCK_STEPS
+from amptui.monitor.warm_up import MAX_STEPS, MIN_STEPS
+from amptui.probes.budget import GRADIENTS_BUDGET, WINDOW_BUDGET
 from amptui.records.run import COLLAPSE_SKIPS, EpochFinished, RunFinished, Validated
 from amptui.telemetry.gpu_use import MIN_SECONDS
 from amptui.telemetry.health import XRAY_SAFE_COSINE
@@ -28,7 +28,7 @@ from amptui.tui.run_list.frame import KEYS as LIST_KEYS
 from tests.builders import StepRow, of
 from tests.builders import recorded as records
 from tests.checkout import ROOT
-from tests.engine.working import Worker
+from tests.loops.working import Worker
 
 README = ROOT / "README.md"
 GUIDE = sorted((ROOT / "demo" / "guide").glob("*.md"))

@@ -15,14 +15,14 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from amptui import Data, DataRequest, Experiment
+from amptui.checkpoint.file import Checkpoint
+from amptui.checkpoint.writer import CheckpointWriter
 from amptui.data.sources import Arrays, Source
-from amptui.engine import setup
-from amptui.engine.checkpoint.file import Checkpoint
-from amptui.engine.checkpoint.resume import newest_checkpoint, restore
-from amptui.engine.checkpoint.writer import CheckpointWriter
-from amptui.engine.precision import unsupported_precisions
-from amptui.engine.prepared import Prepared
-from amptui.engine.trainer import Outcome, Trainer
+from amptui.loops import setup
+from amptui.loops.prepared import Prepared
+from amptui.loops.resume import newest_checkpoint, restore
+from amptui.loops.trainer import Outcome, Trainer
+from amptui.recipe.precision import unsupported_precisions
 from amptui.recipe.request import TrainRequest
 from amptui.records.control import Control, PrecisionRequest, Request, StopRequest
 from amptui.records.run import Note, Record

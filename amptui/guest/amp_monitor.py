@@ -11,15 +11,15 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from amptui.engine.float8 import supported_float8
-from amptui.engine.precision import amp_of, sharded_dtype, unsupported_precisions
-from amptui.engine.probes.gradients import is_sharded
 from amptui.guest.loop.script import NamedOptimizer, Pairs, WatchedScript, models_of, named_optimizers
 from amptui.guest.loop.step_functions import ComputeLoss
 from amptui.guest.loop.switched_amp import SwitchedAmp
 from amptui.guest.loop.switched_optimizer import SwitchedOptimizer
 from amptui.guest.monitor import Monitor, checked_integer, close_monitors_of
+from amptui.recipe.float8 import supported_float8
+from amptui.recipe.precision import amp_of, unsupported_precisions
 from amptui.recipe.request import FP8_RECIPES, Fp8Recipe
+from amptui.recipe.sharding import is_sharded, sharded_dtype
 from amptui.records.run import AMP_PRECISIONS, PRECISIONS, parse_precision, precision_option
 
 AmpName = Literal["fp16", "bf16", "float16", "bfloat16"]

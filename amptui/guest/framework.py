@@ -8,13 +8,13 @@ from torch import nn
 from torch.optim import Optimizer
 
 from amptui.base.script_signals import is_from_signal_handler
-from amptui.engine.precision import amp_of, unsupported_precisions
 from amptui.guest.amp_monitor import must_have_closure
 from amptui.guest.loop.script import NamedOptimizer, WatchedScript
 from amptui.guest.loop.switched_amp import SwitchedAmp
 from amptui.guest.loop.switched_optimizer import SwitchedOptimizer
 from amptui.guest.monitor import Monitor
 from amptui.guest.run import tell_fault
+from amptui.recipe.precision import amp_of, unsupported_precisions
 from amptui.records.run import FP8_PRECISIONS
 
 LIGHTNING_NAMES = {

@@ -19,10 +19,10 @@ import torch.distributed as dist
 
 from amptui.base.prompt import complain
 from amptui.base.text import one_line
-from amptui.engine.description import device_name, gpu_uuid
 from amptui.guest.loop.observed_optimizer import ObservedOptimizer
 from amptui.guest.loop.parallel_layout import ParallelLayout, layout_of
 from amptui.guest.loop.script import ObservedScript, Script, WatchedScript
+from amptui.loops.description import device_name, gpu_uuid
 from amptui.ranks.agreement.board import Board, open_board
 from amptui.ranks.agreement.guest_control import NO_SCRIPT_XRAY, GuestControl
 from amptui.ranks.agreement.orders import NEVER, Pace, poll_seconds

@@ -22,7 +22,6 @@ from amptui.base.script_signals import is_from_signal_handler
 from amptui.base.text import one_line, write_line
 from amptui.base.webhook import Webhook, parse_webhook
 from amptui.diagnosis.summary import tell_unsaved
-from amptui.engine.description import describe_resumption
 from amptui.guest.handover import note_unsaved, take_notify_url, take_run_dir
 from amptui.guest.loop.guard import fault_words
 from amptui.guest.loop.observed_loop import ObservedLoop
@@ -32,6 +31,7 @@ from amptui.guest.loop.script import ObservedScript, WatchedScript
 from amptui.guest.loop.switched_optimizer import SwitchedOptimizer
 from amptui.guest.processes import NOT_WATCHED, Emit, OneProcess
 from amptui.guest.run_records import RunLength, describe, failure_of, last_record, own_script_name
+from amptui.loops.description import describe_resumption
 from amptui.process.recording import Recording
 from amptui.ranks.agreement.guest_control import GuestControl
 from amptui.records.answers import RequestMade, RequestRefused

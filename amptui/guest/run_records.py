@@ -12,11 +12,11 @@ from typing import Any, Literal
 from amptui.base.amp_errors import known_hint
 from amptui.base.fork import how_ended
 from amptui.base.text import one_line
-from amptui.engine.description import device_name, environment, gpu_uuid, hardware, versions
 from amptui.guest.loop.observed_optimizer import ObservedOptimizer
 from amptui.guest.loop.parameter_owner import kind_of
 from amptui.guest.loop.script import ObservedScript, WatchedScript
 from amptui.guest.loop.switched_amp import SwitchedScaler
+from amptui.loops.description import device_name, environment, gpu_uuid, hardware, versions
 from amptui.records.run import DataInfo, RunFailed, RunFinished, RunStarted
 
 _KERNELS = ("ipykernel_launcher", "colab_kernel_launcher")

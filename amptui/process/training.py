@@ -24,7 +24,7 @@ from amptui.base.webhook import Webhook, parse_webhook
 from amptui.device.sampler import watch_gpu
 from amptui.diagnosis.alerts import Alerts
 from amptui.diagnosis.summary import tell_unsaved
-from amptui.engine.worker import TrainingThread
+from amptui.loops.worker import TrainingThread
 from amptui.process.capture import OutputCapture
 from amptui.process.plain_lines import JsonLines, PlainFront, lasting_streams, separate_stdout
 from amptui.process.recorder import Listener
@@ -372,7 +372,7 @@ def measure_training(  # noqa: PLR0913 - options by name
     ``begin`` is called before the trainer starts; while ``hurried()``, a trainer that was asked to stop is
     not waited for long. Raises RunFolderError.
     """
-    from amptui.engine.precision import Tf32Flags
+    from amptui.recipe.precision import Tf32Flags
 
     run_dir, flags = create_run_dir(folder, spec.name), Tf32Flags.current()
     with wire(request, spec, run_dir, listeners=listeners) as training:

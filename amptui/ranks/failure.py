@@ -6,7 +6,7 @@ from typing import Literal
 import torch.distributed as dist
 
 from amptui.base.errors import AmptuiError, DeviceError, ExperimentError
-from amptui.engine.failure import is_out_of_memory
+from amptui.device.failure import is_out_of_memory
 
 End = Literal["stopped", "failed", "out of memory", "waited", "cut off"]
 """How a rank ended early: asked to before the first step, by an error of its own, or because others did.

@@ -17,7 +17,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from amptui.base.errors import DataError, DeviceError
 from amptui.data.order import Share
-from amptui.engine.strategy import Ranks, Strategy
+from amptui.loops.strategy import Ranks, Strategy
 from amptui.ranks.agreement.board import Board
 from amptui.ranks.ends.hang_watch import HangWatch, PeerEnds
 from amptui.ranks.ends.progress import BUSY_SECONDS, RankProgress

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from amptui.base.errors import AmptuiError, DeviceError, ExperimentError, RunFolderError, UsageError
-from amptui.engine.worker import TrainingThread
+from amptui.loops.worker import TrainingThread
 from amptui.ranks.agreement.control import RankControl
 from amptui.ranks.launchers import LAUNCHER_GONE, LauncherLostError
 from amptui.ranks.numbers.meter import RankMeter, RankNumbers, RankReport, blame
@@ -27,9 +27,9 @@ from amptui.records.samples import DeviceSample, GpuSample
 from amptui.records.steps import Steps
 
 if TYPE_CHECKING:
-    from amptui.engine.checkpoint.file import Checkpoint
-    from amptui.engine.prepared import Prepared
-    from amptui.engine.setup import Choices
+    from amptui.checkpoint.file import Checkpoint
+    from amptui.loops.prepared import Prepared
+    from amptui.loops.setup import Choices
     from amptui.ranks.agreement.checkpoints import RankCheckpoints
     from amptui.ranks.ends.hang_watch import HangWatch
     from amptui.ranks.failure import PeerEndedError
@@ -218,8 +218,8 @@ class RankThread(TrainingThread):
     def _choose(self) -> "Choices":
         """Choose this rank's device, and meet the other ranks."""
         from amptui.device.accelerator import enter_device
-        from amptui.engine import setup
-        from amptui.engine.description import device_name, gpu_uuid
+        from amptui.loops import setup
+        from amptui.loops.description import device_name, gpu_uuid
         from amptui.ranks.group import RankGroup
         from amptui.ranks.parallel.data_parallel import DataParallel
         from amptui.ranks.store.launcher_store import meet_at_start
@@ -264,7 +264,7 @@ class RankThread(TrainingThread):
 
     def _read_checkpoint(self) -> "Checkpoint | None":
         """The newest that rank 0 can read; None for ranks that were started again before there was one."""
-        from amptui.engine.checkpoint.file import DamagedError, checkpoint_name, checkpoints, read
+        from amptui.checkpoint.file import DamagedError, checkpoint_name, checkpoints, read
 
         assert self._group is not None, "the ranks have met"
         folder = self._checkpoints_path
@@ -321,7 +321,7 @@ class RankThread(TrainingThread):
 
     def _way_on(self) -> str:
         """How the run goes on after a failure: with a restart, or by the command that resumes it."""
-        from amptui.engine.checkpoint.file import checkpoints
+        from amptui.checkpoint.file import checkpoints
 
         if self._world.starts_again:
             number = self._world.restart + 1

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from amptui.base import units
-from amptui.engine.estimate import MIN_PAIRS
+from amptui.monitor.estimate import MIN_PAIRS
 from tests.benchmarks.figures import Figure, columns, mean_interval, mean_ratio, rounded
 from tests.benchmarks.turns import APP, QUIET_CORES, Turn
 from tests.benchmarks.workloads import Workload

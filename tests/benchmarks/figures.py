@@ -8,7 +8,7 @@ import numpy as np
 
 from amptui.base import units
 from amptui.base.student import t_quantile
-from amptui.engine.estimate import MIN_PAIRS
+from amptui.monitor.estimate import MIN_PAIRS
 
 Unit = Literal["number", "fraction", "times", "seconds", "bytes", "bytes per second"]
 
@@ -103,7 +103,7 @@ def mean_ratio(ratios: Sequence[float]) -> float:
 def mean_interval(ratios: Sequence[float]) -> tuple[float, float] | None:
     """95% interval of the geometric mean of independent ratios, by Student's t of their logarithms.
 
-    None with fewer than :data:`amptui.engine.estimate.MIN_PAIRS`.
+    None with fewer than :data:`amptui.monitor.estimate.MIN_PAIRS`.
     """
     if len(ratios) < MIN_PAIRS:
         return None

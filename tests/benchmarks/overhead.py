@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 
-from amptui.engine.description import device_name
+from amptui.loops.description import device_name
 from tests.benchmarks.beside import AGAIN, PLAIN
 from tests.benchmarks.figures import Figure, table
 from tests.benchmarks.lab import open_lab

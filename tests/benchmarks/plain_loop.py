@@ -14,7 +14,7 @@ import torch
 from amptui.data.batches import Batches
 from amptui.data.sources import DataRequest
 from amptui.device.accelerator import enter_device
-from amptui.engine import setup
+from amptui.loops import setup
 from amptui.recipe.loading import build_experiment, load_class
 from amptui.recipe.request import parse_model
 

@@ -17,14 +17,14 @@ import torch
 
 from amptui import DataRequest
 from amptui.device.accelerator import enter_device
-from amptui.engine import setup
-from amptui.engine.description import device_name
-from amptui.engine.prepared import Prepared
-from amptui.engine.probes.buffers import BufferWatch
-from amptui.engine.probes.float16_window import Float16WindowProbe
-from amptui.engine.probes.gradients import GradientProbe
-from amptui.engine.probes.module_trace import ModuleTrace
-from amptui.engine.trainer import Trainer
+from amptui.loops import setup
+from amptui.loops.description import device_name
+from amptui.loops.prepared import Prepared
+from amptui.loops.trainer import Trainer
+from amptui.probes.buffers import BufferWatch
+from amptui.probes.float16_window import Float16WindowProbe
+from amptui.probes.gradients import GradientProbe
+from amptui.probes.module_trace import ModuleTrace
 from amptui.recipe.loading import build_experiment, load_class
 from amptui.recipe.request import TrainRequest, parse_model
 from amptui.records.control import Control, XRayRequest

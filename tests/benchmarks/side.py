@@ -13,8 +13,8 @@ import argparse
 import os
 from pathlib import Path
 
-from amptui.engine import setup
-from amptui.engine.worker import TrainingThread
+from amptui.loops import setup
+from amptui.loops.worker import TrainingThread
 from amptui.process.launch import plan_new
 from amptui.process.training import wire
 from amptui.recipe.request import TrainRequest, parse_model

@@ -20,10 +20,10 @@ import torch
 from amptui import Experiment
 from amptui.base.errors import ExperimentError
 from amptui.diagnosis.amp_answer import amp_answer
-from amptui.engine.description import describe_run
-from amptui.engine.prepared import Prepared
-from amptui.engine.probes.xray import take_xray
+from amptui.loops.description import describe_run
+from amptui.loops.prepared import Prepared
 from amptui.models.unstable import Unstable
+from amptui.probes.xray import take_xray
 from amptui.records.control import Control, HistogramRequest, PrecisionRequest, Request, XRayRequest
 from amptui.records.findings import Float16Window, XRayTaken
 from amptui.records.run import Record

@@ -253,15 +253,16 @@ def test_an_error_of_the_script_s_own_is_its_run_s_end(
 # -------------------------------------------------------------------------------- a fault of ours
 
 GUEST = "amptui.guest.loop"
-ENGINE = "amptui.engine"
+MONITOR = "amptui.monitor"
+PROBES = "amptui.probes"
 
 FAULTS: list[tuple[Watcher, tuple[str, ...]]] = [
     (
         Observe(),
         (
             "amptui.guest.run.describe",
-            f"{ENGINE}.allocator.AllocatorWatch.look",
-            f"{ENGINE}.lr_schedule.LearningRateReader.read",
+            f"{MONITOR}.allocator.AllocatorWatch.look",
+            f"{MONITOR}.lr_schedule.LearningRateReader.read",
             f"{GUEST}.loop_hooks.mark_scaled",
             f"{GUEST}.observed_loop.ObservedLoop.after_autocast",
             f"{GUEST}.observed_optimizer.current_scale",
@@ -270,10 +271,10 @@ FAULTS: list[tuple[Watcher, tuple[str, ...]]] = [
     (
         Watch("scaler"),
         (
-            f"{ENGINE}.precision_switch.PrecisionSwitch.between_steps",
-            f"{ENGINE}.precision_switch.PrecisionSwitch.finish",
-            f"{ENGINE}.probes.gradients.GradientProbe.measure",
-            f"{ENGINE}.probes.schedule.Probes.after_backward",
+            f"{MONITOR}.precision_switch.PrecisionSwitch.between_steps",
+            f"{MONITOR}.precision_switch.PrecisionSwitch.finish",
+            f"{PROBES}.gradients.GradientProbe.measure",
+            f"{PROBES}.schedule.Probes.after_backward",
             f"{GUEST}.loop_step.StepFacts",
             f"{GUEST}.switched_optimizer.SwitchedOptimizer.forward_begins",
         ),
@@ -281,9 +282,9 @@ FAULTS: list[tuple[Watcher, tuple[str, ...]]] = [
     (
         Watch("closure"),
         (
-            f"{ENGINE}.precision_switch.PrecisionSwitch.attempt",
-            f"{ENGINE}.precision_switch.PrecisionSwitch.take",
-            f"{ENGINE}.probes.module_trace.ModuleTrace.__enter__",
+            f"{MONITOR}.precision_switch.PrecisionSwitch.attempt",
+            f"{MONITOR}.precision_switch.PrecisionSwitch.take",
+            f"{PROBES}.module_trace.ModuleTrace.__enter__",
             f"{GUEST}.switched_optimizer.SwitchedOptimizer._follow_switch",
             f"{GUEST}.switched_optimizer.SwitchedOptimizer._forget_step_again",
         ),

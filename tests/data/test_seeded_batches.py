@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 from amptui import Data, DataRequest
 from amptui.data.batches import Batches, open_batches
 from amptui.data.sources import Arrays
-from amptui.engine import setup
+from amptui.loops import setup
 from amptui.recipe.request import TrainRequest
 from tests.data.samples import CPU, arrays
 from tests.tiny import Tiny, prepare

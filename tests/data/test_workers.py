@@ -21,7 +21,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from amptui.base.errors import DataError
 from amptui.base.fork import end_workers
 from amptui.data.batches import Batches, open_batches
-from amptui.engine.failure import explain
+from amptui.device.failure import explain
 from amptui.recipe.modelfile import import_file
 
 RECEIVE = """

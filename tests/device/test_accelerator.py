@@ -9,9 +9,9 @@ import torch
 from amptui.command.parser import device as device_option
 from amptui.device import accelerator
 from amptui.device.accelerator import PINNING, TRAINABLE, capabilities
-from amptui.engine.float8 import NO_TORCHAO, why_no_float8
-from amptui.engine.precision import amp_of, unsupported_precisions
-from amptui.engine.readback import HostReadback, open_readback
+from amptui.device.readback import HostReadback, open_readback
+from amptui.recipe.float8 import NO_TORCHAO, why_no_float8
+from amptui.recipe.precision import amp_of, unsupported_precisions
 
 CPU, CUDA, XPU, MPS = (torch.device(name) for name in TRAINABLE)
 

@@ -8,7 +8,7 @@ import pytest
 
 from amptui.device.host import HostProbe
 from amptui.records.samples import HostSample
-from tests.engine.clock import Clock
+from tests.loops.clock import Clock
 
 MIB = 2**20
 

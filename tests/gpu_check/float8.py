@@ -4,7 +4,7 @@ from statistics import mean, median
 
 import torch
 
-from amptui.engine.float8 import torchao_trouble
+from amptui.recipe.float8 import torchao_trouble
 from amptui.records.findings import Float8Layers, FlopsCounted
 from amptui.records.run import Note
 from tests.benchmarks.lab import last_line

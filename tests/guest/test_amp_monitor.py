@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 import amptui
 from amptui import Monitor
-from amptui.engine.compilation import compile_in_place
-from amptui.engine.float8 import why_no_float8
-from amptui.engine.precision_switch import PrecisionSwitch
 from amptui.guest.loop.switched_optimizer import SwitchedOptimizer
 from amptui.guest.run import NO_LONGER_WATCHED
+from amptui.loops.compilation import compile_in_place
+from amptui.monitor.precision_switch import PrecisionSwitch
+from amptui.recipe.float8 import why_no_float8
 from amptui.records.answers import RequestRefused, RequestTaken
 from amptui.records.control import (
     CheckpointRequest,
@@ -30,7 +30,7 @@ from amptui.records.findings import PrecisionsCompared
 from amptui.records.run import RunStarted, Validated
 from tests.builders import StepRow, of
 from tests.builders import recorded as records
-from tests.engine.compiled_runs import nothing_compiled
+from tests.loops.compiled_runs import nothing_compiled
 from tests.own_loops import Form, Own, ask, switches, watched_run
 
 

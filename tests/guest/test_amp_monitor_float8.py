@@ -14,7 +14,7 @@ from torch.distributed.fsdp import fully_shard
 
 import amptui
 from amptui import AmpMonitor
-from amptui.engine.float8 import NO_LAYER, NO_SHARDS, OWN_FLOAT8
+from amptui.recipe.float8 import NO_LAYER, NO_SHARDS, OWN_FLOAT8
 from amptui.records.answers import RequestRefused, RequestTaken
 from amptui.records.control import CheckpointRequest, PrecisionRequest
 from amptui.records.findings import Float8Layers

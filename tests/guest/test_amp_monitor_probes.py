@@ -18,7 +18,7 @@ from amptui.records.findings import Float16Window, FlopsCounted, ModulesTraced, 
 from amptui.records.run import Note
 from tests.builders import StepRow, of, read
 from tests.builders import recorded as records
-from tests.engine.compiled_runs import nothing_compiled
+from tests.loops.compiled_runs import nothing_compiled
 from tests.own_loops import Form, Own, switches, watched_run
 
 

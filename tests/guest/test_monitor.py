@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import amptui
-from amptui.engine.probes.budget import Cadence
+from amptui.probes.budget import Cadence
 from amptui.records.run import EpochFinished, RunFinished, RunStarted, StepSkipped
 from tests.builders import StepRow, of, view_of
 from tests.builders import recorded as records

@@ -13,7 +13,7 @@ import amptui
 from amptui.cli import main
 from amptui.records.findings import ModulesTraced
 from tests.builders import of, recorded
-from tests.engine.compiled_runs import nothing_compiled
+from tests.loops.compiled_runs import nothing_compiled
 from tests.observed import AUTOCAST
 from tests.tiny import Tiny
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch._C._distributed_c10d import HashStore
 
 import amptui
-from amptui.engine.readback import HostReadback
+from amptui.device.readback import HostReadback
 from amptui.guest.loop.script import NamedOptimizer, ObservedScript
 from amptui.guest.processes import OneOfRanks
 from amptui.guest.run_records import own_script_name

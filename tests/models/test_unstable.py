@@ -6,7 +6,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 import torch
 
-from amptui.engine.prepared import Prepared
+from amptui.loops.prepared import Prepared
 from amptui.models.unstable import Unstable
 from amptui.records.run import EpochFinished, LossScaleChanged, NonFinite, StepSkipped
 from tests.models.on_images import DEVICES, learned, losses, on_images

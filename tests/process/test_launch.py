@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from amptui.base.errors import RunFolderError, UsageError
+from amptui.checkpoint.file import checkpoints
 from amptui.cli import main
-from amptui.engine.checkpoint.file import checkpoints
 from amptui.process import launch
 from amptui.recipe.request import TrainRequest
 from amptui.records.run import RunFailed, RunFinished, RunResumed

@@ -23,8 +23,8 @@ from typing import Any, TypeVar, cast
 import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from amptui.engine.checkpoint.shards import ShardFile, write_part
-from amptui.engine.checkpoint.states import Part
+from amptui.checkpoint.shards import ShardFile, write_part
+from amptui.checkpoint.states import Part
 from amptui.ranks.agreement import checkpoints
 from amptui.ranks.agreement.control import RankControl
 from amptui.ranks.launchers import world_of

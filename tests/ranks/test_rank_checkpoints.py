@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from amptui.engine.checkpoint.file import checkpoints, read
+from amptui.checkpoint.file import checkpoints, read
 from amptui.records.run import RunFailed, RunResumed
-from tests.engine.working import Worker
+from tests.loops.working import Worker
 from tests.ranks.rank_at_work import Ended, Start
 from tests.ranks.recorded import alone as one_process
 from tests.tiny import losses

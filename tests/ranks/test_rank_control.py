@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from torch._C._distributed_c10d import HashStore
 
-from amptui.engine.step import WEIGHTS, WINDOW
+from amptui.loops.step import WEIGHTS, WINDOW
 from amptui.ranks.agreement import control as rank_control
 from amptui.ranks.agreement import orders, rows
 from amptui.ranks.agreement.board import Board

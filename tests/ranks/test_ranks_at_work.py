@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from amptui.engine.float8 import NO_FSDP
+from amptui.recipe.float8 import NO_FSDP
 from tests.builders import StepRow
 from tests.ranks.rank_at_work import Start
 from tests.ranks.recorded import alone

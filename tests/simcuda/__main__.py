@@ -1,4 +1,4 @@
-"""Runs a program on the pretended GPU: ``python -m tests.simcuda pytest -m gpu tests/engine``."""
+"""Runs a program on the pretended GPU: ``python -m tests.simcuda pytest -m gpu tests/loops``."""
 
 import os
 import sys

@@ -34,7 +34,7 @@ class Wait:
 
     @property
     def place(self) -> str:
-        """The innermost frame of the project's own code: ``engine/readback.py:146 DeviceReadback._wait``."""
+        """The innermost frame of the project's own code: ``device/readback.py:146 DeviceReadback._wait``."""
         for file, line, name in self.stack:
             if "/amptui/" in file or "/models/" in file:
                 return f"{file.rpartition('/amptui/')[2]}:{line} {name}"

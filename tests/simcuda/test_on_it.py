@@ -17,8 +17,8 @@ from amptui.records.samples import DeviceSample
 from tests import fake_nvml
 from tests.builders import StepRow, of
 from tests.checkout import ROOT, child_environment
-from tests.engine.test_float8 import in_float8
 from tests.living import ended_afterwards, records_of
+from tests.recipe.test_float8 import in_float8
 from tests.simcuda.build import environment
 from tests.terminal import Terminal, amptui_command
 
@@ -99,7 +99,7 @@ def test_what_needs_a_gpu_passes_on_a_pretended_one(
 @pytest.mark.usefixtures("usable_torchao")
 def test_float8_passes_on_a_pretended_gpu_that_multiplies_it(pretended_gpu: Path, tmp_path: Path) -> None:
     in_float8(nn.Linear(16, 16), "hardware", "rowwise")  # skips if the CPU, which computes for it, cannot
-    paths = *own("float8_waits"), ROOT / "tests" / "engine" / "test_float8_on_a_gpu.py"
+    paths = *own("float8_waits"), ROOT / "tests" / "recipe" / "test_float8_on_a_gpu.py"
     counts = run_tests(
         pretended_gpu, tmp_path / "report.xml", "gpu and not ci and not nightly", *paths, capability="9.0"
     )
@@ -148,7 +148,7 @@ def test_the_app_trains_with_nvml_beside_it(machine: dict[str, str], tmp_path: P
     assert isinstance(records[-1], RunFinished)
     said = (tmp_path / "device.log").read_text()
     assert " fault " not in said
-    assert "engine/step.py" not in said, "a step waited"
+    assert "loops/step.py" not in said, "a step waited"
 
 
 @pytest.mark.ci

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from amptui import Data, DataRequest, Experiment
+from amptui.checkpoint.writer import CheckpointWriter
 from amptui.data.sources import Arrays
-from amptui.engine.checkpoint.writer import CheckpointWriter
-from amptui.engine.prepared import Prepared
-from amptui.engine.trainer import Trainer
+from amptui.loops.prepared import Prepared
+from amptui.loops.trainer import Trainer
 from amptui.records.control import Control, Request
 from tests.simcuda import device
 from tests.simcuda.device import Wait

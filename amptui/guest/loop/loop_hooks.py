@@ -25,10 +25,10 @@ from torch.nn.utils import clip_grad
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from amptui.engine.float8 import is_float8_layer
 from amptui.guest.loop.backward_pass import BackwardPass, mark_scaled, read_pass
 from amptui.guest.loop.computed_precision import PrecisionReader
 from amptui.guest.loop.guard import SeveralThreadsError, is_settled, leave_traceback, not_compiled
+from amptui.recipe.float8 import is_float8_layer
 
 _SCALER_EVENTS = {
     "unscale_": ("before_unscale", "after_unscale"),

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 
-from amptui.engine.lr_schedule import LearningRates
-from amptui.engine.precision import ScalerTensors
-from amptui.engine.readback import Readback, open_readback
-from amptui.engine.reporting import StepReporter
-from amptui.engine.step_rows import StepFacts, StepKind, row_of
+from amptui.device.readback import Readback, open_readback
 from amptui.guest.loop.pass_account import DroppedPasses, StepPasses
+from amptui.monitor.lr_schedule import LearningRates
+from amptui.monitor.reporting import StepReporter
+from amptui.monitor.step_rows import StepFacts, StepKind, row_of
+from amptui.recipe.precision import ScalerTensors
 from amptui.records.own_loop import GradientsDropped, LossForm
 
 _STEPS_OF_A_RULE = 3

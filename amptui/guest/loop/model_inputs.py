@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from amptui.engine.probes.flop_counter import is_anything_compiled
 from amptui.guest.loop.guard import not_compiled
+from amptui.probes.flop_counter import is_anything_compiled
 
 _TIME_FIRST = (nn.RNNBase, nn.Transformer, nn.TransformerEncoderLayer, nn.MultiheadAttention)
 

@@ -11,10 +11,10 @@ from contextlib import suppress
 import torch
 from torch import Tensor, nn
 
-from amptui.engine.probes.buffers import BufferWatch
-from amptui.engine.probes.gradients import MAX_NAMES, together
-from amptui.engine.probes.module_trace import bad_inputs, largest_inputs, largest_of
-from amptui.engine.readback import Readback
+from amptui.device.readback import Readback
+from amptui.probes.buffers import BufferWatch
+from amptui.probes.gradients import MAX_NAMES, together
+from amptui.probes.module_trace import bad_inputs, largest_inputs, largest_of
 from amptui.records.findings import ModulesTraced, NonFiniteCause
 from amptui.records.run import Record
 

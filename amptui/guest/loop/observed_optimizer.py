@@ -17,16 +17,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from amptui.device.accelerator import capabilities, capture_check
-from amptui.engine.allocator import AllocatorWatch
-from amptui.engine.float8 import has_float8_layers
-from amptui.engine.lr_schedule import LearningRateReader
-from amptui.engine.precision import ScalerTensors, current_scale, found_inf, growth_tracker
-from amptui.engine.probes.gradient_norms import GradientNorms
-from amptui.engine.probes.gradients import is_sharded
-from amptui.engine.probes.update_ratios import UpdateRatios
-from amptui.engine.readback import LOOK_INTERVAL_SECONDS, MAX_STEPS_BETWEEN_LOOKS
-from amptui.engine.reporting import StepReporter
-from amptui.engine.warm_up import WarmUp
+from amptui.device.readback import LOOK_INTERVAL_SECONDS, MAX_STEPS_BETWEEN_LOOKS
 from amptui.guest.loop.backward_pass import BackwardPass
 from amptui.guest.loop.computed_precision import WEIGHTS_WORDS
 from amptui.guest.loop.guard import harmless
@@ -36,6 +27,15 @@ from amptui.guest.loop.model_inputs import FreshSamples
 from amptui.guest.loop.nonfinite_origin import NonFiniteOrigin
 from amptui.guest.loop.parameter_owner import LooseParameters, kind_of
 from amptui.guest.loop.pass_account import DroppedPasses, PassAccount
+from amptui.monitor.allocator import AllocatorWatch
+from amptui.monitor.lr_schedule import LearningRateReader
+from amptui.monitor.reporting import StepReporter
+from amptui.monitor.warm_up import WarmUp
+from amptui.probes.gradient_norms import GradientNorms
+from amptui.probes.update_ratios import UpdateRatios
+from amptui.recipe.float8 import has_float8_layers
+from amptui.recipe.precision import ScalerTensors, current_scale, found_inf, growth_tracker
+from amptui.recipe.sharding import is_sharded
 from amptui.records.own_loop import FLOAT8_LAYERS
 from amptui.records.run import Phase, PhaseChanged, PrecisionChanged, Record
 from amptui.records.steps import Steps

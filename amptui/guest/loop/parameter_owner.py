@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import Parameter
 from torch.optim import Optimizer
 
-from amptui.engine.float8 import has_float8_layers
+from amptui.recipe.float8 import has_float8_layers
 
 _WRAPPERS = (
     "torch.nn.parallel",

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from amptui.engine.precision import Precision, amp_of
 from amptui.guest.loop.observed_loop import ObservedLoop
 from amptui.guest.loop.switched_amp import SwitchedAmp
 from amptui.recipe.experiment import Experiment
+from amptui.recipe.precision import Precision, amp_of
 from amptui.records.answers import REQUEST_KINDS
 from amptui.records.run import PRECISIONS
 
@@ -148,7 +148,7 @@ class _ForwardPasses(Experiment):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WatchedScript(Script):
-    """A script whose precision amptui switches, as :class:`amptui.engine.prepared.Trained` describes it."""
+    """A script whose precision amptui switches, as :class:`amptui.loops.prepared.Trained` describes it."""
 
     amp: SwitchedAmp
     amp_precision: str

@@ -8,13 +8,13 @@ from itertools import chain
 from torch import Tensor
 
 from amptui.base.script_signals import is_from_signal_handler
-from amptui.engine.failure import explain, is_device_lost
-from amptui.engine.precision import Precision
-from amptui.engine.precision_switch import PrecisionSwitch
-from amptui.engine.prepared import Trained
-from amptui.engine.probes.flop_counter import FlopCounter, StepInputs, is_anything_compiled, shapes_in
-from amptui.engine.probes.schedule import Probes
-from amptui.engine.snapshot import Snapshot
+from amptui.device.failure import explain, is_device_lost
+from amptui.monitor.precision_switch import PrecisionSwitch
+from amptui.probes.flop_counter import FlopCounter, StepInputs, is_anything_compiled, shapes_in
+from amptui.probes.schedule import Probes
+from amptui.probes.snapshot import Snapshot
+from amptui.recipe.precision import Precision
+from amptui.recipe.trained import Trained
 from amptui.records.run import Severity
 
 ComputeLoss = Callable[[], Tensor]

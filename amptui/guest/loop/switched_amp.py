@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
 
-from amptui.engine.float8 import Float8Linears, float8_linears
-from amptui.engine.precision import Precision, build_precisions
+from amptui.recipe.float8 import Float8Linears, float8_linears
+from amptui.recipe.precision import Precision, build_precisions
 from amptui.records.run import FP8_PRECISIONS
 
 AUTOCAST_DTYPES = {

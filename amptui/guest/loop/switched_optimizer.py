@@ -17,9 +17,7 @@ from torch.optim import Optimizer
 
 from amptui.base.script_signals import is_from_signal_handler
 from amptui.base.text import one_line
-from amptui.engine.precision import Precision, ScalerTensors
-from amptui.engine.readback import LOOK_INTERVAL_SECONDS
-from amptui.engine.step_boundary import StepBoundary
+from amptui.device.readback import LOOK_INTERVAL_SECONDS
 from amptui.guest.loop.backward_pass import BackwardPass, pass_numbers
 from amptui.guest.loop.computed_precision import WEIGHTS_WORDS
 from amptui.guest.loop.guard import harmless
@@ -28,6 +26,8 @@ from amptui.guest.loop.observed_loop import ObservedLoop
 from amptui.guest.loop.observed_optimizer import ObservedOptimizer
 from amptui.guest.loop.script import NO_SAVE, WatchedScript
 from amptui.guest.loop.step_functions import ComputeLoss, CountedSteps, Pass
+from amptui.monitor.step_boundary import StepBoundary
+from amptui.recipe.precision import Precision, ScalerTensors
 from amptui.records.control import CheckpointRequest, Control, XRayRequest
 from amptui.records.own_loop import FLOAT8_LAYERS
 from amptui.records.run import FP8_PRECISIONS, LOW_PRECISIONS, Note, Severity

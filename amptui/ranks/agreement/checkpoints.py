@@ -16,10 +16,10 @@ from typing import Any
 import torch
 
 from amptui.base.runfiles import opened_folder
-from amptui.engine.checkpoint.file import Checkpoint, Place
-from amptui.engine.checkpoint.shards import Shards, remove_shards, shards_name, write_part
-from amptui.engine.checkpoint.states import Part
-from amptui.engine.checkpoint.writer import CheckpointWriter, Reason, Requests, explained, refuse_lost
+from amptui.checkpoint.file import Checkpoint, Place
+from amptui.checkpoint.shards import Shards, remove_shards, shards_name, write_part
+from amptui.checkpoint.states import Part
+from amptui.checkpoint.writer import CheckpointWriter, Reason, Requests, explained, refuse_lost
 from amptui.ranks.agreement.control import RankControl
 from amptui.ranks.ends.progress import BUSY_SECONDS
 from amptui.ranks.group import RankGroup

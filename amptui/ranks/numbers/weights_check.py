@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from amptui.device.accelerator import capabilities
-from amptui.engine.probes.budget import Cadence
-from amptui.engine.probes.gradients import in_memory_order, together
+from amptui.probes.budget import Cadence
+from amptui.probes.gradients import in_memory_order, together
 
 WEIGHTS_BUDGET = 0.0005
 """The fraction of rank 0's time that hashes may take: 5 us of a step of 10 ms."""

@@ -14,20 +14,21 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from amptui.base.errors import ExperimentError
 from amptui.data.batches import Batch, Batches, count_samples
 from amptui.device.accelerator import capabilities
-from amptui.engine.failure import explain, is_device_lost
-from amptui.engine.optimizer_step import MicroBatch, OptimizerStep, loss_weights
-from amptui.engine.precision import Precision
-from amptui.engine.precision_switch import TrialFailedError
-from amptui.engine.prepared import Prepared
-from amptui.engine.step_rows import StepTensors
-from amptui.engine.strategy import Strategy
-from amptui.engine.validation import MetricSums
+from amptui.device.failure import explain, is_device_lost
+from amptui.loops.optimizer_step import MicroBatch, OptimizerStep
+from amptui.loops.prepared import Prepared
+from amptui.loops.strategy import Strategy
+from amptui.loops.validation import MetricSums
+from amptui.monitor.precision_switch import TrialFailedError
+from amptui.monitor.step_rows import StepTensors
 from amptui.ranks.agreement.board import collectives_made
 from amptui.ranks.failure import is_of_a_group
 from amptui.ranks.group import RankGroup
 from amptui.ranks.numbers.local_overflows import LocalOverflows
 from amptui.ranks.numbers.weights_check import WeightsCheck
 from amptui.recipe.experiment import Experiment
+from amptui.recipe.loss import loss_weights
+from amptui.recipe.precision import Precision
 from amptui.records.control import Control
 
 R = TypeVar("R")

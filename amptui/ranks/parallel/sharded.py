@@ -16,16 +16,17 @@ from torch.nn import functional
 from torch.optim import Optimizer
 
 from amptui.base.errors import ExperimentError
+from amptui.checkpoint.shards import whole_room
+from amptui.checkpoint.states import Keys, NotPlainError, Part, replaced
 from amptui.data.batches import Batch
 from amptui.device.accelerator import capabilities
-from amptui.engine.checkpoint.shards import whole_room
-from amptui.engine.checkpoint.states import Keys, NotPlainError, Part, replaced
-from amptui.engine.optimizer_step import loss_weights
-from amptui.engine.probes.gradients import GradientProbe, local_part
+from amptui.probes.gradients import GradientProbe
 from amptui.ranks.group import RankGroup
 from amptui.ranks.parallel.data_parallel import DataParallel, LossAsGradient, with_loss
 from amptui.ranks.world import NO_SHARDED_XRAY
 from amptui.recipe.experiment import Experiment
+from amptui.recipe.loss import loss_weights
+from amptui.recipe.sharding import local_part
 
 T = TypeVar("T")
 

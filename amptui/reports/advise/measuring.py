@@ -16,7 +16,7 @@ from amptui.base.errors import AmptuiError, DeviceLostError, ExperimentError
 from amptui.diagnosis.activity import phase_words
 from amptui.diagnosis.amp_answer import amp_answer
 from amptui.diagnosis.labels import precision_label
-from amptui.engine.ab_test import MAX_ROUNDS
+from amptui.monitor.ab_test import MAX_ROUNDS
 from amptui.process.training import Training, TrainingEnd, free_memory, measure_training
 from amptui.recipe.request import ModelSpec, TrainRequest
 from amptui.records.control import StopRequest

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from amptui.base import strictjson
 from amptui.base.errors import AmptuiError, DataError, DeviceError, DeviceLostError, UsageError
 from amptui.base.prompt import complain, put, say
-from amptui.engine.ab_test import MAX_ROUNDS
-from amptui.engine.worker import torch_failed
+from amptui.loops.worker import torch_failed
+from amptui.monitor.ab_test import MAX_ROUNDS
 from amptui.process.plain_lines import stdout_of
 from amptui.process.stop_signals import StopSignals
 from amptui.process.training import Training, free_memory, leave_at_once, measure_training
@@ -121,8 +121,8 @@ def plan_precisions(
     Whether the model has a layer for FP8 shows once it is built. Raises ``UsageError`` if fewer than two are
     left; one is enough if it runs eagerly and compiled.
     """
-    from amptui.engine.float8 import NO_SPEED, torchao_trouble
-    from amptui.engine.precision import unsupported_precisions
+    from amptui.recipe.float8 import NO_SPEED, torchao_trouble
+    from amptui.recipe.precision import unsupported_precisions
 
     worth = tuple(name for name in PRECISIONS if not is_emulated(name)) if names is None else names
     left_out = {"fp8-emulated": NO_SPEED} | unsupported_precisions(device)
@@ -154,7 +154,7 @@ def device_of(training: TrainRequest) -> "torch.device":
         import torch  # noqa: F401 - a second attempt would raise another error
     except Exception as error:
         raise torch_failed(error) from error
-    from amptui.engine.setup import choose_device
+    from amptui.loops.setup import choose_device
 
     return choose_device(training.device)
 

@@ -74,8 +74,8 @@ def check_torch_loads() -> Check:
 
 def compile_checks() -> list[Check]:
     """Whether ``--compile`` finds its compiler; training does not need one."""
-    from amptui.engine.compilation import missing_for_compile
-    from amptui.engine.setup import choose_device
+    from amptui.loops.compilation import missing_for_compile
+    from amptui.loops.setup import choose_device
 
     missing = missing_for_compile(choose_device("auto"))
     if missing is None:

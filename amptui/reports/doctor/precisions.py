@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from amptui.diagnosis.finding_fields import interval_ends, times_speed
-from amptui.engine.estimate import MIN_PAIRS, Ratio, paired_ratio
+from amptui.monitor.estimate import MIN_PAIRS, Ratio, paired_ratio
 from amptui.records.run import FP8_PRECISIONS
 from amptui.reports.doctor.gpus import read_gpus
 from amptui.reports.doctor.machine import installed, release
@@ -64,8 +64,8 @@ def precision_checks() -> list[Check]:
     import torch
 
     from amptui.device.accelerator import default_device
-    from amptui.engine.float8 import torchao_trouble
-    from amptui.engine.precision import unsupported_precisions
+    from amptui.recipe.float8 import torchao_trouble
+    from amptui.recipe.precision import unsupported_precisions
 
     gpus = list(read_gpus().values())
     device = default_device() if gpus else torch.device("cpu")
@@ -180,7 +180,7 @@ def measure(
     Each takes turns with FP32, so that other load slows both, and gets an equal share of ``budget_seconds``,
     or more if `MIN_PAIRS` turns need more. Waits for the device.
     """
-    from amptui.engine.precision import Tf32Flags
+    from amptui.recipe.precision import Tf32Flags
 
     flags_before, size = Tf32Flags.current(), size or _size_for(device)
     measured: dict[str, Measured] = {}
@@ -214,7 +214,7 @@ def _timer(device: "torch.device", name: str, size: int) -> Callable[[], float]:
     """Warm up, and return a function that measures a product: the fastest of a few short samples."""
     import torch
 
-    from amptui.engine.precision import Tf32Flags
+    from amptui.recipe.precision import Tf32Flags
 
     kinds = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn}
     a, b = torch.randn(2, size, size, device=device).to(kinds.get(name, torch.float32))

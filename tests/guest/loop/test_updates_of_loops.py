@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import amptui
-from amptui.engine.probes import update_ratios
+from amptui.probes import update_ratios
 from amptui.records.findings import UpdatesMeasured
 from tests.builders import StepRow, of
 from tests.builders import recorded as records

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from amptui.device import accelerator
-from amptui.engine import setup
+from amptui.loops import setup
 from amptui.records.control import Control, XRayRequest
 from amptui.records.findings import XRayTaken
 from amptui.records.keeping import CheckpointWritten

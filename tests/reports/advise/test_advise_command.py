@@ -11,9 +11,9 @@ import torch
 
 from amptui.cli import build_parser, main
 from amptui.command.parser import is_script
-from amptui.engine.estimate import Ratio
-from amptui.engine.float8 import why_no_float8
-from amptui.engine.precision import Tf32Flags
+from amptui.monitor.estimate import Ratio
+from amptui.recipe.float8 import why_no_float8
+from amptui.recipe.precision import Tf32Flags
 from amptui.recipe.request import AdviseRequest, TrainRequest
 from amptui.reports.advise.advise_command import _plan
 from amptui.reports.advise.evidence import Exclusion

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from amptui.engine.float8 import Float8Linears
+from amptui.recipe.float8 import Float8Linears
 from amptui.reports.advise.recommendation import lines_for
 from tests.golden import Goldens
 

@@ -10,13 +10,13 @@ import torch
 
 from amptui.base.errors import UsageError
 from amptui.cli import main
-from amptui.engine import precision
-from amptui.engine.compilation import missing_for_compile
-from amptui.engine.estimate import Ratio
-from amptui.engine.failure import explain
-from amptui.engine.float8 import NO_LAYER, why_no_float8
-from amptui.engine.precision import Tf32Flags
-from amptui.engine.setup import build_model
+from amptui.device.failure import explain
+from amptui.loops.compilation import missing_for_compile
+from amptui.loops.setup import build_model
+from amptui.monitor.estimate import Ratio
+from amptui.recipe import precision
+from amptui.recipe.float8 import NO_LAYER, why_no_float8
+from amptui.recipe.precision import Tf32Flags
 from amptui.records.findings import Float16Window, ModelCompiled, ModulesTraced, PrecisionsCompared
 from amptui.records.run import EpochFinished, RunStarted
 from amptui.reports.bench import plan_precisions

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from amptui.engine.estimate import Ratio
-from amptui.engine.precision import Tf32Flags
-from amptui.engine.setup import choose_device
+from amptui.loops.setup import choose_device
+from amptui.monitor.estimate import Ratio
+from amptui.recipe.precision import Tf32Flags
 from amptui.reports.doctor.machine import (
     NEEDED,
     check_folder,

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from amptui.data.device_copies import MAX_AHEAD, DeviceCopies
-from amptui.engine.readback import open_readback
+from amptui.device.readback import open_readback
 from amptui.records.run import EpochFinished
 from tests.builders import StepRow
 from tests.simcuda.device import configured, watched

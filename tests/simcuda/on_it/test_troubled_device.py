@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from amptui.engine.failure import explain, is_device_lost
+from amptui.device.failure import explain, is_device_lost
 from amptui.records.control import CheckpointRequest, PrecisionRequest, TraceRequest, XRayRequest
 from amptui.records.run import Note, PrecisionChanged
 from tests.builders import StepRow
@@ -23,11 +23,11 @@ MAY_FAIL = {
     "data/batches.py epoch",
     "data/batches.py _scaled",
     "recipe/experiment.py loss",
-    "engine/precision.py backward",
-    "engine/precision.py unscale",
-    "engine/precision.py step",
-    "engine/optimizer_step.py _clip",
-    "engine/probes/gradients.py total_norm",
+    "recipe/precision.py backward",
+    "recipe/precision.py unscale",
+    "recipe/precision.py step",
+    "loops/optimizer_step.py _clip",
+    "probes/gradients.py total_norm",
 }
 """What a training cannot do without."""
 

@@ -1,0 +1,1 @@
+"""Files of what a training resumes from, and of its weights."""

@@ -1,1 +1,0 @@
-"""The training itself: precisions, the loop, readback. Independent of screens, files and NVML."""

@@ -1,0 +1,1 @@
+"""The loop that ``amptui train`` runs, and all that it needs."""

@@ -1,0 +1,128 @@
+"""A run's position in its data, and how a resumed run returns to it."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from amptui.checkpoint.file import Checkpoint, Place
+from amptui.data.batches import Batch
+from amptui.loops.batch_count import BatchCount
+from amptui.loops.phase_progress import PhaseProgress
+from amptui.loops.prepared import Prepared
+from amptui.probes.snapshot import Generators
+from amptui.records.control import Control
+from amptui.records.run import Record
+
+
+def random_states(prepared: Prepared) -> dict[str, Any]:
+    """The states of all random generators that a training uses, as plain values and tensors for a file."""
+    loaders = [generator.get_state() for generator in _of_loaders(prepared)]
+    return {"process": Generators.current(prepared.device).plain(), "loaders": loaders}
+
+
+def set_random_states(states: Mapping[str, Any], prepared: Prepared) -> None:
+    """Inverse of :func:`random_states`."""
+    Generators.from_plain(states["process"], prepared.device).apply()
+    for generator, state in zip(_of_loaders(prepared), states["loaders"], strict=False):
+        generator.set_state(state)
+
+
+def _of_loaders(prepared: Prepared) -> list[torch.Generator]:
+    """The generators that the model file gave to its loaders."""
+    both = (prepared.training, prepared.validation)
+    return [generator for batches in both if batches is not None for generator in batches.generators]
+
+
+class DataPosition:
+    """Counts steps, epochs and batches, and keeps the random states from the start of each epoch."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        start: Checkpoint | None,
+        control: Control,
+        emit: Callable[[Record], object],
+        *,
+        keeps: bool,
+    ) -> None:
+        self._prepared = prepared
+        self._start = start
+        self._control = control
+        self._progress = PhaseProgress(emit, "data")
+        self._count = BatchCount(prepared.training, emit, training=True, equal=prepared.strategy.ranks > 1)
+        self._keeps = keeps
+        self._saved: Mapping[str, Any] | None = None
+        self._epoch_draws: Mapping[str, Any] | None = None
+        self.step = start.step if start else 0
+        """Steps sent to the device."""
+        self.epoch = start.epoch if start else 1
+        """The current epoch, counted from 1; past the last one at the end."""
+        self.batches = start.batches if start else 0
+        """Its batches that were trained on."""
+
+    @property
+    def epoch_ends(self) -> bool:
+        """Whether all batches of the epoch are known to be done."""
+        return self.batches == self._prepared.training.batches_per_epoch
+
+    @property
+    def run_ends(self) -> bool:
+        """Whether all requested epochs are done, or all steps, if the epoch has more batches."""
+        schedule = self._prepared.schedule
+        limit, length = schedule.asked_steps, self._prepared.training.batches_per_epoch
+        if schedule.asked_epochs and self.epoch > schedule.epochs:
+            return True
+        over = limit is not None and self.step >= limit
+        return over and length is not None and self.batches < length
+
+    def states(self) -> dict[str, Any]:
+        """The position and the random states of this process, as plain values and tensors."""
+        draws = random_states(self._prepared)
+        return {"batches": self.batches, "draws": draws, "epoch_draws": self._epoch_draws or draws}
+
+    def place(self, precision: str) -> Place:
+        """The place of a checkpoint in this precision."""
+        return self.step, self.epoch, self.batches, precision
+
+    def open_epoch(self) -> Iterator[Batch]:
+        """The remaining batches of the epoch."""
+        start, self._start = self._start, None
+        prepared = self._prepared
+        if start is None:
+            self._epoch_draws = random_states(prepared) if self._keeps else None
+            return self._count.watch(prepared.training.epoch(self.epoch), epoch=self.epoch)
+        if self.epoch > 1:
+            for batches in (prepared.training, prepared.validation):
+                if batches is not None:
+                    batches.start_workers()
+        self._epoch_draws = start.epoch_draws
+        set_random_states(start.epoch_draws, prepared)
+        left = prepared.training.epoch(self.epoch, skip=self.batches, passed=self._report_skipped)
+        set_random_states(start.draws, prepared)
+        return self._count.watch(left, epoch=self.epoch, passed=self.batches)
+
+    def count_step(self, batches: int) -> None:
+        """Count a step that trained on this many batches."""
+        self.step += 1
+        self.batches += batches
+
+    def finish_epoch(self) -> None:
+        """Go to the next epoch, after validation."""
+        self.epoch += 1
+        self.batches = 0
+        self._epoch_draws = None
+
+    def save_random_states(self) -> None:
+        """Save the random states: what is drawn next may have to be undone."""
+        self._saved = random_states(self._prepared) if self._keeps else None
+
+    def undo_draws(self) -> None:
+        """Undo what was drawn since :meth:`save_random_states`: a resumed run draws it again."""
+        if self._saved is not None:
+            set_random_states(self._saved, self._prepared)
+
+    def _report_skipped(self, batches: int) -> bool:
+        """Report the progress of skipping batches; return whether to continue."""
+        self._progress.report("skipping batches up to the checkpoint", batches, self.batches, "batches")
+        return self._control.stop_reason is None

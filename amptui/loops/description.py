@@ -1,0 +1,159 @@
+"""Describes a run for its first record: model, device, versions, hardware and settings."""
+
+import os
+import platform
+import time
+from dataclasses import asdict
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+import torch
+
+from amptui.base.version import __version__
+from amptui.checkpoint.file import Checkpoint, checkpoint_name
+from amptui.device.accelerator import properties, runtime_versions
+from amptui.loops.prepared import Prepared
+from amptui.recipe.experiment import Experiment
+from amptui.records.run import DataInfo, RunResumed, RunStarted
+
+_SAME_WHEN_RESUMED = (
+    *("time", "device", "device_name", "gpu_uuid", "precision", "versions", "total_epochs", "total_steps"),
+    *("world_size", "parallel", "data_parallel", "batch_size", "global_batch_size"),
+)
+"""Fields that the record of a resumed run has in common with that of a start."""
+
+_VARIABLES = ("CUDA_", "CUBLAS_", "CUDNN_", "MKL_", "NCCL_", "NVIDIA_TF32", "OMP_", "PYTORCH_", "TORCH_")
+_OTHER_VARIABLES = ("DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE", "PYTHONHASHSEED")
+"""How the variables begin that libraries below PyTorch read, and the names of some others."""
+
+_MAX_VALUE_CHARACTERS = 200
+
+
+def describe_run(model_name: str, prepared: Prepared) -> RunStarted:
+    """The run's first record."""
+    request = prepared.request
+    source = prepared.data.train
+    batch_size = source.batch_size if isinstance(source, torch.utils.data.DataLoader) else None
+    batch_size = batch_size or prepared.experiment.batch_size
+    strategy = prepared.strategy
+    return RunStarted(
+        time=time.time(),
+        model=model_name,
+        device=str(prepared.device),
+        device_name=device_name(prepared.device),
+        gpu_uuid=gpu_uuid(prepared.device),
+        precision=prepared.precision,
+        amp_precision=prepared.amp_precision,
+        unsupported=prepared.unsupported,
+        config=_config(prepared),
+        versions=versions(),
+        hardware=hardware(prepared.device),
+        environment=environment(),
+        data=DataInfo(name=prepared.data.name, real=prepared.data.real, samples=prepared.training.samples),
+        parameters=sum(p.numel() for p in prepared.model.parameters()),
+        batch_size=batch_size,
+        steps_per_epoch=prepared.schedule.steps_per_epoch,
+        total_epochs=prepared.schedule.epochs,
+        total_steps=prepared.schedule.steps,
+        growth_interval=prepared.scaler.get_growth_interval(),
+        world_size=strategy.ranks,
+        refuses={"x-ray": strategy.needs_others} if strategy.needs_others else {},
+        parallel=strategy.kind,
+        global_batch_size=batch_size * request.accumulate * strategy.ranks if strategy.kind else None,
+    )
+
+
+def describe_resumption(
+    started: RunStarted, start: Checkpoint | None, *, lost_steps: int, restarts: int = 0, cause: str = ""
+) -> RunResumed:
+    """The record of a run that goes on in a new process as ``started`` describes it.
+
+    Without a ``start`` it goes on from its beginning: ranks were started again before the first checkpoint.
+    """
+    return RunResumed(
+        step=start.step if start is not None else 0,
+        checkpoint=checkpoint_name(start.step) if start is not None else "",
+        lost_steps=lost_steps,
+        restarts=restarts,
+        cause=cause,
+        **{name: getattr(started, name) for name in _SAME_WHEN_RESUMED},
+    )
+
+
+def device_name(device: torch.device) -> str:
+    """The product name: ``NVIDIA H200``, or that of the processor."""
+    return properties(device).name or _processor_name() or platform.machine() or "CPU"
+
+
+def versions() -> dict[str, str]:
+    """The versions of amptui, Python and torch, and those of CUDA, ROCm and cuDNN if torch has them."""
+    numbers = {"amptui": __version__, "python": platform.python_version(), "torch": torch.__version__}
+    numbers |= runtime_versions()
+    if torch.backends.cudnn.is_available():
+        numbers["cudnn"] = str(torch.backends.cudnn.version())
+    return numbers
+
+
+def _config(prepared: Prepared) -> dict[str, Any]:
+    """The experiment's fields and the settings of the command line, as JSON values."""
+    request = prepared.request
+    return plain_fields(prepared.experiment) | {
+        "experiment": type(prepared.experiment).__name__,
+        "optimizer": type(prepared.optimizer).__name__,
+        "clip_norm": request.clip_norm,
+        "fp8_recipe": request.fp8_recipe,
+        "accumulate": request.accumulate,
+        "seed": request.seed,
+        "workers": request.workers,
+        "channels_last": request.channels_last,
+        "cudnn_benchmark": request.cudnn_benchmark,
+        "compile": request.compile_mode,
+        "init_weights": request.init_weights,
+    }
+
+
+def plain_fields(experiment: Experiment) -> dict[str, Any]:
+    """The experiment's fields as JSON values."""
+    return {
+        name: value if isinstance(value, bool | int | float | str | NoneType) else str(value)
+        for name, value in asdict(experiment).items()
+    }
+
+
+def hardware(device: torch.device) -> dict[str, Any]:
+    """The processor, its cores and torch's threads; of a GPU its memory and compute capability."""
+    facts: dict[str, Any] = {
+        "processor": _processor_name(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+    }
+    gpu = properties(device)
+    if gpu.memory_bytes is not None:
+        facts["gpu_memory_bytes"] = gpu.memory_bytes
+    if gpu.compute_capability is not None:
+        facts["compute_capability"] = ".".join(map(str, gpu.compute_capability))
+    if gpu.architecture:
+        facts["architecture"] = gpu.architecture
+    return facts
+
+
+def environment() -> dict[str, str]:
+    """The variables that change how PyTorch computes, by name; others may hold secrets and are left out."""
+    names = sorted(name for name in os.environ if name.startswith(_VARIABLES) or name in _OTHER_VARIABLES)
+    return {name: os.environ[name][:_MAX_VALUE_CHARACTERS] for name in names}
+
+
+def gpu_uuid(device: torch.device) -> str | None:
+    """NVML's name of a GPU; None for one that NVML does not know, and for a CPU."""
+    return properties(device).uuid
+
+
+def _processor_name() -> str:
+    """The processor's name from ``/proc/cpuinfo``; empty if it has none."""
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
+            names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+            return next(names, "")
+    except OSError:
+        return ""

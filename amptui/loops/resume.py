@@ -1,0 +1,352 @@
+"""Captures a run's state for a checkpoint, and restores it in a new process, of as many ranks or not.
+
+With another number of ranks the global batch stays: each rank's part of it grows or shrinks. The position in
+the data, which is a position in the order of a single process with the global batch, and the number of steps
+then mean the same.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.amp.grad_scaler import GradScaler
+from torch.nn.parameter import is_lazy
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from amptui.base.errors import RunFolderError, UsageError
+from amptui.base.text import one_line
+from amptui.checkpoint.file import Checkpoint, DamagedError, checkpoint_name, checkpoints, read
+from amptui.checkpoint.states import NotPlainError, Part, host_copy, plain_tensor, replaced
+from amptui.device import accelerator
+from amptui.loops.data_position import DataPosition, random_states
+from amptui.loops.description import plain_fields
+from amptui.loops.prepared import Prepared
+from amptui.loops.setup import seed_everything
+from amptui.recipe.request import TrainRequest
+
+_LR_SCHEDULE = "learning-rate schedule"
+"""Its key in a checkpoint, which cannot be the name of an attribute."""
+
+_BATCH_SIZE = "batch_size"
+
+_START_NEW_RUN = "resume with the run's original options, or start a new run without --resume"
+
+Warn = Callable[[str], object]
+"""Takes a warning, one line."""
+
+
+# ------------------------------------------------------------------------ capture
+
+
+def capture(
+    prepared: Prepared,
+    position: DataPosition,
+    loop: Mapping[str, Any],
+    *,
+    precision: str,
+    seconds: float,
+    warn: Warn,
+) -> Checkpoint:
+    """Copy the training's state between two steps to host memory; waits for the device.
+
+    ``loop`` is the loop's own state, as plain values; ``warn`` gets what is left out. Raises NotPlainError if
+    the state of model or optimizer contains an object that cannot be saved.
+    """
+    schedule = prepared.lr_schedule
+    if schedule is not None:
+        schedule.synchronize()
+    with nullcontext() if schedule is None else schedule.as_numbers():
+        model, optimizer, parts = prepared.strategy.states(prepared.optimizer)
+    extras = {}
+    for name, value in _extras(prepared):
+        try:
+            extras[name] = replaced(value.state_dict(), plain_tensor, (name,))
+        except NotPlainError as error:
+            warn(f"checkpoints do not include the experiment's {name}: {error}")
+    copied, wait = host_copy(
+        {
+            "model": model,
+            "model_versions": getattr(model, "_metadata", {}),
+            "optimizer": optimizer,
+            "scaler": _scaler_state(prepared.scaler),
+            "extras": extras,
+            "parts": [part.tensor for part in parts],
+        }
+    )
+    copied["parts"] = _with_tensors(parts, copied["parts"])
+    checkpoint = Checkpoint(
+        step=position.step,
+        epoch=position.epoch,
+        seconds=seconds,
+        precision=precision,
+        identity=identify(prepared),
+        loop=dict(loop),
+        added_groups=_added_groups(prepared),
+        **copied,
+        **position.states(),
+    )
+    wait()
+    scaler = {
+        name: value.item() if isinstance(value, Tensor) else value
+        for name, value in checkpoint.scaler.items()
+    }
+    return replace(checkpoint, scaler=scaler)
+
+
+def capture_parts(prepared: Prepared) -> list[Part]:
+    """Copy what this rank has of a sharded model and of its optimizer's state to host memory.
+
+    Waits for the device, but for no other rank.
+    """
+    *_, parts = prepared.strategy.states(prepared.optimizer)
+    tensors, wait = host_copy([part.tensor for part in parts])
+    wait()
+    return _with_tensors(parts, tensors)
+
+
+def _with_tensors(parts: list[Part], tensors: list[Tensor]) -> list[Part]:
+    return [part._replace(tensor=tensor) for part, tensor in zip(parts, tensors, strict=True)]
+
+
+def _scaler_state(scaler: GradScaler) -> dict[str, Any]:
+    """``state_dict()`` with tensors for the values on the device; torch's own waits for each."""
+    scale, tracker = scaler._scale, scaler._growth_tracker
+    if scale is None or tracker is None:
+        return scaler.state_dict()  # no step has used it yet
+    return {
+        "scale": scale,
+        "growth_factor": scaler.get_growth_factor(),
+        "backoff_factor": scaler.get_backoff_factor(),
+        "growth_interval": scaler.get_growth_interval(),
+        "_growth_tracker": tracker,
+    }
+
+
+def _added_groups(prepared: Prepared) -> list[dict[str, bool]]:
+    """The groups that ``build_optimizer()`` did not make: each parameter's name, and whether it is trained.
+
+    Raises ValueError for a group with a parameter that is not the model's: no new process can make it again.
+    """
+    added = prepared.optimizer.param_groups[prepared.built_groups :]
+    names = {parameter: name for name, parameter in prepared.model.named_parameters()} if added else {}
+    try:
+        return [
+            {names[parameter]: parameter.requires_grad for parameter in group["params"]} for group in added
+        ]
+    except KeyError:
+        what = "the optimizer got a parameter that is not the model's, which a new process cannot make again"
+        raise ValueError(f"{what} (add it in build_optimizer())") from None
+
+
+def _extras(prepared: Prepared) -> Iterator[tuple[str, Any]]:
+    """Other objects with a state: the learning-rate schedule, and attributes such as averaged weights."""
+    if prepared.lr_schedule is not None:
+        yield _LR_SCHEDULE, prepared.lr_schedule
+    others = (prepared.model, prepared.optimizer)
+    for name, value in vars(prepared.experiment).items():
+        # The position in the data is restored separately.
+        if isinstance(value, type | DataLoader | Dataset) or any(value is other for other in others):
+            continue
+        if callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None)):
+            yield name, value
+
+
+def identify(prepared: Prepared) -> dict[str, Any]:
+    """The settings that must not change when a run is resumed, as plain values.
+
+    Its length, its device and the memory format of its weights may change.
+    """
+    settings = plain_fields(prepared.experiment)
+    del settings["epochs"]
+    return {
+        "experiment": type(prepared.experiment).__name__,
+        "optimizer": type(prepared.optimizer).__name__,
+        **settings,
+        "clip_norm": prepared.request.clip_norm,
+        "accumulate": prepared.request.accumulate,
+        "seed": prepared.request.seed,
+        "data": prepared.data.name if prepared.data.real else f"{prepared.data.name} (synthetic)",
+        "training samples": prepared.training.samples,
+    }
+
+
+# ------------------------------------------------------------------------ restore
+
+
+def newest_checkpoint(folder: Path, warn: Warn) -> Checkpoint:
+    """The newest checkpoint in ``folder`` that is not damaged; ``warn`` gets the damaged ones.
+
+    Raises RunFolderError if there is none.
+    """
+    paths = checkpoints(folder)
+    for number, path in enumerate(paths, 1):
+        try:
+            return read(path)
+        except DamagedError as error:
+            before = "; trying the previous one" if number < len(paths) else ""
+            warn(f"cannot use checkpoint {path.name}: {error}{before}")
+    what = f"no checkpoint in {folder} can be used" if paths else f"there is no checkpoint in {folder}"
+    raise RunFolderError(what, hint="start a new run without --resume")
+
+
+def share_batch(
+    checkpoint: Checkpoint, request: TrainRequest, ranks: int
+) -> tuple[Checkpoint, TrainRequest, str]:
+    """The same with the batch size of each of ``ranks``, whose global batch is that of before.
+
+    The third is what is different with another number of ranks, in one line, or "". Where one or both are
+    several, the request's own batch size does not count. Raises UsageError for ranks without equal parts.
+    """
+    before = checkpoint.world_size
+    if before == ranks == 1:
+        return checkpoint, request, ""
+    settings = {name: value for name, value in request.settings.items() if name != _BATCH_SIZE}
+    request = replace(request, batch_size=None, settings=settings)
+    if before == ranks:
+        return checkpoint, request, ""
+    whole = checkpoint.identity[_BATCH_SIZE] * before
+    if whole % ranks:
+        divisor = next(number for number in range(ranks - 1, 0, -1) if whole % number == 0)
+        what = f"{checkpoint_name(checkpoint.step)} has a global batch of {whole:,} samples"
+        raise UsageError(f"{what}, which {ranks:,} ranks cannot share equally", hint=f"use --nproc {divisor}")
+    change = (
+        f"resumed with {ranks:,} instead of {before:,} ranks: {whole // ranks:,} samples per rank, "
+        "the same global batch; random numbers differ from those of an uninterrupted run"
+    )
+    identity = {**checkpoint.identity, _BATCH_SIZE: whole // ranks}
+    return replace(checkpoint, identity=identity), request, change
+
+
+def restore(
+    checkpoint: Checkpoint, prepared: Prepared, warn: Warn, *, rank: int = 0, ranks: int = 1
+) -> tuple[Prepared, Checkpoint]:
+    """Load the states in ``checkpoint`` into ``prepared``.
+
+    Returns it with the checkpoint's precision, and where ``rank`` of ``ranks`` continues: the checkpoint
+    without what was loaded. Raises UsageError if it is from a different training, and names the difference.
+    """
+    name = checkpoint_name(checkpoint.step)
+    draws = _random_states_of(checkpoint, rank, ranks, prepared)
+    _check_same(checkpoint, prepared)
+    _add_groups(checkpoint, prepared)
+    try:
+        _load(checkpoint, prepared, warn)
+    except (RuntimeError, ValueError, KeyError) as error:
+        what = f"checkpoint {name} is of a different model: {one_line(str(error)).removesuffix('.')}"
+        raise UsageError(what, hint=_START_NEW_RUN) from error
+    precision = checkpoint.precision
+    why = prepared.unsupported.get(precision) or prepared.precisions[precision].reason_not_to_enter()
+    if why:
+        warn(f"{precision} is not supported on this device: {why}; continuing in {prepared.precision}")
+        precision = prepared.precision
+    start = replace(checkpoint, precision=precision, model={}, optimizer={}, extras={}, shards=None, **draws)
+    return replace(prepared, precision=precision), start
+
+
+def _check_same(checkpoint: Checkpoint, prepared: Prepared) -> None:
+    """Raise UsageError if the checkpoint is of another training or model."""
+    name = checkpoint_name(checkpoint.step)
+    then, now = checkpoint.identity, identify(prepared)
+    for setting in {**then, **now}:
+        if then.get(setting) != now.get(setting):
+            was, is_now = then.get(setting, "absent"), now.get(setting, "absent")
+            what = f"checkpoint {name} was written with {setting} {was}, but now it is {is_now}"
+            raise UsageError(what, hint=_START_NEW_RUN)
+    was_shaped, is_shaped = _shapes(checkpoint.model), _shapes(prepared.model.state_dict())
+    for tensor in {**is_shaped, **was_shaped}:
+        was, is_now = was_shaped.get(tensor, "absent"), is_shaped.get(tensor, "absent")
+        if was != is_now:
+            what = f"checkpoint {name} is of a different model: {tensor} was {was}, but now is {is_now}"
+            raise UsageError(what, hint=_START_NEW_RUN)
+
+
+def _shapes(state: Mapping[str, Any]) -> dict[str, str]:
+    """The shape of each tensor by name; lazy ones have none yet."""
+    return {
+        name: "x".join(map(str, value.shape)) or "a number"
+        for name, value in state.items()
+        if isinstance(value, Tensor) and not is_lazy(value)
+    }
+
+
+def _add_groups(checkpoint: Checkpoint, prepared: Prepared) -> None:
+    """Give the optimizer the groups that it had got before ``checkpoint``; their options are in its state."""
+    optimizer, parameters = prepared.optimizer, dict(prepared.model.named_parameters())
+    try:
+        for group in checkpoint.added_groups:
+            for name, is_trained in group.items():
+                parameters[name].requires_grad_(is_trained)
+            optimizer.add_param_group({"params": [parameters[name] for name in group]})
+        had = len(checkpoint.optimizer.get("param_groups", optimizer.param_groups))
+        has = len(optimizer.param_groups)
+        why = "" if had == has else f"its optimizer had {had} parameter group(s), now it has {has}"
+    except (KeyError, ValueError) as error:
+        why = f"while training, the optimizer got a parameter group that does not fit: {error}"
+    if why:
+        what = f"checkpoint {checkpoint_name(checkpoint.step)} cannot be resumed: {why}"
+        hint = "start a new run without --resume, with all groups in build_optimizer()"
+        raise UsageError(what, hint=hint)
+
+
+def _load(checkpoint: Checkpoint, prepared: Prepared, warn: Warn) -> None:
+    states = {"model": checkpoint.model, "optimizer": checkpoint.optimizer}
+    if checkpoint.shards:  # all of them, or this rank's part
+        try:
+            states = checkpoint.shards.fill(states, prepared.strategy.room(prepared.optimizer))
+        except OSError as error:
+            what = f"cannot read {checkpoint.shards.folder}: {error.strerror or error}"
+            raise RunFolderError(what, hint="use a folder that all machines share") from error
+    model = OrderedDict(states["model"])
+    model._metadata = checkpoint.model_versions  # type: ignore[attr-defined]  # as torch's own state_dict()
+    prepared.strategy.load_states(model, states["optimizer"], prepared.optimizer)
+    prepared.scaler.load_state_dict(checkpoint.scaler)
+    extras = dict(_extras(prepared))
+    for name in {**extras, **checkpoint.extras}:
+        if name in extras and name in checkpoint.extras:
+            extras[name].load_state_dict(checkpoint.extras[name])
+        else:
+            owner = "checkpoint" if name in checkpoint.extras else "experiment"
+            warn(f"{name} was not restored: only the {owner} has it")
+
+
+def _random_states_of(checkpoint: Checkpoint, rank: int, ranks: int, prepared: Prepared) -> dict[str, Any]:
+    """The random states of ``rank``, its own, or new ones if it had none, and its batches of the epoch.
+
+    Raises UsageError for data whose order depends on how many ranks there are.
+    """
+    before = checkpoint.world_size
+    if before != ranks and isinstance(prepared.data.train, DataLoader | IterableDataset):
+        what = (
+            f"{checkpoint_name(checkpoint.step)} was written with {before:,} ranks, and a DataLoader's order"
+        )
+        raise UsageError(f"{what} depends on their number", hint=f"resume with --nproc {before}")
+    if rank == 0:
+        return {}
+    if rank >= before:
+        # States that no other rank has, nor this one had at another step.
+        entropy = np.random.SeedSequence((prepared.request.seed % (1 << 64), checkpoint.step, rank))
+        seed_everything(int(entropy.generate_state(1)[0]))
+        fresh = random_states(prepared)
+        return {"draws": fresh, "epoch_draws": fresh}
+    own_states = checkpoint.ranks[rank - 1]
+    return {
+        "batches": own_states["batches"] if before == ranks else checkpoint.batches,
+        "draws": _on_device(own_states["draws"], own_states["gpu"], prepared.device),
+        "epoch_draws": _on_device(own_states["epoch_draws"], own_states["gpu"], prepared.device),
+    }
+
+
+def _on_device(draws: Mapping[str, Any], gpu: int, device: torch.device) -> dict[str, Any]:
+    """The states with that of the rank's GPU, number ``gpu`` when saved, as that of the GPU it has now."""
+    saved = draws["process"]["gpus"]
+    gpus = list(accelerator.random_states(device))
+    if not gpus or gpu >= len(saved):
+        return dict(draws)
+    gpus[device.index or 0] = saved[gpu]
+    return {**draws, "process": {**draws["process"], "gpus": gpus}}

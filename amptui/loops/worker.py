@@ -1,0 +1,383 @@
+"""The trainer thread: imports torch, prepares the run, trains, and records how it ended."""
+
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from amptui.base.errors import AmptuiError, DeviceError
+from amptui.base.fork import in_forks
+from amptui.base.prompt import complain
+from amptui.base.text import one_line
+from amptui.loops.phase_progress import PhaseProgress
+from amptui.recipe.request import ModelSpec, TrainRequest
+from amptui.records.control import Control
+from amptui.records.keeping import WeightsSaved
+from amptui.records.run import Note, Phase, PhaseChanged, Record, RunFailed, RunFinished, RunStarted
+from amptui.records.samples import AllocatorSample
+
+if TYPE_CHECKING:
+    from amptui.checkpoint.file import Checkpoint
+    from amptui.checkpoint.writer import CheckpointWriter
+    from amptui.data.sources import DataRequest
+    from amptui.loops.prepared import Prepared
+    from amptui.loops.setup import Choices
+    from amptui.loops.strategy import Ranks
+    from amptui.loops.trainer import Trainer
+
+
+class TrainingThread:
+    """Trains in its own thread, where torch is imported after the screen has opened.
+
+    The thread is joined before the process exits: exiting the interpreter while a thread is inside torch
+    aborts the process. It is a daemon, so that a step that never ends does not keep the user from leaving.
+
+    ``claim_folder`` and ``journaled`` are what :class:`CheckpointWriter` needs. ``cut`` is called with the
+    step after which a resumed run continues, before any later record is emitted, and returns how many later
+    steps are lost; None if no record of the run is left.
+    ``resume_command`` returns what the user types to resume the run.
+    """
+
+    def __init__(  # noqa: PLR0913 - options by name
+        self,
+        request: TrainRequest,
+        spec: ModelSpec,
+        control: Control,
+        emit: Callable[[Record], object],
+        *,
+        claim_folder: Callable[[], object] = lambda: None,
+        journaled: Callable[[int], object] = lambda _step: None,
+        cut: Callable[[int], int | None] = lambda _step: 0,
+        resume_command: Callable[[], str] = lambda: "amptui train --resume",
+    ) -> None:
+        self._request = request
+        self._spec = spec
+        self._control = control
+        self._emit = emit
+        self._claim_folder = claim_folder
+        self._journaled = journaled
+        self._cut = cut
+        self._resume_command = resume_command
+        self._steps_before = 0
+        self._rank, self._world_size = 0, 1
+        self._rank_change = ""
+        """What is different if the run had another number of ranks before."""
+        self._thread = threading.Thread(target=self._run, name="amptui-trainer", daemon=True)
+        self._prepared: Prepared | None = None
+        self._trainer: Trainer | None = None
+        self._doing = "while importing torch"
+        self._saving = False
+        self._batch_size: int | None = None
+        self._announced = ""
+        self._fault: AmptuiError | None = None
+        """Why a run that was asked to stop failed anyway."""
+        self.error: AmptuiError | None = None
+        """Why the run failed, if it did."""
+        self.traceback = ""
+        """Where that was; empty for what amptui itself refuses, of which :attr:`error` says all."""
+        self.ended = threading.Event()
+        """Set after the last record was emitted."""
+
+    def start(self) -> None:
+        """Start training; returns at once."""
+        in_forks(self._control.become_copy)
+        self._thread.start()
+
+    @property
+    def started(self) -> bool:
+        """Whether :meth:`start` was called."""
+        return self._thread.ident is not None
+
+    def join(self, timeout_seconds: float) -> bool:
+        """Wait at most that long for the end; return whether it came."""
+        self._thread.join(timeout_seconds)
+        return not self._thread.is_alive()
+
+    def close(self) -> None:
+        """End its DataLoader workers, after training has ended."""
+        prepared = self._prepared
+        for batches in (prepared.training, prepared.validation) if prepared is not None else ():
+            if batches is not None and not self._thread.is_alive():
+                batches.close()
+
+    @property
+    def doing(self) -> str:
+        """What the thread is doing, for a user who waits for it: ``"in step 500"``."""
+        return (self._trainer.doing if self._trainer else "") or self._doing
+
+    @property
+    def awaited(self) -> str:
+        """What a stop waits for: ``stopping after step 500``, ``stopping while importing torch``."""
+        return self._trainer.awaited if self._trainer else f"stopping {self._doing}"
+
+    @property
+    def finished_step(self) -> int:
+        """The last step that is not running any more."""
+        if self._trainer is None:
+            return self._steps_before
+        return self._trainer.step - self._trainer.in_step
+
+    @property
+    def others_are_there(self) -> bool:
+        """Whether all other ranks, if there are any, can still end well."""
+        return True
+
+    @property
+    def saving(self) -> bool:
+        """Whether only a checkpoint or the weights remain to be written, which may take a while."""
+        return self._saving or (self._trainer is not None and self._trainer.saving)
+
+    def emit_finished_steps(self) -> None:
+        """Emit the steps since the last look, before the process abandons this thread."""
+        if self._trainer is not None:
+            self._trainer.emit_finished_steps()
+
+    def allocator(self) -> AllocatorSample | None:
+        """The trainer's last sample of the allocator."""
+        return self._trainer.allocator if self._trainer else None
+
+    def _run(self) -> None:
+        try:
+            self._train()
+        except BaseException as error:  # noqa: BLE001 - a model file may raise anything, SystemExit too
+            self._fail(error)
+        finally:
+            if self._control.is_copy:
+                complain("a process forked by the model returned into the training loop; ending it")
+                os._exit(1)
+            self.ended.set()
+
+    def _train(self) -> None:
+        self._enter_phase("importing", "importing torch")
+        from amptui.loops.description import describe_run
+        from amptui.loops.trainer import Trainer, frozen_garbage_collection
+
+        prepared, start = self._prepare()
+        self._prepared = prepared
+        if self._control.is_copy:
+            return
+        if self._control.stopping:
+            self._finish_before_training()
+            return
+        self._doing = "while describing the run"
+        started = describe_run(self._spec.name, prepared)
+        self._announce_run(started, start)
+        writer = self._make_writer(
+            prepared,
+            self._request.checkpoint_dir,
+            control=self._control,
+            emit=self._emit,
+            every=self._request.checkpoint_every,
+            claim_folder=self._claim_folder,
+            journaled=self._journaled,
+            resumed_from=None if start is None else start.place,
+            resume_command=self._resume_command,
+        )
+        self._trainer = Trainer(
+            prepared,
+            self._control,
+            self._emit,
+            interactive=self._request.interactive,
+            writer=writer,
+            start=start,
+        )
+        with frozen_garbage_collection():
+            reason = self._trainer.run()
+        if self._request.save_weights is not None and not self._control.is_copy:
+            self._save_weights(prepared, Path(self._request.save_weights), self._trainer.step)
+        now = time.time()
+        seconds = now - started.time + (start.seconds if start else 0.0)
+        self._finish(RunFinished(time=now, steps=self._trainer.step, seconds=seconds, reason=reason))
+
+    def _prepare(self) -> "tuple[Prepared, Checkpoint | None]":
+        """Prepare for the first step, and announce long work."""
+        from amptui.device.accelerator import enter_device
+        from amptui.loops import setup
+        from amptui.loops.resume import share_batch
+        from amptui.recipe.loading import build_experiment, load_class
+
+        request = self._request
+        choices = self._choose()
+        enter_device(choices.device)
+        setup.seed_everything(request.seed)
+        checkpoint = self._read_checkpoint() if request.resume else None
+        if checkpoint is None:
+            request = replace(request, resume=False)  # also ranks that start over
+        else:
+            checkpoint, request, self._rank_change = share_batch(checkpoint, request, self._world_size)
+        self._doing = f"while importing {self._spec.text}"
+        experiment_class = load_class(self._spec)
+        batch_size = checkpoint.identity.get("batch_size") if checkpoint else None
+        settings = setup.experiment_settings(experiment_class, request, choices.device, batch_size=batch_size)
+        experiment = build_experiment(experiment_class, settings)
+        self._batch_size = experiment.batch_size
+        prepared = setup.assemble(
+            request,
+            experiment,
+            choices,
+            data_request=self._data_request(),
+            announce=self._announce,
+            ranks=self._ranks(),
+        )
+        if checkpoint is not None:
+            return self._restore(checkpoint, prepared)
+        return prepared, None
+
+    def _choose(self) -> "Choices":
+        from amptui.loops.setup import choose
+
+        return choose(self._request)
+
+    def _ranks(self) -> "Ranks | None":
+        """Those that train together; None if this process trains alone."""
+        return None
+
+    def _read_checkpoint(self) -> "Checkpoint | None":
+        from amptui.loops.resume import newest_checkpoint
+
+        folder = self._request.checkpoint_dir
+        assert folder is not None, "a resumed run has a folder of checkpoints"
+        self._announce("data", "reading the checkpoint", "while reading the checkpoint")
+        checkpoint = newest_checkpoint(folder, self._warn)
+        self._steps_before = checkpoint.step
+        return checkpoint
+
+    def _restore(self, checkpoint: "Checkpoint", prepared: "Prepared") -> "tuple[Prepared, Checkpoint]":
+        from amptui.loops.resume import restore
+
+        self._doing = "while restoring the checkpoint"
+        return restore(checkpoint, prepared, self._warn, rank=self._rank, ranks=self._world_size)
+
+    def _announce_run(self, started: RunStarted, start: "Checkpoint | None") -> None:
+        """Emit that the run starts or resumes; both if no record of the run is left."""
+        from amptui.loops.description import describe_resumption
+
+        lost_steps: int | None = None
+        if self._request.resume:
+            self._doing = "while cutting the journal"
+            lost_steps = self._cut(start.step if start is not None else 0)
+        if lost_steps is None:
+            self._emit(started)
+        if not self._request.resume:
+            return
+        self._emit(describe_resumption(started, start, lost_steps=lost_steps or 0, **self._restart()))
+        if self._rank_change:
+            self._emit(Note(time=time.time(), severity="info", text=self._rank_change))
+
+    def _restart(self) -> dict[str, Any]:
+        """How often ranks were started again, and why, as fields of a record."""
+        return {}
+
+    def _make_writer(
+        self,
+        prepared: "Prepared",  # noqa: ARG002 - a rank's writer needs it
+        folder: Path | None,
+        **options: Any,
+    ) -> "CheckpointWriter":
+        from amptui.checkpoint.writer import CheckpointWriter
+
+        return CheckpointWriter(folder, **options)
+
+    def _save_weights(self, prepared: "Prepared", path: Path, step: int) -> None:
+        from amptui.checkpoint.weights import save_weights
+
+        self._saving, self._doing = True, f"while writing {path}"
+        self._enter_phase("stopping", "writing the weights")
+        averaged = save_weights(prepared.model, prepared.experiment, path, state=prepared.strategy.state)
+        self._saving = False
+        self._emit(WeightsSaved(time=time.time(), step=step, path=str(path), averaged=averaged))
+
+    def _announce(self, phase: Phase, detail: str, doing: str) -> None:
+        if detail != self._announced:
+            self._announced = detail
+            self._enter_phase(phase, detail)
+        self._doing = doing
+
+    def _data_request(self) -> "DataRequest":
+        from amptui.data.sources import DataRequest
+
+        progress = PhaseProgress(self._emit, "data")
+        return DataRequest(
+            data_dir=self._request.data_dir,
+            kind=self._request.data,
+            seed=self._request.seed,
+            workers=self._request.workers,
+            report=lambda loaded: progress.report(loaded.detail, loaded.done, loaded.total, loaded.unit),
+            stopping=lambda: self._control.stop_reason is not None,
+            warn=self._warn,
+        )
+
+    def _warn(self, text: str) -> None:
+        self._emit(Note(time=time.time(), severity="warning", text=text))
+
+    def _enter_phase(self, phase: Phase, detail: str) -> None:
+        self._emit(PhaseChanged(time=time.time(), phase=phase, detail=detail))
+
+    def _finish_before_training(self) -> None:
+        """End a run that was stopped before its first step in this process."""
+        self._finish(RunFinished(time=time.time(), steps=self._steps_before, seconds=0.0, reason="stopped"))
+
+    def _finish(self, record: RunFinished) -> None:
+        if self._fault is not None:
+            raise self._fault
+        self._control.close()
+        self._emit(record)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._fault is not None:
+            error = self._fault
+        elif self._control.stop_reason and not self._trainer and isinstance(error, AmptuiError):
+            # Long preparations raise when asked to stop.
+            self._finish_before_training()
+            return
+        self._tell_failure(error)
+
+    def _tell_failure(self, error: BaseException) -> None:
+        """Emit the last record of a run that failed."""
+        step = self._trainer.step if self._trainer else self._steps_before
+        self.error = self._explained(error)
+        # Who has just resumed it, and came no further, knows how.
+        way_on = self._way_on() if self._trainer is not None else ""
+        if way_on and self._resume_command() not in str(self.error):
+            self.error.add_hint(way_on)
+        self._control.close()
+        self._emit(RunFailed(time=time.time(), step=step, error=str(self.error), traceback=self.traceback))
+
+    def _way_on(self) -> str:
+        """How the run goes on after a failure; "" if it has no checkpoint."""
+        from amptui.checkpoint.file import checkpoints
+
+        folder = self._request.checkpoint_dir
+        newest = checkpoints(folder)[:1] if folder is not None else []
+        return "".join(f"to resume from {path.name}: {self._resume_command()}" for path in newest)
+
+    def _explained(self, error: BaseException) -> AmptuiError:
+        if isinstance(error, AmptuiError):
+            self.traceback = ""
+            return error
+        if "torch" not in sys.modules:
+            self.traceback = "".join(traceback.format_exception(error))
+            return torch_failed(error)
+        from amptui.device.failure import explain, traceback_text
+
+        self.traceback = traceback_text(error)
+        if self._trainer is None:
+            return explain(error, doing=self.doing, batch_size=None)
+        precision = self._trainer.precision
+        return explain(error, doing=self.doing, batch_size=self._batch_size, precision=precision)
+
+
+def torch_failed(error: BaseException) -> DeviceError:
+    """Why torch cannot be imported: ``error`` comes from the first attempt; later ones hide the reason."""
+    if isinstance(error, ModuleNotFoundError):
+        return DeviceError(f"{error} (while importing torch)", hint="install torch for this Python")
+    what = one_line(f"{type(error).__name__}: {error}").removesuffix(":")
+    return DeviceError(
+        f"{what} (while importing torch)",
+        hint="check that `python -c 'import torch'` works, and `ulimit -v`",
+    )

@@ -1,0 +1,230 @@
+"""The norm of all gradients, their largest absolute value, and which of them hold NaN or Inf.
+
+On CUDA two fused kernels compute the L2 norm and the largest absolute value of every gradient, and the host
+finds NaN and Inf in the row that it receives later. On a CPU one pass over all gradients together is cheaper;
+they are measured one by one only if that pass finds NaN or Inf.
+"""
+
+import math
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from amptui.recipe.sharding import local_part
+from amptui.records.run import NonFiniteKind
+
+MAX_NAMES = 8
+"""Parameters named in one record; the rest are only counted."""
+
+SMALL_ELEMENTS = 1 << 15
+"""Smaller gradients are concatenated on a CPU. Two calls for one tensor take 4.5 us; copying it takes 0.4 us
+at 256 elements and 4 us at 32,768, from where on torch uses several threads."""
+
+_CHUNK_ELEMENTS = 1 << 20
+"""Elements in one float32 dot product: of 15 million normal values at once it was off by 1e-4, in chunks of a
+million by 1e-6 (measured)."""
+
+
+@dataclass(frozen=True, slots=True)
+class GradientHealth:
+    """The gradients of one step; None for what was not measured."""
+
+    norm: float
+    """L2 over all gradients, unscaled: NaN if any holds NaN, else Inf if any holds Inf. On CUDA it is also
+    Inf if squares overflow float32, from values of 1.8e19 on."""
+    largest: float | None
+    """The largest absolute value, unscaled: NaN if any gradient holds NaN, else Inf if any holds Inf."""
+    nonfinite_count: int | None
+    nonfinite_names: tuple[str, ...]
+    """NaN before Inf, in the model's order, at most ``MAX_NAMES``."""
+    nonfinite_kinds: tuple[NonFiniteKind, ...]
+    """For each of ``nonfinite_names``: ``nan``, or ``inf`` if it holds Inf and no NaN."""
+
+
+class GradientProbe:
+    """Measures the gradients of the parameters of ``model`` that are trained.
+
+    If ``owner`` is an optimizer, those that it changes.
+
+    A row holds the L2 norm of all gradients, then one largest absolute value per parameter, in the model's
+    order; on a CPU, if all gradients are finite, a single one for all of them. A value beyond float32's range
+    counts as Inf. The parameters are held for no longer than ``owner`` lives, if there is one.
+    """
+
+    together: ClassVar[bool] = False
+    """Whether each process has only a part of the gradients, so that all have to measure in the same
+    steps."""
+
+    def __init__(self, model: nn.Module, owner: object = None) -> None:
+        parameters = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        if isinstance(owner, Optimizer):
+            ids = {id(p) for group in owner.param_groups for p in group["params"]}
+            parameters = [(name, p) for name, p in parameters if id(p) in ids]
+        self.names = tuple(name for name, _ in parameters)
+        self.parameters = tuple(p for _, p in parameters)
+        """Those that are measured."""
+        self._owner = weakref.ref(self if owner is None else owner, self._forget)
+
+    def _forget(self, _owner: object) -> None:
+        self.parameters = ()
+
+    @torch.no_grad()
+    def measure(self) -> Tensor:
+        """One float32 row on the gradients' device, for :meth:`health`."""
+        parameters = self.parameters
+        gradients = [dense_elements(p.grad) for p in parameters]
+        present = [g for g in gradients if g is not None]
+        if not present:
+            device = parameters[0].device if parameters else None
+            return torch.zeros(1 + len(gradients), device=device)
+        if not present[0].is_cpu:
+            return measure_fused(gradients)
+        norm, largest = _measure_together(present)
+        if norm <= torch.finfo(torch.float32).max:
+            return torch.tensor((norm, largest))
+        return _measure_each(gradients)
+
+    def total_norm(self) -> Tensor:
+        """The L2 norm of all gradients as ``torch.nn.utils.clip_grad_norm_`` measures it, bit for bit."""
+        return nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
+
+    def sum_of_counts(self, count: Callable[[], Tensor], length: int) -> Tensor:  # noqa: ARG002
+        """[length] what ``count`` returns, summed over all processes that have a part of the gradients."""
+        return count()
+
+    def largest_anywhere(self, largest: Tensor) -> Tensor:
+        """[n] each of the ``largest`` values as the largest over all processes."""
+        return largest
+
+    def health(self, row: Sequence[float], scale: float) -> GradientHealth:
+        """Interpret a delivered ``row`` of gradients that were multiplied by ``scale``."""
+        norm, *largest = row
+        if math.isfinite(sum(largest)):
+            return GradientHealth(norm / scale, max(largest, default=0.0) / scale, 0, (), ())
+        pairs = list(zip(self.names, largest, strict=True))
+        nans: list[tuple[str, NonFiniteKind]] = [(name, "nan") for name, value in pairs if math.isnan(value)]
+        infs: list[tuple[str, NonFiniteKind]] = [(name, "inf") for name, value in pairs if math.isinf(value)]
+        names, kinds = zip(*(nans + infs)[:MAX_NAMES], strict=True)
+        worst = math.nan if nans else math.inf
+        return GradientHealth(worst, worst, len(nans) + len(infs), names, kinds)
+
+
+def dense_elements(tensor: Tensor | None) -> Tensor | None:
+    """The elements that a tensor stores here, real and strided; None if there are none.
+
+    Of a tensor that is divided among several processes these are this one's. Of a sparse tensor they are its
+    coalesced values, for which CUDA makes the host wait.
+    """
+    if tensor is None:
+        return None
+    tensor = local_part(tensor)
+    if tensor.is_sparse:
+        tensor = tensor.coalesce().values()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    return tensor if tensor.numel() else None
+
+
+def in_memory_order(values: Tensor) -> Tensor:
+    """All elements in one dimension, in memory order; a copy only if they are not dense."""
+    if values.is_contiguous():
+        return values.view(-1)
+    return values.permute(sorted(range(values.dim()), key=values.stride, reverse=True)).reshape(-1)
+
+
+def is_measurable(tensor: Tensor) -> bool:
+    """Whether :func:`largest_absolute` takes ``tensor``: strided, floating-point or complex, not empty."""
+    return (
+        (tensor.is_floating_point() or tensor.is_complex())
+        and tensor.layout is torch.strided
+        and not tensor.is_nested
+        # A tensor inside torch.func.vmap stands for many and must not be kept.
+        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        and tensor.numel() > 0
+    )
+
+
+def largest_absolute(tensor: Tensor) -> Tensor:
+    """The largest absolute value, 0-d float32 on the device: NaN if there is a NaN, else Inf if an Inf.
+
+    Both parts of a complex number count. A float64 beyond float32's range becomes Inf.
+    """
+    elements = dense_elements(tensor.detach())
+    assert elements is not None, "only tensors with elements are measurable"
+    if elements.itemsize == 1:
+        elements = elements.float()  # float8 has no comparison
+    if not elements.is_cpu:
+        # One kernel. Without a dtype autocast would cast all elements to float32 first.
+        wide = torch.float64 if elements.dtype is torch.float64 else torch.float32
+        largest: Tensor = torch.linalg.vector_norm(elements, math.inf, dtype=wide)
+        return largest.float()
+    least, most = torch.aminmax(in_memory_order(elements))
+    return torch.maximum(-least, most).float()
+
+
+def together(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """``tensors`` on one device: a model may be spread over several."""
+    return [tensor if tensor.device == device else tensor.to(device, non_blocking=True) for tensor in tensors]
+
+
+def norm_of_each(tensors: list[Tensor], order: float) -> list[Tensor]:
+    """The norm of each tensor, 0-d, on the first one's device: a few kernels on CUDA, no wait."""
+    # A half-precision norm could overflow. float64 tensors cannot be reduced in float32.
+    dtype = torch.float64 if any(tensor.dtype is torch.float64 for tensor in tensors) else torch.float32
+    return together(torch._foreach_norm(tensors, order, dtype=dtype), tensors[0].device)
+
+
+def row_with_gaps(values: Sequence[Tensor], tensors: Sequence[Tensor | None]) -> Tensor:
+    """[n] float32: a value for each of n ``tensors``, 0 for those that are None."""
+    rest, absent = iter(values), torch.zeros_like(values[0])
+    return torch.stack([absent if tensor is None else next(rest) for tensor in tensors]).float()
+
+
+def measure_fused(gradients: Sequence[Tensor | None]) -> Tensor:
+    """[1 + n]: the row of n gradients, at least one of them not None."""
+    present = [g for g in gradients if g is not None]
+    norm = torch.linalg.vector_norm(torch.stack(norm_of_each(present, 2)))
+    return row_with_gaps([norm, *norm_of_each(present, math.inf)], [norm, *gradients])
+
+
+def _measure_together(present: list[Tensor]) -> tuple[float, float]:
+    """L2 norm and largest absolute value of all gradients on a CPU.
+
+    If a gradient is not finite, neither is the norm, and the largest value has no meaning.
+    """
+    small = [g for g in present if g.numel() < SMALL_ELEMENTS]
+    flat = [in_memory_order(g) for g in present if g.numel() >= SMALL_ELEMENTS]
+    if small:
+        flat.append(torch._utils._flatten_dense_tensors(small))
+    squares, largest = 0.0, 0.0
+    for values in (_widened(chunk) for elements in flat for chunk in elements.split(_CHUNK_ELEMENTS)):
+        squares += torch.dot(values, values).item()
+        least, most = torch.aminmax(values)
+        largest = max(largest, -least.item(), most.item())
+    return math.sqrt(squares), largest
+
+
+def _measure_each(gradients: Sequence[Tensor | None]) -> Tensor:
+    """The row of gradients on a CPU, one value per parameter; the norm is summed in float64."""
+    largest = [0.0 if g is None else _largest(g) for g in gradients]
+    norm = sum(largest)  # passes NaN and Inf on
+    if math.isfinite(norm):
+        present = (g for g in gradients if g is not None)
+        norm = math.hypot(*(torch.linalg.vector_norm(g, dtype=torch.float64).item() for g in present))
+    return torch.tensor((norm, *largest), dtype=torch.float64).float()
+
+
+def _largest(gradient: Tensor) -> float:
+    least, most = torch.aminmax(_widened(in_memory_order(gradient)))
+    # With NaN both are NaN. Python's max() alone would keep or lose a NaN by its position.
+    return max(-least.item(), most.item())
+
+
+def _widened(values: Tensor) -> Tensor:
+    """Half precision as float32, which can hold a sum of squares."""
+    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values

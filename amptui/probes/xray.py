@@ -1,0 +1,287 @@
+"""The X-ray: the same batches in FP32 and AMP, from the same weights and random state; applies neither.
+
+In FP8 also in bf16, so that what float8 adds is seen apart from what bfloat16 does.
+"""
+
+import copy
+import time
+import traceback
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from amptui.data.batches import count_samples
+from amptui.device.accelerator import default_device, empty_cache
+from amptui.device.failure import is_out_of_memory
+from amptui.probes.agreement import (
+    Gradients,
+    Layer,
+    agreements,
+    beside_reference,
+    layer_sums,
+    layers_of,
+    on_host,
+)
+from amptui.probes.flop_counter import FlopCounter
+from amptui.probes.memory_breakdown import parameters_of, parts_of
+from amptui.probes.operators import OperatorCounter, dtype_name, tensors_in
+from amptui.probes.snapshot import Snapshot
+from amptui.recipe.loss import checked_loss, loss_weights
+from amptui.recipe.precision import Precision, Tf32Flags
+from amptui.recipe.trained import Trained
+from amptui.records.findings import FlopsCounted, LayerAgreement, XRayTaken
+from amptui.records.run import reference_precision
+
+
+def take_xray(
+    trained: Trained,
+    batches: Sequence[Any],
+    emit: Callable[[FlopsCounted], object] = lambda _: None,
+    *,
+    step: int,
+    precision: str,
+    loss_scale: float | None,
+) -> XRayTaken:
+    """Run forward and backward of a step in ``ieee`` and then in ``precision``, one of ``LOW_PRECISIONS``.
+
+    In FP8 a pass in ``bf16`` comes between. ``batches`` are those that the step accumulates, one or several;
+    the saved bytes are the largest one's. ``emit`` takes the operations of the last pass: those of a compiled
+    model are not counted in its steps.
+
+    Call it between two steps, in the thread that trains. The AMP loss is multiplied by ``loss_scale`` if it
+    is given; the scaler is not touched. Compiled models run eagerly: compiled code hides its modules and
+    operators, and would be recompiled for other precision flags.
+
+    Afterwards weights, optimizer, scaler, gradients, buffers, random generators, flags and modes are bit for
+    bit as before, even if something raised. What a model or a loss keeps in plain Python objects is not
+    restored, except the experiment's attributes. Errors of the loss pass through. Memory can run out earlier
+    than in a step: the gradients of two passes, or three, exist beside those of the last step.
+    """
+    began = time.perf_counter()
+    flops = FlopCounter(trained.model)
+    try:
+        with _restoring(trained) as snapshot:
+            xray = _all_passes(trained, batches, snapshot, flops, step, precision, loss_scale)
+    except RuntimeError as error:
+        if is_out_of_memory(error):  # free what the interrupted frames hold, and empty the allocator's cache
+            traceback.clear_frames(error.__traceback__)
+            empty_cache(default_device())
+        raise
+    emit(flops.record(step=step, precision=precision))
+    return replace(xray, seconds=time.perf_counter() - began)
+
+
+def _all_passes(
+    trained: Trained,
+    batches: Sequence[Any],
+    snapshot: Snapshot,
+    flops: FlopCounter,
+    step: int,
+    precision: str,
+    loss_scale: float | None,
+) -> XRayTaken:
+    """The X-ray without its seconds."""
+    model = trained.model
+    trained.precisions["ieee"].enter()  # a layer in float8 is a Linear by name, too
+    layers = layers_of(model)
+    full = _run_pass(trained, _copied(batches), trained.precisions["ieee"], None)
+    random = snapshot.has_drawn or any(  # cuDNN draws the masks between the layers from a state of its own
+        isinstance(module, nn.RNNBase) and module.training and module.dropout > 0 and module.num_layers > 1
+        for module in model.modules()
+    )
+    snapshot.restore()
+    reference = None
+    if (between := reference_precision(precision)) != "fp32":
+        reference = _run_pass(trained, _copied(batches), trained.precisions[between], None)
+        snapshot.restore()
+    copies, counter = _copied(batches), OperatorCounter()
+    with _output_dtypes(model) as dtypes, counter, flops:
+        low = _run_pass(trained, copies, trained.precisions[precision], loss_scale)
+    # This thread's hooks and counters do not see replicas.
+    in_threads = any(isinstance(m, nn.DataParallel) and len(m.device_ids) > 1 for m in model.modules())
+    passes = [full, low] if reference is None else [full, low, reference]
+    as_low = trained.precisions[precision]
+    losses, agreed = _compared(layers, passes, dtypes, loss_scale=loss_scale, precision=as_low)
+    return XRayTaken(
+        time=time.time(),
+        step=step,
+        precision=precision,
+        loss_scale=loss_scale,
+        loss_fp32=losses[0],
+        loss_amp=losses[1],
+        layers=agreed,
+        operators=() if in_threads else counter.counts(),
+        output_dtypes=dtypes,
+        weights_bytes=_bytes(model.parameters()),
+        gradients_bytes=_bytes(full.gradients.values()),
+        optimizer_bytes=_bytes(tensors_in(trained.optimizer.state)),
+        buffers_bytes=_bytes(model.buffers()),
+        saved_bytes_fp32=None if in_threads else full.saved_bytes,
+        saved_bytes_amp=None if in_threads else low.saved_bytes,
+        random=random,
+        seconds=0.0,
+        reference="" if reference is None else between,
+        loss_reference=None if reference is None else losses[2],
+    )
+
+
+def _compared(
+    layers: Sequence[Layer],
+    passes: Sequence["_Pass"],
+    output_dtypes: Mapping[str, str],
+    *,
+    loss_scale: float | None,
+    precision: Precision,
+) -> tuple[list[float], tuple[LayerAgreement, ...]]:
+    """The losses of the ``passes``, FP32's and AMP's and maybe a reference's, and how far all layers agree.
+
+    In FP8 a layer also has whether a float8 product multiplied its weights. An embedding whose weight an
+    output projection shares holds that gradient too.
+    """
+    full, low, *reference = (one.gradients for one in passes)
+    pairs = [(full, low), *((full, other) for other in reference), *((other, low) for other in reference)]
+    sums = [row for pair in pairs for row in layer_sums(layers, *pair, loss_scale=loss_scale or 1.0)]
+    rows = on_host([*(one.loss for one in passes), *sums])  # the only wait
+    losses, rows = [row[0] for row in rows[: len(passes)]], rows[len(passes) :]
+    agreed = []
+    for number, pair in enumerate(pairs):  # only a low precision has a loss scale
+        own_rows = rows[number * len(layers) : (number + 1) * len(layers)]
+        in_float16 = precision.name == "fp16"
+        agreed.append(agreements(layers, own_rows, *pair, output_dtypes=output_dtypes, in_float16=in_float16))
+    of_layers = beside_reference(*agreed) if reference else agreed[0]
+    if precision.float8 is None or precision.linears is None:
+        return losses, of_layers
+    parameters = {p for linear in precision.linears.linears.values() for p in linear.parameters()}
+    marks = [not parameters.isdisjoint(layer.parameters) for layer in layers]
+    marked = (replace(one, in_float8=mark) for one, mark in zip(of_layers, marks, strict=True))
+    return losses, tuple(marked)
+
+
+# ---------------------------------------------------------------------------------- one pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Pass:
+    loss: Tensor
+    gradients: Gradients
+    """Multiplied by the loss scale."""
+    saved_bytes: int
+
+
+def _run_pass(
+    trained: Trained, batches: Sequence[Any], precision: Precision, loss_scale: float | None
+) -> _Pass:
+    """Run forward and backward like a step of ``precision``; moves the gradients off the parameters."""
+    experiment = copy.copy(trained.experiment)  # its loss may change its attributes
+    everything = _modules(trained)
+    precision.enter()
+    losses, saved_bytes = [], 0
+    for batch, weigh in zip(batches, loss_weights([count_samples(batch) for batch in batches]), strict=True):
+        with _saved_tensors() as saved, precision.forward_context():
+            loss, _ = checked_loss(experiment, experiment.loss(trained.model, batch))
+        storages = _storages(tensor for reference in saved if (tensor := reference()) is not None)
+        for address in _storages((*everything.parameters(), *everything.buffers(), *tensors_in(batch))):
+            storages.pop(address, None)
+        saved_bytes = max(saved_bytes, sum(storages.values()))
+        loss = weigh(loss)
+        (loss if loss_scale is None else loss.float() * loss_scale).backward()
+        losses.append(loss.detach())
+    gradients: dict[Tensor, Tensor] = {}
+    for parameter in parameters_of(everything, trained.optimizer):
+        if parameter.grad is not None:
+            gradients[parameter], parameter.grad = parameter.grad, None
+    total = losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+    return _Pass(loss=total, gradients=gradients, saved_bytes=saved_bytes)
+
+
+def _copied(batches: Sequence[Any]) -> list[Any]:
+    """Copies that a loss may write into; an object that occurs twice does so in the copies."""
+    # Alone, deepcopy would copy the whole storage behind a view: a data set maybe.
+    memo: dict[int, Any] = {
+        id(tensor): tensor.detach().clone().requires_grad_(tensor.requires_grad)
+        for tensor in tensors_in(list(batches))
+    }
+    return copy.deepcopy(list(batches), memo)
+
+
+@contextmanager
+def _output_dtypes(model: nn.Module) -> Iterator[dict[str, str]]:
+    """Collect the dtype of each module's output: of the first tensor in its last call."""
+    dtypes: dict[str, str] = {}
+
+    def note(name: str, _module: nn.Module, _args: object, output: object) -> None:
+        first = next(tensors_in(output), None)
+        if first is not None:
+            dtypes[name] = dtype_name(first.dtype)
+
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            hooks.callback(module.register_forward_hook(partial(note, name)).remove)
+        yield dtypes
+
+
+# ------------------------------------------------------------------------------------ memory
+
+
+@contextmanager
+def _saved_tensors() -> Iterator[list[weakref.ref[Tensor]]]:
+    """Collect the tensors that autograd saves; a reference dies if backward will not need its tensor."""
+    saved: list[weakref.ref[Tensor]] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        alias = tensor.detach()  # the tensor itself would form a cycle with its node
+        saved.append(weakref.ref(alias))
+        return alias
+
+    with saved_tensors_hooks(pack, lambda alias: alias):
+        yield saved
+
+
+def _storages(tensors: Iterable[Tensor]) -> dict[int, int]:
+    """The size in bytes of each tensor's storage, by address."""
+    storages = (part.untyped_storage() for tensor in tensors for part in parts_of(tensor))
+    return {storage.data_ptr(): storage.nbytes() for storage in storages}
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    """The size of all tensors, each counted once."""
+    unique = {id(tensor): tensor for tensor in tensors}
+    return sum(part.nbytes for tensor in unique.values() for part in parts_of(tensor))
+
+
+# --------------------------------------------------------------------------------- restoring
+
+
+@contextmanager
+def _restoring(trained: Trained) -> Iterator[Snapshot]:
+    """Set the gradients aside; afterwards restore everything that the passes may have changed."""
+    everything, flags = _modules(trained), Tf32Flags.current()
+    training = [(module, module.training) for module in everything.modules()]
+    parameters = [(p, p.grad, p.requires_grad) for p in parameters_of(everything, trained.optimizer)]
+    snapshot = Snapshot(everything, trained.device)
+    linears = trained.precisions["ieee"].linears
+    try:
+        for parameter, _, _ in parameters:
+            parameter.grad = None
+        with torch.compiler.set_stance("force_eager"), linears.kept() if linears else nullcontext():
+            yield snapshot
+    finally:
+        for parameter, gradient, requires_grad in parameters:
+            parameter.requires_grad_(requires_grad).grad = gradient
+        for module, was_training in training:
+            module.training = was_training
+        flags.apply()
+        snapshot.restore()
+
+
+def _modules(trained: Trained) -> nn.Module:
+    """The model and the modules in the experiment's attributes: a teacher, a loss with weights."""
+    modules = (value for value in vars(trained.experiment).values() if isinstance(value, nn.Module))
+    return nn.ModuleList([trained.model, *modules])

@@ -1,0 +1,126 @@
+"""The loop, run for real on the CPU, and its parts: epochs, switches, comparisons, warm-up, validation."""
+
+import math
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amptui.monitor.ab_test import MAX_ROUNDS
+from amptui.monitor.warm_up import MAX_STEPS, MIN_STEPS, WarmUp
+from amptui.records.control import ComparisonRequest, Control, PauseRequest, StopRequest
+from amptui.records.findings import PrecisionsCompared
+from amptui.records.run import BlockFinished, EpochFinished, PauseChanged, PrecisionChanged, Record
+from tests.builders import StepRow
+from tests.tiny import Log, Tiny, log_of, losses, prepare, train
+
+
+@given(st.dictionaries(st.integers(1, 15), st.sampled_from(["fp32", "ieee", "fp16", "bf16"]), max_size=6))
+def test_any_switching_keeps_every_step_once_and_in_order(at: dict[int, str]) -> None:
+    log = log_of(prepare(Tiny()), at=at)
+    steps = log.of(StepRow)
+    assert [record.step for record in steps] == list(range(1, 17))
+    expected, now = [], "fp32"
+    for step in range(1, 17):
+        expected.append(now)
+        now = at.get(step, now)
+    assert [record.precision for record in steps] == expected
+    assert all(math.isfinite(record.loss or math.nan) for record in steps)
+    assert sum(record.steps for record in log.of(BlockFinished)) == 16
+    changes = [(change.step, change.previous, change.current) for change in log.of(PrecisionChanged)]
+    assert changes == [
+        (step, before, after) for step, (before, after) in enumerate(pairwise(expected), 2) if before != after
+    ]
+
+
+@pytest.mark.parametrize("phase", ["paused", "validating"])
+def test_a_stop_ends_a_pause_and_a_validation(phase: str) -> None:
+    control = Control()
+    if phase == "paused":
+        control.ask(PauseRequest(True))
+
+    def watch(record: Record) -> None:
+        if isinstance(record, PauseChanged) or getattr(record, "phase", "") == phase:
+            control.ask(StopRequest("test"))
+
+    log = Log(watch)
+    assert train(prepare(Tiny()), log, control) == "stopped"
+    assert len(losses(log)) == (0 if phase == "paused" else 8)
+    assert log.of(EpochFinished) == []
+
+
+# ----------------------------------------------------------------------------- comparisons in turns
+
+
+FP32_AND_BF16 = ComparisonRequest(("fp32", "bf16"))
+
+
+class Lasting(Tiny):
+    epochs: int = 2000
+
+
+@pytest.mark.ci
+def test_precisions_run_in_turns_until_the_ratio_is_known_and_the_chosen_one_returns() -> None:
+    control = Control()
+    ended: list[int] = []
+
+    def watch(record: Record) -> None:
+        if isinstance(record, PrecisionsCompared) and record.over:
+            ended.append(record.step)
+        if isinstance(record, StepRow) and record.step == 5:
+            control.ask(FP32_AND_BF16)
+        if isinstance(record, StepRow) and ended and record.step == ended[0] + 20:
+            control.ask(StopRequest("seen enough"))
+
+    log = Log(watch)
+    assert train(prepare(Lasting(), precision="bf16", steps=5000), log, control) == "stopped"
+    records = log.of(PrecisionsCompared)
+    result = records[-1]
+    assert [record.rounds for record in records] == list(range(result.rounds + 1))
+    assert [record.over for record in records] == [False] * result.rounds + [True]
+    assert result.reason in ("narrow", "limit")
+    assert result.rounds <= MAX_ROUNDS
+    baseline, amp = result.rows
+    assert (baseline.precision, amp.precision) == ("fp32", "bf16")
+    assert baseline.blocks == amp.blocks == result.rounds
+    assert baseline.steps == result.rounds * result.block_steps
+    assert (amp.speedup_low or 9) < (amp.speedup or 0) < (amp.speedup_high or 0)
+    assert log.of(StepRow)[-1].precision == "bf16"
+    changes = [change.current for change in log.of(PrecisionChanged)]
+    # A B, B A, A B: two blocks of one precision meet at each turn.
+    assert changes[:4] == ["fp32", "bf16", "fp32", "bf16"]
+    blocks = log.of(BlockFinished)
+    assert sum(block.steps for block in blocks) == ended[0] + 20
+
+
+# ------------------------------------------------------------------------------------------ warm-up
+
+
+def left_out(step_seconds: list[float | None]) -> int:
+    """How many of these steps settle."""
+    settling, count = WarmUp(), 0
+    for seconds in step_seconds:
+        count += settling.begin_step()
+        settling.add([seconds])
+    return count
+
+
+FALLING: list[float | None] = [0.002 * (1 + 2 * 0.9**i) for i in range(200)]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "least", "most"),
+    [
+        ([0.002] * 100, MIN_STEPS, MIN_STEPS),
+        ([3.0, *[0.002] * 99], MIN_STEPS, MIN_STEPS),
+        (FALLING, 35, MAX_STEPS - 1),
+        ([0.002 * 1.05**i for i in range(200)], MAX_STEPS, MAX_STEPS),
+        ([None] * 200, MAX_STEPS, MAX_STEPS),
+    ],
+    ids=["steady", "a slow first step", "getting faster", "never steady", "not measured"],
+)
+def test_steps_warm_up_until_their_times_stand_still(
+    seconds: list[float | None], least: int, most: int
+) -> None:
+    assert least <= left_out(seconds) <= most

@@ -1,0 +1,240 @@
+"""When the trainer looks closer, what it then tells, and that the training does not notice."""
+
+import math
+import re
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from amptui.monitor.divergence_guard import MIN_LOSS_SCALE
+from amptui.probes.gradients import GradientProbe
+from amptui.probes.schedule import BUFFERS_GAP_STEPS, TRACE_STEPS, Probes
+from amptui.probes.snapshot import Snapshot
+from amptui.records.control import (
+    Control,
+    PauseRequest,
+    PrecisionRequest,
+    XRayRequest,
+)
+from amptui.records.findings import Float16Window, ModulesTraced, StepTimed, XRayTaken
+from amptui.records.run import (
+    LossScaleChanged,
+    NonFinite,
+    Note,
+    PauseChanged,
+    PrecisionChanged,
+    Record,
+    StepSkipped,
+)
+from tests.builders import StepRow, assert_holds
+from tests.tiny import (
+    Log,
+    Spoiled,
+    Tiny,
+    log_of,
+    losses,
+    prepare,
+    train,
+)
+
+
+class Dropping(Tiny):
+    """Its steps draw random numbers and change buffers: whatever disturbs either shows in the losses."""
+
+    epochs: int = 3
+
+    def build_model(self) -> nn.Module:
+        model = super().build_model()
+        assert isinstance(model, nn.Sequential)
+        return model.insert(3, nn.Dropout(0.5))
+
+
+def test_what_was_asked_of_a_model_that_is_replaced_is_answered() -> None:
+    prepared, log = prepare(Tiny()), Log()
+    precision, answers = prepared.precisions["fp32"], list[str]()
+    before, after = (Probes(prepared, GradientProbe(prepared.model), log.emit) for _ in range(2))
+    for parameter in prepared.model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    before.arm_window(answers.append)
+    before.arm_trace(answers.append)
+    before.after_backward(1, precision, assumed_scale=65536.0)
+    assert answers == []
+    after.take_over(before)
+    after.after_backward(2, precision, assumed_scale=65536.0)
+    for step in range(3, 3 + TRACE_STEPS):
+        with after.around_step(step, precision, None):
+            prepared.model(torch.ones(2, 1, 4, 4)).sum().backward()
+    after.flush()
+    assert answers == ["", ""]
+    assert [window.step for window in log.of(Float16Window)] == [1, 2]
+    assert len(log.of(ModulesTraced)) == 1
+
+
+class Overheating(Tiny):
+    """From step ``at`` on, its second linear layer puts out more than float16 holds."""
+
+    at: int = 6
+    epochs: int = 60
+
+    def build_model(self) -> nn.Module:
+        return nn.Sequential(super().build_model(), nn.ReLU())
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        self.calls = getattr(self, "calls", 0) + model.training
+        if self.calls == self.at and model.training:
+            with torch.no_grad():
+                model.get_parameter("0.4.weight").fill_(1e5)
+        loss = super().loss(model, batch)
+        assert isinstance(loss, Tensor)
+        return loss
+
+
+def test_an_overflow_in_the_forward_pass_is_traced_to_its_module() -> None:
+    log = log_of(prepare(Overheating(), precision="fp16", steps=20))
+    assert log.of(StepSkipped)[0].step == 6
+    trace = log.of(ModulesTraced)[0]
+    assert (trace.step, trace.asked) == (7, False)
+    first = {"name": "0.4", "kind": "Linear", "way": "forward", "dtype": "float16"}
+    assert_holds(trace.first, first)  # the innermost one
+    assert all(math.isfinite(near.largest) for near in trace.nearest)
+    assert {"0.0", "0.1"} <= {near.name for near in trace.nearest}
+
+
+def test_nan_in_buffers_is_found_although_the_step_was_skipped_and_a_mask_of_inf_is_meant() -> None:
+    class Poisoned(Tiny):
+        def build_model(self) -> nn.Module:
+            model = super().build_model()
+            with torch.no_grad():
+                model.get_parameter("1.weight").fill_(3e4)  # beyond float16 before the batch norm
+            for name, value in (("mask", 0.0), ("spoilt_mask", 0.0), ("from_a_checkpoint", math.nan)):
+                model.register_buffer(name, torch.tensor([-math.inf, value]))
+            return model
+
+        def loss(self, model: nn.Module, batch: Any) -> Any:
+            model.get_buffer("spoilt_mask")[1] = math.nan
+            return super().loss(model, batch)
+
+    prepared = prepare(Poisoned(), precision="fp16", steps=6)
+    log = log_of(prepared)
+    assert log.of(StepSkipped)[0].step == 1
+    # Each is told once, not at every look.
+    (found,) = [record for record in log.of(NonFinite) if record.what == "buffer"]
+    assert (found.step <= 2, found.count) == (True, 4)
+    kinds = dict(zip(found.names, found.kinds, strict=True))
+    nans = dict.fromkeys(["from_a_checkpoint", "spoilt_mask", "2.running_var"], "nan")
+    assert kinds == {"2.running_mean": "inf", **nans}
+    assert found.names[-1] == "2.running_mean", "NaN comes first"
+    assert not torch.isfinite(prepared.model.get_buffer("2.running_var")).all()
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_an_x_ray_changes_nothing_in_the_training(precision: str) -> None:
+    log = log_of(prepare(Dropping(), precision=precision), at={5: XRayRequest()})
+    (xray,) = log.of(XRayTaken)
+    assert xray.step == 6
+    assert xray.precision == ("bf16" if precision == "fp32" else precision)
+    assert (xray.loss_scale is None) == (xray.precision == "bf16")
+    assert losses(log) == losses(log_of(prepare(Dropping(), precision=precision)))
+
+
+@pytest.mark.torch
+def test_an_x_ray_in_fp32_compares_it_with_the_amp_that_ran_before() -> None:
+    log = log_of(
+        prepare(Dropping()),
+        at={2: PrecisionRequest("fp16"), 4: PrecisionRequest("fp32"), 6: XRayRequest()},
+    )
+    (xray,) = log.of(XRayTaken)
+    assert (xray.step, xray.precision) == (7, "fp16")
+
+
+@pytest.mark.parametrize(("clip_norm", "accumulate"), [(None, 1), (1.0, 2)])
+def test_some_steps_are_timed_by_phase_and_healthy_statistics_are_not_mentioned(
+    clip_norm: float | None, accumulate: int
+) -> None:
+    """The phases of several batches are one."""
+    log = log_of(prepare(Tiny(epochs=8 * accumulate), clip_norm=clip_norm, accumulate=accumulate))
+    steps = {record.step: record for record in log.of(StepRow)}
+    assert len(steps) > BUFFERS_GAP_STEPS
+    assert log.of(NonFinite) == []
+    assert log.of(StepTimed)
+    names = ["input", "forward", "backward", *(["clip"] if clip_norm else []), "optimizer"]
+    for record in log.of(StepTimed):
+        assert [phase.name for phase in record.phases] == names
+        step = steps[record.step]
+        assert record.settling == step.settling
+        parts = sum(phase.host_seconds for phase in record.phases)
+        assert 0 < parts <= (step.step_seconds or 0) + 1e-6  # they lie within the step, apart from each other
+
+
+# ------------------------------------------------------------------------------- a step that fails
+
+
+def test_a_failure_that_no_switch_caused_ends_the_run() -> None:
+    class Breaking(Tiny):
+        def loss(self, model: nn.Module, batch: Any) -> Any:
+            self.calls = getattr(self, "calls", 0) + 1
+            if self.calls == 7:
+                raise RuntimeError("broken data")
+            return super().loss(model, batch)
+
+    with pytest.raises(RuntimeError, match="broken data"):
+        log_of(prepare(Breaking()), at={3: "bf16"})
+
+
+def test_a_switch_without_memory_for_a_snapshot_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def short_of_memory(*_: object) -> Snapshot:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("amptui.probes.snapshot.Snapshot", short_of_memory)
+    log = log_of(prepare(Tiny()), at={3: "bf16"})
+    assert "staying in fp32" in log.of(Note)[0].text
+    assert log.of(PrecisionChanged) == []
+
+
+# -------------------------------------------------------------------------- the least loss scale
+
+
+def test_after_a_collapse_the_user_may_continue_and_the_scale_is_held() -> None:
+    control = Control()
+
+    def watch(record: Record) -> None:
+        if isinstance(record, StepRow) and record.step == 2:
+            control.ask(PauseRequest(True))
+        if isinstance(record, PauseChanged) and record.paused:
+            control.ask(PauseRequest(False))
+
+    log = Log(watch)
+    prepared = prepare(Spoiled(at=1, steps=1000, value=math.inf, epochs=40), precision="fp16", steps=80)
+    before = [p.detach().clone() for p in prepared.model.parameters()]
+    assert train(prepared, log, control, interactive=True) == "done"
+    by_hand, pause = [record for record in log.of(PauseChanged) if record.paused]
+    assert by_hand.reason == ""
+    assert pause.cause == "loss scale"
+    assert re.search(r" 3\.0e-08 after 41 ", pause.reason)
+    assert log.of(LossScaleChanged)[-1].current == MIN_LOSS_SCALE / 2
+    assert prepared.scaler.get_scale() == MIN_LOSS_SCALE / 2
+    assert len(log.of(StepSkipped)) == 80
+    assert all(torch.equal(a, b) for a, b in zip(before, prepared.model.parameters(), strict=True))
+
+
+def test_fp16_restarts_its_search_after_a_collapse() -> None:
+    control = Control()
+
+    def watch(record: Record) -> None:
+        if isinstance(record, PauseChanged) and record.paused:
+            control.ask(PrecisionRequest("bf16"))
+            control.ask(PauseRequest(False))
+        if isinstance(record, StepRow) and record.step == 60:
+            control.ask(PrecisionRequest("fp16"))
+
+    log = Log(watch)
+    prepared = prepare(Spoiled(at=1, steps=41, value=math.inf, epochs=40), precision="fp16", steps=80)
+    assert train(prepared, log, control, interactive=True) == "done"
+    scales = [record.loss_scale for record in log.of(StepRow) if record.precision == "fp16"]
+    assert (scales[40], scales[41]) == (MIN_LOSS_SCALE, 65536.0)
+    hypothetical = [window.loss_scale for window in log.of(Float16Window) if window.precision == "bf16"]
+    assert set(hypothetical) <= {65536.0}
+    assert len([record for record in log.of(PauseChanged) if record.paused]) == 1

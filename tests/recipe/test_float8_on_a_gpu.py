@@ -1,0 +1,62 @@
+"""Float8 as a GPU multiplies it: against the emulated numbers, in a run that switches, and compiled."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from amptui.recipe.float8 import Float8Linears
+from amptui.records.findings import Float8Layers
+from amptui.records.run import Note, PrecisionChanged
+from tests.loops.compiled_runs import compiled
+from tests.recipe.test_float8 import RECIPES
+from tests.tiny import Tiny, log_of, losses, prepare
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU"),
+    pytest.mark.usefixtures("usable_torchao"),
+    pytest.mark.skipif(
+        torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 9),
+        reason="float8 products need compute capability 8.9",
+    ),
+]
+
+
+@RECIPES
+def test_the_gpus_products_are_those_that_are_emulated(recipe: str) -> None:
+    torch.manual_seed(0)
+    linear, inputs = nn.Linear(64, 48).cuda(), torch.randn(37, 64, device="cuda")
+    linears, results = Float8Linears(linear, recipe), list[tuple[Tensor, Tensor]]()
+    for form in ("hardware", "emulated"):
+        assert linears.prepare(form) == ""
+        linears.become(form)
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            outputs = linear(inputs)
+        (gradient,) = torch.autograd.grad(outputs.float().square().sum(), linear.weight)
+        results.append((outputs.detach().float(), gradient))
+    for real, expected in zip(*results, strict=True):
+        # A Tensor Core adds with fewer bits than float32 has, and the output gradient inherits the
+        # rounding of the output.
+        assert float((real - expected).norm() / expected.norm()) < 2**-5
+
+
+@RECIPES
+def test_a_run_switches_between_float8_and_the_others(recipe: str) -> None:
+    prepared = prepare(Tiny(), device="cuda", precision="bf16", fp8_recipe=recipe)
+    log = log_of(prepared, at={3: "fp8", 6: "fp32", 9: "fp8", 12: "bf16"})
+    assert [change.current for change in log.of(PrecisionChanged)] == ["fp8", "fp32", "fp8", "bf16"]
+    assert [note for note in log.of(Note) if note.severity == "error"] == []
+    (layers,) = log.of(Float8Layers)
+    assert (layers.emulated, layers.recipe) == (False, recipe)
+    assert all(math.isfinite(loss or math.nan) for loss in losses(log))
+
+
+@pytest.mark.ci
+@pytest.mark.real_gpu("it compiles nothing")
+def test_compiled_code_follows_the_layers_into_float8_and_back() -> None:
+    at = {3: "fp8", 6: "bf16", 9: "fp8"}
+    log = log_of(compiled(prepare(Tiny(), device="cuda"), "inductor"), at=at)
+    assert [note for note in log.of(Note) if note.severity == "error"] == []
+    assert losses(log) == pytest.approx(losses(log_of(prepare(Tiny(), device="cuda"), at=at)), rel=0.05)
