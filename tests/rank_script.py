@@ -61,14 +61,15 @@ class Script:
             return
         import amptui
         from amptui.guest import processes
-        from amptui.ranks.ends import progress as rank_progress
+        from amptui.ranks.ends import progress
 
         if self.kind in ("only rank 0", "only rank 1"):
             processes.SIGN_IN_SECONDS = processes._LATER_SECONDS = 0.5
             if self.kind != f"only rank {self.rank}":
                 return
         if self.kind == "stuck":
-            rank_progress.AWAITED_SECONDS, rank_progress.STACKS_SECONDS = 2.0, 4.0
+            progress.AWAITED_SECONDS = 2.0
+            processes.HANG_SECONDS = 4.0  # type: ignore[attr-defined]
         self.monitor = amptui.watch(self.model, self.optimizer, save=self.save)
 
     def save(self) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from amptui.base.errors import RunFolderError
-from amptui.ranks.agreement.guest_control import NO_SCRIPT_XRAY
+from amptui.ranks.world import NO_SCRIPT_XRAY
 from amptui.records.ranks import RankLost, RanksAwaited, RanksStarted, StacksTaken
 from amptui.records.run import Note, PauseChanged, RunFailed, RunFinished, RunResumed, RunStarted
 from amptui.reports.run_list import read_row

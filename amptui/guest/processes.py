@@ -1,7 +1,7 @@
 """The processes that train a script: this one alone, or ranks of which it is one; nobody above asks which.
 
-A rank has a thread that meets the others and tells them what this one measures; rank 0's makes records of it.
-None of it needs the loop's thread: a script whose ranks never meet trains as without us.
+A rank meets the others in a thread of its own, and then does beside its loop what a rank of ours does. None
+of it needs the loop's thread: a script whose ranks never meet trains as without us.
 """
 
 import math
@@ -9,11 +9,9 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import torch.distributed as dist
 
@@ -24,14 +22,18 @@ from amptui.guest.loop.parallel_layout import ParallelLayout, layout_of
 from amptui.guest.loop.script import ObservedScript, Script, WatchedScript
 from amptui.loops.description import device_name, gpu_uuid
 from amptui.ranks.agreement.board import Board, open_board
-from amptui.ranks.agreement.guest_control import NO_SCRIPT_XRAY, GuestControl
-from amptui.ranks.agreement.orders import NEVER, Pace, poll_seconds
-from amptui.ranks.agreement.rows import PostedRows
-from amptui.ranks.ends.progress import PeerProgress
+from amptui.ranks.agreement.control import LOST, RankControl
+from amptui.ranks.agreement.orders import NEVER, poll_seconds
+from amptui.ranks.agreement.sign_in import SignIn
+from amptui.ranks.ends.hang_watch import HangWatch
+from amptui.ranks.ends.progress import RankProgress
+from amptui.ranks.ends.rank_ends import RankEnds
+from amptui.ranks.failure import PeerEndedError
 from amptui.ranks.launchers import world_of_variables
 from amptui.ranks.numbers.meter import RankMeter, RankReport
 from amptui.ranks.store.place import Place, place_of
-from amptui.ranks.world import World
+from amptui.ranks.world import NO_SCRIPT_XRAY, World
+from amptui.recipe.request import HANG_SECONDS
 from amptui.records.control import Control
 from amptui.records.ranks import RankLost, RanksStarted
 from amptui.records.run import Note, Record, RunStarted
@@ -108,31 +110,30 @@ class OneProcess:
 
 
 class OneOfRanks(OneProcess):
-    """A rank among the others: in its thread from :meth:`start` to :meth:`leave`."""
+    """A rank among the others, from :meth:`start` to :meth:`leave`."""
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._control: GuestControl | None = None
-        """None where the loop is only observed."""
+        self._control: RankControl
+        self._watched = False
+        """Whether requests reach the loop, which otherwise is only observed."""
         self._emit: Emit
         """Takes rank 0's records, from any thread."""
-        self._progress: PeerProgress
         self._name = f"{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{next(_runs)}"
         self._parent = os.getppid()
         self.size, self.leads, self.restart = world.size, world.leads, world.restart
         self.max_restarts, self.starts_again = world.max_restarts, world.starts_again
-        self._optimizer: ObservedOptimizer | None = None
-        """The script's first, once there is a thread."""
-        self._board: Board | None = None
-        self._connected = self._has_posted_over = self._ended = False
+        self._optimizer: ObservedOptimizer
+        """The script's first."""
+        self._ends: RankEnds | None = None
+        self._places: Sequence[Place] = ()
+        self._watch: HangWatch | None = None
+        self._has_told_loss = False
         self._start_time = math.inf
-        self._meter, self._pace = RankMeter(), Pace()
-        self._rows: PostedRows | None = None
-        """Where this rank's numbers go, once there is a board."""
-        self._seconds = poll_seconds(world.size)
+        self._meter = RankMeter()
         self._training_thread: int | None = None
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="amptui-ranks", daemon=True)
+        self._thread = threading.Thread(target=self._meet_others, name="amptui-ranks", daemon=True)
 
     def continues(self, run_dir: str) -> bool:
         if not run_dir:  # each start of the ranks has a run of its own
@@ -141,10 +142,12 @@ class OneOfRanks(OneProcess):
             self._world = replace(self._world, restart=0, max_restarts=0)
         return self.restart > 0 and RunDir(Path(run_dir)).holds_a_run
 
-    def open(self, script: ObservedScript | WatchedScript, emit: Emit) -> tuple[Control | None, Emit]:
-        self._emit, self._progress = emit, PeerProgress(self._world, emit)
-        self._control = GuestControl(self._world, emit) if isinstance(script, WatchedScript) else None
-        return self._control, self._take
+    def open(self, script: ObservedScript | WatchedScript, emit: Emit) -> tuple[RankControl | None, Emit]:
+        self._emit, self._watched = emit, isinstance(script, WatchedScript)
+        self._control = RankControl(self._world, emit, counts_alike=False)
+        self._control.refuses = {"x-ray": NO_SCRIPT_XRAY}
+        self._control.report = RankReport(emit) if self.leads else None
+        return self._control if self._watched else None, self._take
 
     def layout(self, script: Script) -> ParallelLayout:
         layout, data_parallel = layout_of(script.model, self.size), script.data_parallel
@@ -167,7 +170,7 @@ class OneOfRanks(OneProcess):
 
     @property
     def may_stop(self) -> bool:
-        return self._control is not None and not self._control.over
+        return self._watched and not self._control.over
 
     @property
     def launcher_pid(self) -> int | None:
@@ -182,15 +185,16 @@ class OneOfRanks(OneProcess):
         self._start_time = time.monotonic()
 
     def leave(self, why: str, error: str = "") -> None:
+        if self._stopping.is_set():
+            return
         self._stopping.set()
-        if self._control is not None:
-            self._control.end(f"rank {self._world.rank} {why}")
-        if self._optimizer is not None:
+        self._control.end(f"rank {self._world.rank} {why}")
+        if self._thread.ident is not None:
             self._thread.join(_CLOSING_SECONDS)
-            self._progress.end(self._optimizer.step)
-        if not self._ended:
-            self._tell_gone(why, error)
-        self._ended = True
+        self._control.leave()
+        if self._watch is not None:
+            self._watch.close()
+        self._tell_end(why, error)
 
     # ---------------------------------------------------------------- the loop's thread
 
@@ -203,9 +207,10 @@ class OneOfRanks(OneProcess):
 
     def _measure(self, record: Record) -> None:
         """Add steps of the first optimizer, which all ranks make together."""
-        if type(record) is not Steps or record.optimizer or self._optimizer is None:
+        if type(record) is not Steps or record.optimizer:
             return
-        rows, due = self._rows, NEVER if self._rows is None else self._rows.due
+        rows = self._control.rows
+        due = NEVER if rows is None else rows.due
         if record.first_step < due < record.last_step:
             end = due - record.first_step + 1  # all ranks measure after the same step
             self._measure(record.part(0, end))
@@ -217,158 +222,112 @@ class OneOfRanks(OneProcess):
             # Ranks measure norms in steps of their own; after DDP's mean all have the same.
             rows.put(numbers._replace(grad_norm=math.nan))
 
-    # ------------------------------------------------------------------ the rank's thread
+    # ---------------------------------------------------------------------- other threads
 
-    def _tell_gone(self, why: str, error: str = "") -> None:
-        if self._board is None:
-            return
-        with suppress(RuntimeError):  # nobody is left
-            self._tell_lost(self._board, self._board.decide("gone", [self._world.rank, why, error]))
-            if self.leads and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-                time.sleep(2 * poll_seconds(self.size))  # the store ends with this process
+    def _meet_others(self) -> None:
+        """Wait until all ranks are there, or nobody waits any more; then begin to train as one of them."""
+        try:
+            if (board := self._find_board()) is not None:
+                self._ends = RankEnds(board, self._world)
+                self._join(board)
+        except Exception as error:  # noqa: BLE001 - the script goes on
+            self._lose(error)
 
-    def _work(self) -> None:
-        while not self._ended and not self._stopping.wait(self._seconds):
-            try:
-                self._tick()
-            except RuntimeError:  # the store's: its process has ended
-                self._end("the connection between the ranks was lost")
-            except Exception as error:  # noqa: BLE001 - the script goes on
-                complain(one_line(f"the ranks are not shown: {type(error).__name__}: {error}"))
-                self._tell_gone(NOT_WATCHED)  # the others would wait for it after every request
-                self._end(f"rank {self._world.rank} {NOT_WATCHED}")
-
-    def _tick(self) -> None:
-        board, optimizer = self._board, self._optimizer
-        assert optimizer is not None, "the thread is started with it"
-        if board is None:
-            self._find_board()
-            return
-        if self._rows is None:
-            self._rows = self._sign_in(board, optimizer)
-        elif not self._connected:
-            self._await_others(board, optimizer)
-        else:
-            self._talk(board, self._rows, optimizer.step)
-        if self._connected and not self._ended:
-            self._progress.tick(board, step=optimizer.step, thread_id=self._training_thread)
-
-    def _find_board(self) -> None:
-        has_begun = time.monotonic() >= self._start_time  # first: the group may be made in between
-        self._board, world = open_board(self._name), world_of_script()
-        if self._board is None and not has_begun:
-            return
-        if self._board is None or world is None or (world.rank, world.size) != (self._world.rank, self.size):
+    def _find_board(self) -> Board | None:
+        """None if there are no other ranks, or the script ends before."""
+        place = self._world.rank, self.size
+        while not self._stopping.wait(poll_seconds(self.size)):
+            has_begun = time.monotonic() >= self._start_time  # first: the group may be made in between
+            board, world = open_board(self._name), world_of_script()
+            if board is None and not has_begun:
+                continue
+            if board is not None and world is not None and (world.rank, world.size) == place:
+                return board
             if self.leads:
                 self._emit(Note(time=time.time(), severity="info", text=_NO_GROUP))
-            if self._control is not None:
-                self._control.be_alone()
-            self._board, self._ended = None, True
-
-    def _sign_in(self, board: Board, optimizer: ObservedOptimizer) -> PostedRows:
-        rank, device = self._world.rank, optimizer.device
-        place = place_of(device, device_name(device), gpu_uuid(device))
-        board.post(f"place/{rank}", [self._control is not None, asdict(place)])
-        board.post(f"at/{rank}", [0, 0, {}])
-        board.post(f"near/{rank}", [0, {}, 0])
-        report = RankReport(self._emit) if self.leads else None
-        rows = PostedRows(board, rank, self.size, report)
-        self._progress.post(board, optimizer.step)
-        if self.leads:
-            board.post("call", 0)
-            board.post("over", "")
-        board.count("signed", 1)
-        return rows
-
-    def _await_others(self, board: Board, optimizer: ObservedOptimizer) -> None:
-        """Until all ranks are there, or nobody waits any more: all decide the same."""
-        verdict = self._verdict(board, time.monotonic() - self._start_time)
-        if verdict:
-            if self.leads:
-                loss = "precision, pause and stop need all ranks" if self._control else "only rank 0 is shown"
-                complain(f"{verdict}: {loss}")
-                self._emit(Note(time=time.time(), severity="warning", text=f"{verdict}: {loss}"))
-            self._end(verdict)
-        elif verdict is not None:
-            self._connected = True
-            if self.leads:
-                places = tuple(place.of_rank(rank) for rank, (_, place) in enumerate(self._places(board)))
-                restarts = {"restarts": self._world.restart, "max_restarts": self._world.max_restarts}
-                self._emit(RanksStarted(time=time.time(), ranks=places, **restarts))
-            if self._control is not None:
-                self._control.connect(board, lambda: optimizer.step)
-
-    def _verdict(self, board: Board, wait_seconds: float) -> str | None:
-        """Why the ranks do not train together, or nothing if they do; None while some may come."""
-        if not self.leads:
-            verdict = board.look("members")
-            if verdict is None and wait_seconds > SIGN_IN_SECONDS + _LATER_SECONDS:
-                verdict = board.decide("members", _NO_LEADER)
-                if verdict == _NO_LEADER and board.count("told", 1) == 1:
-                    complain(_NO_LEADER)
-            return None if verdict is None else str(verdict)
-        if board.count("signed") >= self.size and wait_seconds > 0:
-            functions = [calls_watch for calls_watch, _ in self._places(board)]
-            unlike = [rank for rank, function in enumerate(functions) if function != functions[0]]
-            why = f"rank {unlike[0]} calls another function of amptui's than rank 0" if unlike else ""
-            return str(board.decide("members", why))
-        if wait_seconds > SIGN_IN_SECONDS:
-            absent = [rank for rank in range(self.size) if board.look(f"place/{rank}") is None]
-            who = f"rank {absent[0]}" if absent else "a rank"
-            return str(board.decide("members", f"{who} has not called amptui"))
+            self._control.be_alone()
+            break
         return None
 
-    def _places(self, board: Board) -> list[tuple[bool, Place]]:
-        """Of each rank whether it calls watch(), and where it runs."""
-        posts = board.read([f"place/{rank}" for rank in range(self.size)])
-        return [(calls_watch, Place(**place)) for calls_watch, place in posts]
-
-    # ------------------------------------------------------------------ while training
-
-    def _talk(self, board: Board, rows: PostedRows, step: int) -> None:
-        """Tell the others and hear from them; rank 0 asks and takes, the others answer."""
-        if self.leads:
-            if self._end_with_another(board):
-                return
-            if self._control is not None:
-                self._seconds = self._control.talk()
-                if self._control.over and not self._has_posted_over:
-                    self._has_posted_over = True
-                    board.post("over", self._control.over)
-            now = time.monotonic()
-            self._pace.note(now, step)
-            rows.announce(self._pace.point_ahead(now, step, self.size))
-            return
-        call, (number, point), over = board.read(["call", "sample", "over"])
-        if self._control is not None:
-            self._seconds = self._control.talk(call)
-            if over:
-                self._control.end(over)
-        self._end_with_another(board)
-        rows.follow(number, point)
-
-    def _end_with_another(self, board: Board) -> bool:
-        """Whether another rank was the first to go; rank 0 records how."""
-        end = board.look("gone")
-        if end:
-            self._tell_lost(board, end)
-            self._end(f"rank {end[0]} {end[1]}")
-        return bool(end)
-
-    def _tell_lost(self, board: Board, end: Sequence[Any]) -> None:
-        """Rank 0's: record that another rank was the first to go, if it failed."""
-        rank, _, error = end
-        if not (self.leads and self._optimizer is not None and self._connected and error and rank):
-            return
-        step, (_, place) = self._optimizer.step, self._places(board)[rank]
-        self._emit(
-            RankLost(time=time.time(), step=step, rank=rank, host=place.host, cause="failed", detail=error)
+    def _join(self, board: Board) -> None:
+        device, function = self._optimizer.device, "watch" if self._watched else "observe"
+        place = place_of(device, device_name(device), gpu_uuid(device))
+        sign_in = SignIn(board, self._world, place, function)
+        progress = RankProgress()
+        progress.activity = lambda: ("script", self._optimizer.step)
+        self._watch = watch = HangWatch(
+            board,
+            self._world,
+            RankEnds(board, self._world),
+            progress,
+            hang_seconds=HANG_SECONDS,
+            thread_id=lambda: self._training_thread,
+            emit=self._emit,
+            end=self._end_with,
+            gives_up=False,
         )
+        watch.post_beat()
+        while (verdict := self._verdict(sign_in, board)) is None:
+            if self._stopping.wait(poll_seconds(self.size)):
+                return
+        if isinstance(verdict, str):
+            if self.leads:
+                loss = "precision, pause and stop need all ranks" if self._watched else "only rank 0 is shown"
+                complain(f"{verdict}: {loss}")
+                self._emit(Note(time=time.time(), severity="warning", text=f"{verdict}: {loss}"))
+            self._control.end(verdict)
+            return
+        self._places = verdict
+        if self.leads:
+            places = tuple(place.of_rank(rank) for rank, place in enumerate(verdict))
+            restarts = {"restarts": self._world.restart, "max_restarts": self._world.max_restarts}
+            self._emit(RanksStarted(time=time.time(), ranks=places, **restarts))
+        watch.start()
+        self._control.connect(board, progress, self._lose)
 
-    def _end(self, why: str) -> None:
-        self._ended = True
-        if self._control is not None:
-            self._control.end(why)
+    def _verdict(self, sign_in: SignIn, board: Board) -> Sequence[Place] | str | None:
+        waited = time.monotonic() - self._start_time
+        verdict = sign_in.verdict() if waited > 0 else None
+        if verdict is None and waited > SIGN_IN_SECONDS + (0 if self.leads else _LATER_SECONDS):
+            sign_in.give_up("" if self.leads else _NO_LEADER)
+            verdict = sign_in.verdict()
+            if verdict == _NO_LEADER and board.count("told", 1) == 1:
+                complain(_NO_LEADER)
+        return verdict
+
+    def _lose(self, error: Exception) -> None:
+        """A thread beside the loop cannot go on: the store's process has ended, or amptui has failed."""
+        if isinstance(error, RuntimeError):
+            self._control.end(LOST)
+            return
+        complain(one_line(f"the ranks are not shown: {type(error).__name__}: {error}"))
+        self._control.end(f"rank {self._world.rank} {NOT_WATCHED}")
+        self._tell_end(NOT_WATCHED)  # the others would wait for it after every request
+
+    def _tell_end(self, why: str, error: str = "") -> None:
+        if self._ends is None:
+            return
+        self._ends.tell("failed" if error else "left", error or why)
+        if (ended := self._ends.first()) is not None:
+            self._end_with(ended)
+        if self.leads and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+            time.sleep(2 * poll_seconds(self.size))  # the store ends with this process
+
+    def _end_with(self, ended: PeerEndedError, _records: Sequence[Record] = ()) -> None:
+        """Another rank was the first to go; rank 0 records it if it failed."""
+        if self.leads and ended.how == "failed" and self._places and not self._has_told_loss:
+            self._has_told_loss = True
+            self._emit(
+                RankLost(
+                    time=time.time(),
+                    step=self._optimizer.step,
+                    rank=ended.rank,
+                    host=self._places[ended.rank].host,
+                    cause="failed",
+                    detail=ended.detail,
+                )
+            )
+        self._control.end(ended.what)
 
 
 def world_of_script() -> World | None:

@@ -33,7 +33,7 @@ from amptui.guest.processes import NOT_WATCHED, Emit, OneProcess
 from amptui.guest.run_records import RunLength, describe, failure_of, last_record, own_script_name
 from amptui.loops.description import describe_resumption
 from amptui.process.recording import Recording
-from amptui.ranks.agreement.guest_control import GuestControl
+from amptui.ranks.agreement.control import RankControl
 from amptui.records.answers import RequestMade, RequestRefused
 from amptui.records.control import Control, Request, StopRequest, record_of, tell_nobody
 from amptui.records.ranks import RankLost
@@ -104,7 +104,8 @@ class ScriptRun:
     @property
     def stop_reason(self) -> str | None:
         """Why the script should stop now; None if it should go on."""
-        return None if self.control is None else self.control.stop_reason
+        control = self.control
+        return control.stop_reason if control is not None and control.stopping else None
 
     def note(self, severity: Severity, text: str) -> None:
         """Tell the screen, if this process has one."""
@@ -184,7 +185,7 @@ class GuestRun(ScriptRun):
         self._open_recording(run_dir, goes_on=goes_on)
         try:
             self.open_loop(script, self._emit)
-            if isinstance(self.control, GuestControl):
+            if isinstance(self.control, RankControl):
                 self.control.cannot_stop = self._cannot_stop
             self._serve(skip_output=goes_on)
             if not run_dir:

@@ -8,10 +8,11 @@ import torch.distributed as dist
 from amptui.base.errors import AmptuiError, DeviceError, ExperimentError
 from amptui.device.failure import is_out_of_memory
 
-End = Literal["stopped", "failed", "out of memory", "waited", "cut off"]
+End = Literal["stopped", "failed", "out of memory", "waited", "cut off", "left"]
 """How a rank ended early: asked to before the first step, by an error of its own, or because others did.
 
-``cut off``: a connection to another one ended, and none is known to have ended."""
+``cut off``: a connection to another one ended, and none is known to have ended. ``left``: a script's rank has
+made all its steps, or is watched no more."""
 
 PeerEnd = Literal["stopped", "failed", "out of memory", "waited", "killed", "hung"]
 """How another rank ended, as this one knows it."""
@@ -86,7 +87,7 @@ class PeerEndedError(DeviceError):
         super().__init__(text, hint=hint)
         self.rank = rank
         self.how = how
-        """``waited`` where no rank is known to have ended first; ``rank`` is -1."""
+        """``waited`` where none has failed; ``rank`` is -1 if none is known to have ended first."""
         self.detail = detail
 
 

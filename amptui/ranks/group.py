@@ -1,32 +1,36 @@
 """The processes of a run: they meet, wait for each other, and part in order."""
 
-import json
 import threading
 import time
-import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.distributed_c10d import PrefixStore
 
 from amptui.base.errors import DataError, DeviceError
 from amptui.data.order import Share
 from amptui.loops.strategy import Ranks, Strategy
 from amptui.ranks.agreement.board import Board
-from amptui.ranks.ends.hang_watch import HangWatch, PeerEnds
+from amptui.ranks.agreement.sign_in import SignIn
+from amptui.ranks.ends.hang_watch import HangWatch
 from amptui.ranks.ends.progress import BUSY_SECONDS, RankProgress
+from amptui.ranks.ends.rank_ends import RankEnds
 from amptui.ranks.failure import PeerEndedError
-from amptui.ranks.store.launcher_store import STOPPED_WAITING, LauncherStore, pauses, rank_0_store
+from amptui.ranks.store.launcher_store import (
+    STOPPED_WAITING,
+    STORE_SECONDS,
+    LauncherStore,
+    pauses,
+    rank_0_store,
+)
 from amptui.ranks.store.place import Place
 from amptui.ranks.world import World
 from amptui.recipe.experiment import Experiment
-from amptui.recipe.request import HANG_SECONDS
 from amptui.records.run import Record
 
 R = TypeVar("R")
@@ -42,13 +46,10 @@ _FOREVER = timedelta(days=365)
 
 _MEETING_SECONDS = 0.05
 
-_STORE_SECONDS = HANG_SECONDS
-"""A store that takes so long to answer is lost, and the agreement in it."""
-
 _SEARCH_SECONDS = 4.0
 """How long rank 0 looks for the rank that made an operation fail: others say so within that time."""
 
-_BAD_LOSS, _PLACES, _BOARD = "bad loss", "places", "agreement"
+_BAD_LOSS = "bad loss"
 
 
 class RankGroup(Ranks):
@@ -75,16 +76,17 @@ class RankGroup(Ranks):
         self._stopping = stopping
         self._device = device
         self.launcher = LauncherStore(world)
-        self._store: Store = PrefixStore("amptui/ranks", rank_0_store(world))
-        self._ends = PeerEnds(self.launcher, world)
-        self._store.set(f"place/{world.rank}", json.dumps(asdict(place)))
+        self._ends = self.launcher.ends
+        self._store = rank_0_store(world)
+        self._board = Board(self._store, "ranks", timeout_seconds=STORE_SECONDS)
+        self._place = place
         self._gloo: Any = None
 
     def connect(self) -> None:
         """Wait until all ranks are there, and connect to them."""
-        world = self.world
-        self.meet("start")
-        self._ends.places = tuple(self.all_places())
+        world, sign_in = self.world, SignIn(self._board, self.world, self._place)
+        self._wait_until(lambda: sign_in.verdict() is not None)
+        self._ends.places = cast("Sequence[Place]", sign_in.verdict())  # whoever starts ranks waits for all
         timeout = _FOREVER
         if self._hang_seconds:  # torch's own timeouts would raise, or abort, and could not tell who hung
             timeout = timedelta(seconds=2 * (self._hang_seconds + BUSY_SECONDS))
@@ -112,13 +114,16 @@ class RankGroup(Ranks):
         end: Callable[[PeerEndedError, Sequence[Record]], object],
     ) -> HangWatch:
         """Begin to watch the progress of all ranks, all of which have to call it; see :class:`HangWatch`."""
+        board = self.launcher.board()
+        ends = RankEnds(board, self.world)
+        ends.places = self.places
         watch = HangWatch(
-            self.launcher,
+            board,
             self.world,
-            self.places,
+            ends,
             self.progress,
             hang_seconds=self._hang_seconds,
-            trainer=trainer,
+            thread_id=lambda: trainer.ident,
             emit=emit,
             end=end,
         )
@@ -126,15 +131,6 @@ class RankGroup(Ranks):
         self.meet("watch")
         watch.start()
         return watch
-
-    def all_places(self) -> list[Place]:
-        """Where the ranks run; rank 0 collects it, as one short text for all."""
-        if self.world.leads:
-            texts = self._store.multi_get([f"place/{rank}" for rank in range(self.world.size)])
-            places = zlib.compress(b"[" + b",".join(texts) + b"]")
-            self._store.set(_PLACES, places)  # type: ignore[arg-type]  # it takes bytes too
-        self._wait_until(lambda: self._store.check([_PLACES]))
-        return [Place(**place) for place in json.loads(zlib.decompress(self._store.get(_PLACES)))]
 
     def meet(self, where: str, *, stoppable: bool = True) -> None:
         """Wait until all ranks have come to this point, however long it takes.
@@ -144,22 +140,21 @@ class RankGroup(Ranks):
         """
         key = f"meeting/{where}"
         self.progress.place += 1
-        self._store.add(key, 1)
-        self._wait_until(lambda: self._store.add(key, 0) >= self.world.size, stoppable=stoppable)
+        self._board.count(key, 1)
+        self._wait_until(lambda: self._board.count(key) >= self.world.size, stoppable=stoppable)
 
     def tell(self, name: str, text: str) -> None:
         """Tell the other ranks something of their preparations."""
-        self._store.set(f"told/{name}", text)
+        self._board.post(f"told/{name}", text)
 
     def hear(self, name: str) -> str:
         """What another rank tells; waits as :meth:`meet` does."""
-        key = f"told/{name}"
-        self._wait_until(lambda: self._store.check([key]))
-        return self._store.get(key).decode()
+        self._wait_until(lambda: self._board.look(f"told/{name}") is not None)
+        return str(self._board.look(f"told/{name}"))
 
     def _wait_until(self, is_true: Callable[[], bool], *, stoppable: bool = True) -> None:
         longer = pauses(self.world.size)
-        with self.waiting():
+        with self.progress.waiting():
             while not is_true():
                 # First: a launcher that lost a rank stops the others.
                 stopping = stoppable and self._stopping()
@@ -167,15 +162,6 @@ class RankGroup(Ranks):
                 if stopping:
                     raise DeviceError(STOPPED_WAITING)
                 time.sleep(next(longer))
-
-    @contextmanager
-    def waiting(self, *, idle: bool = False) -> Iterator[None]:
-        """While entered, this rank waits for others, and makes none wait; ``idle``: for no rank."""
-        self.progress.waits, self.progress.idle = True, idle
-        try:
-            yield
-        finally:
-            self.progress.waits = self.progress.idle = False
 
     def strategy(self, experiment: Experiment, model: nn.Module) -> Strategy:
         assert self._make_strategy is not None, "these ranks train"
@@ -212,7 +198,7 @@ class RankGroup(Ranks):
 
     def board(self) -> Board:
         """Where the ranks agree on what they do."""
-        return Board(self._store, _BOARD, timeout_seconds=_STORE_SECONDS)
+        return Board(self._store, "agreement", timeout_seconds=STORE_SECONDS)
 
     def check_others(self) -> None:
         """Raise PeerEndedError if another rank has ended."""
@@ -237,7 +223,7 @@ class RankGroup(Ranks):
         """The ``value`` of each rank; waits for all."""
         self.progress.place += 1
         values = [None] * self.world.size
-        with self.waiting():
+        with self.progress.waiting():
             dist.all_gather_object(values, value, group=self._gloo)
         return values
 
@@ -247,7 +233,7 @@ class RankGroup(Ranks):
         In this order: with a group destroyed before all had left it, runs of four processes ended in SIGABRT.
         """
         self.progress.place += 1
-        with self.waiting():
+        with self.progress.waiting():
             dist.barrier(group=self._gloo)
         self.progress.left = True
         dist.destroy_process_group(self._gloo)
@@ -258,7 +244,7 @@ class RankGroup(Ranks):
 
     def hand_in(self, name: str, value: bytes) -> None:
         """Give rank 0 this rank's ``value``, for :meth:`collect`; from any thread."""
-        self._store.set(f"{name}/{self.world.rank}", value)  # type: ignore[arg-type]  # it takes bytes too
+        self._board.hand_in(f"{name}/{self.world.rank}", value)
 
     def collect(
         self, name: str, given_up: Callable[[], bool], patience_seconds: float | None = None
@@ -274,9 +260,8 @@ class RankGroup(Ranks):
         while True:
             ended = self._ends.first()
             is_over = given_up() or time.monotonic() > limit
-            if self._store.check([key]):  # last: a rank may hand it in and end
-                value = self._store.get(key)
-                self._store.delete_key(key)
+            value = self._board.take(key)  # last: a rank may hand it in and end
+            if value is not None:
                 return value
             if ended is not None:
                 raise ended
@@ -290,13 +275,13 @@ class RankGroup(Ranks):
     def tell_bad_loss(self, step: int) -> None:
         """Tell the others of the first step whose loss was not finite on this rank."""
         with suppress(RuntimeError):
-            self._store.set(f"{_BAD_LOSS}/{self.world.rank}", str(step))
+            self._board.post(f"{_BAD_LOSS}/{self.world.rank}", step)
 
     def bad_losses(self) -> dict[int, int]:
         """What each rank has told of that, by rank."""
         with suppress(RuntimeError):
-            keys = {rank: f"{_BAD_LOSS}/{rank}" for rank in range(self.world.size)}
-            return {rank: int(self._store.get(key)) for rank, key in keys.items() if self._store.check([key])}
+            steps = {rank: self._board.look(f"{_BAD_LOSS}/{rank}") for rank in range(self.world.size)}
+            return {rank: step for rank, step in steps.items() if step is not None}
         return {}
 
     def find_ended(self) -> PeerEndedError | None:

@@ -256,8 +256,15 @@ class RankThread(TrainingThread):
         # Watch the other ranks, and let them watch this one.
         self._group.progress.activity = self._activity
         self._watch = self._group.watch(self._thread, self._emit, self._end_from_watch)
-        self.control.join(self._group.board(), self._group)
+        self.control.connect(
+            self._group.board(), self._group.progress, self._lose_others, self._group.check_others
+        )
         return choices
+
+    def _lose_others(self, error: Exception) -> None:
+        """The thread that talks to the others cannot go on: the trainer raises the reason."""
+        assert self._group is not None, "the ranks have met"
+        self.control.fail(self._group.explain_lost(error))
 
     def _ranks(self) -> "RankGroup | None":
         return self._group
@@ -439,7 +446,7 @@ class RankThread(TrainingThread):
         is_dead = ended.rank == 0 and ended.how == "killed"
         if is_dead and teller_without([0], self._group.places) == self._world.rank:
             self._tell = self.last_records.append
-        launcher = self._group.launcher if self._watch is None else self._watch.launcher
+        launcher = self._group.launcher
         launcher.tell_end("waited", "waited for the others")
         if ended.rank >= 0:
             if ended.how != "stopped":

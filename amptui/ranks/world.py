@@ -8,6 +8,9 @@ from amptui.recipe.request import TrainRequest
 NO_SHARDED_XRAY = "an X-ray needs the whole model, of which each rank has a part"
 """Why FSDP refuses one."""
 
+NO_SCRIPT_XRAY = "rank 0 would wait for the others in its forward pass"
+"""Why the ranks of a script refuse one."""
+
 
 @dataclass(frozen=True, slots=True)
 class World:

@@ -14,7 +14,7 @@ from amptui.guest.loop.script import NamedOptimizer, ObservedScript
 from amptui.guest.processes import OneOfRanks
 from amptui.guest.run_records import own_script_name
 from amptui.ranks.agreement.board import Board
-from amptui.ranks.agreement.guest_control import GuestControl
+from amptui.ranks.ends.rank_ends import RankEnds
 from amptui.ranks.world import World
 from tests.builders import StepRow, of, recorded
 from tests.tiny import Log
@@ -78,12 +78,13 @@ def test_a_script_may_say_how_many_ranks_take_samples_of_their_own(
 def test_a_rank_that_fails_tells_the_others(capsys: pytest.CaptureFixture[str]) -> None:
     """Else they would wait for it after each request."""
     world, log = World(1, 1, 2), Log()
-    board, control = Board(HashStore(), "test"), GuestControl(world, log.emit)
-    rank = OneOfRanks(world)
-    rank._board, rank._control, rank._emit = board, control, log.emit
-    rank._work()  # it was not started with a loop
-    assert board.look("gone")[0] == 1
-    assert control.over
+    board, rank = Board(HashStore(), "test"), OneOfRanks(world)
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rank.open(ObservedScript(first=NamedOptimizer("", model, optimizer)), log.emit)
+    rank._ends = RankEnds(board, world)
+    rank._lose(ZeroDivisionError("a fault"))
+    assert board.look("first end")[0] == 1
     assert capsys.readouterr().err.count("\n") == 1
 
 

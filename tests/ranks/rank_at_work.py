@@ -118,7 +118,7 @@ class MeasuredControl(RankControl):
         self.thread_seconds = 0.0
         """The CPU time of the thread that talks, once that has ended."""
 
-    def join(self, *arguments: Any) -> None:
+    def connect(self, *arguments: Any) -> None:
         measure = self.measure
 
         def measure_and_keep() -> RankNumbers:
@@ -126,11 +126,11 @@ class MeasuredControl(RankControl):
             return self.own_numbers[-1]
 
         self.measure = measure_and_keep
-        super().join(*arguments)
+        super().connect(*arguments)
 
-    def _talk(self, *arguments: Any) -> None:
+    def talk(self) -> None:
         try:
-            super()._talk(*arguments)
+            super().talk()
         finally:
             self.thread_seconds = time.thread_time()
 

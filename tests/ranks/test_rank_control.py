@@ -1,28 +1,33 @@
-"""What ranks of `amptui train` agree on, in threads that share a store and pass their boundaries together."""
+"""What ranks agree on, of `amptui train` and of a script: in threads that share a store and pass points."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import count
-from typing import Any, cast
+from typing import Any
 
 import pytest
+import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
 from amptui.loops.step import WEIGHTS, WINDOW
+from amptui.ranks.agreement import board as boards
 from amptui.ranks.agreement import control as rank_control
 from amptui.ranks.agreement import orders, rows
 from amptui.ranks.agreement.board import Board
 from amptui.ranks.agreement.control import RankControl
+from amptui.ranks.ends.progress import RankProgress
 from amptui.ranks.numbers.meter import RankReport
 from amptui.ranks.world import World
-from amptui.records.answers import RequestTaken
+from amptui.records.answers import RequestRefused, RequestTaken
 from amptui.records.control import (
     CheckpointRequest,
+    ComparisonRequest,
+    PauseRequest,
     PrecisionRequest,
     Request,
+    StopRequest,
     XRayRequest,
 )
 from tests.tiny import Log
@@ -30,62 +35,71 @@ from tests.tiny import Log
 PATIENCE_SECONDS = 60.0
 
 
-class Others:
-    """The other ranks, which never end."""
-
-    def check_others(self) -> None: ...
-
-    def explain_lost(self, error: Exception) -> Exception:
-        return error
-
-    def waiting(self, *, idle: bool = False) -> AbstractContextManager[None]:
-        return nullcontext()
-
-
 class Ranks:
-    """Some ranks, with threads that talk; they pass their boundaries together."""
+    """Some ranks, with threads that talk; they pass their boundaries, or the steps of a script, together."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, *, counts_alike: bool = True) -> None:
         self.log = Log()
         self.controls = [
-            RankControl(World(rank, rank, count), self.log.emit if rank == 0 else lambda _record: None)
+            RankControl(
+                World(rank, rank, count),
+                self.log.emit if rank == 0 else lambda _record: None,
+                counts_alike=counts_alike,
+            )
             for rank in range(count)
         ]
-        self.controls[0].report = RankReport(self.log.emit)
+        self.leader = self.controls[0]
+        self.leader.report = RankReport(self.log.emit)
+        self.steps = [0] * count
         self.store = HashStore()
-        self._until: Callable[[], object] = lambda: True
-        self._is_over = False
-        self._together = threading.Barrier(count, action=self._look_whether_over)
 
-    def join(self) -> None:
+    def connect(self, check: Callable[[], object] = lambda: None) -> None:
         """Begin to agree."""
-        for control in self.controls:
-            control.join(Board(self.store, "test"), cast("Any", Others()))
+        for rank, control in enumerate(self.controls):
+            progress = RankProgress()
+            progress.activity = lambda rank=rank: ("script", self.steps[rank])  # type: ignore[misc]
+            control.connect(Board(self.store, "test"), progress, control.fail, check)
 
-    def boundaries(
-        self, until: Callable[[], object], work: Callable[[int, int, RankControl], object] | None = None
+    def point(self, rank: int) -> None:
+        """One rank comes to its next boundary, or to the end of its next step."""
+        control = self.controls[rank]
+        self.steps[rank] += 1
+        if control.counts_alike:
+            control.at_boundary()
+        elif control.attention:
+            control.look(self.steps[rank])
+
+    def pass_until(
+        self,
+        is_over: Callable[[], object],
+        work: Callable[[int, int, RankControl], object] = lambda *_: None,
+        ranks: Sequence[int] = (),
     ) -> None:
-        """Have all pass boundaries together, with ``work`` after each, ``until`` that is true after one."""
+        """Have ``ranks``, or all, pass points together, with ``work`` after each, until one is the last."""
+        members = ranks or range(len(self.controls))
+        over = False
 
-        def train(rank: int, control: RankControl) -> None:
-            boundary = 0
+        def look_whether_over() -> None:
+            nonlocal over
+            over = bool(is_over())
+
+        together = threading.Barrier(len(members), action=look_whether_over)
+
+        def train(rank: int) -> None:
             try:
-                while not self._is_over:
-                    control.at_boundary()
-                    if work is not None:
-                        work(boundary, rank, control)
-                    boundary += 1
-                    self._together.wait(PATIENCE_SECONDS)
+                while not over:
+                    self.point(rank)
+                    work(self.steps[rank], rank, self.controls[rank])
+                    together.wait(PATIENCE_SECONDS)
             except BaseException:
-                self._together.abort()
+                together.abort()
                 raise
 
-        self._until, self._is_over = until, False
-        with ThreadPoolExecutor(len(self.controls)) as threads:
-            list(threads.map(train, *zip(*enumerate(self.controls), strict=True), timeout=PATIENCE_SECONDS))
+        with ThreadPoolExecutor(len(members)) as threads:
+            list(threads.map(train, members, timeout=PATIENCE_SECONDS))
 
-    def _look_whether_over(self) -> None:
-        self._is_over = bool(self._until())
+    def refusals(self) -> list[tuple[str, str]]:
+        return [(record.request.kind, record.reason) for record in self.log.of(RequestRefused)]
 
 
 @pytest.fixture(autouse=True)
@@ -95,13 +109,14 @@ def _quick_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def of() -> Iterator[Callable[[int], Ranks]]:
+def of() -> Iterator[Callable[..., Ranks]]:
     """So many ranks that agree."""
     all_ranks: list[Ranks] = []
 
-    def ranks_of(count: int) -> Ranks:
-        all_ranks.append(Ranks(count))
-        all_ranks[-1].join()
+    def ranks_of(count: int, *, connected: bool = True, **facts: bool) -> Ranks:
+        all_ranks.append(Ranks(count, **facts))
+        if connected:
+            all_ranks[-1].connect()
         return all_ranks[-1]
 
     yield ranks_of
@@ -110,7 +125,7 @@ def of() -> Iterator[Callable[[int], Ranks]]:
             control.leave()
 
 
-Of = Callable[[int], Ranks]
+Of = Callable[..., Ranks]
 
 BF16, CHECKPOINT = PrecisionRequest("bf16"), CheckpointRequest()
 
@@ -126,6 +141,7 @@ def xray(control: RankControl) -> object:
     return control.newest(XRayRequest) is not None and control.attention and (control.take(XRayRequest), 1)[1]
 
 
+@pytest.mark.parametrize("counts_alike", [True, False])
 @pytest.mark.parametrize(
     ("want", "obeyed", "what"),
     [
@@ -137,20 +153,25 @@ def xray(control: RankControl) -> object:
         (lambda leader: leader.want_turn("bf16 eager", now="fp32"), RankControl.take_turn, "bf16 eager"),
     ],
 )
-def test_all_ranks_do_what_is_wanted_at_the_same_boundary_and_once(
-    want: Callable[[RankControl], object], obeyed: Callable[[RankControl], object], what: object, of: Of
+def test_all_ranks_do_what_is_wanted_at_the_same_point_and_once(
+    want: Callable[[RankControl], object],
+    obeyed: Callable[[RankControl], object],
+    what: object,
+    of: Of,
+    *,
+    counts_alike: bool,
 ) -> None:
-    ranks = of(3)
+    ranks = of(3, counts_alike=counts_alike)
     seen: list[list[tuple[int, object]]] = [[], [], []]
 
-    def work(boundary: int, rank: int, control: RankControl) -> None:
+    def work(point: int, rank: int, control: RankControl) -> None:
         if found := obeyed(control):
-            seen[rank].append((boundary, found))
+            seen[rank].append((point, found))
 
-    want(ranks.controls[0])
-    ranks.boundaries(lambda: seen[0], work)
+    want(ranks.leader)
+    ranks.pass_until(lambda: seen[0], work)
     more = count()
-    ranks.boundaries(lambda: next(more) > 20, work)
+    ranks.pass_until(lambda: next(more) > 20, work)
     assert seen[0] == seen[1] == seen[2]
     assert [found for _, found in seen[0]] == [what]
 
@@ -159,7 +180,7 @@ def test_all_ranks_take_a_checkpoint_at_the_same_boundary_and_no_other_before_it
     ranks = of(2)
     boundaries: list[list[int]] = [[], []]
     due = [False, False]
-    leader = ranks.controls[0]
+    leader = ranks.leader
     numbers = [leader.ask(CheckpointRequest()), leader.ask(CheckpointRequest())]
 
     def work(boundary: int, rank: int, control: RankControl) -> None:
@@ -171,12 +192,12 @@ def test_all_ranks_take_a_checkpoint_at_the_same_boundary_and_no_other_before_it
             boundaries[rank].append(boundary)
             assert control.count_checkpoint() == len(boundaries[rank])
 
-    ranks.boundaries(lambda: boundaries[0], work)
+    ranks.pass_until(lambda: boundaries[0], work)
     leader.want_checkpoint()
-    ranks.boundaries(lambda: due[0], work)
+    ranks.pass_until(lambda: due[0], work)
     assert len(boundaries[0]) == 1
     leader.checkpoints_done = 1
-    ranks.boundaries(lambda: len(boundaries[0]) == 2, work)
+    ranks.pass_until(lambda: len(boundaries[0]) == 2, work)
     assert boundaries[0] == boundaries[1]
     assert [answer.request.number for answer in ranks.log.of(RequestTaken)] == numbers
 
@@ -186,7 +207,7 @@ def test_what_the_user_asks_for_ends_a_comparison_on_all_ranks(of: Of) -> None:
     leader, other = ranks.controls
     leader.want_turn("bf16", now="fp32")
     leader.ask(PrecisionRequest("fp16"))
-    ranks.boundaries(lambda: other.newest(PrecisionRequest))
+    ranks.pass_until(lambda: other.newest(PrecisionRequest))
     assert leader.take_turn() == ""
     taken_by_all = [control.take(PrecisionRequest) for control in ranks.controls]
     assert [pending and pending.request for pending in taken_by_all] == [PrecisionRequest("fp16")] * 2
@@ -199,14 +220,12 @@ def test_a_rank_that_waits_notices_that_another_has_ended(monkeypatch: pytest.Mo
     """At the point that it has promised not to pass, and in a pause."""
     monkeypatch.setattr(orders, "_CHECK_SECONDS", 0.001)
     monkeypatch.setattr(rank_control, "_PAUSE_CHECK_SECONDS", 0.001)
-    ranks = Ranks(2)
-    leader = ranks.controls[0]
+    leader = Ranks(2).leader
 
-    class Ended(Others):
-        def check_others(self) -> None:
-            raise RuntimeError("rank 1 has ended")
+    def check() -> None:
+        raise RuntimeError("rank 1 has ended")
 
-    leader.join(Board(ranks.store, "test"), cast("Any", Ended()))
+    leader.connect(Board(HashStore(), "test"), RankProgress(), leader.fail, check)
     leader.ask(CheckpointRequest())
     for comes in (leader.at_boundary, leader.wait):
         with pytest.raises(RuntimeError, match="rank 1 has ended"):
@@ -217,3 +236,76 @@ def test_a_rank_that_waits_notices_that_another_has_ended(monkeypatch: pytest.Mo
 def for_ever(comes: Callable[[], object]) -> None:
     while True:
         comes()
+
+
+# Ranks of a script, which may count their steps differently, and go without failing.
+
+
+def test_ranks_at_different_places_refuse_and_go_on(of: Of, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after batches that one rank did not have: the steps that it counts are others."""
+    ranks = of(2, counts_alike=False)
+    monkeypatch.setattr(boards, "collectives_by_group", lambda: {"mesh": threading.get_ident()})
+    ranks.leader.ask(BF16)
+    ranks.pass_until(ranks.refusals)
+    assert [control.take(PrecisionRequest) for control in ranks.controls] == [None, None]
+    ranks.leader.ask(PrecisionRequest("fp16"))
+    ranks.leader.ask(ComparisonRequest(("fp32", "bf16")))
+    refused = [("precision", "failed"), ("precision", "unavailable"), ("comparison", "unavailable")]
+    assert ranks.refusals() == refused
+
+
+def test_a_rank_that_does_not_come_makes_nobody_wait_for_long_and_does_later_as_they_did(
+    of: Of, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rank_control, "MEETING_SECONDS", 0.05)
+    ranks = of(2, counts_alike=False)
+    reasons: list[str] = []
+    ranks.leader.cannot_stop = reasons.append
+    ranks.leader.ask(StopRequest("q"))
+    ranks.leader.ask(BF16)
+    ranks.pass_until(lambda: reasons, ranks=[0])
+    ranks.pass_until(lambda: ranks.steps[1] > ranks.steps[0], ranks=[1])
+    assert ranks.refusals() == [("precision", "failed")]
+    assert "rank 1" in reasons[0]
+    assert [control.take(PrecisionRequest) for control in ranks.controls] == [None, None]
+    assert [control.stopping for control in ranks.controls] == [False, False]
+    assert not ranks.leader.over  # it may come the next time
+
+
+def test_the_end_of_the_agreement_ends_a_pause_and_a_comparison(of: Of) -> None:
+    ranks = of(2, counts_alike=False)
+    for control in ranks.controls:
+        control.end("rank 1 has ended")
+        control.wait()
+        assert taken(PauseRequest, control) == PauseRequest(False)
+    ranks.leader.want_turn("bf16", now="fp32")
+    assert taken(ComparisonRequest, ranks.leader) == ComparisonRequest()
+
+
+def test_a_rank_without_a_group_obeys_alone(of: Of) -> None:
+    ranks = of(2, counts_alike=False, connected=False)
+    leader = ranks.leader
+    leader.ask(BF16)
+    leader.ask(StopRequest("q"))
+    ranks.point(0)
+    assert leader.take(PrecisionRequest) is None  # perhaps the others come
+    leader.be_alone()
+    ranks.point(0)
+    assert taken(PrecisionRequest, leader) == BF16
+    assert leader.stopping
+
+
+def test_a_lost_store_ends_the_agreement_and_nothing_else(of: Of, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = of(2, counts_alike=False)
+    count = Board.count
+
+    def lost(board: Board, name: str, more: int = 0) -> Any:
+        if name.startswith("met"):
+            raise dist.DistNetworkError("connection reset")
+        return count(board, name, more)
+
+    monkeypatch.setattr(Board, "count", lost)
+    ranks.leader.ask(BF16)
+    ranks.pass_until(ranks.refusals)
+    assert ranks.leader.over
+    assert ranks.refusals() == [("precision", "failed")]

@@ -14,7 +14,6 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from amptui.base.errors import DeviceError
 from amptui.ranks.agreement.board import is_ahead, is_same_place
-from amptui.ranks.ends.hang_watch import PeerEnds
 from amptui.ranks.store import launcher_store
 from amptui.ranks.store.launcher_store import LauncherStore, meet_at_start
 from amptui.ranks.store.place import device_of, here, place_of, started_ticks
@@ -57,9 +56,9 @@ def test_ranks_agree_on_their_start_whatever_their_launchers_count() -> None:
 def test_a_rank_that_lost_the_others_is_not_blamed() -> None:
     leader, other = (World(rank, 0, 3, meeting="a") for rank in (0, 2))
     LauncherStore(other).tell_end("waited", "waited for the others")
-    assert PeerEnds(LauncherStore(leader), leader).first() is None
+    assert LauncherStore(leader).ends.first() is None
     LauncherStore(other).tell_end("cut off", "Connection closed by peer")
-    ended = PeerEnds(LauncherStore(leader), leader).first()
+    ended = LauncherStore(leader).ends.first()
     assert ended is not None
     assert (ended.rank, ended.how) == (-1, "waited")
     assert "Connection closed by peer" in ended.what

@@ -51,6 +51,18 @@ class Board:
         """Take away what was posted, if anything."""
         self._store.delete_key(name)
 
+    def hand_in(self, name: str, value: bytes) -> None:
+        """Put bytes there, for :meth:`take`."""
+        self._store.set(name, value)  # type: ignore[arg-type]  # it takes bytes too
+
+    def take(self, name: str) -> bytes | None:
+        """Take away the bytes that were put there, if any."""
+        if not self._store.check([name]):
+            return None
+        value = self._store.get(name)
+        self._store.delete_key(name)
+        return value
+
 
 def open_board(name: str) -> Board | None:
     """The board of the script's process group; None while there is no group.

@@ -1,17 +1,20 @@
-"""What the ranks of a run agree on: each obeys the same requests at the same step boundary.
+"""What the ranks of a run agree on: each obeys the same requests after the same step.
 
 Requests reach rank 0, or any rank as a stop. A thread beside each training talks to the others, see
 :mod:`amptui.ranks.agreement.orders`; a step without an order compares two numbers.
+
+Somebody's script may count its steps otherwise on one rank than on another. So each of its ranks waits after
+the step of an order until all have come, and rank 0 lets them go: to obey, or to go on as they were. A rank
+that makes fewer steps than the others, as its data ends first, keeps nobody waiting but for one such meeting.
 """
 
 import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from amptui.ranks.agreement.orders import NOTHING, Agreement, Order, Participant
+from amptui.ranks.agreement.orders import NEVER, NOTHING, PATIENCE_SECONDS, Agreement, Order, Participant
 from amptui.ranks.agreement.rows import PostedRows
 from amptui.ranks.launchers import LAUNCHER_GONE
 from amptui.ranks.numbers.meter import RankNumbers, RankReport
@@ -19,6 +22,7 @@ from amptui.ranks.world import World
 from amptui.records.control import (
     KINDS,
     CheckpointRequest,
+    ComparisonRequest,
     Control,
     PauseRequest,
     PendingRequest,
@@ -33,7 +37,10 @@ from amptui.records.run import PRECISIONS, Note, Record
 
 if TYPE_CHECKING:
     from amptui.ranks.agreement.board import Board
-    from amptui.ranks.group import RankGroup
+    from amptui.ranks.ends.progress import RankProgress
+
+_TOGETHER = (PrecisionRequest, PauseRequest, XRayRequest, CheckpointRequest)
+"""What all ranks do together. Rank 0 does the rest alone: traces, the choice of blocks."""
 
 _PAUSE_CHECK_SECONDS = 0.5
 """How often a paused rank looks whether all others are there."""
@@ -46,33 +53,122 @@ _CLOSING_SECONDS = 10.0
 _CHECKPOINT_NOW = 2
 """As an order asks for one."""
 
+MEETING_SECONDS = 10.0
+"""How long a rank of a script waits after the step of an order. It then goes on, and so do all."""
+
+_SUSPICIOUS_SECONDS = 0.3
+"""Ranks that train together mostly come to the same step within that time."""
+
+_APART = "the ranks are not at the same step: did one take fewer batches, or call amptui later?"
+
+_SILENT = f"a rank did not answer within {PATIENCE_SECONDS:g} s"
+
+LOST = "the connection between the ranks was lost"
+
 R = TypeVar("R", bound=Request)
 
 
-class AgreedControl(Control, Participant):
-    """The control of one rank. Its loop is given only what all ranks have agreed on."""
+class RankControl(Control, Participant):
+    """The control of one rank, whose loop is given only what all ranks have agreed on.
+
+    A loop of ours calls :meth:`at_boundary` before each step, and the validation before each batch, on all
+    ranks equally often. One whose ranks do not ``counts_alike`` calls :meth:`look` after a step wherever
+    there is attention. Until :meth:`connect`, :meth:`be_alone` or :meth:`end` requests wait.
+
+    ``measure`` returns the rank's numbers since the last call; ``report`` takes those of all.
+    """
 
     can_retry = False  # the others may be inside its all-reduce
 
-    together: tuple[type[Any], ...] = (PrecisionRequest, PauseRequest, CheckpointRequest)
-    """What all ranks do together. Rank 0 does the rest alone: traces, the choice of blocks."""
-
-    def __init__(self, world: World, emit: Callable[[Record], object] = tell_nobody) -> None:
+    def __init__(
+        self, world: World, emit: Callable[[Record], object] = tell_nobody, *, counts_alike: bool = True
+    ) -> None:
         super().__init__(emit)
+        self.counts_alike = counts_alike
         self._world = world
+        self._board: Board
+        self._progress: RankProgress
+        self._check: Callable[[], object]
+        self._lost: Callable[[Exception], object]
+        self._agreement: Agreement | None = None
+        self.rows: PostedRows | None = None
+        """Where this rank's numbers go; these since :meth:`connect`."""
+        self._leaving = threading.Event()
+        self._thread = threading.Thread(target=self.talk, name="amptui-agreement", daemon=True)
         self._agreed_requests: dict[type[Any], PendingRequest[Any]] = {}
         self._sent_requests: dict[type[Any], PendingRequest[Any]] = {}
         """What rank 0's order on its way asks for, as the next two."""
         self._sent_wishes = NOTHING
         self._asked_to_stop: tuple[int, str] | None = None
-        """Rank 0's: which rank was, and why."""
+        """Which rank was, and why, as rank 0 orders it."""
         self._wishes = NOTHING
         """What rank 0's training wants without having been asked; its precision is a comparison's turn."""
         self._agreed_turn = ""
         self._agreed_probes = 0
-        self._stop_agreed = self._finished = False
+        self._stop_agreed = self._finished = self._checkpoint_agreed = False
+        self._checkpoints_taken = self._agreed_checkpoints_done = 0
+        self.checkpoints_done = 0
+        """How many checkpoints rank 0 has done with, written or not; set by its writer's thread."""
+        self._boundary = 0
+        """The newest that the trainer has come to: a phase, and a number in it."""
+        self._validating = False
+        self.over = ""
+        """Why the ranks agree on nothing more, and the training goes on; empty if they may."""
+        self._is_alone = self._others_silent = False
         self.refuses: Mapping[str, str] = {}
         """What is refused at once, each with the reason."""
+        self.measure: Callable[[], RankNumbers] = RankNumbers
+        self.report: RankReport | None = None
+        """Rank 0's: what takes the rows of all."""
+        self.hash_weights: Callable[[], object] = lambda: None
+        """Called on all ranks after the same step, when rank 0 wants it."""
+        self.launcher_lost: Callable[[int], object] = lambda _rank: None
+        """Called by the trainer as all ranks agree to stop because that rank has lost its launcher."""
+        self.cannot_stop: Callable[[str], object] = lambda _why: None
+        """Called by the loop's thread with the reason if the ranks could not agree to stop."""
+
+    # From any thread.
+
+    def connect(
+        self,
+        board: "Board",
+        progress: "RankProgress",
+        lost: Callable[[Exception], object],
+        check: Callable[[], object] = lambda: None,
+    ) -> None:
+        """All ranks are there: begin to agree with them, in a thread that calls ``lost`` if it cannot.
+
+        ``check`` is called now and then while this rank waits for the others, and may raise.
+        """
+        self._board, self._progress, self._lost, self._check = board, progress, lost, check
+        rank, size = self._world.rank, self._world.size
+        self.rows = PostedRows(board, rank, size, self.report)
+        self._agreement = Agreement(board, rank, size, self)
+        self._thread.start()
+        self.wake()
+
+    def be_alone(self) -> None:
+        """There are no other ranks to agree with."""
+        self._is_alone = True
+        self.wake()
+
+    def end(self, why: str) -> None:
+        """Agree on nothing more; requests are refused with ``why``. A pause ends, the training goes on."""
+        self.over = self.over or why
+        if self._agreement is not None:
+            self._agreement.finish()
+        self.wake()
+
+    def fail(self, error: Exception) -> None:
+        """Agree on nothing more: the training raises ``error`` at its next point."""
+        if self._agreement is not None:
+            self._agreement.fail(error)
+
+    def leave(self) -> None:
+        """End the thread that talks to the others, once they have parted or this rank has failed."""
+        self._leaving.set()
+        if self._thread.ident is not None:
+            self._thread.join(_CLOSING_SECONDS)
 
     @property
     def ranks(self) -> StepAgreement:
@@ -82,6 +178,10 @@ class AgreedControl(Control, Participant):
     def stopping(self) -> bool:
         """Whether all ranks have agreed to end now."""
         return self._stop_agreed
+
+    def is_asked_to_stop(self) -> bool:
+        """Whether somebody asked this rank, which the others may not know yet."""
+        return self._stop_reason is not None
 
     def ask(self, request: Request, number: int | None = None) -> int:
         """See :class:`Control`; what is among ``refuses`` is refused."""
@@ -93,22 +193,29 @@ class AgreedControl(Control, Participant):
     # Called by the trainer.
 
     def newest(self, kind: type[R]) -> R | None:
-        if kind not in self.together:
+        if kind not in _TOGETHER:
             return super().newest(kind)
         agreed = self._agreed_requests.get(kind)
         return None if agreed is None else agreed.request
 
     def take(self, kind: type[R]) -> PendingRequest[R] | None:
-        if kind not in self.together:
+        if kind not in _TOGETHER:
             return super().take(kind)
         agreed = self._agreed_requests.pop(kind, None)
         return super().take(kind) if agreed is None and self._finished else agreed
 
+    def _want(self, **wishes: Any) -> None:
+        with self._changed:
+            self._wishes = self._wishes._replace(**wishes)
+        self.attention |= self._is_alone
+
     def want_turn(self, precision: str, *, now: str) -> None:
         """Rank 0's comparison wants the next steps in ``precision``; ``now`` is that of the steps so far."""
         with self._changed:
-            turn = precision if precision != (self._sent_wishes.precision or now) else ""
-            self._wishes = self._wishes._replace(precision=turn)
+            is_next = precision == (self._sent_wishes.precision or now)
+            self._want(precision="" if is_next or self.over else precision)
+        if self.over:  # there are no more turns
+            self._waiting.setdefault(ComparisonRequest, PendingRequest(ComparisonRequest(), ()))
 
     def take_turn(self) -> str:
         """The precision that a comparison's next block runs in, once agreed; "" if there is none."""
@@ -118,151 +225,20 @@ class AgreedControl(Control, Participant):
     def want_probes(self, probes: int) -> None:
         """Have all ranks measure ``probes`` in the same step; what was just asked for is under way."""
         with self._changed:
-            wanted = self._wishes.probes | probes & ~self._sent_wishes.probes
-            self._wishes = self._wishes._replace(probes=wanted)
+            self._want(probes=self._wishes.probes | probes & ~self._sent_wishes.probes)
 
     def take_probes(self) -> int:
         """What all ranks measure in the next step; 0 in nearly all steps."""
         probes, self._agreed_probes = self._agreed_probes, 0
         return probes
 
-    def _release(self, order: Order) -> None:
-        """Give the trainer what all ranks know by now."""
-        if self._world.leads:
-            for kind, request in self._sent_requests.items():
-                self._agreed_requests[kind], overruled = _merged(request, self._agreed_requests.get(kind))
-                self.refuse(overruled, "overruled")
-            self._agreed_turn = self._sent_wishes.precision or self._agreed_turn
-            self._forget_sent()
-        else:
-            self._take_requests(order)
-        self._agreed_probes |= order.probes
-        if order.stop and not self._stop_agreed:
-            self._stop_agreed = True
-            self._stop(order.stop_rank, order.stop)
-        self.attention = True
-
-    def _stop(self, rank: int, reason: str) -> None:  # noqa: ARG002 - of a script only rank 0 is asked
-        """All ranks have agreed to stop, as that ``rank`` was asked to."""
-        self._stop_reason = self._stop_reason or reason
-
-    def _forget_sent(self) -> None:
-        self._sent_requests, self._sent_wishes = {}, NOTHING
-
-    def _take_requests(self, order: Order) -> None:
-        """Take what rank 0 asks for as requests that nobody waits for."""
-        agreed = self._agreed_requests
-        if order.precision:
-            self._agreed_turn = order.precision if order.precision not in PRECISIONS else ""
-            agreed.pop(PrecisionRequest, None)
-            if order.precision in PRECISIONS:
-                agreed[PrecisionRequest] = PendingRequest(PrecisionRequest(order.precision), ())
-        if order.pause is not None:
-            agreed[PauseRequest] = PendingRequest(PauseRequest(order.pause), ())
-        if order.xray:
-            agreed[XRayRequest] = PendingRequest(XRayRequest(), ())
-        if order.checkpoint == _CHECKPOINT_NOW:
-            agreed[CheckpointRequest] = PendingRequest(CheckpointRequest(), ())
-
-    # Called by the thread that talks to the others.
-
-    def is_something_wanted(self) -> bool:
-        if any(kind in self._waiting for kind in self.together) or self._sent_requests:
-            return True
-        if self._wishes != NOTHING or self._sent_wishes != NOTHING:
-            return True
-        return self._asked_to_stop is not None and not self._stop_agreed
-
-    def compose(self) -> Order:
-        overruled: list[PendingRequest[Any] | None] = []
-        with self._changed:
-            requests = self._sent_requests
-            for kind in () if self._finished else self.together:
-                if request := Control.take(self, kind):
-                    requests[kind], other = _merged(request, requests.get(kind))
-                    overruled.append(other)
-            self._sent_wishes = wishes = self._sent_wishes.joined(self._wishes)
-            self._wishes = NOTHING
-            if PrecisionRequest in requests or PrecisionRequest in self._agreed_requests:
-                self._sent_wishes = wishes = wishes._replace(precision="")  # the user ends the comparison
-        for loser in overruled:
-            self.refuse(loser, "overruled")
-        pause, precision = requests.get(PauseRequest), requests.get(PrecisionRequest)
-        stop_rank, stop = (0, "") if self._stop_agreed else self._asked_to_stop or (0, "")
-        return wishes._replace(
-            precision=precision.request.precision if precision else wishes.precision,
-            pause=None if pause is None else pause.request.paused,
-            checkpoint=_CHECKPOINT_NOW if CheckpointRequest in requests else wishes.checkpoint,
-            stop=stop,
-            stop_rank=stop_rank,
-            xray=XRayRequest in requests,
-        )
-
-
-class RankControl(AgreedControl):
-    """The control of one rank of ``amptui train``.
-
-    The loop calls :meth:`at_boundary` before each step, and the validation before each batch, on all ranks
-    equally often. ``measure`` returns the rank's numbers since the last call; ``report`` takes those of all.
-    """
-
-    together = (PrecisionRequest, PauseRequest, XRayRequest, CheckpointRequest)
-
-    def __init__(self, world: World, emit: Callable[[Record], object] = tell_nobody) -> None:
-        super().__init__(world, emit)
-        self._agreement: Agreement
-        self._rows: PostedRows
-        self._others: RankGroup
-        """These since :meth:`join`, before the first step."""
-        self._leaving = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._boundary = 0
-        """The newest that the trainer has come to: a phase, and a number in it."""
-        self._validating = False
-        self._stop_posted = False
-        self._checkpoint_agreed = False
-        self._checkpoints_taken = self._agreed_checkpoints_done = 0
-        self.checkpoints_done = 0
-        """How many checkpoints rank 0 has done with, written or not; set by its writer's thread."""
-        self.measure: Callable[[], RankNumbers] = RankNumbers
-        self.report: RankReport | None = None
-        """Rank 0's: what takes the rows of all."""
-        self.hash_weights: Callable[[], object] = lambda: None
-        """Called on all ranks after the same step, when rank 0 wants it."""
-        self.launcher_lost: Callable[[int], object] = lambda _rank: None
-        """Called by the trainer as all ranks agree to stop because that rank has lost its launcher."""
-
-    def join(self, board: "Board", others: "RankGroup") -> None:
-        """Begin to agree with the ``others``, whose ends the training and the thread have to know."""
-        rank, size = self._world.rank, self._world.size
-        self._others = others
-        self._rows = PostedRows(board, rank, size, self.report)
-        self._agreement = Agreement(board, rank, size, self)
-        talk = partial(self._talk, board)
-        self._thread = threading.Thread(target=talk, name="amptui-agreement", daemon=True)
-        self._thread.start()
-
-    def leave(self) -> None:
-        """End the thread that talks to the others, once they have parted or this rank has failed."""
-        self._leaving.set()
-        if self._thread is not None:
-            self._thread.join(_CLOSING_SECONDS)
-
-    def is_asked_to_stop(self) -> bool:
-        """Whether somebody asked this rank, which the others may not know yet."""
-        return self._stop_reason is not None
-
-    # Called by the trainer.
-
     def want_hash(self) -> None:
         """Have all ranks hash their weights after the same step."""
-        with self._changed:
-            self._wishes = self._wishes._replace(hashes=True)
+        self._want(hashes=True)
 
     def want_checkpoint(self) -> None:
         """Rank 0 wants a checkpoint, which nobody asked for."""
-        with self._changed:
-            self._wishes = self._wishes._replace(checkpoint=1)
+        self._want(checkpoint=1)
 
     def take_wanted_checkpoint(self) -> bool:
         """Whether all ranks know by now that rank 0 wants a checkpoint; told once."""
@@ -283,35 +259,60 @@ class RankControl(AgreedControl):
         """Count a boundary; obey what all ranks obey there, and measure if it is time."""
         if self.is_copy:  # a forked process has no thread that talks
             return
+        agreement, rows = self._agreement, self.rows
+        assert agreement is not None, "the ranks met before the first step"
+        assert rows is not None, "as above"
         if validating != self._validating:
             # Batches of a validation are faster than steps: what was promised for a step comes before them.
             self._validating = validating
             self._boundary = ((self._boundary >> _PHASE_BITS) + 1) << _PHASE_BITS
         else:
             self._boundary += 1
-        if self._boundary >= self._agreement.hold:
-            with self._others.waiting():
-                self._agreement.settle(self._boundary, self._release, self._others.check_others)
-        if self._boundary >= self._rows.due:
-            self._rows.put(self.measure())
+        if self._boundary >= agreement.hold:
+            with self._progress.waiting():
+                agreement.settle(self._boundary, self._obey, self._check)
+        if self._boundary >= rows.due:
+            rows.put(self.measure())
+
+    def look(self, step: int) -> None:
+        """See :class:`Control`; where that is after the step of an order, obey it."""
+        super().look(step)
+        agreement = self._agreement
+        if self.counts_alike:
+            return
+        if agreement is not None:
+            if step >= agreement.hold:
+                with self._progress.waiting():
+                    agreement.settle(step, self._obey, self._check)
+            if agreement.hold < NEVER:
+                self.attention = True
+        self._settle_alone()
 
     def wait(self) -> None:
         """Block until there may be something to do; the run is paused, on all ranks after the same step."""
         agreement = self._agreement
-        is_idle = not (agreement.is_under_way or (self.is_asked_to_stop() and not self.stopping))
-        with self._others.waiting(idle=is_idle), self._changed:
-            woken = self._changed.wait_for(
-                lambda: self.attention or agreement.pending, timeout=_PAUSE_CHECK_SECONDS
-            )
-            self.attention = False
-        agreement.settle_in_pause(self._release)
-        if not woken:
-            self._others.check_others()
+        if agreement is None:
+            super().wait()
+        else:
+            is_idle = not (agreement.is_under_way or (self.is_asked_to_stop() and not self.stopping))
+            with self._progress.waiting(idle=is_idle), self._changed:
+                woken = self._changed.wait_for(
+                    lambda: self.attention or agreement.pending, timeout=_PAUSE_CHECK_SECONDS
+                )
+                self.attention = False
+            agreement.settle_in_pause(self._obey)
+            if not woken:
+                self._check()
+        self._settle_alone()
+        if self.over:
+            self._agreed_requests[PauseRequest] = PendingRequest(PauseRequest(False), ())
 
     def finish(self) -> None:
         """After the last step: obey nothing more, and tell the last numbers."""
+        assert self._agreement is not None, "the ranks met before the first step"
+        assert self.rows is not None, "as above"
         self._agreement.finish()
-        self._rows.finish(self.measure())
+        self.rows.finish(self.measure())
         overruled: list[PendingRequest[Any] | None] = []
         with self._changed:
             for kind, request in self._sent_requests.items():
@@ -325,16 +326,42 @@ class RankControl(AgreedControl):
 
     def parted(self) -> None:
         """After all ranks have waited for each other: their last numbers are there."""
-        self._rows.take_last()
+        if self.rows is not None:
+            self.rows.take_last()
+
+    # What the trainer does with an order.
+
+    def _obey(self, order: Order) -> None:
+        why = "" if self.counts_alike else self._meet(order)
+        if not why:
+            self._release(order)
+        elif why in (_APART, LOST):
+            self.end(why)
+        else:
+            self._refuse_sent(why)
 
     def _release(self, order: Order) -> None:
+        """Give the trainer what all ranks know by now."""
         self._agreed_checkpoints_done = order.checkpoints_done
         self._checkpoint_agreed |= order.checkpoint == 1
-        super()._release(order)
+        if self._world.leads:
+            for kind, request in self._sent_requests.items():
+                self._agreed_requests[kind], overruled = _merged(request, self._agreed_requests.get(kind))
+                self.refuse(overruled, "overruled")
+            self._agreed_turn = self._sent_wishes.precision or self._agreed_turn
+            self._forget_sent()
+        else:
+            self._take_requests(order)
+        self._agreed_probes |= order.probes
+        if order.stop and not self._stop_agreed:
+            self._stop_agreed = True
+            self._stop(order.stop_rank, order.stop)
+        self.attention = True
         if order.hashes:
             self.hash_weights()
 
     def _stop(self, rank: int, reason: str) -> None:
+        """All ranks have agreed to stop, as that ``rank`` was asked to."""
         if reason == LAUNCHER_GONE:
             self.launcher_lost(rank)
         if self._stop_reason is not None:
@@ -344,45 +371,168 @@ class RankControl(AgreedControl):
             self._emit(Note(time=time.time(), severity="info", text=text))
         super().ask(StopRequest(reason if reason == LAUNCHER_GONE else f"{reason} on rank {rank}"))
 
-    # Called by the thread.
+    def _take_requests(self, order: Order) -> None:
+        """Take what rank 0 asks for as requests that nobody waits for."""
+        agreed = self._agreed_requests
+        if order.precision:
+            self._agreed_turn = order.precision if order.precision not in PRECISIONS else ""
+            agreed.pop(PrecisionRequest, None)
+            if order.precision in PRECISIONS:
+                agreed[PrecisionRequest] = PendingRequest(PrecisionRequest(order.precision), ())
+        if order.pause is not None:
+            agreed[PauseRequest] = PendingRequest(PauseRequest(order.pause), ())
+        if order.xray:
+            agreed[XRayRequest] = PendingRequest(XRayRequest(), ())
+        if order.checkpoint == _CHECKPOINT_NOW:
+            agreed[CheckpointRequest] = PendingRequest(CheckpointRequest(), ())
+
+    def _meet(self, order: Order) -> str:
+        """Wait for the other ranks after the step of ``order``; return why none obeys, or "" if all do."""
+        from amptui.ranks.agreement.board import collectives_by_group
+
+        board, rank = self._board, self._world.rank
+        place, go, began = [self._step, collectives_by_group()], f"go/{order.number}", time.monotonic()
+        try:
+            board.post(f"at/{rank}", [order.number, *place])
+            board.count(f"met/{order.number}", 1)
+            while True:
+                waited = time.monotonic() - began
+                verdict = self._compare(order, place, waited) if self._world.leads else board.look(go)
+                if verdict is None and waited > MEETING_SECONDS:
+                    places = [board.look(f"at/{rank}") for rank in range(self._world.size)]
+                    missing = [rank for rank, at in enumerate(places) if not at or at[0] != order.number]
+                    who = f"rank {missing[0]}" if missing else "a rank"
+                    verdict = f"{who} did not come to step {order.point:,} within {MEETING_SECONDS:g} s"
+                if verdict is None and self.over:
+                    verdict = self.over
+                if verdict is not None:
+                    return str(board.decide(go, verdict))
+                time.sleep(min(0.0005 + waited / 20, 0.05))
+        except RuntimeError:  # the store's
+            return LOST
+
+    def _compare(self, order: Order, place: list[Any], waited: float) -> str | None:
+        """Rank 0's: whether all ranks have come to the same place; None while some have not."""
+        from amptui.ranks.agreement.board import is_ahead, is_same_place
+
+        board, ranks = self._board, range(self._world.size)
+        if board.count(f"met/{order.number}") >= len(ranks):
+            places = [place for _, *place in board.read([f"at/{rank}" for rank in ranks])]
+            board.remove(f"met/{order.number - 1}")
+            board.remove(f"go/{order.number - 1}")
+            return "" if is_same_place(places) else _APART
+        if waited > _SUSPICIOUS_SECONDS:
+            beats = [board.look(f"beat/{rank}") for rank in ranks[1:]]
+            if any(beat and is_ahead(beat[1], place[1]) for beat in beats):
+                return _APART  # it waits for this rank in a collective of the next step
+        return None
+
+    def _settle_alone(self) -> None:
+        """What a script's rank 0 does without other ranks, or no longer with them."""
+        if self.over:
+            if not self._closed:
+                self._refuse_sent(self.over)
+                self.close(self.over)
+        elif self._others_silent:
+            self._others_silent = False
+            self.compose()
+            self._refuse_sent(_SILENT)
+        elif self._is_alone:
+            self._hear_of_stop()
+            if self.is_something_wanted():
+                self._release(self.compose())
+
+    def _refuse_sent(self, why: str) -> None:
+        for request in self._sent_requests.values():
+            self.refuse(request, "failed", why)
+        self._forget_sent()
+        if self._stop_reason is not None and not self._stop_agreed:
+            self._stop_reason = self._asked_to_stop = None
+            self.cannot_stop(why)
+
+    def _forget_sent(self) -> None:
+        self._sent_requests, self._sent_wishes = {}, NOTHING
+
+    # Called by the thread that talks to the others.
 
     def arrived(self) -> int:
-        return self._boundary
+        return self._boundary if self.counts_alike else self._progress.activity()[1]
 
     def notice(self) -> None:
         with self._changed:
+            self.attention |= not self.counts_alike  # such a loop looks only then
             self._changed.notify_all()
 
-    def _talk(self, board: "Board") -> None:
-        seconds = 0.0
+    def voided(self) -> None:
+        """A script's rank does not answer: do not ask it again."""
+        self._others_silent = self._world.leads and not self.counts_alike
+
+    def talk(self) -> None:
+        """Talk to the others until :meth:`leave`."""
+        agreement, rows, seconds = self._agreement, self.rows, 0.0
+        assert agreement is not None, "the thread is started with it"
+        assert rows is not None, "as above"
         try:
             while not self._leaving.wait(seconds):
-                self._post_stop(board)
+                self._hear_of_stop()
                 if self._world.leads:
-                    self._rows.announce(self._agreement.point_ahead)
-                    seconds = self._agreement.tick()
+                    rows.announce(agreement.point_ahead)
+                    seconds = agreement.tick()
                 else:
-                    call, (number, point) = board.read(["call", "sample"])
-                    self._rows.follow(number, point)
-                    seconds = self._agreement.tick(call)
-        except Exception as error:  # noqa: BLE001 - the training raises it: it can agree on nothing more
-            self._agreement.fail(self._others.explain_lost(error))
+                    call, (number, point) = self._board.read(["call", "sample"])
+                    rows.follow(number, point)
+                    seconds = agreement.tick(call)
+        except Exception as error:  # noqa: BLE001 - whoever trains decides what becomes of it
+            self._lost(error)
 
-    def _post_stop(self, board: "Board") -> None:
+    def _hear_of_stop(self) -> None:
         """The first rank that is asked to stop tells it; rank 0 makes an order of it."""
-        reason = self._stop_reason
-        if reason is not None and not self._stop_posted:
-            self._stop_posted = True
+        if self._asked_to_stop is not None:
+            return
+        if (reason := self._stop_reason) is not None:
             is_known = reason == LAUNCHER_GONE or reason in signal.Signals.__members__
-            board.decide("stop", [self._world.rank, reason if is_known else "a request"])
-        if self._world.leads and self._asked_to_stop is None and (stop := board.look("stop")):
+            self._asked_to_stop = self._world.rank, reason if is_known else "a request"
+            if not self._world.leads:
+                self._board.decide("stop", self._asked_to_stop)
+        elif self._world.leads and not self._is_alone and (stop := self._board.look("stop")):
             self._asked_to_stop = stop[0], stop[1]
 
     def is_something_wanted(self) -> bool:
-        return self.checkpoints_done != self._agreed_checkpoints_done or super().is_something_wanted()
+        if self.over or self._others_silent:
+            return False
+        if any(kind in self._waiting for kind in _TOGETHER) or self._sent_requests:
+            return True
+        if self._wishes != NOTHING or self._sent_wishes != NOTHING:
+            return True
+        if self.checkpoints_done != self._agreed_checkpoints_done:
+            return True
+        return self._asked_to_stop is not None and not self._stop_agreed
 
     def compose(self) -> Order:
-        return super().compose()._replace(checkpoints_done=self.checkpoints_done)
+        overruled: list[PendingRequest[Any] | None] = []
+        with self._changed:
+            requests = self._sent_requests
+            for kind in () if self._finished else _TOGETHER:
+                if request := Control.take(self, kind):
+                    requests[kind], other = _merged(request, requests.get(kind))
+                    overruled.append(other)
+            self._sent_wishes = wishes = self._sent_wishes.joined(self._wishes)
+            self._wishes = NOTHING
+            if PrecisionRequest in requests or PrecisionRequest in self._agreed_requests:
+                self._sent_wishes = wishes = wishes._replace(precision="")  # the user ends the comparison
+        for loser in overruled:
+            self.refuse(loser, "overruled")
+        pause, precision = requests.get(PauseRequest), requests.get(PrecisionRequest)
+        stop_rank, stop = (0, "") if self._stop_agreed else self._asked_to_stop or (0, "")
+        return wishes._replace(
+            precision=precision.request.precision if precision else wishes.precision,
+            pause=None if pause is None else pause.request.paused,
+            checkpoint=_CHECKPOINT_NOW if CheckpointRequest in requests else wishes.checkpoint,
+            checkpoints_done=self.checkpoints_done,
+            stop=stop,
+            stop_rank=stop_rank,
+            xray=XRayRequest in requests,
+        )
 
 
 def _merged(

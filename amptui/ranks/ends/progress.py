@@ -9,15 +9,13 @@ import math
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from amptui.ranks.agreement.board import Board, collectives_by_group
-from amptui.ranks.world import World
-from amptui.recipe.request import HANG_SECONDS
+from amptui.ranks.agreement.board import collectives_by_group
 from amptui.records.ranks import RankPhase, RanksAwaited, RankStack, StacksTaken
-from amptui.records.run import Record
 
 AWAITED_SECONDS = 10.0
 """How long nobody may come further before it is told who makes the others wait."""
@@ -36,11 +34,6 @@ MAX_NAMED = 8
 """Ranks that a record names of those that make others wait."""
 
 _MAX_STACKS, _MAX_STACK_CHARACTERS = 64, 8000
-
-STACKS_SECONDS = HANG_SECONDS
-"""After so long without progress the stacks of all ranks are taken, once; the script goes on waiting."""
-
-_COLLECTING_SECONDS = 3.0
 
 _BUSY: tuple[RankPhase, ...] = ("compiling", "alone", "saving")
 
@@ -86,9 +79,21 @@ class RankProgress:
     def beat(self, number: int) -> Heartbeat:
         """It as of now."""
         phase, step = self.activity()
-        phase = "alone" if self.alone else phase
-        place = {"": self.place, **collectives_by_group()}
+        phase, place = "alone" if self.alone else phase, collectives_by_group()
+        if phase != "script":
+            place[""] = self.place
+        elif not place:  # where nobody counts collectives, steps have to do
+            place[""] = step
         return Heartbeat(number, place, self.batches, step, phase, self.waits, self.left, self.idle)
+
+    @contextmanager
+    def waiting(self, *, idle: bool = False) -> Iterator[None]:
+        """While entered, this rank waits for others, and makes none wait; ``idle``: for no rank."""
+        self.waits, self.idle = True, idle
+        try:
+            yield
+        finally:
+            self.waits = self.idle = False
 
 
 class Awaited(NamedTuple):
@@ -248,62 +253,3 @@ def stacks_taken(step: int, ranks: int, posts: Mapping[int, Sequence[Any]]) -> S
     ]
     silent = [rank for rank in range(ranks) if rank not in posts][:MAX_NAMED]
     return StacksTaken(time=time.time(), step=step, stacks=tuple(stacks), silent=tuple(silent))
-
-
-class PeerProgress:
-    """One rank's part; used by one thread beside the loop, whose ``step`` it reads. No rank is ever ended.
-
-    A rank that has begun fewer collectives of a process group makes the others wait; where nobody counts
-    those, one that has made fewer steps.
-    """
-
-    def __init__(self, world: World, emit: Callable[[Record], object]) -> None:
-        self._world = world
-        self._emit = emit
-        self._table, self._news = ProgressTable(world.size, 0.0), AwaitedNews()
-        self._beats = 0
-        self._told_step = 0
-        """This rank's step when somebody was last told to make the others wait."""
-        self._due = 0.0
-        self._collect_at: float | None = None
-        self._were_taken = self._has_posted = False
-
-    def tick(self, board: Board, *, step: int, thread_id: int | None) -> None:
-        """Tell and look, if it is time; ``thread_id`` is the thread that trains."""
-        now = time.monotonic()
-        if now < self._due:
-            return
-        self._due = now + beat_seconds(self._world.size)
-        self.post(board, step)
-        if not self._has_posted and board.look("stacks"):
-            self._has_posted = True
-            board.post(f"stack/{self._world.rank}", [step, stack_of(thread_id)])
-        if self._world.leads:
-            self._look(board, now, step)
-
-    def end(self, step: int) -> None:
-        """The loop ended after ``step``, perhaps before the next look: tell that a wait was over before."""
-        if step > self._told_step and (record := self._news.judge(None, 0.0)) is not None:
-            self._emit(record)
-
-    def post(self, board: Board, step: int) -> None:
-        """Tell the others how far this rank is."""
-        self._beats += 1
-        place = collectives_by_group() or {"": step}
-        board.post(f"beat/{self._world.rank}", Heartbeat(self._beats, place, 0, step, "script"))
-
-    def _look(self, board: Board, now: float, step: int) -> None:
-        beats = board.read([f"beat/{rank}" for rank in range(self._world.size)])
-        self._table.take(now, [Heartbeat(*beat) for beat in beats])
-        still_seconds, awaited = self._table.still_seconds(now), self._table.awaited(now)
-        if (record := self._news.judge(awaited, still_seconds)) is not None:
-            self._told_step = step
-            self._emit(record)
-        if awaited is not None and still_seconds >= STACKS_SECONDS and not self._were_taken:
-            self._were_taken, self._collect_at = True, now + _COLLECTING_SECONDS
-            board.post("stacks", True)
-        if self._collect_at is not None and now >= self._collect_at:
-            self._collect_at = None
-            posts = {rank: board.look(f"stack/{rank}") for rank in range(self._world.size)}
-            answers = {rank: ["script", *post] for rank, post in posts.items() if post is not None}
-            self._emit(stacks_taken(step, self._world.size, answers))

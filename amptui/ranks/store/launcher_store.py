@@ -20,12 +20,16 @@ from functools import cache
 
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
-from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.distributed_c10d import Store
 
 from amptui.base.errors import AmptuiError, DeviceError, RunFolderError
 from amptui.base.prompt import complain
 from amptui.base.text import one_line
+from amptui.ranks.agreement.board import Board
+from amptui.ranks.ends.rank_ends import RankEnds
+from amptui.ranks.failure import End
 from amptui.ranks.world import World
+from amptui.recipe.request import HANG_SECONDS
 
 _LOOK_SECONDS = 0.05
 """How soon a waiting rank looks again at first."""
@@ -49,6 +53,9 @@ _PROBE_SECONDS = 1.0
 _LATE_SECONDS = 30.0
 """How long a rank waits for the others to start before it says so."""
 
+STORE_SECONDS = HANG_SECONDS
+"""A store that takes so long to answer is lost, and the agreement in it."""
+
 _READ_SECONDS = 2.0
 """How long rank 0 stays with its last word, where the store ends with its process."""
 
@@ -61,14 +68,6 @@ _RESTART, _ARRIVED, _GO = "restart", "arrived", "go"
 
 STOPPED_WAITING = "asked to stop while waiting for the other ranks"
 
-ENDED = "ended"
-"""Below it each rank that ends early says how."""
-
-FIRST_END = "first end"
-"""The first rank that did not only wait for others: its number, how it ended, and what it said.
-
-Of one that was killed another rank of its machine says so."""
-
 
 def pauses(ranks: int) -> Iterator[float]:
     """The seconds from one look to the next of each of ``ranks`` that wait: short ones first."""
@@ -80,16 +79,16 @@ def pauses(ranks: int) -> Iterator[float]:
 
 
 class LauncherStore:
-    """A rank's connection to the launcher's store; what is under ``store`` is of this start of the ranks."""
+    """A rank's connection to the launcher's store; what is on its boards is of this start of the ranks."""
 
-    def __init__(self, world: World, store: Store | None = None) -> None:
+    def __init__(self, world: World) -> None:
         self._world = world
-        self._lasting = store or _launcher_store(leads=world.leads)
-        self.store: Store = PrefixStore(f"amptui/{world.meeting}", self._lasting)
+        self._lasting = _launcher_store(leads=world.leads)
+        self.ends = RankEnds(self.board(), world)
 
-    def clone(self) -> "LauncherStore":
-        """The same over a connection of its own, which no wait of this one blocks."""
-        return LauncherStore(self._world, self._lasting.clone())
+    def board(self) -> Board:
+        """What the ranks of this start tell each other, over a connection that no other wait blocks."""
+        return Board(self._lasting, self._world.meeting, timeout_seconds=STORE_SECONDS)
 
     def share_plan(self, make: Callable[[], str], *, resumes: bool = False) -> str | int:
         """Rank 0's plan on every rank: from ``make``, which only rank 0 calls, or as before a restart.
@@ -133,17 +132,14 @@ class LauncherStore:
         """The exit status of a run that was refused."""
         return int(self._lasting.get(_OVER)) if self._lasting.check([_OVER]) else None
 
-    def tell_end(self, how: str, text: str) -> None:
-        """Tell the other ranks that this one ends early and why; without the store nobody is left to tell."""
+    def tell_end(self, how: End, text: str) -> None:
+        """Tell the other ranks that this one ends early and why."""
         rank = self._world.rank
         if how in ("failed", "out of memory"):
             self.tell_cause(f"rank {rank}: {text}")
         elif how == "cut off":
             self.tell_cause(f"rank {rank} lost the others: {text}")
-        with suppress(RuntimeError):
-            self.store.set(f"{ENDED}/{rank}", how)
-            if how != "waited":
-                self.store.compare_set(FIRST_END, "", json.dumps([rank, how, text]))
+        self.ends.tell(how, text)
 
     def tell_cause(self, cause: str) -> None:
         """Why these ranks end, for those that are started after them; the first word counts."""
