@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import amptui
 from amptui import AmpMonitor, Monitor
-from amptui.guest.run import GuestRun
+from amptui.guest.run import ScriptRun
 from amptui.records.control import PrecisionRequest, Request, new_number
 from amptui.records.run import Record
 from tests.builders import recorded
@@ -131,7 +131,7 @@ class Own:
 
 def ask(monitor: Monitor, request: Request) -> None:
     """As a screen asks: in the server's thread."""
-    assert isinstance(monitor._run, GuestRun)
+    assert isinstance(monitor._run, ScriptRun)
     thread = threading.Thread(target=monitor._run._answer, args=(request, new_number()))
     thread.start()
     thread.join()

@@ -14,7 +14,7 @@ import pytest
 from amptui.base.errors import AmptuiError
 from amptui.checkpoint.file import checkpoint_name
 from amptui.cli import main
-from amptui.process import launch
+from amptui.process import plan
 from amptui.recipe.request import TrainRequest
 from amptui.runs.rundir import RunDir, create_run_dir
 from tests.builders import write_journal as write
@@ -260,12 +260,12 @@ def test_what_the_command_line_names_is_used_and_so_is_all_that_one_s_own_run_na
         "data_dir": Path("/etc"),
         "settings": asked.settings,
     }
-    request = launch.plan_resumed(named, str(theirs.path)).request
+    request = plan.plan_resumed(named, str(theirs.path)).request
     assert (request.save_weights, request.data_dir) == (weights_path, Path("/etc"))
-    request = launch.plan_resumed({}, mine.path.name).request
+    request = plan.plan_resumed({}, mine.path.name).request
     assert (request.save_weights, request.data_dir) == (asked.save_weights, tmp_path)
     theirs.write_run_json({"asked": {"model": "mnist-deep"}})
-    assert launch.plan_resumed({}, str(theirs.path)).spec.name == "mnist-deep"
+    assert plan.plan_resumed({}, str(theirs.path)).spec.name == "mnist-deep"
 
 
 # ------------------------------------------------------------------ runs of somebody else

@@ -4,6 +4,7 @@ import argparse
 import gc
 import os
 import socket
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +27,7 @@ from amptui.recipe.request import FP8_RECIPES, TrainRequest
 from amptui.records.run import AMP_PRECISIONS, PRECISIONS
 
 if TYPE_CHECKING:
-    from amptui.process.launch import Plan
-    from amptui.process.rank_process import RankPlan
+    from amptui.process.plan import Plan
     from amptui.ranks.world import World
 
 
@@ -151,20 +151,13 @@ def run_train(options: argparse.Namespace) -> int:
             raise UsageError("--detach writes no output", hint="leave out --headless and --json")
         screen = not (options.headless or options.json) and can_show_a_screen()
         plan = _plan(options, training_fields(options) | {"interactive": screen or options.detach})
-        return launch.train(
-            plan,
-            json=options.json,
-            detach=options.detach,
-            frames_per_second=options.fps,
-            quiet=options.quiet,
-        )
+        return launch.train(plan, detach=options.detach, frames_per_second=options.fps)
     finally:
         gc.enable()
 
 
 def _train_as_rank(options: argparse.Namespace, world: "World") -> int:
     """Train as one of the processes that a launcher started; rank 0 writes lines."""
-    from amptui.process.launch import rank_plan
     from amptui.process.rank_process import run_under_launcher
     from amptui.process.training import leave_at_once
 
@@ -176,7 +169,7 @@ def _train_as_rank(options: argparse.Namespace, world: "World") -> int:
     if world.master:
         os.environ.update(variables_of(world))
 
-    def make_plan(world: "World") -> "RankPlan":
+    def make_plan(world: "World") -> "Plan":
         if world.restart and options.run_dir is not None and not options.run_dir.is_dir():
             what = (
                 f"the ranks were started again, and {socket.gethostname()}, where rank 0 runs now, does not"
@@ -184,27 +177,29 @@ def _train_as_rank(options: argparse.Namespace, world: "World") -> int:
             raise RunFolderError(f"{what} see {options.run_dir}", hint="use a folder that all machines share")
         launchers = {"nproc": world.size, "max_restarts": world.max_restarts}
         given = {**training_fields(options), "interactive": False, **launchers}
-        return rank_plan(_plan(options, given), json=options.json, quiet=options.quiet)
+        return _plan(options, given)
 
     status = run_under_launcher(world, make_plan, resumes=options.resume is not None)
     leave_at_once(status)
 
 
 def _plan(options: argparse.Namespace, given: dict[str, Any]) -> "Plan":
-    from amptui.process import launch
+    from amptui.process import plan
 
     resumes = options.resume is not None
     if resumes and options.run_dir is not None:
         if options.resume:
             raise UsageError("--resume RUN and --run-dir both name a run", hint="use one of them")
         # The same command line may start a run and, after a requeue, resume it.
-        resumes, options.resume = launch.can_go_on(options.run_dir), str(options.run_dir)
+        resumes, options.resume = plan.can_go_on(options.run_dir), str(options.run_dir)
     if resumes:
-        text = options.resume or (launch.newest_of(options.model) if options.model else "")
-        return launch.plan_resumed(given, text)
+        text = options.resume or (plan.newest_of(options.model) if options.model else "")
+        planned = plan.plan_resumed(given, text)
+        return replace(planned, json=options.json, quiet=options.quiet)
     if options.model is None:
         raise UsageError("MODEL is missing", hint="`amptui models` lists some; --resume continues a run")
-    return launch.plan_new(TrainRequest(**with_data(given)), options.run_dir)
+    planned = plan.plan_new(TrainRequest(**with_data(given)), options.run_dir)
+    return replace(planned, json=options.json, quiet=options.quiet)
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:

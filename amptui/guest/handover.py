@@ -96,15 +96,9 @@ def take_unsaved(run_dir: str | os.PathLike[str]) -> bool:
     return True
 
 
-def take_notify_url() -> str:
-    """Where the news of this process's run goes, to whoever asks first; else ``""``."""
-    global _notify_url
-    url, _notify_url = take_url() or _notify_url, ""
-    return url
-
-
-def take_run_dir() -> str:
-    """The folder that `amptui run` chose for this process's run, to whoever asks first; else ``""``."""
-    global _run_dir
-    path, _run_dir = os.environ.pop(RUN_DIR_VARIABLE, "") or _run_dir, ""
-    return path
+def take_run() -> tuple[str, str]:
+    """The folder that `amptui run` chose for this process's run, and where its news goes; only once."""
+    global _run_dir, _notify_url
+    run_dir, url = os.environ.pop(RUN_DIR_VARIABLE, "") or _run_dir, take_url() or _notify_url
+    _run_dir, _notify_url = "", ""
+    return run_dir, url

@@ -26,7 +26,7 @@ from amptui.data.batches import count_samples
 from amptui.guest.loop.observed_loop import ObservedLoop
 from amptui.guest.loop.script import ObservedScript, Pairs, WatchedScript, named_optimizers
 from amptui.guest.processes import processes_of_script
-from amptui.guest.run import GuestRun, OtherRank, ScriptRun, tell_fault
+from amptui.guest.run import ScriptRun, tell_fault
 
 _T = TypeVar("_T")
 
@@ -114,8 +114,7 @@ class Monitor:
         close_monitors_of([script.optimizer, *(pair.optimizer for pair in script.others)])
         _OPEN.add(self)
         try:
-            processes = processes_of_script()
-            self._run = (GuestRun if processes.leads else OtherRank)(script, processes)
+            self._run = ScriptRun(script, processes_of_script())
         except Exception as error:
             if is_from_signal_handler(error):
                 raise  # the script's alarm found us at work

@@ -16,17 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from amptui.base.masking import masked
-from amptui.base.notify_url import VARIABLE as NOTIFY_VARIABLE
 from amptui.base.prompt import complain
 from amptui.base.script_signals import is_from_signal_handler
 from amptui.base.text import one_line, write_line
-from amptui.base.webhook import Webhook, parse_webhook
 from amptui.diagnosis.summary import tell_unsaved
-from amptui.guest.handover import note_unsaved, take_notify_url, take_run_dir
+from amptui.guest.handover import note_unsaved, take_run
 from amptui.guest.loop.guard import fault_words
 from amptui.guest.loop.observed_loop import ObservedLoop
 from amptui.guest.loop.observed_optimizer import ObservedOptimizer
-from amptui.guest.loop.parallel_layout import ParallelLayout
 from amptui.guest.loop.script import ObservedScript, WatchedScript
 from amptui.guest.loop.switched_optimizer import SwitchedOptimizer
 from amptui.guest.processes import NOT_WATCHED, Emit, OneProcess
@@ -34,7 +31,7 @@ from amptui.guest.run_records import RunLength, describe, failure_of, last_recor
 from amptui.loops.description import describe_resumption
 from amptui.process.recording import Recording
 from amptui.ranks.agreement.control import RankControl
-from amptui.records.answers import RequestMade, RequestRefused
+from amptui.records.answers import RequestRefused
 from amptui.records.control import Control, Request, StopRequest, record_of, tell_nobody
 from amptui.records.ranks import RankLost
 from amptui.records.run import Note, PhaseChanged, Record, RunFailed, RunFinished, RunStarted, Severity
@@ -54,10 +51,15 @@ _NO_NORMS = "the model is sharded: no gradient norms, no float16 window and no m
 
 
 class ScriptRun:
-    """A script's run in one of its processes, as monitors and frameworks use it."""
+    """A script's run in this process, as monitors and frameworks use it; of several ranks, rank 0 records it.
+
+    Raises AmptuiError and OSError.
+    """
 
     first: ObservedOptimizer
     """The optimizer whose steps count as the run's."""
+    control: Control
+    """Takes what screens ask of the loop."""
 
     def __init__(self, script: ObservedScript | WatchedScript, processes: OneProcess) -> None:
         self.processes = processes
@@ -65,28 +67,60 @@ class ScriptRun:
         self.length = RunLength()
         self.stops_when_asked = False
         """Whether the script's loop asks whether it should stop."""
-        self.layout = ParallelLayout(1)
+        self.layout = processes.layout(script)
         """How the processes share the training."""
-        self.control: Control | None = None
-        """Takes what screens ask of the loop; None if it is only observed."""
+        self._script: ObservedScript | WatchedScript | None = script
+        self._refusal = script.reason if isinstance(script, ObservedScript) else ""
         self._warnings: set[str] = set()
         self._unwatched = ""
         """Why nothing is watched any more."""
+        self._name = own_script_name()
+        self._start_time = time.monotonic()
+        self._steps_before = 0
+        """The run's steps before the first that the loop counts."""
+        self._recording: Recording | None = None
+        self._emit: Emit = tell_nobody
+        run_dir, notify_url = take_run()  # which no child process shall inherit
+        self._started_by_amptui = bool(run_dir)
+        self._goes_on = processes.leads and processes.continues(run_dir)
+        """Whether torchrun has started the ranks again: the run goes on in its folder."""
+        if processes.leads:
+            self._open_recording(run_dir, notify_url)
+        try:
+            self._open_loop(script)
+            self._start()
+        except BaseException:
+            try:
+                self.loop.close()  # nobody takes its records
+            finally:
+                if self._recording is not None:
+                    self._recording.close()
+            raise
 
-    def open_loop(self, script: ObservedScript | WatchedScript, emit: Emit) -> None:
+    def _open_recording(self, path: str, notify_url: str) -> None:
+        run_dir = RunDir(Path(path)) if path else create_run_dir(None, self._name)
+        request = {"script": masked(sys.argv), "max_restarts": self.processes.max_restarts}
+        self._recording = Recording(run_dir, request=request, goes_on=self._goes_on, notify_url=notify_url)
+        self._emit = emit = self._recording.emit
+        if self._goes_on:
+            self._emit = lambda record: emit(_later(record, self._steps_before))
+
+    def _open_loop(self, script: ObservedScript | WatchedScript) -> None:
         """Begin to see the steps of ``script``."""
-        self.layout = self.processes.layout(script)
-        self.control, emit = self.processes.open(script, emit)
+        control, emit = self.processes.open(script, self._emit)
+        self.control = control or Control(self._emit)
+        if isinstance(self.control, RankControl) and self.processes.leads:
+            self.control.cannot_stop = self._cannot_stop
         loop, leads = self.loop, self.processes.leads
         loop.open(emit, on_first_step=self._begin, on_fault=self._give_up, leads=leads)
         data_parallel = self.layout.data_parallel
         samples = script.samples_per_step and script.samples_per_step * data_parallel
         if isinstance(script, WatchedScript):
-            assert self.control is not None, "opened above"
             self.first = SwitchedOptimizer(
                 script, loop, samples_per_step=samples, data_parallel=data_parallel, control=self.control
             )
         else:
+            self.control.close(self._refusal)
             self.first = ObservedOptimizer(
                 script.model, script.optimizer, loop, samples_per_step=samples, data_parallel=data_parallel
             )
@@ -96,19 +130,32 @@ class ScriptRun:
             watcher = loop.watch(other.optimizer, other.model, other.name)
             watcher.keeper = other if self.first.keeper is not None else None
 
+    def _start(self) -> None:
+        """Begin to write, to measure the device, to serve screens, and to meet the other ranks."""
+        if (recording := self._recording) is not None:
+            waiting = "waiting for the first step"
+            self._emit(PhaseChanged(time=time.time(), phase="first step", detail=waiting))
+            recording.start(self._answer, read_allocator=lambda: self.first.allocator.sample)
+            if self._started_by_amptui:
+                recording.follow_output(skip=self._goes_on)
+            else:
+                attach = f"amptui attach {shlex.quote(run_argument(recording.run_dir.path))}"
+                write_line(sys.stderr, attach)
+        self.processes.start(self.first)
+
     @property
     def path(self) -> Path | None:
         """The run's folder; None in a process that keeps none."""
-        return None
+        return None if self._recording is None else self._recording.run_dir.path
 
     @property
     def stop_reason(self) -> str | None:
         """Why the script should stop now; None if it should go on."""
-        control = self.control
-        return control.stop_reason if control is not None and control.stopping else None
+        return self.control.stop_reason if self.control.stopping else None
 
     def note(self, severity: Severity, text: str) -> None:
         """Tell the screen, if this process has one."""
+        self._emit(Note(time=time.time(), severity=severity, text=text))
 
     def warn_once(self, text: str) -> None:
         """Tell screen and terminal, unless they were told before."""
@@ -117,9 +164,34 @@ class ScriptRun:
             complain(text)
             self.note("warning", text)
 
-    def _begin(self, _precision: str) -> None:
-        """The first step ends."""
+    def _begin(self, precision: str) -> None:
+        """Describe the run, as its first step ends."""
+        script, self._script = self._script, None  # the script may drop its model; so do we
+        assert script is not None, "a run begins once"
+        if self._recording is not None:
+            self._emit(PhaseChanged(time=time.time(), phase="training"))
+            started = describe(script, self.first, name=self._name, precision=precision, length=self.length)
+            self._record_begin(self._recording, self.processes.add_to(started, self.layout))
+            if self.first.is_sharded:
+                self.note("info", _NO_NORMS)
+            if why := self.layout.unknown:
+                self.note("warning", f"no samples/s: {why}; watch() and observe() take data_parallel=N")
         self.processes.begin()
+
+    def _record_begin(self, recording: Recording, started: RunStarted) -> None:
+        """Record that the run begins, or where ranks were started again, that it goes on.
+
+        A framework knows which of the script's steps it makes; any other loop counts from 1 again, whatever
+        it has read from a checkpoint of its own.
+        """
+        if not self._goes_on:
+            recording.begin(started)
+            return
+        step, last_step = self.first.step, look_at(recording.run_dir).step or 0
+        after, restarts = step - 1 if step > 1 else last_step, self.processes.restart
+        resumed = describe_resumption(started, step=after, restarts=restarts, cause="a rank ended")
+        recording.begin(started, resumed, starts_at_one=False)
+        self._steps_before = last_step if step == 1 else 0
 
     def _give_up(self, error: Exception) -> None:
         """Nothing is watched any more, by a fault of ours."""
@@ -127,191 +199,31 @@ class ScriptRun:
         complain(f"stopped watching this script, which goes on: {self._unwatched}")
         self.note("error", f"amptui stopped watching: {self._unwatched}")
         self.processes.leave(NOT_WATCHED)
-        if self.control is not None:
-            self.control.close(NO_LONGER_WATCHED)
+        self.control.close(NO_LONGER_WATCHED)
 
-    def close(self, error: BaseException | None, *, at_exit: bool) -> None:
-        """Deliver what is left, write the last record, and end every thread.
-
-        ``at_exit``: the script has ended, for whatever reason if there is no ``error``.
-        """
-        stopped = self.stop_reason is not None
-        try:
-            self.processes.leave("has ended", failure_of(error))
-            # The GPU of a rank that failed may wait for a collective of ranks that have ended.
-            self.loop.close(waits=error is None or self.processes.size == 1)
-        except Exception as fault:  # a device that failed has nothing left to deliver
-            if is_from_signal_handler(fault) or self.path is None:
-                raise
-            trouble = f"the last steps could not be read: {type(fault).__name__}: {fault}"
-            self.note("warning", one_line(trouble))
-        finally:  # also if the script's alarm or Ctrl+C found us at work
-            self.loop.leave()
-            self._end(error, stopped=stopped, at_exit=at_exit)
-
-    def _end(self, error: BaseException | None, *, stopped: bool, at_exit: bool) -> None:
-        """The loop is closed."""
-
-
-class OtherRank(ScriptRun):
-    """A rank that has no journal, no screen and no folder of its own."""
-
-    def __init__(self, script: ObservedScript | WatchedScript, processes: OneProcess) -> None:
-        super().__init__(script, processes)
-        take_run_dir()  # rank 0's, which no child process shall inherit
-        take_notify_url()
-        self.open_loop(script, tell_nobody)
-        self.processes.start(self.first)
-
-
-class GuestRun(ScriptRun):
-    """A script's run, with its recording. Raises AmptuiError and OSError."""
-
-    def __init__(self, script: ObservedScript | WatchedScript, processes: OneProcess) -> None:
-        super().__init__(script, processes)
-        run_dir = take_run_dir()
-        self._started_by_amptui = bool(run_dir)
-        goes_on = processes.continues(run_dir)
-        self._script: ObservedScript | WatchedScript | None = script
-        self._refusal = script.reason if isinstance(script, ObservedScript) else ""
-        self._name = own_script_name()
-        self._start_time = time.monotonic()
-        self._stop_request: str | None = None
-        """Why a screen asked the script to stop."""
-        self._goes_on = goes_on
-        """Whether torchrun has started the ranks again: the run goes on in its folder."""
-        self._steps_before = 0
-        """The run's steps before the first that the loop counts."""
-        self._open_recording(run_dir, goes_on=goes_on)
-        try:
-            self.open_loop(script, self._emit)
-            if isinstance(self.control, RankControl):
-                self.control.cannot_stop = self._cannot_stop
-            self._serve(skip_output=goes_on)
-            if not run_dir:
-                write_line(sys.stderr, f"amptui attach {shlex.quote(run_argument(self.path))}")
-        except BaseException:
-            try:
-                self.loop.close()  # nobody takes its records
-            finally:
-                self._recording.close()
-            raise
-
-    def _open_recording(self, path: str, *, goes_on: bool) -> None:
-        run_dir = RunDir(Path(path)) if path else create_run_dir(None, self._name)
-        request = {"script": masked(sys.argv), "max_restarts": self.processes.max_restarts}
-        self._recording = recording = Recording(run_dir, request=request, goes_on=goes_on, webhook=_webhook())
-        emit = recording.emit
-        self._emit: Emit = (lambda record: emit(_later(record, self._steps_before))) if goes_on else emit
-
-    def _serve(self, *, skip_output: bool) -> None:
-        """Begin to write, to measure the device, to serve screens, and to meet the other ranks."""
-        waiting = "waiting for the first step"
-        self._emit(PhaseChanged(time=time.time(), phase="first step", detail=waiting))
-        self._recording.start(self._answer, read_allocator=lambda: self.first.allocator.sample)
-        if self._started_by_amptui:
-            self._recording.follow_output(skip=skip_output)
-        self.processes.start(self.first)
-
-    def note(self, severity: Severity, text: str) -> None:
-        """Tell the screen."""
-        self._emit(Note(time=time.time(), severity=severity, text=text))
-
-    @property
-    def path(self) -> Path:
-        return self._recording.run_dir.path
-
-    @property
-    def stop_reason(self) -> str | None:
-        return self._stop_request if self.processes.size == 1 else super().stop_reason
-
-    def _end(self, error: BaseException | None, *, stopped: bool, at_exit: bool) -> None:
-        """Write the last record, and close."""
-        seconds = time.monotonic() - self._start_time
-        last = last_record(error, step=self.first.step, seconds=seconds, stopped=stopped, at_exit=at_exit)
-        if self._unwatched and isinstance(last, RunFinished):
-            last = replace(last, reason="ended", unwatched=self._unwatched)
-        if isinstance(last, RunFailed) and (precision := self.first.unproven_precision):
-            last = replace(last, error=f"{last.error}; {_AFTER_SWITCH.format(precision=precision)}")
-        self._recording.end_output()
-        if isinstance(last, RunFailed) and self.processes.starts_again:  # the run is not over
-            place: dict[str, Any] = {"rank": 0, "host": socket.gethostname()}
-            self._emit(RankLost(time=last.time, step=last.step, cause="failed", detail=last.error, **place))
-        else:
-            self._emit(last)
-        self._recording.close()
-        is_unsaved = tell_unsaved(self._recording.unsaved) or bool(self._unwatched)
-        if is_unsaved and self._started_by_amptui:
-            note_unsaved(self.path)
-
-    def _begin(self, precision: str) -> None:
-        """Describe the run, as its first step ends."""
-        self._emit(PhaseChanged(time=time.time(), phase="training"))
-        script, self._script = self._script, None  # the script may drop its model; so do we
-        assert script is not None, "a run begins once"
-        started = describe(
-            script,
-            self.first,
-            name=self._name,
-            precision=precision,
-            length=self.length,
-        )
-        started = self.processes.add_to(started, self.layout)
-        if self._goes_on:
-            self._resume(started, self.first.step)
-        else:
-            self._emit(started)
-        if self.first.is_sharded:
-            self.note("info", _NO_NORMS)
-        if why := self.layout.unknown:
-            self.note("warning", f"no samples/s: {why}; watch() and observe() take data_parallel=N")
-        super()._begin(precision)
-
-    def _resume(self, started: RunStarted, step: int) -> None:
-        """Emit that the run goes on with what the script counts as ``step``.
-
-        A framework knows which of the script's steps it makes; any other loop counts from 1 again, whatever
-        it has read from a checkpoint of its own.
-        """
-        last_step = look_at(self._recording.run_dir).step or 0
-        resumes_after = step - 1 if step > 1 else last_step
-        lost_steps = self._recording.cut_after(resumes_after, starts_at_one=False)
-        if lost_steps is None:
-            self._emit(started)  # the ranks before made no step
-            return
-        restart: dict[str, Any] = {"restarts": self.processes.restart, "cause": "a rank ended"}
-        resumed = describe_resumption(started, None, lost_steps=lost_steps, **restart)
-        self._emit(replace(resumed, step=resumes_after))
-        self._steps_before = last_step if step == 1 else 0
+    # ------------------------------------------------------------------------------- what is asked of it
 
     def _answer(self, request: Request, number: int) -> None:
-        """Answer a screen, in a thread of the server's."""
-        if isinstance(request, StopRequest):
-            self._stop(request, number)
-        elif self.control is not None and self.first.active:
-            self.control.ask(request, number)
-        else:
-            self._refuse(self._record(request, number), self._refusal or NO_LONGER_WATCHED)
+        """Answer a screen, in a thread of the server's.
 
-    def _stop(self, request: StopRequest, number: int) -> None:
-        """Ask the loop to stop if it asks for that.
-
-        Otherwise, or if it shall end at once, a script that ``amptui run`` started gets the signal that a
-        terminal or a batch system would send it; no other script is stopped from a screen.
+        A loop that asks whether it should stop is told so. If it never asks, or shall end at once, a script
+        that ``amptui run`` started gets the signal that a terminal or a batch system would send it; no other
+        script is stopped from a screen.
         """
-        if self.stops_when_asked and not request.at_once and self.processes.may_stop:
-            self._stop_request = self._stop_request or request.reason
-            if self.control is not None:
-                self.control.ask(request, number)  # it may be paused
-            else:
-                self._record(request, number)
+        asks_itself = self.stops_when_asked and self.processes.may_stop
+        if not isinstance(request, StopRequest) or (asks_itself and not request.at_once):
+            if self._refusal:
+                self.control.look(self.first.step)  # nobody else does: the step of a refusal
+            self.control.ask(request, number)
             return
-        record = self._record(request, number)
+        record = record_of(request, number)
+        self._emit(record)
         if self._started_by_amptui:
             self._interrupt(signal.SIGTERM if request.reason == "SIGTERM" else signal.SIGINT)
-        else:
-            why = self._refusal or "its loop never asks amptui"
-            self._refuse(record, f"{why}: stop the script itself (pid {os.getpid()})")
+            return
+        why = f"{self._refusal or 'its loop never asks amptui'}: stop the script itself (pid {os.getpid()})"
+        now, step = time.time(), self.first.step
+        self._emit(RequestRefused(time=now, step=step, request=record, reason="unavailable", detail=why))
 
     def _interrupt(self, number: int) -> None:
         """Send the script a signal as its terminal would: that of several ranks is torchrun's."""
@@ -326,14 +238,47 @@ class GuestRun(ScriptRun):
         if self._started_by_amptui:
             self._interrupt(signal.SIGINT)
 
-    def _record(self, request: Request, number: int) -> RequestMade:
-        record = record_of(request, number)
-        self._emit(record)
-        return record
+    # ---------------------------------------------------------------------------------------- its end
 
-    def _refuse(self, request: RequestMade, detail: str) -> None:
-        now, step = time.time(), self.first.step
-        self._emit(RequestRefused(time=now, step=step, request=request, reason="unavailable", detail=detail))
+    def close(self, error: BaseException | None, *, at_exit: bool) -> None:
+        """Deliver what is left, write the last record, and end every thread.
+
+        ``at_exit``: the script has ended, for whatever reason if there is no ``error``.
+        """
+        stopped = self.stop_reason is not None
+        try:
+            self.processes.leave("has ended", failure_of(error))
+            # The GPU of a rank that failed may wait for a collective of ranks that have ended.
+            self.loop.close(waits=error is None or self.processes.size == 1)
+        except Exception as fault:  # a device that failed has nothing left to deliver
+            if is_from_signal_handler(fault) or self._recording is None:
+                raise
+            trouble = f"the last steps could not be read: {type(fault).__name__}: {fault}"
+            self.note("warning", one_line(trouble))
+        finally:  # also if the script's alarm or Ctrl+C found us at work
+            self.loop.leave()
+            if self._recording is not None:
+                self._end(self._recording, error, stopped=stopped, at_exit=at_exit)
+
+    def _end(
+        self, recording: Recording, error: BaseException | None, *, stopped: bool, at_exit: bool
+    ) -> None:
+        seconds = time.monotonic() - self._start_time
+        last = last_record(error, step=self.first.step, seconds=seconds, stopped=stopped, at_exit=at_exit)
+        if self._unwatched and isinstance(last, RunFinished):
+            last = replace(last, reason="ended", unwatched=self._unwatched)
+        if isinstance(last, RunFailed) and (precision := self.first.unproven_precision):
+            last = replace(last, error=f"{last.error}; {_AFTER_SWITCH.format(precision=precision)}")
+        recording.end_output()
+        if isinstance(last, RunFailed) and self.processes.starts_again:  # the run is not over
+            place: dict[str, Any] = {"rank": 0, "host": socket.gethostname()}
+            self._emit(RankLost(time=last.time, step=last.step, cause="failed", detail=last.error, **place))
+        else:
+            self._emit(last)
+        recording.close()
+        is_unsaved = tell_unsaved(recording.unsaved) or bool(self._unwatched)
+        if is_unsaved and self._started_by_amptui:
+            note_unsaved(recording.run_dir.path)
 
 
 def _later(record: Record, steps: int) -> Record:
@@ -343,16 +288,6 @@ def _later(record: Record, steps: int) -> Record:
     name = "steps" if isinstance(record, RunFinished) else "step"
     step: Any = getattr(record, name, None)
     return record if step is None else replace(record, **{name: step + steps})
-
-
-def _webhook() -> Webhook | None:
-    """Where this script's run sends its news; a wrong URL stops no training."""
-    url = take_notify_url()
-    try:
-        return parse_webhook(url) if url else None
-    except ValueError as error:
-        complain(f"{NOTIFY_VARIABLE}: {error}")
-    return None
 
 
 def tell_fault(what: str, error: Exception) -> None:

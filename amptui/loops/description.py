@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from amptui.base.version import __version__
-from amptui.checkpoint.file import Checkpoint, checkpoint_name
 from amptui.device.accelerator import properties, runtime_versions
 from amptui.loops.prepared import Prepared
 from amptui.recipe.experiment import Experiment
@@ -65,16 +64,13 @@ def describe_run(model_name: str, prepared: Prepared) -> RunStarted:
 
 
 def describe_resumption(
-    started: RunStarted, start: Checkpoint | None, *, lost_steps: int, restarts: int = 0, cause: str = ""
+    started: RunStarted, *, step: int, checkpoint: str = "", restarts: int = 0, cause: str = ""
 ) -> RunResumed:
-    """The record of a run that goes on in a new process as ``started`` describes it.
-
-    Without a ``start`` it goes on from its beginning: ranks were started again before the first checkpoint.
-    """
+    """The record of a run that goes on after ``step`` in a new process as ``started`` describes it."""
     return RunResumed(
-        step=start.step if start is not None else 0,
-        checkpoint=checkpoint_name(start.step) if start is not None else "",
-        lost_steps=lost_steps,
+        step=step,
+        checkpoint=checkpoint,
+        lost_steps=0,
         restarts=restarts,
         cause=cause,
         **{name: getattr(started, name) for name in _SAME_WHEN_RESUMED},

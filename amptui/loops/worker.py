@@ -18,7 +18,16 @@ from amptui.loops.phase_progress import PhaseProgress
 from amptui.recipe.request import ModelSpec, TrainRequest
 from amptui.records.control import Control
 from amptui.records.keeping import WeightsSaved
-from amptui.records.run import Note, Phase, PhaseChanged, Record, RunFailed, RunFinished, RunStarted
+from amptui.records.run import (
+    Note,
+    Phase,
+    PhaseChanged,
+    Record,
+    RunFailed,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+)
 from amptui.records.samples import AllocatorSample
 
 if TYPE_CHECKING:
@@ -37,9 +46,8 @@ class TrainingThread:
     The thread is joined before the process exits: exiting the interpreter while a thread is inside torch
     aborts the process. It is a daemon, so that a step that never ends does not keep the user from leaving.
 
-    ``claim_folder`` and ``journaled`` are what :class:`CheckpointWriter` needs. ``cut`` is called with the
-    step after which a resumed run continues, before any later record is emitted, and returns how many later
-    steps are lost; None if no record of the run is left.
+    ``claim_folder`` and ``journaled`` are what :class:`CheckpointWriter` needs. ``begin`` records the start,
+    or that the run goes on, before any later record is emitted.
     ``resume_command`` returns what the user types to resume the run.
     """
 
@@ -52,7 +60,7 @@ class TrainingThread:
         *,
         claim_folder: Callable[[], object] = lambda: None,
         journaled: Callable[[int], object] = lambda _step: None,
-        cut: Callable[[int], int | None] = lambda _step: 0,
+        begin: Callable[[RunStarted, RunResumed | None], object] | None = None,
         resume_command: Callable[[], str] = lambda: "amptui train --resume",
     ) -> None:
         self._request = request
@@ -61,7 +69,7 @@ class TrainingThread:
         self._emit = emit
         self._claim_folder = claim_folder
         self._journaled = journaled
-        self._cut = cut
+        self._begin = begin or (lambda started, resumed: emit(resumed or started))
         self._resume_command = resume_command
         self._steps_before = 0
         self._rank, self._world_size = 0, 1
@@ -80,6 +88,8 @@ class TrainingThread:
         """Why the run failed, if it did."""
         self.traceback = ""
         """Where that was; empty for what amptui itself refuses, of which :attr:`error` says all."""
+        self.last_records: list[Record] = []
+        """What is to be added to the journal once rank 0's process is gone, which did not answer."""
         self.ended = threading.Event()
         """Set after the last record was emitted."""
 
@@ -254,18 +264,16 @@ class TrainingThread:
         return restore(checkpoint, prepared, self._warn, rank=self._rank, ranks=self._world_size)
 
     def _announce_run(self, started: RunStarted, start: "Checkpoint | None") -> None:
-        """Emit that the run starts or resumes; both if no record of the run is left."""
+        """Record that the run starts or resumes: from its beginning if it had no checkpoint."""
+        from amptui.checkpoint.file import checkpoint_name
         from amptui.loops.description import describe_resumption
 
-        lost_steps: int | None = None
+        resumed = None
         if self._request.resume:
             self._doing = "while cutting the journal"
-            lost_steps = self._cut(start.step if start is not None else 0)
-        if lost_steps is None:
-            self._emit(started)
-        if not self._request.resume:
-            return
-        self._emit(describe_resumption(started, start, lost_steps=lost_steps or 0, **self._restart()))
+            step, name = (0, "") if start is None else (start.step, checkpoint_name(start.step))
+            resumed = describe_resumption(started, step=step, checkpoint=name, **self._restart())
+        self._begin(started, resumed)
         if self._rank_change:
             self._emit(Note(time=time.time(), severity="info", text=self._rank_change))
 

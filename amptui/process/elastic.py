@@ -20,7 +20,8 @@ from amptui.base.errors import RunFolderError
 from amptui.base.fork import how_ended
 from amptui.base.prompt import complain
 from amptui.base.text import one_line
-from amptui.process.rank_process import IMPORT_PATH_VARIABLE, RANK_VARIABLE, RankPlan
+from amptui.process.plan import RANK_VARIABLE, Plan
+from amptui.process.rank_process import IMPORT_PATH_VARIABLE
 from amptui.process.stop_signals import received_within
 from amptui.process.training import leave_at_once
 from amptui.runs import protocol
@@ -36,13 +37,13 @@ _CONNECT_SECONDS = 5.0
 _PIECE_BYTES = 1 << 16
 
 
-def run_ranks(plan: RankPlan, ranks: int, viewer: socket.socket | None = None) -> int:
-    """Train with so many ranks on this machine; return rank 0's exit status.
+def run_ranks(plan: Plan, viewer: socket.socket | None = None) -> int:
+    """Train with several ranks on this machine; return rank 0's exit status.
 
     ``viewer`` is the connection of a screen that is open already. Stop signals, which are blocked, are passed
     to rank 0 alone: all ranks then stop together. Before there are any, one ends this process.
     """
-    launch = _Launch(plan, ranks)
+    launch = _Launch(plan)
     launch.start()
     folder = plan.run_dir.path
     if viewer is not None:
@@ -80,10 +81,10 @@ class _Launch(threading.Thread):
     It would send each to whole process groups, and kill the workers that load the data of a clean end.
     """
 
-    def __init__(self, plan: RankPlan, ranks: int) -> None:
+    def __init__(self, plan: Plan) -> None:
         super().__init__(name="amptui-launcher", daemon=True)
         self._plan = plan
-        self._ranks = ranks
+        self._ranks = plan.request.nproc
         self.failures: dict[int, Any] = {}
         """How each rank ended that failed, as torch tells it."""
         self.error = ""

@@ -5,7 +5,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from amptui.base.webhook import DeliveryError, News, Webhook, post
+from amptui.base.notify_url import VARIABLE
+from amptui.base.prompt import complain
+from amptui.base.webhook import DeliveryError, News, Webhook, parse_webhook, post
 from amptui.diagnosis.alerts import Alerts
 from amptui.records.run import Note
 from amptui.telemetry.view import RunStatus
@@ -26,6 +28,15 @@ _LAST_RECORD_SECONDS = 1.0
 """How long the last record may take to arrive: the recorder writes ten times a second."""
 
 _CLOSING_LOOK_SECONDS = 0.05
+
+
+def webhook_of(url: str) -> Webhook | None:
+    """The webhook of a run; a wrong URL, which only a script may have, stops no training."""
+    try:
+        return parse_webhook(url) if url else None
+    except ValueError as error:
+        complain(f"{VARIABLE}: {error}")
+        return None
 
 
 class Notifier:

@@ -1,33 +1,72 @@
-"""What keeps and shows a run: its folder's lock, journal, session, socket, device samples and output."""
+"""Keeps a run in its folder and shows it to screens, whatever trains: a training, a script, rank 0."""
 
+import os
 import socket
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, TypeVar
 
-from amptui.base.webhook import Webhook
+from amptui.base.errors import RunFolderError
+from amptui.base.runfiles import OwnFolder, open_to_read
 from amptui.device.sampler import Sampler
+from amptui.diagnosis.event_words import steps_missing
 from amptui.process.capture import LogTail
-from amptui.process.notifier import Notifier
-from amptui.process.recorder import Listener, Recorder
+from amptui.process.notifier import Notifier, webhook_of
+from amptui.records import codec
+from amptui.records.answers import RequestMade, RequestRefused
 from amptui.records.control import Request
-from amptui.records.keeping import KeepingChanged
-from amptui.records.run import Note
-from amptui.records.samples import AllocatorSample
+from amptui.records.keeping import KeepingChanged, ViewersChanged
+from amptui.records.run import (
+    Note,
+    Record,
+    RunFailed,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+)
+from amptui.records.samples import AllocatorSample, DeviceSample
+from amptui.runs.journal import Journal
 from amptui.runs.lock import RunLock
-from amptui.runs.rundir import RunDir
+from amptui.runs.reader import JournalReader
+from amptui.runs.repair import StepRanges, cut_after, refuse_newer_checkpoint
+from amptui.runs.rundir import RunDir, read_run_json
 from amptui.runs.server import Server
 from amptui.telemetry.session import Session
+from amptui.telemetry.view import RunStatus, SessionView
 
-_CLOSING_SECONDS = 5.0
+INTERVAL_SECONDS = 0.1
+"""Ten times a second: faster than anyone reads, slow enough to cost the trainer nothing."""
+
+FOLD_INTERVAL_SECONDS = 1.0
+"""Who looks at the session has it folded at once. Until then a fold would only take the interpreter from the
+trainer: ten folds a second took longer than all other work of this thread."""
+
+CLOSING_SECONDS = 5.0
+
+_Shown = TypeVar("_Shown")
+
+_KEEPING_SECONDS = 5.0
+"""How long a checkpoint waits for the journal: a full disk may never have room again."""
+
+_MEANWHILE = DeviceSample | RequestMade | RequestRefused | ViewersChanged
+"""Once the run is over, these belong to the process that is ending, and no longer to the run."""
+
+Listener = Callable[[Sequence[Record]], None]
 
 
 class Recording:
-    """Keeps a run in its folder and shows it to screens, whatever trains: a training, a script, rank 0.
+    """A run's lock, journal, session, socket, device samples, output and news.
+
+    ``emit`` takes a record from any thread, in a tenth of a microsecond: it appends to a deque, and never
+    waits. A thread drains that into the session, to ``listeners`` and screens, and into the journal: the
+    last, so that a slow disk delays the file and not the screen.
 
     Holds the folder's lock until :meth:`close`. If the run ``goes_on`` there, nothing is written before
-    ``cut_after``. ``request`` goes into ``run.json``; ``listeners`` get every record, ``webhook`` the
-    news. Raises RunFolderError.
+    :meth:`begin`. ``request`` goes into ``run.json``, and the news to ``notify_url``. Raises RunFolderError.
     """
 
     def __init__(
@@ -37,40 +76,48 @@ class Recording:
         request: Mapping[str, Any],
         listeners: Sequence[Listener] = (),
         goes_on: bool = False,
-        webhook: Webhook | None = None,
+        notify_url: str = "",
     ) -> None:
         self.run_dir = run_dir
         self._lock = RunLock.take(run_dir.path, new=not goes_on)
         try:
-            session = Session(str(run_dir.path))
-            recorder = Recorder(session, run_dir, request=request, listeners=listeners, goes_on=goes_on)
+            self._own_folder = OwnFolder(run_dir.path)
+            self._journal = Journal(run_dir.journal_path)
         except BaseException:
             self._lock.release()
             raise
-        self._recorder = recorder
+        self.claim_folder = self._own_folder.claim
+        """Refuses to write where another folder has taken its place."""
+        self._session = Session(str(run_dir.path))
+        self._unfolded: list[Record] = []
+        self._fold_due = 0.0
+        self._folding = threading.Lock()  # guards the two above; taken after the lock of the journal
+        self._request = request
+        self._listeners = listeners
+        self._failed: list[Callable[..., None]] = []
+        self._outbox: deque[Record | threading.Event] = deque()  # an event: set once all before it is written
+        self.emit: Callable[[Record], object] = self._outbox.append
+        self._marks: list[threading.Event] = []
+        self._over = self._is_closed = False
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._pump, name="amptui-recorder", daemon=True)
+        self._cause = ""
+        self._lacks_run_json = False
+        self._unsaved: dict[str, KeepingChanged] = {}
         self._server: Server | None = None
         self._sampler: Sampler | None = None
         self._output: LogTail | None = None
-        self._notifier: Notifier | None = None
-        if webhook is not None:
-            self._notifier = Notifier(webhook, look=recorder.status, say=recorder.emit)
-        self._is_closed = False
-        self.claim_folder = recorder.own_folder.claim
-        self.emit = recorder.emit
-        self.view = recorder.view
-        self.cut_after = recorder.cut_after
-        self.wait_until_kept = recorder.wait_until_kept
+        webhook = webhook_of(notify_url)
+        self._notifier = Notifier(webhook, look=self.status, say=self.emit) if webhook is not None else None
+        self._keeping = threading.Lock()  # guards the journal's file and the attributes below
+        self._held: list[Record] | None = [] if goes_on else None
+        self._run_json: dict[str, Any] = {}
 
     def __enter__(self) -> "Recording":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    @property
-    def unsaved(self) -> tuple[KeepingChanged, ...]:
-        """The newest word on each part of the run that is not saved."""
-        return self._recorder.unsaved
 
     def start(
         self,
@@ -84,14 +131,13 @@ class Recording:
         ``answer`` gets each request of a screen with its number, in threads of the server's. ``viewer``: a
         screen that is there already. ``read_allocator`` is called in the sampler's thread.
         """
-        self._server = Server(self.run_dir.path, obey=answer, changed=self.emit)
+        self._server = server = Server(self.run_dir.path, obey=answer, changed=self.emit)
         if viewer is not None:
-            self._server.adopt(viewer)
-        self._recorder.show_to(self._server)
-        self._server.start()
-        if self._server.trouble:
-            self.emit(Note(time=time.time(), severity="warning", text=self._server.trouble))
-        self._recorder.start()
+            server.adopt(viewer)
+        server.start()
+        if server.trouble:
+            self.emit(Note(time=time.time(), severity="warning", text=server.trouble))
+        self._thread.start()
         if self._notifier is not None:
             self._notifier.start()
         self._sampler = Sampler(self.emit, read_allocator=read_allocator)
@@ -100,9 +146,8 @@ class Recording:
     def follow_output(self, *, skip: bool) -> None:
         """Record the lines that come into the run's output file, if there is one; ``skip`` those in it."""
         if self.run_dir.output_path.exists():
-            output = LogTail(self.run_dir.output_path, self.emit, skip=skip)
-            output.start()
-            self._output = output
+            self._output = LogTail(self.run_dir.output_path, self.emit, skip=skip)
+            self._output.start()
 
     def end_output(self) -> None:
         """Record the last lines of the output: the run's last record comes after them."""
@@ -110,7 +155,7 @@ class Recording:
             self._output.stop()
             self._output = None
 
-    def close(self) -> None:
+    def close(self, timeout_seconds: float = CLOSING_SECONDS) -> None:
         """Stop sampling, send the last news, drain the records, and release the folder; once.
 
         Screens have the last record before the news is sent.
@@ -124,6 +169,217 @@ class Recording:
                 self._sampler.stop(timeout=1.0)
             if self._notifier is not None:
                 self._notifier.close()
-            self._recorder.close(_CLOSING_SECONDS)
+            self._stopping.set()
+            if self._thread.ident is None:  # a run that was given up before it began
+                self._journal.close()
+            else:
+                self._thread.join(timeout_seconds)
+            if self._thread.is_alive():
+                trouble = f"journal: its last records could not be written within {timeout_seconds:g} s"
+                self._unsaved["journal"] = KeepingChanged(time=time.time(), what="journal", trouble=trouble)
             if self._server is not None:
-                self._server.close(_CLOSING_SECONDS)
+                self._server.close(CLOSING_SECONDS)
+
+    @property
+    def unsaved(self) -> tuple[KeepingChanged, ...]:
+        """The newest word on each part of the run that is not saved."""
+        return tuple(self._unsaved.values())
+
+    def view(self) -> SessionView:
+        """What is known of the run from the records that were drained. From any thread."""
+        self._fold()
+        return self._session.view()
+
+    def status(self) -> RunStatus:
+        """As :meth:`view`, without its curves."""
+        self._fold()
+        return self._session.status()
+
+    def wait_until_kept(self, _step: int) -> None:
+        """Wait until the journal contains all that was emitted so far, within the time of a slow disk."""
+        mark = threading.Event()
+        self._outbox.append(mark)
+        mark.wait(_KEEPING_SECONDS)
+        # A checkpoint that survives a power cut needs the steps before it.
+        with suppress(OSError), open_to_read(self.run_dir.journal_path) as file:
+            os.fsync(file.fileno())
+
+    def begin(
+        self, started: RunStarted, resumed: RunResumed | None = None, *, starts_at_one: bool = True
+    ) -> None:
+        """Record that the run begins as ``started`` says, or that it goes on as ``resumed`` says.
+
+        Then the journal is cut after that step: what came later is repeated. What is emitted meanwhile comes
+        after, and a warning of the steps that are missing; those of a script may have started anywhere. Both
+        are recorded if the journal has lost the run's first record. Raises RunFolderError for a journal that
+        ends before that step.
+        """
+        if resumed is None:
+            self.emit(started)
+            return
+        lost_steps = self._cut_after(resumed.step, starts_at_one=starts_at_one)
+        if lost_steps is None:
+            self.emit(started)
+        self.emit(replace(resumed, lost_steps=lost_steps or 0))
+
+    def _cut_after(self, step: int, *, starts_at_one: bool) -> int | None:
+        """Cut journal and session; how many steps that were, or None if no first record is left."""
+        # While records are held nothing is written: the pump need not wait for a long journal.
+        if starts_at_one:
+            refuse_newer_checkpoint(self.run_dir.journal_path, step)
+        lost_steps = cut_after(self.run_dir.journal_path, step)
+        before, steps = Session(str(self.run_dir.path)), StepRanges()
+        before.fold(steps.seen(JournalReader(self.run_dir.journal_path)))
+        with self._keeping:
+            before.fold(self._held or [])
+            started = before.view().run
+            with self._folding:
+                self._unfolded.clear()  # they are among those that were held
+                self._session.adopt(before)
+            held, self._held = self._held, None
+            if held:
+                self._journal.append_lines([_line(record) for record in held])
+            if self._server is not None:
+                self._server.renew()
+        if missing := steps.missing(step, starts_at_one=starts_at_one):
+            text = steps_missing(missing, step)
+            self.emit(Note(time=time.time(), severity="warning", text=text))
+        return None if started is None else lost_steps
+
+    def _pump(self) -> None:
+        while not self._stopping.wait(INTERVAL_SECONDS):
+            self._drain()
+        while self._outbox:  # includes what was emitted meanwhile
+            self._drain()
+        # The records still held are of a process that could not resume: the journal stays as it was.
+        if self._lacks_run_json:
+            self._write_run_json()
+        self._journal.close()
+        self._tell_trouble(is_last=True)
+        self._drain_to_viewers()
+
+    def _drain(self) -> None:
+        if not self._outbox and not self._journal.is_behind:
+            with self._keeping:  # a history that is sent while the journal is cut would be of before
+                self._fold_if_due()
+                self._show(self._publish, ())  # a screen may wait for a history
+            return
+        with self._keeping:
+            batch, lines = self._drain_to_viewers()
+            if self._held is not None:
+                self._held += batch
+            else:
+                self._journal.append_lines(lines)
+        if not self._journal.is_behind:
+            while self._marks:
+                self._marks.pop().set()
+        self._tell_trouble()
+
+    def _drain_to_viewers(self) -> tuple[list[Record], list[bytes]]:
+        """Drain the outbox to all but the journal; return the records, and each one's line."""
+        batch: list[Record] = []
+        for _ in range(len(self._outbox)):
+            item = self._outbox.popleft()
+            if isinstance(item, threading.Event):
+                self._marks.append(item)
+            elif not (self._over and isinstance(item, _MEANWHILE)):
+                batch.append(item)
+                self._over |= isinstance(item, RunFinished | RunFailed)
+                if isinstance(item, KeepingChanged):
+                    self._unsaved.pop(item.what, None)
+                    if item.trouble:
+                        self._unsaved[item.what] = item
+        with self._folding:
+            self._unfolded += batch
+        self._fold_if_due()
+        for show in self._listeners if batch else ():
+            self._show(show, batch)
+        for record in batch:
+            if isinstance(record, RunStarted | RunResumed):
+                self._describe(record)
+        lines = [_line(record) for record in batch]
+        self._show(self._publish, lines)
+        return batch, lines
+
+    def _fold_if_due(self) -> None:
+        if time.monotonic() >= self._fold_due:
+            self._fold()
+
+    def _fold(self) -> None:
+        """Fold what was drained since the last time."""
+        with self._folding:
+            unfolded, self._unfolded = self._unfolded, []
+            self._fold_due = time.monotonic() + FOLD_INTERVAL_SECONDS
+            if unfolded:
+                self._show(self._session.fold, unfolded)
+
+    def _state(self) -> str:
+        self._fold()
+        return self._session.state()
+
+    def _publish(self, lines: Sequence[bytes]) -> None:
+        if self._server is not None:
+            self._server.publish(b"".join(lines), self._state)
+
+    def _show(self, show: Callable[[Sequence[_Shown]], None], batch: Sequence[_Shown]) -> None:
+        try:
+            show(batch)
+        except Exception as error:  # noqa: BLE001 - showing records must never affect saving them
+            if show in self._failed:
+                return  # one note per batch: more would make it worse
+            self._failed.append(show)
+            text = f"some records could not be shown: {type(error).__name__}: {error}"
+            self._outbox.append(Note(time=time.time(), severity="error", text=text))
+
+    def _describe(self, record: RunStarted | RunResumed) -> None:
+        """Write the request and the run's description to ``run.json``; on resume only what changed."""
+        if isinstance(record, RunResumed):
+            with suppress(RunFolderError):
+                self._run_json = read_run_json(self.run_dir.path)
+        self._run_json |= {
+            "asked": self._request,
+            "device": record.device,
+            "device_name": record.device_name,
+            "versions": record.versions,
+            "total_steps": record.total_steps,
+        }
+        if isinstance(record, RunStarted):
+            self._run_json |= {
+                "model": record.model,
+                "started": record.time,
+                "config": record.config,
+                "hardware": record.hardware,
+            }
+        self._write_run_json()
+
+    def _write_run_json(self) -> None:
+        trouble = ""
+        try:
+            self.run_dir.write_run_json(self._run_json, self._own_folder)
+        except RunFolderError as error:
+            trouble = str(error)
+        if trouble or self._lacks_run_json:
+            change = KeepingChanged(
+                time=time.time(), what="run.json", trouble=trouble, unsaved=int(bool(trouble))
+            )
+            self._outbox.append(change)
+        self._lacks_run_json = bool(trouble)
+
+    def _tell_trouble(self, *, is_last: bool = False) -> None:
+        """Emit changes of the journal's state: on the screen at once, in the file when possible.
+
+        ``is_last``: also if only the count may have changed.
+        """
+        journal = self._journal
+        if journal.cause == self._cause and not (is_last and journal.cause):
+            return
+        self._cause = journal.cause
+        trouble = f"journal: {journal.trouble}" if journal.cause else ""
+        change = KeepingChanged(time=time.time(), what="journal", trouble=trouble, unsaved=journal.unsaved)
+        self._outbox.append(change)
+        if not journal.cause and self._lacks_run_json:
+            self._write_run_json()  # the disk was full, and no longer is
+
+
+def _line(record: Record) -> bytes:
+    return f"{codec.dumps(record)}\n".encode()

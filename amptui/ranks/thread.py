@@ -91,8 +91,6 @@ class RankThread(TrainingThread):
         self._ending_thread: int | None = None
         """The one that ends the run."""
         self._given_up = threading.Event()
-        self.last_records: list[Record] = []
-        """What is to be added to the journal once rank 0's process is gone, which did not answer."""
         self._rank, self._world_size = world.rank, world.size
         control.measure = self._measure
         control.hash_weights = self._hash_weights

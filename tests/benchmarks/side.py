@@ -15,8 +15,8 @@ from pathlib import Path
 
 from amptui.loops import setup
 from amptui.loops.worker import TrainingThread
-from amptui.process.launch import plan_new
-from amptui.process.training import wire
+from amptui.process.plan import plan_new
+from amptui.process.training import Training
 from amptui.recipe.request import TrainRequest, parse_model
 from amptui.records.control import Control
 from tests.benchmarks import plain_loop, stamps, tutorial_loop
@@ -77,8 +77,7 @@ def train_alone(request: TrainRequest) -> None:
 
 def record(request: TrainRequest, run_dir: Path) -> None:
     """All of a run's process, with nobody attached."""
-    plan = plan_new(request, run_dir)
-    with wire(plan.request, plan.spec, plan.run_dir) as training:
+    with Training(plan_new(request, run_dir)) as training:
         training.start()
         training.thread.ended.wait()
         training.close()

@@ -33,9 +33,11 @@ class ListedRun(ScriptRun):
     """A run without folder, socket and threads."""
 
     def __init__(self, script: ObservedScript | WatchedScript, watcher: "Watcher") -> None:
-        super().__init__(script, OneProcess())
         self._watcher = watcher
-        self.open_loop(script, lambda record: watcher.records.extend(one_by_one([record])))
+        super().__init__(script, OneProcess())
+
+    def _open_recording(self, _path: str, _notify_url: str) -> None:
+        self._emit = lambda record: self._watcher.records.extend(one_by_one([record]))
 
     def _give_up(self, error: Exception) -> None:
         self._watcher.faults.append(error)
@@ -65,7 +67,7 @@ class Watcher(Unwatched):
     def _listed(self) -> Iterator[None]:
         """Within, a monitor's run only lists its records."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("amptui.guest.monitor.GuestRun", lambda script, _: ListedRun(script, self))
+            patch.setattr("amptui.guest.monitor.ScriptRun", lambda script, _: ListedRun(script, self))
             yield
 
     def _observe(self, player: Player) -> None:

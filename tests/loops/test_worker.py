@@ -195,26 +195,12 @@ def stopped(folder: Path, *, model: str = KNOBS, cut: int = 5, **options: Any) -
 def test_a_run_goes_on_in_a_new_process_with_a_record_that_says_so(tmp_path: Path) -> None:
     first = stopped(tmp_path, steps=9, precision="bf16")
     (started,) = first.log.of(RunStarted)
-    cuts = list[tuple[int, list[type[Record]]]]()
-
-    def cut(step: int) -> int:
-        cuts.append((step, [type(record) for record in second.log if not isinstance(record, PhaseChanged)]))
-        return 37
-
-    is_made = threading.Event()
-    second = Worker(
-        steps=9,
-        checkpoint_dir=tmp_path,
-        resume=True,
-        hooks={"cut": cut},
-        watch=lambda _record: is_made.wait(ENOUGH_SECONDS),
-    )
-    is_made.set()
+    second = Worker(steps=9, checkpoint_dir=tmp_path, resume=True)
     last = second.end()
-    assert cuts == [(5, [])]
     assert second.log.of(RunStarted) == []
     (resumed,) = second.log.of(RunResumed)
-    assert (resumed.step, resumed.lost_steps, resumed.checkpoint) == (5, 37, "step-000000005.pt")
+    assert next(record for record in second.log if not isinstance(record, PhaseChanged)) == resumed
+    assert (resumed.step, resumed.checkpoint) == (5, "step-000000005.pt")
     assert (resumed.precision, resumed.device, resumed.versions) == ("bf16", "cpu", started.versions)
     assert [(r.step, r.precision) for r in second.log.of(StepRow)] == [(n, "bf16") for n in range(6, 10)]
     assert isinstance(last, RunFinished)
@@ -225,15 +211,15 @@ def test_a_run_goes_on_in_a_new_process_with_a_record_that_says_so(tmp_path: Pat
     assert last.seconds < last.time - started.time + before.seconds
 
 
-def test_other_settings_end_the_run_before_anything_is_cut(tmp_path: Path) -> None:
+def test_other_settings_end_the_run_before_it_goes_on(tmp_path: Path) -> None:
     stopped(tmp_path)
-    cuts = list[int]()
-    worker = Worker(checkpoint_dir=tmp_path, resume=True, settings={"at": "7"}, hooks={"cut": cuts.append})
+    worker = Worker(checkpoint_dir=tmp_path, resume=True, settings={"at": "7"})
     last = worker.end()
     assert isinstance(last, RunFailed)
     assert "was written with at 5, but now it is 7" in last.error
     assert isinstance(worker.thread.error, UsageError)
-    assert (last.step, worker.thread.error.exit_status, cuts) == (5, 2, [])
+    assert (last.step, worker.thread.error.exit_status) == (5, 2)
+    assert worker.log.of(RunResumed) == []
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000005.pt"]
 
 

@@ -14,7 +14,7 @@ import pytest
 from amptui.base.errors import RunFolderError, UsageError
 from amptui.checkpoint.file import checkpoints
 from amptui.cli import main
-from amptui.process import launch
+from amptui.process import launch, plan
 from amptui.recipe.request import TrainRequest
 from amptui.records.run import RunFailed, RunFinished, RunResumed
 from amptui.runs.trust import resume_command
@@ -36,8 +36,7 @@ def request(*, settings: dict[str, str] | None = None, **options: Any) -> TrainR
 
 
 def train(folder: Path, asked: TrainRequest) -> int:
-    plan = launch.plan_new(asked, folder)
-    return launch.train(plan, json=False, detach=False, frames_per_second=None)
+    return launch.train(plan.plan_new(asked, folder), detach=False, frames_per_second=None)
 
 
 def test_weights_need_what_reads_and_writes_their_format(
@@ -45,7 +44,7 @@ def test_weights_need_what_reads_and_writes_their_format(
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(UsageError, match=r"x.safetensors needs safetensors; pip install safetensors"):
-        launch.plan_new(request(save_weights=str(tmp_path / "x.safetensors")), tmp_path / "run")
+        plan.plan_new(request(save_weights=str(tmp_path / "x.safetensors")), tmp_path / "run")
 
 
 def test_weights_may_go_into_the_new_run_s_folder_and_a_resumed_run_is_told_at_once_that_theirs_is_gone(
@@ -57,9 +56,9 @@ def test_weights_may_go_into_the_new_run_s_folder_and_a_resumed_run_is_told_at_o
     before = (folder / "journal.jsonl").read_bytes()
     gone = {"model": KNOBS, "save_weights": str(tmp_path / "gone" / "w.pt")}
     with pytest.raises(UsageError, match="no such folder"):
-        launch.plan_resumed(gone, str(folder))
+        plan.plan_resumed(gone, str(folder))
     assert (folder / "journal.jsonl").read_bytes() == before
-    launch.plan_resumed(gone | {"save_weights": str(tmp_path / "w.pt")}, str(folder))
+    plan.plan_resumed(gone | {"save_weights": str(tmp_path / "w.pt")}, str(folder))
 
 
 def test_no_thread_is_left_behind(tmp_path: Path) -> None:
@@ -84,7 +83,7 @@ def test_another_training_is_not_gone_on_with(tmp_path: Path) -> None:
     ]
     for given, words in others:
         with pytest.raises(UsageError, match=re.escape(words)):
-            launch.plan_resumed({"model": KNOBS} | given, str(run))
+            plan.plan_resumed({"model": KNOBS} | given, str(run))
     assert (run / "journal.jsonl").read_bytes() == before
 
 
@@ -97,8 +96,8 @@ def test_a_model_file_means_the_same_from_another_folder(
     assert train(tmp_path / "run", asked) == 0
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    plan = launch.plan_resumed({"model": "../mine.py", "steps": 3}, str(tmp_path / "run"))
-    assert plan.spec.path == tmp_path / "mine.py"
+    resumed = plan.plan_resumed({"model": "../mine.py", "steps": 3}, str(tmp_path / "run"))
+    assert resumed.spec.path == tmp_path / "mine.py"
 
 
 def test_a_run_that_does_not_say_what_was_asked_for_does_not_go_on(tmp_path: Path) -> None:
@@ -119,7 +118,7 @@ def test_a_run_that_does_not_say_what_was_asked_for_does_not_go_on(tmp_path: Pat
     for damage in ({}, {"asked": 1}, {"asked": {}}, {"asked": {"model": 1}}, *forged):
         (run / "run.json").write_text(json.dumps(damage))
         with pytest.raises(RunFolderError, match=r"run\.json"):
-            launch.plan_resumed({}, str(run))
+            plan.plan_resumed({}, str(run))
 
 
 @pytest.mark.parametrize("every", [2, None])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from amptui.base.errors import RunFolderError, UsageError
-from amptui.process.launch import can_go_on
+from amptui.process.plan import can_go_on
 from amptui.records import codec
 from amptui.records.run import RunFinished
 from amptui.runs import lock

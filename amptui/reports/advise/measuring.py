@@ -77,7 +77,7 @@ class Measurer:
             self.error = None
 
     def _poll(self, stages: Stages, training: Training) -> None:
-        view = training.recording.view()
+        view = training.view()
         stages.look(view, training.control)
         self.show(stages, view)
         if stages.over or self.is_stopped():
@@ -86,7 +86,7 @@ class Measurer:
     def _train(
         self,
         request: TrainRequest,
-        look: Callable[[Training], object],
+        poll: Callable[[Training], object],
         listeners: Sequence[Callable[[Sequence[Record]], None]] = (),
     ) -> TrainingEnd:
         self._count += 1
@@ -94,10 +94,10 @@ class Measurer:
             replace(request, validation=False),
             self.spec,
             self.scratch / str(self._count),
-            look=look,
+            poll=poll,
             hurried=self.is_stopped,
             listeners=listeners,
-            look_interval_seconds=_LOOK_SECONDS,
+            poll_seconds=_LOOK_SECONDS,
         )
         free_memory()
         self.error, self.hangs = end.error, self.hangs or end.hangs
@@ -126,8 +126,8 @@ class Measurer:
             interactive=False,
         )
 
-        def look(training: Training) -> None:
-            self.show(stages, training.recording.view())
+        def poll(training: Training) -> None:
+            self.show(stages, training.view())
             if self.is_stopped():
                 training.control.ask(StopRequest("interrupted"))
 
@@ -139,7 +139,7 @@ class Measurer:
                     )
                     newest.extend(loss for loss in losses if loss is not None)
 
-        end = self._train(request, look, [note])
+        end = self._train(request, poll, [note])
         if self.is_stopped() or end.hangs or isinstance(end.error, DeviceLostError):
             return RaceTraining(loss=None)
         self.error, final = None, fmean(newest) if newest else None

@@ -202,7 +202,7 @@ class _Trial:
             spec,
             folder,
             begin=self._begin,
-            look=self._poll,
+            poll=self._poll,
             hurried=lambda: self._stop.stop_reason is not None,
             listeners=[self._note],
         )
@@ -227,7 +227,7 @@ class _Trial:
             self._ask(training)
 
     def _poll(self, training: Training) -> None:
-        view = training.recording.view()
+        view = training.view()
         if view.run is not None and not self._has_asked:
             planned, unsupported = self._plan.precisions, view.run.unsupported
             self.left_out = {name: unsupported[name] for name in planned if name in unsupported}
