@@ -164,7 +164,6 @@ class Trainer:
             self._write_last_checkpoint()
         self.saving, self._doing = True, "while collecting what all ranks keep"
         self._strategy.leave(lambda: self._writer.part(self._position.states()))
-        self._control.parted()
         self.saving = False
         if not self._strategy.sharded:
             self._write_last_checkpoint()

@@ -82,8 +82,6 @@ class TrainingThread:
         self._saving = False
         self._batch_size: int | None = None
         self._announced = ""
-        self._fault: AmptuiError | None = None
-        """Why a run that was asked to stop failed anyway."""
         self.error: AmptuiError | None = None
         """Why the run failed, if it did."""
         self.traceback = ""
@@ -331,15 +329,11 @@ class TrainingThread:
         self._finish(RunFinished(time=time.time(), steps=self._steps_before, seconds=0.0, reason="stopped"))
 
     def _finish(self, record: RunFinished) -> None:
-        if self._fault is not None:
-            raise self._fault
         self._control.close()
         self._emit(record)
 
     def _fail(self, error: BaseException) -> None:
-        if self._fault is not None:
-            error = self._fault
-        elif self._control.stop_reason and not self._trainer and isinstance(error, AmptuiError):
+        if self._control.stop_reason and not self._trainer and isinstance(error, AmptuiError):
             # Long preparations raise when asked to stop.
             self._finish_before_training()
             return

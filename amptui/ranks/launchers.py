@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from amptui.base.errors import DeviceError, UsageError
+from amptui.base.errors import UsageError
 from amptui.ranks.world import World
 
 _TORCHRUN = ("TORCHELASTIC_RUN_ID", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -23,7 +23,7 @@ _FIRST_PORT, _PORTS = 20_000, 12_000
 
 
 LAUNCHER_GONE = "launcher gone"
-"""Why a rank stops whose launcher has ended: all do, and the run has failed."""
+"""Why a rank stops whose launcher has ended: all do."""
 
 
 class _Launcher(NamedTuple):
@@ -147,7 +147,3 @@ def _first_host(environment: Mapping[str, str]) -> str:
     hosts = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST", "")
     first = _HOSTS.match(hosts)
     return "".join(first.groups(default="")) if first else ""
-
-
-class LauncherLostError(DeviceError):
-    """Nobody starts the ranks again, stops them, or waits for them."""

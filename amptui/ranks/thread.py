@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from amptui.base.errors import AmptuiError, DeviceError, ExperimentError, RunFolderError, UsageError
 from amptui.loops.worker import TrainingThread
 from amptui.ranks.agreement.control import RankControl
-from amptui.ranks.launchers import LAUNCHER_GONE, LauncherLostError
+from amptui.ranks.launchers import LAUNCHER_GONE
 from amptui.ranks.numbers.meter import RankMeter, RankNumbers, RankReport, blame
 from amptui.ranks.world import NO_SHARDED_XRAY, World
 from amptui.recipe.request import HANG_SECONDS, ModelSpec, TrainRequest
@@ -79,7 +79,6 @@ class RankThread(TrainingThread):
         self._world = world
         self._launcher_pid = os.getppid()
         self._closing = threading.Event()
-        control.launcher_lost = self._lose_launcher_of
         self._meter = RankMeter()
         self._tell = emit if world.leads else tell_nobody
         """Takes what this rank tells of the run."""
@@ -109,30 +108,16 @@ class RankThread(TrainingThread):
         super().start()
 
     def _watch_launcher(self) -> None:
+        """Stop once torchrun has ended: nobody starts the ranks again, or waits for them."""
         while not self._closing.wait(_LAUNCHER_POLL_SECONDS):
-            if self._launcher_is_gone:
-                self._lose_launcher()
-                return
-
-    @property
-    def _launcher_is_gone(self) -> bool:
-        """Whether torchrun has ended; a process whose parent has is given another one."""
-        return self._world.launcher == "torchrun" and os.getppid() != self._launcher_pid
-
-    def _lose_launcher(self) -> None:
-        """From any thread."""
-        self._world = replace(self._world, max_restarts=0)  # none starts the ranks again
-        if self._control.stop_reason is None:
-            gone = LauncherLostError(f"the launcher (pid {self._launcher_pid}) is gone")
-            self._fault = self._fault or gone
-            self._control.ask(StopRequest(LAUNCHER_GONE))
-
-    def _lose_launcher_of(self, rank: int) -> None:
-        """All ranks have agreed to stop, as that one has lost its launcher."""
-        if self._launcher_is_gone:
-            self._lose_launcher()
-        host = self._group.places[rank].host if self._group else ""
-        self._fault = self._fault or LauncherLostError(f"the launcher of rank {rank} on {host} is gone")
+            if os.getppid() == self._launcher_pid:  # a process whose parent has ended is given another one
+                continue
+            self._world = replace(self._world, max_restarts=0)
+            if self._control.stop_reason is None:
+                text = f"the launcher (pid {self._launcher_pid}) is gone: all ranks stop"
+                self._tell(Note(time=time.time(), severity="error", text=text))
+                self._control.ask(StopRequest(LAUNCHER_GONE))
+            return
 
     def join(self, timeout_seconds: float) -> bool:
         """See :class:`TrainingThread`; a trainer that is given up has ended."""
@@ -257,6 +242,7 @@ class RankThread(TrainingThread):
         self.control.connect(
             self._group.board(), self._group.progress, self._lose_others, self._group.check_others
         )
+        self.control.gather = self._group.gather
         return choices
 
     def _lose_others(self, error: Exception) -> None:
@@ -356,12 +342,10 @@ class RankThread(TrainingThread):
         super()._finish_before_training()
 
     def _fail(self, error: BaseException) -> None:
-        if self._claim_end():
-            self._tell_own_end(self._blamed_on_launcher(error))
-
-    def _tell_own_end(self, error: BaseException) -> None:
         from amptui.ranks.failure import PeerEndedError, end_of, may_be_of_a_peer
 
+        if not self._claim_end():
+            return
         if isinstance(error, UsageError):
             # Even if asked to stop: the launcher asks when another rank has refused the same.
             if self._group is not None:
@@ -390,23 +374,6 @@ class RankThread(TrainingThread):
             how, own = end_of(error), self._explained(error)
             self._group.launcher.tell_end(how, own.what if how == "cut off" else str(own))
         super()._fail(error)
-
-    def _blamed_on_launcher(self, error: BaseException) -> BaseException:
-        """``error``, or that a launcher has ended if that is behind it: a store was lost, or all stop."""
-        if self._launcher_is_gone:
-            self._lose_launcher()
-        if not isinstance(self._fault, LauncherLostError):
-            return error
-        from amptui.ranks.failure import is_of_a_group
-
-        before = self._trainer is None and isinstance(error, AmptuiError)
-        if not (before or isinstance(error, LauncherLostError) or is_of_a_group(error)):
-            return error
-        trainer = self._trainer
-        step = trainer.step - trainer.in_step if trainer else self._steps_before  # not the one that failed
-        what = f"{self._fault.what}: stopped after step {step:,}"
-        self._fault = LauncherLostError(what, hint=self._way_on())
-        return self._fault.with_traceback(error.__traceback__)
 
     def _claim_end(self) -> bool:
         """Whether the calling thread may tell how the run ended; the first one may."""

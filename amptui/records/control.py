@@ -285,9 +285,6 @@ class Control:
     def finish(self) -> None:
         """Wait for nothing any more, after the last step."""
 
-    def parted(self) -> None:
-        """All ranks have come to the end."""
-
     def newest(self, kind: type[R]) -> R | None:
         """The pending request of that kind, or None."""
         waiting = self._waiting.get(kind)

@@ -11,7 +11,7 @@ that makes fewer steps than the others, as its data ends first, keeps nobody wai
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from amptui.ranks.agreement.orders import NEVER, NOTHING, PATIENCE_SECONDS, Agreement, Order, Participant
@@ -118,12 +118,12 @@ class RankControl(Control, Participant):
         self.refuses: Mapping[str, str] = {}
         """What is refused at once, each with the reason."""
         self.measure: Callable[[], RankNumbers] = RankNumbers
+        self.gather: Callable[[Any], Sequence[Any]] = lambda value: [value]
+        """The value of each rank at the end of the training; waits for all."""
         self.report: RankReport | None = None
         """Rank 0's: what takes the rows of all."""
         self.hash_weights: Callable[[], object] = lambda: None
         """Called on all ranks after the same step, when rank 0 wants it."""
-        self.launcher_lost: Callable[[int], object] = lambda _rank: None
-        """Called by the trainer as all ranks agree to stop because that rank has lost its launcher."""
         self.cannot_stop: Callable[[str], object] = lambda _why: None
         """Called by the loop's thread with the reason if the ranks could not agree to stop."""
 
@@ -308,11 +308,11 @@ class RankControl(Control, Participant):
             self._agreed_requests[PauseRequest] = PendingRequest(PauseRequest(False), ())
 
     def finish(self) -> None:
-        """After the last step: obey nothing more, and tell the last numbers."""
+        """After the last step, to which all come: obey nothing more, and tell the last numbers."""
         assert self._agreement is not None, "the ranks met before the first step"
         assert self.rows is not None, "as above"
         self._agreement.finish()
-        self.rows.finish(self.measure())
+        self.rows.finish(self.measure(), self.gather)
         overruled: list[PendingRequest[Any] | None] = []
         with self._changed:
             for kind, request in self._sent_requests.items():
@@ -323,11 +323,6 @@ class RankControl(Control, Participant):
             self._finished = True  # an order that is composed from now on takes no request with it
         for loser in overruled:
             self.refuse(loser, "overruled")
-
-    def parted(self) -> None:
-        """After all ranks have waited for each other: their last numbers are there."""
-        if self.rows is not None:
-            self.rows.take_last()
 
     # What the trainer does with an order.
 
@@ -362,14 +357,12 @@ class RankControl(Control, Participant):
 
     def _stop(self, rank: int, reason: str) -> None:
         """All ranks have agreed to stop, as that ``rank`` was asked to."""
-        if reason == LAUNCHER_GONE:
-            self.launcher_lost(rank)
         if self._stop_reason is not None:
             return
-        if self._world.leads and reason != LAUNCHER_GONE:
-            text = f"rank {rank} received {reason}: all ranks stop"
+        if self._world.leads:
+            text = f"rank {rank} was asked to stop ({reason}): all ranks stop"
             self._emit(Note(time=time.time(), severity="info", text=text))
-        super().ask(StopRequest(reason if reason == LAUNCHER_GONE else f"{reason} on rank {rank}"))
+        super().ask(StopRequest(f"{reason} on rank {rank}"))
 
     def _take_requests(self, order: Order) -> None:
         """Take what rank 0 asks for as requests that nobody waits for."""

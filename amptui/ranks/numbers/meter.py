@@ -82,11 +82,6 @@ class RankRows:
     def __init__(self, numbers: Floats | Sequence[Sequence[float]]) -> None:
         self._table = np.asarray(numbers, np.float64).reshape(-1, ROW_VALUES)
 
-    @classmethod
-    def of_posts(cls, posts: Sequence[Sequence[float]]) -> "RankRows":
-        """What ranks have posted, each the number of its row and the row."""
-        return cls(np.asarray(posts, np.float64)[:, 1:])
-
     def __len__(self) -> int:
         return len(self._table)
 

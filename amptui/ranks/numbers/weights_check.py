@@ -23,12 +23,6 @@ _ROW_WORDS = 1024
 
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
-_MIXERS = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-"""The factors of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators")."""
-
-_GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
-"""Its increment, as an int64."""
-
 
 class WeightsHash:
     """The hash of a model's parameters, computed on their device.
@@ -67,20 +61,15 @@ class WeightsHash:
         columns = [matrix.sum(0) for matrix in matrices]
         sums = torch.cat(together([*rows, *columns], matrices[0].device))
         if self._factors is None:
-            self._factors = _factors(sum(map(len, rows)), len(sums), sums.device)
+            factors = _factors(sum(map(len, rows)), len(sums))
+            self._factors = factors.to(sums.device, non_blocking=True)
         return (sums * self._factors).sum()
 
 
-def _factors(odd: int, count: int, device: torch.device) -> Tensor:
-    """[count] int64: numbers that look random, the first ``odd`` of them odd and the others even.
-
-    Made on the device, so that the host does not wait to copy them, and by integers alone: the random numbers
-    of two models of GPUs differ.
-    """
-    numbers = torch.arange(1, count + 1, device=device) * _GOLDEN
-    for shift, factor in zip((30, 27), _MIXERS, strict=True):
-        numbers = (numbers ^ (numbers >> shift)) * (factor - (1 << 64))  # the same bits as an int64
-    numbers = numbers ^ (numbers >> 31)
+def _factors(odd: int, count: int) -> Tensor:
+    """[count] int64: random numbers, the same on all ranks; the first ``odd`` are odd and the others even."""
+    generator = torch.Generator().manual_seed(0)
+    numbers = torch.randint(-(1 << 63), (1 << 63) - 1, (count,), generator=generator)
     return torch.cat([numbers[:odd] | 1, numbers[odd:] & ~1])
 
 
