@@ -54,7 +54,7 @@ def _note_why_no_step(pid: int) -> None:
         from amptui.base.amp_errors import known_hint
 
         if hint := known_hint(str(getattr(sys, "last_value", "")))[1]:
-            handover.note_why_no_step(hint)
+            handover.leave_note(handover.NO_STEP_FILE, hint)
 
 
 class _AwaitsTorch:
@@ -165,4 +165,5 @@ def _tell_fault(error: Exception) -> None:
         from amptui.guest.loop.guard import fault_words
 
         complain(f"cannot watch this script: {fault_words(error)}")
-        handover.note_fault(fault_words(error))
+        handover.leave_note(handover.NO_STEP_FILE, fault_words(error))
+        handover.leave_note(handover.UNSAVED_FILE)

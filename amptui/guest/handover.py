@@ -61,34 +61,23 @@ def is_run_dir_kept() -> bool:
     return bool(_run_dir)
 
 
-def note_why_no_step(why: str) -> None:
-    """Leave a word for `amptui run` where no run has been opened."""
-    if not is_run_dir_kept():
+def leave_note(name: str, text: str = "", *, run_dir: str | os.PathLike[str] = "") -> None:
+    """Leave a file for `amptui run` in the run's folder, by default the kept one.
+
+    An empty one fits on a full disk.
+    """
+    if not (run_dir or _run_dir):
         return
-    path = os.path.join(_run_dir, NO_STEP_FILE)  # noqa: PTH118
+    path = os.path.join(run_dir or _run_dir, name)  # noqa: PTH118
     with suppress(OSError):
         with suppress(FileNotFoundError):
             os.unlink(path)  # noqa: PTH108 - perhaps a link that somebody else put there
         with open(path, "x") as file:  # noqa: PTH123
-            file.write(why)
-
-
-def note_fault(why: str) -> None:
-    """Leave a word for `amptui run` that no run was opened, though there were steps."""
-    if is_run_dir_kept():
-        note_why_no_step(why)
-        note_unsaved(_run_dir)
-
-
-def note_unsaved(run_dir: str | os.PathLike[str]) -> None:
-    """Leave a word for `amptui run` that not all records are saved: an empty file fits on a full disk."""
-    path = os.path.join(run_dir, UNSAVED_FILE)  # noqa: PTH118
-    with suppress(OSError):
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+            file.write(text)
 
 
 def take_unsaved(run_dir: str | os.PathLike[str]) -> bool:
-    """Whether the script's process has left that word; it is removed."""
+    """Whether the script's process has left ``UNSAVED_FILE``; it is removed."""
     try:
         os.unlink(os.path.join(run_dir, UNSAVED_FILE))  # noqa: PTH108, PTH118
     except OSError:

@@ -20,7 +20,7 @@ from amptui.base.prompt import complain
 from amptui.base.script_signals import is_from_signal_handler
 from amptui.base.text import one_line, write_line
 from amptui.diagnosis.summary import tell_unsaved
-from amptui.guest.handover import note_unsaved, take_run
+from amptui.guest.handover import UNSAVED_FILE, leave_note, take_run
 from amptui.guest.loop.guard import fault_words
 from amptui.guest.loop.observed_loop import ObservedLoop
 from amptui.guest.loop.observed_optimizer import ObservedOptimizer
@@ -278,7 +278,7 @@ class ScriptRun:
         recording.close()
         is_unsaved = tell_unsaved(recording.unsaved) or bool(self._unwatched)
         if is_unsaved and self._started_by_amptui:
-            note_unsaved(recording.run_dir.path)
+            leave_note(UNSAVED_FILE, run_dir=recording.run_dir.path)
 
 
 def _later(record: Record, steps: int) -> Record:

@@ -7,7 +7,7 @@ import time
 import traceback
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from amptui.base.amp_errors import known_hint
 from amptui.base.fork import how_ended
@@ -16,7 +16,7 @@ from amptui.guest.loop.observed_optimizer import ObservedOptimizer
 from amptui.guest.loop.parameter_owner import kind_of
 from amptui.guest.loop.script import ObservedScript, WatchedScript
 from amptui.guest.loop.switched_amp import SwitchedScaler
-from amptui.loops.description import device_name, environment, gpu_uuid, hardware, versions
+from amptui.loops.description import here
 from amptui.records.run import DataInfo, RunFailed, RunFinished, RunStarted
 
 _KERNELS = ("ipykernel_launcher", "colab_kernel_launcher")
@@ -66,31 +66,24 @@ def describe(
     length: RunLength,
 ) -> RunStarted:
     """The first record of a run whose first ``optimizer`` is making its first step, in ``precision``."""
-    scaler, device, samples = script.scaler, optimizer.device, script.samples_per_step
+    scaler = script.scaler
     growth_interval = _DEFAULT_GROWTH_INTERVAL
     if scaler is not None and (scaler.is_enabled() or isinstance(scaler, SwitchedScaler)):
         growth_interval = scaler.get_growth_interval()
-    config: dict[str, Any] = {
-        "arguments": sys.argv[1:],
-        "model": kind_of(script.model),
-        "optimizer": type(script.optimizer).__name__,
-    }
     started = RunStarted(
-        time=time.time(),
+        **here(optimizer.device),
         model=name,
-        device=str(device),
-        device_name=device_name(device),
-        gpu_uuid=gpu_uuid(device),
         precision=precision,
         amp_precision=script.amp_precision,
         unsupported=script.not_switchable(precision),
-        config=config,
-        versions=versions(),
-        hardware=hardware(device),
-        environment=environment(),
+        config={
+            "arguments": sys.argv[1:],
+            "model": kind_of(script.model),
+            "optimizer": type(script.optimizer).__name__,
+        },
         data=DataInfo(name="the script's own data", real=True, samples=None),
         parameters=sum(p.numel() for p in script.model.parameters()),
-        batch_size=samples,
+        batch_size=script.samples_per_step,
         steps_per_epoch=None,
         total_epochs=0,
         total_steps=None,

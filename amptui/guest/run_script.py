@@ -185,8 +185,7 @@ def _show(script: Script, frames_per_second: float | None, *, quiet: bool) -> in
         if connection is None:
             _report(script, offspring, log_is_own=log_is_own)
             return _exit_status(offspring.status, script.folder)
-        ending = _Ending(script, offspring)
-        run = LocalRun(path, ending.why_lost)
+        run = LocalRun(path, lambda: _end_words(script, offspring.wait(_ENDING_SECONDS)))
         viewing = watch_run(connection, run, frames_per_second, attached=False, quiet=quiet)
         view, status = viewing.view, left_running(viewing, run)
         if status is not None:
@@ -194,21 +193,11 @@ def _show(script: Script, frames_per_second: float | None, *, quiet: bool) -> in
         if not viewing.over:
             tell("", f"the script is still running (pid {offspring.pid}), although it was asked to stop")
             return 128 + (viewing.signal or signal.SIGINT)
-        from amptui.diagnosis.event_words import run_ended
-        from amptui.diagnosis.summary import summary_lines, tell_unsaved
-
         output_file.seek(0, os.SEEK_END)
         is_known = view.run is not None  # not if it was over before the screen could ask
         if not is_known or _has_ended(view.outcome):
             _follow_output(offspring, output_file)
-        if is_known:
-            view = ending.with_last_record(view)
-            tell("", *summary_lines(view))
-        else:
-            _report(script, offspring, log_is_own=log_is_own)
-        if isinstance(view.outcome, RunFailed):
-            complain(f"{run_ended(view.outcome)} (all output: {log})")
-        unsaved_status = tell_unsaved(view.not_kept)
+        unsaved_status = _report(script, offspring, view if is_known else None, log_is_own=log_is_own)
         _follow_output(offspring, output_file)
         return _exit_status(offspring.status, script.folder) or unsaved_status
 
@@ -293,96 +282,84 @@ def _copy(output_file: BinaryIO) -> None:
         sys.stdout.flush()
 
 
-def _has_ended(outcome: RunFinished | RunFailed | None) -> bool:
-    """Whether the run ended with its script, so that the exit status is known soon."""
-    return outcome is None or (isinstance(outcome, RunFinished) and outcome.reason == "ended")
+def _report(
+    script: Script, offspring: Offspring, view: "SessionView | None" = None, *, log_is_own: bool
+) -> int:
+    """Tell what was recorded, or that nothing was, and return the status of a run that is not all saved.
 
-
-class _Ending:
-    """The journal's last record, by the script's exit status: 0 is done, any other a failure.
-
-    The script itself cannot write it: Python tells it nothing of a ``sys.exit(1)``, and one that is killed,
-    or leaves by ``os._exit``, has no time for it.
-    """
-
-    def __init__(self, script: Script, offspring: Offspring) -> None:
-        self._script = script
-        self._offspring = offspring
-        self._last: RunFinished | RunFailed | None = None
-
-    def with_last_record(self, view: "SessionView") -> "SessionView":
-        """``view`` with that record, if it was missing."""
-        if self._last is None and self._offspring.status is not None and _has_ended(view.outcome):
-            seconds = view.elapsed_seconds or 0.0
-            last = view.outcome if isinstance(view.outcome, RunFinished) else None
-            self._record(self._offspring.status, last, step=view.step, seconds=seconds)
-        return view if self._last is None else replace(view, outcome=self._last)
-
-    def why_lost(self) -> str:
-        """How a script ended whose run has no last record, for its screen; empty if it has not ended."""
-        status = self._offspring.wait(_ENDING_SECONDS)
-        if status is None:
-            return ""
-        from amptui.runs.kept_run import look_at
-
-        run = look_at(self._script.folder)
-        if run.state == "died" and self._last is None:
-            seconds = (run.written or 0.0) - (run.started or run.written or 0.0)
-            self._record(status, None, step=run.step or 0, seconds=seconds)
-        return self._words(status, recorded=False)
-
-    def _record(self, status: int, ended: RunFinished | None, *, step: int, seconds: float) -> None:
-        now = time.time()
-        records: list[Record] = []
-        if status:
-            error = self._words(status, recorded=ended is not None)
-            self._last = RunFailed(time=now, step=ended.steps if ended else step, error=error, traceback="")
-        elif ended is not None:
-            self._last = ended if ended.unwatched else replace(ended, reason="done")
-        else:
-            text = f"{self._words(status, recorded=False)}: its last steps may be missing"
-            records.append(Note(time=now, severity="warning", text=text))
-            self._last = RunFinished(time=now, steps=step, seconds=seconds, reason="done")
-        from amptui.runs.journal import Journal
-
-        try:
-            journal = Journal(self._script.folder.journal_path)
-            journal.append([*records, self._last])
-            journal.close()
-        except RunFolderError as trouble:
-            complain(str(trouble))
-
-    def _words(self, status: int, *, recorded: bool) -> str:
-        words = f"{'torchrun' if self._script.launches else 'the script'} {how_ended(status)}"
-        return words if recorded or status < 0 else f"{words}, {LEFT}"
-
-
-def _report(script: Script, offspring: Offspring, *, log_is_own: bool) -> None:
-    """After the script's own output: what was recorded, on standard error, or that nothing was.
-
+    After a screen, whose last ``view`` this is, or on standard error after the script's own output.
     ``log_is_own``: the file of the output is this process's, and is not needed any more if nothing was.
     """
-    folder = script.folder
-    if not folder.journal_path.exists():
+    folder, is_shown = script.folder, view is not None
+    if view is None and not folder.journal_path.exists():
         complain(_why_no_step(folder) if script.observe else NEVER_CALLED)
         with suppress(OSError):
             (folder.path / NO_STEP_FILE).unlink(missing_ok=True)
             if log_is_own:
                 folder.output_path.unlink(missing_ok=True)  # all of it was shown
             folder.path.rmdir()
-        return
+        return 0
     from amptui.diagnosis.event_words import run_ended
-    from amptui.diagnosis.summary import summary_lines
+    from amptui.diagnosis.summary import summary_lines, tell_unsaved
     from amptui.runs.reader import JournalReader
     from amptui.telemetry.session import Session
 
-    session = Session(str(folder.path))
-    session.fold(JournalReader(folder.journal_path))
-    view = _Ending(script, offspring).with_last_record(session.view())
-    for line in summary_lines(view):
+    if view is None:
+        session = Session(str(folder.path))
+        session.fold(JournalReader(folder.journal_path))
+        view = session.view()
+    if offspring.status is not None and _has_ended(view.outcome):
+        view = _with_last_record(script, offspring.status, view)
+    if is_shown:
+        tell("", *summary_lines(view))
+    for line in () if is_shown else summary_lines(view):
         write_line(sys.stderr, line)
     if isinstance(view.outcome, RunFailed):
-        complain(run_ended(view.outcome))
+        log = f" (all output: {folder.output_path})" if is_shown else ""
+        complain(f"{run_ended(view.outcome)}{log}")
+    return tell_unsaved(view.not_kept) if is_shown else 0  # else the script has said so
+
+
+def _has_ended(outcome: RunFinished | RunFailed | None) -> bool:
+    """Whether the run ended with its script, whose exit status says how."""
+    return outcome is None or (isinstance(outcome, RunFinished) and outcome.reason == "ended")
+
+
+def _with_last_record(script: Script, status: int, view: "SessionView") -> "SessionView":
+    """``view`` with the journal's last record, by the exit status: 0 is done, any other a failure.
+
+    The script itself cannot write it: Python tells it nothing of a ``sys.exit(1)``, and one that is killed,
+    or leaves by ``os._exit``, has no time for it.
+    """
+    now, ended, step = time.time(), view.outcome, view.step
+    records: list[Record] = []
+    last: RunFinished | RunFailed
+    if status:
+        error = _end_words(script, status, has_closed=ended is not None)
+        last = RunFailed(time=now, step=step, error=error, traceback="")
+    elif isinstance(ended, RunFinished):
+        last = ended if ended.unwatched else replace(ended, reason="done")
+    else:
+        text = f"{_end_words(script, status)}: its last steps may be missing"
+        records.append(Note(time=now, severity="warning", text=text))
+        last = RunFinished(time=now, steps=step, seconds=view.elapsed_seconds or 0.0, reason="done")
+    from amptui.runs.journal import Journal
+
+    try:
+        journal = Journal(script.folder.journal_path)
+        journal.append([*records, last])
+        journal.close()
+    except RunFolderError as trouble:
+        complain(str(trouble))
+    return replace(view, outcome=last)
+
+
+def _end_words(script: Script, status: int | None, *, has_closed: bool = False) -> str:
+    """How the script ended, and that it left its run unless that ``has_closed``; empty if it goes on."""
+    if status is None:
+        return ""
+    words = f"{'torchrun' if script.launches else 'the script'} {how_ended(status)}"
+    return words if has_closed or status < 0 else f"{words}, {LEFT}"
 
 
 def _why_no_step(folder: RunDir) -> str:

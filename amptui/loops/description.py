@@ -37,18 +37,12 @@ def describe_run(model_name: str, prepared: Prepared) -> RunStarted:
     batch_size = batch_size or prepared.experiment.batch_size
     strategy = prepared.strategy
     return RunStarted(
-        time=time.time(),
+        **here(prepared.device),
         model=model_name,
-        device=str(prepared.device),
-        device_name=device_name(prepared.device),
-        gpu_uuid=gpu_uuid(prepared.device),
         precision=prepared.precision,
         amp_precision=prepared.amp_precision,
         unsupported=prepared.unsupported,
         config=_config(prepared),
-        versions=versions(),
-        hardware=hardware(prepared.device),
-        environment=environment(),
         data=DataInfo(name=prepared.data.name, real=prepared.data.real, samples=prepared.training.samples),
         parameters=sum(p.numel() for p in prepared.model.parameters()),
         batch_size=batch_size,
@@ -61,6 +55,19 @@ def describe_run(model_name: str, prepared: Prepared) -> RunStarted:
         parallel=strategy.kind,
         global_batch_size=batch_size * request.accumulate * strategy.ranks if strategy.kind else None,
     )
+
+
+def here(device: torch.device) -> dict[str, Any]:
+    """The fields of a first record that are the same whatever trains: time, machine and versions."""
+    return {
+        "time": time.time(),
+        "device": str(device),
+        "device_name": device_name(device),
+        "gpu_uuid": gpu_uuid(device),
+        "versions": versions(),
+        "hardware": hardware(device),
+        "environment": environment(),
+    }
 
 
 def describe_resumption(

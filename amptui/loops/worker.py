@@ -73,6 +73,8 @@ class TrainingThread:
         self._resume_command = resume_command
         self._steps_before = 0
         self._rank, self._world_size = 0, 1
+        self._group: Ranks | None = None
+        """The ranks that train together, once they have met; None if this process trains alone."""
         self._rank_change = ""
         """What is different if the run had another number of ranks before."""
         self._thread = threading.Thread(target=self._run, name="amptui-trainer", daemon=True)
@@ -95,11 +97,6 @@ class TrainingThread:
         """Start training; returns at once."""
         in_forks(self._control.become_copy)
         self._thread.start()
-
-    @property
-    def started(self) -> bool:
-        """Whether :meth:`start` was called."""
-        return self._thread.ident is not None
 
     def join(self, timeout_seconds: float) -> bool:
         """Wait at most that long for the end; return whether it came."""
@@ -124,13 +121,6 @@ class TrainingThread:
         return self._trainer.awaited if self._trainer else f"stopping {self._doing}"
 
     @property
-    def finished_step(self) -> int:
-        """The last step that is not running any more."""
-        if self._trainer is None:
-            return self._steps_before
-        return self._trainer.step - self._trainer.in_step
-
-    @property
     def others_are_there(self) -> bool:
         """Whether all other ranks, if there are any, can still end well."""
         return True
@@ -140,10 +130,12 @@ class TrainingThread:
         """Whether only a checkpoint or the weights remain to be written, which may take a while."""
         return self._saving or (self._trainer is not None and self._trainer.saving)
 
-    def emit_finished_steps(self) -> None:
-        """Emit the steps since the last look, before the process abandons this thread."""
-        if self._trainer is not None:
-            self._trainer.emit_finished_steps()
+    def emit_finished_steps(self) -> int:
+        """Emit the steps since the last poll, as the process abandons this thread; the last one's number."""
+        if self._trainer is None:
+            return self._steps_before
+        self._trainer.emit_finished_steps()
+        return self._trainer.step - self._trainer.in_step
 
     def allocator(self) -> AllocatorSample | None:
         """The trainer's last sample of the allocator."""
@@ -230,7 +222,7 @@ class TrainingThread:
             choices,
             data_request=self._data_request(),
             announce=self._announce,
-            ranks=self._ranks(),
+            ranks=self._group,
         )
         if checkpoint is not None:
             return self._restore(checkpoint, prepared)
@@ -240,10 +232,6 @@ class TrainingThread:
         from amptui.loops.setup import choose
 
         return choose(self._request)
-
-    def _ranks(self) -> "Ranks | None":
-        """Those that train together; None if this process trains alone."""
-        return None
 
     def _read_checkpoint(self) -> "Checkpoint | None":
         from amptui.loops.resume import newest_checkpoint

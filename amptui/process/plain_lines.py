@@ -269,14 +269,14 @@ class LastingStream:
         try:
             return self._stream.write(text)
         except OSError as error:
-            self._bear(error)
+            self._on_write_error(error)
             return len(text)
 
     def flush(self) -> None:
         try:
             self._stream.flush()
         except OSError as error:
-            self._bear(error)
+            self._on_write_error(error)
 
     def close(self) -> None:
         """Only flush: others print as well."""
@@ -287,10 +287,10 @@ class LastingStream:
         try:
             self._stream.flush()
         except OSError as error:
-            self._bear(error)
+            self._on_write_error(error)
             fall_silent(self._stream)
 
-    def _bear(self, error: OSError) -> None:
+    def _on_write_error(self, error: OSError) -> None:
         if error.errno not in NO_ROOM:
             fall_silent(self._stream)
         elif not self._complained:

@@ -5,13 +5,12 @@
 
 import json
 import os
-import socket
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from amptui.base.errors import AmptuiError, RunFolderError, UsageError
+from amptui.base.errors import AmptuiError, UsageError
 from amptui.base.notify_url import take_url
 from amptui.base.prompt import complain
 from amptui.process.plan import RANK_VARIABLE, Plan
@@ -38,10 +37,6 @@ def run_rank(plan: Plan, world: World) -> int:
 
         if (final_status := LauncherStore(world).final_status) is not None:
             return final_status
-    if world.leads and world.restart and not plan.run_dir.path.is_dir():
-        _end_for_good(world, RunFolderError.exit_status)
-        what = f"{socket.gethostname()}, where rank 0 runs now, does not see {plan.run_dir.path}"
-        raise RunFolderError(what, hint="use a folder that all machines share")
     resumes = plan.request.resume or world.restart > 0
     plan = replace(plan, request=replace(plan.request, resume=resumes, nproc=world.size))
     with blocked_stop_signals():
@@ -58,16 +53,12 @@ def run_rank(plan: Plan, world: World) -> int:
     if world.starts_again and status >= _SIGNALLED:
         return 0
     if world.starts_again and status == UNSAVED_STATUS:
-        _end_for_good(world, status)
+        from amptui.ranks.store.launcher_store import LauncherStore
+
+        # The training is done: ranks that are started again end with that status at once.
+        with suppress(RuntimeError):  # the launcher is gone: nobody is started again
+            LauncherStore(world).refuse(status)
     return status
-
-
-def _end_for_good(world: World, status: int) -> None:
-    """Let ranks that are started again end with ``status`` at once: the training is done."""
-    from amptui.ranks.store.launcher_store import LauncherStore
-
-    with suppress(RuntimeError):  # the launcher is gone: nobody is started again
-        LauncherStore(world).refuse(status)
 
 
 def run_under_launcher(world: World, make_plan: Callable[[World], Plan], *, resumes: bool) -> int:

@@ -216,8 +216,7 @@ class Training:
             assert self._world is not None, "a rank"
             complain(f"rank {self._world.rank}: {why}")
             os._exit(1)
-        step = thread.finished_step
-        thread.emit_finished_steps()
+        step = thread.emit_finished_steps()
         text = f"{why}: {_lost_words(self.view(), step, self._resume_command())}"
         self.emit(RunFailed(time=time.time(), step=step, error=text, traceback=""))
         self.close()

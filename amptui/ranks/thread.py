@@ -250,9 +250,6 @@ class RankThread(TrainingThread):
         assert self._group is not None, "the ranks have met"
         self.control.fail(self._group.explain_lost(error))
 
-    def _ranks(self) -> "RankGroup | None":
-        return self._group
-
     def _read_checkpoint(self) -> "Checkpoint | None":
         """The newest that rank 0 can read; None for ranks that were started again before there was one."""
         from amptui.checkpoint.file import DamagedError, checkpoint_name, checkpoints, read
