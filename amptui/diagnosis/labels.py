@@ -173,7 +173,6 @@ _PARALLEL: Mapping[str, str] = {
     "fsdp2": "FSDP2",
     "hsdp": "HSDP",
     "tp": "TP",
-    "pp": "PP",
 }
 
 

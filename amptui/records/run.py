@@ -155,7 +155,7 @@ class RunStarted:
     """The kinds of request that this run never takes, each with the reason."""
     world_size: int = 1
     """Processes that train together, one on each device."""
-    parallel: str = ""  # of "ddp", "fsdp", "fsdp2", "hsdp", "tp" and "pp" those that apply, joined by "+"
+    parallel: str = ""  # of "ddp", "fsdp", "fsdp2", "hsdp" and "tp" those that apply, joined by "+"
     data_parallel: int | None = None  # ranks that take samples of their own; None: all, or not known
     global_batch_size: int | None = None
     """Samples of all ranks in one step, its micro-batches included; None in a single process."""

@@ -123,7 +123,6 @@ def test_what_everything_is_called(goldens: Goldens) -> None:
             f"DDP{ranks(4, 'ddp', None)}",
             f"HSDP{ranks(4, 'hsdp', 4)}",
             f"tensor parallel{ranks(8, 'fsdp2+tp', 4)}",
-            f"pipeline parallel{ranks(8, 'ddp+pp', 2)}",
             f"of a newer version{ranks(4, 'of a newer version+tp', None)}",
             size_words(4, None),
         ],

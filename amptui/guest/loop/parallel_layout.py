@@ -1,14 +1,13 @@
-"""How the ranks of a script share its training, as its model says: which of them take samples of their own.
+"""How the ranks of a script share its training, as far as its model says which take samples of their own.
 
 The wrappers say it exactly: DDP, FSDP and FSDP2 hold the group or the mesh over which they average gradients.
 Parameters that are DTensors on further dimensions of a mesh are tensor-parallel: those ranks share their
-samples. What is left of the ranks is told apart by the usual names of a mesh's dimensions.
+samples. What else ranks may share, as stages of a pipeline or parts of a sequence, only the script knows.
 """
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 from torch import nn
@@ -16,18 +15,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from amptui.guest.loop.parameter_owner import modules_around
 
-_STAGES = ("pp", "pipe", "pipeline", "stage")
-_SEQUENCE_PARTS = ("cp", "context", "ring", "ulysses")
-_TENSOR = ("tp", "tensor")
-_DATA = ("dp", "data", "ddp", "replicate", "fsdp", "shard")
-"""How dimensions of a mesh are called whose ranks share their samples, as stages of a pipeline, parts of a
-sequence or of tensors; and whose ranks take their own. A name counts to its underscore: ``dp_replicate``."""
-
 _WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule")
 """Classes of torch's; a model that ``fully_shard`` was given becomes one of the last."""
 
-UNKNOWN = "neither the model nor its device mesh says which of the ranks take samples of their own"
-_PIPELINE = "the stages of a pipeline share their samples, and the model does not say how many there are"
+UNKNOWN = "the model does not say which of the ranks take samples of their own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +28,7 @@ class ParallelLayout:
     data_parallel: int
     """0 where it is not known."""
     kinds: tuple[str, ...] = ()
-    """``ddp``, ``fsdp``, ``fsdp2`` or ``hsdp``, then ``tp`` and ``pp``, as far as they apply."""
+    """``ddp``, ``fsdp``, ``fsdp2`` or ``hsdp``, then ``tp``, as far as they apply."""
     unknown: str = ""
     """Why it is not known."""
 
@@ -54,33 +45,18 @@ def layout_of(model: nn.Module, world_size: int) -> ParallelLayout:
         modules = [m for m in around if any(base.__name__ in _WRAPPERS for base in type(m).__mro__)]
         wrapper = _wrapper(modules)
     meshes = sorted(_meshes(model), key=lambda mesh: -mesh.size())
-    kind, data = wrapper.kind, wrapper.ranks
-    covered = meshes[0].size() if meshes else 1
-    if not kind and meshes:  # whoever distributed the parameters averages their gradients
-        data = _product(_sizes(meshes[0]), _DATA)
-    tensor = max(covered // data, 1) if wrapper.is_on_mesh or not kind else covered
-    kinds = tuple(name for name in (kind, "tp" if tensor > 1 else "") if name)
+    data, covered = wrapper.ranks, meshes[0].size() if meshes else 1
+    tensor = max(covered // data, 1) if wrapper.is_on_mesh else covered
+    kinds = tuple(name for name in (wrapper.kind, "tp" if tensor > 1 else "") if name)
     if not kinds:
         pipelines = "torch.distributed.pipelining" in sys.modules
-        return ParallelLayout(0, (), _PIPELINE) if pipelines else ParallelLayout(world_size)
-    other_ranks, odd = divmod(world_size, data * tensor)
-    # DDP may have been given a mesh in place of a group.
+        return ParallelLayout(0, (), UNKNOWN) if pipelines else ParallelLayout(world_size)
     of_ddp = [getattr(m, "device_mesh", None) for m in modules if isinstance(m, DistributedDataParallel)]
-    roots = [_root(mesh) for mesh in (*meshes, *of_ddp) if mesh is not None]
-    whole = next((root for root in roots if root.size() == world_size and root.mesh_dim_names), None)
-    sizes = {} if whole is None else _sizes(whole)
-    sequence = _product(sizes, _SEQUENCE_PARTS)
-    if odd or (sequence > 1 and other_ranks < sequence):  # FSDP may be over the parts of sequences too
+    # A mesh may be of several dimensions in one; without a wrapper one of them may be of replicas.
+    is_plain = all(_root(mesh).ndim == mesh.ndim for mesh in (*meshes[:1], *of_ddp) if mesh is not None)
+    if not is_plain or (not wrapper.kind and meshes[0].ndim > 1) or data * tensor != world_size:
         return ParallelLayout(0, kinds, UNKNOWN)
-    if other_ranks == 1:
-        return ParallelLayout(data, kinds)
-    stages = _product(sizes, _STAGES)
-    parts = _product(sizes, _TENSOR) if tensor == 1 else 1  # DDP's parameters are no DTensors any more
-    replicas = 1 if kind else _product(sizes, _DATA) // data
-    if other_ranks != stages * sequence * parts * replicas:
-        return ParallelLayout(0, kinds, UNKNOWN)
-    more = ("tp" if parts > 1 else "", "pp" if stages > 1 else "")
-    return ParallelLayout(data * replicas, (*kinds, *filter(None, more)))
+    return ParallelLayout(data, kinds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +111,6 @@ def _meshes(model: nn.Module) -> Iterator[Any]:
             yield mesh
 
 
-def _sizes(mesh: Any) -> dict[str, int]:
-    return {name: mesh.size(place) for place, name in enumerate(mesh.mesh_dim_names or ())}
-
-
 def _root(mesh: Any) -> Any:
     own = getattr(mesh, "_get_root_mesh", None)  # a method of the mesh's in newer versions only
     if own is not None:
@@ -146,7 +118,3 @@ def _root(mesh: Any) -> Any:
     from torch.distributed import device_mesh
 
     return device_mesh._mesh_resources.get_root_mesh(mesh)
-
-
-def _product(sizes: Mapping[str, int], names: tuple[str, ...]) -> int:
-    return prod(size for name, size in sizes.items() if name.lower().partition("_")[0] in names)
