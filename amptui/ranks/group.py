@@ -29,7 +29,6 @@ from amptui.ranks.store.launcher_store import (
     rank_0_store,
 )
 from amptui.ranks.store.place import Place
-from amptui.ranks.world import World
 from amptui.recipe.experiment import Experiment
 from amptui.records.run import Record
 
@@ -57,7 +56,7 @@ class RankGroup(Ranks):
 
     def __init__(
         self,
-        world: World,
+        launcher: LauncherStore,
         device: torch.device,
         place: Place,
         *,
@@ -66,7 +65,7 @@ class RankGroup(Ranks):
         compiles: bool = False,
         make_strategy: MakeStrategy | None = None,
     ) -> None:
-        self.world = world
+        self.world = world = launcher.world
         self.share = Share(world.rank, world.size)
         self._make_strategy = make_strategy
         self.compiles = compiles
@@ -75,8 +74,7 @@ class RankGroup(Ranks):
         self._hang_seconds = hang_seconds
         self._stopping = stopping
         self._device = device
-        self.launcher = LauncherStore(world)
-        self._ends = self.launcher.ends
+        self._launcher, self._ends = launcher, launcher.ends
         self._store = rank_0_store(world)
         self._board = Board(self._store, "ranks", timeout_seconds=STORE_SECONDS)
         self._place = place
@@ -114,7 +112,7 @@ class RankGroup(Ranks):
         end: Callable[[PeerEndedError, Sequence[Record]], object],
     ) -> HangWatch:
         """Begin to watch the progress of all ranks, all of which have to call it; see :class:`HangWatch`."""
-        board = self.launcher.board()
+        board = self._launcher.board()
         ends = RankEnds(board, self.world)
         ends.places = self.places
         watch = HangWatch(

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from amptui.ranks.group import MakeStrategy, RankGroup
     from amptui.ranks.numbers.local_overflows import LocalOverflows
     from amptui.ranks.parallel.data_parallel import DataParallel
+    from amptui.ranks.store.launcher_store import LauncherStore
 
 
 WatchGpu = Callable[[str, Callable[[Record], object]], Callable[[], object]]
@@ -227,7 +228,7 @@ class RankThread(TrainingThread):
             make_strategy = partial(ShardedDataParallel, keeps_weights=self._saves_weights)
         hang = self._request.hang_timeout
         self._group = RankGroup(
-            self._world,
+            self._launcher,
             device,
             place,
             stopping=stopping,
@@ -249,6 +250,13 @@ class RankThread(TrainingThread):
         """The thread that talks to the others cannot go on: the trainer raises the reason."""
         assert self._group is not None, "the ranks have met"
         self.control.fail(self._group.explain_lost(error))
+
+    @cached_property
+    def _launcher(self) -> "LauncherStore":
+        """The launcher's store, once the ranks of this start know of each other."""
+        from amptui.ranks.store.launcher_store import LauncherStore
+
+        return LauncherStore(self._world)
 
     def _read_checkpoint(self) -> "Checkpoint | None":
         """The newest that rank 0 can read; None for ranks that were started again before there was one."""
@@ -323,9 +331,7 @@ class RankThread(TrainingThread):
         """Emit the last record; none if the launcher starts the ranks again, and that can help."""
         self.error = self._explained(error)
         if self._world.starts_again and isinstance(self.error, UsageError):
-            from amptui.ranks.store.launcher_store import LauncherStore
-
-            LauncherStore(self._world).refuse(self.error.exit_status)
+            self._launcher.refuse(self.error.exit_status)
         elif self._world.starts_again:
             text, way_on = str(self.error), self._way_on()
             text = text if way_on in text else f"{text}; {way_on}"
@@ -335,7 +341,7 @@ class RankThread(TrainingThread):
 
     def _finish_before_training(self) -> None:
         if self._group is not None:
-            self._group.launcher.tell_end("stopped", "was asked to stop before the first step")
+            self._launcher.tell_end("stopped", "was asked to stop before the first step")
         super()._finish_before_training()
 
     def _fail(self, error: BaseException) -> None:
@@ -343,23 +349,10 @@ class RankThread(TrainingThread):
 
         if not self._claim_end():
             return
-        if isinstance(error, UsageError):
-            # Even if asked to stop: the launcher asks when another rank has refused the same.
-            if self._group is not None:
-                self._group.launcher.tell_end("failed", str(error))
-            self._tell_failure(error)
-            return
-        if self._group is None and isinstance(error, AmptuiError) and self._world.meeting:
-            from amptui.ranks.store.launcher_store import LauncherStore
-
-            # Rank 0 may wait for this one, and is asked to stop next. It may have the same error then.
-            LauncherStore(self._world).tell_end("failed", str(error))
-            self._tell_failure(error)
-            return
-        if self._group is None:
+        if not self._world.meeting:
             super()._fail(error)
             return
-        if may_be_of_a_peer(error):
+        if self._group is not None and may_be_of_a_peer(error):
             ended = error if isinstance(error, PeerEndedError) else self._group.find_ended()
             if ended is not None and ended.how == "stopped":
                 super()._finish_before_training()
@@ -367,10 +360,15 @@ class RankThread(TrainingThread):
             if ended is not None:
                 self._tell_peer_end(ended, error)
                 return
-        if not (self._control.stop_reason and not self._trainer and isinstance(error, AmptuiError)):
-            how, own = end_of(error), self._explained(error)
-            self._group.launcher.tell_end(how, own.what if how == "cut off" else str(own))
-        super()._fail(error)
+        # The launcher asks a rank to stop when another has refused what this one refuses too.
+        is_refusal = self._group is None or isinstance(error, UsageError)
+        is_stopped = self._control.stop_reason and not self._trainer and isinstance(error, AmptuiError)
+        if is_stopped and not is_refusal:
+            self._finish_before_training()
+            return
+        how, own = end_of(error), self._explained(error)
+        self._launcher.tell_end(how, own.what if how == "cut off" else str(own))
+        self._tell_failure(error)
 
     def _claim_end(self) -> bool:
         """Whether the calling thread may tell how the run ended; the first one may."""
@@ -408,8 +406,7 @@ class RankThread(TrainingThread):
         is_dead = ended.rank == 0 and ended.how == "killed"
         if is_dead and teller_without([0], self._group.places) == self._world.rank:
             self._tell = self.last_records.append
-        launcher = self._group.launcher
-        launcher.tell_end("waited", "waited for the others")
+        self._launcher.tell_end("waited", "waited for the others")
         if ended.rank >= 0:
             if ended.how != "stopped":
                 self._emit(
@@ -422,7 +419,7 @@ class RankThread(TrainingThread):
                         detail=ended.detail,
                     )
                 )
-            launcher.tell_cause(ended.what)
+            self._launcher.tell_cause(ended.what)
         explained = type(ended)(ended.rank, ended.how, ended.detail, ended.what, self._way_on())
         self._tell_failure(explained.with_traceback(error.__traceback__))
 

@@ -82,13 +82,13 @@ class LauncherStore:
     """A rank's connection to the launcher's store; what is on its boards is of this start of the ranks."""
 
     def __init__(self, world: World) -> None:
-        self._world = world
+        self.world = world
         self._lasting = _launcher_store(leads=world.leads)
         self.ends = RankEnds(self.board(), world)
 
     def board(self) -> Board:
         """What the ranks of this start tell each other, over a connection that no other wait blocks."""
-        return Board(self._lasting, self._world.meeting, timeout_seconds=STORE_SECONDS)
+        return Board(self._lasting, self.world.meeting, timeout_seconds=STORE_SECONDS)
 
     def share_plan(self, make: Callable[[], str], *, resumes: bool = False) -> str | int:
         """Rank 0's plan on every rank: from ``make``, which only rank 0 calls, or as before a restart.
@@ -96,9 +96,9 @@ class LauncherStore:
         The exit status instead if rank 0 has none, and has said why. Raises what ``make`` raises, and
         RunFolderError after a restart that left no plan, unless ``make`` ``resumes`` the run.
         """
-        if self._world.leads and self.final_status is None and not self._lasting.check([_PLAN]):
+        if self.world.leads and self.final_status is None and not self._lasting.check([_PLAN]):
             try:
-                if self._world.restart and not resumes:
+                if self.world.restart and not resumes:
                     what = "the ranks were started again, and their store no longer knows which run this is"
                     hint = "start with `--run-dir DIR --resume`, which begins a run and resumes it"
                     raise RunFolderError(what, hint=hint)
@@ -106,7 +106,7 @@ class LauncherStore:
             except AmptuiError as error:
                 self.refuse(error.exit_status)
                 raise
-        for seconds in pauses(self._world.size):
+        for seconds in pauses(self.world.size):
             if self._lasting.check([_PLAN]):
                 break
             if self.final_status is not None:
@@ -119,11 +119,11 @@ class LauncherStore:
         """Tell all ranks, also those that are started next, that nothing can come of this run."""
         with suppress(RuntimeError):
             self._lasting.set(_OVER, str(exit_status))
-            if self._world.leads and not _launcher_has_store():
+            if self.world.leads and not _launcher_has_store():
                 # Until the others, who wait for the plan, have read that there is none.
-                limit = time.monotonic() + _READ_SECONDS + self._world.size / 1000
+                limit = time.monotonic() + _READ_SECONDS + self.world.size / 1000
                 while time.monotonic() < limit:
-                    if self._lasting.add(f"{_OVER}/read", 0) >= self._world.size - 1:
+                    if self._lasting.add(f"{_OVER}/read", 0) >= self.world.size - 1:
                         break
                     time.sleep(0.05)
 
@@ -134,7 +134,7 @@ class LauncherStore:
 
     def tell_end(self, how: End, text: str) -> None:
         """Tell the other ranks that this one ends early and why."""
-        rank = self._world.rank
+        rank = self.world.rank
         if how in ("failed", "out of memory"):
             self.tell_cause(f"rank {rank}: {text}")
         elif how == "cut off":
