@@ -24,7 +24,7 @@ from amptui.base.runfiles import open_file, open_to_read
 from amptui.base.text import write_line
 from amptui.guest.handover import NO_STEP_FILE, UNSAVED_FILE, environment, take_unsaved
 from amptui.process.capture import OutputLines
-from amptui.process.launch import left_running, tell, watch_run
+from amptui.process.launch import left_running, tell
 from amptui.process.stop_signals import (
     BY_SCHEDULER,
     blocked_stop_signals,
@@ -149,7 +149,7 @@ def _pass_through(script: Script) -> int:
     passed_signals = {n for n in (signal.SIGINT, *_PASSED_ON) if signal.getsignal(n) is not signal.SIG_IGN}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*passed_signals, signal.SIGCHLD})
     try:
-        offspring = Offspring(spawn(script))
+        offspring = spawn(script)
         while offspring.status is None:
             arrival = received_within(_POLL_SECONDS, {*passed_signals, signal.SIGCHLD})
             if arrival is None or arrival.number not in passed_signals:
@@ -174,17 +174,15 @@ def _show(script: Script, frames_per_second: float | None, *, quiet: bool) -> in
     """Run the script behind the screen; once that is closed, show the rest of the script's output."""
     path, log = script.folder.path, script.folder.output_path
     log_is_own = not os.path.lexists(log)  # a folder of the user's may hold a log of theirs
-    output = open_file(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    try:
-        offspring = Offspring(spawn(script, output=output))
-    finally:
-        os.close(output)
+    offspring = spawn(script, to_log=True)
     with log.open("rb") as output_file:
         connection = _wait_for_run(script, offspring)
         _copy(output_file)  # where it would stand without amptui
         if connection is None:
             _report(script, offspring, log_is_own=log_is_own)
             return _exit_status(offspring.status, script.folder)
+        from amptui.process.viewer import watch_run
+
         run = LocalRun(path, lambda: _end_words(script, offspring.wait(_ENDING_SECONDS)))
         viewing = watch_run(connection, run, frames_per_second, attached=False, quiet=quiet)
         view, status = viewing.view, left_running(viewing, run)
@@ -202,28 +200,32 @@ def _show(script: Script, frames_per_second: float | None, *, quiet: bool) -> in
         return _exit_status(offspring.status, script.folder) or unsaved_status
 
 
-def spawn(script: Script, *, output: int | None = None) -> int:
-    """Start it; with ``output`` in a session of its own, reading nothing. Returns its pid."""
+def spawn(script: Script, *, to_log: bool = False) -> Offspring:
+    """Start it; ``to_log`` in a session of its own, reading nothing, with its output in the folder's file."""
     how = {"observe": script.observe, "launches": script.launches}
     variables = environment(os.environ, str(script.folder.path.absolute()), **how)
     files: list[Any] = []
-    if output is not None:
+    if to_log:
         variables |= {"PYTHONUNBUFFERED": "1"}  # a file gets lines in blocks otherwise
+        log = str(script.folder.output_path)
+        os.close(open_file(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND))  # raises for what is no file
         files = [
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            *((os.POSIX_SPAWN_DUP2, output, descriptor) for descriptor in (1, 2)),
+            (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW, 0),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
         ]
     sys.stdout.flush()
     sys.stderr.flush()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, the kernel would discard how the script ended
-    return os.posix_spawn(
+    pid = os.posix_spawn(
         sys.executable,
         [sys.executable, *script.interpreter_options, *script.command],
         variables,
         file_actions=files,
-        setsid=output is not None,
+        setsid=to_log,
         setsigmask=(),
     )
+    return Offspring(pid)
 
 
 def _wait_for_run(script: Script, offspring: Offspring) -> socket.socket | None:

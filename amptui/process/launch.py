@@ -55,7 +55,9 @@ def train(plan: Plan, *, detach: bool, frames_per_second: float | None) -> int:
         if detach:
             from amptui.process.viewer import follow_until_first_step
 
-            return _conclude(follow_until_first_step(ours, folder), run, offspring, folder)
+            return _conclude(follow_until_first_step(ours, run), run, offspring, folder)
+        from amptui.process.viewer import watch_run
+
         # What the run's process does now: this one shows it before the first record arrives.
         phase = PhaseChanged(time=time.time(), phase="importing", detail="importing torch")
         watched = watch_run(ours, run, frames_per_second, attached=False, quiet=plan.quiet, phase=phase)
@@ -88,6 +90,7 @@ def attach(
     """
     if not can_show_a_screen():
         raise UsageError("attach needs a terminal", hint="`amptui runs` lists runs without one")
+    from amptui.process.viewer import watch_run
     from amptui.runs.socket_place import connect_to_live
 
     options: dict[str, Any] = {"attached": True, "quiet": quiet, "webhook": webhook}
@@ -101,43 +104,6 @@ def attach(
     run = LocalRun(live_run(text).path)
     watched = watch_run(connect_to_live(run.folder), run, frames_per_second, **options)
     return _conclude(watched, run, None)
-
-
-def watch_run(
-    connection: socket.socket,
-    run: WatchedRun,
-    frames_per_second: float | None,
-    *,
-    attached: bool,
-    quiet: bool,
-    webhook: Webhook | None = None,
-    phase: PhaseChanged | None = None,
-) -> "ViewerEnd":
-    """Show ``run`` on the screen; see :func:`amptui.process.viewer.watch`."""
-    from amptui.telemetry.session import Session
-    from amptui.tui.frame import Frame
-    from amptui.tui.opening import Opening
-    from amptui.tui.panels.screen_state import ScreenState
-
-    session = Session(run.folder_name)
-    session.fold([] if phase is None else [phase])
-    frame, state = Frame(), ScreenState()
-    farewell = f"the screen was ended; to watch the run again: {run.attach_command}"
-    # What is known is shown while Textual is imported; of a run that is attached to, its boxes.
-    first = None if attached else lambda canvas: frame.draw(canvas, session.view(), state)
-    with Opening(first, farewell=farewell) as opening:
-        from amptui.process.viewer import watch
-
-        return watch(
-            connection,
-            run,
-            session,
-            opening,
-            attached=attached,
-            frames_per_second=frames_per_second,
-            bell=not quiet,
-            webhook=webhook,
-        )
 
 
 def left_running(watched: "ViewerEnd", run: WatchedRun) -> int | None:

@@ -2,7 +2,7 @@
 
 import socket
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any
@@ -24,42 +24,19 @@ _BATCH_RECORDS = 1000
 class Client:
     """Reads a run in a thread of its own, and sends it the requests of a screen: an ``Asker``.
 
-    ``restore`` gets a history's state, ``fold`` the records after it. ``on_request`` gets the record of each
-    request made here, in the requesting thread: the run's own arrives with its next batch. ``on_unsent``
-    gets it if the run cannot take it now; a stop is sent to the next connection. ``ended`` is set once the
-    run, or the connection to it, has ended and everything received is folded; not if the screen leaves.
-
-    ``reconnect`` is called in that thread when the connection is lost: it returns a new one, to a run that
-    has been started again or is still there, or None. It raises ``ProtocolError`` to say why there is none.
-    ``recorded`` is called there for the records of a run that has ended before it sent its history.
+    Its subclasses take what arrives, in that thread.
     """
 
-    def __init__(  # noqa: PLR0913 - by name, each is called in the reading thread
-        self,
-        connection: socket.socket,
-        *,
-        restore: Callable[[Any], None],
-        fold: Callable[[Sequence[Record]], None],
-        on_request: Callable[[RequestMade], object],
-        ended: threading.Event,
-        on_unsent: Callable[[RequestMade], object] = lambda _request: None,
-        reconnect: Callable[[], socket.socket | None] = lambda: None,
-        recorded: Callable[[], Iterable[Record]] = tuple,
-    ) -> None:
+    def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._restore = restore
-        self._fold = fold
-        self._on_request = on_request
-        self._on_unsent = on_unsent
-        self._ended = ended
-        self._reconnect = reconnect
-        self._recorded = recorded
+        self.ended = threading.Event()
+        """Set once the run, or the connection to it, has ended and all is folded; not if this leaves."""
         self._has_history = False
         self._lines = protocol.Lines(protocol.MAX_LINE_BYTES)
         self.left = False
         """Whether the screen has left the run."""
         self._finished = False
-        self._thread = threading.Thread(target=self._run, name="amptui-client", daemon=True)
+        self._thread = threading.Thread(target=self._read, name="amptui-client", daemon=True)
         self.stop_reason: str | None = None
         """The reason with which this screen asked the run to stop."""
         self.hello: Hello | None = None
@@ -70,6 +47,31 @@ class Client:
         A last record may have arrived inside a history, which is opaque here: ask the session first.
         """
         self.send(protocol.encode(Hello()))
+
+    def restore(self, state: Any) -> None:
+        """Take a history's state. Raises ValueError for one of another version."""
+        raise NotImplementedError
+
+    def fold(self, records: Sequence[Record]) -> None:
+        """Take the records after it."""
+        raise NotImplementedError
+
+    def requested(self, request: RequestMade) -> None:
+        """A request was sent, by any thread: the run's own record of it arrives with its next batch."""
+
+    def unsent(self, request: RequestMade) -> None:
+        """The run cannot take that now; a stop is sent to the next connection."""
+
+    def reconnect(self) -> socket.socket | None:
+        """The connection is lost: a new one, to a run that has been started again or is still there, or None.
+
+        Raises ``ProtocolError`` to say why there is none.
+        """
+        return None
+
+    def recorded(self) -> Iterable[Record]:
+        """The records of a run that has ended before it sent its history."""
+        return ()
 
     @property
     def started(self) -> bool:
@@ -88,7 +90,7 @@ class Client:
             # A signal's handler may ask for it: it must not take the session's lock.
             self.stop_reason = self.stop_reason or request.reason
         else:
-            (self._on_request if sent else self._on_unsent)(record_of(request, number))
+            (self.requested if sent else self.unsent)(record_of(request, number))
         return number
 
     def send(self, line: bytes) -> bool:
@@ -111,15 +113,15 @@ class Client:
             self._thread.join(timeout_seconds)
         self._connection.close()
 
-    def _run(self) -> None:
+    def _read(self) -> None:
         try:
             self._follow()
-            while self._is_lost and (again := self._reconnect()) is not None:
+            while self._is_lost and (again := self.reconnect()) is not None:
                 self._go_on_with(again)
                 self._follow()
             if self._is_lost and not self._has_history:
                 # What the run has left: on a busy machine a short one is over before its screen can ask.
-                records = iter(self._recorded())
+                records = iter(self.recorded())
                 while not self.left and (batch := list(islice(records, _BATCH_RECORDS))):
                     self._has_history = True
                     self._fold_all(batch)
@@ -136,7 +138,7 @@ class Client:
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)  # a run that is not understood need not send more
         if not self.left:
-            self._ended.set()
+            self.ended.set()
 
     def _follow(self) -> None:
         while not self.error and (piece := self._receive()):
@@ -195,7 +197,7 @@ class Client:
             case History(state):
                 self._has_history = True
                 try:
-                    self._restore(state)
+                    self.restore(state)
                 except ValueError as error:
                     version = self.hello.version if self.hello is not None else __version__
                     more = f"; attach with amptui {version}" if version != __version__ else ""
@@ -209,4 +211,4 @@ class Client:
         if any(isinstance(record, RequestRefused) and record.request.kind == "stop" for record in records):
             self.stop_reason = None  # an observed script goes on
         self._finished |= any(isinstance(record, RunFinished | RunFailed) for record in records)
-        self._fold(records)
+        self.fold(records)

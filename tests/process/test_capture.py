@@ -152,32 +152,6 @@ def test_a_redirected_standard_error_stays_redirected(tmp_path: Path) -> None:
     assert found.printed("stderr") == []
 
 
-@pytest.mark.parametrize(
-    ("pieces", "lines"),
-    [
-        ((b"\r 10%\r 50%\r100%\n\n   \ndone\r\n",), ["100%", "done"]),
-        # Two reads: a character arrives in halves.
-        ((b"caf\xe9 and \xff\n", b"na\xc3", b"\xafve\n"), ["caf\ufffd and \ufffd", "naïve"]),
-        ((b"x" * 1_000_000 + b"\n", b"no newline"), ["x" * MAX_LINE_CHARACTERS, "no newline"]),
-    ],
-    ids=["a progress bar", "bytes that are no UTF-8", "a line of a megabyte and one without an end"],
-)
-def test_all_that_is_written_is_in_the_file_and_its_lines_are_in_the_records(
-    pieces: tuple[bytes, ...], lines: list[str], tmp_path: Path
-) -> None:
-    (tmp_path / "pieces").write_text(repr(pieces))
-    found = run(
-        tmp_path,
-        """
-        for piece in eval((folder / "pieces").read_text()):
-            os.write(1, piece)
-            time.sleep(0.05)
-        """,
-    )
-    assert found.printed("stdout") == lines
-    assert found.log == b"".join(pieces)
-
-
 @pytest.mark.ci
 def test_a_flood_is_complete_in_the_file_and_bounded_in_the_records(tmp_path: Path) -> None:
     found = run(
@@ -301,22 +275,3 @@ def test_any_bytes_give_lines_without_control_characters(data: bytes) -> None:
         assert line.strip()
         assert len(line) <= MAX_LINE_CHARACTERS
         assert not {character for character in line if character < " " and character != "\t"}
-
-
-def test_only_a_line_that_is_overwritten_is_live() -> None:
-    lines, shown = OutputLines(), []
-    for piece in (
-        "name? ",
-        "\n",
-        "\r 1%",
-        "\r 2%",
-        "\r    \r",
-        "\r99%",
-        f"\n\rin{UP}",
-        "\rout",
-        "\n",
-        "end\r\n",
-    ):
-        lines.feed(piece.encode())
-        shown.append(lines.live)
-    assert shown == ["", "", " 1%", " 2%", "", "99%", "in", "out", "", ""]

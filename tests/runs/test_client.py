@@ -1,7 +1,6 @@
 """A screen's connection: what the run tells is folded in order, and what is asked never waits."""
 
 import socket
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,7 +41,7 @@ ONE_OF_EACH: list[Request] = [
 RUN_HELLO = protocol.encode(protocol.Hello(version="1.2"))
 
 
-class Watching:
+class Watching(Client):
     """A client, and all that its session would know."""
 
     def __init__(
@@ -54,19 +53,10 @@ class Watching:
         self.known: list[int] = []
         self.told: list[Record] = []
         self.histories = 0
-        self.ended = threading.Event()
         self.asked: list[RequestMade] = []
-        self.unsent: list[RequestMade] = []
-        self.client = Client(
-            connection,
-            restore=self.restore,
-            fold=self.fold,
-            on_request=self.asked.append,
-            ended=self.ended,
-            on_unsent=self.unsent.append,
-            reconnect=reconnect,
-            recorded=recorded,
-        )
+        self.refused: list[RequestMade] = []
+        self._next, self._journal = reconnect, recorded
+        super().__init__(connection)
 
     def restore(self, state: Any) -> None:
         if not isinstance(state, list):
@@ -77,6 +67,18 @@ class Watching:
     def fold(self, records: Sequence[Record]) -> None:
         self.told += records
         self.known += [int(record.text.split()[0]) for record in records if isinstance(record, Note)]
+
+    def requested(self, request: "RequestMade") -> None:
+        self.asked.append(request)
+
+    def unsent(self, request: "RequestMade") -> None:
+        self.refused.append(request)
+
+    def reconnect(self) -> socket.socket | None:
+        return self._next()
+
+    def recorded(self) -> Iterable[Record]:
+        return self._journal()
 
     def catch_up(self, run: Run) -> None:
         until(lambda: self.histories and self.known == run.known, meanwhile=run.publish)
@@ -93,7 +95,7 @@ class Scripted:
 
     def tell(self, *pieces: bytes, end: bool = True) -> Watching:
         """Say ``pieces`` to the started client, and hang up."""
-        self.watching.client.start()
+        self.watching.start()
         for piece in pieces:
             self.connection.sendall(piece)
         if end:
@@ -107,7 +109,7 @@ def scripted() -> Iterator[Scripted]:
     scripted = Scripted()
     yield scripted
     scripted.connection.close()
-    scripted.watching.client.leave("detached", ENOUGH_SECONDS)
+    scripted.watching.leave("detached", ENOUGH_SECONDS)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +127,7 @@ def test_a_run_that_is_over_before_it_sends_its_history_is_known_from_its_journa
     scripted.recorded = recorded
     watching = scripted.tell(*said)
     assert watching.known == known
-    assert watching.client.error == error
+    assert watching.error == error
     assert (FAILED in watching.told) == (not error)
 
 
@@ -137,8 +139,8 @@ def test_a_lost_connection_is_followed_by_one_to_the_run_that_was_started_again(
     with first, second:
         first.sendall(RUN_HELLO + protocol.history_line("[1, 2]"))
         second.sendall(RUN_HELLO + protocol.history_line("[1, 2, 3]") + line(note(4)))
-        watching.client.ask(StopRequest("SIGTERM"))
-        watching.client.start()
+        watching.ask(StopRequest("SIGTERM"))
+        watching.start()
         until(lambda: watching.known == [1, 2])
         first.close()
         until(lambda: watching.known == [1, 2, 3, 4])
@@ -147,8 +149,8 @@ def test_a_lost_connection_is_followed_by_one_to_the_run_that_was_started_again(
         assert [type(each) for each in said] == [protocol.Hello, protocol.Ask]
         second.close()
         assert watching.ended.wait(ENOUGH_SECONDS)
-    watching.client.leave("detached", ENOUGH_SECONDS)
-    assert (watching.histories, watching.client.error) == (2, UNEXPECTED_EXIT)
+    watching.leave("detached", ENOUGH_SECONDS)
+    assert (watching.histories, watching.error) == (2, UNEXPECTED_EXIT)
 
 
 def test_lines_that_are_no_records_are_left_out(scripted: Scripted) -> None:
@@ -182,8 +184,8 @@ def test_lines_that_are_no_records_are_left_out(scripted: Scripted) -> None:
 )
 def test_how_a_connection_ended_is_known(scripted: Scripted, told: list[bytes], error: str) -> None:
     watching = scripted.tell(*told)
-    assert watching.client.error == error
-    assert not watching.client.send(b"too late\n")
+    assert watching.error == error
+    assert not watching.send(b"too late\n")
 
 
 def test_every_request_reaches_the_control_of_the_run_under_its_number(tmp_path: Path) -> None:
@@ -196,13 +198,13 @@ def test_every_request_reaches_the_control_of_the_run_under_its_number(tmp_path:
 
     with running(tmp_path, obey=obey) as run:
         watching = Watching(connect(tmp_path))
-        watching.client.start()
+        watching.start()
         watching.catch_up(run)
-        numbers = [watching.client.ask(request) for request in ONE_OF_EACH]
+        numbers = [watching.ask(request) for request in ONE_OF_EACH]
         until(lambda: len(reached) == len(ONE_OF_EACH))
-        watching.client.leave("detached", ENOUGH_SECONDS)
+        watching.leave("detached", ENOUGH_SECONDS)
     assert reached == list(zip(ONE_OF_EACH, numbers, strict=True))
-    assert control.stop_reason == watching.client.stop_reason == "SIGTERM"
+    assert control.stop_reason == watching.stop_reason == "SIGTERM"
     # A stop may be a signal's, in the middle of anything: the screen knows it by its reason.
     assert [(made.kind, made.number) for made in watching.asked] == [
         (KINDS[type(request)], number) for request, number in reached if not isinstance(request, StopRequest)
@@ -210,16 +212,16 @@ def test_every_request_reaches_the_control_of_the_run_under_its_number(tmp_path:
 
 
 def test_what_the_run_will_not_hear_is_no_request(scripted: Scripted) -> None:
-    scripted.watching.client.leave("detached", ENOUGH_SECONDS)
-    number = scripted.watching.client.ask(XRayRequest())
+    scripted.watching.leave("detached", ENOUGH_SECONDS)
+    number = scripted.watching.ask(XRayRequest())
     assert scripted.watching.asked == []
-    assert [(request.number, request.kind) for request in scripted.watching.unsent] == [(number, "x-ray")]
+    assert [(request.number, request.kind) for request in scripted.watching.refused] == [(number, "x-ray")]
 
 
 def test_a_run_that_hears_nothing_delays_no_key_and_hears_it_all_later(scripted: Scripted) -> None:
     watching = scripted.tell(RUN_HELLO, protocol.history_line("[]"), end=False)
     sent = 0
-    while watching.client.send(f"{sent:0999}\n".encode()):
+    while watching.send(f"{sent:0999}\n".encode()):
         sent += 1
     assert sent > 50
     expected = protocol.encode(protocol.Hello()) + b"".join(f"{n:0999}\n".encode() for n in range(sent))
@@ -227,7 +229,7 @@ def test_a_run_that_hears_nothing_delays_no_key_and_hears_it_all_later(scripted:
     while len(heard) < len(expected):
         heard += scripted.connection.recv(2**20)
     assert heard == expected
-    until(lambda: watching.client.send(b"again\n"))
+    until(lambda: watching.send(b"again\n"))
 
 
 def test_a_run_that_cannot_be_reached_is_told_in_one_line(

@@ -73,7 +73,7 @@ STARTING = """
 import socket, sys
 from pathlib import Path
 from types import SimpleNamespace
-from amptui.process.launch import watch_run
+from amptui.process.viewer import watch_run
 from amptui.process.watched_run import LocalRun
 from amptui.records.run import PhaseChanged
 
@@ -82,7 +82,7 @@ def watch(*_args, **_options):
     sys.stdin.readline()
     sys.exit(f"early {early}")
 
-sys.modules["amptui.process.viewer"] = SimpleNamespace(watch=watch)  # the screen itself never comes
+sys.modules["amptui.tui.run_screen"] = SimpleNamespace(Parts=dict, RunScreen=watch)  # the screen never comes
 ours, theirs = socket.socketpair()
 phase = PhaseChanged(time=0.0, phase="importing", detail="importing torch")
 run = LocalRun(Path("runs/mnist-deep-20261128-094441"))

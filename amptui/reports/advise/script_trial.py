@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -13,10 +12,11 @@ from tempfile import TemporaryDirectory
 
 from amptui.base import units
 from amptui.base.errors import AmptuiError, RunFolderError
-from amptui.base.fork import Offspring, how_ended
+from amptui.base.fork import how_ended
 from amptui.base.prompt import complain
-from amptui.base.runfiles import open_file
 from amptui.guest.run_script import Script, plan_script, script_name, spawn
+from amptui.process.viewer import Follower
+from amptui.process.watched_run import LocalRun
 from amptui.recipe.request import AdviseRequest
 from amptui.records.control import Control, StopRequest
 from amptui.records.run import RunFailed, RunStarted
@@ -27,7 +27,6 @@ from amptui.reports.advise.recommendation import Recommendation, candidate_names
 from amptui.reports.advise.stages import Stages
 from amptui.reports.bench.measure import slow_float16
 from amptui.reports.bench.progress import Progress
-from amptui.runs.client import Client
 from amptui.runs.reader import JournalReader
 from amptui.runs.socket_place import connect
 from amptui.telemetry.session import Session
@@ -84,28 +83,16 @@ class _Trial:
 
     def __init__(self, script: Script, stop: Control) -> None:
         self._script, self._stop, self._name = script, stop, script.command[0]
-        output = open_file(script.folder.output_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        try:
-            self._offspring = Offspring(spawn(script, output=output))
-        finally:
-            os.close(output)
+        self._offspring = spawn(script, to_log=True)
         self._session = Session(str(script.folder.path))
-        self._client: Client | None = None
-        self._ended = threading.Event()
-        """Set once the run has ended, or the connection to it."""
+        self._client: Follower | None = None
 
     def connect(self) -> None:
         """Wait until the run can be watched."""
         folder, session = self._script.folder, self._session
         while self._stop.stop_reason is None:
             with suppress(RunFolderError):
-                self._client = Client(
-                    connect(folder.path),
-                    restore=session.restore,
-                    fold=session.fold,
-                    on_request=lambda request: session.fold([request]),
-                    ended=self._ended,
-                )
+                self._client = Follower(connect(folder.path), LocalRun(folder.path), session)
                 self._client.start()
                 return
             status = self._offspring.status
@@ -124,14 +111,14 @@ class _Trial:
     ) -> tuple[Evidence, Stages, AmptuiError | None, tuple[str, ...]]:
         """Drive the loop until all is measured, or it ends; ``slow`` is what a CPU leaves out, and why."""
         assert self._client is not None, "it is connected"
-        names, run = candidate_names(request), self._wait_for_run()
+        names, run, ended = candidate_names(request), self._wait_for_run(self._client), self._client.ended
         unsupported = dict(run.unsupported)
         if run.device == "cpu" and request.precisions is None:
             unsupported |= slow
         left_out = {name: Exclusion("not here", unsupported[name]) for name in names if name in unsupported}
         stages = Stages([name for name in names if name not in left_out], seconds=request.minutes * 60)
         progress = Progress(sys.stderr)
-        while not (stages.over or self._ended.is_set() or self._stop.stop_reason):
+        while not (stages.over or ended.is_set() or self._stop.stop_reason):
             view = self._session.view()
             stages.look(view, self._client)
             show_stages(progress, stages, view)
@@ -142,18 +129,18 @@ class _Trial:
         error = failure(evidence)
         if not stages.over and not self._stop.stop_reason:
             # Its process may take seconds to end after its training, on a busy machine.
-            ended = self._ended_words(self._wait(_PATIENCE_SECONDS))
-            evidence = evidence.lacking("the rest", f"the script {ended}; let it train longer")
+            how_it_ended = self._ended_words(self._wait(_PATIENCE_SECONDS))
+            evidence = evidence.lacking("the rest", f"the script {how_it_ended}; let it train longer")
             if isinstance(view.outcome, RunFailed):
                 self._tell_last_lines()
                 error = AmptuiError(f"{self._name}: {view.outcome.error}")
             elif not view.step:
-                error = AmptuiError(f"{self._name} {ended}", hint="let it train longer")
+                error = AmptuiError(f"{self._name} {how_it_ended}", hint="let it train longer")
         return evidence, stages, error, names
 
-    def _wait_for_run(self) -> RunStarted:
+    def _wait_for_run(self, client: Follower) -> RunStarted:
         """Wait until the run has said what it is. Raises AmptuiError if it ends, or cannot be switched."""
-        while (run := self._session.view().run) is None and not self._ended.is_set():
+        while (run := self._session.view().run) is None and not client.ended.is_set():
             if self._stop.stop_reason:
                 raise KeyboardInterrupt
             time.sleep(_LOOK_SECONDS)
