@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, TypeVar, cast
@@ -47,8 +47,6 @@ _MEETING_SECONDS = 0.05
 
 _SEARCH_SECONDS = 4.0
 """How long rank 0 looks for the rank that made an operation fail: others say so within that time."""
-
-_BAD_LOSS = "bad loss"
 
 
 class RankGroup(Ranks):
@@ -270,17 +268,17 @@ class RankGroup(Ranks):
 
     # ------------------------------------------------------------------ ends
 
-    def tell_bad_loss(self, step: int) -> None:
-        """Tell the others of the first step whose loss was not finite on this rank."""
+    def tell_troubles(self, states: Mapping[int, int]) -> None:
+        """Tell what was found in this rank's own steps with trouble."""
         with suppress(RuntimeError):
-            self._board.post(f"{_BAD_LOSS}/{self.world.rank}", step)
+            self._board.post(f"troubles/{self.world.rank}", list(states.items()))
 
-    def bad_losses(self) -> dict[int, int]:
-        """What each rank has told of that, by rank."""
+    def troubles(self) -> list[dict[int, int]]:
+        """What each rank has told of that."""
         with suppress(RuntimeError):
-            steps = {rank: self._board.look(f"{_BAD_LOSS}/{rank}") for rank in range(self.world.size)}
-            return {rank: step for rank, step in steps.items() if step is not None}
-        return {}
+            names = [f"troubles/{rank}" for rank in range(self.world.size)]
+            return [dict(self._board.look(name) or ()) for name in names]
+        return []
 
     def find_ended(self) -> PeerEndedError | None:
         """Who made an operation of all ranks fail, within a few seconds; None if no rank is known to."""

@@ -158,10 +158,9 @@ class RankThread(TrainingThread):
             if (tracker := record.growth_tracker[-1]) is not None:
                 own.expect_growth(record.last_step + prepared.scaler.get_growth_interval() - tracker)
         elif isinstance(record, StepSkipped | NonFinite) and getattr(record, "what", "loss") == "loss":
-            before = own.bad_since
             own.judge(record.step)
-            if own.bad_since != before and self._group is not None:
-                self._group.tell_bad_loss(own.bad_since)  # the run may end before the next row
+            if self._group is not None:
+                self._group.tell_troubles(own.states)
 
     def _measure(self) -> RankNumbers:
         trainer, own = self._trainer, self._strategy.local_overflows
@@ -173,9 +172,8 @@ class RankThread(TrainingThread):
             peak_bytes=None if sample is None else sample.peak_allocated_bytes,
             gpu=self._gpu,
         )
-        step, states = own.report()
         overflowed = math.nan if own.overflowed is None else own.overflowed
-        numbers = numbers._replace(overflowed=overflowed, trouble_step=step, trouble_states=states)
+        numbers = numbers._replace(overflowed=overflowed, trouble_step=max(own.states, default=0))
         check = self._strategy.weights_check
         if check is None:  # each rank has weights of its own
             return numbers
@@ -240,10 +238,12 @@ class RankThread(TrainingThread):
         # Watch the other ranks, and let them watch this one.
         self._group.progress.activity = self._activity
         self._watch = self._group.watch(self._thread, self._emit, self._end_from_watch)
+        self.control.gather = self._group.gather
+        if self.control.report is not None:
+            self.control.report.troubles = self._group.troubles
         self.control.connect(
             self._group.board(), self._group.progress, self._lose_others, self._group.check_others
         )
-        self.control.gather = self._group.gather
         return choices
 
     def _lose_others(self, error: Exception) -> None:
@@ -430,7 +430,7 @@ class RankThread(TrainingThread):
             return rank_error if rank_error.hint else DeviceError(rank_error.what, hint=self._way_on())
         explained = super()._explained(error)
         if self._world.leads and self._group and self._trainer and isinstance(explained, ExperimentError):
-            culprits = blame(self._group.bad_losses(), self._world.size, self._trainer.step)
+            culprits = blame(self._group.troubles(), self._trainer.step)
             if culprits:
                 return ExperimentError(f"{explained.what}; {culprits}", hint=explained.hint)
         return explained

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from amptui.ranks.numbers.local_overflows import LocalOverflows
 from amptui.ranks.numbers.meter import (
     FINITE,
     GRADIENTS,
@@ -18,7 +17,6 @@ from amptui.ranks.numbers.meter import (
     RankReport,
     RankRows,
     ranks_at_fault,
-    unpacked,
 )
 from amptui.ranks.numbers.weights_check import WeightsCheck, WeightsHash
 from amptui.ranks.parallel import data_parallel
@@ -148,55 +146,6 @@ def test_ranks_after_different_steps_are_not_compared_and_weights_once_all_hashe
 
 
 # Whose own numbers were not finite.
-
-
-class OwnSteps:
-    """Steps of a small model whose last layer can give Inf."""
-
-    def __init__(self) -> None:
-        self.model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-        self.own = LocalOverflows(list(self.model.parameters()), torch.device("cpu"))
-        self.number = 0
-
-    def step(self, *, scaled: bool = True, loss: float = 1.0, gradient: float = 1.0) -> int:
-        """The step's number."""
-        self.number += 1
-        self.own.begin(1 if self.number == 1 else None, scaled=scaled)
-        self.model.zero_grad()
-        out: Tensor = self.model(torch.ones(1, 2)).sum()
-        out.backward(torch.full_like(out, gradient))
-        for parameter in self.model.parameters():  # the averages replace them
-            parameter.grad = torch.zeros_like(parameter)
-        self.own.keep(torch.full_like(out, loss))
-        return self.number
-
-    def state(self, step: int) -> int:
-        """What is told of ``step`` after trouble in it."""
-        self.own.judge(step)
-        return unpacked(*self.own.report()).get(step, UNKNOWN)
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize(
-    ("options", "state"),
-    [
-        ({}, FINITE),
-        ({"gradient": math.inf}, GRADIENTS),
-        ({"gradient": math.nan}, GRADIENTS),
-        ({"loss": math.inf}, LOSS),
-        ({"loss": math.nan, "gradient": math.inf}, LOSS),
-        ({"scaled": False, "gradient": math.inf}, UNKNOWN),
-        ({"scaled": False, "loss": math.inf}, LOSS),
-    ],
-)
-def test_what_is_known_of_a_step(options: dict[str, float], state: int) -> None:
-    steps = OwnSteps()
-    number = steps.step(**options)  # type: ignore[arg-type]
-    steps.step()
-    assert steps.own.overflowed is None
-    assert steps.state(number) == state
-    assert steps.own.overflowed == (None if state == UNKNOWN else int(state in (GRADIENTS, LOSS)))
-    assert steps.own.bad_since == (number if state == LOSS else 0)
 
 
 @pytest.mark.parametrize(

@@ -20,14 +20,13 @@ from amptui.ranks.numbers.meter import (
     FINITE,
     GRADIENTS,
     LOSS,
-    REPORTED_STEPS,
-    STORM_GAP_STEPS,
     UNKNOWN,
-    packed,
 )
 
 _KEPT_STEPS = 512
 """More than are in flight between the host and the device."""
+
+_KEPT_STATES = 128
 
 
 class _Step(NamedTuple):
@@ -61,13 +60,10 @@ class LocalOverflows:
         self._checks = False
         self._largest: Tensor | None = None
         self._complete = False
-        self._states: dict[int, int] = {}
-        self._newest = 0
+        self.states: dict[int, int] = {}
+        """What was found in the newest steps that were judged."""
         self.overflowed: int | None = None
         """In how many of the judged steps something was not finite; None before one was."""
-        self.bad_since = 0
-        """The step with which the newest row of own losses that are not finite began; 0 without one."""
-        self._bad_until = -STORM_GAP_STEPS
         if self._parameters:
             self._parameters[0].register_post_accumulate_grad_hook(self._check_later)
 
@@ -120,20 +116,16 @@ class LocalOverflows:
 
     def judge(self, step: int) -> None:
         """Find out whose fault the trouble of ``step`` was; its numbers have arrived."""
-        if step in self._states or step <= self._newest - REPORTED_STEPS:
+        if step in self.states:
             return
         remains = next((remains for remains in reversed(self._steps) if remains.step == step), None)
         state = UNKNOWN if remains is None else self._state(remains)
-        self._states[step] = state
-        self._newest = max(self._newest, step)
-        oldest = self._newest - REPORTED_STEPS
-        self._states = {step: state for step, state in self._states.items() if step > oldest}
+        self.states[step] = state
+        if len(self.states) > _KEPT_STATES:
+            del self.states[min(self.states)]
         self._check_until = max(self._check_until, self._step + STEPS_AFTER_TROUBLE)
         if state != UNKNOWN:
             self.overflowed = (self.overflowed or 0) + (state > FINITE)
-        if state == LOSS:
-            self.bad_since = step if step > self._bad_until + STORM_GAP_STEPS else self.bad_since
-            self._bad_until = step
 
     def _state(self, remains: _Step) -> int:
         if not math.isfinite(self._read(remains.loss)):
@@ -152,7 +144,3 @@ class LocalOverflows:
             self._side_stream = torch.Stream(self._device)
         with self._side_stream:
             return float(value.item())
-
-    def report(self) -> tuple[int, int]:
-        """The newest judged step, and the states of it and of those before it, packed."""
-        return self._newest, packed(self._newest, self._states)

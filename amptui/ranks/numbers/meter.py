@@ -30,11 +30,8 @@ MAX_NAMED = 8
 UNKNOWN, FINITE, GRADIENTS, LOSS = range(4)
 """What is known of a rank's own step: nothing, that all was finite, or what was not."""
 
-REPORTED_STEPS = 26
-"""A row tells of the newest step with trouble and of those before it: 2 bits each, 52 in all."""
-
 STORM_GAP_STEPS = 100
-"""Losses that are not finite belong together as long as one follows within so many steps."""
+"""Losses that were not finite so long before are not what ended a run."""
 
 _Compared = Literal["loss scale", "found_inf", "weights"]
 
@@ -58,8 +55,6 @@ class RankNumbers(NamedTuple):
     """Steps so far in which its own loss or gradients were not finite; NaN before one was looked at."""
     trouble_step: float = 0.0
     """The newest step that was looked at for that."""
-    trouble_states: float = 0.0
-    """What was found in it and in those before, for ``meter.unpacked``."""
     loss_scale: float = math.nan
     """After ``last_step``."""
     peak_bytes: float = math.nan
@@ -162,6 +157,8 @@ class RankReport:
         self._blamed_step = 0
         self._disagreeing: set[str] = set()
         self._standing_out = StandingOut()
+        self.troubles: Callable[[], Sequence[Mapping[int, int]]] = lambda: ()
+        """What was found in each rank's own steps with trouble, by step."""
 
     def take(self, rows: RankRows) -> None:
         """Take one exchange's rows, in the order of the ranks; called by one thread at a time."""
@@ -234,14 +231,10 @@ class RankReport:
 
     def _blame(self, rows: RankRows) -> None:
         """Tell which ranks' own numbers were not finite, once all ranks have told of a step with trouble."""
-        newest = rows.column("trouble_step")
-        known_by_all = int(newest.min())
+        known_by_all = int(rows.column("trouble_step").min())
         if known_by_all <= self._blamed_step:
             return
-        packed_states = rows.column("trouble_states").tolist()
-        states_by_rank = [
-            unpacked(int(step), int(number)) for step, number in zip(newest, packed_states, strict=True)
-        ]
+        states_by_rank = self.troubles()
         for step in sorted({step for states in states_by_rank for step in states}):
             if not self._blamed_step < step <= known_by_all:
                 continue
@@ -298,18 +291,6 @@ def _whole(values: Floats) -> tuple[int | None, ...]:
     return tuple([None if value is None else int(value) for value in _column(values)])
 
 
-def packed(newest: int, states: Mapping[int, int]) -> int:
-    """``states`` by step, up to the ``newest`` one, as a number that a float64 holds."""
-    shifts = ((newest - step, state) for step, state in states.items())
-    return sum(state << (2 * shift) for shift, state in shifts if shift < REPORTED_STEPS)
-
-
-def unpacked(newest: int, number: int) -> dict[int, int]:
-    """Inverse of :func:`packed`, without the unknown ones."""
-    states = {newest - shift: number >> (2 * shift) & 3 for shift in range(REPORTED_STEPS)}
-    return {step: state for step, state in states.items() if state != UNKNOWN}
-
-
 def ranks_at_fault(states: Sequence[int]) -> list[int]:
     """The ranks whose own step was not finite, by the states of all; none where that says nothing.
 
@@ -322,14 +303,15 @@ def ranks_at_fault(states: Sequence[int]) -> list[int]:
     return [] if len(ranks) == len(states) else ranks
 
 
-def blame(bad_since: Mapping[int, int], ranks: int, step: int) -> str:
-    """Which ranks were the first whose loss was not finite, shortly before ``step``; "" if none stands out.
-
-    ``bad_since`` has the first such step of each rank that had one.
-    """
-    first = min(bad_since.values(), default=0)
-    worst = [rank for rank, since in bad_since.items() if since == first]
-    if not worst or len(worst) == ranks or first <= step - STORM_GAP_STEPS:
+def blame(states_by_rank: Sequence[Mapping[int, int]], step: int) -> str:
+    """Which ranks had the first loss that was not finite, shortly before ``step``; "" if none stands out."""
+    oldest = step - STORM_GAP_STEPS
+    bad_losses = [
+        [at for at, state in states.items() if state == LOSS and at > oldest] for states in states_by_rank
+    ]
+    first = min((min(steps) for steps in bad_losses if steps), default=0)
+    worst = [rank for rank, steps in enumerate(bad_losses) if first in steps]
+    if not worst or len(worst) == len(states_by_rank):
         return ""
     who = f"rank {worst[0]}" + (f" and {len(worst) - 1:,} others" if len(worst) > 1 else "")
     return f"{who} had the first loss that was not finite, in step {first:,}"
