@@ -21,7 +21,7 @@ from amptui.data.sources import Arrays, Source
 from amptui.loops import setup
 from amptui.loops.prepared import Prepared
 from amptui.loops.resume import newest_checkpoint, restore
-from amptui.loops.trainer import Outcome, Trainer
+from amptui.loops.train import Outcome, Trainer
 from amptui.recipe.precision import unsupported_precisions
 from amptui.recipe.request import TrainRequest
 from amptui.records.control import Control, PrecisionRequest, Request, StopRequest

@@ -30,7 +30,7 @@ LOADED = (
     *("cli", "process.launch", "process.training", "process.viewer", "process.replay", "reports.bench"),
     *("diagnosis.summary", "process.plain_lines", "runs.client", "runs.server", "tui.run_screen"),
     "tui.opening",
-    *("loops.description", "recipe.modelfile", "loops.trainer"),
+    *("loops.description", "recipe.modelfile", "loops.train"),
 )
 """What command lines import on the way, by way of which all the rest comes."""
 

@@ -33,9 +33,11 @@ class BatchCount:
         self._reported_none = self._reported_none or batches.dropped > 0
         for batch in left:
             count += 1
-            self._report_none()
+            if batches.dropped:
+                self._report_none()
             yield batch
-        self._report_none()
+        if batches.dropped:
+            self._report_none()
         dropped, length = batches.dropped, batches.batches_per_epoch
         total = count + dropped
         if not count:
@@ -56,10 +58,10 @@ class BatchCount:
         self._note(severity, f"the {self._role} data {has} {total:,} batches, but len() is {length:,}")
 
     def _report_none(self) -> None:
-        if self._batches.dropped and self._equal:
+        if self._equal:
             what = f"a {self._role} batch was None (from collate_fn?): all ranks must have as many batches"
             raise DataError(what, hint="let collate_fn return a batch")
-        if self._batches.dropped and not self._reported_none:
+        if not self._reported_none:
             self._reported_none = True
             self._note("warning", f"a {self._role} batch was None (from collate_fn?): skipped and counted")
 

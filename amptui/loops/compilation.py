@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -159,7 +158,7 @@ def eager_precisions(precisions: Mapping[str, Precision], model: nn.Module) -> d
     for name, precision in precisions.items():
         eager = copy.copy(precision)
         eager.name, eager.eager, eager.replays_graphs = name + EAGER_SUFFIX, True, False
-        eager.wrap_forward(partial(EagerForward, model=model))
+        eager.forward_context = EagerForward(eager.forward_context, model=model)
         eager_by_name[eager.name] = eager
     return eager_by_name
 

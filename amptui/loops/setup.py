@@ -311,7 +311,7 @@ def prepare_precisions(
     precisions = build_precisions(device, scaler)
     if uses_cuda_graphs(compile_mode, device):
         for precision in precisions.values():
-            precision.wrap_forward(NewIteration)
+            precision.forward_context = NewIteration(precision.forward_context)
             precision.replays_graphs = True
     return scaler, precisions
 

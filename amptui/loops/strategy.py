@@ -1,4 +1,4 @@
-"""How processes train a model together, as the engine sees it: here a single one that trains alone.
+"""How processes train a model together, as the loop sees it: here a single one that trains alone.
 
 :mod:`amptui.ranks` has the strategies of several. A step of a single process calls nothing of this.
 """
@@ -14,8 +14,8 @@ from amptui.checkpoint.shards import whole_room
 from amptui.checkpoint.states import Keys, Part
 from amptui.data.batches import Batch, Batches, count_samples
 from amptui.data.order import WHOLE, Share
-from amptui.loops.optimizer_step import MicroBatch, OptimizerStep
 from amptui.loops.validation import MetricSums
+from amptui.monitor.monitor import MicroBatch
 from amptui.probes.gradients import GradientProbe
 from amptui.recipe.experiment import Experiment
 from amptui.records.control import Control
@@ -31,9 +31,6 @@ class Strategy:
 
     sharded: ClassVar[bool] = False
     """Whether each rank keeps only a part of the model: all of them have to run it at the same time."""
-
-    optimizer_step: ClassVar[type[OptimizerStep]] = OptimizerStep
-    """What makes the steps of the run."""
 
     share: Share = WHOLE
     """Which part of each global batch this process takes."""
@@ -71,13 +68,21 @@ class Strategy:
     # ------------------------------------------------------------------ steps
 
     def look_is_due(self, control: Control, is_due: Callable[[], bool]) -> Callable[[], bool]:  # noqa: ARG002
-        """What the loop asks before each step, where the engine itself asks ``is_due``."""
+        """What the loop asks before each step, where the monitor itself asks ``is_due``."""
         return is_due
 
     def micro_batches(self, step_batches: Sequence[Batch]) -> list[MicroBatch]:
         """An optimizer step of this process's ``step_batches``, with the samples of all ranks."""
         compute = self._loss
         return [MicroBatch(partial(compute, batch), count_samples(batch), batch) for batch in step_batches]
+
+    def run_passes(self, passes: Callable[[], object], observed_step: int | None, *, scaled: bool) -> None:  # noqa: ARG002
+        """Run the passes of a step: of ``observed_step``, if it is measured; ``scaled`` by a loss scale."""
+        passes()
+
+    def mean_loss(self, loss: Tensor) -> Tensor:
+        """The last step's loss, this rank's ``loss``, as the mean over all ranks."""
+        return loss
 
     def tell_compiling(self, compiling: bool) -> None:
         """Compiling begins or ends: the time it takes is none that this rank computes."""

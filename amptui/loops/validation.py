@@ -91,7 +91,7 @@ class Validator:
                 if self._control.stopping:
                     return None
                 self._progress.report("validating", index, total, "batches")
-                with precision.forward_context():
+                with precision.forward_context:
                     self._add(sums, batch)
         return strategy.sum_over_ranks(sums)
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from amptui.loops.prepared import Prepared
     from amptui.loops.setup import Choices
     from amptui.loops.strategy import Ranks
-    from amptui.loops.trainer import Trainer
+    from amptui.loops.train import Trainer
 
 
 class TrainingThread:
@@ -155,7 +155,7 @@ class TrainingThread:
     def _train(self) -> None:
         self._enter_phase("importing", "importing torch")
         from amptui.loops.description import describe_run
-        from amptui.loops.trainer import Trainer, frozen_garbage_collection
+        from amptui.loops.train import Trainer, frozen_garbage_collection
 
         prepared, start = self._prepare()
         self._prepared = prepared

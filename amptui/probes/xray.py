@@ -184,7 +184,7 @@ def _run_pass(
     precision.enter()
     losses, saved_bytes = [], 0
     for batch, weigh in zip(batches, loss_weights([count_samples(batch) for batch in batches]), strict=True):
-        with _saved_tensors() as saved, precision.forward_context():
+        with _saved_tensors() as saved, precision.forward_context:
             loss, _ = checked_loss(experiment, experiment.loss(trained.model, batch))
         storages = _storages(tensor for reference in saved if (tensor := reference()) is not None)
         for address in _storages((*everything.parameters(), *everything.buffers(), *tensors_in(batch))):

@@ -5,7 +5,7 @@ Precisions change only between two optimizer steps. One GradScaler lives for the
 """
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -120,9 +120,10 @@ class Precision:
         self.first_scale = scaler.get_scale()
         """The loss scale that a run starts with."""
         self._flags = flags
-        self._forward_context: AbstractContextManager[object] = nullcontext()
+        self.forward_context: AbstractContextManager[object] = nullcontext()
+        """The context for the forward pass and the loss; not reentrant. A compiled model has another one."""
         if dtype is not None:
-            self._forward_context = torch.autocast(device.type, dtype=dtype)  # once: it queries CUDA
+            self.forward_context = torch.autocast(device.type, dtype=dtype)  # once: it queries CUDA
 
     @property
     def scale(self) -> Tensor | None:
@@ -143,16 +144,6 @@ class Precision:
         if self.linears is not None:
             self.linears.become(self.float8)
         self._flags.apply()
-
-    def forward_context(self) -> AbstractContextManager[object]:
-        """The context for the forward pass and the loss; not reentrant."""
-        return self._forward_context
-
-    def wrap_forward(
-        self, wrap: Callable[[AbstractContextManager[object]], AbstractContextManager[object]]
-    ) -> None:
-        """Wrap the context of every later forward pass."""
-        self._forward_context = wrap(self._forward_context)
 
     def backward(self, loss: Tensor) -> None:
         """Fill the gradients."""

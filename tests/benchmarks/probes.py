@@ -20,7 +20,7 @@ from amptui.device.accelerator import enter_device
 from amptui.loops import setup
 from amptui.loops.description import device_name
 from amptui.loops.prepared import Prepared
-from amptui.loops.trainer import Trainer
+from amptui.loops.train import Trainer
 from amptui.probes.buffers import BufferWatch
 from amptui.probes.float16_window import Float16WindowProbe
 from amptui.probes.gradients import GradientProbe
@@ -119,7 +119,7 @@ def alone(prepared: Prepared, pairs: int) -> dict[str, float]:
     def step_once() -> None:
         prepared.optimizer.zero_grad(set_to_none=True)
         precision = prepared.precisions[prepared.precision]
-        with precision.forward_context():
+        with precision.forward_context:
             loss = prepared.experiment.loss(prepared.model, next(batches))
         assert isinstance(loss, torch.Tensor)
         precision.backward(loss)

@@ -83,7 +83,7 @@ def test_losses_and_gradients_are_those_of_a_step_in_each_precision(
     record = take_xray(prepared, [batch], step=7, precision=precision, loss_scale=scale)
     gradients: dict[str, list[Tensor]] = {}
     for name in ("ieee", precision):
-        with prepared.precisions[name].forward_context():
+        with prepared.precisions[name].forward_context:
             loss: Any = prepared.experiment.loss(model, batch)
         (loss if name == "ieee" else loss.float() * factor).backward()
         assert loss.item() == (record.loss_fp32 if name == "ieee" else record.loss_amp)

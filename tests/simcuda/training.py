@@ -16,7 +16,7 @@ from amptui import Data, DataRequest, Experiment
 from amptui.checkpoint.writer import CheckpointWriter
 from amptui.data.sources import Arrays
 from amptui.loops.prepared import Prepared
-from amptui.loops.trainer import Trainer
+from amptui.loops.train import Trainer
 from amptui.records.control import Control, Request
 from tests.simcuda import device
 from tests.simcuda.device import Wait

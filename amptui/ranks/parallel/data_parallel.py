@@ -1,9 +1,9 @@
 """DDP around an experiment's loss: gradients, and with them the loss, are means over all ranks."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from time import perf_counter
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,12 +15,10 @@ from amptui.base.errors import ExperimentError
 from amptui.data.batches import Batch, Batches, count_samples
 from amptui.device.accelerator import capabilities
 from amptui.device.failure import explain, is_device_lost
-from amptui.loops.optimizer_step import MicroBatch, OptimizerStep
-from amptui.loops.prepared import Prepared
 from amptui.loops.strategy import Strategy
 from amptui.loops.validation import MetricSums
+from amptui.monitor.monitor import MicroBatch
 from amptui.monitor.precision_switch import TrialFailedError
-from amptui.monitor.step_rows import StepTensors
 from amptui.ranks.agreement.board import collectives_made
 from amptui.ranks.failure import is_of_a_group
 from amptui.ranks.group import RankGroup
@@ -28,41 +26,12 @@ from amptui.ranks.numbers.local_overflows import LocalOverflows
 from amptui.ranks.numbers.weights_check import WeightsCheck
 from amptui.recipe.experiment import Experiment
 from amptui.recipe.loss import loss_weights
-from amptui.recipe.precision import Precision
 from amptui.records.control import Control
 
 R = TypeVar("R")
 
 _SEED_STRIDE = 0x9E3779B97F4A7C15
 """An odd number: seeds of ranks and neighbouring seeds of runs do not meet."""
-
-
-class ParallelStep(OptimizerStep):
-    """Optimizer steps that report the loss of the global batch."""
-
-    def __init__(self, prepared: Prepared, *arguments: Any) -> None:
-        super().__init__(prepared, *arguments)
-        self._strategy = cast("DataParallel", prepared.strategy)
-
-    def make(self, precision: Precision, *arguments: Any, **options: Any) -> StepTensors:
-        self._strategy.compiles_first = False  # a resumed run's first step
-        self._strategy.local_overflows.begin(None, scaled=precision.scales)
-        return self._with_mean_loss(super().make(precision, *arguments, **options))
-
-    def make_observed(self, precision: Precision, *arguments: Any, step: int, **options: Any) -> StepTensors:
-        self._strategy.local_overflows.begin(step, scaled=precision.scales)
-        return self._with_mean_loss(super().make_observed(precision, *arguments, step=step, **options))
-
-    def _forward_backward(self, *arguments: Any) -> tuple[Tensor, Mapping[str, Tensor]]:
-        run, strategy = partial(super()._forward_backward, *arguments), self._strategy
-        undone, first = strategy.on_trial, strategy.compiles_first
-        strategy.on_trial = strategy.compiles_first = False
-        return strategy.try_alone(run, undone=undone) if undone or first else run()
-
-    def _with_mean_loss(self, tensors: StepTensors) -> StepTensors:
-        self._strategy.local_overflows.keep(tensors.loss)
-        mean = self._strategy.take_mean_loss()
-        return tensors if mean is None else tensors._replace(loss=mean)
 
 
 class DataParallel(Strategy):
@@ -73,8 +42,6 @@ class DataParallel(Strategy):
     """
 
     kind: ClassVar[str] = "ddp"
-
-    optimizer_step: ClassVar[type[OptimizerStep]] = ParallelStep
 
     def __init__(self, group: RankGroup, experiment: Experiment, model: nn.Module) -> None:
         super().__init__(experiment, model)
@@ -159,6 +126,21 @@ class DataParallel(Strategy):
         with self._ddp.no_sync():
             return self._ddp(batch)
 
+    def run_passes(self, passes: Callable[[], object], observed_step: int | None, *, scaled: bool) -> None:
+        self.local_overflows.begin(observed_step, scaled=scaled)
+        # Without a measurement it is a resumed run's first step, which has compiled before.
+        undone, compiles = self.on_trial, self.compiles_first and observed_step is not None
+        self.on_trial = self.compiles_first = False
+        if undone or compiles:
+            self.try_alone(passes, undone=undone)
+        else:
+            passes()
+
+    def mean_loss(self, loss: Tensor) -> Tensor:
+        self.local_overflows.keep(loss)
+        mean = self._mean_gradient()
+        return loss if mean is None else mean
+
     def on_rank_0(self, where: str, work: Callable[[], R]) -> R | None:
         def work_alone() -> R:
             with _Alone():  # type: ignore[no-untyped-call]  # torch's own is not annotated
@@ -198,7 +180,7 @@ class DataParallel(Strategy):
                 parameter.grad.div_(self.ranks)
                 torch.distributed.all_reduce(parameter.grad)
 
-    def take_mean_loss(self) -> Tensor | None:
+    def _mean_gradient(self) -> Tensor | None:
         """The last step's loss, the mean over all ranks and micro-batches; on their device."""
         return self._module.mean.grad
 

@@ -81,7 +81,7 @@ class ShardedDataParallel(DataParallel):
         result: T = self._root(compute)
         return result
 
-    def take_mean_loss(self) -> Tensor | None:
+    def _mean_gradient(self) -> Tensor | None:
         if self._mean.grad is None:
             return None
         with torch.no_grad():

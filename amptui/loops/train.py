@@ -1,11 +1,11 @@
-"""The training loop: epochs, batches, validation, pauses, checkpoints. It drives the step engine.
+"""The training loop: epochs, batches, validation, pauses, checkpoints. It tells the monitor of its steps.
 
 The loop never waits: not for a screen, not for a file, not for the device.
 """
 
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
@@ -19,8 +19,9 @@ from amptui.loops.compilation import CompiledIn
 from amptui.loops.data_position import DataPosition
 from amptui.loops.prepared import Prepared
 from amptui.loops.resume import capture, capture_parts
-from amptui.loops.step import StepEngine
 from amptui.loops.validation import MetricSums, Validator
+from amptui.monitor.monitor import MicroBatch, Monitor
+from amptui.recipe.loss import loss_weights
 from amptui.records.control import Control, XRayRequest
 from amptui.records.ranks import RankPhase
 from amptui.records.run import Phase, PhaseChanged, Record
@@ -50,7 +51,7 @@ class Trainer:
         self._control = control
         self._emit = emit
         self._writer = writer or CheckpointWriter(None, control=control, emit=emit)
-        self._engine = StepEngine(
+        self._monitor = Monitor(
             prepared,
             control,
             emit,
@@ -63,7 +64,7 @@ class Trainer:
         self._position = DataPosition(prepared, start, control, emit, keeps=self._writer.keeps)
         self._strategy = strategy = prepared.strategy
         self._micro_batches = strategy.micro_batches
-        self._look_is_due = strategy.look_is_due(control, self._engine.look_is_due)
+        self._look_is_due = strategy.look_is_due(control, self._monitor.look_is_due)
         prepared.compilations.on_compiling = strategy.tell_compiling
         self._began = time.monotonic() - (start.seconds if start else 0.0)
         self._phase: Phase | None = None
@@ -74,28 +75,28 @@ class Trainer:
         self.saving = False
         """Whether only a checkpoint remains to be written, or weights to be gathered."""
         if start is not None:
-            self._engine.restore(start.loop)
+            self._monitor.restore(start.loop)
             self._validated_step = int(start.loop.get("validated_step", 0))
 
     @property
     def step(self) -> int:
         """Steps sent to the device."""
-        return self._engine.step
+        return self._monitor.step
 
     @property
     def precision(self) -> str:
         """The current precision."""
-        return self._engine.switch.precision.name
+        return self._monitor.switch.precision.name
 
     @property
     def in_step(self) -> bool:
         """Whether a step is running, as seen by the host."""
-        return self._engine.in_step
+        return self._monitor.in_step
 
     @property
     def doing(self) -> str:
         """What is running, for error messages: ``"in step 500"``."""
-        if self._engine.in_step:
+        if self._monitor.in_step:
             compiling = ", compiling the model" if self._prepared.compilations.busy else ""
             return f"in step {self.step}{compiling}"
         return self._doing or f"while loading the batch of step {self.step + 1}"
@@ -105,8 +106,8 @@ class Trainer:
         """What is running, for another thread."""
         if self._prepared.compilations.busy:
             return "compiling"
-        if self._engine.in_step:
-            return "after_step" if self._engine.in_after_step else "training"
+        if self._monitor.in_step:
+            return "after_step" if self._monitor.in_after_step else "training"
         if self.saving:
             return "saving"
         return "validating" if self._doing and self._phase == "validating" else "loading"
@@ -119,37 +120,37 @@ class Trainer:
     @property
     def allocator(self) -> AllocatorSample | None:
         """The last sample of the allocator; another thread may read it."""
-        return self._engine.allocator.sample
+        return self._monitor.allocator.sample
 
     def emit_finished_steps(self) -> None:
         """Emit the steps since the last look, from another thread, when this one hangs for good."""
         if self._prepared.device.type == "cpu":  # only this thread may use a GPU
             with suppress(IndexError):  # this thread may go on after all and deliver the last ones
-                self._engine.drain()
+                self._monitor.drain()
 
     def deliver_steps(self) -> None:
         """Emit the steps whose numbers have arrived; for this thread."""
-        self._engine.drain()
+        self._monitor.drain()
 
     def run(self) -> Outcome:
         """Train until done or asked to stop."""
-        engine = self._engine
-        engine.switch.precision.enter()
+        monitor = self._monitor
+        monitor.switch.precision.enter()
         self._enter_phase("first step", "loading kernels, allocating memory")
         self._prepared.compilations.begin(self._place, self._emit)
-        engine.begin_interval()
+        monitor.begin_interval()
         try:
             outcome = self._epochs()
             if outcome == "done":
-                engine.flush()
-                engine.check_last()
+                monitor.flush()
+                monitor.check_last()
         except BaseException as error:
             # After a device fault nothing can be read. On a GPU a step may wait for ranks that have ended.
             waits = self._strategy.ranks > 1 and self._prepared.device.type != "cpu"
             if is_device_lost(error):
                 never_free(self)
             with suppress(RuntimeError):
-                engine.drain() if waits else engine.flush()
+                monitor.drain() if waits else monitor.flush()
             self.saving = True
             self._writer.give_up()
             self._writer.wait()
@@ -158,7 +159,7 @@ class Trainer:
             raise
         finally:
             self._prepared.compilations.end()
-        engine.flush()
+        monitor.flush()
         self._control.finish()
         if self._strategy.sharded:  # each rank has a part to write
             self._write_last_checkpoint()
@@ -167,7 +168,7 @@ class Trainer:
         self.saving = False
         if not self._strategy.sharded:
             self._write_last_checkpoint()
-        engine.switch.finish(self.step)
+        monitor.switch.finish(self.step)
         return outcome
 
     def _epochs(self) -> Outcome:
@@ -179,11 +180,11 @@ class Trainer:
 
     def _epoch(self, epoch: int) -> Outcome | None:
         """Run the rest of an epoch and its validation; return an outcome if the run ended in it."""
-        engine, position, prepared = self._engine, self._position, self._prepared
+        monitor, position, prepared = self._monitor, self._position, self._prepared
         accumulate, limit = prepared.request.accumulate, prepared.schedule.asked_steps
         batches = position.open_epoch()
         while not self._look_is_due() or self._look():
-            ends = limit is not None and engine.step >= limit
+            ends = limit is not None and monitor.step >= limit
             if ends:
                 position.save_random_states()
             load_start = time.perf_counter()
@@ -196,43 +197,55 @@ class Trainer:
             data_seconds = time.perf_counter() - load_start
             if self._xray_wanted:
                 self._xray_wanted = False
-                engine.xray(step_batches)
+                monitor.xray(step_batches)
             position.count_step(len(step_batches))
-            engine.train_step(
-                self._micro_batches(step_batches),
+            micro_batches = self._micro_batches(step_batches)
+            monitor.make_step(
+                partial(self._run_passes, micro_batches),
+                micro_batches,
                 epoch=epoch,
                 load_start=load_start,
                 data_seconds=data_seconds,
             )
         return "stopped"
 
+    def _run_passes(self, micro_batches: Sequence[MicroBatch]) -> None:
+        """The forward and backward passes of an optimizer step, as in any loop with AMP."""
+        monitor, count = self._monitor, len(micro_batches)
+        self._prepared.optimizer.zero_grad()
+        weights = (None,) if count == 1 else loss_weights([batch.samples for batch in micro_batches])
+        for micro_batch, weigh in zip(micro_batches, weights, strict=True):
+            with monitor.autocast():
+                loss = micro_batch.compute_loss()
+            monitor.backward(loss, weigh)
+
     # -------------------------------------------------------------------------- the look
 
     def _look(self) -> bool:
         """Between two steps: report what arrived and handle requests; return False to end the run."""
-        engine, control = self._engine, self._control
+        monitor, control = self._monitor, self._control
         if control.is_copy:
             return False
         if self._prepared.compilations.tell():
             self._phase = None  # compiling has shown its own
-        engine.boundary.look()
-        if engine.reporter.delivered:
+        monitor.boundary.look()
+        if monitor.reporter.delivered:
             self._enter_phase("training")
-        engine.boundary.pause_if_wanted(self._handle_requests)
+        monitor.boundary.pause_if_wanted(self._handle_requests)
         every, step = self._prepared.request.validate_every, self.step
         if every is not None and step > 0 and step % every == 0:
             self._validate_within_epoch()
         self._write_checkpoint_if_due()
-        engine.boundary.handle_requests()
+        monitor.boundary.handle_requests()
         self._xray_wanted = control.newest(XRayRequest) is not None
         validation = None if every is None else step + every - step % every
         boundaries = [due for due in (self._writer.next_step(step), validation) if due is not None]
-        engine.plan(look_by=min(boundaries, default=None))
+        monitor.plan(look_by=min(boundaries, default=None))
         return not control.stopping
 
     def _validate_within_epoch(self) -> None:
         """Validate after this step; an epoch's end has its own validation."""
-        engine, step, position = self._engine, self.step, self._position
+        monitor, step, position = self._monitor, self.step, self._position
         if self._prepared.validation is None or position.epoch_ends or step == self._validated_step:
             return
         self._doing = f"in the validation after step {step}"
@@ -240,19 +253,19 @@ class Trainer:
         sums = self._validate()
         if sums is not None:
             self._validated_step = step
-            report = partial(engine.reporter.validated, step=step, epoch=position.epoch)
-            engine.push(sums.tensors(), lambda row, _seconds: report(validation=sums.means(row)))
+            report = partial(monitor.reporter.validated, step=step, epoch=position.epoch)
+            monitor.push(sums.tensors(), lambda row, _seconds: report(validation=sums.means(row)))
         self._doing = ""
 
     def _handle_requests(self) -> None:
         """While the run is paused."""
-        self._engine.boundary.handle_requests()
+        self._monitor.boundary.handle_requests()
         self._write_checkpoint_if_due()
 
     def _validate(self) -> MetricSums | None:
         """Validate in the precision of the steps so far; None if asked to stop meanwhile."""
         self._position.save_random_states()
-        with self._engine.switch.validation_precision() as precision:
+        with self._monitor.switch.validation_precision() as precision:
             self._validated_in = precision.name
             sums = self._validator.run(precision)
         if sums is None:
@@ -264,30 +277,30 @@ class Trainer:
         self._doing = f"in the validation of epoch {epoch}"
         if self._prepared.validation is not None:
             self._enter_phase("validating", "validating")
-        engine, position = self._engine, self._position
+        monitor, position = self._monitor, self._position
         sums = self._validate()
         if sums is None:
             return "stopped"
-        step, finish = self.step, engine.reporter.epoch
+        step, finish = self.step, monitor.reporter.epoch
         self._validated_step = step
-        engine.push(
+        monitor.push(
             sums.tensors(), lambda row, _seconds: finish(step=step, epoch=epoch, validation=sums.means(row))
         )
         schedule = self._prepared.lr_schedule
         if schedule is not None:
             if schedule.needs_metric:
-                engine.flush()  # it waits for the epoch's numbers
-            schedule.finish_epoch(engine.reporter.epoch_metric)
+                monitor.flush()  # it waits for the epoch's numbers
+            schedule.finish_epoch(monitor.reporter.epoch_metric)
         position.finish_epoch()
         self._writer.want_epoch()
-        engine.look_at_once()
+        monitor.look_at_once()
         self._doing = ""
         return None
 
     # -------------------------------------------------------------------------- checkpoints
 
     def _write_checkpoint_if_due(self) -> None:
-        only_asked = self._engine.switch.on_trial or self._position.epoch_ends
+        only_asked = self._monitor.switch.on_trial or self._position.epoch_ends
         reason = self._writer.due(self.step, only_asked=only_asked)
         if reason is not None:
             self._write_checkpoint(reason)
@@ -298,13 +311,13 @@ class Trainer:
             self._writer.send_states(self._position.states(), partial(capture_parts, self._prepared))
             return
         began = time.perf_counter()
-        self._engine.flush()
+        self._monitor.flush()
         self._writer.keep(self._checkpoint, reason, began=began)
-        self._engine.begin_interval()
+        self._monitor.begin_interval()
 
     def _write_last_checkpoint(self) -> None:
         """Write the run's last checkpoint, unless it is there already, and wait for it."""
-        writer, place = self._writer, self._position.place(self._engine.switch.chosen)
+        writer, place = self._writer, self._position.place(self._monitor.switch.chosen)
         self.saving, self._doing = True, f"while writing the checkpoint of step {self.step}"
         if writer.writing or writer.lacks(place):
             self._enter_phase("stopping", "writing the checkpoint")
@@ -319,8 +332,8 @@ class Trainer:
         return capture(
             self._prepared,
             self._position,
-            {**self._engine.state(), "validated_step": self._validated_step},
-            precision=self._engine.switch.chosen,
+            {**self._monitor.state(), "validated_step": self._validated_step},
+            precision=self._monitor.switch.chosen,
             seconds=time.monotonic() - self._began,
             warn=self._writer.warn,
         )
