@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import MethodType
 from typing import Any, TypeVar
@@ -15,29 +15,19 @@ from torch.optim import Optimizer
 
 from amptui.base.prompt import complain
 from amptui.checkpoint.states import load_plain
-from amptui.device.accelerator import TRAINABLE
-from amptui.guest.amp_monitor import (
-    AmpName,
-    PrecisionName,
-    check_fp8_recipe,
-    check_precision,
-    checked_amp,
-    must_have_closure,
-)
-from amptui.guest.framework import FrameworkMonitor, harmless_event, model_of
-from amptui.guest.loop.script import NamedOptimizer, ObservedScript, WatchedScript
+from amptui.guest.amp_monitor import AmpName, PrecisionName, check_precision
+from amptui.guest.framework import FrameworkMonitor, model_of
+from amptui.guest.loop.guard import harmless
 from amptui.guest.loop.switched_amp import AUTOCAST_DTYPES, SwitchedAmp
 from amptui.recipe.float8 import supported_float8
-from amptui.recipe.precision import amp_of, unsupported_precisions
+from amptui.recipe.precision import unsupported_precisions
 from amptui.recipe.request import Fp8Recipe
-from amptui.records.run import AMP_PRECISIONS, PRECISIONS, parse_precision, precision_option
+from amptui.records.run import AMP_PRECISIONS, PRECISIONS, parse_precision
 
 _T = TypeVar("_T")
 
 _SCALER_FILE = "amptui_scaler.bin"
-"""The scaler's state among an accelerator's saved ones, where Accelerate itself has no scaler to save."""
-
-_NO_XRAY = "it runs the forward pass again, for which Accelerate has no function"
+"""The scaler's state among saved ones, where Accelerate itself has no scaler to save."""
 
 _SEVERAL_OPTIMIZERS = "the accelerator has several optimizers, which step at different times"
 
@@ -81,20 +71,14 @@ def watch(
     if accelerator._models or accelerator._optimizers:
         raise RuntimeError("call amptui.accelerate.watch() before accelerator.prepare()")
     folder = None if save_dir is None else Path(save_dir)
-    return AcceleratorMonitor(
-        accelerator,
-        precision=precision,
-        amp=amp,
-        fp8_recipe=fp8_recipe,
-        samples_per_step=samples_per_step,
-        save_dir=folder,
-    )
+    options: dict[str, Any] = {"amp": amp, "fp8_recipe": fp8_recipe, "samples_per_step": samples_per_step}
+    return AcceleratorMonitor(accelerator, precision=precision, save_dir=folder, **options)
 
 
 class AcceleratorMonitor(FrameworkMonitor):
     """The run of what an accelerator trains, from its ``prepare()`` to the end of the script."""
 
-    _no_xray = _NO_XRAY
+    framework = "Accelerate"
     _ends_steps = False
     """Whether something tells where a step ends besides the model's next forward pass."""
 
@@ -103,47 +87,41 @@ class AcceleratorMonitor(FrameworkMonitor):
         accelerator: Accelerator,
         *,
         precision: str | None,
-        amp: str | None,
-        fp8_recipe: str | None,
-        samples_per_step: int | None = None,
         save_dir: Path | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(None)
-        self._accelerator = accelerator
-        self._samples_per_step = samples_per_step
-        self._save_dir = save_dir
-        check_fp8_recipe(fp8_recipe)
-        self._fp8_recipe = fp8_recipe
+        super().__init__(**options)
+        self._accelerator, self._save_dir = accelerator, save_dir
         self._models: list[nn.Module] = []
         self._optimizers: list[Optimizer] = []
-        self._amp: SwitchedAmp | None = None
         self._is_open = False
-        self.may_stop = accelerator.num_processes == 1
-        self._unsupported = unsupported_precisions(accelerator.device)
-        precision = precision and supported_float8(parse_precision(precision), self._unsupported)
-        amp = checked_amp(amp)
-        for name in filter(None, (precision, amp)):
-            check_precision(name, self._unsupported)
+        unsupported = unsupported_precisions(accelerator.device)
+        precision = precision and supported_float8(parse_precision(precision), unsupported)
+        for name in filter(None, (precision, self._asked_amp)):
+            check_precision(name, unsupported)
         own = str(accelerator.mixed_precision)
-        is_own_low = accelerator.native_amp and own in AMP_PRECISIONS  # on a CPU, its fp16 is float32
-        self._first_precision = precision or (own if is_own_low else "fp32")
-        self._unsupported.pop(self._first_precision, None)  # the script uses it
-        usual = own if own in AMP_PRECISIONS else None
-        self._amp_precision = amp_of(accelerator.device, self._first_precision, amp, usual)
-        self._reason = _why_only_observed(accelerator)
-        """Why amptui does not switch the precision; empty if it does."""
-        if not accelerator.is_main_process:
-            return
-        if unwatched := _why_unwatched(accelerator):
-            complain(f"cannot watch this script: {unwatched}")
-            return
-        self._replace("prepare_model", self._prepare_model)
-        self._replace("prepare_optimizer", self._prepare_optimizer)
+        self.usual_amp = own if own in AMP_PRECISIONS else None
+        is_own_low = accelerator.native_amp and self.usual_amp  # on a CPU, its fp16 is float32
+        self.first_precision = precision or (own if is_own_low else "fp32")
+        self.amp_precision(accelerator.device)  # which may raise
+        why_observed = _why_only_observed(accelerator)
+        self.decide(accelerator.device, processes=accelerator.num_processes, why_observed=why_observed)
+        why_unwatched = self._why_unwatched()
+        if why_unwatched and accelerator.is_main_process:
+            complain(f"cannot watch this script: {why_unwatched}")
+        self.active = accelerator.is_main_process and not why_unwatched
+        if self.active:
+            self.replace(accelerator, "prepare_model", self._prepare_model)
+            self.replace(accelerator, "prepare_optimizer", self._prepare_optimizer)
 
-    @property
-    def precision(self) -> str:
-        """The precision of the next step."""
-        return self._first_precision if self._amp is None else self._amp.precision.name
+    def _why_unwatched(self) -> str:
+        """Why nothing of it is watched; empty if it is."""
+        kind = str(self._accelerator.distributed_type.value)
+        if kind in _UNWATCHED:
+            return f"{kind} updates the weights in ways of its own"
+        if getattr(self._accelerator, "parallelism_config", None) is not None:
+            return "its weights are spread over several devices"
+        return ""
 
     def steps(self, batches: Iterable[_T]) -> Iterator[_T]:
         """As :meth:`Monitor.steps`; requests are handled when the body of the loop has ended."""
@@ -163,80 +141,85 @@ class AcceleratorMonitor(FrameworkMonitor):
 
     # ------------------------------------------------------------------- the precision
 
-    def _replace(self, name: str, around: Callable[..., Any]) -> None:
-        """Let ``around``, which gets the accelerator's method first, do what the method of that name does."""
-        method = getattr(self._accelerator, name)
-        setattr(self._accelerator, name, functools.wraps(method)(functools.partial(around, method)))
-
-    def _own(self, parameters: Iterable[nn.Parameter]) -> SwitchedAmp | None:
+    @harmless
+    def _own(self, parameters: Iterable[nn.Parameter]) -> None:
         """Take the precision over before the first of the script's parts is prepared, if that is possible."""
-        if self._amp is not None or self._reason:
-            return self._amp
+        if self.amp is not None or self.why_observed:
+            return
         dtypes = {p.dtype for p in parameters if p.requires_grad and p.dtype != torch.float32}
         if dtypes:
             name = str(dtypes.pop()).removeprefix("torch.")
-            self._reason = f"the trained weights are {name}, not float32"
-            return None
+            self.why_observed = f"the trained weights are {name}, not float32"
+            return
         accelerator = self._accelerator
         try:
-            amp = SwitchedAmp(accelerator.device, accelerator.scaler, fp8_recipe=self._fp8_recipe)
-        except Exception as error:  # noqa: BLE001 - whatever fails here, the script goes on
-            self._reason = f"{type(error).__name__}: {error}"
-            return None
-        amp.begin(self._first_precision)
-        self._amp = amp
+            amp = self.take_over(accelerator.device, accelerator.scaler)
+        except ValueError as error:
+            self.why_observed = str(error)
+            return
         if accelerator.scaler is None:
-            accelerator.register_save_state_pre_hook(self._save_scaler)
-            accelerator.register_load_state_pre_hook(self._load_scaler)
+            self._keep_scaler()
         else:
             accelerator.scaler = amp.scaler
-        self._replace("autocast", self._autocast)
-        self._replace("backward", self._backward)
-        self._replace("unscale_gradients", self._unscale_gradients)
-        return amp
+        self.replace(accelerator, "autocast", self._autocast)
+        self.replace(accelerator, "backward", self._with_scaler)
+        self.replace(accelerator, "unscale_gradients", self._unscale_gradients)
 
     @property
     def _owned(self) -> SwitchedAmp:
-        assert self._amp is not None, "the precision is amptui's"
-        return self._amp
+        assert self.amp is not None, "the precision is amptui's"
+        return self.amp
 
-    @contextmanager
-    def _scaler_in_place(self) -> Iterator[None]:
-        """Within, the accelerator has the scaler; elsewhere only if it had one without amptui.
+    def _with_scaler(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a method of the accelerator's, which has the scaler meanwhile.
 
-        A script may ask whether there is one, and so does what loads a checkpoint.
+        Elsewhere only if it had one without amptui: a script may ask, and so does what loads a checkpoint.
         """
         accelerator, before = self._accelerator, self._accelerator.scaler
-        accelerator.scaler = before if self._amp is None else self._amp.scaler
+        accelerator.scaler = before if self.amp is None else self.amp.scaler
         try:
-            yield
+            return method(*args, **kwargs)
         finally:
             accelerator.scaler = before
+
+    def _keep_scaler(self) -> None:
+        """Save and load the scaler's state beside the rest."""
+        self._accelerator.register_save_state_pre_hook(self._save_scaler)
+        self._accelerator.register_load_state_pre_hook(self._load_scaler)
+
+    def _save_scaler(self, *args: Any) -> None:
+        """The last argument is the folder."""
+        torch.save(self._owned.scaler.state_dict(), Path(args[-1]) / _SCALER_FILE)
+
+    def _load_scaler(self, *args: Any) -> None:
+        """As above; None if nothing is loaded."""
+        if args[-1] is not None and (path := Path(args[-1]) / _SCALER_FILE).exists():
+            self._owned.scaler.load_state_dict(load_plain(path))
 
     def _prepare_model(
         self, prepare_model: Callable[..., Any], model: nn.Module, *args: Any, **kwargs: Any
     ) -> Any:
-        accelerator, is_new = self._accelerator, all(model is not other for other in self._models)
-        if not is_new or self._own(model.parameters()) is None:
-            prepared = prepare_model(model, *args, **kwargs)
-        else:
-            native_amp, accelerator.native_amp = accelerator.native_amp, False
+        if any(model is other for other in self._models):
+            return prepare_model(model, *args, **kwargs)
+        accelerator, native_amp = self._accelerator, self._accelerator.native_amp
+        self._own(model.parameters())
+        if self.amp is not None:
+            accelerator.native_amp = False
             if native_amp:
                 # Accelerate takes an autocast off again by this.
                 vars(model)["_original_forward"] = model.forward
-            self._switch_forward(model)
-            try:
-                prepared = prepare_model(model, *args, **kwargs)
-            finally:
-                accelerator.native_amp = native_amp
-        if is_new:
-            self._models.append(model)
-            self._open_if_complete()
+            self._switch_forward(model, self.amp)
+        try:
+            prepared = prepare_model(model, *args, **kwargs)
+        finally:
+            accelerator.native_amp = native_amp
+        self._models.append(model)
+        self._open_if_complete()
         return prepared
 
-    def _switch_forward(self, model: nn.Module) -> None:
+    def _switch_forward(self, model: nn.Module, amp: SwitchedAmp) -> None:
         """Let the forward pass run in the current precision and return float32, as Accelerate does."""
-        amp, forward, cache_enabled = self._owned, model.forward, self._cache_enabled
+        forward, cache_enabled = model.forward, self._cache_enabled
         of_class = getattr(forward, "__func__", None)
         function = forward if of_class is None else of_class
 
@@ -255,8 +238,7 @@ class AcceleratorMonitor(FrameworkMonitor):
         self, prepare_optimizer: Callable[..., Any], optimizer: Optimizer, *args: Any, **kwargs: Any
     ) -> Any:
         self._own(p for group in optimizer.param_groups for p in group["params"])
-        with self._scaler_in_place():
-            prepared = prepare_optimizer(optimizer, *args, **kwargs)
+        prepared = self._with_scaler(prepare_optimizer, optimizer, *args, **kwargs)
         bare = _bare(prepared)
         if all(bare is not other for other in self._optimizers):
             self._optimizers.append(bare)
@@ -274,75 +256,31 @@ class AcceleratorMonitor(FrameworkMonitor):
         handler = self._accelerator.autocast_handler
         return handler is None or bool(handler.cache_enabled)
 
-    def _backward(self, backward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        with self._scaler_in_place():
-            return backward(*args, **kwargs)
-
     def _unscale_gradients(self, _method: object, optimizer: Any = None) -> None:
         optimizers = self._accelerator._optimizers if optimizer is None else optimizer
         for wrapper in optimizers if isinstance(optimizers, list | tuple) else [optimizers]:
             self._owned.scaler.unscale_(_bare(wrapper))
 
-    def _save_scaler(self, _models: object, _weights: object, output_dir: str) -> None:
-        torch.save(self._owned.scaler.state_dict(), Path(output_dir) / _SCALER_FILE)
-
-    def _load_scaler(self, _models: object, input_dir: str) -> None:
-        path = Path(input_dir) / _SCALER_FILE
-        if path.exists():
-            self._owned.scaler.load_state_dict(load_plain(path))
-
     # ------------------------------------------------------------------------- the run
 
-    @harmless_event
+    @harmless
     def _open_if_complete(self) -> None:
         """Open the run when there are a model and its optimizer; say once what comes too late for it."""
-        run = self._run
-        if run is not None and len(self._optimizers) > 1:
+        if self._run is not None and len(self._optimizers) > 1:
             switchable = [name for name in PRECISIONS if name != self.precision]
-            self._unsupported.update(dict.fromkeys(switchable, _SEVERAL_OPTIMIZERS))
-            run.warn_once(f"{_SEVERAL_OPTIMIZERS}: the precision stays")
+            self.unsupported.update(dict.fromkeys(switchable, _SEVERAL_OPTIMIZERS))
+            self._run.warn_once(f"{_SEVERAL_OPTIMIZERS}: the precision stays")
         elif self._models and self._optimizers and not self._is_open:
             self._is_open = True
-            self._open(self._script())
-            if self._run is not None and self._reason:
-                self._run.note("info", f"only observed: {self._reason}")
-
-    def _script(self) -> ObservedScript | WatchedScript:
-        optimizer = self._optimizers[0]
-        first = NamedOptimizer("", model_of(optimizer, self._models) or self._models[0], optimizer)
-        if self._amp is None:
-            return ObservedScript(
-                first=first,
+            optimizer, dynamo = self._optimizers[0], self._accelerator.state.dynamo_plugin
+            self.open(
+                model_of(optimizer, self._models) or self._models[0],
+                optimizer,
                 scaler=self._accelerator.scaler,
-                samples_per_step=self._samples_per_step,
-                reason=f"only observed: {self._reason}",
+                save=self._save,
+                # A new step is noticed where it begins: not in a forward pass that is compiled.
+                ends_steps=self._ends_steps or getattr(dynamo.backend, "value", "NO") == "NO",
             )
-        if must_have_closure(optimizer):
-            self._unsupported["fp16"] = f"{type(optimizer).__name__} calls its closure again"
-        self._take_layers(self._amp, first.model)
-        dynamo = self._accelerator.state.dynamo_plugin
-        return WatchedScript(
-            first=first,
-            amp=self._amp,
-            amp_precision=self._amp_precision,
-            unsupported=self._unsupported,
-            samples_per_step=self._samples_per_step,
-            save=self._save,
-            # A new step is noticed where it begins: not in a forward pass that is compiled.
-            ends_steps=self._ends_steps or getattr(dynamo.backend, "value", "NO") == "NO",
-            no_closure=self._no_xray,
-        )
-
-    def _take_layers(self, amp: SwitchedAmp, model: nn.Module) -> None:
-        """Begin in FP8, if that was asked for, now that there is a model; else in bfloat16, and say why."""
-        unsupported = amp.take_layers({"": model}, self._unsupported)
-        self._unsupported.update(unsupported)
-        if amp.precision.float8 is None:
-            return
-        name = self._first_precision
-        if why := unsupported.get(name) or amp.begin(name):
-            amp.follow(amp.precisions["bf16"])
-            complain(f"no {precision_option(name)}: {why}; training in bf16 instead")
 
 
 def _bare(optimizer: Any) -> Optimizer:
@@ -353,24 +291,10 @@ def _bare(optimizer: Any) -> Optimizer:
     return bare
 
 
-def _why_unwatched(accelerator: Accelerator) -> str:
-    """Why nothing of it is watched; empty if it is."""
-    kind = str(accelerator.distributed_type.value)
-    if kind in _UNWATCHED:
-        return f"{kind} updates the weights in ways of its own"
-    if getattr(accelerator, "parallelism_config", None) is not None:
-        return "its weights are spread over several devices"
-    return ""
-
-
 def _why_only_observed(accelerator: Accelerator) -> str:
-    """Why amptui does not switch its precision; empty if it does."""
-    if accelerator.num_processes > 1:
-        return f"all {accelerator.num_processes} processes would have to switch the precision together"
+    """What of its own settings keeps amptui from switching its precision; empty if nothing does."""
     if accelerator.mixed_precision not in ("no", "fp16", "bf16"):
         return f"amptui does not switch mixed_precision={str(accelerator.mixed_precision)!r}"
-    if accelerator.device.type not in TRAINABLE:
-        return f"amptui does not switch the precision on {accelerator.device.type}"
     handler = accelerator.autocast_handler
     if handler is not None and not handler.enabled:
         return "the accelerator's AutocastKwargs disable autocast"

@@ -1,35 +1,23 @@
 """Watches a loop of Lightning Fabric and switches its precision: the plugin that owns Fabric's autocast."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from typing import Any, Literal
 
 import torch
 from lightning.fabric.plugins import MixedPrecision
-from lightning.fabric.plugins import Precision as FabricPrecision
 from torch import Tensor, distributed, nn
 from torch.optim import Optimizer
 
-from amptui.guest.amp_monitor import AmpName, check_fp8_recipe, checked_amp
-from amptui.guest.framework import (
-    LIGHTNING_NAMES,
-    OWN_NAMES,
-    ClosureRunBefore,
-    FrameworkMonitor,
-    harmless_event,
-    lightning_script,
-    model_of,
-)
+from amptui.guest.amp_monitor import AmpName
+from amptui.guest.framework import LIGHTNING_NAMES, OWN_NAMES, ClosureRunBefore, FrameworkMonitor, model_of
+from amptui.guest.loop.guard import harmless
 from amptui.guest.loop.observed_loop import ObservedLoop
-from amptui.guest.loop.script import NamedOptimizer, ObservedScript, WatchedScript
-from amptui.guest.loop.switched_amp import SwitchedAmp
+from amptui.guest.loop.switched_amp import AUTOCAST_DTYPES, SwitchedAmp
 from amptui.recipe.request import Fp8Recipe
 
-NO_CLOSURE = "only the loop itself can run its forward passes"
 
-
-class Precision(FabricPrecision):
+class Precision(MixedPrecision):
     """Fabric's precision plugin, with a precision that the screen switches between two steps.
 
     ``precision`` is what the loop starts in, as ``Fabric(precision=...)`` takes it: "32-true", "16-mixed" or
@@ -51,27 +39,29 @@ class Precision(FabricPrecision):
         samples_per_step: int | None = None,
         save: Callable[[], object] | None = None,
     ) -> None:
+        # Not super().__init__(): it would set the precision once and for all.
         if precision not in OWN_NAMES:
             raise ValueError(f"precision must be one of {', '.join(OWN_NAMES)}, not {precision!r}")
-        self._first = OWN_NAMES[precision]
-        self._amp_precision = checked_amp(amp)
-        check_fp8_recipe(fp8_recipe)
-        self._fp8_recipe = fp8_recipe
-        self._like = scaler
-        self._samples_per_step = samples_per_step
-        self._save = save
-        self._modules: list[nn.Module] = []
-        self._amp: SwitchedAmp | None = None
-        self._theirs: Mapping[str, FabricPrecision] = {}
-        self.monitor = FabricMonitor()
+        self.monitor = FabricMonitor(amp=amp, fp8_recipe=fp8_recipe, samples_per_step=samples_per_step)
         """For ``should_stop``, ``log()``, ``epochs()``, ``steps()`` and ``validation()`` in the loop."""
+        self.monitor.first_precision = OWN_NAMES[precision]
+        self._first_scaler, self._save = scaler, save
+        self._modules: list[nn.Module] = []
 
     @property
     def precision(self) -> str:
         """The current precision as ``Fabric(precision=...)`` takes it."""
-        return LIGHTNING_NAMES[self._first if self._amp is None else self._amp.precision.name]
+        return LIGHTNING_NAMES[self.monitor.precision]
 
-    # --------------------------------------------------------------------- what Fabric calls
+    @property
+    def scaler(self) -> torch.amp.GradScaler | None:
+        """The one that follows the precision; before the first forward pass what it will start as."""
+        return self._first_scaler if self.monitor.amp is None else self.monitor.amp.scaler
+
+    @property
+    def _desired_input_dtype(self) -> torch.dtype | None:
+        """What Fabric's own plugin converts inputs to."""
+        return AUTOCAST_DTYPES.get(self.monitor.precision)
 
     def convert_module(self, module: nn.Module) -> nn.Module:
         self._modules.append(module)
@@ -83,134 +73,92 @@ class Precision(FabricPrecision):
 
     def convert_input(self, data: Any) -> Any:
         self._begin_forward()
-        return self._current().convert_input(data)
+        return data if self._desired_input_dtype is None else super().convert_input(data)
 
     def convert_output(self, data: Any) -> Any:
-        return self._current().convert_output(data)
+        return data if self._desired_input_dtype is None else super().convert_output(data)
 
     def backward(self, tensor: Tensor, model: nn.Module | None, *args: Any, **kwargs: Any) -> None:
+        self._switched()
         self.monitor.begin_backward()
-        super().backward(self._switched().scaler.scale(tensor), model, *args, **kwargs)
+        super().backward(tensor, model, *args, **kwargs)
 
     def unscale_gradients(self, optimizer: Optimizer) -> None:
         self._switched().scaler.unscale_(optimizer)
 
     def optimizer_step(self, optimizer: Optimizer, **kwargs: Any) -> Any:
-        scaler = self._switched().scaler
-        closure = kwargs.get("closure")
+        scaler, closure = self._switched().scaler, kwargs.get("closure")
         if closure is not None and not scaler.is_enabled():
             kwargs["closure"] = ClosureRunBefore(closure)
-        if not self.monitor.is_open:
-            self.monitor.open(partial(self._script, optimizer, has_closure=closure is not None))
+        if not self.monitor.has_begun:
+            has_closure = closure is not None
+            self.monitor.begin_step(self._modules, optimizer, has_closure=has_closure, save=self._save)
         output = scaler.step(optimizer, **kwargs)
         scaler.update()
         return output
 
-    def state_dict(self) -> dict[str, Any]:
-        scaler = self._like if self._amp is None else self._amp.scaler
-        return {} if scaler is None else scaler.state_dict()
-
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        if self._amp is None:  # no module yet: its device is not known
-            self._like = torch.amp.GradScaler("cpu")
-        scaler = self._like if self._amp is None else self._amp.scaler
-        assert scaler is not None, "made above"
-        scaler.load_state_dict(state_dict)
-
-    # ------------------------------------------------------------------------------ our own
+        if self.scaler is None:  # no module yet: its device is not known
+            self._first_scaler = torch.amp.GradScaler("cpu")
+        super().load_state_dict(state_dict)
 
     def _switched(self) -> SwitchedAmp:
         """Autocast and scaler; Fabric moves the first module to its device before anything runs."""
-        if self._amp is None:
-            devices = (parameter.device for module in self._modules for parameter in module.parameters())
-            device = next(devices, torch.device("cpu"))
-            amp = self._amp = SwitchedAmp(device, self._like, fp8_recipe=self._fp8_recipe)
-            amp.follow(amp.precisions[self._first])
-            self._theirs = {
-                "16-mixed": MixedPrecision("16-mixed", device.type, amp.scaler),
-                "bf16-mixed": MixedPrecision("bf16-mixed", device.type),
-            }
-        return self._amp
-
-    def _current(self) -> FabricPrecision:
-        """Fabric's own plugin of the current precision, which converts inputs and outputs."""
-        self._switched()
-        return self._theirs.get(self.precision) or _FULL
+        if self.monitor.amp is not None:
+            return self.monitor.amp
+        devices = (parameter.device for module in self._modules for parameter in module.parameters())
+        return self.monitor.take_over(next(devices, torch.device("cpu")), self._first_scaler)
 
     def _begin_forward(self) -> None:
         """Between two steps is where the next forward pass begins: all optimizers have stepped."""
         if torch.is_grad_enabled():
             self.monitor.end_step()
 
-    def _script(self, optimizer: Optimizer, *, has_closure: bool) -> ObservedScript | WatchedScript | None:
-        """What is trained, as the first step begins; None where another process shows it."""
-        model, amp, loop = model_of(optimizer, self._modules), self._switched(), self.monitor.first_loop
-        assert model is not None, "its first backward pass has run"
-        processes = distributed.get_world_size() if _in_group() else 1
-        if processes == 1:
-            return lightning_script(
-                model,
-                optimizer,
-                amp,
-                amp_precision=self._amp_precision,
-                has_closure=has_closure,
-                samples_per_step=self._samples_per_step,
-                save=self._save,
-                no_closure=NO_CLOSURE,
-                loop=loop,
-            )
-        self.monitor.may_stop = False
-        if distributed.get_rank() > 0:
-            return None
-        return ObservedScript(
-            first=NamedOptimizer("", model, optimizer),
-            scaler=amp.scaler,
-            samples_per_step=self._samples_per_step,
-            reason=f"{processes} processes train together; this is rank 0",
-            loop=loop,
-        )
-
 
 class FabricMonitor(FrameworkMonitor):
     """A run that begins with the first step, since Fabric tells its plugin no optimizer before."""
 
-    def __init__(self) -> None:
-        super().__init__(None)
-        self.is_open = False
+    framework = "Fabric"
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.has_begun = False
         """Whether the first step has begun."""
-        self.first_loop: ObservedLoop | None = None
+        self._first_loop: ObservedLoop | None = None
         """What sees the first step until the run begins."""
         self._early_batches: list[tuple[float, float, int]] = []
 
-    @harmless_event
-    def open(self, make_script: Callable[[], ObservedScript | WatchedScript | None]) -> None:
-        """Begin to watch the script, with what is known of the first step; None watches nothing."""
-        self.is_open = True
-        script = make_script()
-        if script is not None:
-            self._open(script)
-        elif self.first_loop is not None:
-            self.first_loop.leave()
+    def begin_backward(self) -> None:
+        """The first step is seen from its first backward pass on, before its optimizer is known."""
+        if not self.has_begun and self._first_loop is None:
+            self._first_loop = ObservedLoop()
+            self._first_loop.listen()
+
+    @harmless
+    def begin_step(
+        self,
+        modules: list[nn.Module],
+        optimizer: Optimizer,
+        *,
+        has_closure: bool,
+        save: Callable[[], object] | None,
+    ) -> None:
+        """Open the run, with what is known of the first step; ranks other than the first have none."""
+        self.has_begun, amp, model, loop = True, self.amp, model_of(optimizer, modules), self._first_loop
+        assert amp is not None and model is not None, "its first backward pass has run"  # noqa: PT018
+        in_group = distributed.is_available() and distributed.is_initialized()
+        self.decide(amp.device, processes=distributed.get_world_size() if in_group else 1)
+        if not (in_group and distributed.get_rank() > 0):
+            self.open(model, optimizer, scaler=amp.scaler, has_closure=has_closure, save=save, loop=loop)
         if self._run is not None:
             self._tell_length()
             for batch in self._early_batches:
-                self._run.loop.take_batch(*batch)
-        self.first_loop, self._early_batches = None, []
-
-    def begin_backward(self) -> None:
-        """The first step is seen from its first backward pass on, before its optimizer is known."""
-        if not self.is_open and self.first_loop is None:
-            self.first_loop = ObservedLoop()
-            self.first_loop.listen()
+                super()._take_batch(*batch)
+        elif loop is not None:
+            loop.leave()
+        self._first_loop, self._early_batches = None, []
 
     def _take_batch(self, load_start: float, seconds: float, samples: int) -> None:
-        if not self.is_open:
+        if not self.has_begun:
             self._early_batches.append((load_start, seconds, samples))
         super()._take_batch(load_start, seconds, samples)
-
-
-def _in_group() -> bool:
-    return distributed.is_available() and distributed.is_initialized()
-
-
-_FULL = FabricPrecision()

@@ -1,10 +1,10 @@
 """Watches a Hugging Face Trainer and switches its precision: accelerator, callbacks, checkpoints."""
 
-import functools
 import math
 import os
+import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from numbers import Real
 from typing import Any
@@ -14,17 +14,11 @@ from transformers import Trainer, TrainerCallback
 from amptui.accelerate import AcceleratorMonitor
 from amptui.base.prompt import complain
 from amptui.guest.amp_monitor import AmpName, PrecisionName
-from amptui.guest.framework import harmless_event
-from amptui.guest.monitor import samples_of
+from amptui.guest.loop.guard import harmless
 from amptui.recipe.request import Fp8Recipe
 
-_STATE = "amptui"
-"""Where ``trainer_state.json`` has the scaler's state, among the states of callbacks."""
-
-_NO_XRAY = "it runs the forward pass again, for which the Trainer has no function"
-
-_NOT_LOGGED = frozenset({"loss", "learning_rate", "epoch", "step", "total_flos", "num_input_tokens_seen"})
-"""What the Trainer logs and the screen shows otherwise: ``loss`` as ``logged_loss``."""
+_NOT_LOGGED = frozenset({"learning_rate", "epoch", "step", "total_flos", "num_input_tokens_seen"})
+"""What the Trainer logs and the screen shows otherwise."""
 
 _SPEEDS = ("_runtime", "_per_second", "_preparation_time", "_compilation_time")
 
@@ -60,60 +54,37 @@ def watch(
 class TrainerMonitor(AcceleratorMonitor, TrainerCallback):  # type: ignore[misc] # transformers counts as untyped
     """The run of what a Trainer trains, from its ``train()`` to the end of the script, and its callback."""
 
-    _no_xray = _NO_XRAY
+    framework = "the Trainer"
     _ends_steps = True
 
-    def __init__(
-        self, trainer: Trainer, *, precision: str | None, amp: str | None, fp8_recipe: str | None
-    ) -> None:
+    def __init__(self, trainer: Trainer, **options: Any) -> None:
         self._trainer = trainer
         self._validating = self._unfinished_epoch = False
-        super().__init__(trainer.accelerator, precision=precision, amp=amp, fp8_recipe=fp8_recipe)
-        if not trainer.is_world_process_zero():
-            return
-        if trainer.args.n_gpu > 1:
-            complain("cannot watch this script: nn.DataParallel copies the model for each GPU")
-            return
-        trainer.add_callback(self)
-        if hasattr(trainer, "get_batch_samples"):
-            trainer.get_batch_samples = functools.partial(self._get_batches, trainer.get_batch_samples)
+        super().__init__(trainer.accelerator, **options)
+        if self.active:
+            trainer.add_callback(self)
+            self.replace(trainer, "get_batch_samples", self._get_batches)
+
+    def _why_unwatched(self) -> str:
+        copies = "nn.DataParallel copies the model for each GPU" if self._trainer.args.n_gpu > 1 else ""
+        return copies or super()._why_unwatched()
+
+    def _keep_scaler(self) -> None:
+        """The Trainer's checkpoints are no saved states of its accelerator's; its own file needs a scaler."""
+        self.replace(self._trainer, "_save_scaler", self._save_scaler)
+        self.replace(self._trainer, "_load_scaler", self._load_scaler)
 
     def _get_batches(self, get_batch_samples: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """The batches of the next step; measures the time to load them and counts their samples."""
+        """The batches of the next step."""
         start = time.perf_counter()
         result = get_batch_samples(*args, **kwargs)
-        self._take_batches(start, time.perf_counter() - start, result)
+        self.take_batches(start, time.perf_counter() - start, result[0])
         return result
-
-    @harmless_event
-    def _take_batches(self, start: float, seconds: float, result: Any) -> None:
-        if self._run is not None:
-            self._run.loop.take_batch(start, seconds, sum(map(samples_of, result[0])))
-
-    # ------------------------------------------------------------------------------ the scaler
-
-    @property
-    def _scaler_state(self) -> dict[str, Any] | None:
-        """What ``scaler.pt`` would hold; None if the Trainer itself saves that."""
-        if self._amp is None or self._accelerator.scaler is not None:
-            return None
-        return self._amp.scaler.state_dict()
-
-    def _export_scaler(self) -> None:
-        """Put the scaler's state into the Trainer's, which a checkpoint is about to hold."""
-        state = self._scaler_state
-        if state is not None:
-            self._trainer.state.stateful_callbacks[_STATE] = state
-
-    def give_up(self, error: Exception) -> None:
-        super().give_up(error)
-        self.failed = False  # the Trainer goes on with our scaler, whose state its checkpoints hold
 
     def _save(self) -> object:
         """Let the Trainer save a checkpoint; return where."""
         trainer, control = self._trainer, self._trainer.control
         was_due = control.should_save
-        self._export_scaler()
         trainer._save_checkpoint(trainer.model, getattr(trainer, "_trial", None))
         trainer.control = trainer.callback_handler.on_save(trainer.args, trainer.state, control)
         trainer.control.should_save = was_due
@@ -121,83 +92,76 @@ class TrainerMonitor(AcceleratorMonitor, TrainerCallback):  # type: ignore[misc]
 
     # ------------------------------------------------------------------- what the Trainer calls
 
-    @harmless_event
-    def on_train_begin(self, args: Any, state: Any, _control: Any, **kwargs: Any) -> None:
-        """Continue where a checkpoint was saved, and tell how long the training is."""
-        scaler_state = state.stateful_callbacks.get(_STATE)
-        if isinstance(scaler_state, dict) and self._amp is not None and self._accelerator.scaler is None:
-            self._amp.scaler.load_state_dict(scaler_state)
+    @harmless
+    def on_train_begin(self, args: Any, state: Any, _control: Any, /, **kwargs: Any) -> None:
+        """Tell how long the training is, and where a checkpoint lets it begin."""
         if self._trainer.accelerator is not self._accelerator:
             complain("cannot watch this training: the Trainer has made another accelerator")
-        elif (run := self._run) is not None:
-            run.stops_when_asked = args.world_size == 1
-            if run.first.step == 0:
-                run.first.step = state.global_step
-                run.first.epoch = int(state.epoch or 0) + 1
-            run.length.total_steps = state.max_steps
-            run.length.total_epochs = math.ceil(state.num_train_epochs)
-            loader: Any = kwargs.get("train_dataloader")
-            with suppress(TypeError):  # a stream of samples
-                batches = len(loader)
-                run.length.steps_per_epoch = math.ceil(batches / args.gradient_accumulation_steps)
-            self.log()  # from the first step on, each one waits for what is logged with it
+            return
+        steps_per_epoch, loader = None, kwargs.get("train_dataloader")
+        with suppress(TypeError):  # a stream of samples
+            steps_per_epoch = math.ceil(len(loader) / args.gradient_accumulation_steps)  # type: ignore[arg-type]
+        self.begin(
+            step=state.global_step,
+            epoch=int(state.epoch or 0) + 1,
+            total_steps=state.max_steps,
+            total_epochs=math.ceil(state.num_train_epochs),
+            steps_per_epoch=steps_per_epoch,
+        )
+        self.log()  # from the first step on, each one waits for what is logged with it
 
-    @harmless_event
-    def on_epoch_begin(self, _args: Any, _state: Any, _control: Any, **_kwargs: Any) -> None:
+    @harmless
+    def on_epoch_begin(self, *_args: Any, **_kwargs: Any) -> None:
         """What the epoch before logged and evaluated at its end is told."""
         self.end_step()
-        self._end_epoch()
+        if self._unfinished_epoch:
+            self._unfinished_epoch = False
+            self.finish_epoch()
 
-    @harmless_event
     def on_step_end(self, _args: Any, state: Any, control: Any, **_kwargs: Any) -> None:
         """The Trainer has counted the step; what it logs now belongs to it."""
         if not (control.should_log or _ends_epoch(state)):
             self.end_step()
         self._stop_if_asked(control)
-        if control.should_save:
-            self._export_scaler()
 
-    @harmless_event
-    def on_log(self, _args: Any, _state: Any, control: Any, *, logs: Any, **_kwargs: Any) -> None:
+    @harmless
+    def on_log(self, _args: Any, _state: Any, control: Any, /, *, logs: Any, **_kwargs: Any) -> None:
         """Show what the Trainer logged beside what was computed."""
-        if not self._validating and logs and "train_runtime" not in logs:
-            values = {name: value for name, value in _numbers(logs).items() if name not in _NOT_LOGGED}
-            if isinstance(logs.get("loss"), Real):
-                values["logged_loss"] = float(logs["loss"])
-            self.log(**values)
-            self.end_step()
-            self._stop_if_asked(control)
+        if self._validating or not logs or "train_runtime" in logs:
+            return
+        values = {name: value for name, value in _numbers(logs).items() if name not in _NOT_LOGGED}
+        if "loss" in values:
+            values["logged_loss"] = values.pop("loss")
+        self.log(**values)
+        self.end_step()
+        self._stop_if_asked(control)
 
-    @harmless_event
-    def on_prediction_step(self, _args: Any, _state: Any, _control: Any, **_kwargs: Any) -> None:
+    @harmless
+    def on_prediction_step(self, *_args: Any, **_kwargs: Any) -> None:
         """An evaluation runs."""
         if not self._validating and self._run is not None:
             self._validating = True
-            self._run.first.begin_validation()
+            self.begin_validation()
 
-    @harmless_event
-    def on_evaluate(self, _args: Any, _state: Any, _control: Any, *, metrics: Any, **_kwargs: Any) -> None:
-        """Show its results."""
-        self._finish_validation(metrics, "eval_")
-        self._export_scaler()
+    @harmless
+    def on_evaluate(self, _args: Any, _state: Any, _control: Any, /, *, metrics: Any, **_: Any) -> None:
+        """Show a metric by its name without the prefix; how fast the evaluation ran is left out."""
+        if self._validating:
+            self._validating = False
+            numbers = {re.sub("^(eval|test)_", "", name): value for name, value in _numbers(metrics).items()}
+            shown = {name for name in numbers if not name.endswith(_SPEEDS)} - {"epoch"}
+            self.finish_validation({name: numbers[name] for name in shown})
 
-    @harmless_event
-    def on_predict(self, _args: Any, _state: Any, _control: Any, *, metrics: Any, **_kwargs: Any) -> None:
-        """Show its results."""
-        self._finish_validation(metrics, "test_")
+    on_predict = on_evaluate
 
-    @harmless_event
-    def on_epoch_end(self, _args: Any, state: Any, control: Any, **_kwargs: Any) -> None:
+    def on_epoch_end(self, _args: Any, state: Any, _control: Any, **_kwargs: Any) -> None:
         """The epoch's own logs, evaluation and checkpoint follow."""
         self._unfinished_epoch = _ends_epoch(state)
-        if control.should_save:
-            self._export_scaler()
 
-    @harmless_event
-    def on_train_end(self, _args: Any, _state: Any, _control: Any, **_kwargs: Any) -> None:
+    @harmless
+    def on_train_end(self, *args: Any, **kwargs: Any) -> None:
         """What the script does now, it does itself."""
-        self.end_step()
-        self._end_epoch()
+        self.on_epoch_begin(*args, **kwargs)
         if self._run is not None:
             self._run.stops_when_asked = False
 
@@ -205,27 +169,11 @@ class TrainerMonitor(AcceleratorMonitor, TrainerCallback):  # type: ignore[misc]
         if self.should_stop:
             control.should_training_stop = True
 
-    def _end_epoch(self) -> None:
-        if self._unfinished_epoch:
-            self._unfinished_epoch = False
-            self.finish_epoch()
-
-    def _finish_validation(self, metrics: Any, prefix: str) -> None:
-        """Show a metric by its name without the prefix; how fast the evaluation ran is left out."""
-        if self._run is None or not self._validating:
-            return
-        self._validating = False
-        results = {
-            name: value for name, value in _numbers(metrics or {}).items() if not name.endswith(_SPEEDS)
-        }
-        self.log(**{name.removeprefix(prefix): value for name, value in results.items() if name != "epoch"})
-        self._run.first.finish_validation()
-
 
 def _ends_epoch(state: Any) -> bool:
     return float(state.epoch or 0).is_integer()
 
 
-def _numbers(values: Mapping[str, object]) -> dict[str, float]:
+def _numbers(values: dict[str, object] | None) -> dict[str, float]:
     """Those of ``values`` that are numbers."""
-    return {name: float(value) for name, value in values.items() if isinstance(value, Real)}
+    return {name: float(value) for name, value in (values or {}).items() if isinstance(value, Real)}

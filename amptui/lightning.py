@@ -4,6 +4,7 @@
 Lightning's autocast and the order of its hooks; between two steps its precision may change.
 """
 
+import re
 import time
 from collections.abc import Callable
 from functools import partial
@@ -17,27 +18,13 @@ from lightning.pytorch.plugins import MixedPrecision, Precision
 from torch import Tensor
 from torch.optim import Optimizer
 
-from amptui.device.accelerator import TRAINABLE, older_scalers
+from amptui.device.accelerator import older_scalers
 from amptui.device.readback import LOOK_INTERVAL_SECONDS
-from amptui.guest.amp_monitor import AmpName, check_fp8_recipe, checked_amp
-from amptui.guest.framework import (
-    LIGHTNING_NAMES,
-    OWN_NAMES,
-    ClosureRunBefore,
-    FrameworkMonitor,
-    harmless_event,
-    lightning_script,
-)
-from amptui.guest.loop.script import ONLY_OBSERVED, NamedOptimizer, ObservedScript, WatchedScript
+from amptui.guest.amp_monitor import AmpName
+from amptui.guest.framework import LIGHTNING_NAMES, OWN_NAMES, ClosureRunBefore, FrameworkMonitor
+from amptui.guest.loop.guard import harmless
 from amptui.guest.loop.switched_amp import SwitchedAmp, SwitchedScaler
-from amptui.guest.monitor import samples_of
-from amptui.guest.run import ScriptRun
 from amptui.recipe.request import Fp8Recipe
-
-NO_CLOSURE = "the Trainer runs no forward pass twice"
-
-_METRICS_OF_VALIDATION = {"loss": "loss", "acc": "accuracy", "accuracy": "accuracy"}
-"""What the screen calls a metric whose name ends so, after ``val_`` or ``val/``."""
 
 
 class SwitchedPrecision(MixedPrecision):
@@ -98,6 +85,8 @@ class PrecisionMonitor(FrameworkMonitor, Callback):
     training goes on. Raises ValueError for another ``amp`` or ``fp8_recipe``.
     """
 
+    framework = "the Trainer"
+
     def __init__(
         self,
         *,
@@ -105,15 +94,8 @@ class PrecisionMonitor(FrameworkMonitor, Callback):
         fp8_recipe: Fp8Recipe | None = None,
         dirpath: str | Path | None = None,
     ) -> None:
-        super().__init__(None)
-        check_fp8_recipe(fp8_recipe)
-        self._fp8_recipe = fp8_recipe
-        self._amp = checked_amp(amp)
+        super().__init__(amp=amp, fp8_recipe=fp8_recipe)
         self._dirpath = dirpath
-        self._plugin: SwitchedPrecision | None = None
-        self._own_precision = "fp32"
-        self._why_observed = ""
-        self._undo: Callable[[], object] = bool  # what spawns processes pickles its callbacks
         self._load_start = 0.0
         self._loading_seconds: float | None = None
         self._metrics: dict[str, Tensor] = {}
@@ -124,88 +106,54 @@ class PrecisionMonitor(FrameworkMonitor, Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
-            self.failed = False
+            self.active = True
             self._set_plugin(trainer, pl_module)
 
-    @harmless_event
+    @harmless
     def _set_plugin(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Put our precision plugin in the place of the Trainer's, if it does the same."""
         strategy = trainer.strategy
         theirs = strategy.precision_plugin
-        self._why_observed = _why_observed(trainer, pl_module)
-        if self._why_observed:
+        why_observed = _why_observed(trainer, pl_module)
+        self.decide(strategy.root_device, processes=trainer.world_size, why_observed=why_observed)
+        if self.why_observed:
             return
-        self._own_precision = OWN_NAMES[theirs.precision]
+        self.first_precision = OWN_NAMES[theirs.precision]
         if isinstance(theirs, SwitchedPrecision):  # of an earlier fit
-            self._plugin = theirs
-            return
-        amp = SwitchedAmp(strategy.root_device, getattr(theirs, "scaler", None), fp8_recipe=self._fp8_recipe)
-        amp.follow(amp.precisions[self._own_precision])
-        strategy.precision_plugin = self._plugin = SwitchedPrecision(amp)
+            self.amp = theirs.amp
+        else:
+            amp = self.take_over(strategy.root_device, getattr(theirs, "scaler", None))
+            strategy.precision_plugin = SwitchedPrecision(amp)
 
-    @harmless_event
+    @harmless
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not trainer.is_global_zero or not trainer.optimizers:
             return
-        plugin, optimizer = self._plugin, trainer.optimizers[0]
-        if not self._why_observed and trainer.precision_plugin is not plugin:
-            self._why_observed = "another callback has set a precision plugin"
-        if self._why_observed or plugin is None:
-            scaler = getattr(trainer.precision_plugin, "scaler", None)
-            first, reason = NamedOptimizer("", pl_module, optimizer), self._why_observed or ONLY_OBSERVED
-            script: ObservedScript | WatchedScript = ObservedScript(first=first, scaler=scaler, reason=reason)
-        else:
-            script = lightning_script(
-                pl_module,
-                optimizer,
-                plugin.amp,
-                amp_precision=self._amp,
-                save=partial(self._save, trainer),
-                no_closure=NO_CLOSURE,
-            )
-        self._open(script)
-        if self._run is not None:
-            self._describe(trainer, self._run)
-            self._time_loading(trainer.fit_loop.epoch_loop)
-
-    def _describe(self, trainer: Trainer, run: ScriptRun) -> None:
-        """Tell the screen how long the training is, and where it begins."""
-        run.stops_when_asked = self.may_stop = trainer.world_size == 1
+        plugin = trainer.precision_plugin
+        if not self.why_observed and getattr(plugin, "amp", None) is not self.amp:
+            self.why_observed = "another callback has set a precision plugin"
+        scaler, save = getattr(plugin, "scaler", None), partial(self._save, trainer)
+        self.open(pl_module, trainer.optimizers[0], scaler=scaler, save=save)
         batches, steps = trainer.num_training_batches, trainer.estimated_stepping_batches
-        run.length.batches_per_epoch = batches if isinstance(batches, int) else 0
-        run.length.total_steps = steps if isinstance(steps, int) else 0
-        run.length.total_epochs = max(0, trainer.max_epochs or 0)
-        # Lightning counts the steps of all optimizers together.
-        run.first.step = trainer.global_step // len(trainer.optimizers)
-        run.first.epoch = trainer.current_epoch + 1
-        if self._why_observed:
-            run.note("info", f"the training is only observed: {self._why_observed}")
+        self.begin(
+            # Lightning counts the steps of all optimizers together.
+            step=trainer.global_step // len(trainer.optimizers),
+            epoch=trainer.current_epoch + 1,
+            batches_per_epoch=batches if isinstance(batches, int) else 0,
+            total_steps=steps if isinstance(steps, int) else 0,
+            total_epochs=max(0, trainer.max_epochs or 0),
+        )
+        # A profiler would be the public way; it would be called for every hook of every callback.
+        self.replace(trainer.fit_loop.epoch_loop, "_on_before_fetch", self._before_fetch)
+        self.replace(trainer.fit_loop.epoch_loop, "_on_after_fetch", self._after_fetch)
 
-    def _time_loading(self, epoch_loop: Any) -> None:
-        """Measure the time to load each batch, where this version of Lightning says when it begins and ends.
+    def _before_fetch(self, begin: Callable[[], None]) -> None:
+        begin()
+        self._load_start = time.perf_counter()
 
-        A profiler would be the public way; it would be called for every hook of every callback.
-        """
-        begin = getattr(epoch_loop, "_on_before_fetch", None)
-        end = getattr(epoch_loop, "_on_after_fetch", None)
-        if begin is None or end is None:
-            return
-
-        def before_fetch() -> None:
-            begin()
-            self._load_start = time.perf_counter()
-
-        def after_fetch() -> None:
-            self._loading_seconds = time.perf_counter() - self._load_start
-            end()
-
-        def undo() -> None:
-            for name in ("_on_before_fetch", "_on_after_fetch"):
-                vars(epoch_loop).pop(name, None)
-            self._undo = bool
-
-        epoch_loop._on_before_fetch, epoch_loop._on_after_fetch = before_fetch, after_fetch
-        self._undo = undo
+    def _after_fetch(self, end: Callable[[], None]) -> None:
+        self._loading_seconds = time.perf_counter() - self._load_start
+        end()
 
     def _save(self, trainer: Trainer) -> str:
         """Save a checkpoint as Lightning does; return where."""
@@ -216,68 +164,60 @@ class PrecisionMonitor(FrameworkMonitor, Callback):
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:  # noqa: ARG002
         if stage == "fit":
-            self._finish(None)
+            self._close(None)
 
     def on_exception(self, _trainer: Trainer, _module: LightningModule, exception: BaseException) -> None:
-        self._finish(exception)
+        self._close(exception)
 
-    def _finish(self, error: BaseException | None) -> None:
+    def _close(self, error: BaseException | None, *, at_exit: bool = False) -> None:
         """End the run; what the Trainer does next is in its own precision again."""
-        self._undo()
-        self._close(error)
-        if self._plugin is not None:
-            amp = self._plugin.amp
-            amp.follow(amp.precisions[self._own_precision])
-
-    def give_up(self, error: Exception) -> None:
-        """Watch this fit no longer; say so once."""
-        self._undo()
-        super().give_up(error)
-        self.failed = True
+        self.restore()
+        super()._close(error, at_exit=at_exit)
+        if self.amp is not None:
+            self.amp.follow(self.amp.precisions[self.first_precision])
 
     # ---------------------------------------------------------------------------- within a fit
 
-    @harmless_event
+    @harmless
     def on_train_epoch_start(self, trainer: Trainer, _module: LightningModule) -> None:
         if self._run is not None:  # a look computes the metrics, which may wait for other processes
             self._metrics = dict(trainer.callback_metrics)
 
-    @harmless_event
+    @harmless
     def on_train_batch_start(self, _trainer: Trainer, _module: LightningModule, batch: Any, *_: Any) -> None:
-        if self._run is not None and self._loading_seconds is not None:
-            self._run.loop.take_batch(self._load_start, self._loading_seconds, samples_of(batch))
+        if self._loading_seconds is not None:
+            self.take_batches(self._load_start, self._loading_seconds, [batch])
             self._loading_seconds = None
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         self._take_metrics(trainer)
         self.end_step()
-        if self._run is not None and self.should_stop:
+        if self.should_stop:
             trainer.should_stop = True
 
-    @harmless_event
+    @harmless
     def _take_metrics(self, trainer: Trainer) -> None:
         now = time.perf_counter()
         if self._run is not None and now >= self._metrics_due:  # Lightning computes all of them at each look
             self._metrics_due = now + LOOK_INTERVAL_SECONDS
             values = self._new_metrics(trainer)
             values.pop("loss", None)  # it is shown as it was backpropagated
-            self._run.first.log(None, values)
+            FrameworkMonitor.log(self, **values)  # self.log is the module's meanwhile
 
     def on_train_epoch_end(self, _trainer: Trainer, _module: LightningModule) -> None:
         self.finish_epoch()
 
-    @harmless_event
+    @harmless
     def on_validation_start(self, trainer: Trainer, _module: LightningModule) -> None:
         if self._run is not None:
             self._metrics = dict(trainer.callback_metrics)
-            self._run.first.begin_validation()
+            self.begin_validation()
 
-    @harmless_event
+    @harmless
     def on_validation_end(self, trainer: Trainer, _module: LightningModule) -> None:
         if self._run is not None:
-            values = {_validation_name(name): value for name, value in self._new_metrics(trainer).items()}
-            self._run.first.log(None, values)
-            self._run.first.finish_validation()
+            metrics = self._new_metrics(trainer).items()
+            self.finish_validation({_validation_name(name): value for name, value in metrics})
 
     def _new_metrics(self, trainer: Trainer) -> dict[str, Tensor]:
         """What was logged since the last look; Lightning keeps all metrics, some under two names."""
@@ -286,36 +226,26 @@ class PrecisionMonitor(FrameworkMonitor, Callback):
         new: dict[int, tuple[str, Tensor]] = {}
         for name, value in self._metrics.items():
             if value.numel() == 1 and value.data_ptr() not in old:
-                new.setdefault(value.data_ptr(), (name, value.detach().reshape(())))
+                new.setdefault(value.data_ptr(), (name, value))
         return dict(new.values())
 
 
 def _why_observed(trainer: Trainer, pl_module: LightningModule) -> str:
-    """Why the Trainer's precision cannot be taken over; empty if it can."""
-    plugin, device = trainer.strategy.precision_plugin, trainer.strategy.root_device
+    """What of its own keeps its precision from being taken over; empty if nothing does."""
+    plugin = trainer.strategy.precision_plugin
     scaler = getattr(plugin, "scaler", None)
     if not isinstance(trainer, Trainer):
         return "the Trainer is that of pytorch_lightning: use lightning.pytorch"
-    if trainer.world_size > 1:
-        return f"{trainer.world_size} processes train together; this is rank 0"
     if not pl_module.automatic_optimization:
         return "its training_step steps the optimizers itself"
-    if device.type not in TRAINABLE:
-        return f"amptui switches no precision on the device {device.type}"
     if type(plugin) not in (Precision, MixedPrecision, SwitchedPrecision):
         return f"amptui does not replace the plugin {type(plugin).__name__} of precision {plugin.precision}"
-    replaceable = (NoneType, SwitchedScaler, torch.amp.GradScaler, *older_scalers())
-    return (
-        ""
-        if type(scaler) in replaceable
-        else f"amptui does not replace a scaler of the class {type(scaler).__name__}"
-    )
+    if type(scaler) not in (NoneType, SwitchedScaler, torch.amp.GradScaler, *older_scalers()):
+        return f"amptui does not replace a scaler of the class {type(scaler).__name__}"
+    return ""
 
 
 def _validation_name(name: str) -> str:
     """``loss`` and ``accuracy`` for what is called ``val_loss`` or ``val/acc``; others keep their names."""
-    for prefix in ("val_", "val/", "valid_", "valid/", "validation_", "validation/"):
-        kind = _METRICS_OF_VALIDATION.get(name.removeprefix(prefix))
-        if kind is not None:
-            return kind
-    return name
+    kind = re.sub("^(val|valid|validation)[_/](?=(loss|acc|accuracy)$)", "", name)
+    return "accuracy" if kind == "acc" else kind

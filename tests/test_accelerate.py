@@ -132,7 +132,7 @@ def test_a_saved_state_continues_with_the_scale_in_any_precision(
         # Without steps(), the step is over when the next one begins.
         if not with_steps:
             accelerator._models[0](torch.zeros(1, 16))
-        scaler = monitor._amp.scaler.state_dict()
+        scaler = monitor.amp.scaler.state_dict()
     expected = training.digests()
     assert scaler["scale"] == 2.0**12
     (saved,) = (tmp_path / "saved").iterdir()
@@ -150,7 +150,7 @@ def test_a_saved_state_continues_with_the_scale_in_any_precision(
     again = new(situation)
     with accelerate.watch(again, precision="fp16") as monitor:
         resume(again, saved)
-        assert monitor._amp.scaler.state_dict() == scaler
+        assert monitor.amp.scaler.state_dict() == scaler
     # What was saved with amptui is loaded without it, and the other way round.
     alone = new(situation)
     resume(alone, saved)
@@ -158,7 +158,7 @@ def test_a_saved_state_continues_with_the_scale_in_any_precision(
     third = new(situation)
     with accelerate.watch(third) as monitor:
         resume(third, tmp_path / "alone")
-        assert monitor._amp.scaler.state_dict()["scale"] == 2.0**16
+        assert monitor.amp.scaler.state_dict()["scale"] == 2.0**16
 
 
 def test_weights_of_another_type_are_only_observed(accelerate: Any, runs: Path) -> None:
@@ -383,7 +383,7 @@ def test_a_checkpoint_continues_with_the_scale_with_amptui_or_without(
     trainer = new_trainer(training, tmp_path)
     with huggingface.watch(trainer) as monitor:
         trainer.train()
-        scaler = monitor._scaler_state
+        scaler = monitor.amp.scaler.state_dict()
     asking.close()
     expected = training.digests()
     assert scaler is not None
@@ -400,7 +400,7 @@ def test_a_checkpoint_continues_with_the_scale_with_amptui_or_without(
     resumed = new_trainer(again, tmp_path)
     with huggingface.watch(resumed, precision="bf16") as monitor:
         resumed.train(resume_from_checkpoint=str(checkpoint))
-        assert monitor._scaler_state == scaler
+        assert monitor.amp.scaler.state_dict() == scaler
     assert again.digests() == expected
     (second,) = {*runs.iterdir()} - {run.folder}
     assert [int(row["step"]) for row in Recorded(second).table()] == [*range(17, STEPS + 1)]
@@ -413,13 +413,12 @@ def test_a_checkpoint_continues_with_the_scale_with_amptui_or_without(
 def test_the_scale_is_saved_too_where_nothing_is_watched_after_a_fault(
     huggingface: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(huggingface.TrainerMonitor, "_script", None)
+    monkeypatch.setattr("amptui.guest.framework.NamedOptimizer", None)
     trainer = new_trainer(Training(Situation()), tmp_path, save_strategy="steps", save_steps=4)
     with huggingface.watch(trainer, precision="bf16"):
         trainer.train()
     assert capfd.readouterr().err.count("amptui: cannot watch this training") == 1
-    state = json.loads((tmp_path / "checkpoint-4" / "trainer_state.json").read_text())
-    assert "scale" in state["stateful_callbacks"]["amptui"]
+    assert "scale" in torch.load(tmp_path / "checkpoint-4" / "amptui_scaler.bin", weights_only=True)
 
 
 def test_evaluations_around_it_and_a_second_training_go_on(

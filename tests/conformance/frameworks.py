@@ -171,8 +171,8 @@ class Accelerate(Framework):
         accelerator = self.accelerator(training.situation)
         with amptui.accelerate.watch(accelerator, precision=precision(training.situation)) as monitor:
             self.loop(training, accelerator, monitor)
-        assert monitor._amp is not None
-        state: dict[str, Any] = monitor._amp.scaler.state_dict()
+        assert monitor.amp is not None
+        state: dict[str, Any] = monitor.amp.scaler.state_dict()
         return state
 
     @staticmethod
@@ -240,13 +240,15 @@ class HuggingFace(Framework):
     refuses: Mapping[str, str] = {"x-ray": "unavailable"}
     pauses_schedule = staticmethod(Accelerate.pauses_schedule)
 
-    def train(self, training: Training, runs: Path) -> dict[str, Any] | None:
+    def train(self, training: Training, runs: Path) -> dict[str, Any]:
         import amptui.huggingface
 
         trainer = self.trainer(training, runs.parent)
         with amptui.huggingface.watch(trainer, precision=precision(training.situation)) as monitor:
             trainer.train()
-            return monitor._scaler_state
+        assert monitor.amp is not None
+        state: dict[str, Any] = monitor.amp.scaler.state_dict()
+        return state
 
     @staticmethod
     def trainer(training: Training, folder: Path, **options: Any) -> Any:

@@ -292,8 +292,8 @@ FAULTS: list[tuple[Watcher, tuple[str, ...]]] = [
     (
         Lightning(),
         (
-            "amptui.lightning.SwitchedAmp",
-            "amptui.lightning.PrecisionMonitor._describe",
+            "amptui.guest.framework.SwitchedAmp",
+            "amptui.lightning.PrecisionMonitor.begin",
             "amptui.lightning.PrecisionMonitor._new_metrics",
         ),
     ),
