@@ -18,7 +18,7 @@ _HELPERS = (
 """multiprocessing's helper processes; Python's own tests stop them with the method called here."""
 
 
-class Offspring:
+class ChildProcess:
     """The child process."""
 
     def __init__(self, pid: int) -> None:
@@ -91,7 +91,7 @@ def in_forks(method: Callable[[], object]) -> None:
     os.register_at_fork(after_in_child=call)
 
 
-def fork(work: Callable[[], int]) -> Offspring:
+def fork(work: Callable[[], int]) -> ChildProcess:
     """Call ``work`` in a child that leads a session without a terminal; its return value is the exit status.
 
     Call it while there is only one thread. The child's standard input is empty. Its standard output, and its
@@ -119,4 +119,4 @@ def fork(work: Callable[[], int]) -> Offspring:
         finally:
             # Not sys.exit: the parent's exit handlers must not run in the child.
             os._exit(status)
-    return Offspring(pid)
+    return ChildProcess(pid)

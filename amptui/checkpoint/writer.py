@@ -92,7 +92,7 @@ class CheckpointWriter:
         return self._folder is not None and not self._control.is_copy
 
     @property
-    def way_back(self) -> str:
+    def resume_hint(self) -> str:
         """How to resume from the newest checkpoint, whose weights are sound; empty if there is none."""
         if self._folder is None or self._newest is None:
             return ""

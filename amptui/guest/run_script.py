@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from amptui.base.errors import RunFolderError, TerminalClosedError, UsageError
-from amptui.base.fork import Offspring, how_ended
+from amptui.base.fork import ChildProcess, how_ended
 from amptui.base.prompt import complain
 from amptui.base.runfiles import open_file, open_to_read
 from amptui.base.text import write_line
@@ -149,20 +149,20 @@ def _pass_through(script: Script) -> int:
     passed_signals = {n for n in (signal.SIGINT, *_PASSED_ON) if signal.getsignal(n) is not signal.SIG_IGN}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*passed_signals, signal.SIGCHLD})
     try:
-        offspring = spawn(script)
-        while offspring.status is None:
+        child = spawn(script)
+        while child.status is None:
             arrival = received_within(_POLL_SECONDS, {*passed_signals, signal.SIGCHLD})
             if arrival is None or arrival.number not in passed_signals:
                 continue
             # A terminal's Ctrl+C the script has too: it is in the same process group.
             if not (arrival.number == signal.SIGINT and arrival.is_from_kernel):
-                _pass_on(offspring.pid, arrival.number)
+                _pass_on(child.pid, arrival.number)
         while received_now(passed_signals):  # what came too late for the script would end this process
             pass
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    _report(script, offspring, log_is_own=False)
-    return _exit_status(offspring.status, script.folder)
+    _report(script, child, log_is_own=False)
+    return _exit_status(child.status, script.folder)
 
 
 def _pass_on(pid: int, number: int) -> None:
@@ -174,33 +174,33 @@ def _show(script: Script, frames_per_second: float | None, *, quiet: bool) -> in
     """Run the script behind the screen; once that is closed, show the rest of the script's output."""
     path, log = script.folder.path, script.folder.output_path
     log_is_own = not os.path.lexists(log)  # a folder of the user's may hold a log of theirs
-    offspring = spawn(script, to_log=True)
+    child = spawn(script, to_log=True)
     with log.open("rb") as output_file:
-        connection = _wait_for_run(script, offspring)
+        connection = _wait_for_run(script, child)
         _copy(output_file)  # where it would stand without amptui
         if connection is None:
-            _report(script, offspring, log_is_own=log_is_own)
-            return _exit_status(offspring.status, script.folder)
+            _report(script, child, log_is_own=log_is_own)
+            return _exit_status(child.status, script.folder)
         from amptui.process.viewer import watch_run
 
-        run = LocalRun(path, lambda: _end_words(script, offspring.wait(_ENDING_SECONDS)))
+        run = LocalRun(path, lambda: _end_words(script, child.wait(_ENDING_SECONDS)))
         viewing = watch_run(connection, run, frames_per_second, attached=False, quiet=quiet)
         view, status = viewing.view, left_running(viewing, run)
         if status is not None:
             return status
         if not viewing.over:
-            tell("", f"the script is still running (pid {offspring.pid}), although it was asked to stop")
+            tell("", f"the script is still running (pid {child.pid}), although it was asked to stop")
             return 128 + (viewing.signal or signal.SIGINT)
         output_file.seek(0, os.SEEK_END)
         is_known = view.run is not None  # not if it was over before the screen could ask
         if not is_known or _has_ended(view.outcome):
-            _follow_output(offspring, output_file)
-        unsaved_status = _report(script, offspring, view if is_known else None, log_is_own=log_is_own)
-        _follow_output(offspring, output_file)
-        return _exit_status(offspring.status, script.folder) or unsaved_status
+            _follow_output(child, output_file)
+        unsaved_status = _report(script, child, view if is_known else None, log_is_own=log_is_own)
+        _follow_output(child, output_file)
+        return _exit_status(child.status, script.folder) or unsaved_status
 
 
-def spawn(script: Script, *, to_log: bool = False) -> Offspring:
+def spawn(script: Script, *, to_log: bool = False) -> ChildProcess:
     """Start it; ``to_log`` in a session of its own, reading nothing, with its output in the folder's file."""
     how = {"observe": script.observe, "launches": script.launches}
     variables = environment(os.environ, str(script.folder.path.absolute()), **how)
@@ -225,10 +225,10 @@ def spawn(script: Script, *, to_log: bool = False) -> Offspring:
         setsid=to_log,
         setsigmask=(),
     )
-    return Offspring(pid)
+    return ChildProcess(pid)
 
 
-def _wait_for_run(script: Script, offspring: Offspring) -> socket.socket | None:
+def _wait_for_run(script: Script, child: ChildProcess) -> socket.socket | None:
     """Show the end of the script's output until its run can be watched; return the connection to it.
 
     None if the script ends before that. For signals see :func:`_pass_signals`.
@@ -242,12 +242,12 @@ def _wait_for_run(script: Script, offspring: Offspring) -> socket.socket | None:
         WaitingScreen(script_name(script.command), awaited) as screen,
     ):
         drawn_at = 0.0
-        while offspring.status is None:
+        while child.status is None:
             with suppress(RunFolderError):
                 connection = connect(script.folder.path)
                 screen.keeps_keys = True
                 return connection
-            _pass_signals(offspring)
+            _pass_signals(child)
             if time.monotonic() - drawn_at >= _DRAW_SECONDS:
                 written = os.fstat(file.fileno()).st_size
                 file.seek(max(file.tell(), written - _MAX_BEHIND_BYTES))
@@ -257,15 +257,15 @@ def _wait_for_run(script: Script, offspring: Offspring) -> socket.socket | None:
     return None
 
 
-def _follow_output(offspring: Offspring, output_file: BinaryIO) -> None:
+def _follow_output(child: ChildProcess, output_file: BinaryIO) -> None:
     """Copy the script's output to the terminal until it ends. For signals see :func:`_pass_signals`."""
-    while offspring.status is None:
+    while child.status is None:
         _copy(output_file)
-        _pass_signals(offspring)
+        _pass_signals(child)
     _copy(output_file)
 
 
-def _pass_signals(offspring: Offspring) -> None:
+def _pass_signals(child: ChildProcess) -> None:
     """Wait a moment for stop signals, which are blocked, and send them to the script.
 
     A closed terminal raises TerminalClosedError.
@@ -274,7 +274,7 @@ def _pass_signals(offspring: Offspring) -> None:
     if arrival is not None and arrival.number == signal.SIGHUP:
         raise TerminalClosedError("the terminal was closed; the script goes on")
     if arrival is not None:
-        _pass_on(offspring.pid, arrival.number)
+        _pass_on(child.pid, arrival.number)
 
 
 def _copy(output_file: BinaryIO) -> None:
@@ -285,7 +285,7 @@ def _copy(output_file: BinaryIO) -> None:
 
 
 def _report(
-    script: Script, offspring: Offspring, view: "SessionView | None" = None, *, log_is_own: bool
+    script: Script, child: ChildProcess, view: "SessionView | None" = None, *, log_is_own: bool
 ) -> int:
     """Tell what was recorded, or that nothing was, and return the status of a run that is not all saved.
 
@@ -310,8 +310,8 @@ def _report(
         session = Session(str(folder.path))
         session.fold(JournalReader(folder.journal_path))
         view = session.view()
-    if offspring.status is not None and _has_ended(view.outcome):
-        view = _with_last_record(script, offspring.status, view)
+    if child.status is not None and _has_ended(view.outcome):
+        view = _with_last_record(script, child.status, view)
     if is_shown:
         tell("", *summary_lines(view))
     for line in () if is_shown else summary_lines(view):

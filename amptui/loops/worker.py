@@ -332,13 +332,13 @@ class TrainingThread:
         step = self._trainer.step if self._trainer else self._steps_before
         self.error = self._explained(error)
         # Who has just resumed it, and came no further, knows how.
-        way_on = self._way_on() if self._trainer is not None else ""
-        if way_on and self._resume_command() not in str(self.error):
-            self.error.add_hint(way_on)
+        resume_hint = self._resume_hint() if self._trainer is not None else ""
+        if resume_hint and self._resume_command() not in str(self.error):
+            self.error.add_hint(resume_hint)
         self._control.close()
         self._emit(RunFailed(time=time.time(), step=step, error=str(self.error), traceback=self.traceback))
 
-    def _way_on(self) -> str:
+    def _resume_hint(self) -> str:
         """How the run goes on after a failure; "" if it has no checkpoint."""
         from amptui.checkpoint.file import checkpoints
 

@@ -135,8 +135,8 @@ class DivergenceGuard:
         what += self._lost_weights()
         if not self._interactive:
             self._writer.wait()  # an earlier checkpoint may still be being written
-            way_back = self._writer.way_back or "there is no earlier checkpoint: use a smaller --lr"
-            raise ExperimentError(what, hint=way_back)
+            resume_hint = self._writer.resume_hint or "there is no earlier checkpoint: use a smaller --lr"
+            raise ExperimentError(what, hint=resume_hint)
         self._accepted_lost = lost_count
         self.pause_reason = PauseReason("weights", what)
 

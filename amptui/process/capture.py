@@ -269,10 +269,13 @@ class LogTail(threading.Thread):
         self._stopping = threading.Event()
 
     def run(self) -> None:
-        """Look for new lines until stopped."""
-        while not self._stopping.wait(_TAIL_INTERVAL_SECONDS):
-            self._stream.take(self._file.read(_MAX_READ_BYTES))
-        self._stream.take(self._file.read(_MAX_READ_BYTES))
+        """Take new lines until stopped, and then all that are left."""
+        is_over = False
+        while not is_over:
+            is_over = self._stopping.wait(_TAIL_INTERVAL_SECONDS)
+            self._stream.take(b"")  # a live line may be due
+            while data := self._file.read(_MAX_READ_BYTES):
+                self._stream.take(data)
         self._stream.finish()
         self._file.close()
 

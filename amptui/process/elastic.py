@@ -30,7 +30,7 @@ from amptui.runs.rundir import RunDir
 from amptui.runs.socket_place import connect
 from amptui.runs.trust import resume_command
 
-_LOOK_INTERVAL_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 
 _CONNECT_SECONDS = 5.0
 
@@ -52,7 +52,7 @@ def run_ranks(plan: Plan, viewer: socket.socket | None = None) -> int:
     first = 0
     leader_pid: int | None = None
     while launch.is_alive():
-        received = received_within(_LOOK_INTERVAL_SECONDS)
+        received = received_within(_POLL_SECONDS)
         if received is not None and received.number != signal.SIGHUP:
             if not psutil.Process().children():
                 complain("stopped before the ranks were started")  # whatever torch's launcher waits for
@@ -156,9 +156,9 @@ def _status(launch: _Launch, folder: Path) -> int:
         if cause and 0 not in codes:  # torch 2.9 knows only who failed first; rank 0 has said why
             return 1
         cause = cause if codes.get(0, 0) < 0 else ""  # another rank wrote it for a rank 0 that hung
-        way_back = f"; to resume from the last checkpoint: {resume_command(folder)}"
+        resume_hint = f"; to resume from the last checkpoint: {resume_command(folder)}"
         ended = f"rank {first} {how_ended(codes[first])}"
-        complain(cause or (f"{ended}{way_back}" if run_dir.holds_checkpoints else ended))
+        complain(cause or (f"{ended}{resume_hint}" if run_dir.holds_checkpoints else ended))
     return int(bool(codes))
 
 
@@ -170,7 +170,7 @@ def _connect(viewer: socket.socket, folder: Path, launch: _Launch) -> None:
             threading.Thread(target=_copy, args=(viewer, leader), daemon=True).start()
             _copy(leader, viewer)
             return
-        time.sleep(_LOOK_INTERVAL_SECONDS)
+        time.sleep(_POLL_SECONDS)
     with suppress(OSError):
         viewer.sendall(protocol.error_line(launch.error or "rank 0 ended before it could be watched"))
 

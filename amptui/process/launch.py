@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from amptui.base.errors import OutputError, RunFolderError, UsageError
-from amptui.base.fork import Offspring, fork, how_ended
+from amptui.base.fork import ChildProcess, fork, how_ended
 from amptui.base.prompt import complain, say, show_traceback
 from amptui.base.runfiles import open_to_read
 from amptui.base.terminal import can_show_a_screen
@@ -48,20 +48,20 @@ def train(plan: Plan, *, detach: bool, frames_per_second: float | None) -> int:
             ours.close()
             return _run(plan, theirs)
 
-        offspring = fork(work)
+        child = fork(work)
         theirs.close()
         folder = plan.run_dir.path
         run = LocalRun(folder)
         if detach:
             from amptui.process.viewer import follow_until_first_step
 
-            return _conclude(follow_until_first_step(ours, run), run, offspring, folder)
+            return _conclude(follow_until_first_step(ours, run), run, child, folder)
         from amptui.process.viewer import watch_run
 
         # What the run's process does now: this one shows it before the first record arrives.
         phase = PhaseChanged(time=time.time(), phase="importing", detail="importing torch")
         watched = watch_run(ours, run, frames_per_second, attached=False, quiet=plan.quiet, phase=phase)
-        return _conclude(watched, run, offspring, folder)
+        return _conclude(watched, run, child, folder)
 
 
 def _run(plan: Plan, viewer: socket.socket | None = None) -> int:
@@ -124,16 +124,16 @@ def left_running(watched: "ViewerEnd", run: WatchedRun) -> int | None:
 
 
 def _conclude(
-    watched: "ViewerEnd", run: WatchedRun, offspring: Offspring | None, folder: Path | None = None
+    watched: "ViewerEnd", run: WatchedRun, child: ChildProcess | None, folder: Path | None = None
 ) -> int:
     """Report how the run stands to a user who is back at the shell prompt.
 
-    ``offspring`` trains it in ``folder`` if this process has started it.
+    ``child`` trains it in ``folder`` if this process has started it.
     """
     status = left_running(watched, run)
     if status is not None:
         return status
-    ended = offspring.wait(_ENDING_SECONDS if watched.over else 0.0) if offspring is not None else None
+    ended = child.wait(_ENDING_SECONDS if watched.over else 0.0) if child is not None else None
     if not watched.over:
         stands = f"{run.waiting}: the run may not stop" if run.waiting else "the run is still stopping"
         tell("", f"{stands} (step {watched.view.step:,}); `{run.list_command}` shows its status")
@@ -141,8 +141,8 @@ def _conclude(
     from amptui.diagnosis.summary import summary_lines
 
     # The empty line first: without an alternate screen, the cursor may be in the middle of a line.
-    way_on = resume_command(run.folder) if isinstance(run, LocalRun) else ""
-    tell("", *summary_lines(watched.view, way_on))
+    resume = resume_command(run.folder) if isinstance(run, LocalRun) else ""
+    tell("", *summary_lines(watched.view, resume))
     return _status(watched, folder, ended)
 
 

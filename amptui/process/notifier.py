@@ -12,8 +12,8 @@ from amptui.diagnosis.alerts import Alerts
 from amptui.records.run import Note
 from amptui.telemetry.view import RunStatus
 
-LOOK_INTERVAL_SECONDS = 1.0
-"""How often there is a look for news."""
+POLL_SECONDS = 1.0
+"""How often there may be news."""
 
 RETRY_SECONDS = 10.0
 """The pause before a message is sent a second and last time; the end of the run cuts it short."""
@@ -27,7 +27,7 @@ CLOSING_SECONDS = 5.0
 _LAST_RECORD_SECONDS = 1.0
 """How long the last record may take to arrive: the recorder writes ten times a second."""
 
-_CLOSING_LOOK_SECONDS = 0.05
+_CLOSING_POLL_SECONDS = 0.05
 
 
 def webhook_of(url: str) -> Webhook | None:
@@ -40,7 +40,7 @@ def webhook_of(url: str) -> Webhook | None:
 
 
 class Notifier:
-    """Follows a run by ``look`` and sends to ``webhook`` what deserves a bell, until :meth:`close`.
+    """Follows a run by ``read_status`` and sends to ``webhook`` what deserves a bell, until :meth:`close`.
 
     ``say`` takes the event of a message that could not be sent, one until another is sent. ``fate`` returns
     what became of a run that ended without its last record.
@@ -50,12 +50,12 @@ class Notifier:
         self,
         webhook: Webhook,
         *,
-        look: Callable[[], RunStatus],
+        read_status: Callable[[], RunStatus],
         say: Callable[[Note], object],
         fate: Callable[[], str] = str,
     ) -> None:
         self._webhook = webhook
-        self._look = look
+        self._read_status = read_status
         self._say = say
         self._fate = fate
         self._alerts = Alerts(time.time())
@@ -88,15 +88,15 @@ class Notifier:
             self._fail("no answer before the run's end")
 
     def _follow(self) -> None:
-        while not self._closing.wait(LOOK_INTERVAL_SECONDS):
+        while not self._closing.wait(POLL_SECONDS):
             self._send_news()
         limit = time.monotonic() + _LAST_RECORD_SECONDS
         while not self._send_news() and self._awaits_end and time.monotonic() < limit:
-            time.sleep(_CLOSING_LOOK_SECONDS)
+            time.sleep(_CLOSING_POLL_SECONDS)
 
     def _send_news(self) -> bool:
         """Send what has happened since the last call; return whether the run is over."""
-        status, fate = self._look(), self._fate()
+        status, fate = self._read_status(), self._fate()
         if text := self._alerts.news(status, fate=fate):
             news = News(text, status.folder_name, socket.gethostname())
             error = self._attempt(news)

@@ -70,14 +70,14 @@ class PlainFront:
 
     def __init__(
         self,
-        look: Callable[[], SessionView],
+        read_view: Callable[[], SessionView],
         out: TextIO,
         *,
         alerts: Alerts | None = None,
         stop_asked: Callable[[], bool] = bool,
         resume_command: str = "",
     ) -> None:
-        self._look = look
+        self._read_view = read_view
         self._out = out
         self._alerts = alerts
         self._stop_asked = stop_asked
@@ -93,11 +93,11 @@ class PlainFront:
 
     def update(self) -> None:
         """Write what happened since the last call; call it a few times a second."""
-        self._write_news(self._look())
+        self._write_news(self._read_view())
 
     def finish(self) -> None:
         """Write the last events and the summary."""
-        view = self._look()
+        view = self._read_view()
         self._write_news(view)
         for line in summary_lines(view, self._resume_command):
             self._write(line)
@@ -123,7 +123,7 @@ class PlainFront:
             notify(self._out, text)
 
     def _new_events(self, view: SessionView) -> list[Event]:
-        """The events since the last look, oldest first; one whose count grows is written once.
+        """The events since the last call, oldest first; one whose count grows is written once.
 
         It is written again when it has become an error, as skipped steps may.
         A progress bar is written once it is complete, and the end of the run by whoever says how it ended.

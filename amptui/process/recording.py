@@ -108,7 +108,9 @@ class Recording:
         self._sampler: Sampler | None = None
         self._output: LogTail | None = None
         webhook = webhook_of(notify_url)
-        self._notifier = Notifier(webhook, look=self.status, say=self.emit) if webhook is not None else None
+        self._notifier = (
+            Notifier(webhook, read_status=self.status, say=self.emit) if webhook is not None else None
+        )
         self._keeping = threading.Lock()  # guards the journal's file and the attributes below
         self._held: list[Record] | None = [] if goes_on else None
         self._run_json: dict[str, Any] = {}

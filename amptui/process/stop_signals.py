@@ -40,7 +40,7 @@ _FATAL = (signal.SIGQUIT, signal.SIGABRT)
 HEEDED = (signal.SIGHUP, *_BY_HAND, *BY_SCHEDULER)
 """What is blocked until it can be handled."""
 
-_LOOK_SECONDS = 0.02
+_POLL_SECONDS = 0.02
 
 _SI_KERNEL = 0x80
 """Linux's ``si_code`` of a signal that no process sent (asm-generic/siginfo.h)."""
@@ -95,7 +95,7 @@ def received_within(seconds: float, numbers: Iterable[int] = HEEDED) -> Arrival 
     """
     numbers, limit = tuple(numbers), time.monotonic() + seconds
     while (received := received_now(numbers)) is None and time.monotonic() < limit:
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
     return received
 
 

@@ -247,7 +247,7 @@ class Training:
             return
 
 
-def _lost_words(view: SessionView, step: int, way_on: str) -> str:
+def _lost_words(view: SessionView, step: int, command: str) -> str:
     """Which steps up to ``step``, the last that was finished, a run loses that ends without a checkpoint."""
     saved_step = 0 if view.checkpoint is None else view.checkpoint.step
     lost = "no finished step is lost"
@@ -257,7 +257,7 @@ def _lost_words(view: SessionView, step: int, way_on: str) -> str:
         lost = f"steps {saved_step + 1:,} to {step:,} are lost"
     if not saved_step:
         return f"{lost}, there is no checkpoint"
-    return f"{lost}; to resume from step {saved_step:,}: {way_on}"
+    return f"{lost}; to resume from step {saved_step:,}: {command}"
 
 
 def run_training(plan: Plan, viewer: socket.socket | None = None, *, world: World | None = None) -> int:

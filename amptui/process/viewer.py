@@ -41,7 +41,7 @@ PATIENCE_SECONDS = 30.0
 
 _GOODBYE_SECONDS = 1.0
 
-_LOOK_INTERVAL_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 
 _SILENT_SECONDS = 5.0
 """A run samples its device every second; during a long call it may miss some."""
@@ -122,7 +122,10 @@ def watch_run(
 
         if webhook is not None:  # its trouble is shown here only
             notifier = Notifier(
-                webhook, look=session.status, say=lambda note: session.fold([note]), fate=follower.exit_reason
+                webhook,
+                read_status=session.status,
+                say=lambda note: session.fold([note]),
+                fate=follower.exit_reason,
             )
             notifier.start()
             stack.callback(notifier.close, awaits_end=False)
@@ -248,7 +251,7 @@ def follow_until_first_step(connection: socket.socket, run: WatchedRun) -> Viewe
     signals = StopSignals(follower.ask, hung_up=closed.set, busy=lambda: not ended.is_set(), closes=True)
     with signals:
         follower.start()
-        while not (session.view().step or closed.is_set() or ended.wait(_LOOK_INTERVAL_SECONDS)):
+        while not (session.view().step or closed.is_set() or ended.wait(_POLL_SECONDS)):
             front.update()
         if signals.received is not None:
             ended.wait()

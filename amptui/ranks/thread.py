@@ -315,7 +315,7 @@ class RankThread(TrainingThread):
         cause = self._world.cause or "the ranks ended before they had met"
         return {"restarts": self._world.restart, "cause": cause}
 
-    def _way_on(self) -> str:
+    def _resume_hint(self) -> str:
         """How the run goes on after a failure: with a restart, or by the command that resumes it."""
         from amptui.checkpoint.file import checkpoints
 
@@ -333,8 +333,8 @@ class RankThread(TrainingThread):
         if self._world.starts_again and isinstance(self.error, UsageError):
             self._launcher.refuse(self.error.exit_status)
         elif self._world.starts_again:
-            text, way_on = str(self.error), self._way_on()
-            text = text if way_on in text else f"{text}; {way_on}"
+            text, resume_hint = str(self.error), self._resume_hint()
+            text = text if resume_hint in text else f"{text}; {resume_hint}"
             self._emit(Note(time=time.time(), severity="error", text=f"{text}\n{self.traceback}".strip()))
             return
         super()._tell_failure(error)
@@ -420,14 +420,14 @@ class RankThread(TrainingThread):
                     )
                 )
             self._launcher.tell_cause(ended.what)
-        explained = type(ended)(ended.rank, ended.how, ended.detail, ended.what, self._way_on())
+        explained = type(ended)(ended.rank, ended.how, ended.detail, ended.what, self._resume_hint())
         self._tell_failure(explained.with_traceback(error.__traceback__))
 
     def _explained(self, error: BaseException) -> AmptuiError:
         from amptui.ranks.failure import explain_rank_error
 
         if (rank_error := explain_rank_error(error, self.doing)) is not None:
-            return rank_error if rank_error.hint else DeviceError(rank_error.what, hint=self._way_on())
+            return rank_error if rank_error.hint else DeviceError(rank_error.what, hint=self._resume_hint())
         explained = super()._explained(error)
         if self._world.leads and self._group and self._trainer and isinstance(explained, ExperimentError):
             culprits = blame(self._group.troubles(), self._trainer.step)

@@ -28,7 +28,7 @@ class Run:
         self.session = Session("runs/knobs-1")
         self.session.fold([make_started(time=time.time())])
         self.said: list[Note] = []
-        self.notifier = Notifier(parse_webhook(url), look=self.session.status, say=self.said.append)
+        self.notifier = Notifier(parse_webhook(url), read_status=self.session.status, say=self.said.append)
 
     def tell(self, *records: Record) -> None:
         self.session.fold(records)
@@ -49,7 +49,7 @@ def running(url: str) -> Iterator[Run]:
 
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notifier, "LOOK_INTERVAL_SECONDS", 0.01)
+    monkeypatch.setattr(notifier, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(notifier, "RETRY_SECONDS", 0.01)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
 
@@ -116,7 +116,7 @@ from amptui.process.notifier import Notifier
 from amptui.telemetry.view import RunStatus
 
 webhook = parse_webhook("http://localhost:1")
-notifier = Notifier(webhook, look=RunStatus, say=print)
+notifier = Notifier(webhook, read_status=RunStatus, say=print)
 assert "http.client" not in sys.modules, "or this test shows nothing"
 notifier.start()
 notifier.close(awaits_end=False)

@@ -83,7 +83,7 @@ class _Trial:
 
     def __init__(self, script: Script, stop: Control) -> None:
         self._script, self._stop, self._name = script, stop, script.command[0]
-        self._offspring = spawn(script, to_log=True)
+        self._child = spawn(script, to_log=True)
         self._session = Session(str(script.folder.path))
         self._client: Follower | None = None
 
@@ -95,7 +95,7 @@ class _Trial:
                 self._client = Follower(connect(folder.path), LocalRun(folder.path), session)
                 self._client.start()
                 return
-            status = self._offspring.status
+            status = self._child.status
             if status is not None:
                 self._tell_last_lines()
                 if folder.journal_path.exists():  # it trained, but ended before amptui could connect
@@ -172,20 +172,20 @@ class _Trial:
             if self._wait(patience_seconds) is not None:
                 break
             with suppress(ProcessLookupError):
-                os.killpg(self._offspring.pid, number)
+                os.killpg(self._child.pid, number)
         else:
-            self._offspring.wait(_STOPPED_SECONDS)
+            self._child.wait(_STOPPED_SECONDS)
         if self._client is not None:
             self._client.leave("detached")
 
     def _wait(self, patience_seconds: float) -> int | None:
         """The script's exit status; None if it is still running."""
         began = time.monotonic()
-        while self._offspring.wait(_LOOK_SECONDS) is None:
+        while self._child.wait(_LOOK_SECONDS) is None:
             if self._stop.ends_at_once:
                 patience_seconds = _HURRIED_SECONDS
             elif self._stop.stop_reason is not None:
                 patience_seconds = min(patience_seconds, _STOPPED_SECONDS)
             if time.monotonic() - began >= patience_seconds:
                 break
-        return self._offspring.status
+        return self._child.status
