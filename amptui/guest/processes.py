@@ -77,9 +77,9 @@ class OneProcess:
         """Whether the run in that folder goes on with this process."""
         return False
 
-    def open(self, script: ObservedScript | WatchedScript, emit: Emit) -> tuple[Control | None, Emit]:
-        """The control of ``script``, None if it is only observed, and what takes the records of its loop."""
-        return Control(emit) if isinstance(script, WatchedScript) else None, emit
+    def open(self, script: ObservedScript | WatchedScript, emit: Emit) -> tuple[Control, Emit]:  # noqa: ARG002
+        """The control of ``script``, and what takes the records of its loop."""
+        return Control(emit), emit
 
     def layout(self, _script: Script) -> ParallelLayout:
         """How the training is shared; a single process takes all samples."""
@@ -142,12 +142,12 @@ class OneOfRanks(OneProcess):
             self._world = replace(self._world, restart=0, max_restarts=0)
         return self.restart > 0 and RunDir(Path(run_dir)).holds_a_run
 
-    def open(self, script: ObservedScript | WatchedScript, emit: Emit) -> tuple[RankControl | None, Emit]:
+    def open(self, script: ObservedScript | WatchedScript, emit: Emit) -> tuple[RankControl, Emit]:
         self._emit, self._watched = emit, isinstance(script, WatchedScript)
         self._control = RankControl(self._world, emit, counts_alike=False)
         self._control.refuses = {"x-ray": NO_SCRIPT_XRAY}
         self._control.report = RankReport(emit) if self.leads else None
-        return self._control if self._watched else None, self._take
+        return self._control, self._take
 
     def layout(self, script: Script) -> ParallelLayout:
         layout, data_parallel = layout_of(script.model, self.size), script.data_parallel

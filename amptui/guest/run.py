@@ -107,8 +107,7 @@ class ScriptRun:
 
     def _open_loop(self, script: ObservedScript | WatchedScript) -> None:
         """Begin to see the steps of ``script``."""
-        control, emit = self.processes.open(script, self._emit)
-        self.control = control or Control(self._emit)
+        self.control, emit = self.processes.open(script, self._emit)
         if isinstance(self.control, RankControl) and self.processes.leads:
             self.control.cannot_stop = self._cannot_stop
         loop, leads = self.loop, self.processes.leads

@@ -115,8 +115,6 @@ class MeasuredControl(RankControl):
         super().__init__(*arguments)
         self.boundary_seconds: list[float] = []
         self.own_numbers: list[RankNumbers] = []
-        self.thread_seconds = 0.0
-        """The CPU time of the thread that talks, once that has ended."""
 
     def connect(self, *arguments: Any) -> None:
         measure = self.measure
@@ -127,12 +125,6 @@ class MeasuredControl(RankControl):
 
         self.measure = measure_and_keep
         super().connect(*arguments)
-
-    def talk(self) -> None:
-        try:
-            super().talk()
-        finally:
-            self.thread_seconds = time.thread_time()
 
     def at_boundary(self, *, validating: bool = False) -> None:
         began = time.perf_counter()
@@ -249,7 +241,6 @@ def _do(task: str, folder: Path, arguments: Mapping[str, Any]) -> int:
         "checkpoints": [record.step for record in run.of(CheckpointWritten)],
         "error": str(run.thread.error or ""),
         "boundary_seconds": run.control.boundary_seconds,
-        "thread_seconds": run.control.thread_seconds,
         "hashed_steps": sorted({row.hashed_step for row in numbers}),
         "notes": [note.text for note in run.of(Note)],
         "sampled": [(record.step, record.ranks) for record in run.of(RanksSampled)],
