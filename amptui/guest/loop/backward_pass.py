@@ -6,7 +6,6 @@ product before ``backward()`` (divides it, adds several), the graph still says w
 
 import weakref
 from collections.abc import Sequence
-from itertools import count
 from typing import Any
 
 import torch
@@ -17,14 +16,13 @@ from amptui.records.own_loop import LossForm
 
 LOW_DTYPES = (torch.float16, torch.bfloat16)
 
+LOW_PRECISIONS = ("fp16", "bf16")
+
 _MARK: Any = "amptui_scaled"
 """The key in the metadata of a graph's node; torch's own anomaly mode writes there too."""
 
 _MAX_SEARCHED_NODES = 32
 """Between a scaled loss and what is backpropagated there are few operations."""
-
-pass_numbers = count(1)
-"""The number of the next pass: a later one is greater."""
 
 
 class ScaledLoss:
@@ -39,35 +37,65 @@ class ScaledLoss:
 
 
 class BackwardPass:
-    """One call of ``torch.autograd.backward``, from its beginning on.
+    """What is known of one, or of all those of a step; holds nothing of a graph.
 
-    What is the same for most passes stands in the class.
+    What most have in common stands in the class.
     """
 
     loss: Tensor | None = None
-    """The sum of its tensors, unscaled, without a graph and dimensions; None for the reason ``absence``.
+    """The sum of what is backpropagated, unscaled and without dimensions; None for the reason ``form``.
 
     A copy: the script may change its own in place.
     """
+    form: LossForm = ""
+    count = 1
+    """How many backward passes it stands for."""
     scaler: GradScaler | None = None
     """The enabled one whose scale the gradients are multiplied with; None if they are not."""
-    dtype: torch.dtype | None = torch.float32
-    """What its matrix products and convolutions ran in; None if that cannot be told."""
+    is_product = False
+    """Whether something is backpropagated that no scaler made, and that is a product: it may be scaled."""
+    precision = "fp32"
+    """What its matrix products and convolutions ran in, ``unknown`` if that cannot be told."""
+    precisions: frozenset[str] = frozenset()
+    """Of several passes, if they are not the same."""
     may_be_lower = False
     """Whether autocast to a lower precision ran before it that its graph does not show."""
+    is_edited = False
+    """Whether the loop changed the gradients itself, other than by clipping them as torch does."""
+    is_used = False
+    """Whether an optimizer has made a step of it."""
 
-    def __init__(self, tensors: Sequence[Tensor], absence: LossForm) -> None:
-        self.tensors = tensors
-        """What is backpropagated."""
-        self.absence: LossForm = absence
-        self.number = next(pass_numbers)
-        self.root: Any = tensors[0].grad_fn if tensors else None
-        """The graph's node of the first tensor; None without any."""
+    def changed(self, **fields: Any) -> "BackwardPass":
+        """A copy with other values of these fields."""
+        result = BackwardPass()
+        vars(result).update(vars(self) | fields)
+        return result
 
-    def add_inner(self, dtype: torch.dtype | None) -> None:
-        """A pass within this one ran in ``dtype``: a recomputed part, or all of it if it shows nothing."""
-        if self.dtype is None or dtype in LOW_DTYPES:
-            self.dtype = dtype
+    def add_inner(self, precision: str) -> None:
+        """A pass within this one ran in it: a recomputed part, or all of it if it shows nothing."""
+        if self.precision == "unknown" or precision in LOW_PRECISIONS:
+            self.precision = precision
+
+
+def all_of(passes: Sequence[BackwardPass]) -> BackwardPass:
+    """The passes of a step as one: their losses are added, as their gradients are."""
+    if len(passes) == 1:
+        return passes[0]
+    result, precisions = BackwardPass(), frozenset(one.precision for one in passes)
+    result.count, result.form = len(passes), "sum" if passes else "no backward"
+    result.precision = "mixed" if len(precisions) > 1 else next(iter(precisions), "")
+    result.precisions = precisions
+    for one in passes:
+        result.scaler = result.scaler or one.scaler
+        result.may_be_lower |= one.may_be_lower
+        loss = one.loss
+        if loss is None:
+            result.loss, result.form = None, one.form
+            break
+        if loss.dtype in LOW_DTYPES:
+            loss = loss.float()  # sums of 16-bit numbers would be rounded
+        result.loss = loss if result.loss is None else result.loss + loss.to(result.loss.device)
+    return result
 
 
 def mark_scaled(scaler: GradScaler, losses: object, products: object) -> None:
@@ -80,47 +108,35 @@ def mark_scaled(scaler: GradScaler, losses: object, products: object) -> None:
             mark_scaled(scaler, loss, product)
 
 
-def read_pass(args: tuple[Any, ...], kwargs: dict[str, Any], *, may_be_scaled: bool) -> BackwardPass:
-    """The pass that a call of ``torch.autograd.backward`` with these arguments makes.
+def read_pass(
+    args: tuple[Any, ...], kwargs: dict[str, Any], *, may_be_scaled: bool
+) -> tuple[BackwardPass, tuple[Tensor, ...]]:
+    """The pass that ``torch.autograd.backward`` makes with these arguments, and what it backpropagates.
 
-    ``may_be_scaled``: whether any scaler has scaled anything since the last one.
+    ``may_be_scaled``: whether any scaler has scaled anything.
     """
     roots = args[0] if args else kwargs.get("tensors", ())
-    if isinstance(roots, Tensor) and len(args) > 1 and args[1] is None:  # as Tensor.backward calls it
-        dimensions = roots.dim()
-        if not dimensions or roots.numel() == 1:
-            result = BackwardPass((roots,), "")
-            if not may_be_scaled or not _read_mark(roots, result):
-                result.loss = roots.detach().clone()
-                if dimensions:
-                    result.loss = result.loss.reshape(())
-            return result
     tensors = (roots,) if isinstance(roots, Tensor) else _tensors_of(roots)
     gradients = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
     factors = [gradients] if isinstance(gradients, Tensor) else list(gradients or [None] * len(tensors))
+    result, marks = BackwardPass(), [scaled_loss(tensor) if may_be_scaled else None for tensor in tensors]
+    scalers = {scaler for mark in marks if mark is not None and (scaler := mark.scaler()) is not None}
+    if len(scalers) == 1:
+        (result.scaler,) = scalers
+    elif tensors:
+        result.is_product = type(tensors[0].grad_fn).__name__ == "MulBackward0"
     if not tensors or any(tensor.numel() != 1 for tensor in tensors):
-        result = BackwardPass(tensors, "several values")
+        result.form = "several values"
+    elif len(scalers) > 1 or (scalers and None in marks):
+        result.form = "scaled"  # some are scaled, or by several
     else:
-        result = BackwardPass(tensors, "")
-    if may_be_scaled:
-        _read_scaled(result, factors)
-    elif not result.absence:
-        result.loss = _sum([tensor.detach() for tensor in tensors], factors)
-    return result
-
-
-def _read_mark(tensor: Tensor, result: BackwardPass) -> bool:
-    """Read the loss of one tensor with one value, if a scaler has scaled it; returns whether one has."""
-    mark = scaled_loss(tensor)
-    if mark is None:
-        return False
-    result.scaler = mark.scaler()
-    loss = _unscaled(tensor, mark)
-    if loss is None:
-        result.absence = "scaled"
-    else:
-        result.loss = loss.reshape(()) if loss.dim() else loss
-    return True
+        values = [_unscaled(tensor, mark) for tensor, mark in zip(tensors, marks, strict=True)]
+        losses = [value for value in values if value is not None]
+        if len(losses) < len(values):
+            result.form = "scaled"
+        else:
+            result.loss = _sum(losses, factors)
+    return result, tensors
 
 
 def _tensors_of(roots: Any) -> tuple[Tensor, ...]:
@@ -130,25 +146,6 @@ def _tensors_of(roots: Any) -> tuple[Tensor, ...]:
     except TypeError:
         return ()
     return tensors if all(isinstance(tensor, Tensor) for tensor in tensors) else ()
-
-
-def _read_scaled(backward: BackwardPass, factors: Sequence[Tensor | None]) -> None:
-    """The loss of a pass that a scaler may have scaled."""
-    marks = [scaled_loss(tensor) for tensor in backward.tensors]
-    scalers = {id(mark.scaler()): mark.scaler() for mark in marks if mark is not None}
-    if len(scalers) == 1:
-        backward.scaler = next(iter(scalers.values()))
-    if backward.absence:
-        return
-    if (any(mark is None for mark in marks) and scalers) or len(scalers) > 1:
-        backward.absence = "scaled"  # some are scaled, or by several
-        return
-    unscaled = [_unscaled(tensor, mark) for tensor, mark in zip(backward.tensors, marks, strict=True)]
-    losses = [loss for loss in unscaled if loss is not None]
-    if len(losses) < len(unscaled):
-        backward.absence = "scaled"
-    else:
-        backward.loss = _sum(losses, factors)
 
 
 def _unscaled(tensor: Tensor, mark: ScaledLoss | None) -> Tensor | None:
@@ -164,20 +161,16 @@ def _unscaled(tensor: Tensor, mark: ScaledLoss | None) -> Tensor | None:
 
 def scaled_loss(tensor: Tensor) -> ScaledLoss | None:
     """What ``GradScaler.scale`` has scaled in the graph of ``tensor``, near it; None if nothing."""
-    node = tensor.grad_fn
-    if node is None:
-        return None
-    mark: ScaledLoss | None = _metadata(node).get(_MARK)
-    if mark is not None:
-        return mark
-    searched, waiting = 0, [node]
+    searched, waiting = 0, [tensor.grad_fn]
     while waiting and searched < _MAX_SEARCHED_NODES:
-        node = waiting.pop(0)
+        node: Any = waiting.pop(0)
+        if node is None:
+            continue
         searched += 1
         mark = _metadata(node).get(_MARK)
         if isinstance(mark, ScaledLoss):
             return mark
-        waiting += [child for child, _ in node.next_functions if child is not None]
+        waiting += [child for child, _ in node.next_functions]
     return None
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch._C import _is_any_autocast_enabled
 from torch.autograd.function import BackwardCFunction
 
-from amptui.guest.loop.backward_pass import LOW_DTYPES, BackwardPass
+from amptui.guest.loop.backward_pass import LOW_DTYPES, LOW_PRECISIONS, BackwardPass
 
 _PRODUCTS = (
     *("AddmmBackward", "MmBackward", "BmmBackward", "BaddbmmBackward", "AddbmmBackward", "LinearBackward"),
@@ -30,14 +30,11 @@ _MAX_NODES = 20_000
 _NEAR_NODES = 8
 
 _MAX_SHAPES = 64
-"""Graphs that are remembered."""
-
-_PASSES_BETWEEN_LOOKS = 64
-"""A loop with more graphs than that, each of another size, is searched so rarely."""
+"""Graphs that are remembered. Of a loop with more, each of another size, they stand for all."""
 
 _PASSES_AFTER_AUTOCAST = 8
-"""After a context of autocast was entered, so many graphs are looked at whatever they show: one forward pass
-may run before another one's backward pass."""
+"""After a context of autocast was entered, so many graphs are searched whatever they look like: one forward
+pass may run before another one's backward pass."""
 
 _PLAIN, _PRODUCT, _OPAQUE = range(3)
 
@@ -47,12 +44,10 @@ class PrecisionReader:
 
     def __init__(self) -> None:
         self._kinds: dict[type, int] = {}
-        self._dtypes: dict[tuple[type, int, torch.dtype | None], torch.dtype | None] = {}
+        self._precisions: dict[tuple[type, int, torch.dtype | None], str] = {}
         """What the graphs ran in that have been searched, by how each began, its number of nodes, and the
         product nearest to the loss: casts are nodes, too. Emptied as autocast is entered."""
         self._newest_node = 0
-        self._passes = 0
-        """Of graphs that are not remembered."""
         self._looks = _PASSES_AFTER_AUTOCAST
         self._lower_looks = 0
         """As ``_looks``, after a context in a lower precision was entered with gradients."""
@@ -65,90 +60,80 @@ class PrecisionReader:
         if torch.is_autocast_enabled(kind):  # a context that disables it lowers no precision
             dtype = torch.get_autocast_dtype(kind)
             self._looks = _PASSES_AFTER_AUTOCAST
-            self._dtypes.clear()
+            self._precisions.clear()
         if torch.is_grad_enabled():
             self._entered[kind] = dtype
             if dtype in LOW_DTYPES:
                 self._lower_looks = _PASSES_AFTER_AUTOCAST
 
-    def read(self, backward: BackwardPass) -> torch.dtype | None:
-        """float16, bfloat16, or float32 for anything else; None if unknown. To be called before the pass."""
-        root: Any = backward.root
+    def read(self, backward: BackwardPass, tensors: Sequence[Tensor]) -> None:
+        """Set the precision of a pass that is about to begin: ``fp32`` for anything that is not lower."""
+        root: Any = tensors[0].grad_fn if tensors else None
         if root is None:
-            return None
-        nearest = self._nearest_dtype(root)
-        newest, self._newest_node = self._newest_node, root._sequence_nr()
-        if nearest in LOW_DTYPES:
-            self._entered.clear()
-            return nearest  # the usual case with autocast
-        shape = (type(root), self._newest_node - newest, nearest)
-        if shape in self._dtypes and not (self._looks or _is_any_autocast_enabled()):
-            return self._dtypes[shape]  # and without it
-        kind = backward.tensors[0].device.type
-        is_active = torch.is_autocast_enabled(kind)
-        if len(self._dtypes) >= _MAX_SHAPES:
-            self._passes += 1
-            if self._passes % _PASSES_BETWEEN_LOOKS and not (self._looks or is_active):
-                dtypes = {*self._dtypes.values()}
-                return dtypes.pop() if len(dtypes) == 1 else None  # some of them differ: unknown
-        self._looks = max(0, self._looks - 1)
-        dtype, is_complete, is_opaque = self._search(backward.tensors)
-        if dtype is None and is_complete:
-            # The graph shows no product: it has none, or a function of somebody's own may hide them.
-            dtype = torch.get_autocast_dtype(kind) if is_active else self._entered.get(kind)
-            if dtype not in LOW_DTYPES:
-                dtype = None if is_opaque else torch.float32
-        self._entered.clear()
-        is_lower = is_active and torch.get_autocast_dtype(kind) in LOW_DTYPES
-        lower = is_lower or self._lower_looks > 0
-        self._lower_looks = max(0, self._lower_looks - 1)
-        backward.may_be_lower = dtype is torch.float32 and lower
-        if dtype not in LOW_DTYPES and not (self._looks or is_active):
-            self._dtypes[shape] = dtype
-        return dtype
-
-    def _nearest_dtype(self, root: Any) -> torch.dtype | None:
-        """The dtype of the product next to the loss; None if that is farther away, or not known as one."""
-        node = root
+            backward.precision = "unknown"
+            return
+        nearest, node = None, root
         for _ in range(_NEAR_NODES):
             if self._kinds.get(type(node)) == _PRODUCT:
-                dtype: torch.dtype = node._input_metadata[0].dtype
-                return dtype
+                nearest = node._input_metadata[0].dtype
+                break
             children = node.next_functions
             node = children[0][0] if children else None
             if node is None:
                 break
-        return None
+        newest, self._newest_node = self._newest_node, root._sequence_nr()
+        if nearest in LOW_DTYPES:
+            self._entered.clear()
+            backward.precision = COMPUTED_WORDS[nearest]  # the usual case with autocast
+            return
+        shape = type(root), self._newest_node - newest, nearest
+        is_settled = not (self._looks or _is_any_autocast_enabled())
+        if is_settled and shape in self._precisions:
+            backward.precision = self._precisions[shape]  # and without it
+        elif is_settled and len(self._precisions) >= _MAX_SHAPES:
+            precisions = {*self._precisions.values()}
+            backward.precision = precisions.pop() if len(precisions) == 1 else "unknown"
+        else:
+            self._search(backward, tensors)
+            if is_settled and backward.precision not in LOW_PRECISIONS:
+                self._precisions[shape] = backward.precision
 
-    def _search(self, tensors: Sequence[Tensor]) -> tuple[torch.dtype | None, bool, bool]:
-        """The lower dtype of any product, else float32 if there are products.
-
-        None without a product, and if the graph is too large to tell. Then whether all was looked at, and
-        whether any node does not show what it computed.
-        """
+    def _search(self, backward: BackwardPass, tensors: Sequence[Tensor]) -> None:
+        """Look at the whole graph: what a product was lower in, else float32 if there are products."""
+        kind, is_opaque = tensors[0].device.type, False
+        active = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+        dtype: torch.dtype | None = None
         waiting = deque(tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None)
         visited: set[Any] = set()
-        has_product = is_opaque = False
-        kinds = self._kinds
-        while waiting and len(visited) < _MAX_NODES:
+        while waiting and len(visited) < _MAX_NODES and dtype not in LOW_DTYPES:
             node: Any = waiting.popleft()
             if node in visited:
                 continue
             visited.add(node)
-            kind = kinds.get(type(node))
-            if kind is None:
-                is_own = isinstance(node, BackwardCFunction)  # which may have a `name` of the script's
-                is_product = not is_own and node.name().rpartition("::")[2].startswith(_PRODUCTS)
-                kind = kinds[type(node)] = _OPAQUE if is_own else _PRODUCT if is_product else _PLAIN
-            if kind != _PLAIN:
-                dtype = _dtype_of(node, kind)
-                if dtype in LOW_DTYPES:
-                    return dtype, True, False
-                has_product |= dtype is not None
-                is_opaque |= dtype is None
+            if (node_kind := self._kind_of(node)) != _PLAIN:
+                of_node = _dtype_of(node, node_kind)
+                dtype = of_node or dtype
+                is_opaque |= of_node is None
             waiting += [child for child, _ in node.next_functions if child is not None]
-        is_complete = not waiting
-        return (torch.float32 if has_product and is_complete else None), is_complete, is_opaque
+        if dtype not in LOW_DTYPES and waiting:
+            dtype = None
+        elif dtype is None:
+            # The graph shows no product: it has none, or a function of somebody's own may hide them.
+            dtype = active or self._entered.get(kind)
+            if dtype not in LOW_DTYPES:
+                dtype = None if is_opaque else torch.float32
+        backward.precision = "unknown" if dtype is None else COMPUTED_WORDS.get(dtype, "fp32")
+        backward.may_be_lower = dtype is torch.float32 and (active in LOW_DTYPES or self._lower_looks > 0)
+        self._looks, self._lower_looks = max(0, self._looks - 1), max(0, self._lower_looks - 1)
+        self._entered.clear()
+
+    def _kind_of(self, node: Any) -> int:
+        kind = self._kinds.get(type(node))
+        if kind is None:
+            is_own = isinstance(node, BackwardCFunction)  # which may have a `name` of the script's
+            is_product = not is_own and node.name().rpartition("::")[2].startswith(_PRODUCTS)
+            kind = self._kinds[type(node)] = _OPAQUE if is_own else _PRODUCT if is_product else _PLAIN
+        return kind
 
 
 def _dtype_of(node: Any, kind: int) -> torch.dtype | None:

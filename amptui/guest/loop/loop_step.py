@@ -1,24 +1,18 @@
-"""The step that somebody else's loop is making, and the way of its numbers to the host.
-
-There they are reported in order; so are bad batches that the loop leaves out.
-"""
+"""The step that somebody else's loop is making, and bad batches that the loop leaves out."""
 
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-import torch
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 
-from amptui.device.readback import Readback, open_readback
-from amptui.guest.loop.pass_account import DroppedPasses, StepPasses
+from amptui.device.readback import Readback
+from amptui.guest.loop.backward_pass import BackwardPass, all_of
+from amptui.guest.loop.pass_account import DroppedPasses
 from amptui.monitor.lr_schedule import LearningRates
-from amptui.monitor.reporting import StepReporter
-from amptui.monitor.step_rows import StepFacts, StepKind, row_of
-from amptui.recipe.precision import ScalerTensors
-from amptui.records.own_loop import GradientsDropped, LossForm
+from amptui.records.own_loop import GradientsDropped
 
 _STEPS_OF_A_RULE = 3
 """A loop that drops gradients before so many steps in a row does so as a rule, as from its first step on."""
@@ -27,7 +21,7 @@ _STEPS_OF_A_RULE = 3
 class LoopStep:
     """Filled by the hooks. Most of it is the same in most steps: that stands in the class."""
 
-    passes = StepPasses()
+    passes: BackwardPass = all_of(())
     """Its backward passes, once it is made."""
     logged_loss: Tensor | None = None
     parts: dict[str, Tensor] | None = None
@@ -81,70 +75,6 @@ class LoopStep:
             self.parts = {**(self.parts or {}), **values}
 
 
-class RowSender:
-    """Sends one optimizer's numbers; ``samples`` are those of each of its steps, 0 if they are counted."""
-
-    def __init__(
-        self,
-        device: torch.device,
-        clock: Callable[[], float],
-        reporter: StepReporter,
-        optimizer: str,
-        samples: int,
-    ) -> None:
-        self.readback = open_readback(device, clock=clock, deliver_steps=reporter.steps)
-        self._optimizer = optimizer
-        self._kind = StepKind(0, "")
-        self.samples = samples
-        self.is_timed = True
-        """Whether the time of the next step is measured."""
-
-    def send(
-        self,
-        loop_step: LoopStep,
-        scaler: ScalerTensors | None,
-        step: int,
-        epoch: int,
-        precision: str,
-        ended: float,
-        *,
-        warming_up: bool,
-    ) -> None:
-        """Send a step that ``ended`` at that time of ``perf_counter``."""
-        lrs, load_start, passes = loop_step.lrs, loop_step.load_start, loop_step.passes
-        loss = loop_step.logged_loss
-        if loss is None and not passes.absence:
-            loss = passes.loss  # the sum of what the loop backpropagated
-        norms = loop_step.norms
-        if passes.is_edited or (loop_step.norms_scaled and scaler is None):
-            norms = None  # measured before the loop divided, or added to, the gradients itself
-        layout, values = row_of(loss, loop_step.parts, lrs.on_device, scaler, None, norms)
-        samples = (loop_step.trained_samples or 0) if passes.count else loop_step.samples
-        is_single = passes.count == 1 and passes.closures == 1 and not passes.absence  # the usual case
-        is_plain = is_single or loop_step.logged_loss is not None
-        form: LossForm = "" if is_plain else passes.form
-        kind = self._kind
-        common = (
-            *(epoch, precision, warming_up, layout),
-            *(loop_step.norms_scaled, passes.count or 1, self._optimizer, form),
-        )
-        if kind != common:
-            kind = self._kind = StepKind(*common)
-        facts = StepFacts(
-            kind,
-            step,
-            self.samples or samples,
-            None if load_start is None else loop_step.data_seconds,
-            ended if load_start is None else load_start,
-            lrs.first,
-            lrs.groups,
-        )
-        self.readback.push_step(values, facts, timed=self.is_timed)
-        if not self.is_timed:
-            self.is_timed = True
-            self.readback.begin_interval()
-
-
 class DroppedBatches:
     """Bad batches of one optimizer: not passes with a finite loss, as an adversarial one's, nor a rule."""
 
@@ -167,7 +97,7 @@ class DroppedBatches:
         if is_rule or dropped_passes.is_others:
             return
         passes = dropped_passes.passes
-        loss = None if passes.absence else passes.loss
+        loss = passes.loss
         values, report = [] if loss is None else [loss], partial(self._report, step, passes.count)
         self._readback.push(values, report, timed=False)
 

@@ -43,21 +43,23 @@ class FreshSamples:
     """Counts samples that no backward pass has used yet: as loaded, else as the model is called."""
 
     def __init__(self) -> None:
-        self.may_be_known = False
-        """Whether there may be any; else there is nothing to take."""
-        self.counts_inputs = False
-        """Whether they are to be counted as the model is called."""
-        self._batch_samples = 0
-        self._data_parallel = 0
-        self._calls = self._size = self._usual_size = 0
+        self.samples: int | None = 0
+        """Those that no pass has used yet; None if they are not known."""
+        self.rest: int | None = 0
+        """What ``samples`` is after a pass."""
+        self.calls = 0
+        """Of the model, since the last pass."""
+        self.begins_step = True
+        """Whether no call has been seen since the last step: losses of one batch are of the same samples."""
+        self.is_told = self.counts_inputs = False
+        """Whether the loop says what it has loaded; whether inputs are counted as the model is called."""
+        self._data_parallel = self._usual_size = 0
+        self._is_odd = False
+        """Whether the newest call was larger than the first, or nothing tells its size."""
         self._newest: Sequence[tuple[int | str, weakref.ref[Tensor]]] = ()
-        """The tensors of the model's newest call."""
+        """The tensors of the model's newest call. While a tensor lives, it has one weak reference."""
         self._version = 0
         """That of the first of them."""
-        self._counted: tuple[weakref.ref[Tensor] | None, int, int] = (None, 0, -1)
-        """First tensor, its version and step of the newest pass: losses of one batch are of the same samples.
-
-        While a tensor lives, it has one weak reference."""
         self._thread = 0
         self._remove: Callable[[], object] | None = None
         """Takes the hook off; None without one."""
@@ -67,7 +69,7 @@ class FreshSamples:
 
         ``data_parallel`` ranks take as many as this one does; 0 if that number is not known.
         """
-        self.may_be_known = self.counts_inputs = True
+        self.counts_inputs, self.samples, self.rest = True, None, None
         self._data_parallel, self._thread = data_parallel, get_ident()
         has_hooks = any(vars(model).get(name) for name in _TABLES)
         may_hook = not (has_hooks or is_anything_compiled() or _takes_time_first(model))
@@ -81,30 +83,17 @@ class FreshSamples:
     def load(self, samples: int, *, adds: bool) -> None:
         """The loop says that it has loaded a batch; ``adds``: the batches before it are not used up."""
         self.close()  # it knows better
-        self.may_be_known, self.counts_inputs = True, False
-        self._batch_samples = samples + (self._batch_samples if adds else 0)
+        self.is_told, self.counts_inputs, self.rest = True, False, 0
+        self.samples = samples + ((self.samples or 0) if adds else 0)
 
-    def take(self, step: int) -> int | None:
-        """A backward pass after ``step`` uses them; None if they are not known."""
-        if not self.counts_inputs:
-            samples, self._batch_samples = self._batch_samples, 0
-            return samples
-        calls, size, self._calls, self._size = self._calls, self._size, 0, 0
-        now = self._newest[0][1] if self._newest else None
-        before, version, counted_step = self._counted
-        self._counted = (now, self._version, step)
-        if calls != 1 or self._remove is None:
-            return None
-        self._usual_size = self._usual_size or size
-        if size > self._usual_size or not size:  # a last batch may be smaller
-            self.close()
-            return None
-        if now is before and version == self._version and step == counted_step:
-            return 0
-        return size * self._data_parallel or None
+    def take(self) -> int | None:
+        """A pass uses them."""
+        samples, self.samples, self.calls = self.samples, self.rest, 0
+        return samples
 
     def close(self) -> None:
         """Look at no inputs any more."""
+        self.samples = self.rest
         remove, self._remove = self._remove, None
         if remove is not None:
             remove()
@@ -112,11 +101,28 @@ class FreshSamples:
     def _see(self, _model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not torch.is_grad_enabled() or torch.compiler.is_compiling() or get_ident() != self._thread:
             return
-        self._calls += 1
+        was_odd, before, version, begins_step = self._is_odd, self._newest, self._version, self.begins_step
+        self.calls += 1
+        self.begins_step = self._is_odd = False
         if len(args) == 1 and not kwargs and type(only := args[0]) is Tensor and only.dim() > 1:
             self._newest, self._version = ((0, weakref.ref(only)),), only._version  # the usual case
-            self._size = only.shape[0]
-            return
+            size = only.shape[0]
+        else:
+            size = self._size_of(args, kwargs)
+        if self.calls > 1:
+            self.samples = None  # a pass of several calls
+        elif was_odd:
+            self.close()  # a pass was made of the call before
+        else:
+            self._usual_size = self._usual_size or size
+            self._is_odd = not size or size > self._usual_size  # a last batch may be smaller
+            self.samples = None if self._is_odd else size * self._data_parallel or None
+            is_same = before and self._newest and before[0][1] is self._newest[0][1]
+            if is_same and version == self._version and not begins_step:
+                self.samples = 0
+
+    def _size_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+        """The first dimension of all inputs of a call; 0 if they disagree."""
         try:
             inputs: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
             named = [(name, tensor) for name, tensor in inputs if _has_dimensions(tensor)]
@@ -127,7 +133,7 @@ class FreshSamples:
                 sizes.clear()  # one sample's features as well
         except Exception:  # noqa: BLE001 - a class of the script's own may raise anything
             sizes = set()
-        self._size = sizes.pop() if len(sizes) == 1 else 0
+        return sizes.pop() if len(sizes) == 1 else 0
 
 
 def _has_dimensions(value: object) -> bool:

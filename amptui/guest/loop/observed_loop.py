@@ -4,23 +4,25 @@ The optimizers are those that the script named, and any other that makes steps. 
 did before (a new phase, the next fold) continues in its place.
 """
 
+import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from amptui.base.fork import in_forks
-from amptui.guest.loop.backward_pass import BackwardPass
+from amptui.guest.loop.backward_pass import BackwardPass, mark_scaled, read_pass
+from amptui.guest.loop.computed_precision import PrecisionReader
 from amptui.guest.loop.guard import harmless
-from amptui.guest.loop.idle_optimizers import IdleOptimizers, shares_groups
 from amptui.guest.loop.loop_hooks import HOOKS
 from amptui.guest.loop.observed_optimizer import ObservedOptimizer
-from amptui.guest.loop.parameter_owner import LooseParameters, owner_of
+from amptui.guest.loop.parameter_owner import LooseParameters, optimizers_alive, owner_of
 from amptui.guest.loop.pass_account import DroppedPasses, PassAccount
 from amptui.records.own_loop import OptimizerFollowed
 from amptui.records.run import Note, Record
@@ -30,6 +32,14 @@ MAX_OPTIMIZERS = 8
 
 _MAX_REPLACEMENTS = 8
 """A loop that makes new optimizers all the time is told of that once."""
+
+_MAX_IDLE_OPTIMIZERS = 64
+
+_MAX_MISSES = 256
+"""An optimizer that gets no gradients in so many backward passes is not expected to make a first step."""
+
+_STEP_FRAME = 2
+"""How far from a method that the hooks call the frame is of the call of ``optimizer.step``."""
 
 _NOBODY: tuple[None, None] = (None, None)
 
@@ -47,7 +57,15 @@ class ObservedLoop:
         self._open_first = open_first
         self.optimizers: tuple[ObservedOptimizer, ...] = ()
         """Those of the run, the first one first."""
-        self._idle = IdleOptimizers()
+        self._idle = dict[int, PassAccount]()
+        """The backward passes of optimizers that have made no step yet, by their ids."""
+        self._accounts: tuple[PassAccount, ...] = ()
+        """Those of all optimizers."""
+        self._pass: BackwardPass | None = None
+        """The one that runs."""
+        self._precisions = PrecisionReader()
+        self._may_be_scaled = False
+        """Whether any scaler has scaled anything."""
         self._by_id: dict[int, tuple[weakref.ref[Optimizer], ObservedOptimizer]] = {}
         self.takes_others = True
         """Whether other optimizers than the first are to be watched."""
@@ -64,8 +82,6 @@ class ObservedLoop:
         """The name of FP8 while layers of the script multiply in float8 for amptui; else empty."""
         self.layer_changes = 0
         """How often layers of any model may have changed what they multiply in."""
-        self.stepping: Optimizer | None = None
-        """The optimizer that a scaler has just been called with, for which the hooks call."""
         self.on_first_step: Callable[[str], object] = lambda _precision: None
         """Called once, at the end of the run's first step, with its precision, before anything is emitted."""
         self.on_fault: Callable[[Exception], object] = lambda _error: None
@@ -80,8 +96,10 @@ class ObservedLoop:
         self._script_optimizers = 1
         self.may_capture = False
         """Whether the first model is on a GPU."""
-        self._is_capturing: Callable[[], bool] = bool
+        self.is_capturing: Callable[[], bool] = bool
         self.active = True
+        for optimizer in optimizers_alive():
+            self.optimizer_built(optimizer)
         in_forks(self._become_copy)
 
     def open(
@@ -116,24 +134,34 @@ class ObservedLoop:
 
     def add(self, watcher: ObservedOptimizer, optimizer: Optimizer) -> None:
         """Watch ``optimizer`` by ``watcher``, which gets its backward passes so far."""
-        watcher.account = account = self._idle.take(optimizer) or PassAccount(optimizer)
-        account.is_sharded = watcher.is_sharded
+        watcher.account = account = self._idle.pop(id(optimizer), None) or PassAccount(optimizer)
+        account.watcher, account.is_sharded = watcher, watcher.is_sharded
         account.refresh()
         self._by_id[id(optimizer)] = (weakref.ref(optimizer), watcher)
-        for wrapper in self._idle.wrappers_of(optimizer):
-            self._by_id[id(wrapper)] = (weakref.ref(wrapper), watcher)
+        for other in [idle.optimizer for idle in self._idle.values()]:
+            if other is not None and _share_groups(optimizer, other):  # as SAM's and Accelerate's wrappers do
+                self._by_id[id(other)] = (weakref.ref(other), watcher)
+                del self._idle[id(other)]
         if not self.optimizers:
             self.first, self.may_capture = watcher, watcher.may_capture
-            self._is_capturing = watcher.is_capturing
+            self.is_capturing = watcher.is_capturing
         if watcher not in self.optimizers:
             self.optimizers = (*self.optimizers, watcher)
             self.listen()
         self.is_alone = len(self.optimizers) == 1
-        for other in self.optimizers[:-1]:
-            other.account.is_alone = account.is_alone = False
+        for known in self.optimizers:
+            known.account.is_alone = self.is_alone
+        self._list_accounts()
+
+    def _list_accounts(self) -> None:
+        self._accounts = (*(watcher.account for watcher in self.optimizers), *self._idle.values())
 
     def optimizer_built(self, optimizer: Optimizer) -> None:
-        self._idle.add(optimizer, is_new=True)
+        """Look for the passes of one that may make steps."""
+        if len(self._idle) >= _MAX_IDLE_OPTIMIZERS:
+            del self._idle[next(iter(self._idle))]
+        self._idle[id(optimizer)] = PassAccount(optimizer)
+        self._list_accounts()
 
     def _watcher_of(self, optimizer: Any) -> ObservedOptimizer | None:
         """Who watches ``optimizer``, if anybody is to."""
@@ -148,20 +176,25 @@ class ObservedLoop:
         """An optimizer makes its first step: watch it, in another's place or beside the others."""
         if not self.optimizers:
             return self._begin(optimizer)
-        account = self._idle.account_of(optimizer)
+        account = self._idle.get(id(optimizer))
+        if account is None or account.optimizer is not optimizer:
+            self.optimizer_built(optimizer)
+            account = self._idle[id(optimizer)]
+            account.miss()
         account.refresh()
         for watcher in self.optimizers:
-            if shares_groups(watcher.optimizer, optimizer):
+            if watcher.optimizer is not None and _share_groups(watcher.optimizer, optimizer):
                 self._by_id[id(optimizer)] = (weakref.ref(optimizer), watcher)  # one is a part of the other
-                self._idle.take(optimizer)
+                del self._idle[id(optimizer)]
+                self._list_accounts()
                 return watcher
-        ids, watchers = account.ids, self.optimizers
-        same = (watcher for watcher in watchers if ids == watcher.account.ids)
-        gone = (watcher for watcher in watchers if watcher.is_dropped and self._heir(watcher.account) == ids)
-        before = (next(same, None) or next(gone, None)) if ids else None
-        if before is not None:
-            self._replace(before, optimizer, account.dropped_passes)
-            return before
+        ids = account.ids
+        same = next((watcher for watcher in self.optimizers if ids and ids == watcher.account.ids), None)
+        if same is None and self.is_alone and self.first.is_dropped:
+            same = self.first  # the next phase, or the next fold
+        if same is not None:
+            self._replace(same, optimizer, account.dropped)
+            return same
         return self._open_another(optimizer)
 
     def _begin(self, optimizer: Optimizer) -> ObservedOptimizer | None:
@@ -170,21 +203,6 @@ class ObservedLoop:
             return None
         open_first(optimizer, self)
         return self.first if self.active else None
-
-    def _heir(self, account_of_gone: PassAccount) -> frozenset[int] | None:
-        """The ids of what is trained in the place of an optimizer that is gone, if anything is.
-
-        Its heir changes some of the same parameters, or as many of the same shapes. An inner loop has
-        optimizers of such shapes too, but they are built later: without the shapes, one would take the place
-        of the outer loop's.
-        """
-        accounts = [account for account in self._idle.accounts.values() if account.is_new]
-        for account in accounts:
-            account.refresh()
-        gone_ids = account_of_gone.ids
-        same = (ids for account in accounts if (ids := account.ids) & gone_ids)
-        alike = (account.ids for account in accounts if account.shapes == account_of_gone.shapes)
-        return next(same, None) or next(alike, None)
 
     def _replace(
         self, watcher: ObservedOptimizer, optimizer: Optimizer, dropped_passes: Iterable[DroppedPasses]
@@ -270,13 +288,15 @@ class ObservedLoop:
     def others_await_steps(self) -> bool:
         """Whether another optimizer than the first has gradients of which it may make a step yet."""
         others = (watcher.account for watcher in self.optimizers[1:])
-        return any(account.passes.count for account in others) or self._idle.await_steps
+        return any(account.passes for account in others) or any(
+            account.passes and not account.used_by_others for account in self._idle.values()
+        )
 
     @property
     def may_update_scale(self) -> bool:
         """Whether no optimizer has gradients of its own that were multiplied by the loss scale of now."""
         accounts = (watcher.account for watcher in self.optimizers)
-        return not any(account.passes.count and not account.used_by_others for account in accounts)
+        return not any(account.passes and not account.used_by_others for account in accounts)
 
     @harmless
     def take_batch(self, load_start: float, seconds: float, samples: int) -> None:
@@ -304,7 +324,7 @@ class ObservedLoop:
     @property
     def must_not_look(self) -> bool:
         """Whether anything done now would become a part of a CUDA graph."""
-        return self.may_capture and self._is_capturing()
+        return self.may_capture and self.is_capturing()
 
     def give_up(self, error: Exception) -> None:
         """Observe nothing more."""
@@ -313,93 +333,107 @@ class ObservedLoop:
             watcher.stop()
         self.on_fault(error)
 
-    def float8_layer_came(self) -> None:
-        self.layer_changes += 1
-
-    def after_autocast(self, _context: object) -> None:
-        for watcher in self.optimizers:
-            watcher.forward_begins()
-
-    def after_scale(self) -> None:
-        for watcher in self.optimizers:
-            watcher.work_begins()
-
-    def before_backward(self, backward: BackwardPass) -> None:
-        for watcher in self.optimizers:
-            if watcher.pending is not None:
+    def before_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A backward pass begins, by a call of ``torch.autograd.backward`` with these arguments."""
+        root = args[0] if len(args) > 1 and args[1] is None else None
+        if type(root) is Tensor and not (self._may_be_scaled or root.dim()):  # the usual loss.backward()
+            backward, tensors = BackwardPass(), cast("tuple[Tensor, ...]", (root,))
+            backward.loss = root.detach().clone()
+            if type(root.grad_fn).__name__ == "MulBackward0":
+                backward.is_product = True
+        else:
+            backward, tensors = read_pass(args, kwargs, may_be_scaled=self._may_be_scaled)
+        self._precisions.read(backward, tensors)
+        self._pass = backward
+        for account in self._accounts:
+            watcher = account.watcher
+            if watcher is not None and watcher.pending is not None:
                 watcher.work_begins()
-            dropped_passes = watcher.account.before(backward)
-            if dropped_passes is not None:
-                watcher.take_dropped(dropped_passes)
-        if self._idle.accounts:
-            self._idle.before(backward)
+            if (dropped := account.before(backward)) is not None:
+                if watcher is None:
+                    account.dropped.append(dropped)
+                else:
+                    watcher.take_dropped(dropped)
 
-    def after_backward(self, backward: BackwardPass) -> None:
-        for watcher in self.optimizers:
-            if watcher.account.after():
+    def inner_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A pass begins within a pass: what it computed was computed for that one."""
+        if self._pass is not None:
+            inner, tensors = read_pass(args, kwargs, may_be_scaled=False)
+            self._precisions.read(inner, tensors)
+            self._pass.add_inner(inner.precision)
+
+    def after_backward(self) -> None:
+        """The pass has ended, and given gradients to the parameters of some of the optimizers."""
+        backward, self._pass = self._pass, None
+        if backward is None:
+            return
+        for account in self._accounts:
+            has_gradients, watcher = account.after(), account.watcher
+            if watcher is None:
+                account.misses = 0 if has_gradients else account.misses + 1
+                if account.misses > _MAX_MISSES or account.optimizer is None:
+                    self._idle = {key: idle for key, idle in self._idle.items() if idle is not account}
+                    self._list_accounts()
+            elif has_gradients:
                 watcher.after_pass(backward)
-        if self._idle.accounts:
-            self._idle.after()
 
-    def before_step(self, optimizer: Optimizer, has_closure: bool, frame: FrameType) -> None:
+    def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """``optimizer.step`` begins, with these arguments: the first is the optimizer."""
         reference, watcher = self._by_id.get(id(optimizer), _NOBODY)
         if reference is None or reference() is not optimizer:
             watcher = self._watcher_of(optimizer)
         if watcher is None:
             return
-        call = self._calls.get(watcher)
+        frame, call = sys._getframe(_STEP_FRAME), self._calls.get(watcher)
         if call is not None and _is_within(frame, call):
             return  # a wrapper's, or a call of the class above
         self._calls[watcher] = id(frame)
-        self._begin_step(watcher, optimizer, has_closure=has_closure)
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        watcher.before_step(optimizer, has_closure=closure is not None)
 
-    def _begin_step(self, watcher: ObservedOptimizer, optimizer: Optimizer, *, has_closure: bool) -> None:
-        watcher.before_step(optimizer)
-        dropped_passes = watcher.account.before_step(has_closure=has_closure)
-        if dropped_passes is not None:
-            watcher.take_dropped(dropped_passes)
-        if watcher.step < watcher.updates.until:
-            watcher.updates.copy(optimizer)
-
-    def after_step(self, optimizer: Optimizer, frame: FrameType) -> None:
-        _, watcher = self._by_id.get(id(optimizer), _NOBODY)
-        if watcher is None or self._calls.get(watcher) != id(frame):
+    def after_step(self, optimizer: Optimizer, *_: object) -> None:
+        """``optimizer.step`` has ended."""
+        watcher = self._by_id.get(id(optimizer), _NOBODY)[1]
+        if watcher is None or self._calls.get(watcher) != id(sys._getframe(_STEP_FRAME)):
             return
         del self._calls[watcher]
-        passes = watcher.account.passes
         watcher.after_step()
-        if len(self.optimizers) > 1 or self._idle.accounts:  # otherwise the usual case
-            self._tell_others(watcher, passes.numbers)
         if watcher is not self.first:
             self.first.other_stepped()
 
-    def _tell_others(self, watcher: ObservedOptimizer, numbers: set[int]) -> None:
-        """A step was made of these passes: gradients that they left elsewhere are done with."""
-        for account in self._accounts():
-            if account is not watcher.account:
-                account.use_elsewhere(numbers)
+    def after_autocast(self, context: torch.autocast) -> None:
+        """A context of autocast was entered."""
+        self._precisions.see_autocast(context)
+        for watcher in self.optimizers:
+            watcher.forward_begins()
 
-    def _accounts(self) -> tuple[PassAccount, ...]:
-        return (*(watcher.account for watcher in self.optimizers), *self._idle.accounts.values())
+    def float8_layer_came(self) -> None:
+        self.layer_changes += 1
 
-    def before_clip(self) -> None:
-        for account in self._accounts():
+    def before_clip(self, *_: object) -> None:
+        for account in self._accounts:
             account.before_known_edit()
 
-    def after_clip(self) -> None:
-        for account in self._accounts():
+    def after_clip(self, *_: object) -> None:
+        for account in self._accounts:
             account.after_known_edit()
+
+    # ----------------------------------------------------------------------- scalers that are enabled
+
+    def after_scale(self, scaler: GradScaler, losses: object, products: object) -> None:
+        self._may_be_scaled = True
+        mark_scaled(scaler, losses, products)
+        for watcher in self.optimizers:
+            watcher.work_begins()
 
     def before_unscale(self, _scaler: GradScaler, optimizer: Optimizer) -> None:
         _, watcher = self._by_id.get(id(optimizer), _NOBODY)
         if watcher is not None:
             watcher.account.before_known_edit()
 
-    def after_unscale(self, scaler: GradScaler, optimizer: Optimizer) -> None:
+    def after_unscale(self, scaler: GradScaler, optimizer: Optimizer, _result: object) -> None:
         if (watcher := self._scaled_watcher_of(optimizer, scaler)) is not None:
-            self.stepping = optimizer
-            watcher.after_unscale(scaler)
-            self.stepping = None
+            watcher.after_unscale(scaler, optimizer)
 
     def _scaled_watcher_of(self, optimizer: Optimizer, scaler: GradScaler) -> ObservedOptimizer | None:
         self.scaler = scaler
@@ -409,27 +443,27 @@ class ObservedLoop:
             self.scaler = None
 
     def before_scaled_step(self, scaler: GradScaler, optimizer: Optimizer) -> None:
-        if (watcher := self._scaled_watcher_of(optimizer, scaler)) is None:
-            return
-        self._begin_step(watcher, optimizer, has_closure=False)
+        if (watcher := self._scaled_watcher_of(optimizer, scaler)) is not None:
+            watcher.before_step(optimizer, has_closure=False)
 
-    def after_scaled_step(self, scaler: GradScaler, optimizer: Optimizer) -> None:
+    def after_scaled_step(self, scaler: GradScaler, optimizer: Optimizer, _result: object) -> None:
         if (watcher := self._watcher_of(optimizer)) is not None:
-            self.stepping = optimizer
-            numbers = watcher.account.passes.numbers
-            watcher.after_scaled_step(scaler)
-            self.stepping = None
-            self._tell_others(watcher, numbers)
+            watcher.after_scaled_step(scaler, optimizer)
 
-    def before_update(self, scaler: GradScaler) -> None:
+    def before_update(self, scaler: GradScaler, _new_scale: object) -> None:
         for watcher in self.optimizers:
             watcher.before_update(scaler)
 
-    def after_update(self, scaler: GradScaler) -> None:
+    def after_update(self, scaler: GradScaler, *_: object) -> None:
         for watcher in self.optimizers:
             watcher.after_update(scaler)
-        if len(self.optimizers) > 1:
+        if not self.is_alone:
             self.first.other_stepped()
+
+
+def _share_groups(one: Optimizer, other: Optimizer) -> bool:
+    """Whether two optimizers have a parameter group in common: one, as SAM does, wraps the other."""
+    return any(a is b for a in one.param_groups for b in other.param_groups)
 
 
 def _is_within(frame: FrameType, call: int) -> bool:

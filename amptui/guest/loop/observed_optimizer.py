@@ -17,19 +17,20 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from amptui.device.accelerator import capabilities, capture_check
-from amptui.device.readback import LOOK_INTERVAL_SECONDS, MAX_STEPS_BETWEEN_LOOKS
+from amptui.device.readback import LOOK_INTERVAL_SECONDS, MAX_STEPS_BETWEEN_LOOKS, open_readback
 from amptui.guest.loop.backward_pass import BackwardPass
 from amptui.guest.loop.computed_precision import WEIGHTS_WORDS
 from amptui.guest.loop.guard import harmless
 from amptui.guest.loop.loop_hooks import HOOKS
-from amptui.guest.loop.loop_step import DroppedBatches, LoopStep, RowSender
+from amptui.guest.loop.loop_step import DroppedBatches, LoopStep
 from amptui.guest.loop.model_inputs import FreshSamples
 from amptui.guest.loop.nonfinite_origin import NonFiniteOrigin
 from amptui.guest.loop.parameter_owner import LooseParameters, kind_of
 from amptui.guest.loop.pass_account import DroppedPasses, PassAccount
 from amptui.monitor.allocator import AllocatorWatch
-from amptui.monitor.lr_schedule import LearningRateReader
+from amptui.monitor.lr_schedule import LearningRateReader, LearningRates
 from amptui.monitor.reporting import StepReporter
+from amptui.monitor.step_rows import StepFacts, StepKind, row_of
 from amptui.monitor.warm_up import WarmUp
 from amptui.probes.gradient_norms import GradientNorms
 from amptui.probes.update_ratios import UpdateRatios
@@ -76,11 +77,14 @@ class ObservedOptimizer:
         self._norms = GradientNorms(self.device)
         self.updates = UpdateRatios(self.device, self._emit, optimizer=name)
         self._reporter = StepReporter(self._take_reported, self._norms.probe)
-        self._sender = RowSender(
-            self.device, partial(getattr, self, "_ended"), self._reporter, name, samples_per_step or 0
-        )
-        self._sender.is_timed = not loop.is_listening
-        self._origin = NonFiniteOrigin(self.device, self._sender.readback, emit=self._emit)
+        clock = partial(getattr, self, "_ended")
+        self._readback = open_readback(self.device, clock=clock, deliver_steps=self._reporter.steps)
+        self._kind = StepKind(0, "")
+        self._samples = samples_per_step or 0
+        """Of each step; 0 if they are counted."""
+        self._is_timed = not loop.is_listening
+        """Whether the time of the next step is measured."""
+        self._origin = NonFiniteOrigin(self.device, self._readback, emit=self._emit)
         self._origin_step = 0
         self._warm_up, self._warms_up = WarmUp(), True
         self.allocator = AllocatorWatch(self.device)
@@ -97,7 +101,9 @@ class ObservedOptimizer:
         """The step that is being made; until its numbers are sent, the one before."""
         self._fresh_samples = FreshSamples()
         self._data_parallel = 0 if samples_per_step else data_parallel
-        self._bad_batches = DroppedBatches(name, self._sender.readback, self._emit)
+        self._expected: tuple[str, ...] = "fp32", "bf16", "fp16"
+        """What a graph may show if the step ran in that."""
+        self._bad_batches = DroppedBatches(name, self._readback, self._emit)
         self._optimizers = 0
         self.keeper: NamedOptimizer | None = None
         """What keeps model and optimizer alive, if anything of ours does."""
@@ -111,8 +117,8 @@ class ObservedOptimizer:
         self._optimizers += 1
         if self._optimizers > 1:
             self.work_begins()
-            self._sender.is_timed = False
-            self._loop_step.add_samples(self._fresh_samples.take(self.step))
+            self._is_timed = False
+            self._loop_step.add_samples(self._fresh_samples.take())
             if self.keeper is not None:
                 self.keeper.model, self.keeper.optimizer = model, optimizer
         self._optimizer = weakref.ref(optimizer)
@@ -127,10 +133,10 @@ class ObservedOptimizer:
         # Each rank would measure steps of its own, and the others would wait for it in each of them.
         has_updates = has_norms and self._loop.leads and not self.is_sharded
         self.updates.follow(model, enabled=has_updates)
-        self._lrs = LearningRateReader()
+        self._lrs, self._last_lrs = LearningRateReader(), LearningRates(None)
 
     def _follow_norms(self, model: nn.Module, optimizer: Optimizer) -> None:
-        self._sender.readback.flush()  # names of parameters are those of the newest groups
+        self._readback.flush()  # names of parameters are those of the newest groups
         self._norms.follow(model, optimizer, is_sharded=self.is_sharded)
         self._reporter.gradients = self._norms.probe
         self._measured_groups = len(optimizer.param_groups)
@@ -167,15 +173,15 @@ class ObservedOptimizer:
 
     def after_pass(self, backward: BackwardPass) -> None:
         """Gradients are complete, perhaps scaled, and not clipped: measure them where that is due."""
-        loop_step = self._loop_step
+        loop_step, norms = self._loop_step, self._norms
         if loop_step.found_inf is not None:
             return  # the step is made, and waits for its update
-        if self._fresh_samples.may_be_known:
-            samples = self._fresh_samples.take(self.step)
-            if not self.account.is_in_later_closure:
-                loop_step.add_samples(samples)
+        fresh, total = self._fresh_samples, loop_step.trained_samples
+        samples, fresh.samples, fresh.calls = fresh.samples, fresh.rest, 0
+        if self.account.first_closure is None:
+            loop_step.trained_samples = None if samples is None or total is None else total + samples
         # Of several batches' gradients only the last look is at their sum.
-        norms, is_scaled = self._norms, backward.scaler is not None
+        is_scaled = backward.scaler is not None
         if self.step < norms.until or (is_scaled and norms.are_due(self.step, is_scaled=True)):
             optimizer, model = self._optimizer(), self._model()
             groups = 0 if optimizer is None else len(optimizer.param_groups)
@@ -189,11 +195,18 @@ class ObservedOptimizer:
         self._bad_batches.take(dropped_passes, self.step)
         self._look_step = self.step
 
-    def before_step(self, optimizer: Optimizer) -> None:
+    def before_step(self, optimizer: Optimizer, *, has_closure: bool) -> None:
         """The step begins: some optimizers and schedules change their rates within it."""
         if self.pending is not None or self._loop_step.scaler is not None:
             self._end_step()
-        self._loop_step.lrs = self._lrs.read(optimizer)
+        groups, lrs = optimizer.param_groups, self._last_lrs
+        if len(groups) != 1 or groups[0].get("lr") is not lrs.first:
+            lrs = self._last_lrs = self._lrs.read(optimizer)
+        self._loop_step.lrs = lrs
+        if (dropped := self.account.before_step(has_closure=has_closure)) is not None:
+            self.take_dropped(dropped)
+        if self.step < self.updates.until:
+            self.updates.copy(optimizer)
 
     def after_step(self) -> None:
         """A step that the loop made itself is complete, unless a scaler's update follows it."""
@@ -211,25 +224,21 @@ class ObservedOptimizer:
     def other_stepped(self) -> None:
         """Another optimizer of the run has made a step."""
 
-    def after_unscale(self, scaler: GradScaler) -> None:
+    def after_unscale(self, scaler: GradScaler, optimizer: Optimizer) -> None:
         """Clipping may follow, which makes NaN of Inf."""
-        overflow = self._loop_step.unscaled_inf = self._overflow(scaler)
+        overflow = self._loop_step.unscaled_inf = found_inf(scaler, optimizer)
         self._loop_step.unscaled_by = scaler
         self.account.after_known_edit()
         self._name_overflow(overflow)
 
-    def after_scaled_step(self, scaler: GradScaler) -> None:
+    def after_scaled_step(self, scaler: GradScaler, optimizer: Optimizer) -> None:
         """The scaler has looked for overflows; its update follows."""
         loop_step = self._loop_step
         unscaled_inf, loop_step.unscaled_inf, loop_step.unscaled_by = loop_step.unscaled_inf, None, None
-        loop_step.scaler, loop_step.passes = scaler, self.account.after_step()
-        passes = loop_step.passes
-        if passes.count and not passes.is_scaled and not passes.absence:
-            passes.absence = "scaled"  # the scaler divides the gradients: something has multiplied them
-            passes.is_edited = True
+        loop_step.scaler, loop_step.passes = scaler, self.account.after_step(is_scaled=True)
         loop_step.found_inf = unscaled_inf
         if loop_step.found_inf is None:
-            loop_step.found_inf = self._overflow(scaler)
+            loop_step.found_inf = found_inf(scaler, optimizer)
             self._name_overflow(loop_step.found_inf)
         if self.updates.is_open:
             self.updates.measure(self.step + 1, loop_step.found_inf)
@@ -308,13 +317,13 @@ class ObservedOptimizer:
         self.begin_interval()
 
     def _push_others(self, values: list[Tensor], deliver: Callable[..., object]) -> None:
-        self._sender.readback.push(values, deliver, timed=False)
+        self._readback.push(values, deliver, timed=False)
         self._look_step = self.step
 
     def begin_interval(self) -> None:
         """Leave the time until now out of the next step's."""
         self._ended = time.perf_counter()
-        self._sender.readback.begin_interval()
+        self._readback.begin_interval()
 
     def close(self, *, waits: bool) -> None:
         """Deliver what is left, or without ``waits`` what the device has finished."""
@@ -326,7 +335,7 @@ class ObservedOptimizer:
                 self._measure_origin(is_last=True)
             for dropped_passes in self.account.abandoned():
                 self.take_dropped(dropped_passes)
-            self._sender.readback.flush() if waits else self._sender.readback.drain()
+            self._readback.flush() if waits else self._readback.drain()
             self.updates.flush() if waits else self.updates.drain()
         self.active = False
 
@@ -335,7 +344,7 @@ class ObservedOptimizer:
         self.active = False
         self.updates.forget()
         with suppress(Exception):
-            self._sender.readback.drain()
+            self._readback.drain()
 
     def give_up(self, error: Exception) -> None:
         """A fault of ours: observe nothing more, of any optimizer."""
@@ -346,12 +355,6 @@ class ObservedOptimizer:
         """Whether anything done now would become a part of a CUDA graph."""
         return self.may_capture and self.is_capturing()
 
-    def _overflow(self, scaler: GradScaler) -> Tensor:
-        """Whether the scaler found one in the optimizer's gradients, which it was just called with."""
-        optimizer = self._loop.stepping or self._optimizer()
-        assert optimizer is not None, "its step"
-        return found_inf(scaler, optimizer)
-
     def _name_overflow(self, overflow: Tensor) -> None:
         """On a CPU a skip is known at once, while its gradients are there to name."""
         if not self._reads_later and self._loop_step.norms is None and overflow.item():
@@ -360,14 +363,19 @@ class ObservedOptimizer:
     def _finish_step(self, scaler: ScalerTensors | None) -> None:
         """Count the step and send its numbers: if the loop logs more of them, when the next one begins."""
         self.step += 1
+        self._fresh_samples.begins_step = True
         if self._layer_changes != self._loop.layer_changes:
             self._look_at_layers()
-        precision, warming_up = self._precision(), self._begin_step()
+        passes = self._loop_step.passes
+        precision, warming_up = passes.precision, self._warms_up and self._begin_step()
+        is_plain = precision in self._expected and not (passes.may_be_lower or self.account.weights_word)
+        if not is_plain or self._has_float8:
+            precision = self._precision()
         is_first = not self._loop.has_begun
         if is_first:
             self._loop.begin_run(precision)
         if self._data_parallel:
-            if (model := self._model()) is not None and not self._fresh_samples.may_be_known:
+            if (model := self._model()) is not None and not self._fresh_samples.is_told:
                 # Not before: the script may have its model compiled until now.
                 self._fresh_samples.count_inputs(model, self._data_parallel)
                 self._loop_step.add_samples(None)
@@ -377,22 +385,47 @@ class ObservedOptimizer:
             self.pending = partial(self._push, scaler, precision, warming_up)
         else:
             self._push(scaler, precision, warming_up)
-        if self._look_is_due():
+        if self.step >= self._look_step or self._ended >= self._look_due:
             self._look()
 
-    def _look_is_due(self) -> bool:
-        return self.step >= self._look_step or self._ended >= self._look_due
-
     def _push(self, scaler: ScalerTensors | None, precision: str, warming_up: bool) -> None:
-        loop_step, self._loop_step, sender = self._loop_step, LoopStep(), self._sender
-        if not sender.is_timed and loop_step.trained_samples is not None:
+        """Send the step's numbers to the host."""
+        loop_step, self._loop_step = self._loop_step, LoopStep()
+        lrs, load_start, passes = loop_step.lrs, loop_step.load_start, loop_step.passes
+        if not self._is_timed and loop_step.trained_samples is not None:
             # It was begun before it was seen, and so were its batches.
-            loop_step.add_samples(self._fresh_samples.take(-1))
-        sender.send(loop_step, scaler, self.step, self.epoch, precision, self._ended, warming_up=warming_up)
+            loop_step.add_samples(self._fresh_samples.take())
+        loss, form, norms = passes.loss, passes.form, loop_step.norms
+        if loop_step.logged_loss is not None:
+            loss, form = loop_step.logged_loss, ""
+        if passes.is_edited or (loop_step.norms_scaled and scaler is None):
+            norms = None  # measured before the loop divided, or added to, the gradients itself
+        layout, values = row_of(loss, loop_step.parts, lrs.on_device, scaler, None, norms)
+        kind = self._kind
+        common = (
+            *(self.epoch, precision, warming_up, layout),
+            *(loop_step.norms_scaled, passes.count or 1, self.name, form),
+        )
+        if kind != common:
+            kind = self._kind = StepKind(*common)
+        samples = (loop_step.trained_samples or 0) if passes.count else loop_step.samples
+        facts = StepFacts(
+            kind,
+            self.step,
+            self._samples or samples,
+            None if load_start is None else loop_step.data_seconds,
+            self._ended if load_start is None else load_start,
+            lrs.first,
+            lrs.groups,
+        )
+        self._readback.push_step(values, facts, timed=self._is_timed)
+        if not self._is_timed:
+            self._is_timed = True
+            self._readback.begin_interval()
 
     def _precision(self) -> str:
         passes = self._loop_step.passes
-        precision = passes.precision or self.account.weights_word or "unknown"
+        precision = self.account.weights_word or passes.precision or "unknown"
         if passes.may_be_lower and precision == "fp32" and self._has_frozen_parts:
             precision = "unknown"  # what needs no gradients leaves no graph
         return self._with_float8(precision) if self._has_float8 else precision
@@ -416,13 +449,12 @@ class ObservedOptimizer:
 
     def _begin_step(self) -> bool:
         """Count a step; return whether it is a warm-up step, which none is after the first that is not."""
-        if self._warms_up:
-            self._warms_up = self._warm_up.begin_step()
+        self._warms_up = self._warm_up.begin_step()
         return self._warms_up
 
     def _look(self) -> None:
         """Deliver the numbers that have arrived."""
-        self._sender.readback.drain()
+        self._readback.drain()
         self._norms.look(self.step, self._reporter)
         if self._reporter.unexplained_step > self._origin_step:
             self._origin_step = self._reporter.unexplained_step

@@ -8,15 +8,19 @@ loop clears before the step (an adversarial example, the first pass of SAM, a ba
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from amptui.guest.loop.backward_pass import LOW_DTYPES, BackwardPass
-from amptui.guest.loop.computed_precision import COMPUTED_WORDS, WEIGHTS_WORDS
-from amptui.records.own_loop import LossForm
+from amptui.guest.loop.backward_pass import BackwardPass, all_of
+from amptui.guest.loop.computed_precision import WEIGHTS_WORDS
+
+if TYPE_CHECKING:
+    from amptui.guest.loop.observed_optimizer import ObservedOptimizer
+    from amptui.records.own_loop import LossForm
 
 _WATCHED_PARAMETERS = 3
 """Those with the fewest elements, of as many parts of the model: their gradients are held between passes."""
@@ -24,73 +28,18 @@ _WATCHED_PARAMETERS = 3
 _ALL_UP_TO = 6
 """So many parameters are all looked at, always."""
 
-_MAX_DROPPED = 8
-
 _HITS_TO_TRUST = 64
 """After so many passes in a row that changed one of the watched gradients only those are looked at."""
 
+_MAX_DROPPED = 8
 
-class StepPasses:
-    """The backward passes of one step. What is the same for most steps stands in the class."""
-
-    loss: Tensor | None = None
-    """The sum of their losses; None without any."""
-    count: int = 0
-    absence: LossForm = ""
-    """Why there is no loss, whatever ``loss`` is."""
-    precision: str = ""
-    """Empty without a pass."""
-    is_scaled: bool = False
-    """Whether the gradients are multiplied by a scale."""
-    may_be_lower: bool = False
-    """Whether parts that need no gradients may have been computed in a lower precision."""
-    closures: int = 1
-    is_product: bool = False
-    """Whether something that is backpropagated is a product: the loop may multiply its loss by a scale."""
-    is_edited: bool = False
-    """Whether the loop changed the gradients itself, other than by clipping them as torch does."""
-
-    def __init__(self) -> None:
-        self.numbers: set[int] = set()
-        """Those of the passes."""
-        self.precisions: set[str] = set()
-
-    @property
-    def form(self) -> LossForm:
-        """What the loss is, or why there is none."""
-        if self.absence:
-            return self.absence
-        if not self.count:
-            return "no backward"
-        if self.closures > 1:
-            return "first closure"
-        return "sum" if self.count > 1 else ""
-
-    def add(self, backward: BackwardPass, precision: str) -> None:
-        """Another pass; its loss is added, as its gradients are."""
-        self.count += 1
-        self.numbers.add(backward.number)
-        if backward.absence and not self.absence:
-            self.absence = backward.absence
-        if backward.scaler is not None:
-            self.is_scaled = True
-        elif type(backward.root).__name__ == "MulBackward0":
-            self.is_product = True
-        if backward.may_be_lower:
-            self.may_be_lower = True
-        self.precisions.add(precision)
-        self.precision = precision if len(self.precisions) == 1 else "mixed"
-        loss = backward.loss
-        if loss is not None:
-            if loss.dtype is not torch.float32 and loss.dtype in LOW_DTYPES:
-                loss = loss.float()  # sums of 16-bit numbers would be rounded
-            self.loss = loss if self.loss is None else self.loss + loss.to(self.loss.device)
+_gradient_of = attrgetter("grad")
 
 
 class DroppedPasses(NamedTuple):
     """Passes whose gradients were cleared before any step."""
 
-    passes: StepPasses
+    passes: BackwardPass
     is_others: bool
     """Whether another optimizer has made a step with these gradients, which are what was left over."""
 
@@ -98,14 +47,14 @@ class DroppedPasses(NamedTuple):
 class PassAccount:
     """The backward passes for one optimizer's next step. Holds nothing of the optimizer once that is gone."""
 
-    def __init__(self, optimizer: Optimizer, *, is_new: bool = True) -> None:
+    def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer = weakref.ref(optimizer, self._forget)
         self._forget()
-        self.is_new = is_new
-        """Whether the optimizer was built while the loop was watched."""
+        self.watcher: ObservedOptimizer | None = None
+        """Who reports the optimizer's steps; None before its first one."""
         self.misses = 0
         """Before its first step, backward passes in a row that gave it no gradients."""
-        self.dropped_passes: deque[DroppedPasses] = deque(maxlen=_MAX_DROPPED)
+        self.dropped: deque[DroppedPasses] = deque(maxlen=_MAX_DROPPED)
         """Before its first step, the newest whose gradients were cleared."""
         self.is_sharded = False
         """Whether this process holds only a part of each parameter, and gradients may come later."""
@@ -113,22 +62,18 @@ class PassAccount:
         """Whether no other optimizer is known whose passes these could be."""
         self._references: tuple[weakref.ref[Tensor], ...] = ()
         """To the parameters: they tell what the optimizer trained, once it is gone."""
-        self.shapes: tuple[torch.Size, ...] = ()
         self._groups = -1
         self.weights_word = ""
         """The precision that the weights' own dtype stands for; empty for float32."""
         self._dtype: torch.dtype | None = None
         self._hits = 0
-        self._witness_version = 0
+        self._versions: list[int] = []
         self._in_step = False
-        self._first_closure: StepPasses | None = None
+        self.first_closure: BackwardPass | None = None
+        """What the first of several closures of a step computed: the step's loss and samples are those."""
         self._current: BackwardPass | None = None
         """A pass that has begun and not been counted."""
-        self.times_used_elsewhere = 0
-        """How often other optimizers have made steps of all its passes."""
-        self.passes = StepPasses()
-        self._used_numbers: set[int] = set()
-        """The numbers of those passes of which another optimizer has made a step."""
+        self._reset()
 
     def _forget(self, _optimizer: object = None) -> None:
         """Hold nothing of the optimizer's."""
@@ -136,11 +81,20 @@ class PassAccount:
         self._witnesses: tuple[Tensor, ...] = ()
         self._looked_at: tuple[Tensor, ...] = ()
         """Those of the parameters whose gradients tell whether a pass is for them."""
-        self._before: Sequence[tuple[Tensor, Tensor | None, int]] = ()
-        """Parameter, gradient and its version as a pass begins."""
-        self._witness: Tensor | None = None
+        self._seen: tuple[Tensor, ...] = ()
+        """The same as a pass begins, with their gradients."""
+        self._gradients: list[Tensor | None] = []
+        self.witness: Tensor | None = None
         """A parameter that has gradients of the passes so far, and these as they were last seen."""
         self._witness_gradient: Tensor | None = None
+        self._witness_version = 0
+
+    def _reset(self) -> None:
+        self.passes: list[BackwardPass] = []
+        self._absence: LossForm = ""
+        """Why there is no loss, whatever those of the passes are."""
+        self._is_edited = False
+        self.witness = self._witness_gradient = None
 
     @property
     def optimizer(self) -> Optimizer | None:
@@ -169,7 +123,6 @@ class PassAccount:
         self._groups = len(groups)
         self._parameters = tuple(p for group in groups for p in group["params"] if isinstance(p, Tensor))
         self._references = tuple(map(weakref.ref, self._parameters))
-        self.shapes = tuple(p.shape for p in self._parameters)
         trainable = [p for p in self._parameters if p.requires_grad]
         witnesses = trainable if len(trainable) <= _ALL_UP_TO else _smallest(trainable)
         self._witnesses = tuple(sorted(witnesses, key=Tensor.numel))
@@ -184,109 +137,85 @@ class PassAccount:
     @property
     def used_by_others(self) -> bool:
         """Whether others made steps of all passes: what they left here is not meant for a step."""
-        return self.passes.count > 0 and self.passes.numbers <= self._used_numbers
+        return bool(self.passes) and all(backward.is_used for backward in self.passes)
 
-    def use_elsewhere(self, numbers: set[int]) -> None:
-        """Another optimizer made a step of the passes of these numbers."""
-        unused = self.passes.numbers - self._used_numbers
-        if unused and unused <= numbers:
-            self.times_used_elsewhere += 1
-        self._used_numbers |= unused & numbers
-
-    @property
-    def is_in_later_closure(self) -> bool:
-        """Whether the step calls its closure again: loss and samples are those of the first call."""
-        return self._first_closure is not None
-
-    # -------------------------------------------------------------------------- edits of gradients
-
-    def before_known_edit(self) -> None:
-        """Gradients are about to be unscaled or clipped."""
-        if (witness := self._witness) is not None:
-            self._check_edited(witness.grad)
-
-    def after_known_edit(self) -> None:
-        """They have been: what differs now is no edit of the loop's own."""
-        if (witness := self._witness) is not None:
-            self._look_at_witness(witness)
-
-    def _check_edited(self, gradient: Tensor | None) -> None:
-        """The gradients are about to be used: the loop may have changed them since the last pass."""
-        passes, is_same = self.passes, gradient is self._witness_gradient
-        if gradient is None or self.is_sharded or (is_same and gradient._version == self._witness_version):
-            return
-        passes.is_edited = True
-        if not is_same:  # of other tasks' gradients, too
-            passes.absence = passes.absence or "edited"
-        elif passes.is_product:
-            passes.absence = passes.absence or "scaled"
+    def miss(self) -> None:
+        """Nobody has looked at the passes so far."""
+        self._absence = "unattributed"
 
     # ------------------------------------------------------------------------------------- a pass
 
     def before(self, backward: BackwardPass) -> DroppedPasses | None:
         """A pass begins. Returns those before it if their gradients were cleared meanwhile."""
-        dropped_passes = None if self._witness is None else self._find_cleared()
+        dropped = None if self.witness is None else self._find_cleared()
         self._current = backward
         optimizer = self._optimizer()
         if optimizer is not None and len(optimizer.param_groups) != self._groups:
             self.refresh()
-        self._before = [
-            (p, gradient := p.grad, -1 if gradient is None else gradient._version) for p in self._looked_at
-        ]
-        return dropped_passes
+        self._seen = self._looked_at
+        gradients = self._gradients = list(map(_gradient_of, self._seen))
+        if gradients.count(None) < len(gradients):  # they are added to
+            self._versions = [-1 if gradient is None else gradient._version for gradient in gradients]
+        return dropped
 
     def after(self) -> bool:
         """The pass has ended: count it if it gave gradients to the parameters. Returns whether it did."""
         backward, self._current = self._current, None
         if backward is None:
             return False  # a step within the pass has counted it
-        witness, self._before = self._changed(), ()
-        if witness is None:
-            # All parameters were looked at, or it may have changed others.
-            looked_at_all = len(self._parameters) <= _ALL_UP_TO or self._hits < _HITS_TO_TRUST
-            is_exact, self._hits = looked_at_all and not self.is_sharded, 0
-            self._choose_looked_at()
-            if not is_exact and self.is_sharded and self.is_alone:
-                # Gradients are reduced at the end of several passes.
-                self.passes.add(backward, self._precision_of(backward))
-            elif not is_exact:
-                self.passes.absence = self.passes.absence or "unattributed"
-            return not is_exact
-        self._hits += 1
-        if self._hits == _HITS_TO_TRUST:
-            self._choose_looked_at()
-        self._count(backward, witness)
+        gradients, self._gradients = self._gradients, []
+        for place, before in enumerate(gradients):
+            witness = self._seen[place]
+            if (now := witness.grad) is before and (now is None or now._version == self._versions[place]):
+                continue
+            self.passes.append(backward)
+            self._hits += 1
+            model_is_cast = self._witnesses and self._witnesses[0].dtype is not self._dtype
+            if self._hits == _HITS_TO_TRUST or model_is_cast:
+                self.refresh()  # fewer are looked at from now on
+            self.look_at(witness)
+            return True
+        # All parameters were looked at, or it may have changed others.
+        looked_at_all = len(self._parameters) <= _ALL_UP_TO or self._hits < _HITS_TO_TRUST
+        self._hits = 0
+        self._choose_looked_at()
+        if looked_at_all and not self.is_sharded:
+            return False
+        if self.is_sharded and self.is_alone:
+            self.passes.append(backward)  # gradients are reduced at the end of several passes
+        else:
+            self._absence = self._absence or "unattributed"
         return True
 
-    def _changed(self) -> Tensor | None:
-        """A parameter whose gradient is another than before the pass."""
-        for parameter, before, version in self._before:
-            now = parameter.grad
-            if now is not before or (now is not None and now._version != version):
-                return parameter
-        return None
-
-    def _count(self, backward: BackwardPass, witness: Tensor) -> None:
-        self.passes.add(backward, self._precision_of(backward))
-        self._look_at_witness(witness)
-
-    def _look_at_witness(self, witness: Tensor) -> None:
-        # The gradient is held so that another tensor is not taken for it: one of the smallest.
-        gradient = None
+    def look_at(self, witness: Tensor) -> None:
+        """Know gradients again, that of ``witness`` or of a smaller one: it is held until the step."""
         for parameter in self._witnesses:
-            if (gradient := parameter.grad) is not None:
+            if parameter.grad is not None:
                 witness = parameter
                 break
-        self._witness = witness
-        self._witness_gradient = gradient = witness.grad if gradient is None else gradient
+        self.witness, self._witness_gradient = witness, (gradient := witness.grad)
         self._witness_version = 0 if gradient is None else gradient._version
 
-    def _precision_of(self, backward: BackwardPass) -> str:
-        if self._witnesses and self._witnesses[0].dtype is not self._dtype:
-            self.refresh()  # the model was cast
-        if self.weights_word:
-            return self.weights_word
-        return "unknown" if backward.dtype is None else COMPUTED_WORDS[backward.dtype]
+    # -------------------------------------------------------------------------- edits of gradients
+
+    def before_known_edit(self) -> None:
+        """Gradients are about to be unscaled, clipped or used: the loop may have changed them itself."""
+        witness = self.witness
+        if witness is None or (gradient := witness.grad) is None or self.is_sharded:
+            return
+        is_same = gradient is self._witness_gradient
+        if is_same and gradient._version == self._witness_version:
+            return
+        self._is_edited = True
+        if not is_same:  # of other tasks' gradients, too
+            self._absence = self._absence or "edited"
+        elif any(backward.is_product for backward in self.passes):
+            self._absence = self._absence or "scaled"
+
+    def after_known_edit(self) -> None:
+        """They have been: what differs now is no edit of the loop's own."""
+        if self.witness is not None:
+            self.look_at(self.witness)
 
     # ---------------------------------------------------------------------------------- the step
 
@@ -296,66 +225,65 @@ class PassAccount:
         ``has_closure``: whether it may run more passes within the step.
         """
         # A step before may have raised: what its closure computed is no part of this one.
-        self._in_step, self._first_closure = False, None
-        if self._current is not None and (witness := self._changed()) is not None:
-            backward, self._current = self._current, None  # a step in the middle of a backward pass
-            self._count(backward, witness)
-        dropped_passes = None
-        if (witness := self._witness) is not None:
+        self._in_step, self.first_closure, dropped = False, None, None
+        if self._current is not None:
+            self.after()  # a step in the middle of a backward pass
+        if (witness := self.witness) is not None:
             gradient = witness.grad
-            if gradient is not self._witness_gradient or (
-                gradient is None or gradient._version != self._witness_version
-            ):
-                self._check_edited(gradient)
-                dropped_passes = self._find_cleared(at_step=True)
+            is_same = gradient is self._witness_gradient
+            if gradient is None or not is_same or gradient._version != self._witness_version:
+                self.before_known_edit()
+                dropped = self._find_cleared(at_step=True)
         self._in_step = has_closure
-        return dropped_passes
+        return dropped
 
-    def after_step(self) -> StepPasses:
-        """The step is made: return its passes, and begin anew."""
-        self._in_step = False
-        passes, first = self.passes, self._first_closure
-        if first is not None:
-            first.closures, passes = passes.closures, first
-            self._first_closure = None
-        self._reset()
+    def after_step(self, *, is_scaled: bool = False) -> BackwardPass:
+        """The step is made, by a scaler if ``is_scaled``: return its passes as one, and begin anew."""
+        if len(self.passes) == 1 and not (self._absence or self._is_edited):  # the usual case
+            passes = self.passes[0]
+        else:
+            passes = self._sum_up()
+        for backward in self.passes:
+            backward.is_used = True
+        if is_scaled and passes.loss is not None and passes.scaler is None:
+            # The scaler divides the gradients: something has multiplied them.
+            passes = passes.changed(loss=None, form="scaled", is_edited=True)
+        if (first := self.first_closure) is not None:
+            passes = first if first.loss is None else first.changed(form="first closure")
+        self._in_step, self.first_closure = False, None
+        self.passes, self._absence, self._is_edited = [], "", False
+        self.witness = self._witness_gradient = None
         return passes
 
     def abandoned(self) -> list[DroppedPasses]:
         """The passes of which no step will be made, if there are any: the optimizer is used no more."""
-        if not self.passes.count:
-            return []
-        return [DroppedPasses(self.passes, self.used_by_others)]
+        return [DroppedPasses(self._sum_up(), self.used_by_others)] if self.passes else []
 
-    def _reset(self) -> None:
-        self.passes = StepPasses()
-        self._witness = self._witness_gradient = None
-        if self._used_numbers:
-            self._used_numbers = set()
+    def _sum_up(self) -> BackwardPass:
+        passes = all_of(self.passes)
+        if self._absence:
+            passes = passes.changed(loss=None, form=self._absence)
+        return passes.changed(is_edited=True) if self._is_edited else passes
 
     def _find_cleared(self, *, at_step: bool = False) -> DroppedPasses | None:
         """Forget the passes so far if their gradients have been cleared; return them.
 
         ``at_step``: a step is about to use the gradients, so they have not been.
         """
-        witness = self._witness
-        if witness is None:
-            return None
+        witness = self.witness
+        assert witness is not None, "asked for with one"
         gradient = witness.grad
-        version = -1 if gradient is None else gradient._version
-        if gradient is self._witness_gradient and version == self._witness_version:
-            return None  # the usual case
+        is_same = gradient is self._witness_gradient
+        if gradient is not None and is_same and gradient._version == self._witness_version:
+            return None  # the usual case of several passes
         if not self._is_cleared(witness, gradient, at_step=at_step):
             return None
-        passes = self.passes
-        dropped_passes = DroppedPasses(passes, self.used_by_others)
+        dropped = DroppedPasses(self._sum_up(), self.used_by_others)
         self._reset()
         if not self._in_step:
-            return dropped_passes
+            return dropped
         # A closure is called again: the step's loss is what the first one computed.
-        if self._first_closure is None:
-            self._first_closure = passes
-        self.passes.closures = passes.closures + 1
+        self.first_closure = self.first_closure or dropped.passes
         return None
 
     def _is_cleared(self, witness: Tensor, gradient: Tensor | None, *, at_step: bool) -> bool:
@@ -363,13 +291,13 @@ class PassAccount:
         if gradient is None:
             remaining = next((p for p in self.parameters if p.grad is not None), None)
             if remaining is not None:
-                self._look_at_witness(remaining)
+                self.look_at(remaining)
             return remaining is None
         if gradient.device.type != "cpu":
             if not (at_step or self._in_step):  # to know more the host would have to wait
-                self.passes.absence = self.passes.absence or "edited"
+                self._absence = self._absence or "edited"
             return False
-        self._look_at_witness(witness)
+        self.look_at(witness)
         return _is_zero(gradient) and all(_is_zero(p.grad) for p in self.parameters)
 
 

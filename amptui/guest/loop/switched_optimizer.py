@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from amptui.base.script_signals import is_from_signal_handler
 from amptui.base.text import one_line
 from amptui.device.readback import LOOK_INTERVAL_SECONDS
-from amptui.guest.loop.backward_pass import BackwardPass, pass_numbers
+from amptui.guest.loop.backward_pass import BackwardPass
 from amptui.guest.loop.computed_precision import WEIGHTS_WORDS
 from amptui.guest.loop.guard import harmless
 from amptui.guest.loop.loop_hooks import HOOKS
@@ -85,8 +85,6 @@ class SwitchedOptimizer(ObservedOptimizer):
         self._ended_step = self._traced_step = self.step
         self._in_attempt = self._in_probes = self._is_deferred = False
         self._noted_precision = ""
-        self._switch_number = 0
-        """That of a pass at the newest switch: those before have smaller ones."""
         self._follow_switch()
 
     def follow(self, optimizer: Optimizer, model: nn.Module) -> None:
@@ -105,11 +103,11 @@ class SwitchedOptimizer(ObservedOptimizer):
 
     def drain(self) -> None:
         """Deliver the steps that have arrived."""
-        self._sender.readback.drain()
+        self._readback.drain()
 
     def flush(self) -> None:
         """Deliver all numbers; waits for the device."""
-        self._sender.readback.flush()
+        self._readback.flush()
         self._boundary.probes.flush()
         self.updates.flush()
 
@@ -131,17 +129,17 @@ class SwitchedOptimizer(ObservedOptimizer):
             counter.paused = True
         super().after_pass(backward)
         # Those of accumulated batches are complete after as many backward passes as in the last step.
-        if self.step < self._probes_until and self.account.passes.count == self._usual_passes:
+        if self.step < self._probes_until and len(self.account.passes) == self._usual_passes:
             step, precision, boundary = self.step + 1, self._switch.precision, self._boundary
             boundary.probes.after_backward(step, precision, assumed_scale=boundary.loss_scale())
         if counter is not None:
             counter.paused = False
 
-    def after_scaled_step(self, scaler: GradScaler) -> None:
+    def after_scaled_step(self, scaler: GradScaler, optimizer: Optimizer) -> None:
         """See :meth:`ObservedOptimizer.after_scaled_step`; a trace shows the scale before its update."""
         if self._in_probes:
             self._leave_probes()
-        super().after_scaled_step(scaler)
+        super().after_scaled_step(scaler, optimizer)
 
     # -------------------------------------------------------------------------- whole steps
 
@@ -185,9 +183,7 @@ class SwitchedOptimizer(ObservedOptimizer):
                 return run()
         finally:
             self._in_attempt = False
-        if self._look_is_due():
-            self._look()
-            self.operation_counts.wants_shapes = True
+        self._look_if_due()
         return losses[-1]
 
     @harmless
@@ -196,7 +192,7 @@ class SwitchedOptimizer(ObservedOptimizer):
         self._take_xray(passes)
         warms_up = self._switch.begin_step()
         if warms_up or self.operation_counts.wants_shapes:
-            samples, batches = self._sender.samples or self._loop_step.samples, self._loop_step.batches
+            samples, batches = self._samples or self._loop_step.samples, self._loop_step.batches
             self.operation_counts.plan(self.step + 1, self._switch, samples, batches, warms_up=warms_up)
 
     @harmless
@@ -235,7 +231,7 @@ class SwitchedOptimizer(ObservedOptimizer):
         self.work_begins()
         self._loop_step = self._loop_step.again()
         if self._fresh_samples.counts_inputs:
-            self._fresh_samples.take(self.step)
+            self._fresh_samples.take()
 
     def _take_xray(self, passes: Sequence[Pass]) -> None:
         """Compare the step's passes in FP32 and AMP if that was asked for."""
@@ -253,8 +249,7 @@ class SwitchedOptimizer(ObservedOptimizer):
         self.work_begins()
         if self.step != self._ended_step:
             self._ended_step = self.step
-            if self.control.attention or super()._look_is_due():
-                self._look()
+            self._look_if_due()
 
     def _finish_step(self, scaler: ScalerTensors | None) -> None:
         self._usual_passes = self._loop_step.passes.count
@@ -264,14 +259,14 @@ class SwitchedOptimizer(ObservedOptimizer):
             if self._switch.on_trial:
                 self._switch.confirm()
         super()._finish_step(scaler)
+        if self.control.attention:
+            self._look()
 
     def _precision(self) -> str:
         """What the step was computed in: the chosen precision, unless the loop did something else."""
         precision, computed_precision = self._switch.precision.name, super()._precision()
-        if computed_precision == "mixed":  # what the script computes in float32 beside it is part of AMP
-            passes = self._loop_step.passes
-            if passes.precisions == {precision, "fp32"} and min(passes.numbers) > self._switch_number:
-                return precision
+        if computed_precision == "mixed" and self._loop_step.passes.precisions == {precision, "fp32"}:
+            return precision  # what the script computes in float32 beside it is part of AMP
         if computed_precision == "fp32" and precision in ("ieee", "tf32"):
             return precision
         if computed_precision != precision:
@@ -284,12 +279,18 @@ class SwitchedOptimizer(ObservedOptimizer):
             self._boundary.break_down_memory(self._switch.precision.name)
         return warming_up
 
-    def _look_is_due(self) -> bool:
-        due = self.step >= self._look_step or self._ended >= self._look_due or self.control.attention
-        return due and not (self._in_attempt or self._script.ends_steps)
+    def _look(self) -> None:
+        """Unless the step is over only later: then :meth:`_look_if_due`."""
+        if not (self._in_attempt or self._script.ends_steps):
+            self._look_now()
+
+    def _look_if_due(self) -> None:
+        if self.step >= self._look_step or self._ended >= self._look_due or self.control.attention:
+            self._look_now()
+            self.operation_counts.wants_shapes = True
 
     @harmless
-    def _look(self) -> None:
+    def _look_now(self) -> None:
         """Deliver the numbers that have arrived, and handle the requests."""
         boundary = self._boundary
         linears = self._script.amp.linears
@@ -344,7 +345,7 @@ class SwitchedOptimizer(ObservedOptimizer):
         precision, loop = self._switch.precision, self._loop
         if self._script.amp.precision is not precision:
             self._script.amp.follow(precision)
-            self._switch_number = next(pass_numbers)
+        self._expected = (precision.name,)
         linears = precision.linears
         if linears is not None:  # an alarm of the script's may have come while they changed
             linears.become(precision.float8)
