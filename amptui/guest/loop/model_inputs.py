@@ -82,7 +82,8 @@ class FreshSamples:
 
     def load(self, samples: int, *, adds: bool) -> None:
         """The loop says that it has loaded a batch; ``adds``: the batches before it are not used up."""
-        self.close()  # it knows better
+        if self.counts_inputs:
+            self.close()  # it knows better
         self.is_told, self.counts_inputs, self.rest = True, False, 0
         self.samples = samples + ((self.samples or 0) if adds else 0)
 
