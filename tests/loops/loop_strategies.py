@@ -72,7 +72,10 @@ def _plan(draw: Draw, shape: Shape, by: str, compiled: str) -> LoopPlan:
         weights = _rarely(draw, "weights", "float32", "bfloat16", "float64", "float16")
     replaces: Replaced = "nothing"
     if shape not in (*_PARTS, *_GANS, "side by side"):
-        replaces = _rarely(draw, "replaces", "nothing", "optimizer", "model")
+        kinds: list[Replaced] = ["nothing", "optimizer"]
+        if shape != "first-order MAML":  # with the model's its inner loops have more than one optimizer
+            kinds.append("model")
+        replaces = _rarely(draw, "replaces", *kinds)
     scaler = _scaler(draw, shape, by, weights)
     epochs = _one_of(draw, "epochs", 1, 2, 3)
     if replaces != "nothing" or scaler.kind == "new each epoch":
