@@ -13,7 +13,7 @@ from statistics import median
 
 import torch
 
-from amptui.ranks.numbers.weights_check import MIN_HASH_SECONDS, WEIGHTS_BUDGET, WeightsHash
+from amptui.ranks.numbers.weights_check import MIN_HASH_SECONDS, WEIGHTS_BUDGET, weights_hash
 from tests.ranks.rank_at_work import Ended, train_ranks
 
 LATE_SECONDS = 0.001
@@ -62,12 +62,12 @@ HASHED_PARAMETERS = 25_000_000
 def hash_cost(ended: Ended) -> list[tuple[str, str]]:
     """What comparing the weights costs: hashes of a large model, as often as their budget allows."""
     drawn = torch.Generator().manual_seed(1)
-    check = WeightsHash([torch.randn(1 << 20, generator=drawn) for _ in range(HASHED_PARAMETERS >> 20)])
-    check.compute()
+    parameters = [torch.randn(1 << 20, generator=drawn) for _ in range(HASHED_PARAMETERS >> 20)]
+    weights_hash(parameters)
     seconds = []
     for _ in range(10):
         began = time.perf_counter()
-        check.compute().item()
+        weights_hash(parameters).item()
         seconds.append(time.perf_counter() - began)
     every = max(MIN_HASH_SECONDS, median(seconds) / WEIGHTS_BUDGET)
     return [

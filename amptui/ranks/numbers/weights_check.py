@@ -1,16 +1,15 @@
 """Hashes of each rank's weights, to find replicas that no longer have the same."""
 
 import math
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from time import perf_counter
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from amptui.device.accelerator import capabilities
 from amptui.probes.budget import Cadence
-from amptui.probes.gradients import in_memory_order, together
+from amptui.probes.gradients import together
 
 WEIGHTS_BUDGET = 0.0005
 """The fraction of rank 0's time that hashes may take: 5 us of a step of 10 ms."""
@@ -18,70 +17,22 @@ WEIGHTS_BUDGET = 0.0005
 MIN_HASH_SECONDS = 1.0
 """The time from one hash to the next at least: replicas that differ stay different."""
 
-_ROW_WORDS = 1024
-"""64-bit words of a row."""
-
-_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
+"""An odd factor that moves each bit of a hash to its upper ones, which are told."""
 
 
-class WeightsHash:
-    """The hash of a model's parameters, computed on their device.
+@torch.no_grad()
+def weights_hash(parameters: Iterable[Tensor]) -> Tensor:
+    """[] int64: the bits of each of ``parameters`` xored, added up; the host does not wait for the device.
 
-    The bit patterns are read as 64-bit words and laid out in matrices. The sums of each row and of each
-    column are added up modulo 2^64, each multiplied by a random factor of its own. A plain sum would not
-    notice two values that changed places, or all of them moved by one: here that changes sums of rows, or
-    within a row those of columns. Factors of rows are odd and those of columns even, so that one changed word
-    is multiplied by an odd number, which never gives 0. Sums of integers do not depend on the order in which
-    a device adds them.
+    Replicas that drift apart differ in many bits. That of values which change places is the same.
     """
-
-    def __init__(self, parameters: Sequence[Tensor]) -> None:
-        self._parameters = parameters
-        self._factors: Tensor | None = None
-
-    @torch.no_grad()
-    def compute(self) -> Tensor:
-        """[] int64, on the device of the parameters; the host does not wait for it."""
-        matrices: list[Tensor] = []
-        rests: dict[torch.dtype, list[Tensor]] = defaultdict(list)
-        for parameter in self._parameters:
-            flat = _integers(parameter)
-            row = _ROW_WORDS * 8 // flat.itemsize
-            whole = flat.numel() // row * row
-            if whole:
-                matrices.append(flat[:whole].view(torch.int64).view(-1, _ROW_WORDS))
-            if whole < flat.numel():
-                rests[flat.dtype].append(flat[whole:])
-        for rest in map(torch.cat, rests.values()):
-            padding = -rest.numel() % (_ROW_WORDS * 8 // rest.itemsize)
-            matrices.append(nn.functional.pad(rest, (0, padding)).view(torch.int64).view(-1, _ROW_WORDS))
-        if not matrices:
-            return torch.zeros((), dtype=torch.int64, device="cpu")
-        rows = [matrix.sum(1) for matrix in matrices]
-        columns = [matrix.sum(0) for matrix in matrices]
-        sums = torch.cat(together([*rows, *columns], matrices[0].device))
-        if self._factors is None:
-            factors = _factors(sum(map(len, rows)), len(sums))
-            self._factors = factors.to(sums.device, non_blocking=True)
-        return (sums * self._factors).sum()
-
-
-def _factors(odd: int, count: int) -> Tensor:
-    """[count] int64: random numbers, the same on all ranks; the first ``odd`` are odd and the others even."""
-    generator = torch.Generator().manual_seed(0)
-    numbers = torch.randint(-(1 << 63), (1 << 63) - 1, (count,), generator=generator)
-    return torch.cat([numbers[:odd] | 1, numbers[odd:] & ~1])
-
-
-def _integers(parameter: Tensor) -> Tensor:
-    """The bit patterns in memory order, in one dimension; a copy only if not dense or not aligned."""
-    values = parameter.detach()
-    if values.is_complex():
-        values = torch.view_as_real(values.resolve_conj())
-    flat = in_memory_order(values).contiguous()
-    if flat.storage_offset() * flat.itemsize % 8:
-        flat = flat.clone()
-    return flat.view(_INTEGERS[flat.itemsize])
+    values = [torch.view_as_real(p.resolve_conj()) if p.is_complex() else p for p in parameters]
+    hashes = [torch.hash_tensor(value).view(torch.int64) for value in values if value.numel()]
+    if not hashes:
+        return torch.zeros((), dtype=torch.int64, device="cpu")
+    column = torch.stack(together(hashes, hashes[0].device))
+    return (column * (torch.arange(1, 2 * len(column), 2, device=column.device) * _GOLDEN)).sum()
 
 
 class WeightsCheck:
@@ -92,7 +43,7 @@ class WeightsCheck:
     """
 
     def __init__(self, parameters: Sequence[Tensor], device: torch.device, *, leads: bool) -> None:
-        self._hash = WeightsHash(parameters)
+        self._parameters = parameters
         self._reads_later = capabilities(device).timed_events
         self._device = device
         self._leads = leads
@@ -139,7 +90,7 @@ class WeightsCheck:
         self._cadence.begin()
         began = perf_counter()
         if not self._reads_later:
-            value = int(self._hash.compute().item())
+            value = int(weights_hash(self._parameters).item())
             self._take(step, value, perf_counter() - began)
             return
         stream = torch.accelerator.current_stream(self._device.index)
@@ -147,7 +98,7 @@ class WeightsCheck:
         start.record(stream)
         if self._room is None:
             self._room = torch.empty((), dtype=torch.int64, device="cpu", pin_memory=True)
-        self._room.copy_(self._hash.compute(), non_blocking=True)
+        self._room.copy_(weights_hash(self._parameters), non_blocking=True)
         end.record(stream)
         self._pending = step, self._room, start, end, perf_counter() - began
 
