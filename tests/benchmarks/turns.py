@@ -184,7 +184,7 @@ def _app(
 ) -> Iterator[Side]:
     run = folder / "run"
     command = ["train", workload.timed_model, "--data", "synthetic", "--epochs", "1000000"]
-    command += [*workload.options, "--run-dir", str(run)]
+    command += [*workload.options, "--run-dir", str(run), *(["--compile"] if workload.compiles else [])]
     with Terminal(amptui_command(*command), env=environment) as terminal, _taking(terminal):
         screen = terminal.process.pid
         wait_until(lambda: run_pid(run), "the run's process does not start", seconds=lab.limit_seconds())

@@ -31,6 +31,8 @@ class Workload:
     timed_steps: int = 3000
     """Of a run that is not timed in turns."""
     precision: str = "fp32"
+    compiles: bool = False
+    """Whether the app's model is compiled."""
     device: str = "auto"
     mnist: Path | None = None
     """Where MNIST's files are that a tutorial's loop reads."""

@@ -1,9 +1,10 @@
 """The checks of what amptui costs and gives: beside a bare loop, beside a tutorial's, and by itself."""
 
 import json
+import math
 import sys
 from dataclasses import replace
-from statistics import median
+from statistics import fmean, median
 
 from amptui.records.run import BlockFinished, EpochFinished, RunFinished, RunStarted
 from tests.benchmarks import beside
@@ -23,6 +24,9 @@ CPU_RESTARTS, CPU_ROUNDS = 1, 1
 """To show that it runs."""
 
 LONGEST_TURNS_SECONDS = 240.0
+
+MNIST_IMAGES = 60_000
+"""Of an epoch."""
 
 MIN_TUTORIAL_SPEEDUP = 2.0
 """The app by a tutorial's loop in the same precision, on a GPU: 60,000 images that are decoded one by one
@@ -64,7 +68,10 @@ def overhead(bench: Bench) -> Found:
 
 
 def tutorial_loop(bench: Bench) -> Found:
-    """Run mnist-deep under the app in turns with a loop as tutorials write it, in FP32 and AMP."""
+    """Run mnist-deep under the app in turns with a loop as tutorials write it, in FP32, AMP and compiled AMP.
+
+    Besides the ratios: the seconds in which each takes the steps of MNIST's 60,000 images.
+    """
     workload = replace(
         workloads(on_gpu=bench.on_gpu, quick=bench.quick)["mnist_deep"], mnist=bench.mnist_files()
     )
@@ -75,6 +82,9 @@ def tutorial_loop(bench: Bench) -> Found:
         for precision in ("fp32", bench.amp)
         for side in (TUTORIAL, APP)
     }
+    compiled = f"{APP} compiled {bench.amp}"
+    if bench.on_gpu:
+        entrants[compiled] = APP, replace(workload, precision=bench.amp, compiles=True)
     turns = take_turns(
         bench.lab,
         entrants,
@@ -87,10 +97,21 @@ def tutorial_loop(bench: Bench) -> Found:
         beside.speedup(f"app.{p}", turns[f"{TUTORIAL} {p}"], turns[f"{APP} {p}"], aim=aim)
         for p in ("fp32", bench.amp)
     ]
-    across = beside.speedup(
-        f"app.{bench.amp}.by_fp32", turns[f"{TUTORIAL} fp32"], turns[f"{APP} {bench.amp}"], aim=None
-    )
-    return judged([*same, across], wished=WISHED_SPEEDUPS, real_data=bench.data_dir is not None)
+    by_fp32 = {
+        f"app.{bench.amp}.by_fp32": f"{APP} {bench.amp}",
+        f"app.compiled.{bench.amp}.by_fp32": compiled,
+    }
+    across = [
+        beside.speedup(name, turns[f"{TUTORIAL} fp32"], turns[entrant], aim=None)
+        for name, entrant in by_fp32.items()
+        if entrant in turns
+    ]
+    steps = math.ceil(MNIST_IMAGES / workload.batch_size)
+    epochs = [
+        Figure(name=f"{name}.epoch", value=steps * fmean(t.step_seconds.mean() for t in of), unit="seconds")
+        for name, of in turns.items()
+    ]
+    return judged([*same, *across, *epochs], wished=WISHED_SPEEDUPS, real_data=bench.data_dir is not None)
 
 
 def published(bench: Bench) -> Found:
