@@ -144,7 +144,7 @@ class AcceleratorMonitor(FrameworkMonitor):
     @harmless
     def _own(self, parameters: Iterable[nn.Parameter]) -> None:
         """Take the precision over before the first of the script's parts is prepared, if that is possible."""
-        if self.amp is not None or self.why_observed:
+        if self.has_amp or self.why_observed:
             return
         dtypes = {p.dtype for p in parameters if p.requires_grad and p.dtype != torch.float32}
         if dtypes:
@@ -165,18 +165,13 @@ class AcceleratorMonitor(FrameworkMonitor):
         self.replace(accelerator, "backward", self._with_scaler)
         self.replace(accelerator, "unscale_gradients", self._unscale_gradients)
 
-    @property
-    def _owned(self) -> SwitchedAmp:
-        assert self.amp is not None, "the precision is amptui's"
-        return self.amp
-
     def _with_scaler(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call a method of the accelerator's, which has the scaler meanwhile.
 
         Elsewhere only if it had one without amptui: a script may ask, and so does what loads a checkpoint.
         """
         accelerator, before = self._accelerator, self._accelerator.scaler
-        accelerator.scaler = before if self.amp is None else self.amp.scaler
+        accelerator.scaler = self.amp.scaler if self.has_amp else before
         try:
             return method(*args, **kwargs)
         finally:
@@ -189,12 +184,12 @@ class AcceleratorMonitor(FrameworkMonitor):
 
     def _save_scaler(self, *args: Any) -> None:
         """The last argument is the folder."""
-        torch.save(self._owned.scaler.state_dict(), Path(args[-1]) / _SCALER_FILE)
+        torch.save(self.amp.scaler.state_dict(), Path(args[-1]) / _SCALER_FILE)
 
     def _load_scaler(self, *args: Any) -> None:
         """As above; None if nothing is loaded."""
         if args[-1] is not None and (path := Path(args[-1]) / _SCALER_FILE).exists():
-            self._owned.scaler.load_state_dict(load_plain(path))
+            self.amp.scaler.load_state_dict(load_plain(path))
 
     def _prepare_model(
         self, prepare_model: Callable[..., Any], model: nn.Module, *args: Any, **kwargs: Any
@@ -203,7 +198,7 @@ class AcceleratorMonitor(FrameworkMonitor):
             return prepare_model(model, *args, **kwargs)
         accelerator, native_amp = self._accelerator, self._accelerator.native_amp
         self._own(model.parameters())
-        if self.amp is not None:
+        if self.has_amp:
             accelerator.native_amp = False
             if native_amp:
                 # Accelerate takes an autocast off again by this.
@@ -247,9 +242,9 @@ class AcceleratorMonitor(FrameworkMonitor):
 
     def _autocast(self, _method: object, autocast_handler: Any = None) -> AbstractContextManager[Any]:
         if autocast_handler is not None and not autocast_handler.enabled:
-            return torch.autocast(self._owned.device.type, enabled=False)
+            return torch.autocast(self.amp.device.type, enabled=False)
         self.end_step()
-        return self._owned.autocast(cache_enabled=self._cache_enabled)
+        return self.amp.autocast(cache_enabled=self._cache_enabled)
 
     @property
     def _cache_enabled(self) -> bool:
@@ -259,7 +254,7 @@ class AcceleratorMonitor(FrameworkMonitor):
     def _unscale_gradients(self, _method: object, optimizer: Any = None) -> None:
         optimizers = self._accelerator._optimizers if optimizer is None else optimizer
         for wrapper in optimizers if isinstance(optimizers, list | tuple) else [optimizers]:
-            self._owned.scaler.unscale_(_bare(wrapper))
+            self.amp.scaler.unscale_(_bare(wrapper))
 
     # ------------------------------------------------------------------------- the run
 

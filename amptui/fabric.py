@@ -10,7 +10,7 @@ from torch import Tensor, distributed, nn
 from torch.optim import Optimizer
 
 from amptui.guest.amp_monitor import AmpName
-from amptui.guest.framework import LIGHTNING_NAMES, OWN_NAMES, ClosureRunBefore, FrameworkMonitor, model_of
+from amptui.guest.framework import LIGHTNING_NAMES, OWN_NAMES, FrameworkMonitor, closure_run_before, model_of
 from amptui.guest.loop.guard import harmless
 from amptui.guest.loop.observed_loop import ObservedLoop
 from amptui.guest.loop.switched_amp import AUTOCAST_DTYPES, SwitchedAmp
@@ -56,7 +56,7 @@ class Precision(MixedPrecision):
     @property
     def scaler(self) -> torch.amp.GradScaler | None:
         """The one that follows the precision; before the first forward pass what it will start as."""
-        return self._first_scaler if self.monitor.amp is None else self.monitor.amp.scaler
+        return self.monitor.amp.scaler if self.monitor.has_amp else self._first_scaler
 
     @property
     def _desired_input_dtype(self) -> torch.dtype | None:
@@ -89,7 +89,7 @@ class Precision(MixedPrecision):
     def optimizer_step(self, optimizer: Optimizer, **kwargs: Any) -> Any:
         scaler, closure = self._switched().scaler, kwargs.get("closure")
         if closure is not None and not scaler.is_enabled():
-            kwargs["closure"] = ClosureRunBefore(closure)
+            kwargs["closure"] = closure_run_before(closure)
         if not self.monitor.has_begun:
             has_closure = closure is not None
             self.monitor.begin_step(self._modules, optimizer, has_closure=has_closure, save=self._save)
@@ -104,7 +104,7 @@ class Precision(MixedPrecision):
 
     def _switched(self) -> SwitchedAmp:
         """Autocast and scaler; Fabric moves the first module to its device before anything runs."""
-        if self.monitor.amp is not None:
+        if self.monitor.has_amp:
             return self.monitor.amp
         devices = (parameter.device for module in self._modules for parameter in module.parameters())
         return self.monitor.take_over(next(devices, torch.device("cpu")), self._first_scaler)
@@ -145,7 +145,7 @@ class FabricMonitor(FrameworkMonitor):
     ) -> None:
         """Open the run, with what is known of the first step; ranks other than the first have none."""
         self.has_begun, amp, model, loop = True, self.amp, model_of(optimizer, modules), self._first_loop
-        assert amp is not None and model is not None, "its first backward pass has run"  # noqa: PT018
+        assert model is not None, "its first backward pass has run"
         in_group = distributed.is_available() and distributed.is_initialized()
         self.decide(amp.device, processes=distributed.get_world_size() if in_group else 1)
         if not (in_group and distributed.get_rank() > 0):

@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from amptui.device.accelerator import older_scalers
 from amptui.device.readback import LOOK_INTERVAL_SECONDS
 from amptui.guest.amp_monitor import AmpName
-from amptui.guest.framework import LIGHTNING_NAMES, OWN_NAMES, ClosureRunBefore, FrameworkMonitor
+from amptui.guest.framework import LIGHTNING_NAMES, OWN_NAMES, FrameworkMonitor, closure_run_before
 from amptui.guest.loop.guard import harmless
 from amptui.guest.loop.switched_amp import SwitchedAmp, SwitchedScaler
 from amptui.recipe.request import Fp8Recipe
@@ -60,7 +60,7 @@ class SwitchedPrecision(MixedPrecision):
             return super().optimizer_step(optimizer, model=model, closure=closure, **kwargs)
         # Lightning runs the closure within the optimizer's step. Before it, it is in the same place in every
         # precision, and hooks of the optimizer see the step's gradients.
-        run = ClosureRunBefore(partial(self._wrap_closure, model, optimizer, closure))
+        run = closure_run_before(partial(self._wrap_closure, model, optimizer, closure))
         return optimizer.step(closure=run, **kwargs)
 
     def clip_gradients(self, optimizer: Optimizer, clip_val: float = 0.0, *args: Any, **kwargs: Any) -> None:
@@ -104,14 +104,11 @@ class PrecisionMonitor(FrameworkMonitor, Callback):
 
     # ------------------------------------------------------------------- before and after a fit
 
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        if stage == "fit":
-            self.active = True
-            self._set_plugin(trainer, pl_module)
-
     @harmless
-    def _set_plugin(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Put our precision plugin in the place of the Trainer's, if it does the same."""
+        if stage != "fit":
+            return
         strategy = trainer.strategy
         theirs = strategy.precision_plugin
         why_observed = _why_observed(trainer, pl_module)
@@ -120,7 +117,7 @@ class PrecisionMonitor(FrameworkMonitor, Callback):
             return
         self.first_precision = OWN_NAMES[theirs.precision]
         if isinstance(theirs, SwitchedPrecision):  # of an earlier fit
-            self.amp = theirs.amp
+            self.amp, self.has_amp = theirs.amp, True
         else:
             amp = self.take_over(strategy.root_device, getattr(theirs, "scaler", None))
             strategy.precision_plugin = SwitchedPrecision(amp)
@@ -173,7 +170,8 @@ class PrecisionMonitor(FrameworkMonitor, Callback):
         """End the run; what the Trainer does next is in its own precision again."""
         self.restore()
         super()._close(error, at_exit=at_exit)
-        if self.amp is not None:
+        self.active = True
+        if self.has_amp:
             self.amp.follow(self.amp.precisions[self.first_precision])
 
     # ---------------------------------------------------------------------------- within a fit

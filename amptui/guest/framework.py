@@ -45,6 +45,8 @@ class FrameworkMonitor(Monitor):
     active = True
     """False once an error of amptui's own has ended the watching."""
     must_not_look = False
+    amp: SwitchedAmp
+    """Autocast and scaler, where the loop has amptui's."""
 
     def __init__(
         self, *, amp: str | None, fp8_recipe: str | None, samples_per_step: int | None = None
@@ -54,8 +56,8 @@ class FrameworkMonitor(Monitor):
         self._fp8_recipe = fp8_recipe
         self._asked_amp = checked_amp(amp)
         self._samples_per_step = samples_per_step
-        self.amp: SwitchedAmp | None = None
-        """Autocast and scaler of the loop, where they are amptui's."""
+        self.has_amp = False
+        """Whether autocast and scaler of the loop are amptui's."""
         self.first_precision = "fp32"
         self.usual_amp: str | None = None
         """What AMP means unless it was asked for another; None: what the device is best at."""
@@ -72,7 +74,7 @@ class FrameworkMonitor(Monitor):
     @property
     def precision(self) -> str:
         """The precision of the next step."""
-        return self.first_precision if self.amp is None else self.amp.precision.name
+        return self.amp.precision.name if self.has_amp else self.first_precision
 
     def decide(self, device: torch.device, *, processes: int, why_observed: str = "") -> None:
         """Whether the precision can be switched; ``why_observed``: what else is against it."""
@@ -88,23 +90,16 @@ class FrameworkMonitor(Monitor):
 
         Raises ValueError if that one is disabled.
         """
-        amp = SwitchedAmp(device, scaler, fp8_recipe=self._fp8_recipe)
+        self.amp = amp = SwitchedAmp(device, scaler, fp8_recipe=self._fp8_recipe)
         amp.begin(self.first_precision)
-        self.amp = amp
+        self.has_amp = True
         return amp
-
-    def _begin_float8(self, amp: SwitchedAmp) -> None:
-        """Begin in FP8, if that was asked for, now that there is a model; else in bfloat16, and say why."""
-        name = self.first_precision
-        if name in FP8_PRECISIONS and (why := self.unsupported.get(name) or amp.begin(name)):
-            amp.follow(amp.precisions["bf16"])
-            complain(f"no {precision_option(name)}: {why}; training in bf16 instead")
-
-    # ------------------------------------------------------------------------------- the run
 
     def amp_precision(self, device: torch.device) -> str:
         """What AMP means. Raises ValueError if the loop starts in another AMP than was asked for."""
         return amp_of(device, self.first_precision, self._asked_amp, self.usual_amp)
+
+    # ------------------------------------------------------------------------------- the run
 
     @harmless
     def open(
@@ -123,19 +118,23 @@ class FrameworkMonitor(Monitor):
         ``has_closure``: whether ``optimizer.step`` gets one that it may run again. The others are fields of
         :class:`WatchedScript`.
         """
-        amp, first, samples = self.amp, NamedOptimizer("", model, optimizer), self._samples_per_step
+        first, samples = NamedOptimizer("", model, optimizer), self._samples_per_step
         script: ObservedScript | WatchedScript
-        if amp is None or self.why_observed:
+        if self.why_observed:
             reason = f"only observed: {self.why_observed}"
             script = ObservedScript(
                 first=first, samples_per_step=samples, loop=loop, scaler=scaler, reason=reason
             )
         else:
+            amp, name = self.amp, self.first_precision
             self.unsupported = amp.take_layers({"": model}, unsupported_precisions(amp.device))
             if has_closure or must_have_closure(optimizer):
                 kind = type(optimizer).__name__
                 self.unsupported["fp16"] = f"{kind} runs its closure again, which no scaler allows"
-            self._begin_float8(amp)
+            # FP8 begins only now that there is a model.
+            if name in FP8_PRECISIONS and (why := self.unsupported.get(name) or amp.begin(name)):
+                amp.follow(amp.precisions["bf16"])
+                complain(f"no {precision_option(name)}: {why}; training in bf16 instead")
             self.unsupported.pop(amp.precision.name, None)  # it is the script's own choice
             script = WatchedScript(
                 first=first,
@@ -227,12 +226,7 @@ def model_of(optimizer: Optimizer, models: Iterable[nn.Module]) -> nn.Module | N
     return next((model for model in models if any(id(p) in own for p in model.parameters())), None)
 
 
-class ClosureRunBefore:
-    """Runs ``closure`` now; its first call returns that result, later ones run it again, as LBFGS does."""
-
-    def __init__(self, closure: Callable[[], Any]) -> None:
-        self._closure = closure
-        self._results = [closure()]
-
-    def __call__(self) -> Any:
-        return self._results.pop() if self._results else self._closure()
+def closure_run_before(closure: Callable[[], Any]) -> Callable[[], Any]:
+    """Run ``closure`` now; the first call returns that result, later ones run it again, as LBFGS does."""
+    results = [closure()]
+    return lambda: results.pop() if results else closure()

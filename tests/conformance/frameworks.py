@@ -3,56 +3,76 @@
 import logging
 import warnings
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 from tests.conformance.situations import EPOCHS, SAMPLES, Situation, Training
 from tests.conformance.watchers import Watcher, precision
 
+LIGHTNING = "lightning.pytorch"
+
 NAMES: Any = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 """What Lightning and Fabric call a precision."""
+
+Options = Mapping[str, Any] | None
+"""What to watch with; None: the framework alone."""
+
+State = dict[str, Any] | None
+"""A scaler's, if amptui has one."""
 
 
 class Framework(Watcher):
     """A watcher of what a framework trains."""
 
     tier = "ci"
+    growth_interval = 2000
+    refuses: Mapping[str, str] = {"x-ray": "unavailable"}
+
+    def train(self, training: Training, runs: Path) -> State:
+        return self.run(training, runs.parent, {})
+
+    def run(self, training: Training, folder: Path, watch: Options, **options: Any) -> State:
+        """Train, and continue where a ``checkpoint=`` was saved if there is one."""
+        raise NotImplementedError
 
 
 class Lightning(Framework):
     """``amptui.lightning.PrecisionMonitor`` in a Trainer."""
 
     name, package = "Lightning", "lightning"
-    growth_interval = 2000
     cannot: Mapping[str, str] = {"closure": "LBFGS has a test of its own: its Trainer counts no closures"}
-    refuses: Mapping[str, str] = {"x-ray": "unavailable"}
 
-    def train(self, training: Training, runs: Path) -> dict[str, Any]:
-        import amptui.lightning
+    def run(self, training: Training, folder: Path, watch: Options, **options: Any) -> State:
+        from amptui.lightning import PrecisionMonitor
 
-        trainer = self.trainer(training.situation, callbacks=[amptui.lightning.PrecisionMonitor()])
-        self.fit(trainer, self.module(training))
-        state: dict[str, Any] = trainer.precision_plugin.scaler.state_dict()
-        return state
+        callbacks = [] if watch is None else [PrecisionMonitor(**watch)]
+        package, checkpoint = options.pop("package", LIGHTNING), options.pop("checkpoint", None)
+        module = options.pop("module", partial(self.module, package=package))(training)
+        trainer = self.trainer(training.situation, package, callbacks=callbacks, **options)
+        self.fit(trainer, module, ckpt_path=checkpoint)
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
+        return None if watch is None or scaler is None else scaler.state_dict()
 
     @staticmethod
-    def trainer(situation: Situation, **options: Any) -> Any:
+    def trainer(situation: Situation, package: str = LIGHTNING, **options: Any) -> Any:
         """Lightning replaces "16-mixed" on a CPU, unless it is told so by a plugin."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of packages that Lightning imports
-            import lightning.pytorch as pl
+            lightning = pytest.importorskip(package)
             from lightning.pytorch.plugins import MixedPrecision
 
-        logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+        logging.getLogger(package).setLevel(logging.ERROR)
         name = NAMES[situation.precision(1)]
         chosen: dict[str, Any] = {"precision": name}
         if name == "16-mixed":
             chosen = {"plugins": [MixedPrecision(name, "cpu", scaler=torch.amp.GradScaler("cpu"))]}
         quiet = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
-        return pl.Trainer(
+        return lightning.Trainer(
             **{
                 **dict.fromkeys(quiet, False),
                 "accelerator": "cpu",
@@ -71,11 +91,10 @@ class Lightning(Framework):
             trainer.fit(module, module.training_.batches, **options)
 
     @staticmethod
-    def module(training: Training) -> Any:
+    def module(training: Training, package: str = LIGHTNING) -> Any:
         """A classifier as people write it."""
-        import lightning.pytorch as pl
 
-        class Module(pl.LightningModule):  # type: ignore[misc] # it counts as untyped
+        class Module(pytest.importorskip(package).LightningModule):  # type: ignore[misc] # untyped
             def __init__(self) -> None:
                 super().__init__()
                 self.training_, self.net = training, training.model
@@ -98,6 +117,7 @@ class Fabric(Framework):
     """``amptui.fabric.Precision`` in a loop of Fabric's."""
 
     name, package = "Fabric", "lightning"
+    growth_interval = 4
     refuses: Mapping[str, str] = {"x-ray": "unavailable", "checkpoint": "unavailable"}
 
     @staticmethod
@@ -105,11 +125,15 @@ class Fabric(Framework):
         """Not those of a first step by a closure: the run begins within it."""
         return not situation.closure
 
-    def train(self, training: Training, runs: Path) -> dict[str, Any]:
+    def run(self, training: Training, folder: Path, watch: Options, **options: Any) -> State:
+        name = NAMES[training.situation.precision(1)]
+        if watch is None:
+            self.loop(training, None, precision=name, **options)
+            return None
         scaler = torch.amp.GradScaler("cpu", growth_interval=self.growth_interval)
-        plugin = self.plugin(NAMES[training.situation.precision(1)], scaler=scaler)
+        plugin = self.plugin(name, **{"scaler": scaler, **watch})
         with plugin.monitor:
-            self.loop(training, plugin)
+            self.loop(training, plugin, **options)
         state: dict[str, Any] = plugin.state_dict()
         return state
 
@@ -122,12 +146,14 @@ class Fabric(Framework):
         return fabric.Precision(precision, **options)
 
     @staticmethod
-    def loop(training: Training, plugin: Any) -> None:
-        """As people write it; with the monitor of ours, if ``plugin`` has one."""
+    def loop(training: Training, plugin: Any, **options: Any) -> None:
+        """As people write it; with the monitor of ours, if there is a ``plugin``."""
         from lightning.fabric import Fabric as RealFabric
 
         situation, monitor = training.situation, getattr(plugin, "monitor", None)
-        fabric = RealFabric(accelerator="cpu", devices=1, plugins=[plugin])
+        plugins = [] if plugin is None else [plugin]
+        fabric = RealFabric(**{"accelerator": "cpu", "devices": 1, "plugins": plugins, **options})
+        fabric.launch()
         model, optimizer = fabric.setup(training.model, training.optimizer)
         for _ in range(EPOCHS) if monitor is None else monitor.epochs(EPOCHS):
             batches = training.batches if monitor is None else monitor.steps(training.batches)
@@ -157,23 +183,28 @@ class Accelerate(Framework):
     """``amptui.accelerate.watch`` in a loop of Accelerate's."""
 
     name, package = "Accelerate", "accelerate"
-    growth_interval = 2000
-    refuses: Mapping[str, str] = {"x-ray": "unavailable"}
+
+    def __init__(self, *, steps: bool = True) -> None:
+        self.steps = steps
+        """Whether the loop uses the monitor's ``epochs()`` and ``steps()``."""
 
     @staticmethod
     def pauses_schedule(situation: Situation) -> bool:
         """Accelerate does not see that the step of a fused optimizer was skipped."""
         return not situation.fused
 
-    def train(self, training: Training, runs: Path) -> dict[str, Any]:
+    def run(self, training: Training, folder: Path, watch: Options, **options: Any) -> State:
         import amptui.accelerate
 
-        accelerator = self.accelerator(training.situation)
-        with amptui.accelerate.watch(accelerator, precision=precision(training.situation)) as monitor:
-            self.loop(training, accelerator, monitor)
-        assert monitor.amp is not None
-        state: dict[str, Any] = monitor.amp.scaler.state_dict()
-        return state
+        first = precision(training.situation)
+        own = "bf16" if first == "bf16" else "no"
+        accelerator = self.accelerator(training.situation, mixed_precision=own)
+        if watch is None:
+            self.loop(training, accelerator, **options)
+            return None
+        with amptui.accelerate.watch(accelerator, **{"precision": first, **watch}) as monitor:
+            self.loop(training, accelerator, monitor if self.steps else None, **options)
+        return monitor.amp.scaler.state_dict() if monitor.has_amp else None
 
     @staticmethod
     def accelerator(situation: Situation, **options: Any) -> Any:
@@ -186,13 +217,19 @@ class Accelerate(Framework):
         return Accelerator(cpu=True, gradient_accumulation_steps=situation.accumulate, **options)
 
     @staticmethod
-    def loop(training: Training, accelerator: Any, monitor: Any = None) -> None:
-        """As people write it; ``monitor``: ours."""
+    def loop(
+        training: Training, accelerator: Any, monitor: Any = None, checkpoint: Path | None = None
+    ) -> None:
+        """As people write it; ``monitor``: ours, ``checkpoint``: one of two epochs."""
         situation = training.situation
         model, optimizer, scheduler = accelerator.prepare(
             training.model, training.optimizer, training.scheduler
         )
-        for _ in range(EPOCHS) if monitor is None else monitor.epochs(EPOCHS):
+        epochs = range(EPOCHS)
+        if checkpoint is not None:
+            accelerator.load_state(str(checkpoint))
+            epochs = range(2, EPOCHS)
+        for _ in epochs if monitor is None else monitor.epochs(epochs):
             for batch in training.batches if monitor is None else monitor.steps(training.batches):
                 with accelerator.accumulate(model):
 
@@ -235,20 +272,20 @@ class HuggingFace(Framework):
     """``amptui.huggingface.watch`` of a Trainer."""
 
     name, package = "Hugging Face", "transformers"
-    growth_interval = 2000
     cannot: Mapping[str, str] = {"closure": "its Trainer passes no closure to the optimizer"}
-    refuses: Mapping[str, str] = {"x-ray": "unavailable"}
     pauses_schedule = staticmethod(Accelerate.pauses_schedule)
 
-    def train(self, training: Training, runs: Path) -> dict[str, Any]:
+    def run(self, training: Training, folder: Path, watch: Options, **options: Any) -> State:
         import amptui.huggingface
 
-        trainer = self.trainer(training, runs.parent)
-        with amptui.huggingface.watch(trainer, precision=precision(training.situation)) as monitor:
-            trainer.train()
-        assert monitor.amp is not None
-        state: dict[str, Any] = monitor.amp.scaler.state_dict()
-        return state
+        first, checkpoint = precision(training.situation), options.pop("checkpoint", None)
+        trainer = self.trainer(training, folder, bf16=first == "bf16", **options)
+        if watch is None:
+            trainer.train(resume_from_checkpoint=checkpoint)
+            return None
+        with amptui.huggingface.watch(trainer, **{"precision": first, **watch}) as monitor:
+            trainer.train(resume_from_checkpoint=checkpoint)
+        return monitor.amp.scaler.state_dict() if monitor.has_amp else None
 
     @staticmethod
     def trainer(training: Training, folder: Path, **options: Any) -> Any:
