@@ -369,7 +369,7 @@ def test_what_went_wrong_stands_below_the_list(ended: Path, warm: WarmSource) ->
     with Terminal(amptui_command(), warm=warm) as terminal:
         terminal.wait_for("0 live +1 ended[\\s\\S]*▸ mnist-deep")
         (ended / "journal.jsonl").write_text("nothing\n")
-        terminal.press("\r", until=r"holds no\s+records")
+        terminal.press("\r", until=r"holds\s+no\s+records")
         terminal.wait_for("0 live +1 ended")
         assert terminal.leave("q") == 0
         assert_restored(terminal)

@@ -309,7 +309,7 @@ def test_a_run_that_is_killed_leaves_a_whole_terminal_and_says_so(
     assert ("Fatal Python error: Segmentation fault" in log.read_text()) == (number == SIGSEGV)
 
 
-HEARING = changed_program("from amptui.process import viewer; viewer._SILENT_SECONDS = 1.5")
+HEARING = changed_program("from amptui.process import followers; followers._SILENT_SECONDS = 1.5")
 
 
 @pytest.mark.ci

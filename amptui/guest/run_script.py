@@ -31,7 +31,6 @@ from amptui.process.stop_signals import (
     received_now,
     received_within,
 )
-from amptui.process.watched_run import LocalRun
 from amptui.records.keeping import UNSAVED_STATUS
 from amptui.records.run import Note, Record, RunFailed, RunFinished
 from amptui.runs.rundir import RunDir, create_run_dir, folder_name
@@ -181,16 +180,15 @@ def _show(script: Script, frames_per_second: float | None, *, quiet: bool) -> in
         if connection is None:
             _report(script, child, log_is_own=log_is_own)
             return _exit_status(child.status, script.folder)
+        from amptui.process.followers import LocalFollower
         from amptui.process.viewer import watch_run
 
-        run = LocalRun(path, lambda: _end_words(script, child.wait(_ENDING_SECONDS)))
-        viewing = watch_run(connection, run, frames_per_second, attached=False, quiet=quiet)
-        view, status = viewing.view, left_running(viewing, run)
+        run = LocalFollower(connection, path, lambda: _end_words(script, child.wait(_ENDING_SECONDS)))
+        viewing = watch_run(run, frames_per_second, attached=False, quiet=quiet)
+        stands = f"the script is still running (pid {child.pid}), although it was asked to stop"
+        view, status = viewing.view, left_running(viewing, run, stands)
         if status is not None:
             return status
-        if not viewing.over:
-            tell("", f"the script is still running (pid {child.pid}), although it was asked to stop")
-            return 128 + (viewing.signal or signal.SIGINT)
         output_file.seek(0, os.SEEK_END)
         is_known = view.run is not None  # not if it was over before the screen could ask
         if not is_known or _has_ended(view.outcome):

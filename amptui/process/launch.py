@@ -20,13 +20,13 @@ from amptui.base.terminal import can_show_a_screen
 from amptui.base.webhook import Webhook
 from amptui.process.plan import Plan
 from amptui.process.stop_signals import blocked_stop_signals
-from amptui.process.watched_run import LocalRun, RemoteRun, WatchedRun
 from amptui.records.run import PhaseChanged, RunFailed
 from amptui.runs.find import live_run
 from amptui.runs.rundir import RunDir
 from amptui.runs.trust import resume_command
 
 if TYPE_CHECKING:
+    from amptui.process.followers import Follower
     from amptui.process.viewer import ViewerEnd
 
 _STACKS_BYTES = 65536
@@ -50,18 +50,16 @@ def train(plan: Plan, *, detach: bool, frames_per_second: float | None) -> int:
 
         child = fork(work)
         theirs.close()
-        folder = plan.run_dir.path
-        run = LocalRun(folder)
+        from amptui.process.followers import LocalFollower
+        from amptui.process.viewer import follow_until_first_step, watch_run
+
+        run = LocalFollower(ours, plan.run_dir.path)
         if detach:
-            from amptui.process.viewer import follow_until_first_step
-
-            return _conclude(follow_until_first_step(ours, run), run, child, folder)
-        from amptui.process.viewer import watch_run
-
+            return _conclude(follow_until_first_step(run), run, child)
         # What the run's process does now: this one shows it before the first record arrives.
         phase = PhaseChanged(time=time.time(), phase="importing", detail="importing torch")
-        watched = watch_run(ours, run, frames_per_second, attached=False, quiet=plan.quiet, phase=phase)
-        return _conclude(watched, run, child, folder)
+        watched = watch_run(run, frames_per_second, attached=False, quiet=plan.quiet, phase=phase)
+        return _conclude(watched, run, child)
 
 
 def _run(plan: Plan, viewer: socket.socket | None = None) -> int:
@@ -90,6 +88,7 @@ def attach(
     """
     if not can_show_a_screen():
         raise UsageError("attach needs a terminal", hint="`amptui runs` lists runs without one")
+    from amptui.process.followers import LocalFollower, RemoteFollower
     from amptui.process.viewer import watch_run
     from amptui.runs.socket_place import connect_to_live
 
@@ -98,23 +97,26 @@ def attach(
         from amptui.runs.remote import connect, remote_of
 
         if (remote := remote_of(text, remote_command)) is not None:
-            with closing(RemoteRun(remote, connect(remote))) as far_run:
-                watched = watch_run(far_run.connection, far_run, frames_per_second, **options)
-            return _conclude(watched, far_run, None)
-    run = LocalRun(live_run(text).path)
-    watched = watch_run(connect_to_live(run.folder), run, frames_per_second, **options)
-    return _conclude(watched, run, None)
+            with closing(RemoteFollower(remote, connect(remote))) as far_run:
+                watched = watch_run(far_run, frames_per_second, **options)
+            return _conclude(watched, far_run)
+    folder = live_run(text).path
+    run = LocalFollower(connect_to_live(folder), folder)
+    return _conclude(watch_run(run, frames_per_second, **options), run)
 
 
-def left_running(watched: "ViewerEnd", run: WatchedRun) -> int | None:
-    """Report to a user who left a run that goes on; return the exit status.
+def left_running(watched: "ViewerEnd", run: "Follower", still_stopping: str) -> int | None:
+    """Report to a user who left a run that goes on, or is ``still_stopping``; return the exit status.
 
-    None if the run has ended or was asked to.
+    None if the run has ended.
     """
     if watched.left == "hung up":
         return 128 + (watched.signal or signal.SIGHUP)  # the terminal may be gone
-    if watched.over or watched.stop_asked:
+    if watched.over:
         return None
+    if watched.stop_asked:
+        tell("", still_stopping)
+        return 128 + (watched.signal or signal.SIGINT)
     if watched.error:
         complain(watched.error)
     stands = run.waiting or watched.silence or "training continues"
@@ -123,27 +125,19 @@ def left_running(watched: "ViewerEnd", run: WatchedRun) -> int | None:
     return 128 + watched.signal if watched.signal is not None else int(bool(watched.error))
 
 
-def _conclude(
-    watched: "ViewerEnd", run: WatchedRun, child: ChildProcess | None, folder: Path | None = None
-) -> int:
-    """Report how the run stands to a user who is back at the shell prompt.
-
-    ``child`` trains it in ``folder`` if this process has started it.
-    """
-    status = left_running(watched, run)
+def _conclude(watched: "ViewerEnd", run: "Follower", child: ChildProcess | None = None) -> int:
+    """Report how the run stands to a user who is back at the prompt; ``child`` trains it, if ours does."""
+    stands = f"{run.waiting}: the run may not stop" if run.waiting else "the run is still stopping"
+    stands = f"{stands} (step {watched.view.step:,}); `{run.list_command}` shows its status"
+    status = left_running(watched, run, stands)
     if status is not None:
         return status
-    ended = child.wait(_ENDING_SECONDS if watched.over else 0.0) if child is not None else None
-    if not watched.over:
-        stands = f"{run.waiting}: the run may not stop" if run.waiting else "the run is still stopping"
-        tell("", f"{stands} (step {watched.view.step:,}); `{run.list_command}` shows its status")
-        return 128 + (watched.signal or signal.SIGINT)
+    ended = None if child is None else child.wait(_ENDING_SECONDS)
     from amptui.diagnosis.summary import summary_lines
 
     # The empty line first: without an alternate screen, the cursor may be in the middle of a line.
-    resume = resume_command(run.folder) if isinstance(run, LocalRun) else ""
-    tell("", *summary_lines(watched.view, resume))
-    return _status(watched, folder, ended)
+    tell("", *summary_lines(watched.view, resume_command(run.folder) if run.folder is not None else ""))
+    return _status(watched, run.folder if child is not None else None, ended)
 
 
 def tell(*lines: str) -> None:

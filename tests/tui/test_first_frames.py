@@ -74,7 +74,7 @@ import socket, sys
 from pathlib import Path
 from types import SimpleNamespace
 from amptui.process.viewer import watch_run
-from amptui.process.watched_run import LocalRun
+from amptui.process.followers import LocalFollower
 from amptui.records.run import PhaseChanged
 
 def watch(*_args, **_options):
@@ -85,8 +85,8 @@ def watch(*_args, **_options):
 sys.modules["amptui.tui.run_screen"] = SimpleNamespace(Parts=dict, RunScreen=watch)  # the screen never comes
 ours, theirs = socket.socketpair()
 phase = PhaseChanged(time=0.0, phase="importing", detail="importing torch")
-run = LocalRun(Path("runs/mnist-deep-20261128-094441"))
-watch_run(ours, run, None, attached=False, quiet=True, phase=phase)
+run = LocalFollower(ours, Path("runs/mnist-deep-20261128-094441"))
+watch_run(run, None, attached=False, quiet=True, phase=phase)
 """
 
 

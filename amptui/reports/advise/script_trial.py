@@ -15,8 +15,7 @@ from amptui.base.errors import AmptuiError, RunFolderError
 from amptui.base.fork import how_ended
 from amptui.base.prompt import complain
 from amptui.guest.run_script import Script, plan_script, script_name, spawn
-from amptui.process.viewer import Follower
-from amptui.process.watched_run import LocalRun
+from amptui.process.followers import LocalFollower
 from amptui.recipe.request import AdviseRequest
 from amptui.records.control import Control, StopRequest
 from amptui.records.run import RunFailed, RunStarted
@@ -85,21 +84,22 @@ class _Trial:
         self._script, self._stop, self._name = script, stop, script.command[0]
         self._child = spawn(script, to_log=True)
         self._session = Session(str(script.folder.path))
-        self._client: Follower | None = None
+        self._client: LocalFollower | None = None
 
     def connect(self) -> None:
         """Wait until the run can be watched."""
-        folder, session = self._script.folder, self._session
+        folder = self._script.folder
         while self._stop.stop_reason is None:
             with suppress(RunFolderError):
-                self._client = Follower(connect(folder.path), LocalRun(folder.path), session)
+                self._client = LocalFollower(connect(folder.path), folder.path)
+                self._session = self._client.session
                 self._client.start()
                 return
             status = self._child.status
             if status is not None:
                 self._tell_last_lines()
                 if folder.journal_path.exists():  # it trained, but ended before amptui could connect
-                    session.fold(JournalReader(folder.journal_path))
+                    self._session.fold(JournalReader(folder.journal_path))
                     raise AmptuiError(f"{self._name} {self._ended_words(status)}", hint="let it train longer")
                 what = f"{self._name} {how_ended(status)} before amptui could watch a training"
                 raise AmptuiError(what, hint=f"{_WATCH}: see demo/guide/own_loop.md")
@@ -138,7 +138,7 @@ class _Trial:
                 error = AmptuiError(f"{self._name} {how_it_ended}", hint="let it train longer")
         return evidence, stages, error, names
 
-    def _wait_for_run(self, client: Follower) -> RunStarted:
+    def _wait_for_run(self, client: LocalFollower) -> RunStarted:
         """Wait until the run has said what it is. Raises AmptuiError if it ends, or cannot be switched."""
         while (run := self._session.view().run) is None and not client.ended.is_set():
             if self._stop.stop_reason:
