@@ -15,7 +15,6 @@ from amptui.ranks.numbers.meter import (
     RankMeter,
     RankNumbers,
     RankReport,
-    RankRows,
     ranks_at_fault,
 )
 from amptui.ranks.numbers.weights_check import WeightsCheck
@@ -43,7 +42,7 @@ class Reported:
     def take(self, *ranks: RankNumbers) -> Log:
         """What is told of one exchange's rows."""
         del self.log[:]
-        self.report.take(RankRows(ranks))
+        self.report.take(ranks)
         return self.log
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from amptui.ranks.agreement.orders import NEVER
-from amptui.ranks.numbers.meter import RankNumbers, RankReport, RankRows
+from amptui.ranks.numbers.meter import RankNumbers, RankReport
 
 if TYPE_CHECKING:
     from amptui.ranks.agreement.board import Board
@@ -68,7 +68,7 @@ class PostedRows:
                 assert self._report is not None, "rank 0 has one"
                 self._own_row, self._taken_number = None, self._number
                 others = self._board.read([f"row/{rank}" for rank in range(1, self._ranks)])
-                self._report.take(RankRows([row, *others]))
+                self._report.take([row, *others])
             elif row is None and self.due == NEVER and now >= self._next_at:
                 self._next_at = now + rows_seconds(self._ranks)
                 self._number += 1
@@ -85,6 +85,6 @@ class PostedRows:
         # Those that not all had posted before come first.
         pending = [row if number > self._taken_number else None for number, row, _ in last_rows]
         if any(pending):
-            self._report.take(RankRows([row or RankNumbers() for row in pending]))
-        self._report.take(RankRows([row for _, _, row in last_rows]))
+            self._report.take([row or RankNumbers() for row in pending])
+        self._report.take([row for _, _, row in last_rows])
         self._report.close()

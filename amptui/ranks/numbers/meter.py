@@ -68,21 +68,10 @@ class RankNumbers(NamedTuple):
     """As NVML's mask."""
 
 
-ROW_VALUES = len(RankNumbers._fields)
+Rows = npt.NDArray[np.void]
+"""[ranks]: the numbers of all, in their order; columns by the names of :class:`RankNumbers`."""
 
-
-class RankRows:
-    """The numbers of all ranks, in their order: a table of [ranks, ROW_VALUES]."""
-
-    def __init__(self, numbers: Floats | Sequence[Sequence[float]]) -> None:
-        self._table = np.asarray(numbers, np.float64).reshape(-1, ROW_VALUES)
-
-    def __len__(self) -> int:
-        return len(self._table)
-
-    def column(self, name: str) -> Floats:
-        """[ranks]: one field of :class:`RankNumbers`."""
-        return self._table[:, RankNumbers._fields.index(name)]
+_ROW = np.dtype([(name, np.float64) for name in RankNumbers._fields])
 
 
 class RankMeter:
@@ -149,7 +138,7 @@ class RankReport:
     def __init__(self, emit: Callable[[Record], object]) -> None:
         self._emit = emit
         self._due = 0.0
-        self._rows: list[RankRows] = []
+        self._rows: list[Rows] = []
         """Those since the last sample."""
         self._steps = 0
         self._skipped: Floats | None = None
@@ -160,10 +149,11 @@ class RankReport:
         self.troubles: Callable[[], Sequence[Mapping[int, int]]] = lambda: ()
         """What was found in each rank's own steps with trouble, by step."""
 
-    def take(self, rows: RankRows) -> None:
+    def take(self, all_numbers: Sequence[Sequence[float]]) -> None:
         """Take one exchange's rows, in the order of the ranks; called by one thread at a time."""
+        rows: Rows = np.array([tuple(numbers) for numbers in all_numbers], _ROW)
         self._rows = [*self._rows, rows] if self._steps else [rows]
-        self._steps += int(rows.column("steps")[0])
+        self._steps += int(rows["steps"][0])
         self._compare(rows)
         self._compare_weights(rows)
         self._blame(rows)
@@ -184,54 +174,54 @@ class RankReport:
         rows = self._rows[-1]
         return RanksSampled(
             time=time.time(),
-            step=int(rows.column("last_step")[0]),
+            step=int(rows["last_step"][0]),
             steps=self._steps,
             world_size=len(rows),
             ranks=tuple(range(len(rows))),
             step_seconds=_column(self._means("step_seconds")),
             data_seconds=_column(self._means("data_seconds")),
             compute_seconds=_column(self._means("compute_seconds")),
-            peak_allocated_bytes=_whole(rows.column("peak_bytes")),
-            memory_used_bytes=_whole(rows.column("memory_used_bytes")),
-            grad_norm=_column(rows.column("grad_norm")),
-            skipped=_whole(rows.column("skipped")),
-            overflowed=_whole(rows.column("overflowed")),
-            sm_clock_mhz=_column(rows.column("sm_clock_mhz")),
-            throttled=_throttled(rows.column("clocks_event_reasons")),
+            peak_allocated_bytes=_whole(rows["peak_bytes"]),
+            memory_used_bytes=_whole(rows["memory_used_bytes"]),
+            grad_norm=_column(rows["grad_norm"]),
+            skipped=_whole(rows["skipped"]),
+            overflowed=_whole(rows["overflowed"]),
+            sm_clock_mhz=_column(rows["sm_clock_mhz"]),
+            throttled=_throttled(rows["clocks_event_reasons"]),
         )
 
     def _means(self, name: str) -> Floats:
         """[ranks]: the means over all steps of the sample; NaN where nothing was measured."""
-        values, steps = (np.stack([rows.column(column) for rows in self._rows]) for column in (name, "steps"))
+        values, steps = (np.stack([rows[column] for rows in self._rows]) for column in (name, "steps"))
         steps = np.where(np.isnan(values), 0.0, steps)
         with np.errstate(invalid="ignore"):  # 0 / 0
             means: Floats = np.nansum(values * steps, axis=0) / steps.sum(axis=0)
         return means
 
-    def _compare(self, rows: RankRows) -> None:
+    def _compare(self, rows: Rows) -> None:
         """Tell when ranks begin, or cease, to differ in what DDP keeps equal after the same step."""
-        steps = rows.column("last_step")
+        steps = rows["last_step"]
         if not _all_equal(steps):
             return
         # NaN differs from itself: a rank without a loss scale has scale 0.
-        scales = np.nan_to_num(rows.column("loss_scale"), posinf=math.inf)
+        scales = np.nan_to_num(rows["loss_scale"], posinf=math.inf)
         self._tell_difference("loss scale", scales, int(steps[0]))
-        skipped = rows.column("skipped")
+        skipped = rows["skipped"]
         more = skipped if self._skipped is None else skipped - self._skipped
         self._skipped = skipped
         self._tell_difference("found_inf", (more > more.min()).astype(np.float64), int(steps[0]))
 
-    def _compare_weights(self, rows: RankRows) -> None:
+    def _compare_weights(self, rows: Rows) -> None:
         """Compare hashes of the weights once all ranks have told theirs of the same step."""
-        steps, hashes = rows.column("hashed_step"), rows.column("weights_hash")
+        steps, hashes = rows["hashed_step"], rows["weights_hash"]
         if steps[0] == self._hashed_step or not _all_equal(steps) or np.isnan(hashes).any():
             return
         self._hashed_step = steps[0]
         self._tell_difference("weights", hashes, int(steps[0]))
 
-    def _blame(self, rows: RankRows) -> None:
+    def _blame(self, rows: Rows) -> None:
         """Tell which ranks' own numbers were not finite, once all ranks have told of a step with trouble."""
-        known_by_all = int(rows.column("trouble_step").min())
+        known_by_all = int(rows["trouble_step"].min())
         if known_by_all <= self._blamed_step:
             return
         states_by_rank = self.troubles()
