@@ -139,15 +139,6 @@ class RankGroup(Ranks):
         self._board.count(key, 1)
         self._wait_until(lambda: self._board.count(key) >= self.world.size, stoppable=stoppable)
 
-    def tell(self, name: str, text: str) -> None:
-        """Tell the other ranks something of their preparations."""
-        self._board.post(f"told/{name}", text)
-
-    def hear(self, name: str) -> str:
-        """What another rank tells; waits as :meth:`meet` does."""
-        self._wait_until(lambda: self._board.look(f"told/{name}") is not None)
-        return str(self._board.look(f"told/{name}"))
-
     def _wait_until(self, is_true: Callable[[], bool], *, stoppable: bool = True) -> None:
         longer = pauses(self.world.size)
         with self.progress.waiting():

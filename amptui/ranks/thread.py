@@ -268,9 +268,9 @@ class RankThread(TrainingThread):
         if self._world.leads:
             starts_over = self._world.restart > 0 and not checkpoints(folder)
             checkpoint = None if starts_over else super()._read_checkpoint()
-            self._group.tell("checkpoint", "" if checkpoint is None else checkpoint_name(checkpoint.step))
+            self._group.gather("" if checkpoint is None else checkpoint_name(checkpoint.step))
             return checkpoint
-        name = self._group.hear("checkpoint")
+        name = self._group.gather("")[0]
         try:
             return read(folder / name, checksums=False) if name else None  # rank 0 has checked them
         except DamagedError as error:
@@ -290,9 +290,7 @@ class RankThread(TrainingThread):
         options["gpu"] = prepared.device.index or 0
         if not self._request.fsdp:
             return RankCheckpoints(folder, **options)
-        if self._world.leads:
-            self._group.tell("start", secrets.token_hex(4))
-        start = self._group.hear("start")
+        start = self._group.gather(secrets.token_hex(4))[0]
         return ShardedCheckpoints(folder, shared=self._checkpoints_path, start=start, **options)
 
     def _announce_run(self, started: RunStarted, start: "Checkpoint | None") -> None:

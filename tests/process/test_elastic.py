@@ -240,7 +240,7 @@ def test_a_rank_that_hangs_ends_the_run_with_its_name_and_the_stacks(
     else:
         assert f"amptui: rank {rank} hung: its process has not answered for " in said
         assert ([*stacks], taken.silent) == ([1 - rank], (rank,))
-        assert "trainer.py" in stacks[1 - rank]
+        assert "loops/train.py" in stacks[1 - rank]
 
 
 # --------------------------------------------------------------------------------- going on after a failure

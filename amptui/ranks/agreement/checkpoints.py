@@ -28,8 +28,6 @@ from amptui.ranks.world import World
 _LAST = "last"
 """The name of the states that each rank hands in before it leaves: rank 0 may write one more file."""
 
-_LAST_SHARDS = "last checkpoint"
-
 _FILE, _TROUBLE = "file", "trouble"
 """What a rank tells of its parts of a sharded model besides its random states."""
 
@@ -189,15 +187,13 @@ class ShardedCheckpoints(RankCheckpoints):
         self.wait()
         if not self.keeps:
             return None
-        self._group.on_rank_0(
-            _LAST_SHARDS, lambda: self._group.tell(_LAST_SHARDS, "due" if self.lacks(place) else "")
-        )
-        return self._last_reason() if self._group.hear(_LAST_SHARDS) else None
+        is_due = self._group.gather(self.lacks(place))[0]
+        return self._last_reason() if is_due else None
 
     def part(self, states: dict[str, Any]) -> None:  # noqa: ARG002 - the last checkpoint has them
         """Wait until all ranks are done with the last checkpoint."""
         if self.keeps:
-            self._group.meet(f"{_LAST_SHARDS} written", stoppable=False)
+            self._group.meet("last checkpoint written", stoppable=False)
 
     def _not_taken(self) -> None:
         """Remove what the others write, in a thread; the next checkpoint comes after that."""
