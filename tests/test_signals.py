@@ -301,7 +301,7 @@ def test_a_run_that_is_killed_leaves_a_whole_terminal_and_says_so(
         pid = run_pid(tmp_path / "run")
         assert pid is not None
         os.kill(pid, number)
-        terminal.wait_for("lost")
+        terminal.wait_for(rf"lost[\s\S]*was killed by {number.name}")
         assert terminal.leave("q") == 1
         assert_restored(terminal)
         assert f"was killed by {number.name}" in said_by(terminal)

@@ -9,7 +9,6 @@ import socket
 import stat
 import time
 from contextlib import closing, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from amptui.base.errors import OutputError, RunFolderError, UsageError
@@ -32,6 +31,9 @@ if TYPE_CHECKING:
 _STACKS_BYTES = 65536
 """How far from the end of the output the stacks of a killed process begin, at most."""
 
+_DYING_SECONDS = 1.0
+"""How long a process may take to end after its connections, which end with it."""
+
 _ENDING_SECONDS = 20.0
 """How long a run's process may take to exit after its last record, for example to close a file."""
 
@@ -53,7 +55,7 @@ def train(plan: Plan, *, detach: bool, frames_per_second: float | None) -> int:
         from amptui.process.followers import LocalFollower
         from amptui.process.viewer import follow_until_first_step, watch_run
 
-        run = LocalFollower(ours, plan.run_dir.path)
+        run = LocalFollower(ours, plan.run_dir.path, lambda: _killed_words(child, plan.run_dir))
         if detach:
             return _conclude(follow_until_first_step(run), run, child)
         # What the run's process does now: this one shows it before the first record arrives.
@@ -137,7 +139,7 @@ def _conclude(watched: "ViewerEnd", run: "Follower", child: ChildProcess | None 
 
     # The empty line first: without an alternate screen, the cursor may be in the middle of a line.
     tell("", *summary_lines(watched.view, resume_command(run.folder) if run.folder is not None else ""))
-    return _status(watched, run.folder if child is not None else None, ended)
+    return _status(watched, run, ended, is_own=child is not None)
 
 
 def tell(*lines: str) -> None:
@@ -148,21 +150,18 @@ def tell(*lines: str) -> None:
         complain(str(error))
 
 
-def _status(watched: "ViewerEnd", folder: Path | None, ended: int | None) -> int:
+def _status(watched: "ViewerEnd", run: "Follower", ended: int | None, *, is_own: bool) -> int:
     outcome = watched.view.outcome
     if outcome is None:
-        if folder is not None and ended is not None and ended < 0:
-            complain(_killed(-ended, folder))
-        else:
-            complain(watched.error)
+        complain(run.lost_words(watched.error))
         return ended if ended is not None and ended > 0 else RunFolderError.exit_status
     from amptui.diagnosis.summary import tell_unsaved
 
     unsaved_status = tell_unsaved(watched.view.not_kept)
     if isinstance(outcome, RunFailed):
         # Into a file the run's own process has written both.
-        if folder is None or not stat.S_ISREG(os.fstat(2).st_mode):
-            show_traceback("" if folder is None else outcome.traceback)
+        if not is_own or not stat.S_ISREG(os.fstat(2).st_mode):
+            show_traceback(outcome.traceback if is_own else "")
             complain(outcome.error)
         return ended or 1
     if watched.left == "interrupted" or watched.signal is not None:
@@ -170,12 +169,16 @@ def _status(watched: "ViewerEnd", folder: Path | None, ended: int | None) -> int
     return ended or unsaved_status
 
 
-def _killed(number: int, folder: Path) -> str:
-    what, log = f"the training process {how_ended(-number)}", RunDir(folder).output_path
+def _killed_words(child: ChildProcess, run_dir: RunDir) -> str:
+    """How a run ended whose process was killed; empty if it was not."""
+    status, log = child.wait(_DYING_SECONDS), run_dir.output_path
+    if status is None or status >= 0:
+        return ""
+    what = f"the training process {how_ended(status)}"
     with suppress(OSError), open_to_read(log) as file:
         file.seek(-min(_STACKS_BYTES, os.fstat(file.fileno()).st_size), os.SEEK_END)
         if b"Fatal Python error" in file.read():
             what = f"{what} (its stack: {log})"
-    if not RunDir(folder).holds_checkpoints:
+    if not run_dir.holds_checkpoints:
         return f"{what} before its first checkpoint"
-    return f"{what}; to resume from its last checkpoint: {resume_command(folder)}"
+    return f"{what}; to resume from its last checkpoint: {resume_command(run_dir.path)}"
