@@ -64,14 +64,8 @@ _runs = count()
 class OneProcess:
     """A script that trains in this process alone."""
 
-    size = 1
-    """How many processes train together."""
-    leads = True
-    """Whether this process keeps the run, and takes requests."""
-    restart = max_restarts = 0
-    """How often the ranks have been started again, and how often that happens at most."""
-    starts_again = False
-    """Whether the ranks are started again if this one fails."""
+    world = World(0, 0, 1)
+    """Which process of how many this is."""
 
     def continues(self, _run_dir: str) -> bool:
         """Whether the run in that folder goes on with this process."""
@@ -113,7 +107,7 @@ class OneOfRanks(OneProcess):
     """A rank among the others, from :meth:`start` to :meth:`leave`."""
 
     def __init__(self, world: World) -> None:
-        self._world = world
+        self.world = world
         self._control: RankControl
         self._watched = False
         """Whether requests reach the loop, which otherwise is only observed."""
@@ -121,8 +115,6 @@ class OneOfRanks(OneProcess):
         """Takes rank 0's records, from any thread."""
         self._name = f"{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{next(_runs)}"
         self._parent = os.getppid()
-        self.size, self.leads, self.restart = world.size, world.leads, world.restart
-        self.max_restarts, self.starts_again = world.max_restarts, world.starts_again
         self._optimizer: ObservedOptimizer
         """The script's first."""
         self._ends: RankEnds | None = None
@@ -137,24 +129,22 @@ class OneOfRanks(OneProcess):
 
     def continues(self, run_dir: str) -> bool:
         if not run_dir:  # each start of the ranks has a run of its own
-            self.restart = self.max_restarts = 0
-            self.starts_again = False
-            self._world = replace(self._world, restart=0, max_restarts=0)
-        return self.restart > 0 and RunDir(Path(run_dir)).holds_a_run
+            self.world = replace(self.world, restart=0, max_restarts=0)
+        return self.world.restart > 0 and RunDir(Path(run_dir)).holds_a_run
 
     def open(self, script: ObservedScript | WatchedScript, emit: Emit) -> tuple[RankControl, Emit]:
         self._emit, self._watched = emit, isinstance(script, WatchedScript)
-        self._control = RankControl(self._world, emit, counts_alike=False)
+        self._control = RankControl(self.world, emit, counts_alike=False)
         self._control.refuses = {"x-ray": NO_SCRIPT_XRAY}
-        self._control.report = RankReport(emit) if self.leads else None
+        self._control.report = RankReport(emit) if self.world.leads else None
         return self._control, self._take
 
     def layout(self, script: Script) -> ParallelLayout:
-        layout, data_parallel = layout_of(script.model, self.size), script.data_parallel
+        layout, data_parallel = layout_of(script.model, self.world.size), script.data_parallel
         if data_parallel is None:
             return layout
-        is_odd = self.size % data_parallel
-        why = f"{self.size} ranks cannot be {data_parallel} times as many" if is_odd else ""
+        is_odd = self.world.size % data_parallel
+        why = f"{self.world.size} ranks cannot be {data_parallel} times as many" if is_odd else ""
         return replace(layout, data_parallel=0 if why else data_parallel, unknown=why)
 
     def add_to(self, started: RunStarted, layout: ParallelLayout) -> RunStarted:
@@ -162,7 +152,7 @@ class OneOfRanks(OneProcess):
         return replace(
             started,
             refuses={"x-ray": NO_SCRIPT_XRAY, **started.refuses},
-            world_size=self.size,
+            world_size=self.world.size,
             parallel="+".join(layout.kinds),
             data_parallel=data_parallel or None,
             global_batch_size=samples * data_parallel if samples and data_parallel else None,
@@ -188,7 +178,7 @@ class OneOfRanks(OneProcess):
         if self._stopping.is_set():
             return
         self._stopping.set()
-        self._control.end(f"rank {self._world.rank} {why}")
+        self._control.end(f"rank {self.world.rank} {why}")
         if self._thread.ident is not None:
             self._thread.join(_CLOSING_SECONDS)
         self._control.leave()
@@ -202,7 +192,7 @@ class OneOfRanks(OneProcess):
         """Take a record of this rank's loop."""
         self._training_thread = threading.get_ident()
         self._measure(record)
-        if self.leads:
+        if self.world.leads:
             self._emit(record)
 
     def _measure(self, record: Record) -> None:
@@ -228,22 +218,22 @@ class OneOfRanks(OneProcess):
         """Wait until all ranks are there, or nobody waits any more; then begin to train as one of them."""
         try:
             if (board := self._find_board()) is not None:
-                self._ends = RankEnds(board, self._world)
+                self._ends = RankEnds(board, self.world)
                 self._join(board)
         except Exception as error:  # noqa: BLE001 - the script goes on
             self._lose(error)
 
     def _find_board(self) -> Board | None:
         """None if there are no other ranks, or the script ends before."""
-        place = self._world.rank, self.size
-        while not self._stopping.wait(poll_seconds(self.size)):
+        place = self.world.rank, self.world.size
+        while not self._stopping.wait(poll_seconds(self.world.size)):
             has_begun = time.monotonic() >= self._start_time  # first: the group may be made in between
             board, world = open_board(self._name), world_of_script()
             if board is None and not has_begun:
                 continue
             if board is not None and world is not None and (world.rank, world.size) == place:
                 return board
-            if self.leads:
+            if self.world.leads:
                 self._emit(Note(time=time.time(), severity="info", text=_NO_GROUP))
             self._control.be_alone()
             break
@@ -252,13 +242,13 @@ class OneOfRanks(OneProcess):
     def _join(self, board: Board) -> None:
         device, function = self._optimizer.device, "watch" if self._watched else "observe"
         place = place_of(device, device_name(device), gpu_uuid(device))
-        sign_in = SignIn(board, self._world, place, function)
+        sign_in = SignIn(board, self.world, place, function)
         progress = RankProgress()
         progress.activity = lambda: ("script", self._optimizer.step)
         self._watch = watch = HangWatch(
             board,
-            self._world,
-            RankEnds(board, self._world),
+            self.world,
+            RankEnds(board, self.world),
             progress,
             hang_seconds=HANG_SECONDS,
             thread_id=lambda: self._training_thread,
@@ -268,19 +258,19 @@ class OneOfRanks(OneProcess):
         )
         watch.post_beat()
         while (verdict := self._verdict(sign_in, board)) is None:
-            if self._stopping.wait(poll_seconds(self.size)):
+            if self._stopping.wait(poll_seconds(self.world.size)):
                 return
         if isinstance(verdict, str):
-            if self.leads:
+            if self.world.leads:
                 loss = "precision, pause and stop need all ranks" if self._watched else "only rank 0 is shown"
                 complain(f"{verdict}: {loss}")
                 self._emit(Note(time=time.time(), severity="warning", text=f"{verdict}: {loss}"))
             self._control.end(verdict)
             return
         self._places = verdict
-        if self.leads:
+        if self.world.leads:
             places = tuple(place.of_rank(rank) for rank, place in enumerate(verdict))
-            restarts = {"restarts": self._world.restart, "max_restarts": self._world.max_restarts}
+            restarts = {"restarts": self.world.restart, "max_restarts": self.world.max_restarts}
             self._emit(RanksStarted(time=time.time(), ranks=places, **restarts))
         watch.start()
         self._control.connect(board, progress, self._lose)
@@ -288,8 +278,8 @@ class OneOfRanks(OneProcess):
     def _verdict(self, sign_in: SignIn, board: Board) -> Sequence[Place] | str | None:
         waited = time.monotonic() - self._start_time
         verdict = sign_in.verdict() if waited > 0 else None
-        if verdict is None and waited > SIGN_IN_SECONDS + (0 if self.leads else _LATER_SECONDS):
-            sign_in.give_up("" if self.leads else _NO_LEADER)
+        if verdict is None and waited > SIGN_IN_SECONDS + (0 if self.world.leads else _LATER_SECONDS):
+            sign_in.give_up("" if self.world.leads else _NO_LEADER)
             verdict = sign_in.verdict()
             if verdict == _NO_LEADER and board.count("told", 1) == 1:
                 complain(_NO_LEADER)
@@ -301,7 +291,7 @@ class OneOfRanks(OneProcess):
             self._control.end(LOST)
             return
         complain(one_line(f"the ranks are not shown: {type(error).__name__}: {error}"))
-        self._control.end(f"rank {self._world.rank} {NOT_WATCHED}")
+        self._control.end(f"rank {self.world.rank} {NOT_WATCHED}")
         self._tell_end(NOT_WATCHED)  # the others would wait for it after every request
 
     def _tell_end(self, why: str, error: str = "") -> None:
@@ -310,12 +300,12 @@ class OneOfRanks(OneProcess):
         self._ends.tell("failed" if error else "left", error or why)
         if (ended := self._ends.first()) is not None:
             self._end_with(ended)
-        if self.leads and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-            time.sleep(2 * poll_seconds(self.size))  # the store ends with this process
+        if self.world.leads and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+            time.sleep(2 * poll_seconds(self.world.size))  # the store ends with this process
 
     def _end_with(self, ended: PeerEndedError, _records: Sequence[Record] = ()) -> None:
         """Another rank was the first to go; rank 0 records it if it failed."""
-        if self.leads and ended.how == "failed" and self._places and not self._has_told_loss:
+        if self.world.leads and ended.how == "failed" and self._places and not self._has_told_loss:
             self._has_told_loss = True
             self._emit(
                 RankLost(

@@ -82,9 +82,9 @@ class ScriptRun:
         self._emit: Emit = tell_nobody
         run_dir, notify_url = take_run()  # which no child process shall inherit
         self._started_by_amptui = bool(run_dir)
-        self._goes_on = processes.leads and processes.continues(run_dir)
+        self._goes_on = processes.world.leads and processes.continues(run_dir)
         """Whether torchrun has started the ranks again: the run goes on in its folder."""
-        if processes.leads:
+        if processes.world.leads:
             self._open_recording(run_dir, notify_url)
         try:
             self._open_loop(script)
@@ -99,7 +99,7 @@ class ScriptRun:
 
     def _open_recording(self, path: str, notify_url: str) -> None:
         run_dir = RunDir(Path(path)) if path else create_run_dir(None, self._name)
-        request = {"script": masked(sys.argv), "max_restarts": self.processes.max_restarts}
+        request = {"script": masked(sys.argv), "max_restarts": self.processes.world.max_restarts}
         self._recording = Recording(run_dir, request=request, goes_on=self._goes_on, notify_url=notify_url)
         self._emit = emit = self._recording.emit
         if self._goes_on:
@@ -108,10 +108,10 @@ class ScriptRun:
     def _open_loop(self, script: ObservedScript | WatchedScript) -> None:
         """Begin to see the steps of ``script``."""
         self.control, emit = self.processes.open(script, self._emit)
-        if isinstance(self.control, RankControl) and self.processes.leads:
+        loop, world = self.loop, self.processes.world
+        if isinstance(self.control, RankControl) and world.leads:
             self.control.cannot_stop = self._cannot_stop
-        loop, leads = self.loop, self.processes.leads
-        loop.open(emit, on_first_step=self._begin, on_fault=self._give_up, leads=leads)
+        loop.open(emit, on_first_step=self._begin, on_fault=self._give_up, leads=world.leads)
         data_parallel = self.layout.data_parallel
         samples = script.samples_per_step and script.samples_per_step * data_parallel
         if isinstance(script, WatchedScript):
@@ -124,7 +124,7 @@ class ScriptRun:
                 script.model, script.optimizer, loop, samples_per_step=samples, data_parallel=data_parallel
             )
         loop.add(self.first, script.optimizer)
-        loop.takes_others = self.processes.size == 1  # of several ranks, only the first one's steps are told
+        loop.takes_others = world.size == 1  # of several ranks, only the first one's steps are told
         for other in script.others if loop.takes_others else ():
             watcher = loop.watch(other.optimizer, other.model, other.name)
             watcher.keeper = other if self.first.keeper is not None else None
@@ -187,7 +187,7 @@ class ScriptRun:
             recording.begin(started)
             return
         step, last_step = self.first.step, look_at(recording.run_dir).step or 0
-        after, restarts = step - 1 if step > 1 else last_step, self.processes.restart
+        after, restarts = step - 1 if step > 1 else last_step, self.processes.world.restart
         resumed = describe_resumption(started, step=after, restarts=restarts, cause="a rank ended")
         recording.begin(started, resumed, starts_at_one=False)
         self._steps_before = last_step if step == 1 else 0
@@ -248,7 +248,7 @@ class ScriptRun:
         try:
             self.processes.leave("has ended", failure_of(error))
             # The GPU of a rank that failed may wait for a collective of ranks that have ended.
-            self.loop.close(waits=error is None or self.processes.size == 1)
+            self.loop.close(waits=error is None or self.processes.world.size == 1)
         except Exception as fault:  # a device that failed has nothing left to deliver
             if is_from_signal_handler(fault) or self._recording is None:
                 raise
@@ -269,7 +269,7 @@ class ScriptRun:
         if isinstance(last, RunFailed) and (precision := self.first.unproven_precision):
             last = replace(last, error=f"{last.error}; {_AFTER_SWITCH.format(precision=precision)}")
         recording.end_output()
-        if isinstance(last, RunFailed) and self.processes.starts_again:  # the run is not over
+        if isinstance(last, RunFailed) and self.processes.world.starts_again:  # the run is not over
             place: dict[str, Any] = {"rank": 0, "host": socket.gethostname()}
             self._emit(RankLost(time=last.time, step=last.step, cause="failed", detail=last.error, **place))
         else:
