@@ -61,7 +61,7 @@ class WeightsCheck:
         self._is_asking = False
         try:
             self._begin(step)
-        except torch.OutOfMemoryError:  # no reason to end a run
+        except (torch.OutOfMemoryError, NotImplementedError):  # of a dtype or device: no reason to end a run
             self._cadence.charge(None)
             self._newest = step, math.nan
 
