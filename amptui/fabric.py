@@ -42,11 +42,10 @@ class Precision(MixedPrecision):
         # Not super().__init__(): it would set the precision once and for all.
         if precision not in OWN_NAMES:
             raise ValueError(f"precision must be one of {', '.join(OWN_NAMES)}, not {precision!r}")
-        self.monitor = FabricMonitor(amp=amp, fp8_recipe=fp8_recipe, samples_per_step=samples_per_step)
+        options: dict[str, Any] = {"fp8_recipe": fp8_recipe, "samples_per_step": samples_per_step}
+        self.monitor = FabricMonitor(OWN_NAMES[precision], save, amp=amp, **options)
         """For ``should_stop``, ``log()``, ``epochs()``, ``steps()`` and ``validation()`` in the loop."""
-        self.monitor.first_precision = OWN_NAMES[precision]
-        self._first_scaler, self._save = scaler, save
-        self._modules: list[nn.Module] = []
+        self._first_scaler = scaler
 
     @property
     def precision(self) -> str:
@@ -64,12 +63,12 @@ class Precision(MixedPrecision):
         return AUTOCAST_DTYPES.get(self.monitor.precision)
 
     def convert_module(self, module: nn.Module) -> nn.Module:
-        self._modules.append(module)
+        self.monitor.modules.append(module)
         return module
 
     def forward_context(self) -> AbstractContextManager[object]:
         self._begin_forward()
-        return nullcontext() if not self._modules else self._switched().autocast()
+        return nullcontext() if not self.monitor.modules else self._switched().autocast()
 
     def convert_input(self, data: Any) -> Any:
         self._begin_forward()
@@ -90,9 +89,7 @@ class Precision(MixedPrecision):
         scaler, closure = self._switched().scaler, kwargs.get("closure")
         if closure is not None and not scaler.is_enabled():
             kwargs["closure"] = closure_run_before(closure)
-        if not self.monitor.has_begun:
-            has_closure = closure is not None
-            self.monitor.begin_step(self._modules, optimizer, has_closure=has_closure, save=self._save)
+        self.monitor.begin_step(optimizer, has_closure=closure is not None)
         output = scaler.step(optimizer, **kwargs)
         scaler.update()
         return output
@@ -106,7 +103,8 @@ class Precision(MixedPrecision):
         """Autocast and scaler; Fabric moves the first module to its device before anything runs."""
         if self.monitor.has_amp:
             return self.monitor.amp
-        devices = (parameter.device for module in self._modules for parameter in module.parameters())
+        modules = self.monitor.modules
+        devices = (parameter.device for module in modules for parameter in module.parameters())
         return self.monitor.take_over(next(devices, torch.device("cpu")), self._first_scaler)
 
     def _begin_forward(self) -> None:
@@ -120,9 +118,12 @@ class FabricMonitor(FrameworkMonitor):
 
     framework = "Fabric"
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, precision: str, save: Callable[[], object] | None, **options: Any) -> None:
         super().__init__(**options)
-        self.has_begun = False
+        self.first_precision, self._save = precision, save
+        self.modules: list[nn.Module] = []
+        """Those that Fabric has set up."""
+        self._has_begun = False
         """Whether the first step has begun."""
         self._first_loop: ObservedLoop | None = None
         """What sees the first step until the run begins."""
@@ -130,26 +131,24 @@ class FabricMonitor(FrameworkMonitor):
 
     def begin_backward(self) -> None:
         """The first step is seen from its first backward pass on, before its optimizer is known."""
-        if not self.has_begun and self._first_loop is None:
+        if not self._has_begun and self._first_loop is None:
             self._first_loop = ObservedLoop()
             self._first_loop.listen()
 
     @harmless
-    def begin_step(
-        self,
-        modules: list[nn.Module],
-        optimizer: Optimizer,
-        *,
-        has_closure: bool,
-        save: Callable[[], object] | None,
-    ) -> None:
+    def begin_step(self, optimizer: Optimizer, *, has_closure: bool) -> None:
         """Open the run, with what is known of the first step; ranks other than the first have none."""
-        self.has_begun, amp, model, loop = True, self.amp, model_of(optimizer, modules), self._first_loop
+        if self._has_begun:
+            return
+        self._has_begun, amp, loop = True, self.amp, self._first_loop
+        model = model_of(optimizer, self.modules)
         assert model is not None, "its first backward pass has run"
         in_group = distributed.is_available() and distributed.is_initialized()
         self.decide(amp.device, processes=distributed.get_world_size() if in_group else 1)
         if not (in_group and distributed.get_rank() > 0):
-            self.open(model, optimizer, scaler=amp.scaler, has_closure=has_closure, save=save, loop=loop)
+            self.open(
+                model, optimizer, scaler=amp.scaler, has_closure=has_closure, save=self._save, loop=loop
+            )
         if self._run is not None:
             self._tell_length()
             for batch in self._early_batches:
@@ -159,6 +158,6 @@ class FabricMonitor(FrameworkMonitor):
         self._first_loop, self._early_batches = None, []
 
     def _take_batch(self, load_start: float, seconds: float, samples: int) -> None:
-        if not self.has_begun:
+        if not self._has_begun:
             self._early_batches.append((load_start, seconds, samples))
         super()._take_batch(load_start, seconds, samples)
