@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from amptui.base.errors import AmptuiError, DeviceError, ExperimentError, RunFolderError, UsageError
 from amptui.loops.worker import TrainingThread
@@ -57,8 +57,6 @@ class RankThread(TrainingThread):
     samples this rank's GPU, if it has one.
     """
 
-    control_type: ClassVar[type[RankControl]] = RankControl
-
     def __init__(
         self,
         request: TrainRequest,
@@ -69,7 +67,7 @@ class RankThread(TrainingThread):
         watch_gpu: WatchGpu | None = None,
         **options: Any,
     ) -> None:
-        self.control = control = self.control_type(world, emit)
+        self.control = control = RankControl(world, emit)
         control.refuses = {"x-ray": NO_SHARDED_XRAY} if request.fsdp else {}
         self._saves_weights = request.save_weights is not None
         request = replace(request, interactive=False)

@@ -25,6 +25,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from amptui.checkpoint.shards import ShardFile, write_part
 from amptui.checkpoint.states import Part
+from amptui.ranks import thread as rank_thread
 from amptui.ranks.agreement import checkpoints
 from amptui.ranks.agreement.control import RankControl
 from amptui.ranks.launchers import world_of
@@ -132,8 +133,7 @@ class MeasuredControl(RankControl):
         self.boundary_seconds.append(time.perf_counter() - began)
 
 
-class MeasuredThread(RankThread):
-    control_type = MeasuredControl
+rank_thread.RankControl = MeasuredControl  # type: ignore[assignment, attr-defined]
 
 
 class Run:
@@ -163,7 +163,7 @@ class Run:
             **options,
         )
         spec = parse_model(f"{Recorded.__module__}:{model}")
-        self.thread = MeasuredThread(request, spec, self._take, world)
+        self.thread = RankThread(request, spec, self._take, world)
         self.control = cast("MeasuredControl", self.thread.control)
 
     def _take(self, record: Record) -> None:
