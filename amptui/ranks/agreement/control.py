@@ -53,14 +53,6 @@ _CLOSING_SECONDS = 10.0
 _CHECKPOINT_NOW = 2
 """As an order asks for one."""
 
-MEETING_SECONDS = 10.0
-"""How long a rank of a script waits after the step of an order. It then goes on, and so do all."""
-
-_SUSPICIOUS_SECONDS = 0.3
-"""Ranks that train together mostly come to the same step within that time."""
-
-_APART = "the ranks are not at the same step: did one take fewer batches, or call amptui later?"
-
 _SILENT = f"a rank did not answer within {PATIENCE_SECONDS:g} s"
 
 LOST = "the connection between the ranks was lost"
@@ -327,13 +319,8 @@ class RankControl(Control, Participant):
     # What the trainer does with an order.
 
     def _obey(self, order: Order) -> None:
-        why = "" if self.counts_alike else self._meet(order)
-        if not why:
+        if self.counts_alike or not self._meet(order):
             self._release(order)
-        elif why in (_APART, LOST):
-            self.end(why)
-        else:
-            self._refuse_sent(why)
 
     def _release(self, order: Order) -> None:
         """Give the trainer what all ranks know by now."""
@@ -381,44 +368,17 @@ class RankControl(Control, Participant):
 
     def _meet(self, order: Order) -> str:
         """Wait for the other ranks after the step of ``order``; return why none obeys, or "" if all do."""
-        from amptui.ranks.agreement.board import collectives_by_group
+        from amptui.ranks.agreement.meeting import APART, meet
 
-        board, rank = self._board, self._world.rank
-        place, go, began = [self._step, collectives_by_group()], f"go/{order.number}", time.monotonic()
         try:
-            board.post(f"at/{rank}", [order.number, *place])
-            board.count(f"met/{order.number}", 1)
-            while True:
-                waited = time.monotonic() - began
-                verdict = self._compare(order, place, waited) if self._world.leads else board.look(go)
-                if verdict is None and waited > MEETING_SECONDS:
-                    places = [board.look(f"at/{rank}") for rank in range(self._world.size)]
-                    missing = [rank for rank, at in enumerate(places) if not at or at[0] != order.number]
-                    who = f"rank {missing[0]}" if missing else "a rank"
-                    verdict = f"{who} did not come to step {order.point:,} within {MEETING_SECONDS:g} s"
-                if verdict is None and self.over:
-                    verdict = self.over
-                if verdict is not None:
-                    return str(board.decide(go, verdict))
-                time.sleep(min(0.0005 + waited / 20, 0.05))
+            why = meet(self._board, self._world, order, self._step, lambda: self.over)
         except RuntimeError:  # the store's
-            return LOST
-
-    def _compare(self, order: Order, place: list[Any], waited: float) -> str | None:
-        """Rank 0's: whether all ranks have come to the same place; None while some have not."""
-        from amptui.ranks.agreement.board import is_ahead, is_same_place
-
-        board, ranks = self._board, range(self._world.size)
-        if board.count(f"met/{order.number}") >= len(ranks):
-            places = [place for _, *place in board.read([f"at/{rank}" for rank in ranks])]
-            board.remove(f"met/{order.number - 1}")
-            board.remove(f"go/{order.number - 1}")
-            return "" if is_same_place(places) else _APART
-        if waited > _SUSPICIOUS_SECONDS:
-            beats = [board.look(f"beat/{rank}") for rank in ranks[1:]]
-            if any(beat and is_ahead(beat[1], place[1]) for beat in beats):
-                return _APART  # it waits for this rank in a collective of the next step
-        return None
+            why = LOST
+        if why in (APART, LOST):
+            self.end(why)
+        elif why:
+            self._refuse_sent(why)
+        return why
 
     def _settle_alone(self) -> None:
         """What a script's rank 0 does without other ranks, or no longer with them."""
