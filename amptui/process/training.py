@@ -346,8 +346,9 @@ def measure_training(  # noqa: PLR0913 - options by name
     """Train in ``folder`` until ``poll``, called now and then, asks for a stop, or the run ends.
 
     ``begin`` is called before the trainer starts; while ``hurried()``, a trainer that was asked to stop is
-    not waited for long. Raises RunFolderError.
+    not waited for long. Its memory is free afterwards. Raises RunFolderError.
     """
+    from amptui.device.accelerator import default_device, empty_cache
     from amptui.recipe.precision import Tf32Flags
 
     flags = Tf32Flags.current()
@@ -362,15 +363,10 @@ def measure_training(  # noqa: PLR0913 - options by name
     error, view = training.thread.error, training.view()
     if not in_time:
         error = AmptuiError(f"the trainer did not stop ({training.thread.doing}); leaving anyway")
-    return TrainingEnd(view=view, error=error, hangs=not in_time)
-
-
-def free_memory() -> None:
-    """Free the memory of the previous training."""
-    from amptui.device.accelerator import default_device, empty_cache
-
+    del training
     gc.collect()
     empty_cache(default_device())
+    return TrainingEnd(view=view, error=error, hangs=not in_time)
 
 
 def leave_at_once(status: int) -> NoReturn:

@@ -17,7 +17,7 @@ from amptui.diagnosis.activity import phase_words
 from amptui.diagnosis.amp_answer import amp_answer
 from amptui.diagnosis.labels import precision_label
 from amptui.monitor.ab_test import MAX_ROUNDS
-from amptui.process.training import Training, TrainingEnd, free_memory, measure_training
+from amptui.process.training import Training, TrainingEnd, measure_training
 from amptui.recipe.request import ModelSpec, TrainRequest
 from amptui.records.control import StopRequest
 from amptui.records.run import LOW_PRECISIONS, Record, base_precision
@@ -99,7 +99,6 @@ class Measurer:
             listeners=listeners,
             poll_seconds=_LOOK_SECONDS,
         )
-        free_memory()
         self.error, self.hangs = end.error, self.hangs or end.hangs
         return end
 

@@ -15,7 +15,7 @@ from amptui.loops.worker import torch_failed
 from amptui.monitor.ab_test import MAX_ROUNDS
 from amptui.process.plain_lines import stdout_of
 from amptui.process.stop_signals import StopSignals
-from amptui.process.training import Training, free_memory, leave_at_once, measure_training
+from amptui.process.training import Training, leave_at_once, measure_training
 from amptui.recipe.request import BenchRequest, ModelSpec, TrainRequest, parse_model
 from amptui.records.control import ComparisonRequest, Control, PauseRequest, StopRequest
 from amptui.records.findings import Float8Layers, ModelCompiled
@@ -65,7 +65,6 @@ def bench(request: BenchRequest, *, json: bool) -> int:
                     folder /= f"batch-{batch_size}"
                 trials.append(_Trial(plan, compiles, Progress(sys.stderr if json else sys.stdout), stop))
                 trials[-1].run(_training(request, plan, batch_size), spec, folder)
-                free_memory()
                 # Lack of memory or data does not end the list.
                 if trials[-1].hangs or not isinstance(trials[-1].error, DeviceError | DataError | None):
                     break
