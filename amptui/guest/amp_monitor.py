@@ -163,12 +163,14 @@ class AmpMonitor(Monitor):
         It passes losses and steps through except in ``fp16``. Its ``state_dict()`` is complete in every
         precision.
         """
-        self._begin_pass()  # what asks for its state may save it
+        if self._stepped:
+            self._begin_pass()  # what asks for its state may save it
         return self._amp.scaler
 
     def autocast(self) -> torch.autocast:
         """The context for a forward pass and its loss in the current precision."""
-        self._begin_pass()
+        if self._stepped:
+            self._begin_pass()
         return self._amp.autocast()
 
     def backward(self, loss: Tensor) -> None:
@@ -176,9 +178,11 @@ class AmpMonitor(Monitor):
 
         May be called several times in a step; losses that are accumulated should be divided by their number.
         """
-        self._begin_pass()
+        if self._stepped:
+            self._begin_pass()
+        scaler, loss = self._amp.scaler, loss.float()
         # Outside autocast: the scale of 65,536 does not exist in float16.
-        self._amp.scaler.scale(loss.float()).backward()
+        (scaler.scale(loss) if scaler.is_enabled() else loss).backward()
 
     def step(self, name: str = "") -> None:
         """Unscale and clip the gradients, update the weights unless they overflowed, zero the gradients.
@@ -192,12 +196,15 @@ class AmpMonitor(Monitor):
             scaler.unscale_(optimizer)
             groups = optimizer.param_groups  # which a script may add to at any time
             nn.utils.clip_grad_norm_([p for group in groups for p in group["params"]], self._clip_norm)
-        if name in self._stepped:
-            self._update_scale()
-        scaler.step(optimizer)
-        self._stepped.add(name)
-        if len(self._optimizers) == 1:
-            self._update_scale()
+        if not scaler.is_enabled():
+            optimizer.step()  # as the scaler would
+        else:
+            if name in self._stepped:
+                self._update_scale()
+            scaler.step(optimizer)
+            self._stepped.add(name)
+            if len(self._optimizers) == 1:
+                self._update_scale()
         optimizer.zero_grad(set_to_none=True)
 
     def _update_scale(self) -> None:
@@ -207,7 +214,7 @@ class AmpMonitor(Monitor):
 
     def _begin_pass(self) -> None:
         """Update the scale before the next loss, unless an optimizer has gradients of the scale of now."""
-        if self._stepped and (self._run is None or self._run.loop.may_update_scale):
+        if self._run is None or self._run.loop.may_update_scale:
             self._update_scale()
 
     def _optimizer_of(self, name: str) -> Optimizer:

@@ -124,31 +124,6 @@ def an_adversarial_pass(training: Training, *, to_none: bool = True) -> Iterator
         yield {"loss": loss.item()}
 
 
-def the_second_pass_of_sam(training: Training) -> Iterator[Row]:
-    weights: list[Tensor] = [*training.parameters]
-    for batch in training.batches():
-        training.loss(batch).backward()
-        with torch.no_grad():
-            moves = [0.05 * gradient / gradient.norm() for gradient in training.gradients]
-            torch._foreach_add_(weights, moves)
-        training.optimizer.zero_grad()
-        loss = training.loss(batch)
-        loss.backward()
-        with torch.no_grad():
-            torch._foreach_sub_(weights, moves)
-        training.optimizer.step()
-        yield {"loss": loss.item(), "loss_form": ""}
-
-
-def several_roots_of_one_pass(training: Training) -> Iterator[Row]:
-    for x, _ in training.batches():
-        outputs = training.model(x)
-        first, second = outputs.square().mean(), outputs.abs().mean()
-        torch.autograd.backward([first, second])
-        training.optimizer.step()
-        yield {"loss": torch.add(first, second).item()}
-
-
 def a_step_within_the_pass(training: Training) -> Iterator[Row]:
     def step(_parameter: Tensor) -> None:
         training.optimizer.step()
@@ -195,37 +170,6 @@ def a_step_that_raises(training: Training) -> Iterator[Row]:
 
         with contextlib.suppress(ArithmeticError):
             yield {"loss": training.optimizer.step(closure).item(), "loss_form": ""}
-
-
-class Sam(torch.optim.Optimizer):
-    """Moves by the optimizer that it wraps, and shares its groups."""
-
-    def __init__(self, base: torch.optim.Optimizer) -> None:
-        super().__init__([p for group in base.param_groups for p in group["params"]], {})
-        self.base, self.param_groups = base, base.param_groups
-
-    def step(self, closure: Any = None) -> Any:
-        self.base.step(closure)
-
-
-def after_an_error(training: Training, failing: Any, next_one: Callable[[], Any]) -> Iterator[Row]:
-    training.loss(next(training.batches())).backward()
-    with pytest.raises(ArithmeticError):
-        failing.step()
-    training.optimizer = next_one()
-    for batch in training.batches():
-        loss = training.loss(batch)
-        loss.backward()
-        training.optimizer.step()
-        yield {"loss": loss.item(), "loss_form": ""}
-
-
-def another_optimizer_after_one_that_raised(training: Training) -> Iterator[Row]:
-    yield from after_an_error(training, training.optimizer, lambda: torch.optim.Adam(training.parameters))
-
-
-def the_one_inside_a_wrapper_that_raised(training: Training) -> Iterator[Row]:
-    yield from after_an_error(training, Sam(training.optimizer), lambda: training.optimizer)
 
 
 # ------------------------------------------------------------------------------- gradients and scales
@@ -282,19 +226,6 @@ def a_scaler_that_was_not_named(training: Training) -> Iterator[Row]:
             {} if skipped else {"loss": loss.item()}
         )
     assert scaler.get_scale() == 2.0
-
-
-def a_scaler_for_each_epoch(training: Training) -> Iterator[Row]:
-    """The loss is divided before it is scaled, or its product is."""
-    for first, second in ((3, 1), (1, 3), (1, 1)):
-        scaler = GradScaler("cpu", init_scale=1024.0)
-        for batch in training.batches():
-            with torch.autocast("cpu", dtype=torch.float16):
-                loss = training.loss(batch) / first
-            (scaler.scale(loss) / second).backward()
-            scaler.step(training.optimizer)
-            scaler.update()
-            yield {"loss": loss.item() / second, "loss_scale": 1024.0, "precision": "fp16"}
 
 
 class TwiceAdam(torch.optim.Adam):
@@ -380,19 +311,6 @@ def casts_without_autocast(training: Training) -> Iterator[Row]:
         yield {"precision": "bf16" if number >= 30 else "fp32"}
 
 
-def as_many_operations_in_either_precision(training: Training) -> Iterator[Row]:
-    weight, bias, *_ = training.parameters
-    for number, (x, y) in enumerate(training.batches(40)):
-        is_low = number >= 30 and number % 2 == 1
-        if is_low:
-            hidden = linear(x.bfloat16(), weight.bfloat16(), bias.bfloat16()).float()
-        else:
-            hidden = linear(x, weight, bias).relu().sin().tanh()
-        mse_loss(hidden[:, :1], y).backward()
-        training.optimizer.step()
-        yield {"precision": "bf16" if is_low else "fp32"}
-
-
 class Hidden(torch.autograd.Function):
     """Multiplies in bfloat16 and shows float32 on both sides."""
 
@@ -465,18 +383,13 @@ SGD = torch.optim.SGD
         (gradients_of_two_tasks_added, SGD, small_net),
         (an_adversarial_pass, SGD, deep_net),
         (partial(an_adversarial_pass, to_none=False), SGD, deep_net),
-        (the_second_pass_of_sam, SGD, small_net),
-        (several_roots_of_one_pass, SGD, small_net),
         (a_step_within_the_pass, SGD, lambda: nn.Linear(16, 1, bias=False)),
         (gradients_cleared_before_the_step, SGD, small_net),
         (a_step_that_raises, FailsOnce, small_net),
-        (another_optimizer_after_one_that_raised, FailsOnce, small_net),
-        (the_one_inside_a_wrapper_that_raised, FailsOnce, small_net),
         (scaled_by_hand, SGD, small_net),
         (divided_and_clipped, SGD, small_net),
         (scaler_called_with_a_loss_scaled_by_hand, SGD, small_net),
         (a_scaler_that_was_not_named, SGD, small_net),
-        (a_scaler_for_each_epoch, SGD, small_net),
         (groups_added_later, last_layer, small_net),
         (a_step_of_two_steps, TwiceAdam, small_net),
         (a_rate_that_the_step_changes, Halving, small_net),
@@ -484,7 +397,6 @@ SGD = torch.optim.SGD
         (micro_batches_in_two_precisions, SGD, small_net),
         (a_body_in_bfloat16_below_a_large_head, SGD, small_net),
         (casts_without_autocast, SGD, small_net),
-        (as_many_operations_in_either_precision, SGD, small_net),
         (a_function_that_hides_what_it_computes, SGD, small_net),
         (passes_within_a_pass, SGD, small_net),
         (both_forward_passes_before_the_backward_passes, SGD, small_net),

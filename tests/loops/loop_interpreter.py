@@ -51,13 +51,12 @@ class LoopRun:
         if plan.shape in ("GAN", "WGAN"):
             nets = [Net(plan, FEATURES, 1), Net(plan, TARGETS, FEATURES)]
         else:
-            heads = 2 if plan.shape == "two heads" else 1
-            count = 1 if plan.shape in ("two parts", "parts in turn") else plan.players
-            nets = [Net(plan, FEATURES, TARGETS, heads) for _ in range(count)]
+            count = 1 if plan.shape == "two parts" else plan.players
+            nets = [Net(plan, FEATURES, TARGETS) for _ in range(count)]
         if len(nets) == plan.players:
             return [Player(plan, n, net.to(dtype), [*net.parameters()]) for n, net in enumerate(nets)]
         (net,) = (net.to(dtype) for net in nets)
-        parts: list[list[nn.Parameter]] = [[*net.body.parameters()], [*net.heads.parameters()]]
+        parts: list[list[nn.Parameter]] = [[*net.body.parameters()], [*net.head.parameters()]]
         return [Player(plan, n, net, part) for n, part in enumerate(parts)]
 
     def make_scalers(self) -> None:
@@ -110,7 +109,7 @@ class LoopRun:
                 self._finish_epoch()
 
     def _batches_per_step(self) -> int:
-        return self.plan.accumulate if self.plan.shape in ("plain", "two heads") else 1
+        return self.plan.accumulate if self.plan.shape == "plain" else 1
 
     def _batch(self) -> Batch:
         """Four samples in float64's place of the weights' dtype, with NaN where the plan says so."""
@@ -140,7 +139,7 @@ class LoopRun:
         around = self.plan.autocast.around in ("forward", "forward and loss")
         return self._autocast() if around else nullcontext()
 
-    def predict(self, module: Callable[..., Tensor], inputs: Tensor, **options: Any) -> Tensor:
+    def predict(self, module: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
         """The output of a forward pass that is trained, cast as the plan says."""
         if self.plan.checkpoints == "reentrant" and not inputs.requires_grad:
             inputs = inputs.detach().requires_grad_()  # else nothing in it is trained
@@ -149,7 +148,7 @@ class LoopRun:
         ):
             module = context(module)
         with self._autocast_forward():
-            output = module(inputs, **options)
+            output = module(inputs)
         self.computed = output.dtype
         self.begun += [(output.dtype, self._scales())] * self._beginning
         self._beginning = 0
@@ -157,12 +156,12 @@ class LoopRun:
             self.computed = DTYPES[self.plan.autocast.dtype]
         return output
 
-    def loss(self, module: Callable[..., Tensor], batch: Batch, **options: Any) -> Tensor:
+    def loss(self, module: Callable[[Tensor], Tensor], batch: Batch) -> Tensor:
         """The loss of a batch, in autocast or not as the plan says."""
         inputs, targets = batch
         if self.teacher is not None:
             targets = targets + self._teach(inputs).to(targets.dtype)
-        return self.distance(self.predict(module, inputs, **options), targets)
+        return self.distance(self.predict(module, inputs), targets)
 
     def distance(self, output: Tensor, targets: Tensor) -> Tensor:
         """The mean squared error, in the shape that the plan wants."""
@@ -194,11 +193,6 @@ class LoopRun:
         other = torch.float16 if self.plan.autocast.dtype == "bfloat16" else torch.bfloat16
         with torch.autocast("cpu", dtype=other):
             player.net(torch.ones(2, player.net.body.in_features, dtype=player.parameters[0].dtype))
-
-    def take_input_gradient(self, player: Player, inputs: Tensor) -> None:
-        """As for a gradient penalty: no parameter gets a gradient."""
-        wanted = inputs.detach().requires_grad_()
-        torch.autograd.grad(self.predict(player.module, wanted).sum(), wanted)
 
     # -------------------------------------------------------------------------- backward passes
 

@@ -20,8 +20,6 @@ EXCUSES = {
     "SAM": {"edited"},
     "SAM class": {"edited"},
     "adversarial": {"edited"},
-    "MAML": {"unattributed"},
-    "parts in turn": {"edited", "unattributed"},
     "LBFGS": {"unattributed"},
 }
 """By shape, the reasons for which a loss may be absent that the truth has."""
@@ -85,8 +83,6 @@ def _compare_steps(result: Result, records: Sequence[Record], true_steps: Sequen
     _compare_one(result, owner, true.pop(owner, []), steps.pop("", []))
     if not searched and not steps:
         return  # only the given optimizer is watched
-    if result.example.plan.shape == "first-order MAML":
-        return  # its inner loops have optimizers of their own
     if len(true) != len(steps):
         result.add("optimizers", 1 + len(true), 1 + len(steps))
     for (player, others), name in zip(true.items(), steps, strict=False):
@@ -107,7 +103,7 @@ def _compare_one(result: Result, player: int, true: Sequence[TrueStep], records:
 
 def _facts(example: Example, step: TrueStep, record: StepRow) -> Iterator[tuple[str, object, object]]:
     plan = example.plan
-    if example.watching.tells_batches and plan.shape in ("plain", "two heads") and plan.guard == "none":
+    if example.watching.tells_batches and plan.shape == "plain" and plan.guard == "none":
         yield "samples", 4 * plan.accumulate, record.samples
     yield "skipped", step.skipped, record.skipped
     yield "loss scale", step.loss_scale, record.loss_scale

@@ -6,28 +6,20 @@ from typing import Any, Literal
 Shape = Literal[
     "plain",
     "adversarial",
-    "saliency",
     "SAM",
     "SAM class",
     "closure",
     "LBFGS",
-    "first-order MAML",
-    "MAML",
-    "assigned gradients",
-    "one graph twice",
-    "two heads",
     "side by side",
     "two parts",
-    "parts in turn",
     "GAN",
     "WGAN",
 ]
 """How passes and steps follow each other in one iteration; see ``loop_shapes``."""
 
-Extra = Literal["evaluation", "teacher", "EMA", "frozen layer", "input gradient"]
+Extra = Literal["evaluation", "teacher", "EMA", "frozen layer"]
 """What a loop does besides: an evaluation after each step and a teacher's forward pass, both without
-gradients and in another precision; a moving average of the weights; a first layer that is not trained; and a
-``torch.autograd.grad`` for the input, as a gradient penalty takes it."""
+gradients and in another precision; a moving average of the weights; and a first layer that is not trained."""
 
 Dtype = Literal["float32", "float64", "bfloat16", "float16"]
 ClearingTime = Literal["before forward", "before backward", "after step"]
@@ -118,8 +110,8 @@ class LoopPlan(ShownByChanges):
     detaches: bool = True
     """Whether a GAN's generated data are detached for its discriminator."""
     turns: int = 1
-    """Closure calls of LBFGS at most; critic steps for one of a WGAN's generator; inner steps of MAML. If
-    more than 1, models side by side all have their passes before the first of them steps."""
+    """Closure calls of LBFGS at most; critic steps for one of a WGAN's generator. If more than 1, models side
+    by side all have their passes before the first of them steps."""
     extras: tuple[Extra, ...] = ()
     checkpoints: Checkpoints = "none"
     compiled: Literal["none", "eager", "aot_eager"] = "none"
@@ -132,7 +124,7 @@ class LoopPlan(ShownByChanges):
         """How many optimizers it has that last."""
         if self.shape == "side by side":
             return 3
-        return 2 if self.shape in ("two parts", "parts in turn", "GAN", "WGAN") else 1
+        return 2 if self.shape in ("two parts", "GAN", "WGAN") else 1
 
 
 @dataclass(frozen=True, repr=False)

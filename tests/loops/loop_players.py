@@ -27,23 +27,23 @@ DTYPES = {
 
 
 class Net(nn.Module):
-    """Two linear layers, the second in as many versions as there are ``heads``."""
+    """Two linear layers."""
 
-    def __init__(self, plan: LoopPlan, inputs: int, outputs: int, heads: int = 1) -> None:
+    def __init__(self, plan: LoopPlan, inputs: int, outputs: int) -> None:
         super().__init__()
         self.body = nn.Linear(inputs, 8)
-        self.heads = nn.ModuleList(nn.Linear(8, outputs) for _ in range(heads))
+        self.head = nn.Linear(8, outputs)
         self.checkpoints = plan.checkpoints
         self.casts_last_layer = plan.autocast.without != "last layer"
         if "frozen layer" in plan.extras:
             self.body.requires_grad_(requires_grad=False)
 
-    def forward(self, inputs: Tensor, head: int = 0) -> Tensor:
+    def forward(self, inputs: Tensor) -> Tensor:
         hidden = self._run_body(inputs)
         if not self.casts_last_layer:
             hidden = hidden.to(self.body.weight.dtype)
         with self._around_last_layer():
-            output: Tensor = self.heads[head](hidden)
+            output: Tensor = self.head(hidden)
         return output
 
     def _run_body(self, inputs: Tensor) -> Tensor:

@@ -1,6 +1,5 @@
 """The iteration of each shape of a loop: each call in it stands for a line of somebody's script."""
 
-import copy
 from collections.abc import Callable
 
 import torch
@@ -25,15 +24,12 @@ def run_plan(plan: LoopPlan, watcher: Unwatched) -> LoopRun:
 
 
 def _plain(run: LoopRun, batch: Batch, index: int) -> None:
-    """The loop of every tutorial, with accumulation and a guard; two heads take turns."""
+    """The loop of every tutorial, with accumulation and a guard."""
     player, plan = run.players[0], run.plan
     turn = index % plan.accumulate
     if turn == 0:
         run.before_step(player)
-    if "input gradient" in plan.extras:
-        run.take_input_gradient(player, batch[0])
-    heads = {"head": index % 2} if plan.shape == "two heads" else {}
-    loss = run.loss(player.module, batch, **heads)
+    loss = run.loss(player.module, batch)
     if plan.guard == "loss before backward" and not loss.isfinite().all():
         return
     if turn == 0:
@@ -77,17 +73,6 @@ def _adversarial(run: LoopRun, batch: Batch, _index: int) -> None:
     run.step(player)
 
 
-def _saliency(run: LoopRun, batch: Batch, index: int) -> None:
-    """After every second step, the gradient of a score: of no step, and cleared."""
-    _plain(run, batch, index)
-    if index % 2:
-        (player,) = run.players
-        score = run.predict(player.module, batch[0].detach().requires_grad_()).max()
-        run.backward(player, score, lambda root: root.backward())
-        if run.plan.clearing.when == "after step":
-            run.clear(player)
-
-
 def _sam(run: LoopRun, batch: Batch, _index: int) -> None:
     """Sharpness-aware minimization: gradients at the weights, and then those at worse ones nearby."""
     (player,) = run.players
@@ -126,83 +111,15 @@ def _closure(run: LoopRun, batch: Batch, _index: int) -> None:
     run.step(player, closure)
 
 
-def _first_order_maml(run: LoopRun, batch: Batch, _index: int) -> None:
-    """An inner loop on a copy with an optimizer of its own, whose last gradients are given to the model."""
-    (player,) = run.players
-    run.before_step(player)
-    fast = copy.deepcopy(player.net)
-    fast.zero_grad()
-    inner = torch.optim.SGD(fast.parameters(), lr=0.01)
-    for _ in range(run.plan.turns):
-        inner.zero_grad()
-        run.loss(fast, batch).backward()
-        inner.step()
-    inner.zero_grad()
-    run.loss(fast, batch).backward()
-    _assign(run, player, [parameter.grad for parameter in fast.parameters()])
-    run.step(player)
-
-
-def _maml(run: LoopRun, batch: Batch, _index: int) -> None:
-    """An inner step as a function of the weights, and a pass through it."""
-    (player,) = run.players
-    run.before_step(player)
-    names = [name for name, _ in player.net.named_parameters()]
-    trained = [parameter for parameter in player.parameters if parameter.requires_grad]
-    gradients = torch.autograd.grad(run.loss(player.net, batch), trained, create_graph=True)
-    moved = dict(zip(map(id, trained), gradients, strict=True))
-    weights = {
-        name: parameter - 0.01 * moved[id(parameter)] if id(parameter) in moved else parameter
-        for name, parameter in zip(names, player.parameters, strict=True)
-    }
-
-    def fast(inputs: Tensor) -> Tensor:
-        output: Tensor = torch.func.functional_call(player.net, weights, (inputs,))
-        return output
-
-    run.before_backward(player)
-    run.backward(player, run.loss(fast, batch), run.usual)
-    run.step(player)
-
-
-def _assigned(run: LoopRun, batch: Batch, _index: int) -> None:
-    """``torch.autograd.grad``, and gradients that are set by hand."""
-    (player,) = run.players
-    run.before_step(player)
-    loss, scaler = run.loss(player.module, batch), run.scaler(player)
-    trained = [parameter for parameter in player.parameters if parameter.requires_grad]
-    gradients = iter(torch.autograd.grad(loss if scaler is None else scaler.scale(loss), trained))
-    _assign(run, player, [next(gradients) if p.requires_grad else None for p in player.parameters])
-    run.step(player)
-
-
-def _assign(run: LoopRun, player: Player, gradients: list[Tensor | None]) -> None:
-    for parameter, gradient in zip(player.parameters, gradients, strict=True):
-        parameter.grad = gradient
-    run.truth.cleared(player.parameters)
-
-
-def _one_graph_twice(run: LoopRun, batch: Batch, _index: int) -> None:
-    """Two losses of one output, each with a pass of its own."""
-    (player,), (inputs, targets) = run.players, batch
-    run.before_step(player)
-    output = run.predict(player.module, inputs)
-    run.before_backward(player)
-    run.backward(player, run.distance(output, targets), lambda root: root.backward(retain_graph=True))
-    run.backward(player, run.distance(output, torch.zeros_like(targets)), run.usual)
-    run.step(player)
-
-
-def _two_parts(run: LoopRun, batch: Batch, index: int) -> None:
-    """Two optimizers over two parts of one model: both step after each pass, or they take turns."""
-    players = run.players if run.plan.shape == "two parts" else [run.players[index % 2]]
-    for player in players:
+def _two_parts(run: LoopRun, batch: Batch, _index: int) -> None:
+    """Two optimizers over two parts of one model: both step after each pass."""
+    for player in run.players:
         run.before_step(player)
     loss = run.loss(run.players[0].module, batch)
-    for player in players:
+    for player in run.players:
         run.before_backward(player)
-    run.backward(players[0], loss, run.usual)
-    for player in players:
+    run.backward(run.players[0], loss, run.usual)
+    for player in run.players:
         run.step(player)
 
 
@@ -245,19 +162,12 @@ def _gan(run: LoopRun, batch: Batch, index: int) -> None:
 
 ITERATIONS: dict[Shape, Callable[[LoopRun, Batch, int], None]] = {
     "plain": _plain,
-    "two heads": _plain,
     "adversarial": _adversarial,
-    "saliency": _saliency,
     "SAM": _sam,
     "SAM class": _sam,
     "closure": _closure,
     "LBFGS": _closure,
-    "first-order MAML": _first_order_maml,
-    "MAML": _maml,
-    "assigned gradients": _assigned,
-    "one graph twice": _one_graph_twice,
     "two parts": _two_parts,
-    "parts in turn": _two_parts,
     "side by side": _side_by_side,
     "GAN": _gan,
     "WGAN": _gan,

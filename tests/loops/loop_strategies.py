@@ -23,15 +23,9 @@ from tests.loops.loop_plans import (
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
-_LIKE_TUTORIALS = ("plain", "two heads", "saliency")
-"""Shapes whose iteration is that of a tutorial's loop: they log, and may have a loss of each sample."""
-
-_PARTS = ("two parts", "parts in turn")
 _GANS = ("GAN", "WGAN")
-_WITHOUT_SCALER = ("SAM", "SAM class", "closure", "LBFGS", "first-order MAML")
-_TAKE_TURNS = ("LBFGS", "WGAN", "first-order MAML", "side by side")
-_USE_GRAD = ("MAML", "first-order MAML", "assigned gradients")
-"""Shapes that call ``torch.autograd.grad`` or copy the model."""
+_WITHOUT_SCALER = ("SAM", "SAM class", "closure", "LBFGS")
+_TAKE_TURNS = ("LBFGS", "WGAN", "side by side")
 
 
 def _one_of(draw: Draw, name: str, *values: Any) -> Any:
@@ -56,11 +50,9 @@ def examples(
     if compiled != "none":
         shape = "plain"
     elif shape is None:
-        # Which of the many optimizers of an inner loop is meant is not to be found out by a search.
-        shapes = [s for s in get_args(Shape) if by != "run --observe" or s != "first-order MAML"]
-        shape = _one_of(draw, "shape", *["plain"] * 10, *shapes)
+        shape = _one_of(draw, "shape", *["plain"] * 10, *get_args(Shape))
     if by is None:
-        ways = ["observe", "watch"] if shape == "first-order MAML" else ["observe", "watch", "run --observe"]
+        ways = ["observe", "watch", "run --observe"]
         by = _one_of(draw, "by", *ways)
     plan = _plan(draw, shape, by, compiled)
     return Example(plan, _watching(draw, plan, by))
@@ -71,17 +63,14 @@ def _plan(draw: Draw, shape: Shape, by: str, compiled: str) -> LoopPlan:
     if compiled == "none":
         weights = _rarely(draw, "weights", "float32", "bfloat16", "float64", "float16")
     replaces: Replaced = "nothing"
-    if shape not in (*_PARTS, *_GANS, "side by side"):
-        kinds: list[Replaced] = ["nothing", "optimizer"]
-        if shape != "first-order MAML":  # with the model's its inner loops have more than one optimizer
-            kinds.append("model")
-        replaces = _rarely(draw, "replaces", *kinds)
+    if shape not in ("two parts", *_GANS, "side by side"):
+        replaces = _rarely(draw, "replaces", "nothing", "optimizer", "model")
     scaler = _scaler(draw, shape, by, weights)
     epochs = _one_of(draw, "epochs", 1, 2, 3)
     if replaces != "nothing" or scaler.kind == "new each epoch":
         epochs = max(2, epochs)
     checkpoints: Checkpoints = "none"
-    if compiled == "none" and shape not in _USE_GRAD:
+    if compiled == "none":
         checkpoints = _rarely(draw, "checkpoints", "none", "reentrant", "not reentrant")
     backward = _backward(draw, shape, reentrant=checkpoints == "reentrant")
     accumulate = _accumulate(draw, shape)
@@ -89,6 +78,8 @@ def _plan(draw: Draw, shape: Shape, by: str, compiled: str) -> LoopPlan:
     if weights != "float32" and autocast.around == "whole loop":  # it casts what the optimizer computes with
         autocast = AutocastPlan(autocast.dtype, "forward", autocast.without)
     guard, bad_batches = _guard(draw, shape, accumulate)
+    if replaces == "model" and guard != "none":
+        guard, bad_batches = "none", ()  # a run holds what it was given until a first step is made
     return LoopPlan(
         shape=shape,
         epochs=epochs,
@@ -113,7 +104,7 @@ def _plan(draw: Draw, shape: Shape, by: str, compiled: str) -> LoopPlan:
         bad_batches=bad_batches,
         detaches=_rarely(draw, "detaches", True, False) if shape in _GANS else True,
         turns=_one_of(draw, "turns", *range(1, 5)) if shape in _TAKE_TURNS else 1,
-        extras=_extras(draw, shape, autocast.around, reentrant=checkpoints == "reentrant"),
+        extras=_extras(draw, shape, autocast.around),
         checkpoints=checkpoints,
         compiled=compiled,  # type: ignore[arg-type]
         replaces=replaces,
@@ -135,7 +126,7 @@ def _scaler(draw: Draw, shape: Shape, by: str, weights: str) -> ScalerPlan:
     if shape in _WITHOUT_SCALER:
         return ScalerPlan()
     kinds = ["none", "one"] if by == "watch" else ["none", "one", "one each", "new each epoch", "disabled"]
-    if shape in _PARTS and by != "watch":  # one loss, and so one scaler
+    if shape == "two parts" and by != "watch":  # one loss, and so one scaler
         kinds.remove("one each")
     if weights == "float16":  # torch unscales no float16 gradients
         kinds = ["none"]
@@ -166,17 +157,17 @@ def _autocast(draw: Draw, by: str, compiled: str) -> AutocastPlan:
 
 def _backward(draw: Draw, shape: Shape, *, reentrant: bool) -> Any:
     ways = ["function", "list"]
-    if shape in ("plain", "two heads", "closure", *_PARTS):
+    if shape in ("plain", "closure", "two parts"):
         ways.append("two losses")
     if not reentrant:
         ways.append("inputs")
-    if shape in ("plain", "two heads"):
+    if shape == "plain":
         ways.append("gradient")
     return _rarely(draw, "backward", "method", *ways)
 
 
 def _accumulate(draw: Draw, shape: Shape) -> int:
-    most = {"plain": 4, "two heads": 2, "GAN": 2, "WGAN": 2}.get(shape, 1)
+    most = {"plain": 4, "GAN": 2, "WGAN": 2}.get(shape, 1)
     return _one_of(draw, "accumulate", *range(1, most + 1))  # type: ignore[no-any-return]
 
 
@@ -184,24 +175,22 @@ def _guard(draw: Draw, shape: Shape, accumulate: int) -> tuple[Any, tuple[int, .
     """The guard, and the bad batches that it is for; some loops have those without a guard."""
     bad_batches = _rarely(draw, "bad_batches", (), (2,), (2, 4), (0, 3), (3, 4))
     if shape != "plain" or not _one_of(draw, "guards", False, True):
-        return "none", bad_batches if shape in (*_LIKE_TUTORIALS, "two parts") else ()
+        return "none", bad_batches if shape in ("plain", "two parts") else ()
     guards = ["loss", "norm", "loss before backward"] if accumulate == 1 else ["norm"]
     return _one_of(draw, "guard", *guards), bad_batches or (2,)
 
 
-def _extras(draw: Draw, shape: Shape, around: str, *, reentrant: bool) -> tuple[Extra, ...]:
+def _extras(draw: Draw, shape: Shape, around: str) -> tuple[Extra, ...]:
     possible: list[Extra] = ["EMA"]
     if around != "whole loop":  # autocast would use its copies of the weights in the other precision
         possible += ["evaluation"] if shape in _GANS else ["evaluation", "teacher"]
-    if shape not in (*_PARTS, *_GANS):
+    if shape not in ("two parts", *_GANS):
         possible.append("frozen layer")
-    if shape in _LIKE_TUTORIALS and not reentrant:
-        possible.append("input gradient")
     return tuple(extra for extra in possible if _rarely(draw, extra, False, True))
 
 
 def _watching(draw: Draw, plan: LoopPlan, by: str) -> Watching:
-    logs = plan.shape in _LIKE_TUTORIALS and by != "run --observe" and _rarely(draw, "logs", False, True)
+    logs = plan.shape == "plain" and by != "run --observe" and _rarely(draw, "logs", False, True)
     if by == "run --observe":
         return Watching(by="run --observe")
     tells = _rarely(draw, "tells", False, True)
@@ -222,7 +211,7 @@ def _amp_watching(draw: Draw, plan: LoopPlan, *, tells_batches: bool, logs_loss:
         if plan.shape not in _WITHOUT_SCALER:
             precisions += ["fp16"]
     by_monitor = (
-        plan.shape in ("plain", "two heads")
+        plan.shape == "plain"
         and plan.replaces == "nothing"  # monitor.step() is the first optimizer's
         and plan.backward == "method"
         and plan.guard in ("none", "loss")
@@ -236,8 +225,6 @@ def _amp_watching(draw: Draw, plan: LoopPlan, *, tells_batches: bool, logs_loss:
         switches=tuple(
             (step, precision)
             for step in range(2, 7)
-            # The inner steps of an iteration are places to switch at, which the bare loop does not repeat.
-            if plan.shape != "first-order MAML"
             if (precision := _rarely(draw, f"switch {step}", "", *precisions)) and len(precisions) > 1
         ),
         uses="monitor" if by_monitor else "scaler",

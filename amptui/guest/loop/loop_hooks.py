@@ -134,11 +134,11 @@ class LoopHooks:
         removals = self._removals
         try:
             self._patch(torch.autograd, "backward", self._around_backward)
-            self._patch(torch.autocast, "__enter__", self._around("", "after_autocast"))
-            clip = self._around("before_clip", "after_clip")
+            self._patch(torch.autocast, "__enter__", self._around("after_autocast"))
+            clip = self._around("after_clip", "before_clip")
             for owner, name in _CLIPPING:
                 self._patch(owner, name, clip)
-            self._patch(Optimizer, "__init__", self._around("", "optimizer_built"))
+            self._patch(Optimizer, "__init__", self._around("optimizer_built"))
             see_layer = self._teller("float8_layer_came")
 
             def see_module(_module: object, _name: object, child: object) -> None:
@@ -186,18 +186,18 @@ class LoopHooks:
         return False
 
     def _teller(self, event: str) -> Callable[..., None]:
-        """What calls the method of this name of each loop; nothing without a name.
+        """What calls the method of this name of each loop, with the arguments that it gets.
 
         A fault there ends the watching, nothing else; what a signal handler of the script's raises passes.
         """
-        if not event:
-            return lambda *_: None
         trains, is_of_step = event not in _ANYWHERE, event in ("before_step", "after_step")
 
         def tell(*args: Any) -> None:
             try:
                 # A fused optimizer is called even where its scaler skips the step.
-                if is_compiling() or self._suspended or (is_of_step and "step" in self._in_call):
+                if is_of_step and (is_compiling() or "step" in self._in_call):
+                    return
+                if self._suspended:
                     return
                 if get_ident() != self._owner and self._is_elsewhere(trains=trains):
                     return
@@ -237,8 +237,8 @@ class LoopHooks:
 
         return backward
 
-    def _around(self, before: str, after: str) -> Around:
-        """Tell of a function's call, before it and after it."""
+    def _around(self, after: str, before: str = "") -> Around:
+        """Tell of a function's call, after it and, if there is an event for that, before it."""
         tell_before, tell_after = self._teller(before), self._teller(after)
 
         def around(patch: Patch, run: Callable[..., Any]) -> Callable[..., Any]:
@@ -246,7 +246,8 @@ class LoopHooks:
                 try:
                     if is_compiling() or patch.is_removed:
                         return run(*args, **kwargs)
-                    tell_before(*args[:1])
+                    if before:
+                        tell_before()
                     result = run(*args, **kwargs)
                     tell_after(*args[:1])
                     return result
@@ -271,7 +272,8 @@ class LoopHooks:
                     if type(scaler) not in self._patched_scalers:
                         self._patch_kind_of(scaler)
                     first = args[0] if args else next(iter(kwargs.values()), None)
-                    tell_before(scaler, first)
+                    if before:
+                        tell_before(scaler, first)
                     self._in_call.add(name)
                     try:
                         result = run(scaler, *args, **kwargs)

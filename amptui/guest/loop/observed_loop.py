@@ -9,7 +9,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable
 from types import FrameType
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +34,9 @@ _MAX_REPLACEMENTS = 8
 """A loop that makes new optimizers all the time is told of that once."""
 
 _MAX_IDLE_OPTIMIZERS = 64
+
+_MAX_PASSED_OVER = 2
+"""An optimizer of whose passes others made so many steps is not expected to make one, either."""
 
 _MAX_MISSES = 256
 """An optimizer that gets no gradients in so many backward passes is not expected to make a first step."""
@@ -289,7 +292,7 @@ class ObservedLoop:
         """Whether another optimizer than the first has gradients of which it may make a step yet."""
         others = (watcher.account for watcher in self.optimizers[1:])
         return any(account.passes for account in others) or any(
-            account.passes and not account.used_by_others for account in self._idle.values()
+            account.passes and account.passed_over < _MAX_PASSED_OVER for account in self._idle.values()
         )
 
     @property
@@ -337,13 +340,14 @@ class ObservedLoop:
         """A backward pass begins, by a call of ``torch.autograd.backward`` with these arguments."""
         root = args[0] if len(args) > 1 and args[1] is None else None
         if type(root) is Tensor and not (self._may_be_scaled or root.dim()):  # the usual loss.backward()
-            backward, tensors = BackwardPass(), cast("tuple[Tensor, ...]", (root,))
+            backward = BackwardPass()
             backward.loss = root.detach().clone()
+            self._precisions.read(backward, (root,))
             if type(root.grad_fn).__name__ == "MulBackward0":
                 backward.is_product = True
         else:
             backward, tensors = read_pass(args, kwargs, may_be_scaled=self._may_be_scaled)
-        self._precisions.read(backward, tensors)
+            self._precisions.read(backward, tensors)
         self._pass = backward
         for account in self._accounts:
             watcher = account.watcher
@@ -398,8 +402,15 @@ class ObservedLoop:
             return
         del self._calls[watcher]
         watcher.after_step()
+        if self._idle:
+            self._pass_over()
         if watcher is not self.first:
             self.first.other_stepped()
+
+    def _pass_over(self) -> None:
+        """A step was made: those that have made none yet may have had a part in its passes."""
+        for account in self._idle.values():
+            account.passed_over += account.used_by_others
 
     def after_autocast(self, context: torch.autocast) -> None:
         """A context of autocast was entered."""
@@ -410,7 +421,7 @@ class ObservedLoop:
     def float8_layer_came(self) -> None:
         self.layer_changes += 1
 
-    def before_clip(self, *_: object) -> None:
+    def before_clip(self) -> None:
         for account in self._accounts:
             account.before_known_edit()
 
@@ -449,6 +460,7 @@ class ObservedLoop:
     def after_scaled_step(self, scaler: GradScaler, optimizer: Optimizer, _result: object) -> None:
         if (watcher := self._watcher_of(optimizer)) is not None:
             watcher.after_scaled_step(scaler, optimizer)
+            self._pass_over()
 
     def before_update(self, scaler: GradScaler, _new_scale: object) -> None:
         for watcher in self.optimizers:

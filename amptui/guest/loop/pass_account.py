@@ -52,6 +52,8 @@ class PassAccount:
         self._forget()
         self.watcher: ObservedOptimizer | None = None
         """Who reports the optimizer's steps; None before its first one."""
+        self.passed_over = 0
+        """Before its first step, steps of others that used all its passes."""
         self.misses = 0
         """Before its first step, backward passes in a row that gave it no gradients."""
         self.dropped: deque[DroppedPasses] = deque(maxlen=_MAX_DROPPED)
@@ -132,7 +134,7 @@ class PassAccount:
 
     def _choose_looked_at(self) -> None:
         few = len(self._parameters) > _ALL_UP_TO and self._hits >= _HITS_TO_TRUST
-        self._looked_at = self._witnesses if few else self._parameters
+        self._looked_at = self._witnesses if few else tuple(sorted(self._parameters, key=Tensor.numel))
 
     @property
     def used_by_others(self) -> bool:
@@ -173,7 +175,9 @@ class PassAccount:
             model_is_cast = self._witnesses and self._witnesses[0].dtype is not self._dtype
             if self._hits == _HITS_TO_TRUST or model_is_cast:
                 self.refresh()  # fewer are looked at from now on
-            self.look_at(witness)
+            # The gradient is held so that another tensor is not taken for it: one of the smallest.
+            self.witness, self._witness_gradient = witness, now
+            self._witness_version = 0 if now is None else now._version
             return True
         # All parameters were looked at, or it may have changed others.
         looked_at_all = len(self._parameters) <= _ALL_UP_TO or self._hits < _HITS_TO_TRUST
@@ -188,11 +192,7 @@ class PassAccount:
         return True
 
     def look_at(self, witness: Tensor) -> None:
-        """Know gradients again, that of ``witness`` or of a smaller one: it is held until the step."""
-        for parameter in self._witnesses:
-            if parameter.grad is not None:
-                witness = parameter
-                break
+        """Know the gradient there, as it is now, from one of the loop's own making."""
         self.witness, self._witness_gradient = witness, (gradient := witness.grad)
         self._witness_version = 0 if gradient is None else gradient._version
 

@@ -117,7 +117,8 @@ class SwitchedOptimizer(ObservedOptimizer):
         """A forward pass begins, unless it is an evaluation's."""
         if not torch.is_grad_enabled():
             return
-        self.work_begins()
+        if self.pending is not None:
+            self.work_begins()
         # The script may copy or save its model between two steps: there are no hooks in it then.
         is_observed = self.step < self._probes_until and not self._in_attempt
         if is_observed and self._traced_step != self.step + 1 and self._boundary.probes.traces:
