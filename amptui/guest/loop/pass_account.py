@@ -156,8 +156,10 @@ class PassAccount:
             self.refresh()
         self._seen = self._looked_at
         gradients = self._gradients = list(map(_gradient_of, self._seen))
-        if gradients.count(None) < len(gradients):  # they are added to
-            self._versions = [-1 if gradient is None else gradient._version for gradient in gradients]
+        for gradient in gradients:
+            if gradient is not None:  # they are added to
+                self._versions = [-1 if gradient is None else gradient._version for gradient in gradients]
+                break
         return dropped
 
     def after(self) -> bool:
