@@ -152,8 +152,8 @@ class ObservedLoop:
             self.optimizers = (*self.optimizers, watcher)
             self.listen()
         self.is_alone = len(self.optimizers) == 1
-        for known in self.optimizers:
-            known.account.is_alone = self.is_alone
+        for watcher_before in self.optimizers:
+            watcher_before.account.is_alone = self.is_alone
         self._list_accounts()
 
     def _list_accounts(self) -> None:
