@@ -214,7 +214,7 @@ def test_the_screen_and_its_last_lines_tell_how_a_script_ended(
         assert terminal.leave("q") == status
         # Without spaces: where the terminal breaks the line depends on the folder's name.
         last_words = "".join(terminal.text.split())
-        assert re.search(rf"failedatstep\d+:.*{said.replace(' ', '')}", last_words)
+        assert re.search(rf"failedatstep[\d,]+:.*{said.replace(' ', '')}", last_words)
     assert isinstance(records_of(folder)[-1], RunFailed)
     assert [type(record) for record in records_of(folder)].count(RunFailed) == 1
 
