@@ -52,8 +52,8 @@ def observe(
 
     Of several optimizers, ``model`` is a mapping of names to (model, optimizer) pairs, the most important one
     first: ``observe({"generator": (g, g_optimizer), "critic": (c, c_optimizer)})``. Optimizers that are not
-    named are watched too, from their first steps on, up to eight; one that takes another's place continues
-    its steps.
+    named are watched too, from their first steps on, up to eight; one of the same parameters, or that comes
+    after the only one is gone, continues its steps.
 
     ``samples_per_step``: how many samples one optimizer step takes, for the throughput. ``start_step``: how
     many steps a resumed script has made before; the first one seen is the next. ``data_parallel``: how many
