@@ -146,8 +146,8 @@ def test_a_run_that_goes_on_writes_nothing_before_its_journal_was_cut(tmp_path: 
     wait_until(lambda: second.view().events, "nothing is known of it")
     assert list(JournalReader(tmp_path / "journal.jsonl")) == before
     second.begin(make_started(), make_resumed(0))
-    known = [event_text(event) for event in second.view().events]
-    assert {"1", "2"} <= {*known}, "what was said meanwhile is known beside what was known before"
+    events = [event_text(event) for event in second.view().events]
+    assert {"1", "2"} <= {*events}, "what was said meanwhile is known beside what was known before"
     after = closed(second)
     assert texts(after) == ["1", "2"]
     assert [len(of(kind, after)) for kind in (RunStarted, RunResumed)] == [1, 1]

@@ -84,6 +84,8 @@ class SwitchedOptimizer(ObservedOptimizer):
         """Up to which step something is to be measured in forward and backward passes."""
         self._ended_step = self._traced_step = self.step
         self._in_attempt = self._in_probes = self._is_deferred = False
+        self._switched_within = False
+        """Whether the step that is being made has passes from before the newest switch."""
         self._noted_precision = ""
         self._follow_switch()
 
@@ -260,13 +262,15 @@ class SwitchedOptimizer(ObservedOptimizer):
             if self._switch.on_trial:
                 self._switch.confirm()
         super()._finish_step(scaler)
+        self._switched_within = False
         if self.control.attention:
             self._look()
 
     def _precision(self) -> str:
         """What the step was computed in: the chosen precision, unless the loop did something else."""
         precision, computed_precision = self._switch.precision.name, super()._precision()
-        if computed_precision == "mixed" and self._loop_step.passes.precisions == {precision, "fp32"}:
+        is_amp = self._loop_step.passes.precisions == {precision, "fp32"} and not self._switched_within
+        if computed_precision == "mixed" and is_amp:
             return precision  # what the script computes in float32 beside it is part of AMP
         if computed_precision == "fp32" and precision in ("ieee", "tf32"):
             return precision
@@ -323,7 +327,9 @@ class SwitchedOptimizer(ObservedOptimizer):
     def other_stepped(self) -> None:
         """See :meth:`ObservedOptimizer.other_stepped`; switches the precision where that had to wait."""
         if self._is_deferred and not self._loop.others_await_steps():
+            before = self._switch.precision
             self._handle_requests()
+            self._switched_within = self._switch.precision is not before and bool(self.account.passes)
 
     def _run_save(self, save: Callable[[], object]) -> str:
         """Call the script's own function; return its error, if it raised one."""

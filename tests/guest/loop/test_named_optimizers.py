@@ -261,3 +261,29 @@ def test_a_step_has_the_name_of_one_of_the_optimizers() -> None:
         with pytest.raises(ValueError, match="not 'critic'"):
             single.step("critic")
         single.step()
+
+
+def test_a_step_with_passes_from_before_and_after_a_switch_ran_in_neither(runs: Path) -> None:
+    gan = Gan()
+    with amptui.watch(gan.pairs, amp="bf16") as monitor:
+
+        def add_gradients(name: str, step: int) -> None:
+            with monitor.autocast():
+                loss = gan.loss(name, step)
+            monitor.backward(loss)
+
+        for step in range(3):
+            add_gradients("critic", step)  # which waits for its step, and so does a switch
+            gan.optimizers["generator"].zero_grad()
+            add_gradients("generator", step)
+            if step == 1:
+                ask(monitor, PrecisionRequest("bf16"))
+            monitor.step("generator")
+            add_gradients("generator", step)
+            assert monitor.precision == ("fp32" if step < 2 else "bf16")
+            monitor.step("critic")
+            gan.optimizers["critic"].zero_grad()
+            add_gradients("generator", step)
+            monitor.step("generator")
+            gan.optimizers["critic"].zero_grad()
+    assert [step.precision for step in steps_of(runs, "")] == ["fp32"] * 3 + ["mixed"] + ["bf16"] * 2
