@@ -11,9 +11,9 @@ from torch.optim import Optimizer
 
 from amptui.guest.amp_monitor import AmpName
 from amptui.guest.framework import LIGHTNING_NAMES, OWN_NAMES, FrameworkMonitor, closure_run_before, model_of
-from amptui.guest.loop.guard import harmless
-from amptui.guest.loop.observed_loop import ObservedLoop
-from amptui.guest.loop.switched_amp import AUTOCAST_DTYPES, SwitchedAmp
+from amptui.loops.script.guard import harmless
+from amptui.loops.script.observed_loop import ObservedLoop
+from amptui.loops.script.switched_amp import AUTOCAST_DTYPES, SwitchedAmp
 from amptui.recipe.request import Fp8Recipe
 
 

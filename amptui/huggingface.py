@@ -14,7 +14,7 @@ from transformers import Trainer, TrainerCallback
 from amptui.accelerate import AcceleratorMonitor
 from amptui.base.prompt import complain
 from amptui.guest.amp_monitor import AmpName, PrecisionName
-from amptui.guest.loop.guard import harmless
+from amptui.loops.script.guard import harmless
 from amptui.recipe.request import Fp8Recipe
 
 _NOT_LOGGED = frozenset({"learning_rate", "epoch", "step", "total_flos", "num_input_tokens_seen"})

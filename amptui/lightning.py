@@ -22,8 +22,8 @@ from amptui.device.accelerator import older_scalers
 from amptui.device.readback import LOOK_INTERVAL_SECONDS
 from amptui.guest.amp_monitor import AmpName
 from amptui.guest.framework import LIGHTNING_NAMES, OWN_NAMES, FrameworkMonitor, closure_run_before
-from amptui.guest.loop.guard import harmless
-from amptui.guest.loop.switched_amp import SwitchedAmp, SwitchedScaler
+from amptui.loops.script.guard import harmless
+from amptui.loops.script.switched_amp import SwitchedAmp, SwitchedScaler
 from amptui.recipe.request import Fp8Recipe
 
 

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from amptui.guest.loop.script import NamedOptimizer, Pairs, WatchedScript, models_of, named_optimizers
-from amptui.guest.loop.step_functions import ComputeLoss
-from amptui.guest.loop.switched_amp import SwitchedAmp
-from amptui.guest.loop.switched_optimizer import SwitchedOptimizer
 from amptui.guest.monitor import Monitor, checked_integer, close_monitors_of
+from amptui.loops.script.script import NamedOptimizer, Pairs, WatchedScript, models_of, named_optimizers
+from amptui.loops.script.step_functions import ComputeLoss
+from amptui.loops.script.switched_amp import SwitchedAmp
+from amptui.loops.script.switched_optimizer import SwitchedOptimizer
 from amptui.recipe.float8 import supported_float8
 from amptui.recipe.precision import amp_of, unsupported_precisions
 from amptui.recipe.request import FP8_RECIPES, Fp8Recipe

@@ -33,8 +33,8 @@ from amptui.guest import handover
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
-    from amptui.guest.loop.observed_loop import ObservedLoop
     from amptui.guest.monitor import Monitor
+    from amptui.loops.script.observed_loop import ObservedLoop
 
 _OPTIMIZERS = "torch.optim.optimizer"
 
@@ -134,7 +134,7 @@ def search_loop(
     ``on_fault`` gets the one error after which nothing is searched. Until the first step,
     :meth:`ObservedLoop.leave` ends the search.
     """
-    from amptui.guest.loop.observed_loop import ObservedLoop
+    from amptui.loops.script.observed_loop import ObservedLoop
 
     loop = ObservedLoop(open_first)
     loop.on_fault = on_fault
@@ -151,9 +151,9 @@ def _observe(optimizer: "Optimizer", loop: "ObservedLoop") -> None:
 
 def observe_from_first_step(optimizer: "Optimizer", loop: "ObservedLoop") -> "Monitor":
     """As :func:`amptui.observe`, in the middle of the first step."""
-    from amptui.guest.loop.parameter_owner import owner_of
-    from amptui.guest.loop.script import NamedOptimizer, ObservedScript
     from amptui.guest.monitor import Monitor
+    from amptui.loops.script.parameter_owner import owner_of
+    from amptui.loops.script.script import NamedOptimizer, ObservedScript
 
     first = NamedOptimizer("", owner_of(optimizer), optimizer)
     return Monitor(ObservedScript(first=first, scaler=loop.scaler, loop=loop))
@@ -162,7 +162,7 @@ def observe_from_first_step(optimizer: "Optimizer", loop: "ObservedLoop") -> "Mo
 def _tell_fault(error: Exception) -> None:
     with suppress(Exception):
         from amptui.base.prompt import complain
-        from amptui.guest.loop.guard import fault_words
+        from amptui.loops.script.guard import fault_words
 
         complain(f"cannot watch this script: {fault_words(error)}")
         handover.leave_note(handover.NO_STEP_FILE, fault_words(error))

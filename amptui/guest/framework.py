@@ -16,13 +16,13 @@ from torch.optim import Optimizer
 from amptui.base.prompt import complain
 from amptui.device.accelerator import TRAINABLE
 from amptui.guest.amp_monitor import check_fp8_recipe, checked_amp, must_have_closure
-from amptui.guest.loop.guard import harmless
-from amptui.guest.loop.observed_loop import ObservedLoop
-from amptui.guest.loop.script import NamedOptimizer, ObservedScript, WatchedScript
-from amptui.guest.loop.switched_amp import SwitchedAmp
-from amptui.guest.loop.switched_optimizer import SwitchedOptimizer
 from amptui.guest.monitor import Monitor, samples_of
 from amptui.guest.run import tell_fault
+from amptui.loops.script.guard import harmless
+from amptui.loops.script.observed_loop import ObservedLoop
+from amptui.loops.script.script import NamedOptimizer, ObservedScript, WatchedScript
+from amptui.loops.script.switched_amp import SwitchedAmp
+from amptui.loops.script.switched_optimizer import SwitchedOptimizer
 from amptui.recipe.precision import amp_of, unsupported_precisions
 from amptui.records.run import FP8_PRECISIONS, precision_option
 

@@ -23,10 +23,10 @@ from torch.optim import Optimizer
 from amptui.base.script_signals import is_from_signal_handler
 from amptui.base.text import one_line
 from amptui.data.batches import count_samples
-from amptui.guest.loop.observed_loop import ObservedLoop
-from amptui.guest.loop.script import ObservedScript, Pairs, WatchedScript, named_optimizers
 from amptui.guest.processes import processes_of_script
 from amptui.guest.run import ScriptRun, tell_fault
+from amptui.loops.script.observed_loop import ObservedLoop
+from amptui.loops.script.script import ObservedScript, Pairs, WatchedScript, named_optimizers
 
 _T = TypeVar("_T")
 

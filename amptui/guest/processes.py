@@ -17,10 +17,10 @@ import torch.distributed as dist
 
 from amptui.base.prompt import complain
 from amptui.base.text import one_line
-from amptui.guest.loop.observed_optimizer import ObservedOptimizer
-from amptui.guest.loop.parallel_layout import ParallelLayout, layout_of
-from amptui.guest.loop.script import ObservedScript, Script, WatchedScript
 from amptui.loops.description import device_name, gpu_uuid
+from amptui.loops.script.observed_optimizer import ObservedOptimizer
+from amptui.loops.script.parallel_layout import ParallelLayout, layout_of
+from amptui.loops.script.script import ObservedScript, Script, WatchedScript
 from amptui.ranks.agreement.board import Board, open_board
 from amptui.ranks.agreement.control import LOST, RankControl
 from amptui.ranks.agreement.orders import NEVER, poll_seconds

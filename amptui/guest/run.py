@@ -21,14 +21,14 @@ from amptui.base.script_signals import is_from_signal_handler
 from amptui.base.text import one_line, write_line
 from amptui.diagnosis.summary import tell_unsaved
 from amptui.guest.handover import UNSAVED_FILE, leave_note, take_run
-from amptui.guest.loop.guard import fault_words
-from amptui.guest.loop.observed_loop import ObservedLoop
-from amptui.guest.loop.observed_optimizer import ObservedOptimizer
-from amptui.guest.loop.script import ObservedScript, WatchedScript
-from amptui.guest.loop.switched_optimizer import SwitchedOptimizer
 from amptui.guest.processes import NOT_WATCHED, Emit, OneProcess
 from amptui.guest.run_records import RunLength, describe, failure_of, last_record, own_script_name
 from amptui.loops.description import describe_resumption
+from amptui.loops.script.guard import fault_words
+from amptui.loops.script.observed_loop import ObservedLoop
+from amptui.loops.script.observed_optimizer import ObservedOptimizer
+from amptui.loops.script.script import ObservedScript, WatchedScript
+from amptui.loops.script.switched_optimizer import SwitchedOptimizer
 from amptui.process.recording import Recording
 from amptui.ranks.agreement.control import RankControl
 from amptui.records.answers import RequestRefused

@@ -12,11 +12,11 @@ from typing import Literal
 from amptui.base.amp_errors import known_hint
 from amptui.base.fork import how_ended
 from amptui.base.text import one_line
-from amptui.guest.loop.observed_optimizer import ObservedOptimizer
-from amptui.guest.loop.parameter_owner import kind_of
-from amptui.guest.loop.script import ObservedScript, WatchedScript
-from amptui.guest.loop.switched_amp import SwitchedScaler
 from amptui.loops.description import here
+from amptui.loops.script.observed_optimizer import ObservedOptimizer
+from amptui.loops.script.parameter_owner import kind_of
+from amptui.loops.script.script import ObservedScript, WatchedScript
+from amptui.loops.script.switched_amp import SwitchedScaler
 from amptui.records.run import DataInfo, RunFailed, RunFinished, RunStarted
 
 _KERNELS = ("ipykernel_launcher", "colab_kernel_launcher")

@@ -252,7 +252,7 @@ def test_an_error_of_the_script_s_own_is_its_run_s_end(
 
 # -------------------------------------------------------------------------------- a fault of ours
 
-GUEST = "amptui.guest.loop"
+GUEST = "amptui.loops.script"
 MONITOR = "amptui.monitor"
 PROBES = "amptui.probes"
 

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 import amptui
 from amptui import Monitor
-from amptui.guest.loop.switched_optimizer import SwitchedOptimizer
 from amptui.guest.run import NO_LONGER_WATCHED
 from amptui.loops.compilation import compile_in_place
+from amptui.loops.script.switched_optimizer import SwitchedOptimizer
 from amptui.monitor.precision_switch import PrecisionSwitch
 from amptui.recipe.float8 import why_no_float8
 from amptui.records.answers import RequestRefused, RequestTaken

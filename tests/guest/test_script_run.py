@@ -10,9 +10,9 @@ from torch._C._distributed_c10d import HashStore
 
 import amptui
 from amptui.device.readback import HostReadback
-from amptui.guest.loop.script import NamedOptimizer, ObservedScript
 from amptui.guest.processes import OneOfRanks
 from amptui.guest.run_records import own_script_name
+from amptui.loops.script.script import NamedOptimizer, ObservedScript
 from amptui.ranks.agreement.board import Board
 from amptui.ranks.ends.rank_ends import RankEnds
 from amptui.ranks.world import World

@@ -14,11 +14,11 @@ from torch.optim import Optimizer
 import amptui
 from amptui import Monitor
 from amptui.guest.auto_observe import observe_from_first_step, search_loop
-from amptui.guest.loop.observed_loop import ObservedLoop
-from amptui.guest.loop.script import ObservedScript, WatchedScript
-from amptui.guest.loop.switched_optimizer import SwitchedOptimizer
 from amptui.guest.processes import OneProcess
 from amptui.guest.run import ScriptRun
+from amptui.loops.script.observed_loop import ObservedLoop
+from amptui.loops.script.script import ObservedScript, WatchedScript
+from amptui.loops.script.switched_optimizer import SwitchedOptimizer
 from amptui.records.control import PrecisionRequest, new_number
 from tests.builders import one_by_one
 from tests.loops.loop_interpreter import LoopRun

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from amptui.guest.loop.backward_pass import BackwardPass, all_of
-from amptui.guest.loop.computed_precision import WEIGHTS_WORDS
+from amptui.loops.script.backward_pass import BackwardPass, all_of
+from amptui.loops.script.computed_precision import WEIGHTS_WORDS
 
 if TYPE_CHECKING:
-    from amptui.guest.loop.observed_optimizer import ObservedOptimizer
+    from amptui.loops.script.observed_optimizer import ObservedOptimizer
     from amptui.records.own_loop import LossForm
 
 _WATCHED_PARAMETERS = 3

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 
 from amptui.device.readback import Readback
-from amptui.guest.loop.backward_pass import BackwardPass, all_of
-from amptui.guest.loop.pass_account import DroppedPasses
+from amptui.loops.script.backward_pass import BackwardPass, all_of
+from amptui.loops.script.pass_account import DroppedPasses
 from amptui.monitor.lr_schedule import LearningRates
 from amptui.records.own_loop import GradientsDropped
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch._C import _is_any_autocast_enabled
 from torch.autograd.function import BackwardCFunction
 
-from amptui.guest.loop.backward_pass import LOW_DTYPES, LOW_PRECISIONS, BackwardPass
+from amptui.loops.script.backward_pass import LOW_DTYPES, LOW_PRECISIONS, BackwardPass
 
 _PRODUCTS = (
     *("AddmmBackward", "MmBackward", "BmmBackward", "BaddbmmBackward", "AddbmmBackward", "LinearBackward"),

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from amptui.guest.loop.guard import not_compiled
+from amptui.loops.script.guard import not_compiled
 from amptui.probes.flop_counter import is_anything_compiled
 
 _TIME_FIRST = (nn.RNNBase, nn.Transformer, nn.TransformerEncoderLayer, nn.MultiheadAttention)

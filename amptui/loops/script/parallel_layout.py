@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from amptui.guest.loop.parameter_owner import modules_around
+from amptui.loops.script.parameter_owner import modules_around
 
 _WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule")
 """Classes of torch's; a model that ``fully_shard`` was given becomes one of the last."""

@@ -17,13 +17,13 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from amptui.base.fork import in_forks
-from amptui.guest.loop.backward_pass import BackwardPass, mark_scaled, read_pass
-from amptui.guest.loop.computed_precision import PrecisionReader
-from amptui.guest.loop.guard import harmless
-from amptui.guest.loop.loop_hooks import HOOKS
-from amptui.guest.loop.observed_optimizer import ObservedOptimizer
-from amptui.guest.loop.parameter_owner import LooseParameters, optimizers_alive, owner_of
-from amptui.guest.loop.pass_account import DroppedPasses, PassAccount
+from amptui.loops.script.backward_pass import BackwardPass, mark_scaled, read_pass
+from amptui.loops.script.computed_precision import PrecisionReader
+from amptui.loops.script.guard import harmless
+from amptui.loops.script.loop_hooks import HOOKS
+from amptui.loops.script.observed_optimizer import ObservedOptimizer
+from amptui.loops.script.parameter_owner import LooseParameters, optimizers_alive, owner_of
+from amptui.loops.script.pass_account import DroppedPasses, PassAccount
 from amptui.records.own_loop import OptimizerFollowed
 from amptui.records.run import Note, Record
 

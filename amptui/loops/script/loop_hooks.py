@@ -25,11 +25,11 @@ from torch.nn.utils import clip_grad
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from amptui.guest.loop.guard import SeveralThreadsError, is_settled, leave_traceback, not_compiled
+from amptui.loops.script.guard import SeveralThreadsError, is_settled, leave_traceback, not_compiled
 from amptui.recipe.float8 import is_float8_layer
 
 if TYPE_CHECKING:
-    from amptui.guest.loop.observed_loop import ObservedLoop
+    from amptui.loops.script.observed_loop import ObservedLoop
 
 _CLIPPING = (
     (clip_grad, "_clip_grads_with_norm_"),

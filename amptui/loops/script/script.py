@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from amptui.guest.loop.observed_loop import ObservedLoop
-from amptui.guest.loop.switched_amp import SwitchedAmp
+from amptui.loops.script.observed_loop import ObservedLoop
+from amptui.loops.script.switched_amp import SwitchedAmp
 from amptui.recipe.experiment import Experiment
 from amptui.recipe.precision import Precision, amp_of
 from amptui.records.answers import REQUEST_KINDS

@@ -12,7 +12,7 @@ from amptui.probes import update_ratios
 from amptui.records.findings import UpdatesMeasured
 from tests.builders import StepRow, of
 from tests.builders import recorded as records
-from tests.guest.loop.seen_steps import batches, loss_of, net, sgd, watching
+from tests.loops.script.seen_steps import batches, loss_of, net, sgd, watching
 from tests.observed import OVERFLOWS, Loop
 
 STEPS = 60
@@ -22,7 +22,7 @@ STEPS = 60
 def each_step_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(update_ratios, "UPDATES_BUDGET", 1e9)
     monkeypatch.setattr(update_ratios, "GAP_STEPS", 1)
-    monkeypatch.setattr("amptui.guest.loop.observed_optimizer.LOOK_INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr("amptui.loops.script.observed_optimizer.LOOK_INTERVAL_SECONDS", 0.0)
 
 
 def moved(model: nn.Module, before: list[Tensor]) -> dict[str, float]:

@@ -17,9 +17,9 @@ from torch.optim import optimizer as torch_optimizer
 
 import amptui
 from amptui.guest.auto_observe import observe_from_first_step, search_loop
-from amptui.guest.loop.observed_loop import ObservedLoop
-from amptui.guest.loop.parameter_owner import LooseParameters, owner_of
 from amptui.guest.monitor import Monitor
+from amptui.loops.script.observed_loop import ObservedLoop
+from amptui.loops.script.parameter_owner import LooseParameters, owner_of
 from tests.builders import StepRow, of, read
 from tests.observed import Loop
 
@@ -123,7 +123,7 @@ def test_an_alarm_of_the_script_that_finds_us_at_work_reaches_the_script(
     try:
         with monkeypatch.context() as patch:
             patch.setattr(
-                "amptui.guest.loop.observed_optimizer.StepFacts",
+                "amptui.loops.script.observed_optimizer.StepFacts",
                 lambda *_: signal.raise_signal(signal.SIGUSR1),
             )
             with pytest.raises(TimeoutError) as raised:

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.guest.loop.seen_steps import batches, loss_of, net, sgd, steps_of, update, watching
 from tests.loops.compiled_runs import nothing_compiled
+from tests.loops.script.seen_steps import batches, loss_of, net, sgd, steps_of, update, watching
 
 
 @pytest.fixture(autouse=True)

@@ -18,14 +18,14 @@ from torch.optim import Optimizer
 from amptui.base.script_signals import is_from_signal_handler
 from amptui.base.text import one_line
 from amptui.device.readback import LOOK_INTERVAL_SECONDS
-from amptui.guest.loop.backward_pass import BackwardPass
-from amptui.guest.loop.computed_precision import WEIGHTS_WORDS
-from amptui.guest.loop.guard import harmless
-from amptui.guest.loop.loop_hooks import HOOKS
-from amptui.guest.loop.observed_loop import ObservedLoop
-from amptui.guest.loop.observed_optimizer import ObservedOptimizer
-from amptui.guest.loop.script import NO_SAVE, WatchedScript
-from amptui.guest.loop.step_functions import ComputeLoss, CountedSteps, Pass
+from amptui.loops.script.backward_pass import BackwardPass
+from amptui.loops.script.computed_precision import WEIGHTS_WORDS
+from amptui.loops.script.guard import harmless
+from amptui.loops.script.loop_hooks import HOOKS
+from amptui.loops.script.observed_loop import ObservedLoop
+from amptui.loops.script.observed_optimizer import ObservedOptimizer
+from amptui.loops.script.script import NO_SAVE, WatchedScript
+from amptui.loops.script.step_functions import ComputeLoss, CountedSteps, Pass
 from amptui.monitor.step_boundary import StepBoundary
 from amptui.recipe.precision import Precision, ScalerTensors
 from amptui.records.control import CheckpointRequest, Control, XRayRequest

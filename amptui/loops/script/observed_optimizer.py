@@ -18,15 +18,15 @@ from torch.optim import Optimizer
 
 from amptui.device.accelerator import capabilities, capture_check
 from amptui.device.readback import LOOK_INTERVAL_SECONDS, MAX_STEPS_BETWEEN_LOOKS, open_readback
-from amptui.guest.loop.backward_pass import BackwardPass
-from amptui.guest.loop.computed_precision import WEIGHTS_WORDS
-from amptui.guest.loop.guard import harmless
-from amptui.guest.loop.loop_hooks import HOOKS
-from amptui.guest.loop.loop_step import DroppedBatches, LoopStep
-from amptui.guest.loop.model_inputs import FreshSamples
-from amptui.guest.loop.nonfinite_origin import NonFiniteOrigin
-from amptui.guest.loop.parameter_owner import LooseParameters, kind_of
-from amptui.guest.loop.pass_account import DroppedPasses, PassAccount
+from amptui.loops.script.backward_pass import BackwardPass
+from amptui.loops.script.computed_precision import WEIGHTS_WORDS
+from amptui.loops.script.guard import harmless
+from amptui.loops.script.loop_hooks import HOOKS
+from amptui.loops.script.loop_step import DroppedBatches, LoopStep
+from amptui.loops.script.model_inputs import FreshSamples
+from amptui.loops.script.nonfinite_origin import NonFiniteOrigin
+from amptui.loops.script.parameter_owner import LooseParameters, kind_of
+from amptui.loops.script.pass_account import DroppedPasses, PassAccount
 from amptui.monitor.allocator import AllocatorWatch
 from amptui.monitor.lr_schedule import LearningRateReader, LearningRates
 from amptui.monitor.reporting import StepReporter
@@ -42,8 +42,8 @@ from amptui.records.run import Phase, PhaseChanged, PrecisionChanged, Record
 from amptui.records.steps import Steps
 
 if TYPE_CHECKING:
-    from amptui.guest.loop.observed_loop import ObservedLoop
-    from amptui.guest.loop.script import NamedOptimizer
+    from amptui.loops.script.observed_loop import ObservedLoop
+    from amptui.loops.script.script import NamedOptimizer
 
 _MAX_MEASURED_OPTIMIZERS = 8
 """A loop that makes a new optimizer all the time (for an inner loop) gets no gradient norms after so many."""

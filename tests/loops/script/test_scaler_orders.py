@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 
 from tests.builders import StepRow, of
-from tests.guest.loop.seen_steps import watching
+from tests.loops.script.seen_steps import watching
 
 Action = Literal["unscale", "clip", "scaler.step", "step", "update"]
 ACTIONS: tuple[Action, ...] = ("unscale", "clip", "scaler.step", "step", "update")

@@ -13,7 +13,7 @@ import amptui
 from amptui.records.own_loop import FLOAT8_LAYERS
 from amptui.records.run import Note, Record
 from tests.builders import StepRow, of, recorded
-from tests.guest.loop.seen_steps import BATCHES, batches, loss_of, net, sgd, steps_of, update, watching
+from tests.loops.script.seen_steps import BATCHES, batches, loss_of, net, sgd, steps_of, update, watching
 
 
 @pytest.fixture(autouse=True)
