@@ -13,9 +13,8 @@ from torch.optim import Optimizer
 
 from amptui.guest.monitor import Monitor, checked_integer, close_monitors_of
 from amptui.loops.script.script import NamedOptimizer, Pairs, WatchedScript, models_of, named_optimizers
-from amptui.loops.script.step_functions import ComputeLoss
 from amptui.loops.script.switched_amp import SwitchedAmp
-from amptui.loops.script.switched_optimizer import SwitchedOptimizer
+from amptui.loops.script.switched_optimizer import ComputeLoss, SwitchedOptimizer
 from amptui.recipe.float8 import supported_float8
 from amptui.recipe.precision import amp_of, unsupported_precisions
 from amptui.recipe.request import FP8_RECIPES, Fp8Recipe
@@ -236,8 +235,8 @@ class AmpMonitor(Monitor):
 
     def _see(self, batch: object) -> None:
         first = None if self._run is None else self._run.first
-        if isinstance(first, SwitchedOptimizer) and first.operation_counts.wants_shapes:
-            first.operation_counts.see(batch)
+        if isinstance(first, SwitchedOptimizer) and first.wants_shapes:
+            first.keep_shapes(batch)
 
     def train_step(self, *compute_losses: ComputeLoss) -> Tensor:
         """Make a whole step of the functions, each of which runs a forward pass and returns its loss.

@@ -14,8 +14,8 @@ from amptui.checkpoint.shards import whole_room
 from amptui.checkpoint.states import Keys, Part
 from amptui.data.batches import Batch, Batches, count_samples
 from amptui.data.order import WHOLE, Share
+from amptui.loops.train_step import MicroBatch
 from amptui.loops.validation import MetricSums
-from amptui.monitor.monitor import MicroBatch
 from amptui.probes.gradients import GradientProbe
 from amptui.recipe.experiment import Experiment
 from amptui.records.control import Control

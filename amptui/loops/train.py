@@ -19,8 +19,8 @@ from amptui.loops.compilation import CompiledIn
 from amptui.loops.data_position import DataPosition
 from amptui.loops.prepared import Prepared
 from amptui.loops.resume import capture, capture_parts
+from amptui.loops.train_step import MicroBatch, TrainMonitor
 from amptui.loops.validation import MetricSums, Validator
-from amptui.monitor.monitor import MicroBatch, Monitor
 from amptui.recipe.loss import loss_weights
 from amptui.records.control import Control, XRayRequest
 from amptui.records.ranks import RankPhase
@@ -51,7 +51,7 @@ class Trainer:
         self._control = control
         self._emit = emit
         self._writer = writer or CheckpointWriter(None, control=control, emit=emit)
-        self._monitor = Monitor(
+        self._monitor = TrainMonitor(
             prepared,
             control,
             emit,
@@ -197,7 +197,7 @@ class Trainer:
             data_seconds = time.perf_counter() - load_start
             if self._xray_wanted:
                 self._xray_wanted = False
-                monitor.xray(step_batches)
+                monitor.xray_if_wanted(step_batches)
             position.count_step(len(step_batches))
             micro_batches = self._micro_batches(step_batches)
             monitor.make_step(
@@ -228,15 +228,15 @@ class Trainer:
             return False
         if self._prepared.compilations.tell():
             self._phase = None  # compiling has shown its own
-        monitor.boundary.look()
+        monitor.look()
         if monitor.reporter.delivered:
             self._enter_phase("training")
-        monitor.boundary.pause_if_wanted(self._handle_requests)
+        monitor.pause_if_wanted(self._handle_requests)
         every, step = self._prepared.request.validate_every, self.step
         if every is not None and step > 0 and step % every == 0:
             self._validate_within_epoch()
         self._write_checkpoint_if_due()
-        monitor.boundary.handle_requests()
+        monitor.switch_if_wanted()
         self._xray_wanted = control.newest(XRayRequest) is not None
         validation = None if every is None else step + every - step % every
         boundaries = [due for due in (self._writer.next_step(step), validation) if due is not None]
@@ -259,7 +259,7 @@ class Trainer:
 
     def _handle_requests(self) -> None:
         """While the run is paused."""
-        self._monitor.boundary.handle_requests()
+        self._monitor.switch_if_wanted()
         self._write_checkpoint_if_due()
 
     def _validate(self) -> MetricSums | None:

@@ -1,427 +1,337 @@
-"""What a loop tells of its steps: each is made in the current precision, measured, and sent on its way.
+"""What a loop tells of its steps: each is measured, and sent on its way; requests are handled between two.
 
-Between two looks, four a second, a step does what training needs, pushes its numbers
-and nothing else; a look handles records, budgets, probes and switches. ``Control.attention``, one plain
-attribute, requests a look at the next step boundary.
+Between two looks, four a second, a step does what training needs, pushes its numbers and nothing else; a look
+handles records, budgets, probes and switches. ``Control.attention``, one plain attribute, requests a look at
+the next step boundary.
 """
 
-import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from amptui.checkpoint.writer import CheckpointWriter
-from amptui.data.batches import Batch
+from amptui.base.script_signals import is_from_signal_handler
+from amptui.data.batches import count_samples
 from amptui.device.accelerator import capabilities
-from amptui.device.readback import LOOK_INTERVAL_SECONDS, open_readback
+from amptui.device.failure import explain
+from amptui.device.readback import (
+    LOOK_INTERVAL_SECONDS,
+    MAX_SCALED_STEPS_BETWEEN_LOOKS,
+    MAX_STEPS_BETWEEN_LOOKS,
+    open_readback,
+)
 from amptui.monitor.allocator import AllocatorWatch
-from amptui.monitor.divergence_guard import DivergenceGuard
-from amptui.monitor.lr_schedule import LearningRateReader, LearningRates, LrSchedule
+from amptui.monitor.divergence_guard import DivergenceGuard, PauseReason
+from amptui.monitor.lr_schedule import LearningRateReader
+from amptui.monitor.precision_switch import PrecisionSwitch
 from amptui.monitor.reporting import StepReporter
-from amptui.monitor.step_boundary import StepBoundary
-from amptui.monitor.step_rows import StepFacts, StepKind, StepTensors, row_of
-from amptui.probes.flop_counter import StepInputs, step_inputs
+from amptui.monitor.step_rows import LOSS_ALONE, Step, StepFacts, StepKind, row_of
+from amptui.monitor.warm_up import WarmUp
+from amptui.probes.flop_counter import step_inputs
 from amptui.probes.gradient_norms import GradientNorms
-from amptui.probes.step_timer import StepTimer
+from amptui.probes.gradients import GradientProbe
+from amptui.probes.memory_breakdown import break_down
+from amptui.probes.schedule import Probes
 from amptui.probes.update_ratios import UpdateRatios
-from amptui.recipe.experiment import Experiment
-from amptui.recipe.loss import checked_loss
-from amptui.recipe.precision import Precision, ScalerTensors
+from amptui.probes.xray import take_xray
 from amptui.recipe.sharding import is_sharded
-from amptui.records.control import Control
-from amptui.records.run import Record
-
-if TYPE_CHECKING:
-    from amptui.loops.prepared import Prepared
-
-NORMS, WINDOW, WEIGHTS = 1, 2, 4
-"""What all ranks measure in the same step where each has a part of it, as bits of one number: gradient norms,
-the float16 window, and how many weights are lost."""
-
-_NO_PARTS: Mapping[str, Tensor] = {}
-
-
-class MicroBatch(NamedTuple):
-    """A batch of an optimizer step; most steps have one."""
-
-    compute_loss: Callable[[], object]
-    """Runs the forward pass; returns what :meth:`amptui.Experiment.loss` may return."""
-    samples: int
-    batch: object
-    """What the loss is computed of."""
+from amptui.recipe.trained import Trained
+from amptui.records.control import (
+    Control,
+    HistogramRequest,
+    PauseRequest,
+    TraceRequest,
+    XRayRequest,
+)
+from amptui.records.run import (
+    LOW_PRECISIONS,
+    MIN_SOUND_SCALE,
+    Note,
+    PauseChanged,
+    PrecisionChanged,
+    Record,
+    base_precision,
+)
+from amptui.records.steps import Steps
 
 
 class Monitor:
-    """Makes optimizer steps and keeps track of them; used by the one thread that trains.
+    """Keeps track of one optimizer's steps, whoever makes them; used by the one thread that trains.
 
-    The loop calls :meth:`make_step` with the passes of each step, which call :meth:`autocast` and
-    :meth:`backward`. If :meth:`look_is_due`, it first uses the :attr:`boundary`, and calls :meth:`plan` last,
-    before it loads the batch.
-    ``interactive``: whether to ask the user if training diverges; ``writer`` knows the last good checkpoint.
+    Who makes a step, or sees how it is made, fills a :class:`Step` with what it knows and sends it. Where the
+    precision is amptui's, :meth:`take_requests` adds the precision switch and its probes.
+
+    ``name``: under which the steps are recorded; empty for the only or the first optimizer. ``gradients``
+    measures them, without ``probes`` only where a step itself has to know.
     """
 
-    in_step = in_after_step = False
-    """Whether a step is running, to say what an exception interrupted, and in it the experiment's own end."""
-    _is_observed = False
-    """Whether the step that is being made is timed and measured."""
-    _agreed = 0
-    """What all ranks measure in the next step."""
+    takes_requests = False
+    control: Control
+    switch: PrecisionSwitch
+    probes: Probes
+    """Of these three there is none where no requests are taken."""
+    guard: DivergenceGuard | None = None
+    """May pause or end the run, if there is one: a script's training goes on as the script wants it."""
+    no_xray = ""
+    """Why no X-ray can be taken; empty if one can."""
+    look_interval_seconds = LOOK_INTERVAL_SECONDS
+    _probes_until = 0
+    """Up to which step something is to be measured in forward and backward passes."""
 
     def __init__(
         self,
-        prepared: "Prepared",
-        control: Control,
+        device: torch.device,
         emit: Callable[[Record], object],
-        writer: CheckpointWriter,
         *,
-        interactive: bool,
-        first_step: int = 1,
-        look_interval_seconds: float = LOOK_INTERVAL_SECONDS,
+        name: str = "",
+        gradients: GradientProbe | None = None,
+        probes: bool = True,
     ) -> None:
-        self._prepared = prepared
-        self._control = control
-        self._emit = emit
-        self._optimizer, self._lr_schedule = prepared.optimizer, prepared.lr_schedule
-        self._clip_norm = prepared.request.clip_norm
-        self._reads_later = capabilities(prepared.device).timed_events
-        own_after_step = type(prepared.experiment).after_step is not Experiment.after_step
-        self._after_step = prepared.experiment.after_step if own_after_step else None
-        strategy = prepared.strategy
-        self._together = strategy if strategy.kind else None
-        """How several processes make a step; a single one calls nothing of it."""
-        self._gradients = strategy.gradients(prepared.model)
-        self._norms = GradientNorms(prepared.device, self._gradients, enabled=prepared.probes)
-        self.reporter = StepReporter(emit, self._gradients)
-        self._readback = open_readback(
-            prepared.device, clock=time.perf_counter, deliver_steps=self.reporter.steps
-        )
-        self.allocator = AllocatorWatch(prepared.device)
-        self.step = first_step - 1
-        """Steps sent to the device."""
-        self.boundary = StepBoundary(self, prepared, control, self.reporter, self._norms, emit)
-        self.switch, self._probes = self.boundary.switch, self.boundary.probes
-        self._timeline = StepTimer(prepared.device, emit)
-        self._updates = UpdateRatios(prepared.device, emit)
-        has_weights = strategy.leads and not is_sharded(prepared.model)
-        self._updates.follow(prepared.model, enabled=prepared.probes and has_weights)
+        self.device, self.name, self._emit = device, name, emit
+        self._reads_later = capabilities(device).timed_events
+        self.step = 0
+        """Steps that the loop has made; may be set before its first one, if it is resumed."""
+        self.epoch = 1
+        self._ended = time.perf_counter()
+        """When the newest step ended."""
+        self._norms = GradientNorms(device, gradients, enabled=probes)
+        self._updates = UpdateRatios(device, emit, optimizer=name)
+        self.reporter = StepReporter(self._report, self._norms.probe)
+        clock = partial(getattr, self, "_ended")
+        self._readback = open_readback(device, clock=clock, deliver_steps=self.reporter.steps)
+        self.allocator = AllocatorWatch(device)
         self._lrs = LearningRateReader()
-        self._ranks = control.ranks if self._gradients.together else None
-        """Agrees with the other ranks on the steps to measure, where each has a part of the gradients."""
+        self._warm_up, self._warms_up = WarmUp(), True
+        """Where the precision is not amptui's: no step is one of the warm-up after the first that is not."""
+        self._reported_precision = ""
         self._kind = StepKind(0, "")
-        self._result: object = None
-        """Kept until the next forward pass, as a handwritten loop keeps it: freeing the graph first made a
-        forward pass of 68 layers 5% slower on a CPU."""
-        self._loss: Tensor | None = None
-        """That of the passes so far, the mean over their samples; and its parts."""
-        self._parts = _NO_PARTS
-        self._copied: set[nn.Parameter] = set()
-        """Those whose gradients are no longer in the memory of a CUDA graph."""
-        self._look_interval_seconds = look_interval_seconds
-        self._look_due = 0.0
-        self._look_step = self._closer_until = 0
-        self.guard = DivergenceGuard(self.reporter, control, self._readback, writer, interactive=interactive)
-        if self._ranks is not None:
-            self.guard.ask_for_count = partial(self._ranks.want_probes, WEIGHTS)
-        if strategy.leads:  # of several ranks rank 0 decides if training can go on
-            self.boundary.guard = self.guard
-        self.boundary.no_xray = strategy.needs_others
-        if not strategy.needs_others:
-            self.switch.can_retry, self.switch.agree = True, strategy.agree
+        self._look_step, self._look_due = 0, 0.0
 
-    # ------------------------------------------------------------- what the passes of a step call
+    def take_requests(self, trained: Trained, control: Control) -> None:
+        """Handle what ``control`` is asked from now on, between the steps of what is ``trained``."""
+        self.takes_requests, self._trained, self.control = True, trained, control
+        self.switch = PrecisionSwitch(trained, control, self.allocator, self._emit)
+        self._probe_model()
 
-    def autocast(self) -> AbstractContextManager[object]:
-        """The context of a forward pass and its loss in the current precision."""
-        return self.switch.precision.forward_context
+    def _probe_model(self) -> None:
+        self._has_parts = is_sharded(self._trained.model)
+        self.probes = Probes(self._trained, self._norms.probe, self._emit)
+        self._norms.suppress_errors = self.probes.suppress_errors
 
-    def backward(self, result: object, weigh: Callable[[Tensor], Tensor] | None = None) -> None:
-        """Add the gradients of the loss that ``result``, from :meth:`amptui.Experiment.loss`, is or holds.
+    def follow_model(self) -> None:
+        """Probe the model that is trained from now on."""
+        before = self.probes
+        self._probe_model()
+        self.probes.take_over(before)
 
-        ``weigh``: what the loss counts for, where a step has several batches. Raises ExperimentError for a
-        loss that cannot be trained on.
-        """
-        self._result, precision = result, self.switch.precision
-        if type(result) is Tensor and result.dim() == 0 and result.requires_grad:
-            loss, parts = result, _NO_PARTS  # the usual case without a call
+    # ---------------------------------------------------------------------------------- the steps
+
+    def send(self, step: Step, *, warming_up: bool, timed: bool = True) -> Sequence[float] | None:
+        """Send the numbers of a step to the host; never waits. Returns its row if that is known already."""
+        loss, kind, lrs, load_start = step.loss, self._kind, step.lrs, step.load_start
+        is_short = step.scale is None and step.gradients is None and step.clip_norm is None
+        if is_short and loss is not None and not step.parts and not lrs.on_device:
+            layout, values = LOSS_ALONE, [loss]  # the usual case without a scaler
         else:
-            loss, parts = checked_loss(self._prepared.experiment, result)
-        if self._is_observed:
-            self._timeline.mark("forward")
-        if weigh is None:
-            self._loss, self._parts = loss, parts
-            precision.backward(loss)
-        else:
-            loss = weigh(loss)
-            precision.backward(loss)
-            self._accumulate(loss.detach(), {name: weigh(part).detach() for name, part in parts.items()})
-        if self._is_observed:
-            self._timeline.mark("backward")
-
-    def _accumulate(self, loss: Tensor, parts: Mapping[str, Tensor]) -> None:
-        """Add the loss of one of several batches, and keep its gradients."""
-        before, sums = self._loss, self._parts
-        if self.switch.precision.replays_graphs:
-            if before is None:
-                self._copied = set()
-            # The next replay overwrites the memory of CUDA graphs. autograd takes the output of a graph
-            # for a parameter's first gradient, and adds later ones to the copy in place
-            # (torch/csrc/autograd/functions/accumulate_grad.h). Tensors that outlive a replay have to be
-            # cloned (https://docs.pytorch.org/docs/stable/torch.compiler_cudagraph_trees.html).
-            for parameter in self._gradients.parameters:
-                if parameter.grad is not None and parameter not in self._copied:
-                    parameter.grad = parameter.grad.clone()
-                    self._copied.add(parameter)
-        self._loss = loss if before is None else before + loss
-        more = {name: sums[name] + part if name in sums else part for name, part in parts.items()}
-        self._parts = {**sums, **more}
-
-    # ------------------------------------------------------------------------------ one step
-
-    def make_step(
-        self,
-        passes: Callable[[], object],
-        micro_batches: Sequence[MicroBatch],
-        *,
-        epoch: int,
-        load_start: float,
-        data_seconds: float,
-    ) -> None:
-        """Run the ``passes``, clip, update: enqueues the work, pushes its numbers and never waits.
-
-        ``passes`` are those of ``micro_batches``, forward and backward, after the gradients were zeroed; they
-        may be called again if the first step in a precision fails. ``load_start`` is when loading the batches
-        began, by ``perf_counter``; it took ``data_seconds``. Exceptions of the model pass through.
-        """
-        self.step += 1
-        self.in_step = True
-        switch = self.switch
-        warming_up = switch.begin_step()
-        inputs = _inputs(micro_batches) if warming_up else None
-        counts_flops = inputs is not None and self._probes.flops.is_due(switch.precision, inputs)
-        if self.step > self._closer_until and not counts_flops:
-            if self._together is None:
-                passes()
-            else:
-                self._together.run_passes(passes, None, scaled=switch.precision.scales)
-            tensors = self._update(switch.precision, None)
-        else:
-            tensors = self._make_observed(passes, micro_batches, inputs, data_seconds)
-        if self._after_step is not None:
-            self.in_after_step = True
-            with torch.no_grad():
-                self._after_step(self._prepared.model)
-            self.in_after_step = False
-        count, samples = len(micro_batches), micro_batches[0].samples
-        if count > 1:
-            samples = sum([micro_batch.samples for micro_batch in micro_batches])
-        precision, loss, parts, lrs, scaler, clip_norm, gradients, gradients_scaled = tensors
-        layout, values = row_of(loss, parts, lrs.on_device, scaler, clip_norm, gradients)
-        warming_up = warming_up or self._prepared.compilations.pending
-        kind = self._kind
-        common = epoch, precision, warming_up, layout, gradients_scaled, count
-        if kind[:6] != common:
-            kind = self._kind = StepKind(*common)
-        facts = StepFacts(kind, self.step, samples, data_seconds, load_start, lrs.first, lrs.groups)
-        row = self._readback.push_step(values, facts, timed=True)
-        if row is not None and not math.isfinite(row[0]):
-            self.look_at_once()  # on a CPU the loss is known before the next step
-        self.in_step = False
-
-    def _make_observed(
-        self,
-        passes: Callable[[], object],
-        micro_batches: Sequence[MicroBatch],
-        inputs: StepInputs | None,
-        data_seconds: float,
-    ) -> StepTensors:
-        """The same step with what is due: timing marks, probes, gradient norms, a precision on trial.
-
-        ``inputs`` are those of a warm-up step; None for other steps.
-        """
-        timeline, switch, probes, agreed = self._timeline, self.switch, self._probes, self._agreed
-        self._agreed = 0
-        if inputs is None:
-            probes.flops.check(self.step, _inputs(micro_batches))
-        timeline.begin(self.step, switch.precision.name, inputs is not None, data_seconds)
-        timeline.mark("input")
-        measures_norms = self._norms_are_due(self.step - 1) if self._ranks is None else bool(agreed & NORMS)
-        window = None if self._ranks is None else bool(agreed & WINDOW)
-        assumed_scale, strategy = self.boundary.loss_scale(), self._prepared.strategy
-
-        def make(precision: Precision) -> StepTensors:
-            timeline.begin_attempt()
-            try:
-                with probes.around_step(self.step, precision, inputs):
-                    strategy.run_passes(passes, self.step, scaled=precision.scales)
-            except BaseException:
-                # Its graph takes the memory that another attempt needs.
-                self._result, self._loss, self._parts = None, None, _NO_PARTS
-                raise
-            gradients = self._norms.measure() if measures_norms else None
-            probes.after_backward(self.step, precision, assumed_scale=assumed_scale, window=window)
-            timeline.mark(None)
-            return self._update(precision, gradients)
-
-        strategy.on_trial = switch.on_trial and switch.can_retry
-        self._is_observed = True
-        try:
-            tensors = switch.attempt(self.step, f"in step {self.step}", make)
-        finally:
-            self._is_observed = False
-        self._norms.scaled_steps += tensors.scaler is not None
-        # Accumulated losses have no graph.
-        loss = tensors.loss if tensors.loss.requires_grad else None
-        self.boundary.break_down_memory(tensors.precision, loss)
-        return tensors
-
-    def _update(self, precision: Precision, gradients: Tensor | None) -> StepTensors:
-        """Clip, and change the weights unless the scaler skips the step.
-
-        ``gradients``: what the gradient probe has measured of them, if it has.
-        """
-        norm, is_scaled, updates = None, precision.scales, self._updates
-        if self._clip_norm is not None:
-            norm, measured = self._clip(precision, self._clip_norm)
-            if gradients is None:
-                gradients, is_scaled = measured, False
-        if self._is_observed:
-            if norm is not None:
-                self._timeline.mark("clip")
-            if self.step <= updates.until:
-                updates.copy(self._optimizer)
-                self._timeline.mark(None)
-        if self._lr_schedule is None:
-            lrs, scaler = self._lrs.read(self._optimizer), precision.step(self._optimizer)
-        else:
-            lrs, scaler = self._step_by(self._lr_schedule, precision)
-        if self._is_observed:
-            self._timeline.mark("optimizer")
-            updates.measure(self.step, None if scaler is None else scaler.found_inf)
-        if scaler is not None and gradients is None and not self._reads_later and scaler.found_inf.item():
-            gradients = self._norms.measure()  # on a CPU a skip is known before they are gone
-        loss, parts, self._loss, self._parts = self._loss, self._parts, None, _NO_PARTS
-        assert loss is not None, "the passes have called backward()"
-        if self._together is not None:
-            loss = self._together.mean_loss(loss)
-        return StepTensors(precision.name, loss, parts, lrs, scaler, norm, gradients, is_scaled)
-
-    def _step_by(
-        self, schedule: LrSchedule, precision: Precision
-    ) -> tuple[LearningRates, ScalerTensors | None]:
-        """Change the weights, unless the scaler skips the step, and advance the schedule if it did not."""
-        schedule.before_update(scaled=precision.scales)
-        lrs, scaler = self._lrs.read(self._optimizer), precision.step(self._optimizer)
-        schedule.after_update(scaler)
-        return lrs, scaler
-
-    def _clip(self, precision: Precision, clip_norm: float) -> tuple[Tensor, Tensor | None]:
-        """Clip as ``torch.nn.utils.clip_grad_norm_`` does, bit for bit; return its norm.
-
-        On a CPU, where the norm is known, also gradients measured before an Inf norm makes all of them NaN.
-        """
-        precision.unscale(self._optimizer)
-        norm = self._gradients.total_norm()
-        gradients = None
-        if not self._reads_later and not math.isfinite(norm.item()):
-            gradients = self._norms.measure()
-        nn.utils.clip_grads_with_norm_(self._gradients.parameters, clip_norm, norm)
-        return norm, gradients
-
-    def _norms_are_due(self, step: int) -> bool:
-        """Whether to measure all gradients in the step that follows ``step``."""
-        return self._norms.are_due(step, is_scaled=self.switch.precision.scales)
-
-    # ---------------------------------------------------------------------------- the look
-
-    def look_is_due(self) -> bool:
-        """Whether to look before the next step: it is time, or a request came in."""
-        return (
-            self._control.attention or self.step >= self._look_step or time.perf_counter() >= self._look_due
+            layout, values = row_of(step)
+        common = (
+            *(self.epoch, step.precision, warming_up, layout),
+            *(step.gradients_scaled, step.micro_batches, self.name, step.form),
         )
+        if kind != common:
+            kind = self._kind = StepKind(*common)
+        facts = StepFacts(
+            kind,
+            self.step,
+            step.samples,
+            None if load_start is None else step.data_seconds,
+            self._ended if load_start is None else load_start,
+            lrs.first,
+            lrs.groups,
+        )
+        return self._readback.push_step(values, facts, timed=timed)
 
-    def check_last(self) -> None:
-        """Check the weights after the last step. Raises ExperimentError if they are lost."""
-        if self._ranks is not None:
-            self.guard.count_weights()
-        if self.boundary.guard is not None:
-            self.guard.check_last()
-
-    def plan(self, *, look_by: int | None = None) -> None:
-        """Decide which of the next steps to observe, and when to look again: by step ``look_by``."""
-        self._timeline.drain()
-        schedule = self._prepared.lr_schedule
-        applied = None if schedule is None else schedule.request_applied()
-        if schedule is not None and applied is not None:
-            refill = schedule.refill
-            self.push([applied], lambda row, _seconds: None if row is None else refill(row[0]))
-        step, steps = self.step, self.boundary.plan_look()
-        self._look_step = step + steps if look_by is None else min(step + steps, look_by)
-        self._look_due = time.perf_counter() + self._look_interval_seconds
-        norms_are_due = self._norms_are_due(step)
-        if self._ranks is not None:  # all ranks measure in the step they agree on
-            self._ranks.want_probes(NORMS * norms_are_due | WINDOW * self._probes.window_is_due)
-            agreed = self._ranks.take_probes()
-            if agreed & WEIGHTS:
-                self.guard.count_weights()
-            self._agreed |= agreed & ~WEIGHTS
-        closer = step == 0 or self.switch.needs_observation or self._timeline.armed or self._agreed > 0
-        self._updates.look(step)
-        observed = (step + self._probes.steps_due, self._norms.until, self._updates.until)
-        self._closer_until = max(step + closer, *observed)
-
-    # --------------------------------------------------------------------- around the steps
-
-    def look_at_once(self) -> None:
-        """Look at the next step boundary."""
-        self._look_step = self.step
+    def _report(self, record: Record) -> None:
+        """Emit a record of the reporter's, and use the times of its steps."""
+        if type(record) is not Steps:
+            self._emit(record)
+        elif self.takes_requests:
+            self._emit(record)
+            self.switch.take(record)
+        else:
+            before, now = self._reported_precision, record.precision
+            self._reported_precision = now
+            if before and before != now:
+                began, step = record.times()[0], record.first_step
+                self._emit(
+                    PrecisionChanged(time=began, step=step, previous=before, current=now, optimizer=self.name)
+                )
+            self._warm_up.add(record.step_seconds)
+            self._emit(record)
 
     def begin_interval(self) -> None:
-        """Leave the time until now out of the next step's time."""
+        """Leave the time until now out of the next step's."""
+        self._ended = time.perf_counter()
         self._readback.begin_interval()
 
-    def push(self, values: list[Tensor], deliver: Callable[..., object]) -> None:
-        """Send other numbers, such as a validation's, after those of the steps before."""
+    def push(self, values: Sequence[Tensor], deliver: Callable[..., object]) -> None:
+        """Send other numbers, such as a validation's, after those of the steps before, and look soon.
+
+        The time until now is left out of the next step's.
+        """
         self._readback.push(values, deliver, timed=False)
-        self._readback.begin_interval()
+        self.begin_interval()
+        self._look_step = self.step
 
     def drain(self) -> None:
-        """Deliver the steps that have arrived."""
+        """Deliver the numbers of the steps that have arrived."""
         self._readback.drain()
 
     def flush(self) -> None:
         """Deliver all numbers; waits for the device."""
         self._readback.flush()
-        self._probes.flush()
+        if self.takes_requests:
+            self.probes.flush()
         self._updates.flush()
-        self._timeline.flush()
 
-    def xray(self, batches: Sequence[Batch]) -> None:
-        """Run the next step's batches in FP32 and in AMP and apply neither; an error does not end the run.
+    # ----------------------------------------------------------------------------------- the look
 
-        With other ranks rank 0 does so alone, with its own batches, while they wait.
+    def look(self) -> None:
+        """Report the numbers that have arrived, and measure what they call for.
+
+        Raises ExperimentError if the guard finds that training cannot recover.
         """
-        around = partial(self._prepared.strategy.on_rank_0, f"the X-ray before step {self.step + 1}")
-        self.boundary.xray(batches, counts_operations=True, around=around)
+        if not self.takes_requests:
+            self.drain()
+            if not self.name:
+                self.allocator.look(self._reported_precision, settled=False)
+            return
+        control, reporter = self.control, self.reporter
+        control.look(self.step)  # first: requests that arrive later wait for the next look
+        self.drain()
+        if self.guard is not None:
+            self.guard.check(self.switch.precision)
+        self.allocator.look(self.switch.precision.name, settled=self.switch.settled)
+        if trace_request := control.take(TraceRequest):
+            self.probes.arm_trace(partial(control.answer, trace_request))
+        if window_request := control.take(HistogramRequest):
+            if self._has_parts and not self._norms.probe.together:
+                control.refuse(window_request, "unavailable", "each rank has only a part of the gradients")
+            else:
+                self.probes.arm_window(partial(control.answer, window_request))
+        self.probes.between_steps(
+            self.step, trouble_step=reporter.trouble_step, unexplained_step=reporter.unexplained_step
+        )
 
-    def state(self) -> dict[str, Any]:
-        """Its counters and the user's decisions, as plain values for a checkpoint."""
-        return {
-            "reported": self.reporter.state(),
-            "held_scale": self.switch.held_scale,
-            "floor_accepted": self.guard.floor_accepted,
-        }
+    def plan(self) -> None:
+        """Decide in which of the next steps to measure what, and when to look again at the latest."""
+        step, most, growth_interval = self.step, MAX_STEPS_BETWEEN_LOOKS, None
+        if self.takes_requests:
+            switch, precision = self.switch, self.switch.precision
+            if not switch.on_trial:  # its first step may never have been
+                self.probes.check_age(step, precision.name, self.loss_scale())
+            if precision.scales:
+                most = MAX_SCALED_STEPS_BETWEEN_LOOKS
+            most, growth_interval = min(most, switch.steps_to_next_event), precision.growth_interval
+        steps = min(most, self._norms.look(step, self.reporter, growth_interval))
+        self._updates.look(step)
+        self._look_step = step + (1 if self.reporter.in_trouble else steps)
+        self._look_due = time.perf_counter() + self.look_interval_seconds
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from the :meth:`state` of another monitor."""
-        self.reporter.restore(state["reported"])
-        self.switch.hold_scale(state["held_scale"])
-        self.guard.floor_accepted = state["floor_accepted"]
+    def pause_if_wanted(self, handle: Callable[[], object]) -> None:
+        """Pause, if somebody asks for it or the guard does, until asked to resume.
 
+        ``handle`` handles the other requests meanwhile; the user may switch precisions.
+        """
+        control, guard = self.control, self.guard
+        pause_request = control.take(PauseRequest)
+        if pause_request is not None and control.stopping:
+            control.refuse(pause_request, "unavailable", "the run is stopping")
+            pause_request = None
+        if pause_request is not None and not pause_request.request.paused:
+            control.answer(pause_request)  # it is not paused
+            pause_request = None
+        if control.stopping or (pause_request is None and (guard is None or guard.pause_reason is None)):
+            return
+        self.flush()  # the numbers that arrive may be a reason themselves
+        reason = None
+        if guard is not None:
+            reason, guard.pause_reason = guard.pause_reason, None
+        if reason is not None and reason.cause == "loss scale":
+            # If the user resumes, the scale stays here: at 0 a step would turn every weight into NaN.
+            self.switch.hold_scale(self.reporter.loss_scale)
+        why = (reason or PauseReason())._asdict()
+        self._emit(PauseChanged(time=time.time(), step=self.step, paused=True, **why))
+        resumed = control.wait_until_resumed(pause_request, handle)
+        self._emit(PauseChanged(time=time.time(), step=self.step, paused=False))
+        control.answer(resumed)
+        self.begin_interval()
 
-def _inputs(micro_batches: Sequence[MicroBatch]) -> StepInputs:
-    return step_inputs([(micro_batch.samples, micro_batch.batch) for micro_batch in micro_batches])
+    def switch_if_wanted(self) -> None:
+        """Switch precisions as requested."""
+        if self.no_xray and (xray_request := self.control.take(XRayRequest)):
+            self.control.refuse(xray_request, "unavailable", self.no_xray)
+        self.switch.between_steps(self.step)
+
+    # ------------------------------------------------------------------------------- measurements
+
+    def loss_scale(self) -> float:
+        """The scale that the next ``fp16`` step would start with, by the newest numbers."""
+        scale, precision = self.reporter.loss_scale, self.switch.precision
+        if scale is None or (scale < MIN_SOUND_SCALE and not precision.scales):
+            return precision.first_scale
+        return scale
+
+    def break_down_memory(self, precision: str, loss: Tensor | None = None) -> None:
+        """Emit where the memory of the last step went, if that is due; ``loss`` is its loss, with a graph."""
+        if not self.switch.breakdown_is_due or self._has_parts:
+            return
+        with self.probes.suppress_errors("memory breakdown"):
+            trained, peak_bytes = self._trained, self.allocator.peak_bytes()
+            measure = partial(break_down, trained.model, trained.optimizer, step=self.step, loss=loss)
+            self._emit(measure(precision=precision, peak_allocated_bytes=peak_bytes))
+
+    def xray(
+        self,
+        batches: Sequence[Any],
+        *,
+        counts_operations: bool,
+        around: Callable[[Callable[[], str]], str | None],
+    ) -> None:
+        """Run the next step's batches in FP32 and in AMP and apply neither, if that was asked for.
+
+        An error does not end the run. ``counts_operations``: whether ``batches`` show what a count of its
+        operations stands for. ``around`` gets what takes the X-ray, and calls it where it may be taken.
+        """
+        xray_request = self.control.take(XRayRequest)
+        if xray_request is None:
+            return
+        self.flush()
+        why = around(partial(self._take_xray, batches, counts_operations=counts_operations))
+        self.control.answer(xray_request, why or "")
+        self.begin_interval()
+
+    def _take_xray(self, batches: Sequence[Any], *, counts_operations: bool) -> str:
+        """Emit an X-ray; return why there is none."""
+        trained, precision = self._trained, base_precision(self.switch.precision.name)
+        if precision not in LOW_PRECISIONS:
+            precision = self.switch.low_precision
+        scale = self.loss_scale() if trained.precisions[precision].scales else None
+        try:
+            with self.allocator.left_out():
+                take = partial(take_xray, trained, batches)
+                if counts_operations:
+                    inputs = step_inputs([(count_samples(batch), batch) for batch in batches])
+                    take = partial(take, emit=partial(self.probes.flops.add, inputs=inputs))
+                self._emit(take(step=self.step + 1, precision=precision, loss_scale=scale))
+        except Exception as error:  # a model may raise anything; the run must go on
+            if is_from_signal_handler(error):
+                raise
+            size = trained.batch_size
+            why = str(explain(error, doing="in the X-ray", batch_size=size, precision=precision))
+            self._emit(Note(time=time.time(), severity="warning", text=f"no X-ray: {why}"))
+            return why
+        return ""

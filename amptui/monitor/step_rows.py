@@ -32,57 +32,56 @@ class RowLayout(NamedTuple):
     """Whether it holds a loss: the one of somebody else's loop may not be known."""
 
 
-_LOSS_ALONE = RowLayout()
+LOSS_ALONE = RowLayout()
 
 _row_layout = lru_cache(maxsize=64)(RowLayout)
 """Steps have the layout of earlier ones: looking it up is faster than building it."""
 
 
-class StepTensors(NamedTuple):
-    """What one step left on the device."""
+class Step:
+    """One optimizer step, filled by whoever knows of it: what nobody fills is unknown, as it stands here."""
 
-    precision: str
-    loss: Tensor
-    """The mean over the step's samples; it has a graph if the step has one batch."""
-    parts: Mapping[str, Tensor]
-    lrs: LearningRates
-    scaler: ScalerTensors | None
-    clip_norm: Tensor | None
+    precision = "unknown"
+    loss: Tensor | None = None
+    """The mean over the step's samples; it has a graph if a loop of ours made it of one batch."""
+    form: LossForm = ""
+    """What the loss is, or why there is none, if it is not simply that of the step."""
+    parts: Mapping[str, Tensor] | None = None
+    """What the loss is made of, or what else the loop logged."""
+    lrs = LearningRates(None)
+    scale: ScalerTensors | None = None
+    """Of the scaler that made the step, if one did."""
+    clip_norm: Tensor | None = None
     """The norm of the unscaled gradients that clipping used."""
-    gradients: Tensor | None
+    gradients: Tensor | None = None
     """What the gradient probe measured."""
-    gradients_scaled: bool
+    gradients_scaled = False
     """Whether it measured before unscaling."""
+    micro_batches = 1
+    samples = 0
+    load_start: float | None = None
+    """When loading its batches began, by ``perf_counter``; None if nobody measures it."""
+    data_seconds = 0.0
+    """How long that took."""
 
 
-def row_of(
-    loss: Tensor | None,
-    parts: Mapping[str, Tensor] | None,
-    lrs: Sequence[Tensor],
-    scaler: ScalerTensors | None,
-    clip_norm: Tensor | None,
-    gradients: Tensor | None,
-) -> tuple[RowLayout, list[Tensor]]:
-    """The values of a step to send to the host, and the layout that reads them there.
-
-    ``lrs`` are the learning rates that are on the device.
-    """
-    is_short = scaler is None and gradients is None and clip_norm is None and not parts and not lrs
-    if is_short and loss is not None:
-        return _LOSS_ALONE, [loss]  # the usual case without a scaler
+def row_of(step: Step) -> tuple[RowLayout, list[Tensor]]:
+    """The values of a step to send to the host, and the layout that reads them there."""
+    loss, parts, lrs = step.loss, step.parts, step.lrs.on_device
+    scale, clip_norm, gradients = step.scale, step.clip_norm, step.gradients
     values: list[Tensor] = [] if loss is None else [loss]
     names: tuple[str, ...] = ()
     if parts:
         names = tuple(parts)
         values += parts.values()
     values += lrs
-    if scaler is not None:
-        values += scaler
+    if scale is not None:
+        values += scale
     if clip_norm is not None:
         values.append(clip_norm)
     if gradients is not None:
         values.append(gradients)
-    layout = _row_layout(names, len(lrs), scaler is not None, clip_norm is not None, loss is not None)
+    layout = _row_layout(names, len(lrs), scale is not None, clip_norm is not None, loss is not None)
     return layout, values
 
 
@@ -92,7 +91,7 @@ class StepKind(NamedTuple):
     epoch: int
     precision: str
     warming_up: bool = False
-    layout: RowLayout = RowLayout()
+    layout: RowLayout = LOSS_ALONE
     gradients_scaled: bool = False
     """Whether the row's gradients were measured before unscaling."""
     micro_batches: int = 1

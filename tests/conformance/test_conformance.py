@@ -275,7 +275,7 @@ FAULTS: list[tuple[Watcher, tuple[str, ...]]] = [
             f"{MONITOR}.precision_switch.PrecisionSwitch.finish",
             f"{PROBES}.gradients.GradientProbe.measure",
             f"{PROBES}.schedule.Probes.after_backward",
-            f"{GUEST}.observed_optimizer.StepFacts",
+            f"{MONITOR}.monitor.StepFacts",
             f"{GUEST}.switched_optimizer.SwitchedOptimizer.forward_begins",
         ),
     ),

@@ -165,7 +165,7 @@ def observe(name: str, precision: str) -> None:
 @pytest.fixture(autouse=True)
 def _looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """An observed loop is looked at after few steps; inputs are not, where anything is compiled."""
-    monkeypatch.setattr("amptui.loops.script.observed_optimizer.MAX_STEPS_BETWEEN_LOOKS", 16)
+    monkeypatch.setattr("amptui.monitor.monitor.MAX_STEPS_BETWEEN_LOOKS", 16)
     with nothing_compiled():
         yield
 

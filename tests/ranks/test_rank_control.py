@@ -11,7 +11,7 @@ import pytest
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
-from amptui.monitor.monitor import WEIGHTS, WINDOW
+from amptui.loops.train_step import WEIGHTS, WINDOW
 from amptui.ranks.agreement import control as rank_control
 from amptui.ranks.agreement import meeting, orders, rows
 from amptui.ranks.agreement.board import Board

@@ -148,6 +148,7 @@ def test_the_app_trains_with_nvml_beside_it(machine: dict[str, str], tmp_path: P
     assert isinstance(records[-1], RunFinished)
     said = (tmp_path / "device.log").read_text()
     assert " fault " not in said
+    assert "train_step.py" not in said, "a step waited"
     assert "monitor/monitor.py" not in said, "a step waited"
 
 

@@ -11,31 +11,27 @@ from torch.amp.grad_scaler import GradScaler
 from amptui.device.readback import Readback
 from amptui.loops.script.backward_pass import BackwardPass, all_of
 from amptui.loops.script.pass_account import DroppedPasses
-from amptui.monitor.lr_schedule import LearningRates
+from amptui.monitor.step_rows import Step
 from amptui.records.own_loop import GradientsDropped
 
 _STEPS_OF_A_RULE = 3
 """A loop that drops gradients before so many steps in a row does so as a rule, as from its first step on."""
 
 
-class LoopStep:
+class LoopStep(Step):
     """Filled by the hooks. Most of it is the same in most steps: that stands in the class."""
 
     passes: BackwardPass = all_of(())
     """Its backward passes, once it is made."""
+    is_scaled = False
+    """Whether the newest of them was multiplied by a loss scale."""
     logged_loss: Tensor | None = None
-    parts: dict[str, Tensor] | None = None
-    """What else the loop logged."""
-    load_start: float | None = None
-    """When loading its batches began, by ``perf_counter``; None if nobody measures it."""
-    data_seconds = 0.0
-    samples = batches = 0
+    batches = 0
+    """Loaded for it; until its passes are known, ``samples`` are theirs."""
     trained_samples: int | None = 0
     """Of the batches whose gradients it uses; None if those of any are not known."""
-    norms: Tensor | None = None
-    """What the gradient probe measured."""
-    norms_scaled = False
-    """Whether it measured before unscaling."""
+    shapes: tuple[tuple[tuple[int, ...], ...], ...] = ()
+    """Of the tensors in each batch, where they were asked for."""
     scaler: GradScaler | None = None
     """The one that steps the optimizer."""
     unscaled_by: GradScaler | None = None
@@ -45,13 +41,12 @@ class LoopStep:
     found_inf: Tensor | None = None
     """The same once the weights are updated: the step waits for the scaler's own update."""
     scale_before: Tensor | None = None
-    lrs = LearningRates(None)
 
     def again(self) -> "LoopStep":
         """A new attempt at the same step, with the batches that were loaded for it."""
         other = LoopStep()
         other.load_start, other.data_seconds = self.load_start, self.data_seconds
-        other.samples, other.batches = self.samples, self.batches
+        other.samples, other.batches, other.shapes = self.samples, self.batches, self.shapes
         return other
 
     def add_samples(self, samples: int | None) -> None:

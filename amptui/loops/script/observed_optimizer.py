@@ -7,7 +7,7 @@ off, is told once, and leaves the loop alone.
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from amptui.device.accelerator import capabilities, capture_check
-from amptui.device.readback import LOOK_INTERVAL_SECONDS, MAX_STEPS_BETWEEN_LOOKS, open_readback
+from amptui.device.accelerator import capture_check
 from amptui.loops.script.backward_pass import BackwardPass
 from amptui.loops.script.computed_precision import WEIGHTS_WORDS
 from amptui.loops.script.guard import harmless
@@ -27,19 +26,14 @@ from amptui.loops.script.model_inputs import FreshSamples
 from amptui.loops.script.nonfinite_origin import NonFiniteOrigin
 from amptui.loops.script.parameter_owner import LooseParameters, kind_of
 from amptui.loops.script.pass_account import DroppedPasses, PassAccount
-from amptui.monitor.allocator import AllocatorWatch
 from amptui.monitor.lr_schedule import LearningRateReader, LearningRates
-from amptui.monitor.reporting import StepReporter
-from amptui.monitor.step_rows import StepFacts, StepKind, row_of
-from amptui.monitor.warm_up import WarmUp
-from amptui.probes.gradient_norms import GradientNorms
-from amptui.probes.update_ratios import UpdateRatios
+from amptui.monitor.monitor import Monitor
+from amptui.probes.flop_counter import StepInputs
 from amptui.recipe.float8 import has_float8_layers
 from amptui.recipe.precision import ScalerTensors, current_scale, found_inf, growth_tracker
 from amptui.recipe.sharding import is_sharded
 from amptui.records.own_loop import FLOAT8_LAYERS
-from amptui.records.run import Phase, PhaseChanged, PrecisionChanged, Record
-from amptui.records.steps import Steps
+from amptui.records.run import Phase, PhaseChanged
 
 if TYPE_CHECKING:
     from amptui.loops.script.observed_loop import ObservedLoop
@@ -49,12 +43,23 @@ _MAX_MEASURED_OPTIMIZERS = 8
 """A loop that makes a new optimizer all the time (for an inner loop) gets no gradient norms after so many."""
 
 
-class ObservedOptimizer:
+class ObservedOptimizer(Monitor):
     """Watches one optimizer's steps; the loop's thread calls it through the hooks.
 
     ``name``: under which its steps are recorded; empty for the loop's first optimizer, which alone counts
     epochs, memory and what the script logs.
     """
+
+    _in_attempt = False
+    """Whether the step is made of functions, which may run again."""
+    _in_probes = False
+    """Whether probes are around the passes that run; after passes that failed, too."""
+    _traced_step = 0
+    """The newest step that was traced."""
+    _usual_passes = 0
+    """Backward passes of the step before."""
+    _switched_within = False
+    """Whether the step that is being made has passes from before the newest switch."""
 
     def __init__(
         self,
@@ -66,33 +71,18 @@ class ObservedOptimizer:
         name: str = "",
         data_parallel: int = 0,
     ) -> None:
-        self._loop, self._emit = loop, loop.emit
-        self.name = name
-        self.device = next((p.device for p in model.parameters()), torch.device("cpu"))
-        self.may_capture = self.device.type != "cpu"
-        self.is_capturing = capture_check(self.device)
+        device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        super().__init__(device, loop.emit, name=name)
+        self._loop = loop
+        self.may_capture = device.type != "cpu"
+        self.is_capturing = capture_check(device)
         """Whether the stream is being recorded as a graph."""
-        self._reads_later = capabilities(self.device).timed_events
-        self._ended = time.perf_counter()
-        self._norms = GradientNorms(self.device)
-        self.updates = UpdateRatios(self.device, self._emit, optimizer=name)
-        self._reporter = StepReporter(self._take_reported, self._norms.probe)
-        clock = partial(getattr, self, "_ended")
-        self._readback = open_readback(self.device, clock=clock, deliver_steps=self._reporter.steps)
-        self._kind = StepKind(0, "")
         self._samples = samples_per_step or 0
         """Of each step; 0 if they are counted."""
         self._is_timed = not loop.is_listening
         """Whether the time of the next step is measured."""
-        self._origin = NonFiniteOrigin(self.device, self._readback, emit=self._emit)
+        self._origin = NonFiniteOrigin(device, self._readback, emit=loop.emit)
         self._origin_step = 0
-        self._warm_up, self._warms_up = WarmUp(), True
-        self.allocator = AllocatorWatch(self.device)
-        self.step = 0
-        """Steps that the loop has made; may be set before its first one, if it is resumed."""
-        self.epoch = 1
-        self._reported_precision = ""
-        self._look_step, self._look_due = 0, 0.0
         self.pending: Callable[[], object] | None = None
         """Sends a step that waits for what the loop may log with it; None if no step does."""
         self._logs = False
@@ -104,6 +94,7 @@ class ObservedOptimizer:
         self._expected: tuple[str, ...] = "fp32", "bf16", "fp16"
         """What a graph may show if the step ran in that."""
         self._bad_batches = DroppedBatches(name, self._readback, self._emit)
+        self._observation = ExitStack()
         self._optimizers = 0
         self.keeper: NamedOptimizer | None = None
         """What keeps model and optimizer alive, if anything of ours does."""
@@ -115,6 +106,7 @@ class ObservedOptimizer:
     def follow(self, optimizer: Optimizer, model: nn.Module) -> None:
         """Watch the steps of ``optimizer`` from now on, which changes parameters of ``model``."""
         self._optimizers += 1
+        is_another = self.takes_requests and self.keeper is not None and self.keeper.model is not model
         if self._optimizers > 1:
             self.work_begins()
             self._is_timed = False
@@ -132,13 +124,15 @@ class ObservedOptimizer:
         self._follow_norms(model if has_norms else nn.Module(), optimizer)
         # Each rank would measure steps of its own, and the others would wait for it in each of them.
         has_updates = has_norms and self._loop.leads and not self.is_sharded
-        self.updates.follow(model, enabled=has_updates)
+        self._updates.follow(model, enabled=has_updates)
         self._lrs, self._last_lrs = LearningRateReader(), LearningRates(None)
+        if is_another:
+            self.follow_model()
 
     def _follow_norms(self, model: nn.Module, optimizer: Optimizer) -> None:
         self._readback.flush()  # names of parameters are those of the newest groups
         self._norms.follow(model, optimizer, is_sharded=self.is_sharded)
-        self._reporter.gradients = self._norms.probe
+        self.reporter.gradients = self._norms.probe
         self._measured_groups = len(optimizer.param_groups)
 
     @property
@@ -154,7 +148,7 @@ class ObservedOptimizer:
     @property
     def unproven_precision(self) -> str:
         """The precision that a switch has chosen and no step has been made in; empty if there is none."""
-        return ""
+        return self.switch.precision.name if self.takes_requests and self.switch.on_trial else ""
 
     @property
     def batches(self) -> int:
@@ -169,29 +163,61 @@ class ObservedOptimizer:
             push, self.pending = self.pending, None
             push()
 
-    forward_begins = work_begins
+    def forward_begins(self) -> None:
+        """A forward pass begins, unless it is an evaluation's."""
+        if not torch.is_grad_enabled():
+            return
+        if self.pending is not None:
+            self.work_begins()
+        # The script may copy or save its model between two steps: there are no hooks in it then.
+        is_observed = self.step < self._probes_until and not self._in_attempt
+        if is_observed and self._traced_step != self.step + 1 and self.probes.traces:
+            self._enter_probes(None)
 
     def after_pass(self, backward: BackwardPass) -> None:
         """Gradients are complete, perhaps scaled, and not clipped: measure them where that is due."""
-        loop_step, norms = self._loop_step, self._norms
+        loop_step = self._loop_step
         if loop_step.found_inf is not None:
             return  # the step is made, and waits for its update
         fresh, total = self._fresh_samples, loop_step.trained_samples
         samples, fresh.samples, fresh.calls = fresh.samples, fresh.rest, 0
         if self.account.first_closure is None:
             loop_step.trained_samples = None if samples is None or total is None else total + samples
-        # Of several batches' gradients only the last look is at their sum.
-        is_scaled = backward.scaler is not None
+        # Of several batches' gradients only the last look is at their sum. An attempt knows which one it is.
+        is_scaled = loop_step.is_scaled = backward.scaler is not None
+        is_due = is_scaled or self.step < self._norms.until or self.step < self._probes_until
+        if is_due and not self._in_attempt:
+            # Those of accumulated batches are complete after as many backward passes as in the last step.
+            self._measure_gradients(are_complete=len(self.account.passes) == self._usual_passes)
+
+    def _measure_gradients(self, *, are_complete: bool) -> None:
+        """Measure the gradients as the passes so far have left them; the float16 window of complete ones."""
+        loop_step, norms, is_scaled = self._loop_step, self._norms, self._loop_step.is_scaled
         if self.step < norms.until or (is_scaled and norms.are_due(self.step, is_scaled=True)):
             optimizer, model = self._optimizer(), self._model()
             groups = 0 if optimizer is None else len(optimizer.param_groups)
             if optimizer is not None and model is not None and groups != self._measured_groups:
                 self._follow_norms(model, optimizer)
-            loop_step.norms, loop_step.norms_scaled = norms.measure(), is_scaled
+            loop_step.gradients, loop_step.gradients_scaled = norms.measure(), is_scaled
+        if are_complete and self.step < self._probes_until:
+            scale = self.loss_scale()
+            self.probes.after_backward(self.step + 1, self.switch.precision, assumed_scale=scale)
+
+    @harmless
+    def _enter_probes(self, inputs: StepInputs | None) -> None:
+        """Trace the passes that follow, and count their operations, where that is due."""
+        self._traced_step, self._in_probes = self.step + 1, True
+        context = self.probes.around_step(self.step + 1, self.switch.precision, inputs)
+        self._observation.enter_context(context)
+
+    @harmless
+    def _leave_probes(self) -> None:
+        self._in_probes = False
+        self._observation.close()
 
     def take_dropped(self, dropped_passes: DroppedPasses) -> None:
         """Gradients were cleared before any step: tell it if the loop does not do that as a rule."""
-        self._loop_step.trained_samples, self._loop_step.norms = 0, None
+        self._loop_step.trained_samples, self._loop_step.gradients = 0, None
         self._bad_batches.take(dropped_passes, self.step)
         self._look_step = self.step
 
@@ -205,15 +231,15 @@ class ObservedOptimizer:
         self._loop_step.lrs = lrs
         if (dropped := self.account.before_step(has_closure=has_closure)) is not None:
             self.take_dropped(dropped)
-        if self.step < self.updates.until:
-            self.updates.copy(optimizer)
+        if self.step < self._updates.until:
+            self._updates.copy(optimizer)
 
     def after_step(self) -> None:
         """A step that the loop made itself is complete, unless a scaler's update follows it."""
         loop_step = self._loop_step
         loop_step.passes = self.account.after_step()
-        if self.updates.is_open:
-            self.updates.measure(self.step + 1, None)
+        if self._updates.is_open:
+            self._updates.measure(self.step + 1, None)
         scaler, overflow = loop_step.unscaled_by, loop_step.unscaled_inf
         if scaler is None or overflow is None:
             self._finish_step(None)
@@ -232,7 +258,9 @@ class ObservedOptimizer:
         self._name_overflow(overflow)
 
     def after_scaled_step(self, scaler: GradScaler, optimizer: Optimizer) -> None:
-        """The scaler has looked for overflows; its update follows."""
+        """The scaler has looked for overflows; its update follows. A trace shows the scale before it."""
+        if self._in_probes:
+            self._leave_probes()
         loop_step = self._loop_step
         unscaled_inf, loop_step.unscaled_inf, loop_step.unscaled_by = loop_step.unscaled_inf, None, None
         loop_step.scaler, loop_step.passes = scaler, self.account.after_step(is_scaled=True)
@@ -240,8 +268,8 @@ class ObservedOptimizer:
         if loop_step.found_inf is None:
             loop_step.found_inf = found_inf(scaler, optimizer)
             self._name_overflow(loop_step.found_inf)
-        if self.updates.is_open:
-            self.updates.measure(self.step + 1, loop_step.found_inf)
+        if self._updates.is_open:
+            self._updates.measure(self.step + 1, loop_step.found_inf)
 
     def before_update(self, scaler: GradScaler) -> None:
         """Keep the scale that this step ran with."""
@@ -303,8 +331,8 @@ class ObservedOptimizer:
         """Report it after the steps before, and leave its time out of the next step's."""
         values, self._validation = self._validation or {}, None
         if values:
-            report = partial(self._reporter.validated_by_script, self.step, self.epoch, tuple(values))
-            self._push_others([*values.values()], report)
+            report = partial(self.reporter.validated_by_script, self.step, self.epoch, tuple(values))
+            self.push([*values.values()], report)
         phase: Phase = "training" if self._loop.has_begun else "first step"
         self._emit(PhaseChanged(time=time.time(), phase=phase))
         self.begin_interval()
@@ -312,39 +340,35 @@ class ObservedOptimizer:
     def finish_epoch(self) -> None:
         """Report the epoch once its last steps are delivered."""
         self.work_begins()
-        report = partial(self._reporter.epoch, step=self.step, epoch=self.epoch, validation=None)
-        self._push_others([], lambda _row, _seconds: report())
-        self.begin_interval()
-
-    def _push_others(self, values: list[Tensor], deliver: Callable[..., object]) -> None:
-        self._readback.push(values, deliver, timed=False)
-        self._look_step = self.step
-
-    def begin_interval(self) -> None:
-        """Leave the time until now out of the next step's."""
-        self._ended = time.perf_counter()
-        self._readback.begin_interval()
+        report = partial(self.reporter.epoch, step=self.step, epoch=self.epoch, validation=None)
+        self.push([], lambda _row, _seconds: report())
 
     def close(self, *, waits: bool) -> None:
         """Deliver what is left, or without ``waits`` what the device has finished."""
+        self._observation.close()
         self._fresh_samples.close()
-        self.updates.forget()
+        self._updates.forget()
         if self.active:
             self._end_step()
             if not HOOKS.trains_elsewhere:
                 self._measure_origin(is_last=True)
             for dropped_passes in self.account.abandoned():
                 self.take_dropped(dropped_passes)
-            self._readback.flush() if waits else self._readback.drain()
-            self.updates.flush() if waits else self.updates.drain()
+            if waits:
+                self.flush()
+            else:
+                self.drain()
+                self._updates.drain()
         self.active = False
 
     def stop(self) -> None:
         """Observe nothing more, after a fault."""
         self.active = False
-        self.updates.forget()
+        self._updates.forget()
         with suppress(Exception):
-            self._readback.drain()
+            self._observation.close()
+        with suppress(Exception):
+            self.drain()
 
     def give_up(self, error: Exception) -> None:
         """A fault of ours: observe nothing more, of any optimizer."""
@@ -357,68 +381,72 @@ class ObservedOptimizer:
 
     def _name_overflow(self, overflow: Tensor) -> None:
         """On a CPU a skip is known at once, while its gradients are there to name."""
-        if not self._reads_later and self._loop_step.norms is None and overflow.item():
-            self._loop_step.norms, self._loop_step.norms_scaled = self._norms.measure(), False
+        if not self._reads_later and self._loop_step.gradients is None and overflow.item():
+            self._loop_step.gradients, self._loop_step.gradients_scaled = self._norms.measure(), False
 
-    def _finish_step(self, scaler: ScalerTensors | None) -> None:
+    def _finish_step(self, scale: ScalerTensors | None) -> None:
         """Count the step and send its numbers: if the loop logs more of them, when the next one begins."""
+        loop_step, passes = self._loop_step, self._loop_step.passes
+        loop_step.scale, self._usual_passes = scale, passes.count
         self.step += 1
         self._fresh_samples.begins_step = True
         if self._layer_changes != self._loop.layer_changes:
             self._look_at_layers()
-        passes = self._loop_step.passes
-        precision, warming_up = passes.precision, self._warms_up and self._begin_step()
+        if self.takes_requests:
+            warming_up = not self.switch.settled if self._in_attempt else self.switch.begin_step()
+        else:
+            warming_up = self._warms_up = self._warms_up and self._warm_up.begin_step()
+        if self.step <= self._probes_until:  # a look came before: nothing changes without one
+            self._end_probed_step()
+        precision = passes.precision
         is_plain = precision in self._expected and not (passes.may_be_lower or self.account.weights_word)
         if not is_plain or self._has_float8:
             precision = self._precision()
+        loop_step.precision, self._switched_within = precision, False
         is_first = not self._loop.has_begun
         if is_first:
             self._loop.begin_run(precision)
         if self._data_parallel:
-            if (model := self._model()) is not None and not self._fresh_samples.is_told:
-                # Not before: the script may have its model compiled until now.
-                self._fresh_samples.count_inputs(model, self._data_parallel)
-                self._loop_step.add_samples(None)
-            self._data_parallel = 0
+            self._count_inputs()
         self._ended = time.perf_counter()
         if self._logs or (is_first and not self.name):
-            self.pending = partial(self._push, scaler, precision, warming_up)
+            self.pending = partial(self._push, warming_up)
         else:
-            self._push(scaler, precision, warming_up)
-        if self.step >= self._look_step or self._ended >= self._look_due:
+            self._push(warming_up)
+        is_asked = self.takes_requests and self.control.attention
+        if is_asked or self.step >= self._look_step or self._ended >= self._look_due:
             self._look()
 
-    def _push(self, scaler: ScalerTensors | None, precision: str, warming_up: bool) -> None:
+    def _end_probed_step(self) -> None:
+        """A step in which something may have been measured is made: it has succeeded in its precision."""
+        if self._in_probes:
+            self._leave_probes()
+        if self.switch.on_trial:
+            self.switch.confirm()
+        self.break_down_memory(self.switch.precision.name)
+
+    def _count_inputs(self) -> None:
+        """Count samples from now on. Not before: the script may have its model compiled until now."""
+        if (model := self._model()) is not None and not self._fresh_samples.is_told:
+            self._fresh_samples.count_inputs(model, self._data_parallel)
+            self._loop_step.add_samples(None)
+        self._data_parallel = 0
+
+    def _push(self, warming_up: bool) -> None:
         """Send the step's numbers to the host."""
-        loop_step, self._loop_step = self._loop_step, LoopStep()
-        lrs, load_start, passes = loop_step.lrs, loop_step.load_start, loop_step.passes
-        if not self._is_timed and loop_step.trained_samples is not None:
+        step, self._loop_step = self._loop_step, LoopStep()
+        passes = step.passes
+        if not self._is_timed and step.trained_samples is not None:
             # It was begun before it was seen, and so were its batches.
-            loop_step.add_samples(self._fresh_samples.take())
-        loss, form, norms = passes.loss, passes.form, loop_step.norms
-        if loop_step.logged_loss is not None:
-            loss, form = loop_step.logged_loss, ""
-        if passes.is_edited or (loop_step.norms_scaled and scaler is None):
-            norms = None  # measured before the loop divided, or added to, the gradients itself
-        layout, values = row_of(loss, loop_step.parts, lrs.on_device, scaler, None, norms)
-        kind = self._kind
-        common = (
-            *(self.epoch, precision, warming_up, layout),
-            *(loop_step.norms_scaled, passes.count or 1, self.name, form),
-        )
-        if kind != common:
-            kind = self._kind = StepKind(*common)
-        samples = (loop_step.trained_samples or 0) if passes.count else loop_step.samples
-        facts = StepFacts(
-            kind,
-            self.step,
-            self._samples or samples,
-            None if load_start is None else loop_step.data_seconds,
-            self._ended if load_start is None else load_start,
-            lrs.first,
-            lrs.groups,
-        )
-        self._readback.push_step(values, facts, timed=self._is_timed)
+            step.add_samples(self._fresh_samples.take())
+        step.loss, step.form, step.micro_batches = passes.loss, passes.form, passes.count or 1
+        if step.logged_loss is not None:
+            step.loss, step.form = step.logged_loss, ""
+        if passes.is_edited or (step.gradients_scaled and step.scale is None):
+            step.gradients = None  # measured before the loop divided, or added to, the gradients itself
+        if self._samples or passes.count:
+            step.samples = self._samples or step.trained_samples or 0
+        self.send(step, warming_up=warming_up, timed=self._is_timed)
         if not self._is_timed:
             self._is_timed = True
             self._readback.begin_interval()
@@ -447,38 +475,16 @@ class ObservedOptimizer:
         if model is not None and not isinstance(model, LooseParameters):
             self._has_float8 = has_float8_layers(model)
 
-    def _begin_step(self) -> bool:
-        """Count a step; return whether it is a warm-up step, which none is after the first that is not."""
-        self._warms_up = self._warm_up.begin_step()
-        return self._warms_up
-
     def _look(self) -> None:
         """Deliver the numbers that have arrived."""
-        self._readback.drain()
-        self._norms.look(self.step, self._reporter)
-        if self._reporter.unexplained_step > self._origin_step:
-            self._origin_step = self._reporter.unexplained_step
+        self.look()
+        if self.reporter.unexplained_step > self._origin_step:
+            self._origin_step = self.reporter.unexplained_step
             self._measure_origin()
-        self.updates.look(self.step)
-        if not self.name:
-            self.allocator.look(self._reported_precision, settled=False)
-        self._look_due = time.perf_counter() + LOOK_INTERVAL_SECONDS
-        self._look_step = self.step + (1 if self._reporter.in_trouble else MAX_STEPS_BETWEEN_LOOKS)
+        self.plan()
 
     def _measure_origin(self, *, is_last: bool = False) -> None:
         """Once something is not finite, and at the end; a monitor with probes of its own traces instead."""
         if self.keeper is None and not self.name and not self.is_sharded:
             inputs, precision = self._fresh_samples.newest_inputs(), self._reported_precision
             self._origin.measure(self._model(), inputs, self.step, precision, is_last=is_last)
-
-    def _take_reported(self, record: Record) -> None:
-        if type(record) is Steps:
-            before, now = self._reported_precision, record.precision
-            self._reported_precision = now
-            if before and before != now:
-                began, step = record.times()[0], record.first_step
-                self._emit(
-                    PrecisionChanged(time=began, step=step, previous=before, current=now, optimizer=self.name)
-                )
-            self._warm_up.add(record.step_seconds)
-        self._emit(record)

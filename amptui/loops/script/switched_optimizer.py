@@ -6,31 +6,32 @@ compares, traces and saves, in the thread that trains.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
-import torch
-from torch import Tensor, nn
-from torch.amp.grad_scaler import GradScaler
-from torch.optim import Optimizer
+from torch import Tensor
 
 from amptui.base.script_signals import is_from_signal_handler
 from amptui.base.text import one_line
-from amptui.device.readback import LOOK_INTERVAL_SECONDS
-from amptui.loops.script.backward_pass import BackwardPass
+from amptui.device.failure import explain, is_device_lost
 from amptui.loops.script.computed_precision import WEIGHTS_WORDS
 from amptui.loops.script.guard import harmless
 from amptui.loops.script.loop_hooks import HOOKS
 from amptui.loops.script.observed_loop import ObservedLoop
 from amptui.loops.script.observed_optimizer import ObservedOptimizer
 from amptui.loops.script.script import NO_SAVE, WatchedScript
-from amptui.loops.script.step_functions import ComputeLoss, CountedSteps, Pass
-from amptui.monitor.step_boundary import StepBoundary
-from amptui.recipe.precision import Precision, ScalerTensors
+from amptui.probes.flop_counter import StepInputs, is_anything_compiled, shapes_in
+from amptui.probes.snapshot import Snapshot
+from amptui.recipe.precision import Precision
 from amptui.records.control import CheckpointRequest, Control, XRayRequest
 from amptui.records.own_loop import FLOAT8_LAYERS
 from amptui.records.run import FP8_PRECISIONS, LOW_PRECISIONS, Note, Severity
+
+ComputeLoss = Callable[[], Tensor]
+"""Runs a forward pass of the script's and returns its loss."""
 
 
 def _hint(precision: str, computed_precision: str, weights_word: str) -> str:
@@ -73,76 +74,21 @@ class SwitchedOptimizer(ObservedOptimizer):
         )
         self._script = script
         self.keeper = script.first
-        self.control = control
-        self._boundary = StepBoundary(self, script, control, self._reporter, self._norms, self._emit)
-        self._switch = self._boundary.switch
-        self._switch.can_retry = False
-        self.operation_counts = CountedSteps(script, self._boundary.probes, self._note)
-        self._observation = ExitStack()
-        self._usual_passes = 0
+        self.take_requests(script, control)
+        self.switch.can_retry = False
         self._probes_until = 1
-        """Up to which step something is to be measured in forward and backward passes."""
-        self._ended_step = self._traced_step = self.step
-        self._in_attempt = self._in_probes = self._is_deferred = False
-        self._switched_within = False
-        """Whether the step that is being made has passes from before the newest switch."""
+        self.wants_shapes = False
+        """Whether the shapes of the next step's batches are to be kept in it."""
+        self._inputs: StepInputs | None = None
+        """Those of the step that is being made, if its operations are counted."""
+        self._undo: Snapshot | None = None
+        """What it changes before its end, should its functions fail because they are counted."""
+        self._counts = True
+        """Whether operations can be counted: no step has failed for it."""
+        self._ended_step = self.step
+        self._is_deferred = False
         self._noted_precision = ""
         self._follow_switch()
-
-    def follow(self, optimizer: Optimizer, model: nn.Module) -> None:
-        """See :meth:`ObservedOptimizer.follow`; another model is probed from here on."""
-        is_another = self.keeper is not None and self.keeper.model is not model
-        super().follow(optimizer, model)
-        if is_another:
-            self._boundary.follow_model()
-            self.operation_counts = CountedSteps(self._script, self._boundary.probes, self._note)
-
-    @property
-    def unproven_precision(self) -> str:
-        return self._switch.precision.name if self._switch.on_trial else ""
-
-    # --------------------------------------------------------------- what the boundary asks for
-
-    def drain(self) -> None:
-        """Deliver the steps that have arrived."""
-        self._readback.drain()
-
-    def flush(self) -> None:
-        """Deliver all numbers; waits for the device."""
-        self._readback.flush()
-        self._boundary.probes.flush()
-        self.updates.flush()
-
-    # ------------------------------------------------------------------- what the hooks call
-
-    def forward_begins(self) -> None:
-        """A forward pass begins, unless it is an evaluation's."""
-        if not torch.is_grad_enabled():
-            return
-        if self.pending is not None:
-            self.work_begins()
-        # The script may copy or save its model between two steps: there are no hooks in it then.
-        is_observed = self.step < self._probes_until and not self._in_attempt
-        if is_observed and self._traced_step != self.step + 1 and self._boundary.probes.traces:
-            self._enter_probes()
-
-    def after_pass(self, backward: BackwardPass) -> None:
-        """See :meth:`ObservedOptimizer.after_pass`; measures the float16 window where it is due."""
-        if (counter := self.operation_counts.counter) is not None:
-            counter.paused = True
-        super().after_pass(backward)
-        # Those of accumulated batches are complete after as many backward passes as in the last step.
-        if self.step < self._probes_until and len(self.account.passes) == self._usual_passes:
-            step, precision, boundary = self.step + 1, self._switch.precision, self._boundary
-            boundary.probes.after_backward(step, precision, assumed_scale=boundary.loss_scale())
-        if counter is not None:
-            counter.paused = False
-
-    def after_scaled_step(self, scaler: GradScaler, optimizer: Optimizer) -> None:
-        """See :meth:`ObservedOptimizer.after_scaled_step`; a trace shows the scale before its update."""
-        if self._in_probes:
-            self._leave_probes()
-        super().after_scaled_step(scaler, optimizer)
 
     # -------------------------------------------------------------------------- whole steps
 
@@ -161,7 +107,7 @@ class SwitchedOptimizer(ObservedOptimizer):
         def make(_precision: Precision) -> None:
             errors.clear()  # their tracebacks keep the tensors of the attempt before
             self._follow_switch()
-            self._begin_run()
+            self._forget_step_again()
             try:
                 losses.append(run())
             except Exception as error:
@@ -170,12 +116,8 @@ class SwitchedOptimizer(ObservedOptimizer):
 
         self._in_attempt = True
         try:
-            attempt = (
-                partial(self.operation_counts.attempt, make)
-                if self.operation_counts.inputs is not None
-                else make
-            )
-            self._switch.attempt(step, f"in step {step}", attempt)
+            attempt = make if self._undo is None else partial(self._make_counted, make, self._undo)
+            self.switch.attempt(step, f"in step {step}", attempt)
         except Exception as error:
             if any(error is script_error for script_error in errors) or is_from_signal_handler(error):
                 raise
@@ -190,22 +132,68 @@ class SwitchedOptimizer(ObservedOptimizer):
         return losses[-1]
 
     @harmless
-    def _begin_attempt(self, passes: Sequence[Pass]) -> None:
-        self._switch.can_retry = self.control.can_retry
-        self._take_xray(passes)
-        warms_up = self._switch.begin_step()
-        if warms_up or self.operation_counts.wants_shapes:
-            samples, batches = self._samples or self._loop_step.samples, self._loop_step.batches
-            self.operation_counts.plan(self.step + 1, self._switch, samples, batches, warms_up=warms_up)
+    def _begin_attempt(self, passes: Sequence["Pass"]) -> None:
+        self.switch.can_retry = self.control.can_retry
+        if self.control.newest(XRayRequest) is not None:
+            self.work_begins()
+            self.xray(passes, counts_operations=False, around=_unseen)
+            self._forget_step_again()
+        warms_up = self.switch.begin_step()
+        if warms_up or self.wants_shapes:
+            self._plan_count(warms_up=warms_up)
 
-    @harmless
-    def _begin_run(self) -> None:
-        self._forget_step_again()
+    def keep_shapes(self, batch: object) -> None:
+        """A batch was loaded for the next step."""
+        try:
+            shapes = shapes_in(batch)
+        except Exception:  # noqa: BLE001 - a class of the script's own may raise anything
+            shapes = ()
+        self._loop_step.shapes = (*self._loop_step.shapes, shapes)
+
+    def _plan_count(self, *, warms_up: bool) -> None:
+        """Decide whether to count the operations of the step, which makes it slower: only in the warm-up.
+
+        After that, check that its shapes are not new: a count stands for steps of the same. They are known of
+        batches that the loop takes from the monitor; without these nothing is counted.
+        """
+        loop_step, flops, switch = self._loop_step, self.probes.flops, self.switch
+        self._inputs = self._undo = None
+        self.wants_shapes = warms_up and self._counts
+        shapes, batches = loop_step.shapes, loop_step.batches
+        if not self._counts or not shapes or len(shapes) != batches or not all(shapes):
+            return
+        inputs = StepInputs(self._samples or loop_step.samples, batches, tuple(chain(*shapes)))
+        if not warms_up:
+            flops.check(self.step + 1, inputs)
+            return
+        # A step on trial that fails is the precision's failure; other ranks cannot run a step again.
+        may_count = self.step > 0 and switch.can_retry and not switch.on_trial
+        if may_count and flops.is_due(switch.precision, inputs) and not is_anything_compiled():
+            with self.probes.suppress_errors("FLOP/s"):
+                self._undo = Snapshot(self._script.model, self.device)
+                self._inputs = inputs
+
+    def _make_counted(self, make: Callable[[Precision], None], undo: Snapshot, precision: Precision) -> None:
+        """Make a step of which the operations are counted; if its passes fail, once more without."""
+        try:
+            make(precision)
+            return
+        except Exception as error:
+            if not self._in_probes or is_device_lost(error) or is_from_signal_handler(error):
+                raise
+            why = explain(error, doing="while operations were counted", batch_size=None).what
+        finally:
+            self._inputs = self._undo = None
+        # Outside the handler: the traceback would keep the failed pass's tensors alive.
+        self._counts = self.wants_shapes = False
+        undo.restore()
+        make(precision)
+        self._note("warning", f"no FLOP/s: {why}")  # else it was the script's own error
 
     @contextmanager
     def around_passes(self) -> Iterator[None]:
-        """The context of a step's forward and backward passes in :meth:`attempt`: for a trace."""
-        self._enter_probes()
+        """The context of a step's forward and backward passes in :meth:`attempt`: for its probes."""
+        self._enter_probes(self._inputs)
         try:
             yield
         except BaseException as error:
@@ -213,36 +201,20 @@ class SwitchedOptimizer(ObservedOptimizer):
                 self._observation.__exit__(type(error), error, error.__traceback__)
             raise
         self._leave_probes()
+        self._measure_attempt()
 
     @harmless
-    def _enter_probes(self) -> None:
-        self._traced_step = self.step + 1
-        context = self._boundary.probes.around_step(self.step + 1, self._switch.precision, None)
-        self._in_probes = True
-        self._observation.enter_context(context)
-        if self.operation_counts.inputs is not None:
-            context = self.operation_counts.around_passes(self.step + 1, self._switch.precision)
-            self._observation.enter_context(context)
+    def _measure_attempt(self) -> None:
+        if self.account.passes:
+            self._measure_gradients(are_complete=True)
 
     @harmless
-    def _leave_probes(self) -> None:
-        self._in_probes = False
-        self._observation.close()
-
     def _forget_step_again(self) -> None:
         """Forget the parts of an attempt that failed; keep when its batches were loaded."""
         self.work_begins()
         self._loop_step = self._loop_step.again()
         if self._fresh_samples.counts_inputs:
             self._fresh_samples.take()
-
-    def _take_xray(self, passes: Sequence[Pass]) -> None:
-        """Compare the step's passes in FP32 and AMP if that was asked for."""
-        if self.control.newest(XRayRequest) is None:
-            return
-        self.work_begins()
-        self._boundary.xray(passes, counts_operations=False, around=_unseen)
-        self._forget_step_again()
 
     # ------------------------------------------------------------------------ after a step
 
@@ -254,21 +226,9 @@ class SwitchedOptimizer(ObservedOptimizer):
             self._ended_step = self.step
             self._look_if_due()
 
-    def _finish_step(self, scaler: ScalerTensors | None) -> None:
-        self._usual_passes = self._loop_step.passes.count
-        if self.step < self._probes_until:  # a look came before: nothing changes without one
-            if self._in_probes:
-                self._leave_probes()
-            if self._switch.on_trial:
-                self._switch.confirm()
-        super()._finish_step(scaler)
-        self._switched_within = False
-        if self.control.attention:
-            self._look()
-
     def _precision(self) -> str:
         """What the step was computed in: the chosen precision, unless the loop did something else."""
-        precision, computed_precision = self._switch.precision.name, super()._precision()
+        precision, computed_precision = self.switch.precision.name, super()._precision()
         is_amp = self._loop_step.passes.precisions == {precision, "fp32"} and not self._switched_within
         if computed_precision == "mixed" and is_amp:
             return precision  # what the script computes in float32 beside it is part of AMP
@@ -278,12 +238,6 @@ class SwitchedOptimizer(ObservedOptimizer):
             self._check_precision(computed_precision)
         return computed_precision
 
-    def _begin_step(self) -> bool:
-        warming_up = not self._switch.settled if self._in_attempt else self._switch.begin_step()
-        if self.step <= self._probes_until:
-            self._boundary.break_down_memory(self._switch.precision.name)
-        return warming_up
-
     def _look(self) -> None:
         """Unless the step is over only later: then :meth:`_look_if_due`."""
         if not (self._in_attempt or self._script.ends_steps):
@@ -292,23 +246,20 @@ class SwitchedOptimizer(ObservedOptimizer):
     def _look_if_due(self) -> None:
         if self.step >= self._look_step or self._ended >= self._look_due or self.control.attention:
             self._look_now()
-            self.operation_counts.wants_shapes = True
+            self.wants_shapes = self._counts
 
     @harmless
     def _look_now(self) -> None:
         """Deliver the numbers that have arrived, and handle the requests."""
-        boundary = self._boundary
         linears = self._script.amp.linears
         if linears is not None and linears.follow(self._script.models):
             self._loop.layer_changes += 1
             self._follow_switch()
-        boundary.look()
-        boundary.pause_if_wanted(self._handle_requests)
+        self.look()
+        self.pause_if_wanted(self._handle_requests)
         self._handle_requests()
-        self._look_due = time.perf_counter() + LOOK_INTERVAL_SECONDS
-        self._look_step = self.step + boundary.plan_look()
-        self._probes_until = self.step + max(1, boundary.probes.steps_due)
-        self.updates.look(self.step)
+        self.plan()
+        self._probes_until = self.step + max(1, self.probes.steps_due)
 
     def _handle_requests(self) -> None:
         control = self.control
@@ -320,16 +271,16 @@ class SwitchedOptimizer(ObservedOptimizer):
         # Gradients of other optimizers are in the precision of now until their steps are made.
         self._is_deferred = self._loop.others_await_steps()
         if not self._is_deferred:
-            self._boundary.no_xray = "" if self._switch.can_retry else self._script.no_closure
-            self._boundary.handle_requests()
+            self.no_xray = "" if self.switch.can_retry else self._script.no_closure
+            self.switch_if_wanted()
             self._follow_switch()
 
     def other_stepped(self) -> None:
         """See :meth:`ObservedOptimizer.other_stepped`; switches the precision where that had to wait."""
         if self._is_deferred and not self._loop.others_await_steps():
-            before = self._switch.precision
+            before = self.switch.precision
             self._handle_requests()
-            self._switched_within = self._switch.precision is not before and bool(self.account.passes)
+            self._switched_within = self.switch.precision is not before and bool(self.account.passes)
 
     def _run_save(self, save: Callable[[], object]) -> str:
         """Call the script's own function; return its error, if it raised one."""
@@ -349,7 +300,7 @@ class SwitchedOptimizer(ObservedOptimizer):
 
     def _follow_switch(self) -> None:
         """Let autocast and scaler follow the precision of the next step."""
-        precision, loop = self._switch.precision, self._loop
+        precision, loop = self.switch.precision, self._loop
         if self._script.amp.precision is not precision:
             self._script.amp.follow(precision)
         self._expected = (precision.name,)
@@ -365,7 +316,7 @@ class SwitchedOptimizer(ObservedOptimizer):
 
     def _check_precision(self, computed_precision: str) -> None:
         """Say once in each stretch that its steps were computed in another precision than the chosen one."""
-        precision = self._switch.precision.name
+        precision = self.switch.precision.name
         if computed_precision in (precision, "unknown") or self._noted_precision == precision:
             return
         self._noted_precision = precision
@@ -375,7 +326,7 @@ class SwitchedOptimizer(ObservedOptimizer):
             words = f"{FLOAT8_LAYERS} and {weights_word}"  # FP8 is more than its layers
         hint = _hint(precision, computed_precision, weights_word)
         self._note("warning", f"steps in {precision} were computed in {words}: {hint}")
-        self._switch.cannot_compare(f"steps in {precision} compute in {words}")
+        self.switch.cannot_compare(f"steps in {precision} compute in {words}")
 
     def _note(self, severity: Severity, text: str) -> None:
         self._emit(Note(time=time.time(), severity=severity, text=text))
@@ -383,18 +334,22 @@ class SwitchedOptimizer(ObservedOptimizer):
     def close(self, *, waits: bool) -> None:
         """See :meth:`ObservedOptimizer.close`; restores the flags and the layers that a precision changed."""
         was_active = self.active
-        self._observation.close()
         super().close(waits=waits)
         if was_active:
-            if waits:
-                self._boundary.probes.flush()
-            self._switch.finish(self.step)
-        if self._switch.precision.name in ("ieee", "tf32"):
+            self.switch.finish(self.step)
+        if self.switch.precision.name in ("ieee", "tf32"):
             self._script.precisions["fp32"].enter()
         self._script.amp.leave_float8()
 
-    def stop(self) -> None:
-        self.operation_counts.inputs = None
-        with suppress(Exception):
-            self._observation.close()
-        super().stop()
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pass:
+    """A forward pass of the script's, which a probe may run again but not copy."""
+
+    compute_loss: ComputeLoss
+
+    def __call__(self) -> Tensor:
+        return self.compute_loss()
+
+    def __deepcopy__(self, _memo: object) -> "Pass":
+        return self

@@ -16,8 +16,8 @@ from amptui.data.batches import Batch, Batches, count_samples
 from amptui.device.accelerator import capabilities
 from amptui.device.failure import explain, is_device_lost
 from amptui.loops.strategy import Strategy
+from amptui.loops.train_step import MicroBatch
 from amptui.loops.validation import MetricSums
-from amptui.monitor.monitor import MicroBatch
 from amptui.monitor.precision_switch import TrialFailedError
 from amptui.ranks.agreement.board import collectives_made
 from amptui.ranks.failure import is_of_a_group

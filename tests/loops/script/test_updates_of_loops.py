@@ -22,7 +22,7 @@ STEPS = 60
 def each_step_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(update_ratios, "UPDATES_BUDGET", 1e9)
     monkeypatch.setattr(update_ratios, "GAP_STEPS", 1)
-    monkeypatch.setattr("amptui.loops.script.observed_optimizer.LOOK_INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr("amptui.monitor.monitor.Monitor.look_interval_seconds", 0.0)
 
 
 def moved(model: nn.Module, before: list[Tensor]) -> dict[str, float]:

@@ -26,7 +26,7 @@ MAY_FAIL = {
     "recipe/precision.py backward",
     "recipe/precision.py unscale",
     "recipe/precision.py step",
-    "monitor/monitor.py _clip",
+    "loops/train_step.py _clip",
     "probes/gradients.py total_norm",
 }
 """What a training cannot do without."""
