@@ -150,7 +150,6 @@ class FabricMonitor(FrameworkMonitor):
                 model, optimizer, scaler=amp.scaler, has_closure=has_closure, save=self._save, loop=loop
             )
         if self._run is not None:
-            self._tell_length()
             for batch in self._early_batches:
                 super()._take_batch(*batch)
         elif loop is not None:

@@ -157,7 +157,7 @@ class FrameworkMonitor(Monitor):
             return
         run.stops_when_asked = self.may_stop
         for name, number in length.items():
-            setattr(run.length, name, number)
+            setattr(self._length, name, number)
         if run.first.step == 0:  # else it trains again
             run.first.step, run.first.epoch = step, epoch
 

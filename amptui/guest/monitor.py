@@ -25,6 +25,7 @@ from amptui.base.text import one_line
 from amptui.data.batches import count_samples
 from amptui.guest.processes import processes_of_script
 from amptui.guest.run import ScriptRun, tell_fault
+from amptui.guest.run_records import RunLength
 from amptui.loops.script.observed_loop import ObservedLoop
 from amptui.loops.script.script import ObservedScript, Pairs, WatchedScript, named_optimizers
 
@@ -100,9 +101,7 @@ class Monitor:
     def __init__(self, script: ObservedScript | WatchedScript | None, *, start_step: int = 0) -> None:
         self._run: ScriptRun | None = None
         self._error: BaseException | None = None
-        self._total_epochs = self._batches_per_epoch = 0
-        self._first_epoch = 1
-        self._start_step = start_step
+        self._length = RunLength(start_step=start_step)
         self._pid = os.getpid()
         if script is not None:
             self._open(script)
@@ -114,7 +113,7 @@ class Monitor:
         close_monitors_of([script.optimizer, *(pair.optimizer for pair in script.others)])
         _OPEN.add(self)
         try:
-            self._run = ScriptRun(script, processes_of_script())
+            self._run = ScriptRun(script, processes_of_script(), self._length)
         except Exception as error:
             if is_from_signal_handler(error):
                 raise  # the script's alarm found us at work
@@ -123,8 +122,6 @@ class Monitor:
                 script.loop.leave()
             return
         try:
-            if self._start_step:
-                self._run.first.step = self._run.length.start_step = self._start_step
             if not isinstance(sys.excepthook, _ErrorHook):  # ours may be behind somebody else's
                 sys.excepthook = _ErrorHook()
             atexit.register(self._close_at_exit)
@@ -174,8 +171,11 @@ class Monitor:
         unless it has named a ``start_step``. Any other iterable counts from 1, whatever it holds.
         """
         all_epochs = range(epochs) if isinstance(epochs, int) else epochs
-        self._first_epoch, self._total_epochs = numbers_of_epochs(all_epochs, resumed=self._start_step > 0)
-        self._tell_length()
+        length, run = self._length, self._run
+        first, length.total_epochs = numbers_of_epochs(all_epochs, resumed=length.start_step > 0)
+        length.epochs_before = first - 1
+        if run is not None:
+            run.first.epoch = max(run.first.epoch, first)
         for epoch in all_epochs:
             yield epoch
             run = self._run
@@ -190,8 +190,7 @@ class Monitor:
 
         Also counts its samples, unless ``samples_per_step`` was given: the length of its first tensor.
         """
-        self._batches_per_epoch = _length_of(batches)
-        self._tell_length()
+        self._length.batches_per_epoch = _length_of(batches)
         source = iter(batches)
         while not self.should_stop:
             start = time.perf_counter()
@@ -202,13 +201,6 @@ class Monitor:
             self._take_batch(start, time.perf_counter() - start, samples_of(batch))
             self._see(batch)
             yield batch
-
-    def _tell_length(self) -> None:
-        if (run := self._run) is not None:
-            length = run.length
-            length.total_epochs, length.epochs_before = self._total_epochs, self._first_epoch - 1
-            length.batches_per_epoch = self._batches_per_epoch
-            run.first.epoch = max(run.first.epoch, self._first_epoch)
 
     def _take_batch(self, load_start: float, seconds: float, samples: int) -> None:
         """A batch was loaded."""

@@ -10,10 +10,11 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from amptui.base.masking import masked
 from amptui.base.prompt import complain
@@ -22,7 +23,7 @@ from amptui.base.text import one_line, write_line
 from amptui.diagnosis.summary import tell_unsaved
 from amptui.guest.handover import UNSAVED_FILE, leave_note, take_run
 from amptui.guest.processes import NOT_WATCHED, Emit, OneProcess
-from amptui.guest.run_records import RunLength, describe, failure_of, last_record, own_script_name
+from amptui.guest.run_records import RunLength, describe, failure_of, own_script_name
 from amptui.loops.description import describe_resumption
 from amptui.loops.script.guard import fault_words
 from amptui.loops.script.observed_loop import ObservedLoop
@@ -61,10 +62,12 @@ class ScriptRun:
     control: Control
     """Takes what screens ask of the loop."""
 
-    def __init__(self, script: ObservedScript | WatchedScript, processes: OneProcess) -> None:
+    def __init__(
+        self, script: ObservedScript | WatchedScript, processes: OneProcess, length: RunLength
+    ) -> None:
         self.processes = processes
         self.loop = script.loop or ObservedLoop()
-        self.length = RunLength()
+        self._length = length
         self.stops_when_asked = False
         """Whether the script's loop asks whether it should stop."""
         self.layout = processes.layout(script)
@@ -123,6 +126,7 @@ class ScriptRun:
             self.first = ObservedOptimizer(
                 script.model, script.optimizer, loop, samples_per_step=samples, data_parallel=data_parallel
             )
+        self.first.step, self.first.epoch = self._length.start_step, self._length.epochs_before + 1
         loop.add(self.first, script.optimizer)
         loop.takes_others = world.size == 1  # of several ranks, only the first one's steps are told
         for other in script.others if loop.takes_others else ():
@@ -169,7 +173,7 @@ class ScriptRun:
         assert script is not None, "a run begins once"
         if self._recording is not None:
             self._emit(PhaseChanged(time=time.time(), phase="training"))
-            started = describe(script, self.first, name=self._name, precision=precision, length=self.length)
+            started = describe(script, self.first, name=self._name, precision=precision, length=self._length)
             self._record_begin(self._recording, self.processes.add_to(started, self.layout))
             if self.first.is_sharded:
                 self.note("info", _NO_NORMS)
@@ -262,18 +266,23 @@ class ScriptRun:
     def _end(
         self, recording: Recording, error: BaseException | None, *, stopped: bool, at_exit: bool
     ) -> None:
-        seconds = time.monotonic() - self._start_time
-        last = last_record(error, step=self.first.step, seconds=seconds, stopped=stopped, at_exit=at_exit)
-        if self._unwatched and isinstance(last, RunFinished):
-            last = replace(last, reason="ended", unwatched=self._unwatched)
-        if isinstance(last, RunFailed) and (precision := self.first.unproven_precision):
-            last = replace(last, error=f"{last.error}; {_AFTER_SWITCH.format(precision=precision)}")
+        now, step, failure = time.time(), self.first.step, failure_of(error)
+        if failure and (precision := self.first.unproven_precision):
+            failure = f"{failure}; {_AFTER_SWITCH.format(precision=precision)}"
         recording.end_output()
-        if isinstance(last, RunFailed) and self.processes.world.starts_again:  # the run is not over
+        if failure and self.processes.world.starts_again:  # the run is not over
             place: dict[str, Any] = {"rank": 0, "host": socket.gethostname()}
-            self._emit(RankLost(time=last.time, step=last.step, cause="failed", detail=last.error, **place))
+            self._emit(RankLost(time=now, step=step, cause="failed", detail=failure, **place))
+        elif failure:
+            trace = "".join(traceback.format_exception(error))
+            self._emit(RunFailed(time=now, step=step, error=failure, traceback=trace))
         else:
-            self._emit(last)
+            reason: Literal["done", "stopped", "ended"] = "ended" if at_exit or self._unwatched else "done"
+            if not self._unwatched and (stopped or isinstance(error, KeyboardInterrupt)):
+                reason = "stopped"
+            seconds = time.monotonic() - self._start_time
+            end = RunFinished(time=now, steps=step, seconds=seconds, reason=reason, unwatched=self._unwatched)
+            self._emit(end)
         recording.close()
         is_unsaved = tell_unsaved(recording.unsaved) or bool(self._unwatched)
         if is_unsaved and self._started_by_amptui:

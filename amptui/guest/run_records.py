@@ -1,13 +1,10 @@
-"""The first and the last record of a script's run, and what the run is called."""
+"""The first record of a script's run, why it failed, and what it is called."""
 
 import math
 import os
 import sys
-import time
-import traceback
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from amptui.base.amp_errors import known_hint
 from amptui.base.fork import how_ended
@@ -17,7 +14,7 @@ from amptui.loops.script.observed_optimizer import ObservedOptimizer
 from amptui.loops.script.parameter_owner import kind_of
 from amptui.loops.script.script import ObservedScript, WatchedScript
 from amptui.loops.script.switched_amp import SwitchedScaler
-from amptui.records.run import DataInfo, RunFailed, RunFinished, RunStarted
+from amptui.records.run import DataInfo, RunStarted
 
 _KERNELS = ("ipykernel_launcher", "colab_kernel_launcher")
 """The scripts that Python runs for a notebook."""
@@ -42,20 +39,6 @@ class RunLength:
     total_steps: int = 0
     """0 if only the epochs are counted."""
 
-    def add_to(self, started: RunStarted, batches_per_step: int) -> RunStarted:
-        """``started`` with it; its first step took so many batches."""
-        steps_per_epoch = self.steps_per_epoch
-        if steps_per_epoch is None and self.batches_per_epoch and batches_per_step:
-            steps_per_epoch = math.ceil(self.batches_per_epoch / batches_per_step)
-        steps_left = (steps_per_epoch or 0) * max(0, self.total_epochs - self.epochs_before)
-        total_steps = self.total_steps or (steps_left and self.start_step + steps_left)
-        return replace(
-            started,
-            steps_per_epoch=steps_per_epoch,
-            total_epochs=self.total_epochs,
-            total_steps=total_steps or None,
-        )
-
 
 def describe(
     script: ObservedScript | WatchedScript,
@@ -70,7 +53,12 @@ def describe(
     growth_interval = _DEFAULT_GROWTH_INTERVAL
     if scaler is not None and (scaler.is_enabled() or isinstance(scaler, SwitchedScaler)):
         growth_interval = scaler.get_growth_interval()
-    started = RunStarted(
+    steps_per_epoch = length.steps_per_epoch
+    if steps_per_epoch is None and length.batches_per_epoch and optimizer.batches:
+        steps_per_epoch = math.ceil(length.batches_per_epoch / optimizer.batches)
+    steps_left = (steps_per_epoch or 0) * max(0, length.total_epochs - length.epochs_before)
+    total_steps = length.total_steps or (steps_left and length.start_step + steps_left)
+    return RunStarted(
         **here(optimizer.device),
         model=name,
         precision=precision,
@@ -84,15 +72,14 @@ def describe(
         data=DataInfo(name="the script's own data", real=True, samples=None),
         parameters=sum(p.numel() for p in script.model.parameters()),
         batch_size=script.samples_per_step,
-        steps_per_epoch=None,
-        total_epochs=0,
-        total_steps=None,
+        steps_per_epoch=steps_per_epoch,
+        total_epochs=length.total_epochs,
+        total_steps=total_steps or None,
         growth_interval=growth_interval,
         observed=isinstance(script, ObservedScript),
         refuses=script.refuses(),
         optimizer=script.first.name,
     )
-    return length.add_to(started, optimizer.batches)
 
 
 def failure_of(error: BaseException | None) -> str:
@@ -100,24 +87,14 @@ def failure_of(error: BaseException | None) -> str:
     if error is None or isinstance(error, KeyboardInterrupt):
         return ""
     if isinstance(error, SystemExit):
-        return "" if error.code in (None, 0) else _exit_words(error.code)
+        if error.code in (None, 0):
+            return ""
+        # Python makes the status 1 of what is no number, which it prints.
+        status, words = (error.code, "") if isinstance(error.code, int) else (1, f": {error.code}")
+        return one_line(f"the script {how_ended(status & 0xFF)}{words}")
     message, hint = known_hint(f"{type(error).__name__}: {error}")
     what = one_line(message).removesuffix(":")
     return f"{what.removesuffix('.')}; {hint}" if hint else what
-
-
-def last_record(
-    error: BaseException | None, *, step: int, seconds: float, stopped: bool, at_exit: bool
-) -> RunFinished | RunFailed:
-    """How the script ended, by the ``error`` that ended it."""
-    now = time.time()
-    if failure := failure_of(error):
-        trace = "".join(traceback.format_exception(error))
-        return RunFailed(time=now, step=step, error=failure, traceback=trace)
-    reason: Literal["done", "stopped", "ended"] = "ended" if at_exit else "done"
-    if stopped or isinstance(error, KeyboardInterrupt):
-        reason = "stopped"
-    return RunFinished(time=now, steps=step, seconds=seconds, reason=reason)
 
 
 def own_script_name() -> str:
@@ -136,9 +113,3 @@ def _notebook_name() -> str:
     if not isinstance(path, str):
         path = os.environ.get("JPY_SESSION_NAME", "")  # jupyter_server 2: the notebook's path
     return Path(path).stem or "notebook"
-
-
-def _exit_words(code: object) -> str:
-    """The exit status that Python makes of a ``SystemExit``: 1 of what is no number, which it prints."""
-    status, words = (code, "") if isinstance(code, int) else (1, f": {code}")
-    return one_line(f"the script {how_ended(status & 0xFF)}{words}")

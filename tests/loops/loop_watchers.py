@@ -16,6 +16,7 @@ from amptui import Monitor
 from amptui.guest.auto_observe import observe_from_first_step, search_loop
 from amptui.guest.processes import OneProcess
 from amptui.guest.run import ScriptRun
+from amptui.guest.run_records import RunLength
 from amptui.loops.script.observed_loop import ObservedLoop
 from amptui.loops.script.script import ObservedScript, WatchedScript
 from amptui.loops.script.switched_optimizer import SwitchedOptimizer
@@ -32,9 +33,15 @@ if TYPE_CHECKING:
 class ListedRun(ScriptRun):
     """A run without folder, socket and threads."""
 
-    def __init__(self, script: ObservedScript | WatchedScript, watcher: "Watcher") -> None:
+    def __init__(
+        self,
+        script: ObservedScript | WatchedScript,
+        processes: OneProcess,
+        length: RunLength,
+        watcher: "Watcher",
+    ) -> None:
         self._watcher = watcher
-        super().__init__(script, OneProcess())
+        super().__init__(script, processes, length)
 
     def _open_recording(self, _path: str, _notify_url: str) -> None:
         self._emit = lambda record: self._watcher.records.extend(one_by_one([record]))
@@ -67,7 +74,7 @@ class Watcher(Unwatched):
     def _listed(self) -> Iterator[None]:
         """Within, a monitor's run only lists its records."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("amptui.guest.monitor.ScriptRun", lambda script, _: ListedRun(script, self))
+            patch.setattr("amptui.guest.monitor.ScriptRun", lambda *given: ListedRun(*given, self))
             yield
 
     def _observe(self, player: Player) -> None:
