@@ -17,7 +17,8 @@ import torch.distributed as dist
 
 from amptui.base.prompt import complain
 from amptui.base.text import one_line
-from amptui.loops.description import device_name, gpu_uuid
+from amptui.device.accelerator import properties
+from amptui.loops.description import device_name
 from amptui.loops.script.observed_optimizer import ObservedOptimizer
 from amptui.loops.script.parallel_layout import ParallelLayout, layout_of
 from amptui.loops.script.script import ObservedScript, Script, WatchedScript
@@ -241,7 +242,7 @@ class OneOfRanks(OneProcess):
 
     def _join(self, board: Board) -> None:
         device, function = self._optimizer.device, "watch" if self._watched else "observe"
-        place = place_of(device, device_name(device), gpu_uuid(device))
+        place = place_of(device, device_name(device), properties(device).uuid)
         sign_in = SignIn(board, self.world, place, function)
         progress = RankProgress()
         progress.activity = lambda: ("script", self._optimizer.step)

@@ -32,6 +32,19 @@ _MAX_VALUE_CHARACTERS = 200
 def describe_run(model_name: str, prepared: Prepared) -> RunStarted:
     """The run's first record."""
     request = prepared.request
+    config = plain_fields(prepared.experiment) | {
+        "experiment": type(prepared.experiment).__name__,
+        "optimizer": type(prepared.optimizer).__name__,
+        "clip_norm": request.clip_norm,
+        "fp8_recipe": request.fp8_recipe,
+        "accumulate": request.accumulate,
+        "seed": request.seed,
+        "workers": request.workers,
+        "channels_last": request.channels_last,
+        "cudnn_benchmark": request.cudnn_benchmark,
+        "compile": request.compile_mode,
+        "init_weights": request.init_weights,
+    }
     source = prepared.data.train
     batch_size = source.batch_size if isinstance(source, torch.utils.data.DataLoader) else None
     batch_size = batch_size or prepared.experiment.batch_size
@@ -42,7 +55,7 @@ def describe_run(model_name: str, prepared: Prepared) -> RunStarted:
         precision=prepared.precision,
         amp_precision=prepared.amp_precision,
         unsupported=prepared.unsupported,
-        config=_config(prepared),
+        config=config,
         data=DataInfo(name=prepared.data.name, real=prepared.data.real, samples=prepared.training.samples),
         parameters=sum(p.numel() for p in prepared.model.parameters()),
         batch_size=batch_size,
@@ -59,13 +72,25 @@ def describe_run(model_name: str, prepared: Prepared) -> RunStarted:
 
 def here(device: torch.device) -> dict[str, Any]:
     """The fields of a first record that are the same whatever trains: time, machine and versions."""
+    versions = {"amptui": __version__, "python": platform.python_version(), "torch": torch.__version__}
+    versions |= runtime_versions()
+    if torch.backends.cudnn.is_available():
+        versions["cudnn"] = str(torch.backends.cudnn.version())
+    gpu, cores, threads = properties(device), os.cpu_count(), torch.get_num_threads()
+    hardware: dict[str, Any] = {"processor": _processor_name(), "cores": cores, "threads": threads}
+    if gpu.memory_bytes is not None:
+        hardware["gpu_memory_bytes"] = gpu.memory_bytes
+    if gpu.compute_capability is not None:
+        hardware["compute_capability"] = ".".join(map(str, gpu.compute_capability))
+    if gpu.architecture:
+        hardware["architecture"] = gpu.architecture
     return {
         "time": time.time(),
         "device": str(device),
         "device_name": device_name(device),
-        "gpu_uuid": gpu_uuid(device),
-        "versions": versions(),
-        "hardware": hardware(device),
+        "gpu_uuid": gpu.uuid,
+        "versions": versions,
+        "hardware": hardware,
         "environment": environment(),
     }
 
@@ -89,33 +114,6 @@ def device_name(device: torch.device) -> str:
     return properties(device).name or _processor_name() or platform.machine() or "CPU"
 
 
-def versions() -> dict[str, str]:
-    """The versions of amptui, Python and torch, and those of CUDA, ROCm and cuDNN if torch has them."""
-    numbers = {"amptui": __version__, "python": platform.python_version(), "torch": torch.__version__}
-    numbers |= runtime_versions()
-    if torch.backends.cudnn.is_available():
-        numbers["cudnn"] = str(torch.backends.cudnn.version())
-    return numbers
-
-
-def _config(prepared: Prepared) -> dict[str, Any]:
-    """The experiment's fields and the settings of the command line, as JSON values."""
-    request = prepared.request
-    return plain_fields(prepared.experiment) | {
-        "experiment": type(prepared.experiment).__name__,
-        "optimizer": type(prepared.optimizer).__name__,
-        "clip_norm": request.clip_norm,
-        "fp8_recipe": request.fp8_recipe,
-        "accumulate": request.accumulate,
-        "seed": request.seed,
-        "workers": request.workers,
-        "channels_last": request.channels_last,
-        "cudnn_benchmark": request.cudnn_benchmark,
-        "compile": request.compile_mode,
-        "init_weights": request.init_weights,
-    }
-
-
 def plain_fields(experiment: Experiment) -> dict[str, Any]:
     """The experiment's fields as JSON values."""
     return {
@@ -124,32 +122,10 @@ def plain_fields(experiment: Experiment) -> dict[str, Any]:
     }
 
 
-def hardware(device: torch.device) -> dict[str, Any]:
-    """The processor, its cores and torch's threads; of a GPU its memory and compute capability."""
-    facts: dict[str, Any] = {
-        "processor": _processor_name(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-    }
-    gpu = properties(device)
-    if gpu.memory_bytes is not None:
-        facts["gpu_memory_bytes"] = gpu.memory_bytes
-    if gpu.compute_capability is not None:
-        facts["compute_capability"] = ".".join(map(str, gpu.compute_capability))
-    if gpu.architecture:
-        facts["architecture"] = gpu.architecture
-    return facts
-
-
 def environment() -> dict[str, str]:
     """The variables that change how PyTorch computes, by name; others may hold secrets and are left out."""
     names = sorted(name for name in os.environ if name.startswith(_VARIABLES) or name in _OTHER_VARIABLES)
     return {name: os.environ[name][:_MAX_VALUE_CHARACTERS] for name in names}
-
-
-def gpu_uuid(device: torch.device) -> str | None:
-    """NVML's name of a GPU; None for one that NVML does not know, and for a CPU."""
-    return properties(device).uuid
 
 
 def _processor_name() -> str:

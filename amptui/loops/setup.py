@@ -20,8 +20,8 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from amptui.base.errors import DeviceError, ExperimentError
 from amptui.checkpoint.weights import load_weights
-from amptui.data.batches import Batch, Batches, Collate, open_batches
-from amptui.data.order import WHOLE, Share, left_out
+from amptui.data.batches import Batch, Batches, open_batches
+from amptui.data.order import left_out
 from amptui.data.sources import Arrays, Data, DataRequest
 from amptui.device.accelerator import capabilities, default_device, device_count, is_available
 from amptui.loops.compilation import (
@@ -138,23 +138,6 @@ def build_optimizer(experiment: Experiment, model: nn.Module) -> Optimizer:
     return optimizer
 
 
-def build_lr_schedule(
-    experiment: Experiment, optimizer: Optimizer, total_steps: int | None, device: torch.device
-) -> LrSchedule | None:
-    """The schedule that the experiment builds, if any; raises ExperimentError for something else."""
-    scheduler = experiment.build_scheduler(optimizer, total_steps)
-    if scheduler is None:
-        return None
-    owner = type(experiment).__name__
-    if not isinstance(scheduler, LRScheduler):
-        raise ExperimentError(
-            f"{owner}.build_scheduler() returned {kind_of(scheduler)}",
-            hint="return a scheduler of torch.optim.lr_scheduler, or None",
-        )
-    on_device = capabilities(device).timed_events
-    return LrSchedule(scheduler, optimizer, interval=experiment.scheduler_interval, on_device=on_device)
-
-
 def kind_of(value: object) -> str:
     """What a user's method returned, for an error: ``a dict``."""
     return "None" if value is None else f"a {type(value).__name__}"
@@ -248,17 +231,15 @@ def experiment_settings(
     return settings
 
 
-def open_data(
-    data: Data,
+def _load_data(
+    request: TrainRequest,
+    experiment: Experiment,
     device: torch.device,
-    batch_size: int,
-    seed: int,
-    *,
-    workers: int | None = None,
-    collate: Collate | None = None,
-    share: Share = WHOLE,
-) -> tuple[Batches, Batches | None]:
-    """Training and validation batches on the device."""
+    data_request: DataRequest,
+    ranks: Ranks,
+) -> tuple[Data, Batches, Batches | None]:
+    """The data with its training and validation batches on the device; warns of what is not used."""
+    data = ranks.in_turn(partial(experiment.load_data, data_request))
     if not isinstance(data, Data):
         raise ExperimentError(f"load_data() returned {kind_of(data)}", hint="return an amptui.Data")
     for name, kind in (("name", str), ("real", bool)):
@@ -268,26 +249,31 @@ def open_data(
                 f"load_data() returned Data with {name}={value!r:.100}",
                 hint="return Data(name=..., real=True, train=...); real=False for synthetic data",
             )
+    own_collate = getattr(type(experiment), "collate_fn", None) is not Experiment.collate_fn
     open_part = partial(
         open_batches,
         device=device,
-        batch_size=batch_size,
-        seed=seed,
-        workers=workers,
-        collate=collate,
-        share=share,
+        batch_size=experiment.batch_size,
+        seed=request.seed,
+        workers=request.workers,
+        collate=experiment.collate_fn if own_collate else None,
+        share=ranks.share,
     )
     training = open_part(data.train, training=True)
-    return training, None if data.validation is None else open_part(data.validation, training=False)
-
-
-def _workers_unused(data: Data, workers: int) -> str:
-    """Why ``--workers`` has no effect; empty if it has."""
+    validation = None if data.validation is None else open_part(data.validation, training=False)
+    if what := left_out(data.train, experiment.batch_size, ranks.share):
+        data_request.warn(what)
+    why = ""
     if isinstance(data.train, Arrays):
-        return "the data is in memory already"
-    if isinstance(data.train, DataLoader) and data.train.num_workers != workers:
-        return f"the model's own DataLoader has {data.train.num_workers}"
-    return "the data is a stream" if isinstance(data.train, IterableDataset) else ""
+        why = "the data is in memory already"
+    elif isinstance(data.train, DataLoader):
+        own = data.train.num_workers
+        why = "" if own == request.workers else f"the model's own DataLoader has {own}"
+    elif isinstance(data.train, IterableDataset):
+        why = "the data is a stream"
+    if request.workers and why:
+        data_request.warn(f"--workers {request.workers} has no effect: {why}")
+    return data, training, validation
 
 
 def choose(request: TrainRequest) -> Choices:
@@ -334,21 +320,7 @@ def assemble(
     if request.cudnn_benchmark:
         torch.backends.cudnn.benchmark = True
     announce("data", "loading data", f"in load_data() of {owner}")
-    data = ranks.in_turn(partial(experiment.load_data, data_request))
-    own_collate = getattr(type(experiment), "collate_fn", None) is not Experiment.collate_fn
-    training, validation = open_data(
-        data,
-        device,
-        experiment.batch_size,
-        request.seed,
-        workers=request.workers,
-        collate=experiment.collate_fn if own_collate else None,
-        share=ranks.share,
-    )
-    if what := left_out(data.train, experiment.batch_size, ranks.share):
-        data_request.warn(what)
-    if request.workers and (why := _workers_unused(data, request.workers)):
-        data_request.warn(f"--workers {request.workers} has no effect: {why}")
+    data, training, validation = _load_data(request, experiment, device, data_request, ranks)
     announce_model = partial(announce, "model", "building the model")
     announce_model(f"in build_model() of {owner}")
     seed_everything(request.seed)  # the weights do not depend on what the data drew
@@ -371,7 +343,15 @@ def assemble(
     if request.min_steps is not None:
         experiment.epochs = schedule.epochs  # a schedule per epoch has to last as long
     announce_model(f"in build_scheduler() of {owner}")
-    lr_schedule = build_lr_schedule(experiment, optimizer, schedule.steps, device)
+    lr_schedule, scheduler = None, experiment.build_scheduler(optimizer, schedule.steps)
+    if not isinstance(scheduler, LRScheduler | None):
+        raise ExperimentError(
+            f"{owner}.build_scheduler() returned {kind_of(scheduler)}",
+            hint="return a scheduler of torch.optim.lr_scheduler, or None",
+        )
+    if scheduler is not None:
+        interval, on_device = experiment.scheduler_interval, capabilities(device).timed_events
+        lr_schedule = LrSchedule(scheduler, optimizer, interval=interval, on_device=on_device)
     scaler, precisions = prepare_precisions(device, request.compile_mode)
     linears, unsupported = float8_linears(
         model, request.fp8_recipe, choices.unsupported, sharded=strategy.sharded

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from amptui.base.errors import ExperimentError
 from amptui.data.batches import count_samples
-from amptui.loops.batch_count import BatchCount
-from amptui.loops.phase_progress import PhaseProgress
+from amptui.loops.data_position import BatchCount, PhaseProgress
 from amptui.loops.prepared import Prepared
 from amptui.recipe.loss import check_scalars
 from amptui.recipe.precision import Precision

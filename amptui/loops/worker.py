@@ -14,7 +14,6 @@ from amptui.base.errors import AmptuiError, DeviceError
 from amptui.base.fork import in_forks
 from amptui.base.prompt import complain
 from amptui.base.text import one_line
-from amptui.loops.phase_progress import PhaseProgress
 from amptui.recipe.request import ModelSpec, TrainRequest
 from amptui.records.control import Control
 from amptui.records.keeping import WeightsSaved
@@ -294,6 +293,7 @@ class TrainingThread:
 
     def _data_request(self) -> "DataRequest":
         from amptui.data.sources import DataRequest
+        from amptui.loops.data_position import PhaseProgress
 
         progress = PhaseProgress(self._emit, "data")
         return DataRequest(

@@ -197,9 +197,9 @@ class RankThread(TrainingThread):
 
     def _choose(self) -> "Choices":
         """Choose this rank's device, and meet the other ranks."""
-        from amptui.device.accelerator import enter_device
+        from amptui.device.accelerator import enter_device, properties
         from amptui.loops import setup
-        from amptui.loops.description import device_name, gpu_uuid
+        from amptui.loops.description import device_name
         from amptui.ranks.group import RankGroup
         from amptui.ranks.parallel.data_parallel import DataParallel
         from amptui.ranks.store.launcher_store import meet_at_start
@@ -213,7 +213,7 @@ class RankThread(TrainingThread):
         choices = setup.choose(replace(self._request, device=device_of(self._world, self._request.device)))
         device = choices.device
         enter_device(device)
-        uuid = gpu_uuid(device)
+        uuid = properties(device).uuid
         if uuid is not None and self._watch_gpu is not None:
             self._stop_watching = self._watch_gpu(uuid, self._take_gpu)
         place = place_of(device, device_name(device), uuid)
