@@ -32,7 +32,6 @@ from amptui.records.samples import AllocatorSample
 if TYPE_CHECKING:
     from amptui.checkpoint.file import Checkpoint
     from amptui.checkpoint.writer import CheckpointWriter
-    from amptui.data.sources import DataRequest
     from amptui.loops.prepared import Prepared
     from amptui.loops.setup import Choices
     from amptui.loops.strategy import Ranks
@@ -153,6 +152,7 @@ class TrainingThread:
 
     def _train(self) -> None:
         self._enter_phase("importing", "importing torch")
+        from amptui.checkpoint.weights import save_weights
         from amptui.loops.description import describe_run
         from amptui.loops.train import Trainer, frozen_garbage_collection
 
@@ -187,16 +187,24 @@ class TrainingThread:
         )
         with frozen_garbage_collection():
             reason = self._trainer.run()
-        if self._request.save_weights is not None and not self._control.is_copy:
-            self._save_weights(prepared, Path(self._request.save_weights), self._trainer.step)
+        step, weights = self._trainer.step, self._request.save_weights
+        if weights is not None and not self._control.is_copy:
+            self._saving, self._doing = True, f"while writing {weights}"
+            self._enter_phase("stopping", "writing the weights")
+            model, state = prepared.model, prepared.strategy.state
+            averaged = save_weights(model, prepared.experiment, Path(weights), state=state)
+            self._saving = False
+            self._emit(WeightsSaved(time=time.time(), step=step, path=weights, averaged=averaged))
         now = time.time()
         seconds = now - started.time + (start.seconds if start else 0.0)
-        self._finish(RunFinished(time=now, steps=self._trainer.step, seconds=seconds, reason=reason))
+        self._finish(RunFinished(time=now, steps=step, seconds=seconds, reason=reason))
 
     def _prepare(self) -> "tuple[Prepared, Checkpoint | None]":
         """Prepare for the first step, and announce long work."""
+        from amptui.data.sources import DataRequest
         from amptui.device.accelerator import enter_device
         from amptui.loops import setup
+        from amptui.loops.data_position import PhaseProgress
         from amptui.loops.resume import share_batch
         from amptui.recipe.loading import build_experiment, load_class
 
@@ -215,11 +223,20 @@ class TrainingThread:
         settings = setup.experiment_settings(experiment_class, request, choices.device, batch_size=batch_size)
         experiment = build_experiment(experiment_class, settings)
         self._batch_size = experiment.batch_size
+        progress = PhaseProgress(self._emit, "data")
         prepared = setup.assemble(
             request,
             experiment,
             choices,
-            data_request=self._data_request(),
+            data_request=DataRequest(
+                data_dir=request.data_dir,
+                kind=request.data,
+                seed=request.seed,
+                workers=request.workers,
+                report=lambda loaded: progress.report(loaded.detail, loaded.done, loaded.total, loaded.unit),
+                stopping=lambda: self._control.stop_reason is not None,
+                warn=self._warn,
+            ),
             announce=self._announce,
             ranks=self._group,
         )
@@ -276,35 +293,11 @@ class TrainingThread:
 
         return CheckpointWriter(folder, **options)
 
-    def _save_weights(self, prepared: "Prepared", path: Path, step: int) -> None:
-        from amptui.checkpoint.weights import save_weights
-
-        self._saving, self._doing = True, f"while writing {path}"
-        self._enter_phase("stopping", "writing the weights")
-        averaged = save_weights(prepared.model, prepared.experiment, path, state=prepared.strategy.state)
-        self._saving = False
-        self._emit(WeightsSaved(time=time.time(), step=step, path=str(path), averaged=averaged))
-
     def _announce(self, phase: Phase, detail: str, doing: str) -> None:
         if detail != self._announced:
             self._announced = detail
             self._enter_phase(phase, detail)
         self._doing = doing
-
-    def _data_request(self) -> "DataRequest":
-        from amptui.data.sources import DataRequest
-        from amptui.loops.data_position import PhaseProgress
-
-        progress = PhaseProgress(self._emit, "data")
-        return DataRequest(
-            data_dir=self._request.data_dir,
-            kind=self._request.data,
-            seed=self._request.seed,
-            workers=self._request.workers,
-            report=lambda loaded: progress.report(loaded.detail, loaded.done, loaded.total, loaded.unit),
-            stopping=lambda: self._control.stop_reason is not None,
-            warn=self._warn,
-        )
 
     def _warn(self, text: str) -> None:
         self._emit(Note(time=time.time(), severity="warning", text=text))

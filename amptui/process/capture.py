@@ -192,91 +192,82 @@ def _shown(line: str) -> str:
     return texts[-1][:MAX_LINE_CHARACTERS].rstrip() if texts else ""
 
 
-class _Stream:
-    """One stream of captured output, on its way to the records."""
+class _Reader(threading.Thread):
+    """Makes records of one stream of output: lines as they are completed, and now and then a live one."""
 
     def __init__(self, name: StreamName, log: _OutputLog) -> None:
-        self._name: StreamName = name
+        super().__init__(name=f"amptui-{name}", daemon=True)
+        self._stream: StreamName = name
         self._log = log
         self._lines = OutputLines()
         self._shown = ""
         """The live line that the records show."""
         self._live_due = 0.0
 
-    @property
-    def waits(self) -> bool:
-        """Whether :meth:`take` has something to do even if nothing more is written."""
-        return self._lines.live != self._shown
-
     def take(self, data: bytes) -> None:
         """Emit the lines that ``data`` completes, and the live one when that is due."""
         self._emit(self._lines.feed(data))
         now, live = time.monotonic(), self._lines.live
         if live != self._shown and now >= self._live_due:
-            self._log.live_line(self._name, live)
+            self._log.live_line(self._stream, live)
             self._shown, self._live_due = live, now + LIVE_INTERVAL_SECONDS
 
     def finish(self) -> None:
         """Emit what is left."""
         self._emit(self._lines.finish())
         if self._shown:
-            self._log.live_line(self._name, "")
+            self._log.live_line(self._stream, "")
 
     def _emit(self, lines: list[str]) -> None:
         for text in lines:
-            if self._log.line(self._name, text):
+            if self._log.line(self._stream, text):
                 self._shown = ""  # it takes the live line's place
 
 
-class _PipeReader(threading.Thread):
-    """Reads one pipe to its end."""
+class _PipeReader(_Reader):
+    """Reads one pipe to its end, and writes it to the log as it comes."""
 
     def __init__(self, descriptor: int, name: StreamName, log: _OutputLog) -> None:
-        super().__init__(name=f"amptui-{name}", daemon=True)
+        super().__init__(name, log)
         self._descriptor = descriptor
-        self._stream = _Stream(name, log)
-        self._log = log
 
     def run(self) -> None:
-        """Take the output as it comes."""
         readable = select.poll()
         readable.register(self._descriptor, select.POLLIN)
         try:
             while True:
-                if self._stream.waits and not readable.poll(_LIVE_CHECK_SECONDS * 1000):
-                    self._stream.take(b"")
+                if self._lines.live != self._shown and not readable.poll(_LIVE_CHECK_SECONDS * 1000):
+                    self.take(b"")
                     continue
                 data = os.read(self._descriptor, _MAX_READ_BYTES)
                 if not data:
                     break
                 self._log.write(data)
-                self._stream.take(data)
+                self.take(data)
         finally:
             os.close(self._descriptor)
-        self._stream.finish()
+        self.finish()
 
 
-class LogTail(threading.Thread):
+class LogTail(_Reader):
     """Emits the lines that a script's standard output and error append to one file, as records."""
 
     def __init__(self, path: Path, emit: Callable[[Record], object], *, skip: bool) -> None:
         """``skip`` what was written before."""
-        super().__init__(name="amptui-output", daemon=True)
+        super().__init__("stdout", _OutputLog(path, emit))
         self._file = path.open("rb")
         if skip:
             self._file.seek(0, os.SEEK_END)
-        self._stream = _Stream("stdout", _OutputLog(path, emit))
         self._stopping = threading.Event()
 
     def run(self) -> None:
-        """Take new lines until stopped, and then all that are left."""
         is_over = False
         while not is_over:
             is_over = self._stopping.wait(_TAIL_INTERVAL_SECONDS)
-            self._stream.take(b"")  # a live line may be due
+            self.take(b"")  # a live line may be due
             while data := self._file.read(_MAX_READ_BYTES):
-                self._stream.take(data)
-        self._stream.finish()
+                self.take(data)
+        self.finish()
         self._file.close()
 
     def stop(self) -> None:

@@ -98,23 +98,19 @@ class Notifier:
         """Send what has happened since the last call; return whether the run is over."""
         status, fate = self._read_status(), self._fate()
         if text := self._alerts.news(status, fate=fate):
-            news = News(text, status.folder_name, socket.gethostname())
-            error = self._attempt(news)
-            if error is not None and not error.is_final:
-                self._closing.wait(RETRY_SECONDS)
-                error = self._attempt(news)
-            if error is None:
-                self._is_failing = False
-            else:
-                self._fail(str(error))
+            self._send(News(text, status.folder_name, socket.gethostname()), last_attempt=False)
         return status.outcome is not None or bool(fate)
 
-    def _attempt(self, news: News) -> DeliveryError | None:
+    def _send(self, news: News, *, last_attempt: bool) -> None:
         try:
             post(self._webhook, news, timeout_seconds=TIMEOUT_SECONDS)
+            self._is_failing = False
         except DeliveryError as error:
-            return error
-        return None
+            if error.is_final or last_attempt:
+                self._fail(str(error))
+            else:
+                self._closing.wait(RETRY_SECONDS)
+                self._send(news, last_attempt=True)
 
     def _fail(self, reason: str) -> None:
         if not self._is_failing:

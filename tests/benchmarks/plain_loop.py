@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from amptui.data.batches import Batches
+from amptui.data.batches import Batches, open_batches
 from amptui.data.sources import DataRequest
 from amptui.device.accelerator import enter_device
 from amptui.loops import setup
@@ -35,7 +35,7 @@ def train(
     setup.seed_everything(0)
     experiment = build_experiment(load_class(parse_model(model_text)), settings)
     data = experiment.load_data(DataRequest(data_dir=Path("unused"), kind="synthetic"))
-    batches, _ = setup.open_data(data, chosen, experiment.batch_size, 0)
+    batches = open_batches(data.train, device=chosen, batch_size=experiment.batch_size, training=True, seed=0)
     setup.seed_everything(0)
     model = setup.build_model(experiment, chosen, first_batch=batches.first)
     optimizer = setup.build_optimizer(experiment, model)

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -38,6 +39,7 @@ class ListedRun(ScriptRun):
         script: ObservedScript | WatchedScript,
         processes: OneProcess,
         length: RunLength,
+        *,
         watcher: "Watcher",
     ) -> None:
         self._watcher = watcher
@@ -74,7 +76,7 @@ class Watcher(Unwatched):
     def _listed(self) -> Iterator[None]:
         """Within, a monitor's run only lists its records."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("amptui.guest.monitor.ScriptRun", lambda *given: ListedRun(*given, self))
+            patch.setattr("amptui.guest.monitor.ScriptRun", partial(ListedRun, watcher=self))
             yield
 
     def _observe(self, player: Player) -> None:
