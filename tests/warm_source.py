@@ -28,7 +28,7 @@ MAX_BYTES = 2**20
 
 LOADED = (
     *("cli", "process.launch", "process.training", "process.viewer", "process.replay", "reports.bench"),
-    *("diagnosis.summary", "process.plain_lines", "runs.client", "runs.server", "tui.run_screen"),
+    *("diagnosis.summary", "process.plain_lines", "process.followers", "runs.server", "tui.run_screen"),
     "tui.opening",
     *("loops.description", "recipe.modelfile", "loops.train"),
 )

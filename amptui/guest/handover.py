@@ -76,15 +76,6 @@ def leave_note(name: str, text: str = "", *, run_dir: str | os.PathLike[str] = "
             file.write(text)
 
 
-def take_unsaved(run_dir: str | os.PathLike[str]) -> bool:
-    """Whether the script's process has left ``UNSAVED_FILE``; it is removed."""
-    try:
-        os.unlink(os.path.join(run_dir, UNSAVED_FILE))  # noqa: PTH108, PTH118
-    except OSError:
-        return False
-    return True
-
-
 def take_run() -> tuple[str, str]:
     """The folder that `amptui run` chose for this process's run, and where its news goes; only once."""
     global _run_dir, _notify_url

@@ -22,7 +22,7 @@ from amptui.base.fork import ChildProcess, how_ended
 from amptui.base.prompt import complain
 from amptui.base.runfiles import open_file, open_to_read
 from amptui.base.text import write_line
-from amptui.guest.handover import NO_STEP_FILE, UNSAVED_FILE, environment, take_unsaved
+from amptui.guest.handover import NO_STEP_FILE, UNSAVED_FILE, environment
 from amptui.process.capture import OutputLines
 from amptui.process.launch import left_running, tell
 from amptui.process.stop_signals import (
@@ -376,7 +376,10 @@ def _why_no_step(folder: RunDir) -> str:
 
 def _exit_status(status: int | None, folder: RunDir) -> int:
     """The script's as a shell gives it; of one that ended well but whose run is not all saved, that."""
-    is_unsaved = take_unsaved(folder.path)
+    is_unsaved = False
+    with suppress(OSError):
+        (folder.path / UNSAVED_FILE).unlink()
+        is_unsaved = True
     if status == 0:
         return UNSAVED_STATUS if is_unsaved else 0
     return 1 if status is None else status if status > 0 else 128 - status

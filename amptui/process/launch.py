@@ -135,11 +135,24 @@ def _conclude(watched: "ViewerEnd", run: "Follower", child: ChildProcess | None 
     if status is not None:
         return status
     ended = None if child is None else child.wait(_ENDING_SECONDS)
-    from amptui.diagnosis.summary import summary_lines
+    from amptui.diagnosis.summary import summary_lines, tell_unsaved
 
     # The empty line first: without an alternate screen, the cursor may be in the middle of a line.
     tell("", *summary_lines(watched.view, resume_command(run.folder) if run.folder is not None else ""))
-    return _status(watched, run, ended, is_own=child is not None)
+    outcome = watched.view.outcome
+    if outcome is None:
+        complain(run.lost_words(watched.error))
+        return ended if ended is not None and ended > 0 else RunFolderError.exit_status
+    unsaved_status = tell_unsaved(watched.view.not_kept)
+    if isinstance(outcome, RunFailed):
+        # Into a file the run's own process has written both.
+        if child is None or not stat.S_ISREG(os.fstat(2).st_mode):
+            show_traceback("" if child is None else outcome.traceback)
+            complain(outcome.error)
+        return ended or 1
+    if watched.left == "interrupted" or watched.signal is not None:
+        return 128 + (watched.signal or signal.SIGINT)
+    return ended or unsaved_status
 
 
 def tell(*lines: str) -> None:
@@ -148,25 +161,6 @@ def tell(*lines: str) -> None:
         say(*lines)
     except OutputError as error:
         complain(str(error))
-
-
-def _status(watched: "ViewerEnd", run: "Follower", ended: int | None, *, is_own: bool) -> int:
-    outcome = watched.view.outcome
-    if outcome is None:
-        complain(run.lost_words(watched.error))
-        return ended if ended is not None and ended > 0 else RunFolderError.exit_status
-    from amptui.diagnosis.summary import tell_unsaved
-
-    unsaved_status = tell_unsaved(watched.view.not_kept)
-    if isinstance(outcome, RunFailed):
-        # Into a file the run's own process has written both.
-        if not is_own or not stat.S_ISREG(os.fstat(2).st_mode):
-            show_traceback(outcome.traceback if is_own else "")
-            complain(outcome.error)
-        return ended or 1
-    if watched.left == "interrupted" or watched.signal is not None:
-        return 128 + (watched.signal or signal.SIGINT)
-    return ended or unsaved_status
 
 
 def _killed_words(child: ChildProcess, run_dir: RunDir) -> str:

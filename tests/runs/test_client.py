@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from amptui.base.errors import RunFolderError
+from amptui.process.followers import Follower
 from amptui.records.control import (
     KINDS,
     CheckpointRequest,
@@ -23,7 +24,6 @@ from amptui.records.control import (
 )
 from amptui.records.run import FORM, Note, Record, RunFailed, RunFinished
 from amptui.runs import protocol, socket_place
-from amptui.runs.client import Client
 from amptui.runs.socket_place import connect
 from tests.runs.served import ENOUGH_SECONDS, Run, note, running, until
 from tests.runs.test_journal import line
@@ -41,7 +41,7 @@ ONE_OF_EACH: list[Request] = [
 RUN_HELLO = protocol.encode(protocol.Hello(version="1.2"))
 
 
-class Watching(Client):
+class Watching(Follower):
     """A client, and all that its session would know."""
 
     def __init__(
@@ -56,7 +56,7 @@ class Watching(Client):
         self.asked: list[RequestMade] = []
         self.refused: list[RequestMade] = []
         self._next, self._journal = reconnect, recorded
-        super().__init__(connection)
+        super().__init__(connection, "run")
 
     def restore(self, state: Any) -> None:
         if not isinstance(state, list):
