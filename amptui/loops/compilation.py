@@ -16,7 +16,6 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import nn
 
-from amptui.base.errors import DeviceError
 from amptui.device.accelerator import capabilities, properties
 from amptui.recipe.precision import Precision
 from amptui.records.findings import ModelCompiled
@@ -61,13 +60,6 @@ def missing_for_compile(device: torch.device) -> Missing | None:
     if not header.is_file():
         return Missing(f"no {header}", "install Python's headers (python3-dev)")
     return None
-
-
-def check_compiler(device: torch.device) -> None:
-    """Raise DeviceError where ``--compile`` cannot work."""
-    missing = missing_for_compile(device)
-    if missing is not None:
-        raise DeviceError(f"--compile needs a compiler: {missing.what}", hint=missing.hint)
 
 
 def compile_in_place(model: nn.Module, **options: Any) -> None:

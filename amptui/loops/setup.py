@@ -26,9 +26,9 @@ from amptui.data.sources import Arrays, Data, DataRequest
 from amptui.device.accelerator import capabilities, default_device, device_count, is_available
 from amptui.loops.compilation import (
     NewIteration,
-    check_compiler,
     compile_in_place,
     eager_precisions,
+    missing_for_compile,
     uses_cuda_graphs,
 )
 from amptui.loops.prepared import Prepared, Schedule
@@ -279,8 +279,8 @@ def _load_data(
 def choose(request: TrainRequest) -> Choices:
     """The requested device and precisions; raises DeviceError and UsageError if they are not available."""
     device = choose_device(request.device)
-    if request.compile_mode is not None:
-        check_compiler(device)
+    if request.compile_mode is not None and (missing := missing_for_compile(device)) is not None:
+        raise DeviceError(f"--compile needs a compiler: {missing.what}", hint=missing.hint)
     unsupported = unsupported_precisions(device)
     precision = supported_float8(request.precision or "fp32", unsupported)
     amp_precision = amp_of(device, precision, request.amp_precision)

@@ -7,7 +7,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 import uuid
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +15,6 @@ from typing import Any
 import psutil
 
 from amptui.base.cores import read_cores
-from amptui.base.errors import RunFolderError
 from amptui.base.fork import how_ended
 from amptui.base.prompt import complain
 from amptui.base.text import one_line
@@ -27,27 +25,23 @@ from amptui.process.training import leave_at_once
 from amptui.runs import protocol
 from amptui.runs.lock import holder
 from amptui.runs.rundir import RunDir
-from amptui.runs.socket_place import connect
 from amptui.runs.trust import resume_command
 
 _POLL_SECONDS = 0.2
 
 _CONNECT_SECONDS = 5.0
 
-_PIECE_BYTES = 1 << 16
-
 
 def run_ranks(plan: Plan, viewer: socket.socket | None = None) -> int:
     """Train with several ranks on this machine; return rank 0's exit status.
 
-    ``viewer`` is the connection of a screen that is open already. Stop signals, which are blocked, are passed
-    to rank 0 alone: all ranks then stop together. Before there are any, one ends this process.
+    ``viewer`` is a screen that is open already: it is let go once rank 0 is there, to which it then connects
+    itself. Stop signals, which are blocked, are passed to rank 0 alone: all ranks then stop together. Before
+    there are any, one ends this process.
     """
     launch = _Launch(plan)
     launch.start()
     folder = plan.run_dir.path
-    if viewer is not None:
-        threading.Thread(target=_connect, args=(viewer, folder, launch), daemon=True).start()
     waiting: list[int] = []  # stop signals for rank 0; one that starts after the first gets that one too
     first = 0
     leader_pid: int | None = None
@@ -59,20 +53,22 @@ def run_ranks(plan: Plan, viewer: socket.socket | None = None) -> int:
                 leave_at_once(128 + received.number)
             first = first or received.number
             waiting.append(received.number)
-        leader = holder(folder) if first else None
+        leader = holder(folder) if first or viewer is not None else None
         if leader is None or leader.pid is None:
             continue
+        if viewer is not None:
+            viewer.close()
+            viewer = None
         if leader.pid != leader_pid and leader_pid is not None:
             waiting = [first]
         if waiting:
             leader_pid = leader.pid
             with suppress(ProcessLookupError):
                 os.kill(leader.pid, waiting.pop(0))
-    status = _status(launch, folder) or (128 + first if first else 0)
     if viewer is not None:
         with suppress(OSError):  # the screen may have left
-            viewer.shutdown(socket.SHUT_WR)
-    return status
+            viewer.sendall(protocol.error_line(launch.error or "rank 0 ended before it could be watched"))
+    return _status(launch, folder) or (128 + first if first else 0)
 
 
 class _Launch(threading.Thread):
@@ -160,25 +156,3 @@ def _status(launch: _Launch, folder: Path) -> int:
         ended = f"rank {first} {how_ended(codes[first])}"
         complain(cause or (f"{ended}{resume_hint}" if run_dir.holds_checkpoints else ended))
     return int(bool(codes))
-
-
-def _connect(viewer: socket.socket, folder: Path, launch: _Launch) -> None:
-    """Connect the screen to rank 0 once it listens, and pass on what both say."""
-    while launch.is_alive():
-        with suppress(RunFolderError):
-            leader = connect(folder)
-            threading.Thread(target=_copy, args=(viewer, leader), daemon=True).start()
-            _copy(leader, viewer)
-            return
-        time.sleep(_POLL_SECONDS)
-    with suppress(OSError):
-        viewer.sendall(protocol.error_line(launch.error or "rank 0 ended before it could be watched"))
-
-
-def _copy(source: socket.socket, target: socket.socket) -> None:
-    """Pass on everything until one side ends, and its end."""
-    with suppress(OSError):
-        while piece := source.recv(_PIECE_BYTES):
-            target.sendall(piece)
-    with suppress(OSError):
-        target.shutdown(socket.SHUT_WR)

@@ -22,7 +22,7 @@ from amptui.runs import protocol
 from amptui.runs.lock import RESTART_SECONDS, holder
 from amptui.runs.protocol import Ask, Hello, History, Leave, LeaveKind, ProtocolError, RunError
 from amptui.runs.rundir import RunDir, run_argument
-from amptui.runs.socket_place import connect
+from amptui.runs.socket_place import connect, connect_to_live
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView
 
@@ -327,8 +327,17 @@ class Follower:
 class LocalFollower(Follower):
     """Of a run on this machine. ``why_lost`` returns how its process ended, if that is known."""
 
-    def __init__(self, connection: socket.socket, folder: Path, why_lost: Callable[[], str] = str) -> None:
+    def __init__(
+        self,
+        connection: socket.socket,
+        folder: Path,
+        why_lost: Callable[[], str] = str,
+        *,
+        is_starting: bool = False,
+    ) -> None:
+        """``is_starting``: ``connection`` ends once there is a rank 0, to which the next one is made."""
         super().__init__(connection, str(folder))
+        self._is_starting = is_starting
         self.folder: Path = folder
         self._why_lost = why_lost
         self._max_restarts = 0
@@ -336,7 +345,11 @@ class LocalFollower(Follower):
         self.output_path = RunDir(folder).output_path
 
     def connect_again(self, view: SessionView) -> socket.socket | None:
-        """A connection to ranks that are started again."""
+        """A connection to ranks that have been started, or are started again."""
+        if self._is_starting:
+            self._is_starting = False
+            with suppress(RunFolderError):
+                return connect_to_live(self.folder)
         restarts = 0 if view.ranks is None else view.ranks.restarts
         self._max_restarts = self._max_restarts if view.ranks is None else view.ranks.max_restarts
         if view.outcome is not None or restarts >= self._max_restarts:

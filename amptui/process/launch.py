@@ -55,7 +55,12 @@ def train(plan: Plan, *, detach: bool, frames_per_second: float | None) -> int:
         from amptui.process.followers import LocalFollower
         from amptui.process.viewer import follow_until_first_step, watch_run
 
-        run = LocalFollower(ours, plan.run_dir.path, lambda: _killed_words(child, plan.run_dir))
+        run = LocalFollower(
+            ours,
+            plan.run_dir.path,
+            lambda: _killed_words(child, plan.run_dir),
+            is_starting=plan.request.nproc > 1,
+        )
         if detach:
             return _conclude(follow_until_first_step(run), run, child)
         # What the run's process does now: this one shows it before the first record arrives.

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, TextIO
 
 from amptui.base import units
@@ -266,36 +267,32 @@ class LastingStream:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        try:
-            return self._stream.write(text)
-        except OSError as error:
-            self._on_write_error(error)
-            return len(text)
+        self._attempt(partial(self._stream.write, text))
+        return len(text)
 
     def flush(self) -> None:
-        try:
-            self._stream.flush()
-        except OSError as error:
-            self._on_write_error(error)
+        self._attempt(self._stream.flush)
 
-    def close(self) -> None:
-        """Only flush: others print as well."""
-        self.flush()
+    close = flush
+    """Closes nothing: others print as well."""
 
     def finish(self) -> None:
         """Flush, so that nothing left over can fail when the process exits."""
-        try:
-            self._stream.flush()
-        except OSError as error:
-            self._on_write_error(error)
+        if not self._attempt(self._stream.flush):
             fall_silent(self._stream)
 
-    def _on_write_error(self, error: OSError) -> None:
-        if error.errno not in NO_ROOM:
-            fall_silent(self._stream)
-        elif not self._complained:
-            self._complained = True
-            complain(f"cannot write to {self._name}: {error.strerror}; training continues")
+    def _attempt(self, action: Callable[[], object]) -> bool:
+        """Whether it succeeded."""
+        try:
+            action()
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                fall_silent(self._stream)
+            elif not self._complained:
+                self._complained = True
+                complain(f"cannot write to {self._name}: {error.strerror}; training continues")
+            return False
+        return True
 
 
 @contextmanager

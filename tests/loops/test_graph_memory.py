@@ -86,7 +86,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[StaticMemory]:
 
     monkeypatch.setattr(setup, "compile_in_place", compile_in_place)
     monkeypatch.setattr(setup, "uses_cuda_graphs", lambda mode, _: mode is not None)
-    monkeypatch.setattr(setup, "check_compiler", lambda _: None)
+    monkeypatch.setattr(setup, "missing_for_compile", lambda _: None)
     with nothing_compiled():
         yield result
 

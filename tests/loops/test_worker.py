@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -112,22 +111,6 @@ def test_progress_is_told_at_its_start_at_its_end_and_not_a_thousand_times(tmp_p
     assert (reading[0].done, reading[-1].done) == (0, 1000)
     assert len(reading) < 20
     assert 1 <= len([r for r in data if r.detail == "sorting"]) < 20
-
-
-@pytest.mark.parametrize(
-    ("options", "batch_size"),
-    [({}, 4), ({"batch_size": 8}, 8), ({"settings": {"batch_size": "8"}}, 8)],
-    ids=str,
-)
-def test_a_batch_size_chosen_for_the_cpu_gives_way_to_one_s_own(
-    options: dict[str, Any], batch_size: int, tmp_path: Path
-) -> None:
-    path = tmp_path / "knobs.py"
-    shutil.copy(KNOBS, path)
-    path.write_text(f"{path.read_text()}\nKnobs.cpu_batch_size = 4\n")
-    worker = Worker(str(path), steps=1, **options)
-    worker.end()
-    assert worker.log.of(RunStarted)[0].batch_size == batch_size
 
 
 def test_weights_do_not_depend_on_how_the_data_came_to_be(tmp_path: Path) -> None:
