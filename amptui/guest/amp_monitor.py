@@ -12,13 +12,14 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from amptui.guest.monitor import Monitor, checked_integer, close_monitors_of
-from amptui.loops.script.script import NamedOptimizer, Pairs, WatchedScript, models_of, named_optimizers
+from amptui.loops.script.script import Pairs, WatchedScript, models_of, named_optimizers
 from amptui.loops.script.switched_amp import SwitchedAmp
 from amptui.loops.script.switched_optimizer import ComputeLoss, SwitchedOptimizer
 from amptui.recipe.float8 import supported_float8
 from amptui.recipe.precision import amp_of, unsupported_precisions
 from amptui.recipe.request import FP8_RECIPES, Fp8Recipe
-from amptui.recipe.sharding import is_sharded, sharded_dtype
+from amptui.recipe.sharding import sharded_dtype
+from amptui.recipe.trained import NamedOptimizer
 from amptui.records.run import AMP_PRECISIONS, PRECISIONS, parse_precision, precision_option
 
 AmpName = Literal["fp16", "bf16", "float16", "bfloat16"]
@@ -93,7 +94,6 @@ def watch(  # noqa: PLR0913 - options by name, as in torch
         samples_per_step=samples_per_step,
         save=save,
         data_parallel=data_parallel,
-        probes=not is_sharded(first.model),
     )
     try:
         if why := switched.begin(first_precision):

@@ -153,7 +153,8 @@ def observe_from_first_step(optimizer: "Optimizer", loop: "ObservedLoop") -> "Mo
     """As :func:`amptui.observe`, in the middle of the first step."""
     from amptui.guest.monitor import Monitor
     from amptui.loops.script.parameter_owner import owner_of
-    from amptui.loops.script.script import NamedOptimizer, ObservedScript
+    from amptui.loops.script.script import ObservedScript
+    from amptui.recipe.trained import NamedOptimizer
 
     first = NamedOptimizer("", owner_of(optimizer), optimizer)
     return Monitor(ObservedScript(first=first, scaler=loop.scaler, loop=loop))

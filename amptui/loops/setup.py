@@ -46,6 +46,7 @@ from amptui.recipe.precision import (
     unsupported_precisions,
 )
 from amptui.recipe.request import TrainRequest
+from amptui.recipe.trained import NamedOptimizer
 from amptui.records.run import Phase
 
 Announce = Callable[[Phase, str, str], object]
@@ -369,8 +370,7 @@ def assemble(
         data=data,
         training=training,
         validation=validation if request.validation else None,
-        model=model,
-        optimizer=optimizer,
+        first=NamedOptimizer("", model, optimizer),
         built_groups=len(optimizer.param_groups),
         scaler=scaler,
         precisions=precisions,
@@ -380,4 +380,7 @@ def assemble(
         schedule=schedule,
         lr_schedule=lr_schedule,
         strategy=strategy,
+        probes=request.probes,
+        batch_size=experiment.batch_size,
+        max_rounds=request.max_rounds,
     )

@@ -1,7 +1,9 @@
 """What is trained, as probes and the precision switch know it, whoever's loop it is."""
 
+import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -13,51 +15,57 @@ from amptui.recipe.precision import Precision
 if TYPE_CHECKING:
     from amptui.monitor.lr_schedule import LrSchedule
 
+_REFERENCES = 2
+"""To an optimizer that only its NamedOptimizer holds, while they are counted."""
 
-class Trained(Protocol):
+
+@dataclass(slots=True, eq=False)
+class NamedOptimizer:
+    """An optimizer, the model whose parameters it changes, and what a screen calls it.
+
+    Nothing else of ours keeps the two of a script alive; others may come in their place.
+    """
+
+    name: str
+    model: nn.Module
+    optimizer: Optimizer
+
+    @property
+    def is_dropped(self) -> bool:
+        """Whether the script has dropped the optimizer: only this object refers to it."""
+        return sys.getrefcount(self.optimizer) <= _REFERENCES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Trained:
     """The model, its optimizer, and the precisions in which it can be trained."""
 
-    @property
-    def device(self) -> torch.device:
-        """Where the model is."""
+    first: NamedOptimizer
+    device: torch.device
+    experiment: Experiment
+    """Its ``loss()`` runs a forward pass again."""
+    precisions: dict[str, Precision]
+    precision: str
+    """The first one."""
+    amp_precision: str
+    """What AMP means: ``fp16`` or ``bf16``."""
+    unsupported: Mapping[str, str]
+    """Those that the device does not support, each with the reason."""
+    lr_schedule: "LrSchedule | None" = None
+    """None also if a script has its own."""
+    probes: bool
+    """Whether to probe gradients and modules."""
+    batch_size: int | None = None
+    """Samples of a full batch, which a hint may advise to reduce; None if amptui does not set it."""
+    max_rounds: int | None = None
+    """The limit on rounds of an A/B test; None uses the default."""
 
     @property
-    def model(self) -> nn.Module: ...
+    def model(self) -> nn.Module:
+        """The one that is trained now."""
+        return self.first.model
 
     @property
-    def optimizer(self) -> Optimizer: ...
-
-    @property
-    def experiment(self) -> Experiment:
-        """Its ``loss()`` runs a forward pass again."""
-
-    @property
-    def batch_size(self) -> int | None:
-        """What a hint may advise to reduce; None if amptui does not set it."""
-
-    @property
-    def precisions(self) -> Mapping[str, Precision]: ...
-
-    @property
-    def precision(self) -> str:
-        """The first one."""
-
-    @property
-    def amp_precision(self) -> str:
-        """What AMP means: ``fp16`` or ``bf16``."""
-
-    @property
-    def unsupported(self) -> Mapping[str, str]:
-        """Those that the device does not support, each with the reason."""
-
-    @property
-    def lr_schedule(self) -> "LrSchedule | None":
-        """None also if the script has its own."""
-
-    @property
-    def probes(self) -> bool:
-        """Whether to probe gradients and modules."""
-
-    @property
-    def max_rounds(self) -> int | None:
-        """The limit on rounds of an A/B test; None uses the default."""
+    def optimizer(self) -> Optimizer:
+        """The one that trains it."""
+        return self.first.optimizer

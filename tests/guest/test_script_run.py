@@ -12,10 +12,11 @@ import amptui
 from amptui.device.readback import HostReadback
 from amptui.guest.processes import OneOfRanks
 from amptui.guest.run_records import own_script_name
-from amptui.loops.script.script import NamedOptimizer, ObservedScript
+from amptui.loops.script.script import ObservedScript
 from amptui.ranks.agreement.board import Board
 from amptui.ranks.ends.rank_ends import RankEnds
 from amptui.ranks.world import World
+from amptui.recipe.trained import NamedOptimizer
 from tests.builders import StepRow, of, recorded
 from tests.tiny import Log
 

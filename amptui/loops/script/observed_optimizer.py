@@ -37,7 +37,7 @@ from amptui.records.run import Phase, PhaseChanged
 
 if TYPE_CHECKING:
     from amptui.loops.script.observed_loop import ObservedLoop
-    from amptui.loops.script.script import NamedOptimizer
+    from amptui.recipe.trained import NamedOptimizer
 
 _MAX_MEASURED_OPTIMIZERS = 8
 """A loop that makes a new optimizer all the time (for an inner loop) gets no gradient norms after so many."""
@@ -185,8 +185,9 @@ class ObservedOptimizer(Monitor):
             loop_step.trained_samples = None if samples is None or total is None else total + samples
         # Of several batches' gradients only the last look is at their sum. An attempt knows which one it is.
         is_scaled = loop_step.is_scaled = backward.scaler is not None
-        is_due = is_scaled or self.step < self._norms.until or self.step < self._probes_until
-        if is_due and not self._in_attempt:
+        step, norms = self.step, self._norms
+        is_due = step < norms.until or step < self._probes_until
+        if not self._in_attempt and (is_due or (is_scaled and norms.are_due(step, is_scaled=True))):
             # Those of accumulated batches are complete after as many backward passes as in the last step.
             self._measure_gradients(are_complete=len(self.account.passes) == self._usual_passes)
 

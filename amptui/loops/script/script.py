@@ -1,11 +1,9 @@
 """What of a script is watched: its models, optimizers and scaler, and what may be asked of its loop."""
 
-import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
@@ -13,7 +11,9 @@ from torch.optim import Optimizer
 from amptui.loops.script.observed_loop import ObservedLoop
 from amptui.loops.script.switched_amp import SwitchedAmp
 from amptui.recipe.experiment import Experiment
-from amptui.recipe.precision import Precision, amp_of
+from amptui.recipe.precision import amp_of
+from amptui.recipe.sharding import is_sharded
+from amptui.recipe.trained import NamedOptimizer, Trained
 from amptui.records.answers import REQUEST_KINDS
 from amptui.records.run import PRECISIONS
 
@@ -25,28 +25,8 @@ NO_CLOSURE = "it runs the forward pass again: train with monitor.train_step()"
 NO_SAVE = "the script saves its own state: pass save=... to amptui.watch()"
 
 
-_REFERENCES = 2
-"""To an optimizer that only its NamedOptimizer holds, while they are counted."""
-
 Pairs = Mapping[str, tuple[nn.Module, Optimizer]]
 """Models with their optimizers, by names for the screen."""
-
-
-@dataclass(slots=True, eq=False)
-class NamedOptimizer:
-    """An optimizer, the model whose parameters it changes, and what a screen calls it.
-
-    Nothing else of ours keeps the two alive; others may come in their place.
-    """
-
-    name: str
-    model: nn.Module
-    optimizer: Optimizer
-
-    @property
-    def is_dropped(self) -> bool:
-        """Whether the script has dropped the optimizer: only this object refers to it."""
-        return sys.getrefcount(self.optimizer) <= _REFERENCES
 
 
 def named_optimizers(model: nn.Module | Pairs, optimizer: Optimizer | None) -> tuple[NamedOptimizer, ...]:
@@ -148,7 +128,7 @@ class _ForwardPasses(Experiment):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WatchedScript(Script):
-    """A script whose precision amptui switches, as :class:`amptui.loops.prepared.Trained` describes it."""
+    """A script whose precision amptui switches."""
 
     amp: SwitchedAmp
     amp_precision: str
@@ -161,11 +141,6 @@ class WatchedScript(Script):
     """Whether the loop calls :meth:`SwitchedOptimizer.end_step` where its own count of a step is complete."""
     no_closure: str = NO_CLOSURE
     """Why nothing can run a forward pass again, unless the steps are functions."""
-    probes: bool = True
-    experiment: Experiment = field(default_factory=_ForwardPasses)
-    batch_size: None = None
-    lr_schedule: None = None
-    max_rounds: None = None
 
     @property
     def scaler(self) -> GradScaler:
@@ -173,19 +148,18 @@ class WatchedScript(Script):
         return self.amp.scaler
 
     @property
-    def device(self) -> torch.device:
-        """Where the model is."""
-        return self.amp.device
-
-    @property
-    def precisions(self) -> Mapping[str, Precision]:
-        """All of them, by their names."""
-        return self.amp.precisions
-
-    @property
-    def precision(self) -> str:
-        """The one of the next step."""
-        return self.amp.precision.name
+    def trained(self) -> Trained:
+        """What its first optimizer trains."""
+        return Trained(
+            first=self.first,
+            device=self.amp.device,
+            experiment=_ForwardPasses(),
+            precisions=self.amp.precisions,
+            precision=self.amp.precision.name,
+            amp_precision=self.amp_precision,
+            unsupported=self.unsupported,
+            probes=not is_sharded(self.model),
+        )
 
     def refuses(self) -> Mapping[str, str]:
         """The requests that its run never takes, each with the reason."""

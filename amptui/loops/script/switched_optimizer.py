@@ -74,7 +74,7 @@ class SwitchedOptimizer(ObservedOptimizer):
         )
         self._script = script
         self.keeper = script.first
-        self.take_requests(script, control)
+        self.take_requests(script.trained, control)
         self.switch.can_retry = False
         self._probes_until = 1
         self.wants_shapes = False
@@ -338,7 +338,7 @@ class SwitchedOptimizer(ObservedOptimizer):
         if was_active:
             self.switch.finish(self.step)
         if self.switch.precision.name in ("ieee", "tf32"):
-            self._script.precisions["fp32"].enter()
+            self._script.amp.precisions["fp32"].enter()
         self._script.amp.leave_float8()
 
 
