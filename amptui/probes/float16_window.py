@@ -30,12 +30,11 @@ _SHOWN_MIN, _SHOWN_MAX = -30, 17
 _SEGMENT_ELEMENTS = 1 << 22
 """Elements counted at once: float32 counts that far exactly, and temporaries take at most 48 MiB."""
 
-_CHUNK_ELEMENTS = 1 << 18
-"""The same for large gradients on a CPU, so that temporaries stay in its cache."""
+_SEGMENT_ELEMENTS_CPU = 1 << 18
+"""The same on a CPU, so that temporaries stay in its cache."""
 
 _SMALL_ELEMENTS = 1 << 13
-"""Smaller parameters are counted together; larger ones on a CPU by their upper halves, which is faster
-then."""
+"""Smaller parameters are counted together."""
 
 _GROUP_PARAMETERS = 64
 """Small parameters counted together: so many bins fit into the 48 KiB of shared memory of a CUDA block."""
@@ -74,49 +73,40 @@ _EXPONENTS = tuple(max(_MIN_EXPONENT, (edge >> 23) - 127) for edge in _EDGES[:-1
 """The exponent of each bin between zeros and non-finite values: float32 stores it, plus 127, in bits 23 to
 30."""
 
-_HALVES = 1 << 15
-"""How many values the upper 16 bits of a non-negative float32 can have."""
-
 _SUMS = 3
 """Sums of squares of each segment: of flushed, of subnormal, and of all elements."""
-
-
-_Segments = tuple[list[Tensor], list[Tensor]]
-"""Counts and norms of the same segments, as lists of tensors."""
 
 
 class Float16WindowProbe:
     """Counts the gradient elements of each parameter by exponent.
 
-    A segment is a small parameter, or up to ``_SEGMENT_ELEMENTS`` of a large one. A row holds the bins of all
+    A segment is a small parameter, or a part of a large one. A row holds the bins of all
     segments, then the ``_SUMS`` of all segments. float64 gradients are rounded to float32 first.
     """
 
     def __init__(self, gradients: GradientProbe) -> None:
         self._gradients = gradients
         self._names = gradients.names
-        numbered = list(enumerate(gradients.parameters))
-        small: dict[torch.device, list[tuple[int, nn.Parameter]]] = {}
-        for i, parameter in numbered:
-            if parameter.numel() < _SMALL_ELEMENTS:
-                small.setdefault(parameter.device, []).append((i, parameter))
+        small: dict[torch.device, list[int]] = {}
+        large = list[int]()
+        for number, parameter in enumerate(gradients.parameters):
+            is_small = parameter.numel() < _SMALL_ELEMENTS
+            (small.setdefault(parameter.device, []) if is_small else large).append(number)
         groups = [
             on_device[start : start + _GROUP_PARAMETERS]
             for on_device in small.values()
             for start in range(0, len(on_device), _GROUP_PARAMETERS)
         ]
-        self._groups = [[p for _, p in group] for group in groups]
-        self._large = [(i, p) for i, p in numbered if p.numel() >= _SMALL_ELEMENTS]
-        self._owners = [i for group in groups for i, _ in group]
+        parameters = gradients.parameters
+        self._groups = [[parameters[i] for i in group] for group in (*groups, *([i] for i in large))]
+        self._owners = [i for group in groups for i in group]
         """The parameter of each segment."""
-        self._owners += [i for i, p in self._large for _ in range(_segments(p))]
+        self._owners += [i for i in large for _ in range(_segments(parameters[i]))]
         self.row_counts = len(self._owners) * _BINS
         """How many of a row's numbers are counts; they come first."""
-        devices = dict.fromkeys(p.device for p in gradients.parameters)
+        devices = dict.fromkeys(p.device for p in parameters)
         self._device = next(iter(devices), torch.device("cpu"))
         self._edges = {device: torch.tensor(_EDGES, dtype=torch.int32, device=device) for device in devices}
-        on_cpu = torch.device("cpu") in devices
-        self._halves = _HalfCounter() if self._large and on_cpu else None
 
     @torch.no_grad()
     def measure(self, factor: float) -> Tensor:
@@ -129,13 +119,50 @@ class Float16WindowProbe:
         return self._gradients.sum_of_counts(partial(self._count, factor), length)
 
     def _count(self, factor: float) -> Tensor:
-        segments = [self._count_group(group, factor) for group in self._groups]
-        segments += [self._count_large(parameter, factor) for _, parameter in self._large]
-        if not segments:
+        if not self._groups:
             return torch.zeros(0, device=self._device)
-        counts = together([row for rows, _ in segments for row in rows], self._device)
-        norms = together([row for _, rows in segments for row in rows], self._device)
-        return torch.cat([*counts, torch.cat(norms).square()])
+        counts, norms = list[Tensor](), list[Tensor]()
+        for group in self._groups:
+            elements = [dense_elements(p.grad) for p in group]
+            flat = [None if values is None else in_memory_order(values) for values in elements]
+            parts = [flat]  # what is counted at once
+            if len(group) == 1 and flat[0] is not None:
+                parts = [[piece] for piece in flat[0].split(_segment_elements(group[0]))]
+            # A sparse gradient leaves the last segments empty.
+            missing = (1 if len(group) > 1 else _segments(group[0])) - len(parts)
+            for part in (*parts, *([[None]] * missing)):
+                part_counts, part_norms = self._count_segments(part, factor, group[0].device)
+                counts.append(part_counts)
+                norms.append(part_norms)
+        rows = together([*counts, *norms], self._device)
+        return torch.cat([*rows[: len(counts)], torch.cat(rows[len(counts) :]).square()])
+
+    def _count_segments(
+        self, segments: Sequence[Tensor | None], factor: float, device: torch.device
+    ) -> tuple[Tensor, Tensor]:
+        """Counts and norms of flat gradients, one after the other; zeros for those that are None."""
+        present = [(number, values) for number, values in enumerate(segments) if values is not None]
+        bins = len(segments) * _BINS
+        if not present:
+            return torch.zeros(bins, device=device), torch.zeros(len(segments) * _SUMS, device=device)
+        values = present[0][1] if len(present) == 1 else torch.cat([values for _, values in present])
+        bits = _magnitudes(values.float(), factor)
+        keys = self._bins_of(bits)
+        if len(segments) > 1:
+            torch._foreach_add_(keys.split([len(g) for _, g in present]), [i * _BINS for i, _ in present])
+        if bits.is_cpu:
+            return count_keys(keys, bins), _norms_by_bin(bits, keys, len(segments))
+        sizes = [0 if values is None else len(values) for values in segments]
+        return count_keys(keys, bins), norms_of_each(bits, sizes)
+
+    def _bins_of(self, bits: Tensor) -> Tensor:
+        """[n] int32: the bin of each element, which is how many edges it has reached."""
+        if not bits.is_cpu:  # one kernel
+            return torch.bucketize(bits, self._edges[bits.device], right=True, out_int32=True)
+        keys = (bits >> 23).sub_(127 + _MIN_EXPONENT).clamp_(0, _MAX_EXPONENT - _MIN_EXPONENT)
+        for edge in (*_WITHIN_EXPONENT, _NONFINITE):  # a search is three times slower
+            keys += bits >= edge
+        return keys
 
     def record(self, row: Sequence[float], **fields: Any) -> Float16Window:
         """The record of a delivered ``row``; ``fields`` are those that the row does not hold."""
@@ -169,85 +196,6 @@ class Float16WindowProbe:
             sums[owner] = [*map(float.__add__, sums[owner], segment)] if sums[owner] else segment
         return [parameter_sums or [0.0] * width for parameter_sums in sums]
 
-    def _count_group(self, group: Sequence[nn.Parameter], factor: float) -> _Segments:
-        """Count small parameters together: their segments follow each other in one tensor."""
-        gradients = ((number, dense_elements(p.grad)) for number, p in enumerate(group))
-        present = [(number, in_memory_order(g)) for number, g in gradients if g is not None]
-        bins, device = len(group) * _BINS, group[0].device
-        if not present:
-            return [torch.zeros(bins, device=device)], [torch.zeros(len(group) * _SUMS, device=device)]
-        bits = _magnitudes(torch.cat([g for _, g in present]).float(), factor)
-        sizes = [0] * len(group)
-        for number, gradient in present:
-            sizes[number] = len(gradient)
-        keys = self._binned(bits)
-        torch._foreach_add_(keys.split([len(g) for _, g in present]), [i * _BINS for i, _ in present])
-        if not bits.is_cpu:
-            return [count_keys(keys, bins)], [norms_of_each(bits, sizes)]
-        return [count_keys(keys, bins)], [_norms_by_bin(bits, keys, len(group))]
-
-    def _count_large(self, parameter: nn.Parameter, factor: float) -> _Segments:
-        """Count the segments of a large parameter; a sparse gradient leaves the last of them empty."""
-        gradient = dense_elements(parameter.grad)
-        pieces = () if gradient is None else in_memory_order(gradient).split(_SEGMENT_ELEMENTS)
-        count = self._halves.count if self._halves and parameter.is_cpu else self._count_piece
-        missing, device = _segments(parameter) - len(pieces), parameter.device
-        segments = [count(piece, factor) for piece in pieces]
-        if missing:
-            segments.append(
-                (torch.zeros(missing * _BINS, device=device), torch.zeros(missing * _SUMS, device=device))
-            )
-        return [counts for counts, _ in segments], [sums for _, sums in segments]
-
-    def _count_piece(self, values: Tensor, factor: float) -> tuple[Tensor, Tensor]:
-        bits = _magnitudes(values.float(), factor)
-        return count_keys(self._binned(bits), _BINS), norms_of_each(bits, [len(bits)])
-
-    def _binned(self, bits: Tensor) -> Tensor:
-        """[n] int32: the bin of each element."""
-        return torch.bucketize(bits, self._edges[bits.device], right=True, out_int32=True)
-
-
-class _HalfCounter:
-    """Counts large gradients on a CPU by the upper 16 bits of each float32: much faster than a search.
-
-    These are the exponent and 7 bits of the mantissa: enough for all bins but those that meet at one of the
-    four edges inside an exponent. If elements have the same upper bits as such an edge, all elements are
-    compared with it.
-    """
-
-    def __init__(self) -> None:
-        halves = torch.arange(_HALVES, dtype=torch.int32)
-        self._bins = torch.bucketize(halves << 16, torch.tensor(_EDGES, dtype=torch.int32), right=True)
-        # Kept, because fresh memory from the system costs more than the computation.
-        self._scratch = torch.empty(4, _CHUNK_ELEMENTS)
-
-    def count(self, values: Tensor, factor: float) -> tuple[Tensor, Tensor]:
-        """[bins] and [_SUMS] float32 of [n] ``values`` times ``factor``: counts and norms."""
-        counts = torch.zeros(_BINS, dtype=torch.int64)
-        flushed = subnormal = squares = 0.0
-        for chunk in values.split(_CHUNK_ELEMENTS):
-            *scratch, spare = self._scratch[:, : len(chunk)]
-            bits = _magnitudes(chunk.float(), factor, scratch)
-            upper = torch.bitwise_right_shift(bits, 16, out=spare.view(torch.int32))
-            halves = torch.bincount(upper, minlength=_HALVES)
-            counts.index_add_(0, self._bins, halves)
-            product = bits.view(torch.float32)
-            squares += torch.dot(product, product).item()
-            if halves[1 : (_NORMAL >> 16) + 1].any():  # often nothing is; the squares of half 0 are 0
-                flushes = halves[1 : (_KEPT >> 16) + 1].any()
-                small_squares = _squares_below(product, spare, scratch[2] if flushes else None)
-                flushed, subnormal = flushed + small_squares[0], subnormal + small_squares[1]
-            for edge in _WITHIN_EXPONENT:
-                half = edge >> 16
-                if halves[half]:
-                    # The result is float because torch vectorizes that.
-                    beyond = torch.ge(bits, edge, out=spare).sum().long() - halves[half + 1 :].sum()
-                    above = _EDGES.index(edge) + 1
-                    counts[above] += beyond
-                    counts[above - 1] -= beyond
-        return counts.float(), torch.tensor((flushed, subnormal, squares)).sqrt()
-
 
 def norms_of_each(bits: Tensor, sizes: Sequence[int]) -> Tensor:
     """[len(sizes) * _SUMS] float32: the norms of the first ``sizes[0]`` elements, of the next, and so on.
@@ -265,70 +213,46 @@ def norms_of_each(bits: Tensor, sizes: Sequence[int]) -> Tensor:
 
 
 def _norms_by_bin(bits: Tensor, keys: Tensor, segments: int) -> Tensor:
-    """:func:`norms_of_each` on a CPU, where a norm per parameter would be slower than sums by bin."""
+    """:func:`norms_of_each` on a CPU, where a norm for each segment would be slower than sums by bin."""
     squares = bits.view(torch.float32).double().square_()
     by_bin = torch.bincount(keys, weights=squares, minlength=segments * _BINS).view(segments, _BINS)
     flushed, subnormal = by_bin[:, _FLUSHED].sum(1), by_bin[:, _SUBNORMAL].sum(1)
     return torch.stack([flushed, subnormal, by_bin.sum(1)], 1).sqrt().reshape(-1).float()
 
 
-def _squares_below(magnitudes: Tensor, scratch: Tensor, other: Tensor | None) -> tuple[float, float]:
-    """The sums of squares of flushed and of subnormal elements, on a CPU.
-
-    Overwrites ``scratch`` and ``other``, which is None if nothing is flushed.
-    """
-    large = torch.threshold_(scratch.copy_(magnitudes), _BELOW_NORMAL, 0.0)
-    small = torch.sub(magnitudes, large, out=scratch)
-    if other is None:
-        return 0.0, torch.dot(small, small).item()
-    subnormal = torch.threshold_(other.copy_(small), _LARGEST_FLUSHED, 0.0)
-    squares = torch.dot(subnormal, subnormal).item()
-    flushed = torch.sub(small, subnormal, out=small)
-    return torch.dot(flushed, flushed).item(), squares
-
-
 def count_keys(keys: Tensor, bins: int) -> Tensor:
     """[bins] float32: how often each of 0 to ``bins`` - 1 is among the int32 ``keys``. Never waits."""
     if keys.is_cpu:
         return torch.bincount(keys, minlength=bins).float()
-    if torch.are_deterministic_algorithms_enabled():
-        return count_by_sorting(keys, bins)
-    return count_in_kernel(keys, bins)
-
-
-def count_in_kernel(keys: Tensor, bins: int) -> Tensor:
-    """:func:`count_keys` in one kernel. The counts are exact, but torch refuses it in deterministic mode."""
+    if torch.are_deterministic_algorithms_enabled():  # torch refuses the kernel below, which is exact
+        numbers = torch.arange(bins, dtype=keys.dtype, device=keys.device)
+        up_to = torch.searchsorted(keys.sort().values, numbers, right=True)
+        return up_to.diff(prepend=up_to.new_zeros(1)).float()
     # Unlike bincount, histc knows its range and need not ask the device. A key is the middle of its bin.
     return torch.histc(keys.float(), bins, -0.5, bins - 0.5)
 
 
-def count_by_sorting(keys: Tensor, bins: int) -> Tensor:
-    """:func:`count_keys` with deterministic operators only."""
-    numbers = torch.arange(bins, dtype=keys.dtype, device=keys.device)
-    up_to = torch.searchsorted(keys.sort().values, numbers, right=True)
-    return up_to.diff(prepend=up_to.new_zeros(1)).float()
-
-
 def _segments(parameter: nn.Parameter) -> int:
     elements = parameter.numel() * (2 if parameter.is_complex() else 1)
-    return -(-elements // _SEGMENT_ELEMENTS)
+    return -(-elements // _segment_elements(parameter))
 
 
-def _magnitudes(
-    values: Tensor, factor: float, scratch: Iterable[Tensor | None] = (None, None, None)
-) -> Tensor:
-    """[n] int32: the bits of ``|values * factor|`` as float32; ``scratch`` holds three tensors of [n].
+def _segment_elements(parameter: nn.Parameter) -> int:
+    return _SEGMENT_ELEMENTS_CPU if parameter.is_cpu else _SEGMENT_ELEMENTS
+
+
+def _magnitudes(values: Tensor, factor: float) -> Tensor:
+    """[n] int32: the bits of ``|values * factor|`` as float32.
 
     A product that leaves float32's range becomes the smallest or largest float32, so that only elements that
     were 0, NaN or Inf before are counted as such.
     """
-    product, own, least = scratch
+    own = torch.abs(values).view(torch.int32)
     if factor == 1.0:
-        return torch.abs(values, out=own).view(torch.int32)
-    bits = torch.mul(values, factor, out=product).abs_().view(torch.int32)
-    most = torch.abs(values, out=own).view(torch.int32)
-    least = torch.clamp(most, max=_NONZERO, out=None if least is None else least.view(torch.int32))
-    return torch.clamp(bits, min=least, max=most.clamp_(min=_LARGEST), out=bits)
+        return own
+    bits = torch.mul(values, factor).abs_().view(torch.int32)
+    least = torch.clamp(own, max=_NONZERO)
+    return torch.clamp(bits, min=least, max=own.clamp_(min=_LARGEST), out=bits)
 
 
 def _parameter_window(name: str, counts: Sequence[float], sums: Sequence[float]) -> ParameterWindow:
