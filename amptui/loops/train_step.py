@@ -328,7 +328,7 @@ class TrainMonitor(Monitor):
             self._look_step = min(self._look_step, look_by)
         norms_are_due = self._norms_are_due(step)
         if self._ranks is not None:  # all ranks measure in the step they agree on
-            self._ranks.want_probes(NORMS * norms_are_due | WINDOW * self.probes.window_is_due)
+            self._ranks.want_probes(NORMS * norms_are_due | WINDOW * self.probes.window.is_due())
             agreed = self._ranks.take_probes()
             if agreed & WEIGHTS:
                 self.divergence.count_weights()

@@ -114,18 +114,14 @@ class Monitor:
         """Handle what ``control`` is asked from now on, between the steps of what is ``trained``."""
         self.takes_requests, self._trained, self.control = True, trained, control
         self.switch = PrecisionSwitch(trained, control, self.allocator, self._emit)
-        self._probe_model()
-
-    def _probe_model(self) -> None:
-        self._has_parts = is_sharded(self._trained.model)
-        self.probes = Probes(self._trained, self._norms.probe, self._emit)
+        self._has_parts = is_sharded(trained.model)
+        self.probes = Probes(trained, self._norms.probe, self._emit)
         self._norms.suppress_errors = self.probes.suppress_errors
 
     def follow_model(self) -> None:
         """Probe the model that is trained from now on."""
-        before = self.probes
-        self._probe_model()
-        self.probes.take_over(before)
+        self._has_parts = is_sharded(self._trained.model)
+        self.probes.follow(self._trained, self._norms.probe)
 
     # ---------------------------------------------------------------------------------- the steps
 
@@ -216,12 +212,12 @@ class Monitor:
             self.guard.check(self.switch.precision)
         self.allocator.look(self.switch.precision.name, settled=self.switch.settled)
         if trace_request := control.take(TraceRequest):
-            self.probes.arm_trace(partial(control.answer, trace_request))
+            self.probes.trace.arm(partial(control.answer, trace_request))
         if window_request := control.take(HistogramRequest):
             if self._has_parts and not self._norms.probe.together:
                 control.refuse(window_request, "unavailable", "each rank has only a part of the gradients")
             else:
-                self.probes.arm_window(partial(control.answer, window_request))
+                self.probes.window.answers.append(partial(control.answer, window_request))
         self.probes.between_steps(
             self.step, trouble_step=reporter.trouble_step, unexplained_step=reporter.unexplained_step
         )
@@ -232,7 +228,7 @@ class Monitor:
         if self.takes_requests:
             switch, precision = self.switch, self.switch.precision
             if not switch.on_trial:  # its first step may never have been
-                self.probes.check_age(step, precision.name, self.loss_scale())
+                self.probes.window.check_age(step, precision.name, self.loss_scale())
             if precision.scales:
                 most = MAX_SCALED_STEPS_BETWEEN_LOOKS
             most, growth_interval = min(most, switch.steps_to_next_event), precision.growth_interval

@@ -1,21 +1,26 @@
 """NaN and Inf in a model's buffers: a forward pass may put them into statistics, which no scaler checks."""
 
 import math
+import time
 from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from amptui.probes.budget import BUFFERS_BUDGET, Cadence
 from amptui.probes.gradients import (
     MAX_NAMES,
-    SMALL_ELEMENTS,
     dense_elements,
     is_measurable,
     largest_absolute,
     norm_of_each,
     row_with_gaps,
 )
+from amptui.probes.probe import Moment, Probe, Sender
 from amptui.records.run import NonFinite, NonFiniteKind
+
+BUFFERS_GAP_STEPS = 20
+"""Steps between extra checks of the buffers while trouble lasts."""
 
 
 class BufferWatch:
@@ -49,13 +54,6 @@ class BufferWatch:
         present = [elements for elements in buffers if elements is not None]
         if present and not present[0].is_cpu:
             return row_with_gaps(norm_of_each(present, math.inf), buffers)
-        # On a CPU small ones, usually nearly all, are checked together.
-        small = [elements for elements in present if elements.numel() < SMALL_ELEMENTS]
-        flat = [elements for elements in present if elements.numel() >= SMALL_ELEMENTS]
-        if small:
-            flat.append(torch._utils._flatten_dense_tensors(small))
-        if all(math.isfinite(largest_absolute(elements).item()) for elements in flat):
-            return torch.zeros(len(buffers))
         return torch.stack([torch.zeros(()) if b is None else largest_absolute(b) for b in buffers])
 
     def record(self, row: Sequence[float], *, time: float, step: int) -> NonFinite | None:
@@ -83,3 +81,39 @@ class BufferWatch:
             count=len(bad),
             kinds=kinds,
         )
+
+
+class BufferProbe(Probe):
+    """Checks a model's buffers as often as ``BUFFERS_BUDGET`` allows, and after a step with NaN or Inf."""
+
+    what = "buffer check"
+
+    def __init__(self, model: nn.Module, infinite_at_start: Collection[str], sender: Sender) -> None:
+        self._watch = BufferWatch(model, infinite_at_start)
+        self._sender = sender
+        self._cadence = Cadence(BUFFERS_BUDGET)
+        self._trouble_step = -BUFFERS_GAP_STEPS
+
+    def is_due(self) -> bool:
+        return self._cadence.due()
+
+    def after_backward(self, moment: Moment) -> None:
+        self._check(moment.step)
+
+    def check_after(self, trouble_step: int, step: int) -> None:
+        """Check them after ``step``, if ``trouble_step``, the newest with NaN or Inf, is a new trouble's."""
+        if trouble_step and trouble_step - self._trouble_step >= BUFFERS_GAP_STEPS:
+            self._trouble_step = trouble_step
+            self._check(step)
+
+    def _check(self, step: int) -> None:
+        def deliver(values: Sequence[float] | None, _other: float | None, _seconds: float | None) -> None:
+            record = None if values is None else self._watch.record(values, time=time.time(), step=step)
+            if record is not None:
+                self._sender.emit(record)
+
+        with self._sender.suppress_errors(self.what):
+            began = time.perf_counter()
+            if self._watch.names:
+                self._sender.push(self._watch.measure(), None, deliver)
+            self._cadence.charge_since(began)

@@ -8,6 +8,7 @@ among integers finds an element's bin.
 
 import math
 import struct
+import time
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -15,8 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from amptui.probes.budget import WINDOW_BUDGET, Cadence
 from amptui.probes.gradients import GradientProbe, dense_elements, in_memory_order, together
-from amptui.records.findings import Float16Window, ParameterWindow
+from amptui.probes.probe import Answer, Moment, Probe, Sender, answer_all
+from amptui.records.findings import Float16Window, ParameterWindow, is_old
 
 MAX_PARAMETERS = 8
 """Parameters named in one record."""
@@ -125,12 +128,13 @@ class Float16WindowProbe:
         for group in self._groups:
             elements = [dense_elements(p.grad) for p in group]
             flat = [None if values is None else in_memory_order(values) for values in elements]
-            parts = [flat]  # what is counted at once
+            parts: list[list[Tensor | None]] = [flat]  # what is counted at once
             if len(group) == 1 and flat[0] is not None:
                 parts = [[piece] for piece in flat[0].split(_segment_elements(group[0]))]
             # A sparse gradient leaves the last segments empty.
             missing = (1 if len(group) > 1 else _segments(group[0])) - len(parts)
-            for part in (*parts, *([[None]] * missing)):
+            parts += [[None]] * missing
+            for part in parts:
                 part_counts, part_norms = self._count_segments(part, factor, group[0].device)
                 counts.append(part_counts)
                 norms.append(part_norms)
@@ -195,6 +199,79 @@ class Float16WindowProbe:
             segment = row[number * width : (number + 1) * width]
             sums[owner] = [*map(float.__add__, sums[owner], segment)] if sums[owner] else segment
         return [parameter_sums or [0.0] * width for parameter_sums in sums]
+
+
+class WindowProbe(Probe):
+    """Measures a window as often as ``WINDOW_BUDGET`` allows, and at once if somebody asks for one.
+
+    Without ``enabled`` only then.
+    """
+
+    what = "float16 window"
+
+    def __init__(self, gradients: GradientProbe, sender: Sender, *, enabled: bool) -> None:
+        self._counts = Float16WindowProbe(gradients)
+        self._sender = sender
+        self._enabled = enabled
+        self._cadence = Cadence(WINDOW_BUDGET, free=1)
+        self._newest: tuple[int, float, str, float] | None = None
+        """Of the newest window: its step, time, precision and loss scale."""
+        self._is_outdated = False
+        self.answers: list[Answer] = []
+        """For the requests of a window that was not measured yet."""
+
+    def check_age(self, step: int, precision: str, scale: float) -> None:
+        """Note whether the newest window is out of date for the step after ``step``, by ``is_old``."""
+        if self._newest is not None:
+            measured, _, measured_in, measured_scale = self._newest
+            is_outdated = is_old(measured, measured_scale, now=step, scale_now=scale)
+            self._is_outdated = is_outdated or measured_in != precision
+
+    def is_due(self) -> bool:
+        """Whether one was requested, or the budget allows it: to replace an old one it may be overdrawn."""
+        is_urgent = self._is_outdated and self._cadence.may_borrow
+        return bool(self.answers) or (self._enabled and (is_urgent or self._cadence.due()))
+
+    def after_backward(self, moment: Moment) -> None:
+        answers, self.answers = self.answers, []
+        (step, precision, assumed_scale), before, now = moment, self._newest, time.perf_counter()
+        steps_since, seconds_since = (None, None) if before is None else (step - before[0], now - before[1])
+
+        def deliver(counts: Sequence[float] | None, scale: float | None, seconds: float | None) -> None:
+            began = time.perf_counter()
+            if counts is None:
+                answer_all(answers, "its results were lost")
+            else:
+                with self._sender.suppress_errors(self.what, answers):
+                    if counts and counts[0] < 0:
+                        raise RuntimeError("another rank could not measure it")
+                    window = self._counts.record(
+                        counts,
+                        time=time.time(),
+                        step=step,
+                        precision=precision.name,
+                        loss_scale=assumed_scale if scale is None else scale,
+                        hypothetical=scale is None,
+                        seconds=seconds,
+                        steps_since=steps_since,
+                        seconds_since=seconds_since,
+                    )
+                    self._sender.emit(window)
+                    # The host makes the record between two steps: charge its time like the device's.
+                    seconds = None if seconds is None else seconds + time.perf_counter() - began
+                    answer_all(answers, "")
+            self._cadence.charge(seconds)
+
+        with self._sender.suppress_errors(self.what, answers):
+            self._newest, self._is_outdated = (step, now, precision.name, assumed_scale), False
+            self._cadence.begin()
+            self._sender.begin_interval()
+            try:
+                row = self._counts.measure(1.0 if precision.scales else assumed_scale)
+            except Exception:
+                self._cadence.charge(None)  # there may be memory for the next one
+                raise
+            self._sender.push(row, precision.scale, deliver, timed=True)
 
 
 def norms_of_each(bits: Tensor, sizes: Sequence[int]) -> Tensor:

@@ -8,7 +8,8 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
@@ -337,6 +338,7 @@ class FlopSchedule:
     """
 
     def __init__(self, model: nn.Module, emit: Callable[[FlopsCounted | Note], object]) -> None:
+        self._model = model
         self._emit = emit
         self._counts = not is_compiled(model)
         self._counts_eager = not is_compiled(model, inside=True)
@@ -355,6 +357,16 @@ class FlopSchedule:
         sizes = [earlier.size for earlier in earlier_inputs]
         of_size = sizes.count(inputs.size)
         return of_size < MAX_SHAPES if of_size else len(set(sizes)) < MAX_SIZES
+
+    @contextmanager
+    def around(self, step: int, precision: Precision, inputs: StepInputs | None) -> Iterator[None]:
+        """The context of a step's passes, which are counted if that is due; ``inputs``: of a warm-up step."""
+        if inputs is None or not self.is_due(precision, inputs):
+            yield
+            return
+        with FlopCounter(self._model) as counter:
+            yield
+        self.add(counter.record(step=step, precision=precision.name), inputs)
 
     def add(self, count: FlopsCounted, inputs: StepInputs) -> None:
         """Emit the count of a step; and say once if it was to run in FP8, and nothing was multiplied so."""

@@ -9,8 +9,7 @@ pays nothing.
 import math
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,18 +17,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from amptui.base.script_signals import is_from_signal_handler
-from amptui.device.failure import explain
-from amptui.device.readback import open_readback
 from amptui.probes.budget import UPDATES_BUDGET, Cadence
 from amptui.probes.gradients import in_memory_order, is_measurable, together
+from amptui.probes.probe import Sender
 from amptui.records.findings import UpdatesMeasured
-from amptui.records.run import Note, Record
+from amptui.records.run import Record
 
 GAP_STEPS = 20
 """Steps from one measurement to the next at least: a record takes about 1 KB of the journal."""
-
-_CAPACITY = 8
 
 MAX_LAYERS = 32
 """Layers that are measured: those with the most parameters that are trained."""
@@ -51,26 +46,35 @@ _DIGITS = 5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Share:
-    """The elements of one parameter that are compared."""
+    """The elements of one parameter that are compared: at most ``limit``, which prefer no row or column."""
 
     parameter: Tensor
     layer: str
     interval: int
     """Elements in memory from the start of one run of ``RUN_ELEMENTS`` to the next; 0: all are compared."""
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
+    form: tuple[torch.Size, tuple[int, ...]]
+    """Shape and strides of the parameter."""
     size: int
     """All elements of the parameter."""
 
-    @property
-    def length(self) -> int:
-        """How many of them are compared."""
-        return self.rows * RUN_ELEMENTS if self.interval else self.size
+    @classmethod
+    def of(cls, layer: str, parameter: Tensor, limit: int) -> "_Share":
+        size = parameter.numel() * (2 if parameter.is_complex() else 1)
+        interval = -(-size // max(1, limit // RUN_ELEMENTS)) if size > limit else 0
+        # Without a divisor in common with any of the sizes, runs begin at all places of all dimensions.
+        while interval and math.gcd(interval, size) > 1 and interval < size:  # there is one run at least
+            interval += 1
+        return cls(parameter, layer, interval, (parameter.shape, parameter.stride()), size)
 
     @property
     def rows(self) -> int:
         """The length of :meth:`elements`."""
         return self.size // self.interval if self.interval else self.size
+
+    @property
+    def weight(self) -> float:
+        """Elements that each compared one stands for."""
+        return self.size / (self.rows * RUN_ELEMENTS) if self.interval else 1.0
 
     def elements(self) -> Tensor:
         """Those that are compared, as they are now: [n], or of runs [n, ``RUN_ELEMENTS``]."""
@@ -88,38 +92,56 @@ class _Share:
     def is_intact(self) -> bool:
         """Whether the step had a gradient for the parameter, and left its elements in the same order."""
         parameter = self.parameter
-        has_order = parameter.shape == self.shape and parameter.stride() == self.strides
-        return parameter.grad is not None and has_order
+        return parameter.grad is not None and (parameter.shape, parameter.stride()) == self.form
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What the two norms of one parameter, of its change and of its weights, stand for."""
-
-    layer: str
-    weight: float
-    """Elements that each compared one stands for."""
+def layer_names(model: nn.Module) -> dict[int, str]:
+    """By the id of each parameter the module that owns it; of those of the model itself each is a layer."""
+    return {id(p): name.rpartition(".")[0] or name for name, p in model.named_parameters()}
 
 
 class WeightsBefore:
-    """Copies of a part of the weights from before a step; :meth:`compare` afterwards, once."""
+    """Copies of a part of the weights that ``optimizer`` is about to change, of its largest ``layers``.
 
-    def __init__(self, shares: Sequence[_Share]) -> None:
+    :meth:`compare` afterwards, once.
+    """
+
+    @torch.no_grad()
+    def __init__(self, layers: Mapping[int, str], optimizer: Optimizer) -> None:
+        trained = [
+            (layers[id(parameter)], parameter)
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+            # No subclass, of which this process may have only a part.
+            if id(parameter) in layers
+            and parameter.requires_grad
+            and type(parameter) in (nn.Parameter, Tensor)
+            if is_measurable(parameter)
+        ]
+        sizes: dict[str, int] = {}
+        for layer, parameter in trained:
+            sizes[layer] = sizes.get(layer, 0) + parameter.numel()
+        largest = set(sorted(sizes, key=lambda layer: -sizes[layer])[:MAX_LAYERS])
+        chosen = [(layer, parameter) for layer, parameter in trained if layer in largest]
+        places = {layer: place for place, layer in enumerate(dict.fromkeys(layers.values()))}
+        chosen.sort(key=lambda pair: places[pair[0]])  # the optimizer may have another order
+        limit = max(RUN_ELEMENTS, min(SAMPLE_ELEMENTS, MAX_ELEMENTS // max(1, len(chosen))))
         groups: dict[tuple[object, ...], list[_Share]] = {}
-        for share in shares:
+        for share in (_Share.of(layer, parameter, limit) for layer, parameter in chosen):
             parameter, is_whole = share.parameter, not share.interval
             groups.setdefault((parameter.device, parameter.dtype, is_whole), []).append(share)
         self._groups = [(group, _joined(group)) for group in groups.values()]
+        self._measured: list[tuple[str, float]] = []
+        """For each norm in a row its layer, and how many elements each compared one stands for."""
 
     @torch.no_grad()
-    def compare(self) -> tuple[Tensor, tuple[Measured, ...]]:
-        """[2 n] float32 on the device: n norms of changes, then n of weights; and what they stand for.
+    def compare(self) -> Tensor | None:
+        """[2 n] float32 on the device, for :meth:`record`: n norms of changes, then n of weights.
 
-        Parameters without a gradient, which no optimizer changes, are left out.
+        Parameters without a gradient, which no optimizer changes, are left out; None if no other is there.
         """
         changes: list[Tensor] = []
         weights: list[Tensor] = []
-        measured: list[Measured] = []
         for group, before in self._groups:
             intact = [share for share in group if share.is_intact]
             if not intact:
@@ -131,75 +153,35 @@ class WeightsBefore:
             rows = [share.rows for share in intact]
             changes += torch._foreach_norm((_joined(intact) - old).split(rows), 2)
             weights += torch._foreach_norm(old.split(rows), 2)
-            measured += [Measured(share.layer, share.size / share.length) for share in intact]
-        if not measured:
-            return torch.zeros(0), ()
-        device = changes[0].device
-        return torch.stack([norm.float() for norm in together([*changes, *weights], device)]), tuple(measured)
+            self._measured += [(share.layer, share.weight) for share in intact]
+        self._groups = []  # a row may arrive after the model is gone
+        if not changes:
+            return None
+        return torch.stack([norm.float() for norm in together([*changes, *weights], changes[0].device)])
 
+    def record(self, row: Sequence[float], **fields: Any) -> UpdatesMeasured:
+        """The record of a delivered ``row`` of :meth:`compare`; ``fields`` are the others.
 
-class UpdateProbe:
-    """Finds what to compare of the parameters of ``model``; holds none of them."""
-
-    def __init__(self, model: nn.Module) -> None:
-        # The module that owns a parameter; of those that the model itself owns, each is a layer.
-        self._layers = {id(p): name.rpartition(".")[0] or name for name, p in model.named_parameters()}
-        self._places = {layer: place for place, layer in enumerate(dict.fromkeys(self._layers.values()))}
-
-    @torch.no_grad()
-    def copy(self, optimizer: Optimizer) -> WeightsBefore:
-        """Copy the weights that ``optimizer`` is about to change: a part of them, of its largest layers."""
-        trained = [
-            (self._layers[id(parameter)], parameter)
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-            if id(parameter) in self._layers and parameter.requires_grad and _is_plain(parameter)
-        ]
-        sizes: dict[str, int] = {}
-        for layer, parameter in trained:
-            sizes[layer] = sizes.get(layer, 0) + parameter.numel()
-        largest = set(sorted(sizes, key=lambda layer: -sizes[layer])[:MAX_LAYERS])
-        chosen = [(layer, parameter) for layer, parameter in trained if layer in largest]
-        chosen.sort(key=lambda pair: self._places[pair[0]])  # the optimizer may have another order
-        limit = max(RUN_ELEMENTS, min(SAMPLE_ELEMENTS, MAX_ELEMENTS // max(1, len(chosen))))
-        return WeightsBefore([_share(layer, parameter, limit) for layer, parameter in chosen])
-
-
-def record_of(row: Sequence[float], measured: Sequence[Measured], **fields: Any) -> UpdatesMeasured:
-    """The record of a delivered ``row`` of :meth:`WeightsBefore.compare`; ``fields`` are the others.
-
-    A layer whose weights are all zero has no ratio.
-    """
-    squares: dict[str, list[float]] = {}
-    for item, change, weight in zip(measured, row[: len(measured)], row[len(measured) :], strict=True):
-        sums = squares.setdefault(item.layer, [0.0, 0.0])
-        sums[0] += item.weight * change * change
-        sums[1] += item.weight * weight * weight
-    sampled = {item.layer: None for item in measured if item.weight > 1.0}
-    ratios = {layer: _ratio(change, weight) for layer, (change, weight) in squares.items() if weight != 0.0}
-    return UpdatesMeasured(ratios=ratios, sampled=tuple(name for name in sampled if name in ratios), **fields)
-
-
-def _ratio(change_squares: float, weight_squares: float) -> float:
-    """Rounded to what a record holds; NaN where the weights hold NaN or Inf, before the step or after it."""
-    ratio = math.sqrt(change_squares / weight_squares)
-    is_finite = math.isfinite(change_squares) and math.isfinite(weight_squares)
-    return float(f"{ratio:.{_DIGITS}g}") if is_finite else math.nan
-
-
-def _is_plain(parameter: Tensor) -> bool:
-    """Whether it is a tensor with its elements: no subclass, of which this process may have only a part."""
-    return type(parameter) in (nn.Parameter, Tensor) and is_measurable(parameter)
-
-
-def _share(layer: str, parameter: Tensor, limit: int) -> _Share:
-    """At most ``limit`` elements of a parameter, which prefer no row or column."""
-    size = parameter.numel() * (2 if parameter.is_complex() else 1)
-    interval = -(-size // max(1, limit // RUN_ELEMENTS)) if size > limit else 0
-    # Without a divisor in common with any of the sizes, runs begin at all places of all dimensions.
-    while interval and math.gcd(interval, size) > 1 and interval < size:  # there is one run at least
-        interval += 1
-    return _Share(parameter, layer, interval, tuple(parameter.shape), parameter.stride(), size)
+        A layer whose weights are all zero has no ratio; where they hold NaN or Inf, before the step or after
+        it, it is NaN.
+        """
+        squares: dict[str, list[float]] = {}
+        count = len(row) // 2
+        for (layer, stands_for), change, weight in zip(self._measured, row[:count], row[count:], strict=True):
+            sums = squares.setdefault(layer, [0.0, 0.0])
+            sums[0] += stands_for * change * change
+            sums[1] += stands_for * weight * weight
+        ratios = {
+            layer: float(f"{math.sqrt(change / weight):.{_DIGITS}g}")
+            if math.isfinite(change) and math.isfinite(weight)
+            else math.nan
+            for layer, (change, weight) in squares.items()
+            if weight != 0.0
+        }
+        sampled = dict.fromkeys(layer for layer, stands_for in self._measured if stands_for > 1.0)
+        return UpdatesMeasured(
+            ratios=ratios, sampled=tuple(name for name in sampled if name in ratios), **fields
+        )
 
 
 def _joined(shares: Sequence[_Share]) -> Tensor:
@@ -217,50 +199,48 @@ class UpdateRatios:
     def __init__(
         self, device: torch.device, emit: Callable[[Record], object], *, optimizer: str = ""
     ) -> None:
-        self._device = device
-        self._emit = emit
+        self._sender = Sender(device, emit)
+        self.drain, self.flush = self._sender.drain, self._sender.flush
         self._optimizer = optimizer
         self._cadence = Cadence(UPDATES_BUDGET)
-        self._probe: UpdateProbe | None = None
+        self._layers: dict[int, str] | None = None
         self._newest_step = -GAP_STEPS
         self._before: WeightsBefore | None = None
         self._copy_seconds = 0.0
-        self._readback = open_readback(device, clock=time.perf_counter, capacity=_CAPACITY)
-        self._row_length = 0
-        self._trouble = ""
-        """Why the first measurement that failed did so, until that is emitted."""
-        self._has_failed = False
         self.until = 1
         """The last step that is measured, as planned so far."""
-        self.is_open = False
+
+    @property
+    def is_open(self) -> bool:
         """Whether the weights from before the step that is being made were copied."""
+        return self._before is not None
 
     def follow(self, model: nn.Module, *, enabled: bool) -> None:
         """Measure steps that change ``model`` from now on; not ``enabled``: none, as where it is sharded.
 
         A rank that has a part of the weights would have to meet the others in the middle of a step.
         """
-        self._probe = UpdateProbe(model) if enabled else None
+        self._layers = layer_names(model) if enabled else None
         self.forget()
 
     def forget(self) -> None:
         """Hold nothing of a step that was not completed: the copies, and with them the model."""
-        self._before, self.is_open = None, False
+        self._before = None
 
     def look(self, step: int) -> None:
         """After ``step``: emit what has arrived, and plan whether to measure the next one."""
         self.drain()
-        if self._probe is not None and step + 1 - self._newest_step >= GAP_STEPS and self._cadence.due():
+        if self._layers is not None and step + 1 - self._newest_step >= GAP_STEPS and self._cadence.due():
             self.until = step + 1
 
     def copy(self, optimizer: Optimizer) -> None:
         """Copy the weights that ``optimizer`` is about to change."""
         self.forget()
-        if self._probe is None:
+        if self._layers is None:
             return
         began = time.perf_counter()
-        with self._measuring():
-            self._before, self.is_open = self._probe.copy(optimizer), True
+        with self._sender.suppress_errors("update ratios"):
+            self._before = WeightsBefore(self._layers, optimizer)
             self._owner = weakref.ref(optimizer, lambda _optimizer: self.forget())  # gone within its step
         self._copy_seconds = time.perf_counter() - began
         if not self.is_open:
@@ -268,61 +248,19 @@ class UpdateRatios:
 
     def measure(self, step: int, found_inf: Tensor | None) -> None:
         """Compare the weights after ``step``; ``found_inf`` is the scaler's, which skips it if not 0."""
-        before, self._before, self.is_open = self._before, None, False
+        before, self._before = self._before, None
         if before is None:
             return
+
+        def deliver(norms: Sequence[float] | None, was_skipped: float | None, _seconds: float | None) -> None:
+            if norms is not None and not was_skipped:  # a step that was skipped has no update
+                record = before.record(norms, time=time.time(), step=step, optimizer=self._optimizer)
+                if record.ratios:
+                    self._sender.emit(record)
+
         began, self._newest_step = time.perf_counter(), step
-        with self._measuring():
-            row, measured = before.compare()
-            if measured:
-                self._push(row, measured, step, found_inf)
+        with self._sender.suppress_errors("update ratios"):
+            row = before.compare()
+            if row is not None:
+                self._sender.push(row, found_inf, deliver)
         self._cadence.charge_since(began - self._copy_seconds)
-
-    def drain(self) -> None:
-        """Emit what has arrived."""
-        self._readback.drain()
-        if self._trouble:
-            self._emit(Note(time=time.time(), severity="warning", text=f"no update ratios: {self._trouble}"))
-            self._trouble = ""
-
-    def flush(self) -> None:
-        """Emit everything; waits for the device."""
-        self._readback.flush()
-        self.drain()
-
-    @contextmanager
-    def _measuring(self) -> Iterator[None]:
-        """Without the autocast that may be on here; an error, a lack of memory for example, ends no step."""
-        kind = self._device.type
-        try:
-            # To enter a context of autocast would tell our own hooks that a forward pass begins.
-            is_enabled = torch.is_autocast_enabled(kind)
-            torch.set_autocast_enabled(kind, False)
-            try:
-                yield
-            finally:
-                torch.set_autocast_enabled(kind, is_enabled)
-        except Exception as error:  # a tensor subclass may raise anything; the run must go on
-            if is_from_signal_handler(error):
-                raise
-            if not self._has_failed:
-                self._has_failed = True
-                self._trouble = explain(error, doing="while updates were measured", batch_size=None).what
-
-    def _push(self, row: Tensor, measured: tuple[Measured, ...], step: int, found_inf: Tensor | None) -> None:
-        if len(row) > self._row_length:
-            if self._row_length:
-                # More is trained than before. To lengthen the ring would wait for what is under way.
-                self._readback = open_readback(self._device, clock=time.perf_counter, capacity=_CAPACITY)
-            self._row_length = len(row)
-
-        def deliver(values: Sequence[float] | None, _seconds: float | None) -> None:
-            if values is None or (found_inf_is_sent and values[-1]):
-                return  # lost; or the scaler skipped the step, and there was no update
-            norms = values[:-1] if found_inf_is_sent else values
-            record = record_of(norms, measured, time=time.time(), step=step, optimizer=self._optimizer)
-            if record.ratios:
-                self._emit(record)
-
-        found_inf_is_sent = found_inf is not None
-        self._readback.push([row] if found_inf is None else [row, found_inf], deliver, timed=False)

@@ -65,18 +65,23 @@ def test_health_is_the_same(bad: dict[int, float]) -> None:
 
 def same_windows(factor: float) -> None:
     """The same counts; squares as closely as sums in another order may be."""
-    rows = []
+    windows: list[Any] = []
     for device in ("cpu", "cuda"):
         probe = Float16WindowProbe(GradientProbe(model_with_gradients(gradients(), device)))
         probe.measure(factor)
         with no_waits():
             row = probe.measure(factor)
-        counts = probe.row_counts
-        rows.append((row[:counts].cpu(), row[counts:].cpu()))
-    (counts_before, squares_before), (counts_now, squares_now) = rows
-    assert torch.equal(counts_before, counts_now)
-    assert squares_now.any()
-    torch.testing.assert_close(squares_now, squares_before, rtol=1e-3, atol=0.0, equal_nan=True)
+        fields = {"time": 0.0, "step": 1, "precision": "fp32", "loss_scale": factor, "hypothetical": True}
+        windows.append(probe.record(row.tolist(), **fields, seconds=None, steps_since=None))
+    on_cpu, on_gpu = windows
+    assert on_gpu.counts == on_cpu.counts
+    assert [one.name for one in on_gpu.worst] == [one.name for one in on_cpu.worst]
+    for gpu, cpu in zip((on_gpu, *on_gpu.worst), (on_cpu, *on_cpu.worst), strict=True):
+        for name in ("zeros", "flushed", "subnormal", "overflowing"):
+            assert getattr(gpu, name) == getattr(cpu, name)
+        assert gpu.squares == pytest.approx(cpu.squares, rel=1e-3)
+        assert gpu.flushed_squares == pytest.approx(cpu.flushed_squares, rel=1e-3)
+        assert gpu.subnormal_squares == pytest.approx(cpu.subnormal_squares, rel=1e-3)
 
 
 @pytest.mark.parametrize("factor", [1.0, 65536.0, 0.3])

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from amptui.monitor.divergence_guard import MIN_LOSS_SCALE
+from amptui.probes.buffers import BUFFERS_GAP_STEPS
 from amptui.probes.gradients import GradientProbe
-from amptui.probes.schedule import BUFFERS_GAP_STEPS, TRACE_STEPS, Probes
+from amptui.probes.module_trace import TRACE_STEPS
+from amptui.probes.schedule import Probes
 from amptui.probes.snapshot import Snapshot
 from amptui.records.control import (
     Control,
@@ -54,19 +56,19 @@ class Dropping(Tiny):
 def test_what_was_asked_of_a_model_that_is_replaced_is_answered() -> None:
     prepared, log = prepare(Tiny()), Log()
     precision, answers = prepared.precisions["fp32"], list[str]()
-    before, after = (Probes(prepared, GradientProbe(prepared.model), log.emit) for _ in range(2))
+    probes = Probes(prepared, GradientProbe(prepared.model), log.emit)
     for parameter in prepared.model.parameters():
         parameter.grad = torch.ones_like(parameter)
-    before.arm_window(answers.append)
-    before.arm_trace(answers.append)
-    before.after_backward(1, precision, assumed_scale=65536.0)
+    probes.window.answers.append(answers.append)
+    probes.trace.arm(answers.append)
+    probes.after_backward(1, precision, assumed_scale=65536.0)
     assert answers == []
-    after.take_over(before)
-    after.after_backward(2, precision, assumed_scale=65536.0)
+    probes.follow(prepared, GradientProbe(prepared.model))
+    probes.after_backward(2, precision, assumed_scale=65536.0)
     for step in range(3, 3 + TRACE_STEPS):
-        with after.around_step(step, precision, None):
+        with probes.around_step(step, precision, None):
             prepared.model(torch.ones(2, 1, 4, 4)).sum().backward()
-    after.flush()
+    probes.flush()
     assert answers == ["", ""]
     assert [window.step for window in log.of(Float16Window)] == [1, 2]
     assert len(log.of(ModulesTraced)) == 1

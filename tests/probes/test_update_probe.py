@@ -11,10 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from amptui.probes import update_ratios
-from amptui.probes.update_ratios import (
-    UpdateProbe,
-    record_of,
-)
+from amptui.probes.update_ratios import WeightsBefore, layer_names
 from amptui.records.findings import UpdatesMeasured
 from tests.builders import StepRow
 from tests.tiny import Exploding, Tiny, log_of, prepare
@@ -24,10 +21,11 @@ Change = Callable[[], object]
 
 def measured(model: nn.Module, optimizer: Optimizer, change: Change | None = None) -> UpdatesMeasured:
     """The ratios of one step of ``optimizer``, or of a ``change`` in its place."""
-    before = UpdateProbe(model).copy(optimizer)
+    before = WeightsBefore(layer_names(model), optimizer)
     (change or optimizer.step)()
-    row, items = before.compare()
-    return record_of(row.tolist(), items, time=1.0, step=1)
+    row = before.compare()
+    assert row is not None
+    return before.record(row.tolist(), time=1.0, step=1)
 
 
 def moved(new: Tensor, old: Tensor) -> float:
@@ -100,7 +98,8 @@ def test_what_no_optimizer_changes_and_other_kinds_of_tensors_are_left_out() -> 
     before = copy.deepcopy(model[1].weight)
     ratios = measured(model, torch.optim.SGD(model.parameters(), lr=0.1)).ratios
     assert ratios == pytest.approx({"1": moved(model[1].weight, before)}, rel=1e-4)
-    assert UpdateProbe(model).copy(torch.optim.SGD(nn.Linear(3, 3).parameters(), lr=0.1)).compare()[1] == ()
+    others = torch.optim.SGD(nn.Linear(3, 3).parameters(), lr=0.1)
+    assert WeightsBefore(layer_names(model), others).compare() is None
 
 
 def test_zero_weights_have_no_ratio_and_lost_ones_are_not_a_number() -> None:

@@ -171,7 +171,7 @@ class ObservedOptimizer(Monitor):
             self.work_begins()
         # The script may copy or save its model between two steps: there are no hooks in it then.
         is_observed = self.step < self._probes_until and not self._in_attempt
-        if is_observed and self._traced_step != self.step + 1 and self.probes.traces:
+        if is_observed and self._traced_step != self.step + 1 and self.probes.trace.is_due():
             self._enter_probes(None)
 
     def after_pass(self, backward: BackwardPass) -> None:
