@@ -31,8 +31,7 @@ from amptui.monitor.reporting import StepReporter
 from amptui.monitor.step_rows import LOSS_ALONE, Step, StepFacts, StepKind, row_of
 from amptui.monitor.warm_up import WarmUp
 from amptui.probes.flop_counter import step_inputs
-from amptui.probes.gradient_norms import GradientNorms
-from amptui.probes.gradients import GradientProbe
+from amptui.probes.gradients import GradientNorms, GradientProbe
 from amptui.probes.memory_breakdown import break_down
 from amptui.probes.schedule import Probes
 from amptui.probes.update_ratios import UpdateRatios
@@ -224,7 +223,7 @@ class Monitor:
 
     def plan(self) -> None:
         """Decide in which of the next steps to measure what, and when to look again at the latest."""
-        step, most, growth_interval = self.step, MAX_STEPS_BETWEEN_LOOKS, None
+        step, most, next_growth = self.step, MAX_STEPS_BETWEEN_LOOKS, None
         if self.takes_requests:
             switch, precision = self.switch, self.switch.precision
             if not switch.on_trial:  # its first step may never have been
@@ -232,7 +231,9 @@ class Monitor:
             if precision.scales:
                 most = MAX_SCALED_STEPS_BETWEEN_LOOKS
             most, growth_interval = min(most, switch.steps_to_next_event), precision.growth_interval
-        steps = min(most, self._norms.look(step, self.reporter, growth_interval))
+            if growth_interval is not None:
+                next_growth = self.reporter.next_growth(growth_interval, step)
+        steps = min(most, self._norms.look(step, self.reporter.trouble_step, next_growth))
         self._updates.look(step)
         self._look_step = step + (1 if self.reporter.in_trouble else steps)
         self._look_due = time.perf_counter() + self.look_interval_seconds

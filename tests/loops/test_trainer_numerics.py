@@ -55,7 +55,7 @@ def test_a_collapsed_scale_ends_an_unattended_run_before_it_reaches_zero(
 def test_gradients_too_dear_to_measure_are_measured_where_trouble_is(
     precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("amptui.probes.gradient_norms.GRADIENTS_BUDGET", 0.0)
+    monkeypatch.setattr("amptui.probes.gradients.GRADIENTS_BUDGET", 0.0)
     prepared = prepare(Spoiled(at=4), precision=precision)
     log = log_of(prepared, at={5: StopRequest("the test")})
     norms = [record.grad_norm for record in log.of(StepRow)]

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from amptui.device.readback import MAX_STEPS_BETWEEN_LOOKS
-from amptui.monitor.reporting import StepReporter
-from amptui.probes.gradient_norms import SEARCH_STEPS, STEPS_AFTER_TROUBLE, GradientNorms
 from amptui.probes.gradients import (
     MAX_NAMES,
+    SEARCH_STEPS,
     SMALL_ELEMENTS,
+    STEPS_AFTER_TROUBLE,
     GradientHealth,
+    GradientNorms,
     GradientProbe,
     dense_elements,
     measure_fused,
@@ -121,21 +122,11 @@ def test_gradients_of_any_precision_are_measured_in_a_wider_range(
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
 
-def reporter(*, trouble_step: int = 0, scaled_step: int = 0) -> StepReporter:
-    """Of a run whose loss scale changed last after ``scaled_step``."""
-    probe = GradientProbe(nn.Linear(1, 1))
-    return StepReporter(lambda _record: None, probe, trouble_step=trouble_step, scaled_step=scaled_step)
-
-
-def due(norms: GradientNorms, steps: range, *, is_scaled: bool = False) -> list[int]:
-    """Those of ``steps``, each the number of steps made before, in which they are measured."""
-    return [step for step in steps if norms.are_due(step, is_scaled=is_scaled)]
-
-
 def test_on_a_gpu_the_steps_after_a_growth_are_measured() -> None:
-    norms, scaler = GradientNorms(GPU), reporter(scaled_step=90)
+    norms = GradientNorms(GPU)
     norms.scaled_steps = SEARCH_STEPS
-    assert norms.look(95, scaler, growth_interval=20) == 15
-    assert norms.look(110, reporter(scaled_step=110), growth_interval=20) == 20
-    assert due(norms, range(110, 120), is_scaled=True) == [*range(110, 110 + STEPS_AFTER_TROUBLE)]
-    assert GradientNorms(CPU).look(95, scaler, growth_interval=20) == MAX_STEPS_BETWEEN_LOOKS
+    assert norms.look(95, 0, next_growth=110) == 15
+    assert norms.look(110, 0, next_growth=130) == 20
+    due = [step for step in range(110, 120) if norms.are_due(step, is_scaled=True)]
+    assert due == [*range(110, 110 + STEPS_AFTER_TROUBLE)]
+    assert GradientNorms(CPU).look(95, 0, next_growth=110) == MAX_STEPS_BETWEEN_LOOKS

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from amptui.device.accelerator import capabilities
-from amptui.probes.gradient_norms import SEARCH_STEPS, STEPS_AFTER_TROUBLE
-from amptui.probes.gradients import norm_of_each, together
+from amptui.probes.gradients import SEARCH_STEPS, STEPS_AFTER_TROUBLE, norm_of_each, together
 from amptui.ranks.numbers.meter import (
     FINITE,
     GRADIENTS,
