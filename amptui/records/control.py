@@ -147,6 +147,10 @@ class PendingRequest(Generic[R]):
     records: tuple[RequestMade, ...]
 
 
+Queue = dict[type[Any], PendingRequest[Any]]
+"""One pending request of a kind."""
+
+
 def tell_nobody(_record: Record) -> None:
     """Nothing is recorded: rank 0 tells what all ranks do, for example."""
 
@@ -186,7 +190,7 @@ class Control:
     def __init__(self, emit: Callable[[Record], object] = tell_nobody) -> None:
         self._emit = emit
         self._changed = threading.Condition()
-        self._waiting: dict[type[Any], PendingRequest[Any]] = {}
+        self._waiting: Queue = {}
         self._unanswered: dict[int, RequestMade] = {}
         self._closed = ""
         """Why requests are no longer taken; empty while they are."""
@@ -218,27 +222,37 @@ class Control:
         """See :class:`Asker`; ``number`` is that of a request from another process."""
         record = record_of(request, new_number() if number is None else number)
         self._emit(record)
-        overruled: PendingRequest[Any] | None = None
         with self._changed:
             if isinstance(request, StopRequest):
                 self._stop_reason = self._stop_reason or request.reason
                 self.ends_at_once |= request.at_once
             else:
-                overruled = self._put(request, record)
-            self.wake()
-        self.refuse(overruled, "overruled")
+                self._unanswered[record.number] = record
+        if not isinstance(request, StopRequest):
+            self._put(self._queue(type(request)), PendingRequest(request, (record,)))
+        self.wake()
         if self._closed:
             self.close(self._closed)
         return record.number
 
-    def _put(self, request: Request, record: RequestMade) -> PendingRequest[Any] | None:
-        """Queue ``request``; return what it overrules."""
-        self._unanswered[record.number] = record
-        before = self._waiting.get(type(request))
-        same = before is not None and before.request == request
-        others = before.records if before is not None and same else ()
-        self._waiting[type(request)] = PendingRequest(request, (*others, record))
-        return None if same else before
+    def _queue(self, kind: type[Any]) -> Queue:  # noqa: ARG002 - ranks agree on some kinds first
+        """Where requests of that kind wait."""
+        return self._waiting
+
+    def _put(self, queue: Queue, *pending: PendingRequest[Any]) -> None:
+        """Add requests to ``queue``: each takes over an equal one's records, and overrules another one."""
+        overruled = []
+        with self._changed:
+            for newer in pending:
+                kind = type(newer.request)
+                before = queue.get(kind)
+                if before is not None and before.request == newer.request:
+                    queue[kind] = PendingRequest(newer.request, (*before.records, *newer.records))
+                else:
+                    queue[kind] = newer
+                    overruled.append(before)
+        for older in overruled:
+            self.refuse(older, "overruled")
 
     def wake(self) -> None:
         """Make the trainer look at the next step boundary, or now if it is paused."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch._C._distributed_c10d import HashStore
 
 from amptui.ranks.agreement.board import Board
-from amptui.ranks.agreement.orders import Agreement, Order, Participant, PointsDifferError
+from amptui.ranks.agreement.orders import Agreement, Order, PointsDifferError
 
 _PHASE = 1 << 40
 
@@ -109,8 +109,14 @@ class _Changed:
     def notify_all(self) -> None: ...
 
 
-class Rank(Participant):
+PAUSE = Order(requests={"pause": {"paused": True}})
+"""It ends with the next order."""
+
+
+class Rank:
     """A training of so many points, and the thread beside it."""
+
+    counts_alike = True
 
     def __init__(self, ranks: "Ranks", rank: int) -> None:
         self.ranks = ranks
@@ -118,7 +124,7 @@ class Rank(Participant):
         self.point = 0
         self.passed = 0
         """Points of all phases."""
-        self.obeyed: list[tuple[int, int, int, bool | None]] = []
+        self.obeyed: list[tuple[int, int, int]] = []
         self.is_paused = self.has_ended = False
         clock = ranks.clock
         self.agreement = Agreement(ranks.board, rank, ranks.count, self, clock=clock)
@@ -141,8 +147,8 @@ class Rank(Participant):
         self.ranks.voids += 1
 
     def obey(self, order: Order) -> None:
-        self.obeyed.append((order.number, self.passed, order.probes, order.pause))
-        self.is_paused = order.pause if order.pause is not None else self.is_paused
+        self.obeyed.append((order.number, self.passed, order.probes))
+        self.is_paused = bool(order.requests)
         if self.rank == 0:
             del self.ranks.wanted[0]
 
@@ -184,7 +190,7 @@ class Ranks:
         self.wanted: list[Order] = []
         for number in range(1, wants + 1):
             if draw.random() < 0.3:
-                self.wanted += [Order(pause=True), Order(pause=False)]
+                self.wanted += [PAUSE, Order()]
             self.wanted.append(Order(probes=number))
         self.clock: Callable[[], float] = lambda: self.turns.count * turn_seconds
         self.all: list[Rank] = []

@@ -12,28 +12,31 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
-from amptui.ranks.agreement.orders import NEVER, NOTHING, PATIENCE_SECONDS, Agreement, Order, Participant
+from amptui.ranks.agreement.orders import NEVER, NOTHING, PATIENCE_SECONDS, Agreement, Order
 from amptui.ranks.agreement.rows import PostedRows
 from amptui.ranks.launchers import LAUNCHER_GONE
 from amptui.ranks.numbers.meter import RankNumbers, RankReport
 from amptui.ranks.world import World
 from amptui.records.control import (
     KINDS,
+    REQUESTS,
     CheckpointRequest,
     ComparisonRequest,
     Control,
     PauseRequest,
     PendingRequest,
     PrecisionRequest,
+    Queue,
     Request,
     StepAgreement,
     StopRequest,
     XRayRequest,
     tell_nobody,
 )
-from amptui.records.run import PRECISIONS, Note, Record
+from amptui.records.run import Note, Record
 
 if TYPE_CHECKING:
     from amptui.ranks.agreement.board import Board
@@ -50,17 +53,12 @@ _PHASE_BITS = 40
 
 _CLOSING_SECONDS = 10.0
 
-_CHECKPOINT_NOW = 2
-"""As an order asks for one."""
-
 _SILENT = f"a rank did not answer within {PATIENCE_SECONDS:g} s"
 
 LOST = "the connection between the ranks was lost"
 
-R = TypeVar("R", bound=Request)
 
-
-class RankControl(Control, Participant):
+class RankControl(Control):
     """The control of one rank, whose loop is given only what all ranks have agreed on.
 
     A loop of ours calls :meth:`at_boundary` before each step, and the validation before each batch, on all
@@ -87,18 +85,16 @@ class RankControl(Control, Participant):
         """Where this rank's numbers go; these since :meth:`connect`."""
         self._leaving = threading.Event()
         self._thread = threading.Thread(target=self.talk, name="amptui-agreement", daemon=True)
-        self._agreed_requests: dict[type[Any], PendingRequest[Any]] = {}
-        self._sent_requests: dict[type[Any], PendingRequest[Any]] = {}
-        """What rank 0's order on its way asks for, as the next two."""
-        self._sent_wishes = NOTHING
+        self._asked: Queue = {}
+        """What rank 0 was asked for, in no order yet."""
+        self._sent: Queue = {}
+        """What its order on its way asks for."""
+        self._wishes = self._sent_wishes = self._agreed = NOTHING
+        """What rank 0's training wants by itself; what of that is on its way; what all ranks know of."""
         self._asked_to_stop: tuple[int, str] | None = None
         """Which rank was, and why, as rank 0 orders it."""
-        self._wishes = NOTHING
-        """What rank 0's training wants without having been asked; its precision is a comparison's turn."""
-        self._agreed_turn = ""
-        self._agreed_probes = 0
-        self._stop_agreed = self._finished = self._checkpoint_agreed = False
-        self._checkpoints_taken = self._agreed_checkpoints_done = 0
+        self._stop_agreed = self._finished = False
+        self._checkpoints_taken = 0
         self.checkpoints_done = 0
         """How many checkpoints rank 0 has done with, written or not; set by its writer's thread."""
         self._boundary = 0
@@ -179,22 +175,13 @@ class RankControl(Control, Participant):
         """See :class:`Control`; what is among ``refuses`` is refused."""
         number = super().ask(request, number)
         if why := self.refuses.get(KINDS[type(request)]):
-            self.refuse(super().take(type(request)), "unavailable", why)
+            self.refuse(self._queue(type(request)).pop(type(request), None), "unavailable", why)
         return number
 
     # Called by the trainer.
 
-    def newest(self, kind: type[R]) -> R | None:
-        if kind not in _TOGETHER:
-            return super().newest(kind)
-        agreed = self._agreed_requests.get(kind)
-        return None if agreed is None else agreed.request
-
-    def take(self, kind: type[R]) -> PendingRequest[R] | None:
-        if kind not in _TOGETHER:
-            return super().take(kind)
-        agreed = self._agreed_requests.pop(kind, None)
-        return super().take(kind) if agreed is None and self._finished else agreed
+    def _queue(self, kind: type[Any]) -> Queue:
+        return self._asked if kind in _TOGETHER and not self._finished else self._waiting
 
     def _want(self, **wishes: Any) -> None:
         with self._changed:
@@ -204,15 +191,15 @@ class RankControl(Control, Participant):
     def want_turn(self, precision: str, *, now: str) -> None:
         """Rank 0's comparison wants the next steps in ``precision``; ``now`` is that of the steps so far."""
         with self._changed:
-            is_next = precision == (self._sent_wishes.precision or now)
-            self._want(precision="" if is_next or self.over else precision)
+            is_next = precision == (self._sent_wishes.turn or now)
+            self._want(turn="" if is_next or self.over else precision)
         if self.over:  # there are no more turns
             self._waiting.setdefault(ComparisonRequest, PendingRequest(ComparisonRequest(), ()))
 
     def take_turn(self) -> str:
         """The precision that a comparison's next block runs in, once agreed; "" if there is none."""
-        turn, self._agreed_turn = self._agreed_turn, ""
-        return "" if PrecisionRequest in self._agreed_requests else turn
+        turn: str = self._take_agreed("turn")
+        return "" if PrecisionRequest in self._waiting else turn
 
     def want_probes(self, probes: int) -> None:
         """Have all ranks measure ``probes`` in the same step; what was just asked for is under way."""
@@ -221,7 +208,7 @@ class RankControl(Control, Participant):
 
     def take_probes(self) -> int:
         """What all ranks measure in the next step; 0 in nearly all steps."""
-        probes, self._agreed_probes = self._agreed_probes, 0
+        probes: int = self._take_agreed("probes")
         return probes
 
     def want_hash(self) -> None:
@@ -230,17 +217,23 @@ class RankControl(Control, Participant):
 
     def want_checkpoint(self) -> None:
         """Rank 0 wants a checkpoint, which nobody asked for."""
-        self._want(checkpoint=1)
+        self._want(checkpoint=True)
 
     def take_wanted_checkpoint(self) -> bool:
         """Whether all ranks know by now that rank 0 wants a checkpoint; told once."""
-        agreed, self._checkpoint_agreed = self._checkpoint_agreed, False
+        is_wanted: bool = self._take_agreed("checkpoint")
+        return is_wanted
+
+    def _take_agreed(self, name: str) -> Any:
+        agreed = getattr(self._agreed, name)
+        if agreed:
+            self._agreed = self._agreed._replace(**{name: getattr(NOTHING, name)})
         return agreed
 
     @property
     def may_take_checkpoint(self) -> bool:
         """Whether all ranks know that rank 0 has done with every checkpoint that they took."""
-        return self._checkpoints_taken == self._agreed_checkpoints_done
+        return self._checkpoints_taken == self._agreed.checkpoints_done
 
     def count_checkpoint(self) -> int:
         """The number of the checkpoint that all ranks take after this step, from 1."""
@@ -297,7 +290,7 @@ class RankControl(Control, Participant):
                 self._check()
         self._settle_alone()
         if self.over:
-            self._agreed_requests[PauseRequest] = PendingRequest(PauseRequest(False), ())
+            self._waiting[PauseRequest] = PendingRequest(PauseRequest(False), ())
 
     def finish(self) -> None:
         """After the last step, to which all come: obey nothing more, and tell the last numbers."""
@@ -305,16 +298,15 @@ class RankControl(Control, Participant):
         assert self.rows is not None, "as above"
         self._agreement.finish()
         self.rows.finish(self.measure(), self.gather)
-        overruled: list[PendingRequest[Any] | None] = []
+        self._finished = True  # an order that is composed from now on takes no request with it
+        self._move(self._asked, self._sent)
+        self._move(self._sent, self._waiting)
+
+    def _move(self, queue: Queue, to: Queue) -> None:
         with self._changed:
-            for kind, request in self._sent_requests.items():
-                waiting = self._waiting.get(kind)
-                self._waiting[kind], other = (request, None) if waiting is None else _merged(waiting, request)
-                overruled.append(other)
-            self._sent_requests = {}
-            self._finished = True  # an order that is composed from now on takes no request with it
-        for loser in overruled:
-            self.refuse(loser, "overruled")
+            pending = [*queue.values()]
+            queue.clear()
+        self._put(to, *pending)
 
     # What the trainer does with an order.
 
@@ -323,21 +315,15 @@ class RankControl(Control, Participant):
             self._release(order)
 
     def _release(self, order: Order) -> None:
-        """Give the trainer what all ranks know by now."""
-        self._agreed_checkpoints_done = order.checkpoints_done
-        self._checkpoint_agreed |= order.checkpoint == 1
-        if self._world.leads:
-            for kind, request in self._sent_requests.items():
-                self._agreed_requests[kind], overruled = _merged(request, self._agreed_requests.get(kind))
-                self.refuse(overruled, "overruled")
-            self._agreed_turn = self._sent_wishes.precision or self._agreed_turn
-            self._forget_sent()
-        else:
-            self._take_requests(order)
-        self._agreed_probes |= order.probes
+        """Give the trainer what all ranks know by now; those but rank 0 as what nobody waits for."""
+        if not self._world.leads:
+            requests = [REQUESTS[kind](**facts) for kind, facts in order.requests.items()]
+            self._sent = {type(request): PendingRequest(request, ()) for request in requests}
+        self._move(self._sent, self._waiting)
+        self._sent_wishes, self._agreed = NOTHING, self._agreed.joined(order)
         if order.stop and not self._stop_agreed:
             self._stop_agreed = True
-            self._stop(order.stop_rank, order.stop)
+            self._stop(*order.stop)
         self.attention = True
         if order.hashes:
             self.hash_weights()
@@ -350,21 +336,6 @@ class RankControl(Control, Participant):
             text = f"rank {rank} was asked to stop ({reason}): all ranks stop"
             self._emit(Note(time=time.time(), severity="info", text=text))
         super().ask(StopRequest(f"{reason} on rank {rank}"))
-
-    def _take_requests(self, order: Order) -> None:
-        """Take what rank 0 asks for as requests that nobody waits for."""
-        agreed = self._agreed_requests
-        if order.precision:
-            self._agreed_turn = order.precision if order.precision not in PRECISIONS else ""
-            agreed.pop(PrecisionRequest, None)
-            if order.precision in PRECISIONS:
-                agreed[PrecisionRequest] = PendingRequest(PrecisionRequest(order.precision), ())
-        if order.pause is not None:
-            agreed[PauseRequest] = PendingRequest(PauseRequest(order.pause), ())
-        if order.xray:
-            agreed[XRayRequest] = PendingRequest(XRayRequest(), ())
-        if order.checkpoint == _CHECKPOINT_NOW:
-            agreed[CheckpointRequest] = PendingRequest(CheckpointRequest(), ())
 
     def _meet(self, order: Order) -> str:
         """Wait for the other ranks after the step of ``order``; return why none obeys, or "" if all do."""
@@ -396,15 +367,12 @@ class RankControl(Control, Participant):
                 self._release(self.compose())
 
     def _refuse_sent(self, why: str) -> None:
-        for request in self._sent_requests.values():
+        for request in self._sent.values():
             self.refuse(request, "failed", why)
-        self._forget_sent()
+        self._sent, self._sent_wishes = {}, NOTHING
         if self._stop_reason is not None and not self._stop_agreed:
             self._stop_reason = self._asked_to_stop = None
             self.cannot_stop(why)
-
-    def _forget_sent(self) -> None:
-        self._sent_requests, self._sent_wishes = {}, NOTHING
 
     # Called by the thread that talks to the others.
 
@@ -453,45 +421,20 @@ class RankControl(Control, Participant):
     def is_something_wanted(self) -> bool:
         if self.over or self._others_silent:
             return False
-        if any(kind in self._waiting for kind in _TOGETHER) or self._sent_requests:
-            return True
-        if self._wishes != NOTHING or self._sent_wishes != NOTHING:
-            return True
-        if self.checkpoints_done != self._agreed_checkpoints_done:
-            return True
-        return self._asked_to_stop is not None and not self._stop_agreed
+        wishes = self._wishes != NOTHING or self._sent_wishes != NOTHING
+        stops = self._asked_to_stop is not None and not self._stop_agreed
+        done = self.checkpoints_done != self._agreed.checkpoints_done
+        return bool(self._asked or self._sent) or wishes or stops or done
 
     def compose(self) -> Order:
-        overruled: list[PendingRequest[Any] | None] = []
+        self._move(self._asked, self._sent)
         with self._changed:
-            requests = self._sent_requests
-            for kind in () if self._finished else _TOGETHER:
-                if request := Control.take(self, kind):
-                    requests[kind], other = _merged(request, requests.get(kind))
-                    overruled.append(other)
-            self._sent_wishes = wishes = self._sent_wishes.joined(self._wishes)
-            self._wishes = NOTHING
-            if PrecisionRequest in requests or PrecisionRequest in self._agreed_requests:
-                self._sent_wishes = wishes = wishes._replace(precision="")  # the user ends the comparison
-        for loser in overruled:
-            self.refuse(loser, "overruled")
-        pause, precision = requests.get(PauseRequest), requests.get(PrecisionRequest)
-        stop_rank, stop = (0, "") if self._stop_agreed else self._asked_to_stop or (0, "")
-        return wishes._replace(
-            precision=precision.request.precision if precision else wishes.precision,
-            pause=None if pause is None else pause.request.paused,
-            checkpoint=_CHECKPOINT_NOW if CheckpointRequest in requests else wishes.checkpoint,
+            self._sent_wishes, self._wishes = self._sent_wishes.joined(self._wishes), NOTHING
+            if PrecisionRequest in self._sent or PrecisionRequest in self._waiting:
+                self._sent_wishes = self._sent_wishes._replace(turn="")  # the user ends the comparison
+            sent = [*self._sent.values()]
+        return self._sent_wishes._replace(
+            requests={KINDS[type(pending.request)]: asdict(pending.request) for pending in sent},
             checkpoints_done=self.checkpoints_done,
-            stop=stop,
-            stop_rank=stop_rank,
-            xray=XRayRequest in requests,
+            stop=() if self._stop_agreed else self._asked_to_stop or (),
         )
-
-
-def _merged(
-    request: PendingRequest[Any], before: PendingRequest[Any] | None
-) -> tuple[PendingRequest[Any], PendingRequest[Any] | None]:
-    """``request`` with an equal one ``before`` that was not taken yet; and one that it overrules."""
-    if before is None or before.request != request.request:
-        return request, before
-    return PendingRequest(request.request, (*before.records, *request.records)), None

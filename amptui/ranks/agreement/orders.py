@@ -17,10 +17,10 @@ what stands on the board first counts, so that all ranks or none have it.
 import math
 import threading
 import time
-from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+
+from amptui.records.answers import RequestKind
 
 if TYPE_CHECKING:
     from amptui.ranks.agreement.board import Board
@@ -36,8 +36,8 @@ _AHEAD = 3
 
 _MAX_POINTS_AHEAD = 10_000
 
-_MAX_PACE = 1 << 30
-"""Points between two polls; after a leap beyond, their speed has to be learned anew."""
+_MAX_LEAP = 1 << 30
+"""Points in a second; beyond them are points of another kind, whose speed has to be learned anew."""
 
 _PACE_SECONDS = 1.0
 """The speed of the training is that of so long."""
@@ -57,19 +57,16 @@ class Order(NamedTuple):
 
     number: int = 0
     point: int = 0
-    precision: str = ""
-    """To switch to; a comparison's next block may run eagerly."""
-    pause: bool | None = None
-    checkpoint: int = 0
-    """1 wants a checkpoint, unless the epoch is about to end; 2 asks for one now."""
+    requests: Mapping[RequestKind, Mapping[str, Any]] = {}
+    """What somebody asked rank 0 for: the fields of each request, by its name in records."""
+    stop: Sequence[Any] = ()
+    """Which rank was asked to stop, and why: all do."""
+    turn: str = ""
+    """The precision of a comparison's next block, which may run eagerly."""
+    checkpoint: bool = False
+    """Whether one is wanted, unless the epoch is about to end."""
     checkpoints_done: int = 0
     """How many of the checkpoints rank 0 has done with that all ranks took."""
-    stop: str = ""
-    """Why all stop."""
-    stop_rank: int = 0
-    """Who was asked to."""
-    xray: bool = False
-    """Rank 0 takes one before the next step, while the others wait."""
     probes: int = 0
     """What all measure in the next step, as bits."""
     hashes: bool = False
@@ -78,10 +75,11 @@ class Order(NamedTuple):
     def joined(self, newer: "Order") -> "Order":
         """Also what is in ``newer``, of what rank 0's training may want by itself."""
         return self._replace(
-            precision=newer.precision or self.precision,
+            turn=newer.turn or self.turn,
+            checkpoint=self.checkpoint or newer.checkpoint,
+            checkpoints_done=newer.checkpoints_done,
             probes=self.probes | newer.probes,
-            checkpoint=self.checkpoint | newer.checkpoint,
-            hashes=self.hashes | newer.hashes,
+            hashes=self.hashes or newer.hashes,
         )
 
 
@@ -93,52 +91,45 @@ class PointsDifferError(RuntimeError):
 
 
 class Pace:
-    """How fast a training passes its points, over the last second."""
+    """How fast a training passes its points: over the last whole second, or 0 before there was one."""
 
     def __init__(self) -> None:
-        self._points: deque[tuple[float, int]] = deque()
+        self._time, self._point = -math.inf, 0
+        self._points_a_second = 0.0
 
     def note(self, now: float, arrived: int) -> None:
         """The training has come to ``arrived``."""
-        if self._points and arrived - self._points[-1][1] > _MAX_PACE:
-            self._points.clear()  # points of another kind
-        self._points.append((now, arrived))
-        while len(self._points) > 2 and self._points[1][0] <= now - _PACE_SECONDS:
-            self._points.popleft()
+        passed, seconds = arrived - self._point, now - self._time
+        leaps = passed > _MAX_LEAP or seconds == math.inf
+        if leaps or seconds >= _PACE_SECONDS:
+            self._time, self._point = now, arrived
+            self._points_a_second = 0.0 if leaps else passed / seconds
 
-    def point_ahead(self, now: float, arrived: int, ranks: int) -> int:
+    def point_ahead(self, arrived: int, ranks: int) -> int:
         """A point that the training comes to after the other ``ranks`` have heard of it."""
-        then, before = self._points[0] if self._points else (now, arrived)
-        passed, seconds = arrived - before - 1, now - then
-        if passed <= 0 or seconds <= 0:  # its speed is not known yet
-            return arrived + 1
-        ahead = math.ceil(passed / seconds * _AHEAD * poll_seconds(ranks))
+        ahead = math.ceil(self._points_a_second * _AHEAD * poll_seconds(ranks))
         return arrived + min(max(ahead, 1), _MAX_POINTS_AHEAD)
 
 
-class Participant(ABC):
+class Participant(Protocol):
     """What a rank's training is to its agreement; called by the thread that talks to the others."""
 
-    counts_alike = True
+    counts_alike: bool
     """Whether all ranks should count their points alike; otherwise another check tells where they are."""
 
-    @abstractmethod
     def arrived(self) -> int:
         """The newest point that the training has come to, counted before it looks at the agreement's hold."""
 
-    @abstractmethod
     def notice(self) -> None:
         """Have the training look at the agreement's hold, also in a pause."""
 
-    @abstractmethod
     def is_something_wanted(self) -> bool:
         """Whether rank 0 has something to order."""
 
-    @abstractmethod
     def compose(self) -> Order:
         """All that is wanted by now. If the order becomes void, the next asks for the same and more."""
 
-    def voided(self) -> None:  # noqa: B027 - a rank may have nothing to do then
+    def voided(self) -> None:
         """A rank did not answer in time, so that nobody obeys: ask again."""
 
 
@@ -291,7 +282,7 @@ class Agreement:
     def point_ahead(self) -> int:
         """A point that the training comes to after the others have heard of it."""
         arrived = self._participant.arrived()
-        return self._pace.point_ahead(self._clock(), arrived, self._ranks)
+        return self._pace.point_ahead(arrived, self._ranks)
 
     def _await_order(self) -> None:
         number, name = self._pledge_number, f"order/{self._pledge_number}"
