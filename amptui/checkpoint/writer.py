@@ -166,8 +166,8 @@ class CheckpointWriter:
         Of a sharded model ``take`` its parts and write them in a thread.
         """
 
-    def part(self, states: dict[str, Any]) -> None:
-        """The other ranks leave: send what a last checkpoint needs of this one."""
+    def finish(self) -> None:
+        """After the last checkpoint: wait until other ranks are done with it too."""
 
     def give_up(self) -> None:
         """Training failed: do not wait for other ranks."""

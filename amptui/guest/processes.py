@@ -126,6 +126,7 @@ class OneOfRanks(OneProcess):
         self._meter = RankMeter()
         self._training_thread: int | None = None
         self._stopping = threading.Event()
+        self._progress = RankProgress(lambda: ("script", self._optimizer.step))
         self._thread = threading.Thread(target=self._meet_others, name="amptui-ranks", daemon=True)
 
     def continues(self, run_dir: str) -> bool:
@@ -236,7 +237,7 @@ class OneOfRanks(OneProcess):
                 return board
             if self.world.leads:
                 self._emit(Note(time=time.time(), severity="info", text=_NO_GROUP))
-            self._control.be_alone()
+            self._control.be_alone(self._progress)
             break
         return None
 
@@ -244,20 +245,17 @@ class OneOfRanks(OneProcess):
         device, function = self._optimizer.device, "watch" if self._watched else "observe"
         place = place_of(device, device_name(device), properties(device).uuid)
         sign_in = SignIn(board, self.world, place, function)
-        progress = RankProgress()
-        progress.activity = lambda: ("script", self._optimizer.step)
         self._watch = watch = HangWatch(
             board,
             self.world,
             RankEnds(board, self.world),
-            progress,
+            self._progress,
             hang_seconds=HANG_SECONDS,
             thread_id=lambda: self._training_thread,
             emit=self._emit,
             end=self._end_with,
             gives_up=False,
         )
-        watch.post_beat()
         while (verdict := self._verdict(sign_in, board)) is None:
             if self._stopping.wait(poll_seconds(self.world.size)):
                 return
@@ -274,7 +272,7 @@ class OneOfRanks(OneProcess):
             restarts = {"restarts": self.world.restart, "max_restarts": self.world.max_restarts}
             self._emit(RanksStarted(time=time.time(), ranks=places, **restarts))
         watch.start()
-        self._control.connect(board, progress, self._lose)
+        self._control.connect(board, self._progress, self._lose)
 
     def _verdict(self, sign_in: SignIn, board: Board) -> Sequence[Place] | str | None:
         waited = time.monotonic() - self._start_time

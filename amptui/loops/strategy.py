@@ -62,8 +62,8 @@ class Strategy:
     def join(self, batches: tuple[Batches, Batches | None], unsupported: Collection[str]) -> None:
         """Connect the model with those of the other ranks, once there is an optimizer."""
 
-    def leave(self, hand_in: Callable[[], object]) -> None:
-        """Part from the other ranks after the last step, each once it has called ``hand_in``."""
+    def leave(self) -> None:
+        """Part from the other ranks after the last step."""
 
     # ------------------------------------------------------------------ steps
 

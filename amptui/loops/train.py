@@ -161,13 +161,11 @@ class Trainer:
             self._prepared.compilations.end()
         monitor.flush()
         self._control.finish()
-        if self._strategy.sharded:  # each rank has a part to write
-            self._write_last_checkpoint()
+        self._write_last_checkpoint()
         self.saving, self._doing = True, "while collecting what all ranks keep"
-        self._strategy.leave(lambda: self._writer.part(self._position.states()))
+        self._writer.finish()
+        self._strategy.leave()
         self.saving = False
-        if not self._strategy.sharded:
-            self._write_last_checkpoint()
         monitor.switch.finish(self.step)
         return outcome
 

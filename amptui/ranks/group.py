@@ -16,29 +16,26 @@ from amptui.base.errors import DataError, DeviceError
 from amptui.data.order import Share
 from amptui.loops.strategy import Ranks, Strategy
 from amptui.ranks.agreement.board import Board
+from amptui.ranks.agreement.orders import poll_seconds
 from amptui.ranks.agreement.sign_in import SignIn
 from amptui.ranks.ends.hang_watch import HangWatch
 from amptui.ranks.ends.progress import BUSY_SECONDS, RankProgress
-from amptui.ranks.ends.rank_ends import RankEnds
 from amptui.ranks.failure import PeerEndedError
 from amptui.ranks.store.launcher_store import (
     STOPPED_WAITING,
     STORE_SECONDS,
     LauncherStore,
-    pauses,
     rank_0_store,
 )
 from amptui.ranks.store.place import Place
 from amptui.recipe.experiment import Experiment
+from amptui.records.ranks import RankPhase
 from amptui.records.run import Record
 
 R = TypeVar("R")
 
 MakeStrategy = Callable[["RankGroup", Experiment, nn.Module], Strategy]
 """Makes the model one of several that train together."""
-
-_COLLECTION_SECONDS = 600.0
-"""How long rank 0's checkpoint waits for what another rank hands in; training goes on meanwhile."""
 
 _FOREVER = timedelta(days=365)
 """Of a collective, where no rank is ever given up."""
@@ -50,9 +47,12 @@ _SEARCH_SECONDS = 4.0
 
 
 class RankGroup(Ranks):
-    """The connection to the other ranks. Raises :class:`PeerEndedError` wherever another one has ended."""
+    """The connection to the other ranks. Raises :class:`PeerEndedError` wherever another one has ended.
 
-    def __init__(
+    ``activity`` is what the ``trainer`` is doing, and its step; ``emit`` and ``end`` are as of a HangWatch.
+    """
+
+    def __init__(  # noqa: PLR0913 - by name
         self,
         launcher: LauncherStore,
         device: torch.device,
@@ -60,27 +60,42 @@ class RankGroup(Ranks):
         *,
         stopping: Callable[[], bool],
         hang_seconds: float,
-        compiles: bool = False,
-        make_strategy: MakeStrategy | None = None,
+        compiles: bool,
+        make_strategy: MakeStrategy,
+        trainer: threading.Thread,
+        activity: Callable[[], tuple[RankPhase, int]],
+        emit: Callable[[Record], object],
+        end: Callable[[PeerEndedError, Sequence[Record]], object],
     ) -> None:
         self.world = world = launcher.world
         self.share = Share(world.rank, world.size)
         self._make_strategy = make_strategy
         self.compiles = compiles
         """Whether the model is compiled, which may take one rank much longer than another."""
-        self.progress = RankProgress()
         self._hang_seconds = hang_seconds
         self._stopping = stopping
         self._device = device
         self._launcher, self._ends = launcher, launcher.ends
         self._store = rank_0_store(world)
-        self._board = Board(self._store, "ranks", timeout_seconds=STORE_SECONDS)
+        self.board = Board(self._store, "ranks", timeout_seconds=STORE_SECONDS)
+        """Where the ranks agree on what they do, too."""
         self._place = place
         self._gloo: Any = None
+        self.progress = RankProgress(activity)
+        self.watch = HangWatch(
+            launcher.board,
+            world,
+            self._ends,
+            self.progress,
+            hang_seconds=hang_seconds,
+            thread_id=lambda: trainer.ident,
+            emit=emit,
+            end=end,
+        )
 
     def connect(self) -> None:
-        """Wait until all ranks are there, and connect to them."""
-        world, sign_in = self.world, SignIn(self._board, self.world, self._place)
+        """Wait until all ranks are there, connect to them, and begin to watch them."""
+        world, sign_in = self.world, SignIn(self.board, self.world, self._place)
         self._wait_until(lambda: sign_in.verdict() is not None)
         self._ends.places = cast("Sequence[Place]", sign_in.verdict())  # whoever starts ranks waits for all
         timeout = _FOREVER
@@ -97,36 +112,12 @@ class RankGroup(Ranks):
             timeout=timeout,
         )
         self._gloo = dist.new_group(backend="gloo", timeout=timeout)
+        self.watch.start()
 
     @property
     def places(self) -> Sequence[Place]:
         """Where each rank runs, in their order."""
         return self._ends.places
-
-    def watch(
-        self,
-        trainer: threading.Thread,
-        emit: Callable[[Record], object],
-        end: Callable[[PeerEndedError, Sequence[Record]], object],
-    ) -> HangWatch:
-        """Begin to watch the progress of all ranks, all of which have to call it; see :class:`HangWatch`."""
-        board = self._launcher.board()
-        ends = RankEnds(board, self.world)
-        ends.places = self.places
-        watch = HangWatch(
-            board,
-            self.world,
-            ends,
-            self.progress,
-            hang_seconds=self._hang_seconds,
-            thread_id=lambda: trainer.ident,
-            emit=emit,
-            end=end,
-        )
-        watch.post_beat()
-        self.meet("watch")
-        watch.start()
-        return watch
 
     def meet(self, where: str, *, stoppable: bool = True) -> None:
         """Wait until all ranks have come to this point, however long it takes.
@@ -136,11 +127,10 @@ class RankGroup(Ranks):
         """
         key = f"meeting/{where}"
         self.progress.place += 1
-        self._board.count(key, 1)
-        self._wait_until(lambda: self._board.count(key) >= self.world.size, stoppable=stoppable)
+        self.board.count(key, 1)
+        self._wait_until(lambda: self.board.count(key) >= self.world.size, stoppable=stoppable)
 
     def _wait_until(self, is_true: Callable[[], bool], *, stoppable: bool = True) -> None:
-        longer = pauses(self.world.size)
         with self.progress.waiting():
             while not is_true():
                 # First: a launcher that lost a rank stops the others.
@@ -148,10 +138,9 @@ class RankGroup(Ranks):
                 self.check_others()
                 if stopping:
                     raise DeviceError(STOPPED_WAITING)
-                time.sleep(next(longer))
+                time.sleep(poll_seconds(self.world.size))
 
     def strategy(self, experiment: Experiment, model: nn.Module) -> Strategy:
-        assert self._make_strategy is not None, "these ranks train"
         return self._make_strategy(self, experiment, model)
 
     def in_turn(self, load: Callable[[], R], what: str = "loaded") -> R:
@@ -182,10 +171,6 @@ class RankGroup(Ranks):
                     raise DataError(what, hint="let build_model() and load_data() give all ranks the same")
 
     # ------------------------------------------------------------------ while training
-
-    def board(self) -> Board:
-        """Where the ranks agree on what they do."""
-        return Board(self._store, "agreement", timeout_seconds=STORE_SECONDS)
 
     def check_others(self) -> None:
         """Raise PeerEndedError if another rank has ended."""
@@ -231,51 +216,48 @@ class RankGroup(Ranks):
 
     def hand_in(self, name: str, value: bytes) -> None:
         """Give rank 0 this rank's ``value``, for :meth:`collect`; from any thread."""
-        self._board.hand_in(f"{name}/{self.world.rank}", value)
+        self.board.hand_in(f"{name}/{self.world.rank}", value)
 
-    def collect(
-        self, name: str, given_up: Callable[[], bool], patience_seconds: float | None = None
-    ) -> list[bytes]:
+    def collect(self, name: str, given_up: Callable[[], bool]) -> list[bytes]:
         """What the other ranks have handed in as ``name``, from rank 1 on; waits for it, in any thread.
 
         Raises :class:`PeerEndedError` for a rank that has ended, or if the wait is ``given_up`` or too long.
         """
-        limit = time.monotonic() + (patience_seconds or _COLLECTION_SECONDS)
-        return [self._take(f"{name}/{rank}", rank, given_up, limit) for rank in range(1, self.world.size)]
-
-    def _take(self, key: str, rank: int, given_up: Callable[[], bool], limit: float) -> bytes:
-        while True:
+        limit, values = time.monotonic() + BUSY_SECONDS, list[bytes]()
+        while (rank := len(values) + 1) < self.world.size:
             ended = self._ends.first()
             is_over = given_up() or time.monotonic() > limit
-            value = self._board.take(key)  # last: a rank may hand it in and end
+            value = self.board.take(f"{name}/{rank}")  # last: a rank may hand it in and end
             if value is not None:
-                return value
-            if ended is not None:
+                values.append(value)
+            elif ended is not None:
                 raise ended
-            if is_over:
+            elif is_over:
                 text = f"rank {rank} has not sent its part of the checkpoint"
                 raise PeerEndedError(rank, "waited", "", text)
-            time.sleep(_MEETING_SECONDS)
+            else:
+                time.sleep(_MEETING_SECONDS)
+        return values
 
     # ------------------------------------------------------------------ ends
 
     def tell_troubles(self, states: Mapping[int, int]) -> None:
         """Tell what was found in this rank's own steps with trouble."""
         with suppress(RuntimeError):
-            self._board.post(f"troubles/{self.world.rank}", list(states.items()))
+            self.board.post(f"troubles/{self.world.rank}", list(states.items()))
 
     def troubles(self) -> list[dict[int, int]]:
         """What each rank has told of that."""
         with suppress(RuntimeError):
             names = [f"troubles/{rank}" for rank in range(self.world.size)]
-            return [dict(self._board.look(name) or ()) for name in names]
+            return [dict(self.board.look(name) or ()) for name in names]
         return []
 
     def find_ended(self) -> PeerEndedError | None:
         """Who made an operation of all ranks fail, within a few seconds; None if no rank is known to."""
-        limit, longer = time.monotonic() + _SEARCH_SECONDS, pauses(self.world.size)
+        limit = time.monotonic() + _SEARCH_SECONDS
         while (ended := self._ends.first()) is None and time.monotonic() < limit:
-            time.sleep(next(longer))
+            time.sleep(poll_seconds(self.world.size))
         return ended
 
     @property

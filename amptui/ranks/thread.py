@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from amptui.loops.prepared import Prepared
     from amptui.loops.setup import Choices
     from amptui.ranks.agreement.checkpoints import RankCheckpoints
-    from amptui.ranks.ends.hang_watch import HangWatch
     from amptui.ranks.failure import PeerEndedError
     from amptui.ranks.group import MakeStrategy, RankGroup
     from amptui.ranks.numbers.local_overflows import LocalOverflows
@@ -69,10 +68,9 @@ class RankThread(TrainingThread):
     ) -> None:
         self.control = control = RankControl(world, emit)
         control.refuses = {"x-ray": NO_SHARDED_XRAY} if request.fsdp else {}
-        self._saves_weights = request.save_weights is not None
+        self._run_request = request
+        """That of the run, of which rank 0 alone writes the files."""
         request = replace(request, interactive=False)
-        self._keeps = request.checkpoint_dir is not None
-        self._checkpoints_path = request.checkpoint_dir
         if not world.leads:
             request = replace(request, checkpoint_dir=None, save_weights=None, probes=False)
         self._world = world
@@ -84,19 +82,16 @@ class RankThread(TrainingThread):
         super().__init__(request, spec, control, self._take, **options)
         self._group: RankGroup | None = None
         """The ranks that train together, once they have met."""
-        self._watch: HangWatch | None = None
-        self._ending = threading.Lock()
-        self._ending_thread: int | None = None
-        """The one that ends the run."""
+        self._ending = threading.RLock()
+        """Of the first thread that tells how the run ended; never released."""
         self._given_up = threading.Event()
         self._rank, self._world_size = world.rank, world.size
-        control.measure = self._measure
-        control.hash_weights = self._hash_weights
+        control.measure, control.hash_weights = self._measure, self._hash_weights
         if world.leads:
             control.report = RankReport(emit)
         self._watch_gpu = watch_gpu
-        self._gpu: GpuSample | None = None
-        """The newest sample, from another thread."""
+        self._gpus: Sequence[GpuSample] = ()
+        """The newest sample of this rank's, from another thread."""
         self._stop_watching: Callable[[], object] = lambda: None
 
     def start(self) -> None:
@@ -130,8 +125,8 @@ class RankThread(TrainingThread):
         self._closing.set()
         self._stop_watching()
         self.control.leave()
-        if self._watch is not None:
-            self._watch.close()
+        if self._group is not None:
+            self._group.watch.close()
         super().close()
 
     @property
@@ -139,10 +134,9 @@ class RankThread(TrainingThread):
         """Whether the other ranks were met and none has ended: this one can still end well."""
         return self._group is not None and not self._group.one_has_ended
 
-    def _take_gpu(self, record: Record) -> None:
-        """Keep the newest sample of this rank's GPU; rank 0 tells of trouble with NVML."""
+    def _take_gpus(self, record: Record) -> None:
         if isinstance(record, DeviceSample):
-            self._gpu = record.gpus[0] if record.gpus else None
+            self._gpus = record.gpus
 
     def _take(self, record: Record) -> None:
         self._meter.add(record)
@@ -168,7 +162,7 @@ class RankThread(TrainingThread):
         numbers = self._meter.take_numbers(
             compute_seconds=self._strategy.compute_timer.take_seconds(),
             peak_bytes=None if sample is None else sample.peak_allocated_bytes,
-            gpu=self._gpu,
+            gpu=self._gpus[0] if self._gpus else None,
         )
         overflowed = math.nan if own.overflowed is None else own.overflowed
         numbers = numbers._replace(overflowed=overflowed, trouble_step=max(own.states, default=0))
@@ -180,16 +174,16 @@ class RankThread(TrainingThread):
             self.control.want_hash()
         return numbers._replace(hashed_step=hashed_step, weights_hash=weights_hash)
 
+    def _hash_weights(self) -> None:
+        assert self._trainer is not None, "its loop obeys"
+        if (check := self._strategy.weights_check) is not None:
+            check.hash(self._trainer.step)
+
     @property
     def _strategy(self) -> "DataParallel":
         """Once the model is there."""
         assert self._prepared is not None, "the model is there"
         return cast("DataParallel", self._prepared.strategy)
-
-    def _hash_weights(self) -> None:
-        check, trainer = self._strategy.weights_check, self._trainer
-        if check is not None and trainer is not None:
-            check.hash(trainer.step)
 
     def _activity(self) -> tuple[RankPhase, int]:
         trainer = self._trainer
@@ -215,13 +209,13 @@ class RankThread(TrainingThread):
         enter_device(device)
         uuid = properties(device).uuid
         if uuid is not None and self._watch_gpu is not None:
-            self._stop_watching = self._watch_gpu(uuid, self._take_gpu)
+            self._stop_watching = self._watch_gpu(uuid, self._take_gpus)
         place = place_of(device, device_name(device), uuid)
         make_strategy: MakeStrategy = DataParallel
         if self._request.fsdp:
             from amptui.ranks.parallel.sharded import ShardedDataParallel
 
-            make_strategy = partial(ShardedDataParallel, keeps_weights=self._saves_weights)
+            make_strategy = partial(ShardedDataParallel, keeps_weights=bool(self._run_request.save_weights))
         hang = self._request.hang_timeout
         self._group = RankGroup(
             self._launcher,
@@ -231,16 +225,17 @@ class RankThread(TrainingThread):
             hang_seconds=HANG_SECONDS if hang is None else hang,
             compiles=self._request.compile_mode is not None,
             make_strategy=make_strategy,
+            trainer=self._thread,
+            activity=self._activity,
+            emit=self._emit,
+            end=self._end_from_watch,
         )
         self._group.connect()
-        # Watch the other ranks, and let them watch this one.
-        self._group.progress.activity = self._activity
-        self._watch = self._group.watch(self._thread, self._emit, self._end_from_watch)
         self.control.gather = self._group.gather
         if self.control.report is not None:
             self.control.report.troubles = self._group.troubles
         self.control.connect(
-            self._group.board(), self._group.progress, self._lose_others, self._group.check_others
+            self._group.board, self._group.progress, self._lose_others, self._group.check_others
         )
         return choices
 
@@ -261,7 +256,7 @@ class RankThread(TrainingThread):
         from amptui.checkpoint.file import DamagedError, checkpoint_name, checkpoints, read
 
         assert self._group is not None, "the ranks have met"
-        folder = self._checkpoints_path
+        folder = self._run_request.checkpoint_dir
         assert folder is not None, "a resumed run has a folder of checkpoints"
         if self._world.leads:
             starts_over = self._world.restart > 0 and not checkpoints(folder)
@@ -281,15 +276,18 @@ class RankThread(TrainingThread):
         return self._group.in_turn(restore, "restored")
 
     def _make_writer(self, prepared: "Prepared", folder: Path | None, **options: Any) -> "RankCheckpoints":
-        from amptui.ranks.agreement.checkpoints import RankCheckpoints, ShardedCheckpoints
+        from amptui.ranks.agreement.checkpoints import RankCheckpoints
 
         assert self._group is not None, "the ranks have met"
-        options |= {"world": self._world, "group": self._group, "keeps": self._keeps}
-        options["gpu"] = prepared.device.index or 0
-        if not self._request.fsdp:
-            return RankCheckpoints(folder, **options)
-        start = self._group.gather(secrets.token_hex(4))[0]
-        return ShardedCheckpoints(folder, shared=self._checkpoints_path, start=start, **options)
+        return RankCheckpoints(
+            folder,
+            world=self._world,
+            group=self._group,
+            gpu=prepared.device.index or 0,
+            shared=self._run_request.checkpoint_dir,
+            start=self._group.gather(secrets.token_hex(4))[0] if self._request.fsdp else "",
+            **options,
+        )
 
     def _announce_run(self, started: RunStarted, start: "Checkpoint | None") -> None:
         super()._announce_run(started, start)
@@ -318,7 +316,8 @@ class RankThread(TrainingThread):
         if self._world.starts_again:
             number = self._world.restart + 1
             return f"the ranks start again (restart {number} of {self._world.max_restarts})"
-        newest = checkpoints(self._checkpoints_path)[:1] if self._checkpoints_path is not None else []
+        folder = self._run_request.checkpoint_dir
+        newest = checkpoints(folder)[:1] if folder is not None else []
         hosts = {place.host for place in self._group.places} if self._group is not None else set()
         launcher = "torchrun ... -m " if len(hosts) > 1 else ""
         return "".join(f"to resume from {path.name}: {launcher}{self._resume_command()}" for path in newest)
@@ -343,7 +342,7 @@ class RankThread(TrainingThread):
     def _fail(self, error: BaseException) -> None:
         from amptui.ranks.failure import PeerEndedError, end_of, may_be_of_a_peer
 
-        if not self._claim_end():
+        if not self._ending.acquire(blocking=False):
             return
         if not self._world.meeting:
             super()._fail(error)
@@ -366,21 +365,15 @@ class RankThread(TrainingThread):
         self._launcher.tell_end(how, own.what if how == "cut off" else str(own))
         self._tell_failure(error)
 
-    def _claim_end(self) -> bool:
-        """Whether the calling thread may tell how the run ended; the first one may."""
-        with self._ending:
-            self._ending_thread = self._ending_thread or threading.get_ident()
-            return self._ending_thread == threading.get_ident()
-
     def _finish(self, record: RunFinished) -> None:
-        if self._claim_end():
-            if self._watch is not None:
-                self._watch.close()
+        if self._ending.acquire(blocking=False):
+            if self._group is not None:
+                self._group.watch.close()
             super()._finish(record)
 
     def _end_from_watch(self, ended: "PeerEndedError", records: Sequence[Record]) -> None:
         """End the run while the trainer is blocked, and leave it."""
-        if not self._claim_end():
+        if not self._ending.acquire(blocking=False):
             return
         try:
             with suppress(Exception):  # whatever a blocked trainer has left half done

@@ -3,7 +3,7 @@
 import random
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -127,7 +127,7 @@ class Rank:
         self.obeyed: list[tuple[int, int, int]] = []
         self.is_paused = self.has_ended = False
         clock = ranks.clock
-        self.agreement = Agreement(ranks.board, rank, ranks.count, self, clock=clock)
+        self.agreement = Agreement(ranks.board, rank, ranks.count, cast("Any", self), clock=clock)
         self.agreement._changed = _Changed(ranks.turns)  # type: ignore[assignment]
 
     def arrived(self) -> int:

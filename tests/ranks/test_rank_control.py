@@ -55,9 +55,10 @@ class Ranks:
     def connect(self, check: Callable[[], object] = lambda: None) -> None:
         """Begin to agree."""
         for rank, control in enumerate(self.controls):
-            progress = RankProgress()
-            progress.activity = lambda rank=rank: ("script", self.steps[rank])  # type: ignore[misc]
-            control.connect(Board(self.store, "test"), progress, control.fail, check)
+            control.connect(Board(self.store, "test"), self.progress(rank), control.fail, check)
+
+    def progress(self, rank: int) -> RankProgress:
+        return RankProgress(lambda: ("script", self.steps[rank]))
 
     def point(self, rank: int) -> None:
         """One rank comes to its next boundary, or to the end of its next step."""
@@ -219,12 +220,13 @@ def test_a_rank_that_waits_notices_that_another_has_ended(monkeypatch: pytest.Mo
     """At the point that it has promised not to pass, and in a pause."""
     monkeypatch.setattr(orders, "_CHECK_SECONDS", 0.001)
     monkeypatch.setattr(rank_control, "_PAUSE_CHECK_SECONDS", 0.001)
-    leader = Ranks(2).leader
+    ranks = Ranks(2)
+    leader = ranks.leader
 
     def check() -> None:
         raise RuntimeError("rank 1 has ended")
 
-    leader.connect(Board(HashStore(), "test"), RankProgress(), leader.fail, check)
+    leader.connect(Board(HashStore(), "test"), ranks.progress(0), leader.fail, check)
     leader.ask(CheckpointRequest())
     for comes in (leader.at_boundary, leader.wait):
         with pytest.raises(RuntimeError, match="rank 1 has ended"):
@@ -288,10 +290,9 @@ def test_a_rank_without_a_group_obeys_alone(of: Of) -> None:
     leader.ask(StopRequest("q"))
     ranks.point(0)
     assert leader.take(PrecisionRequest) is None  # perhaps the others come
-    leader.be_alone()
-    ranks.point(0)
+    leader.be_alone(ranks.progress(0))
+    ranks.pass_until(lambda: leader.stopping, ranks=[0])
     assert taken(PrecisionRequest, leader) == BF16
-    assert leader.stopping
 
 
 def test_a_lost_store_ends_the_agreement_and_nothing_else(of: Of, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,11 +12,8 @@ from torch._C._distributed_c10d import HashStore
 
 from amptui.base.errors import ExperimentError
 from amptui.checkpoint.weights import load_weights
-from amptui.ranks.parallel.sharded import (
-    LossRoot,
-    blocks_of,
-    shard,
-)
+from amptui.ranks.parallel.data_parallel import LossRoot
+from amptui.ranks.parallel.sharded import blocks_of, shard
 from amptui.records.run import EpochFinished
 from tests.builders import StepRow
 from tests.ranks.odd_model import OddModel
@@ -60,12 +57,12 @@ def test_a_block_may_have_a_dtype_of_its_own_and_trained_weights_of_one_block_on
     def block() -> nn.Sequential:
         return nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, dtype=torch.float64))
 
-    shard(LossRoot(block(), 1), 1)
+    shard(LossRoot(block(), [1]), 1)
     frozen = nn.ModuleList([block()])
     frozen[0].get_submodule("1").requires_grad_(False)
-    shard(LossRoot(frozen, 1), 1)
+    shard(LossRoot(frozen, [1]), 1)
     with pytest.raises(ExperimentError, match=r"0\.0\.weight is float32 and 0\.1\.weight is float64"):
-        shard(LossRoot(nn.ModuleList([block()]), 1), 1)
+        shard(LossRoot(nn.ModuleList([block()]), [1]), 1)
 
 
 @pytest.mark.torch
@@ -73,7 +70,7 @@ def test_a_block_may_have_a_dtype_of_its_own_and_trained_weights_of_one_block_on
 def test_the_mean_loss_stays_in_float32() -> None:
     dtype = torch.bfloat16
     model = nn.Linear(2, 1, dtype=dtype)
-    root = LossRoot(model, 1)
+    root = LossRoot(model, [1])
     shard(root, 1)
     mean = root.loss.mean
     loss = root(lambda: model(torch.ones(1, 2, dtype=dtype)).float().square().mean() + 1 / 3)

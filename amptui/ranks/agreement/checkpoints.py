@@ -21,23 +21,23 @@ from amptui.checkpoint.shards import Shards, remove_shards, shards_name, write_p
 from amptui.checkpoint.states import Part
 from amptui.checkpoint.writer import CheckpointWriter, Reason, Requests, explained, refuse_lost
 from amptui.ranks.agreement.control import RankControl
-from amptui.ranks.ends.progress import BUSY_SECONDS
 from amptui.ranks.group import RankGroup
 from amptui.ranks.world import World
-
-_LAST = "last"
-"""The name of the states that each rank hands in before it leaves: rank 0 may write one more file."""
 
 _FILE, _TROUBLE = "file", "trouble"
 """What a rank tells of its parts of a sharded model besides its random states."""
 
 
 class RankCheckpoints(CheckpointWriter):
-    """The checkpoints as one rank sees them.
+    """The checkpoints as one rank sees them; all ranks take part in each.
 
-    All ranks decide alike when one is due: at a multiple of ``every``, or when they have agreed on rank 0's
-    wish, and not before all know that the last one is done with. ``keeps``: whether rank 0 has a folder;
-    ``gpu`` is the number of this rank's.
+    All decide alike when one is due: at a multiple of ``every``, or when they have agreed on rank 0's wish,
+    and not before all know that the last one is done with. ``shared`` is the folder of all ranks, None if the
+    run keeps no checkpoints; ``gpu`` is the number of this rank's.
+
+    Of a sharded model, ``start`` is equal on all ranks, and no earlier start of the run had it. A rank whose
+    parts cannot be written, or contain NaN, tells rank 0, which then writes no checkpoint. One whose disk is
+    slow makes the next checkpoint wait, not a step.
     """
 
     def __init__(
@@ -47,25 +47,26 @@ class RankCheckpoints(CheckpointWriter):
         world: World,
         control: RankControl,
         group: RankGroup,
-        keeps: bool,
         gpu: int,
+        shared: Path | None,
+        start: str = "",
         **options: Any,
     ) -> None:
         super().__init__(folder if world.leads else None, control=control, **options)
         self.follows = not world.leads
         self._ranks = control
         self._group = group
-        self._are_kept = keeps
-        self._gpu = gpu
+        self._rank, self._gpu = world.rank, gpu
+        self._shared, self._start = shared, start
         self._due_step = self._number = 0
-        self._name = ""
-        self._parted = False
+        self._parts: Sequence[Part] = ()
+        """Kept until the next: after the device has failed, pinned memory must not be freed."""
         self._given_up = threading.Event()
 
     @property
     def keeps(self) -> bool:
         """Whether the run has any; a forked copy of this process takes no part."""
-        return self._are_kept and not self._control.is_copy
+        return self._shared is not None and not self._control.is_copy
 
     def due(self, step: int, *, only_asked: bool) -> Reason | None:
         """See :class:`CheckpointWriter`; the same on all ranks."""
@@ -79,107 +80,29 @@ class RankCheckpoints(CheckpointWriter):
         self._begin()
         super().keep(take, reason, began=began)
         if self._taken is None:
-            self._not_taken()
+            self._start_thread(self._discard)
 
-    def send_states(self, states: dict[str, Any], take: Callable[[], list[Part]]) -> None:  # noqa: ARG002
+    def send_states(self, states: dict[str, Any], take: Callable[[], list[Part]]) -> None:
         """The part of the other ranks."""
-        self._send(states, dict)
-
-    def _send(self, states: dict[str, Any], write: Callable[[], dict[str, Any]]) -> None:
-        """Hand in ``states`` in a thread, with what ``write`` returns there."""
         self._begin()
         with self._lock:
             self._wanted = None
         self._requests = ()
         self.wait()
-        self._start_thread(lambda: self._hand_in({**states, **write()}))
-
-    def part(self, states: dict[str, Any]) -> None:
-        """Hand in the states after the last step: returns when rank 0 can have them."""
-        self._parted = True
-        if self.keeps and self.follows:
-            self.wait()
-            self._name = _LAST
-            self._hand_in(states)
-
-    def last_due(self, place: Place) -> Reason | None:
-        """See :class:`CheckpointWriter`; rank 0 writes it alone."""
-        return None if self.follows else super().last_due(place)
-
-    def give_up(self) -> None:
-        self._given_up.set()
-
-    def _begin(self) -> None:
-        """Count a checkpoint. Its number is equal on all ranks, unless they have parted."""
-        self._number = self._ranks.count_checkpoint()
-        self._name = _LAST if self._parted else f"states/{self._number}"
-        self._taken_step = self._due_step
-
-    @property
-    def _busy(self) -> bool:
-        return not self._ranks.may_take_checkpoint
-
-    def _want_epoch(self) -> None:
-        if not self.follows:
-            self._ranks.want_checkpoint()
-
-    def _not_taken(self) -> None:
-        """Rank 0 failed to take its part."""
-        self._ranks.checkpoints_done = self._number
-
-    def _hand_in(self, states: dict[str, Any]) -> None:
-        file = io.BytesIO()
-        torch.save({**states, "gpu": self._gpu}, file)
-        with suppress(RuntimeError):  # the store is gone with rank 0: so is the run
-            self._group.hand_in(self._name, file.getvalue())
-
-    def _complete(self, checkpoint: Checkpoint) -> Checkpoint:
-        return replace(checkpoint, ranks=self._collect())
-
-    def _collect(self, patience_seconds: float | None = None) -> list[dict[str, Any]]:
-        """What the other ranks have handed in, from rank 1 on."""
-        values = self._group.collect(self._name, self._given_up.is_set, patience_seconds)
-        return [torch.load(io.BytesIO(value), map_location="cpu", weights_only=True) for value in values]
-
-    def _report(self, error: Exception, reason: Reason, requests: Requests) -> None:
-        if not self._given_up.is_set():
-            super()._report(error, reason, requests)
-            return
-        for request in requests:  # the run's last word tells why
-            self._control.answer(request, str(error))
-
-    def _write(self, checkpoint: Checkpoint, reason: Reason, requests: Requests, **timing: float) -> None:
-        super()._write(checkpoint, reason, requests, **timing)
-        self._ranks.checkpoints_done = self._number
-
-
-class ShardedCheckpoints(RankCheckpoints):
-    """The checkpoints of a sharded model as one rank sees them.
-
-    ``shared`` is the folder of all ranks; ``start`` is equal on all, and no earlier start of the run had it.
-    A rank whose parts cannot be written, or contain NaN, tells rank 0, which then writes no checkpoint. One
-    whose disk is slow makes the next checkpoint wait, not a step. All ranks take part in the last one.
-    """
-
-    def __init__(
-        self, folder: Path | None, *, world: World, shared: Path | None, start: str, **options: Any
-    ) -> None:
-        super().__init__(folder, world=world, **options)
-        self._rank = world.rank
-        self._shared = shared
-        self._start = start
-        self._parts: Sequence[Part] = ()
-        """Kept until the next: after the device has failed, pinned memory must not be freed."""
-
-    def send_states(self, states: dict[str, Any], take: Callable[[], list[Part]]) -> None:
-        self._parts = ()  # there is memory for one copy of them
+        self._parts, trouble = (), ""  # there is memory for one copy of them
         try:
             self._parts = take()
         except Exception as error:  # noqa: BLE001 - a tensor subclass may raise anything; the run must go on
-            trouble = {_TROUBLE: explained(error)}
-            self._send(states, lambda: trouble)
-        else:
-            self._send(states, lambda: self._written(self._parts, {}))
+            trouble = explained(error)
+
+        def hand_in() -> None:
+            written = {_TROUBLE: trouble} if trouble else self._written(self._parts, {})
+            file = io.BytesIO()
+            torch.save({**states, **written, "gpu": self._gpu}, file)
+            with suppress(RuntimeError):  # the store is gone with rank 0: so is the run
+                self._group.hand_in(f"states/{self._number}", file.getvalue())
+
+        self._start_thread(hand_in)
 
     def last_due(self, place: Place) -> Reason | None:
         """See :class:`CheckpointWriter`; rank 0 decides for all."""
@@ -190,29 +113,48 @@ class ShardedCheckpoints(RankCheckpoints):
         is_due = self._group.gather(self.lacks(place))[0]
         return self._last_reason() if is_due else None
 
-    def part(self, states: dict[str, Any]) -> None:  # noqa: ARG002 - the last checkpoint has them
+    def finish(self) -> None:
         """Wait until all ranks are done with the last checkpoint."""
         if self.keeps:
             self._group.meet("last checkpoint written", stoppable=False)
 
-    def _not_taken(self) -> None:
-        """Remove what the others write, in a thread; the next checkpoint comes after that."""
+    def give_up(self) -> None:
+        self._given_up.set()
 
-        def discard() -> None:
-            with suppress(Exception):  # a rank has ended
-                self._collect(BUSY_SECONDS)
-            self._remove()
-            self._ranks.checkpoints_done = self._number
+    def _begin(self) -> None:
+        """Count a checkpoint; its number is equal on all ranks."""
+        self._number = self._ranks.count_checkpoint()
+        self._taken_step = self._due_step
 
-        self._start_thread(discard)
+    @property
+    def _busy(self) -> bool:
+        return not self._ranks.may_take_checkpoint
+
+    def _want_epoch(self) -> None:
+        if not self.follows:
+            self._ranks.want_checkpoint()
+
+    def _discard(self) -> None:
+        """Rank 0 failed to take its part: remove the others', and let the next checkpoint come after that."""
+        with suppress(Exception):  # a rank has ended
+            self._collect()
+        self._remove()
+        self._ranks.checkpoints_done = self._number
+
+    def _collect(self) -> list[dict[str, Any]]:
+        """What the other ranks have handed in, from rank 1 on."""
+        values = self._group.collect(f"states/{self._number}", self._given_up.is_set)
+        return [torch.load(io.BytesIO(value), map_location="cpu", weights_only=True) for value in values]
 
     def _complete(self, checkpoint: Checkpoint) -> Checkpoint:
         try:
             own = self._written(checkpoint.parts, checkpoint.model)
-            ranks = self._collect(BUSY_SECONDS)
+            ranks = self._collect()
             for rank, answer in enumerate([own, *ranks]):
                 if _TROUBLE in answer:
                     raise RuntimeError(f"rank {rank}: {answer[_TROUBLE]}")
+            if not self._start:
+                return replace(checkpoint, ranks=ranks)
             shards = Shards(self._shards_folder, [own[_FILE], *(states.pop(_FILE) for states in ranks)])
             try:
                 shards.check(checksums=False)
@@ -232,6 +174,8 @@ class ShardedCheckpoints(RankCheckpoints):
 
     def _written(self, parts: Sequence[Part], model: Mapping[str, Any]) -> dict[str, Any]:
         """What this rank wrote, or why it did not, for rank 0; ``model`` is what is not sharded of it."""
+        if not self._start:
+            return {}
         weights = {str(part.keys[1]): part.tensor for part in parts if part.keys[0] == "model"}
         try:
             refuse_lost({**model, **weights}, self.finite_names)
@@ -243,3 +187,14 @@ class ShardedCheckpoints(RankCheckpoints):
         folder = self._shards_folder
         with suppress(OSError), opened_folder(folder.parent) as opened:
             remove_shards(folder.name, folder=opened)
+
+    def _report(self, error: Exception, reason: Reason, requests: Requests) -> None:
+        if not self._given_up.is_set():
+            super()._report(error, reason, requests)
+            return
+        for request in requests:  # the run's last word tells why
+            self._control.answer(request, str(error))
+
+    def _write(self, checkpoint: Checkpoint, reason: Reason, requests: Requests, **timing: float) -> None:
+        super()._write(checkpoint, reason, requests, **timing)
+        self._ranks.checkpoints_done = self._number

@@ -102,7 +102,7 @@ class RankControl(Control):
         self._validating = False
         self.over = ""
         """Why the ranks agree on nothing more, and the training goes on; empty if they may."""
-        self._is_alone = self._others_silent = False
+        self._others_silent = False
         self.refuses: Mapping[str, str] = {}
         """What is refused at once, each with the reason."""
         self.measure: Callable[[], RankNumbers] = RankNumbers
@@ -135,10 +135,14 @@ class RankControl(Control):
         self._thread.start()
         self.wake()
 
-    def be_alone(self) -> None:
-        """There are no other ranks to agree with."""
-        self._is_alone = True
-        self.wake()
+    def be_alone(self, progress: "RankProgress") -> None:
+        """There are no other ranks: agree with this one."""
+        from torch._C._distributed_c10d import HashStore
+
+        from amptui.ranks.agreement.board import Board
+
+        self._world, self.report = World(0, 0, 1), RankReport(tell_nobody)
+        self.connect(Board(HashStore(), "alone"), progress, self.fail)
 
     def end(self, why: str) -> None:
         """Agree on nothing more; requests are refused with ``why``. A pause ends, the training goes on."""
@@ -186,7 +190,6 @@ class RankControl(Control):
     def _want(self, **wishes: Any) -> None:
         with self._changed:
             self._wishes = self._wishes._replace(**wishes)
-        self.attention |= self._is_alone
 
     def want_turn(self, precision: str, *, now: str) -> None:
         """Rank 0's comparison wants the next steps in ``precision``; ``now`` is that of the steps so far."""
@@ -271,7 +274,7 @@ class RankControl(Control):
                     agreement.settle(step, self._obey, self._check)
             if agreement.hold < NEVER:
                 self.attention = True
-        self._settle_alone()
+        self._refuse_alone()
 
     def wait(self) -> None:
         """Block until there may be something to do; the run is paused, on all ranks after the same step."""
@@ -288,7 +291,7 @@ class RankControl(Control):
             agreement.settle_in_pause(self._obey)
             if not woken:
                 self._check()
-        self._settle_alone()
+        self._refuse_alone()
         if self.over:
             self._waiting[PauseRequest] = PendingRequest(PauseRequest(False), ())
 
@@ -351,8 +354,8 @@ class RankControl(Control):
             self._refuse_sent(why)
         return why
 
-    def _settle_alone(self) -> None:
-        """What a script's rank 0 does without other ranks, or no longer with them."""
+    def _refuse_alone(self) -> None:
+        """A script's rank 0 refuses what the others do not do with it, or no longer."""
         if self.over:
             if not self._closed:
                 self._refuse_sent(self.over)
@@ -361,10 +364,6 @@ class RankControl(Control):
             self._others_silent = False
             self.compose()
             self._refuse_sent(_SILENT)
-        elif self._is_alone:
-            self._hear_of_stop()
-            if self.is_something_wanted():
-                self._release(self.compose())
 
     def _refuse_sent(self, why: str) -> None:
         for request in self._sent.values():
@@ -377,15 +376,17 @@ class RankControl(Control):
     # Called by the thread that talks to the others.
 
     def arrived(self) -> int:
+        """The newest point that the training has come to, counted before it looks at the agreement's hold."""
         return self._boundary if self.counts_alike else self._progress.activity()[1]
 
     def notice(self) -> None:
+        """Have the training look at the agreement's hold, also in a pause."""
         with self._changed:
             self.attention |= not self.counts_alike  # such a loop looks only then
             self._changed.notify_all()
 
     def voided(self) -> None:
-        """A script's rank does not answer: do not ask it again."""
+        """Nobody obeys, as a rank did not answer in time; that of a script is not asked again."""
         self._others_silent = self._world.leads and not self.counts_alike
 
     def talk(self) -> None:
@@ -415,10 +416,11 @@ class RankControl(Control):
             self._asked_to_stop = self._world.rank, reason if is_known else "a request"
             if not self._world.leads:
                 self._board.decide("stop", self._asked_to_stop)
-        elif self._world.leads and not self._is_alone and (stop := self._board.look("stop")):
+        elif self._world.leads and (stop := self._board.look("stop")):
             self._asked_to_stop = stop[0], stop[1]
 
     def is_something_wanted(self) -> bool:
+        """Whether rank 0 has something to order."""
         if self.over or self._others_silent:
             return False
         wishes = self._wishes != NOTHING or self._sent_wishes != NOTHING
@@ -427,6 +429,7 @@ class RankControl(Control):
         return bool(self._asked or self._sent) or wishes or stops or done
 
     def compose(self) -> Order:
+        """All that is wanted by now. If the order becomes void, the next asks for the same and more."""
         self._move(self._asked, self._sent)
         with self._changed:
             self._sent_wishes, self._wishes = self._sent_wishes.joined(self._wishes), NOTHING

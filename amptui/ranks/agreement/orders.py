@@ -18,12 +18,13 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from amptui.records.answers import RequestKind
 
 if TYPE_CHECKING:
     from amptui.ranks.agreement.board import Board
+    from amptui.ranks.agreement.control import RankControl
 
 NEVER = 1 << 62
 """A point that no training comes to."""
@@ -111,28 +112,6 @@ class Pace:
         return arrived + min(max(ahead, 1), _MAX_POINTS_AHEAD)
 
 
-class Participant(Protocol):
-    """What a rank's training is to its agreement; called by the thread that talks to the others."""
-
-    counts_alike: bool
-    """Whether all ranks should count their points alike; otherwise another check tells where they are."""
-
-    def arrived(self) -> int:
-        """The newest point that the training has come to, counted before it looks at the agreement's hold."""
-
-    def notice(self) -> None:
-        """Have the training look at the agreement's hold, also in a pause."""
-
-    def is_something_wanted(self) -> bool:
-        """Whether rank 0 has something to order."""
-
-    def compose(self) -> Order:
-        """All that is wanted by now. If the order becomes void, the next asks for the same and more."""
-
-    def voided(self) -> None:
-        """A rank did not answer in time, so that nobody obeys: ask again."""
-
-
 class Agreement:
     """One rank's part. Its training calls :meth:`settle`, and a thread beside it :meth:`tick`."""
 
@@ -141,14 +120,14 @@ class Agreement:
         board: "Board",
         rank: int,
         ranks: int,
-        participant: Participant,
+        control: "RankControl",
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._board = board
         self._rank = rank
         self._ranks = ranks
-        self._participant = participant
+        self._control = control
         self._clock = clock
         self.hold = NEVER
         """The point that the training must not pass without :meth:`settle`."""
@@ -201,7 +180,7 @@ class Agreement:
         if self._error is not None:
             raise self._error
         if self.pending is not None:
-            self._obey(self._participant.arrived(), obey)
+            self._obey(self._control.arrived(), obey)
 
     def _obey(self, point: int, obey: Callable[[Order], object]) -> None:
         order = self.pending
@@ -225,7 +204,7 @@ class Agreement:
             if not self._finished:
                 self._error, self.hold = error, 0
                 self._changed.notify_all()
-        self._participant.notice()
+        self._control.notice()
 
     @property
     def is_under_way(self) -> bool:
@@ -239,7 +218,7 @@ class Agreement:
 
         ``call_number`` stands on the board under ``call``; not for rank 0. Raises what the board raises.
         """
-        arrived = self._participant.arrived()
+        arrived = self._control.arrived()
         self._pace.note(self._clock(), arrived)
         if not self._rank:
             self._call()
@@ -259,7 +238,7 @@ class Agreement:
     def _call(self) -> None:
         """Rank 0's: call for pledges if there is something to order and the last order was obeyed."""
         busy = self.is_under_way or self._finished or self._others_finished
-        if not busy and self._participant.is_something_wanted():
+        if not busy and self._control.is_something_wanted():
             self._call_number += 1
             self._board.post("call", self._call_number)
 
@@ -270,7 +249,7 @@ class Agreement:
         if not self._finished:
             # In this order: the training counts a point before it compares it with this.
             self.hold = 0
-            self._participant.notice()
+            self._control.notice()
             point = self.point_ahead
             with self._changed:
                 self.hold = NEVER if self._finished else point
@@ -281,7 +260,7 @@ class Agreement:
     @property
     def point_ahead(self) -> int:
         """A point that the training comes to after the others have heard of it."""
-        arrived = self._participant.arrived()
+        arrived = self._control.arrived()
         return self._pace.point_ahead(arrived, self._ranks)
 
     def _await_order(self) -> None:
@@ -305,9 +284,9 @@ class Agreement:
         if None in points:
             self._others_finished = True
             return _VOID
-        if self._participant.counts_alike and len({tuple(last_obeyed) for _, _, *last_obeyed in pledges}) > 1:
+        if self._control.counts_alike and len({tuple(last_obeyed) for _, _, *last_obeyed in pledges}) > 1:
             raise PointsDifferError(f"the ranks count their steps differently: {pledges}")
-        return self._participant.compose()._replace(number=number, point=max(points))
+        return self._control.compose()._replace(number=number, point=max(points))
 
     def _take(self, number: int, decision: Any) -> None:
         with self._changed:
@@ -319,5 +298,5 @@ class Agreement:
                 self.hold = self.pending.point
             self._changed.notify_all()
         if decision is _VOID and not self._others_finished:
-            self._participant.voided()
-        self._participant.notice()
+            self._control.voided()
+        self._control.notice()

@@ -63,17 +63,16 @@ class PostedRows:
         with self._announcing:
             if self._finished:
                 return
-            row, now = self._own_row, time.monotonic()
-            if row is not None and self._board.count("rows") >= self._number * (self._ranks - 1):
-                assert self._report is not None, "rank 0 has one"
-                self._own_row, self._taken_number = None, self._number
-                others = self._board.read([f"row/{rank}" for rank in range(1, self._ranks)])
-                self._report.take([row, *others])
-            elif row is None and self.due == NEVER and now >= self._next_at:
+            number, now = self._number, time.monotonic()
+            self.follow(number, point)
+            if self._taken_number == number and now >= self._next_at:
                 self._next_at = now + rows_seconds(self._ranks)
-                self._number += 1
-                self._board.post("sample", [self._number, point])
-                self.due = point
+                self._board.post("sample", [number + 1, point])
+                self.follow(number + 1, point)
+            elif self._taken_number < number and self._board.count("rows") >= number * self._ranks:
+                assert self._report is not None, "rank 0 has one"
+                self._taken_number = number
+                self._report.take(self._board.read([f"row/{rank}" for rank in range(self._ranks)]))
 
     def finish(self, numbers: RankNumbers, gather: Callable[[Any], Sequence[Any]]) -> None:
         """The training's last numbers, which ``gather`` gets of all ranks: here they come to the end."""

@@ -70,7 +70,7 @@ def hang_error(hang: Awaited) -> PeerEndedError:
 
 
 class HangWatch:
-    """Watches the progress of all ranks for one of them; :meth:`start` begins once all have posted a beat.
+    """Watches the progress of all ranks for one of them.
 
     ``thread_id`` is that of the thread that trains, whose stack is posted. ``emit`` gets rank 0's records.
     ``end`` is called once, in the watching thread, when another rank has ended, or hung: with that rank, and,
@@ -105,9 +105,10 @@ class HangWatch:
         self._lost_since: float | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="amptui-hang-watch", daemon=True)
+        self.post_beat()
 
     def start(self) -> None:
-        """Begin to watch, once all ranks have posted a beat."""
+        """Begin to watch, once all ranks have one of these."""
         self._thread.start()
 
     def close(self) -> None:

@@ -65,7 +65,9 @@ class Heartbeat(NamedTuple):
 class RankProgress:
     """What one rank is doing: plain attributes, which the trainer sets and another thread reads."""
 
-    def __init__(self) -> None:
+    def __init__(self, activity: Callable[[], tuple[RankPhase, int]]) -> None:
+        self.activity = activity
+        """What the trainer is doing, and its step."""
         self.place = 0
         """Meetings and exchanges so far."""
         self.batches = 0
@@ -73,8 +75,6 @@ class RankProgress:
         self.alone = False
         self.left = False
         self.idle = False
-        self.activity: Callable[[], tuple[RankPhase, int]] = lambda: ("preparing", 0)
-        """What the trainer is doing, and its step."""
 
     def beat(self, number: int) -> Heartbeat:
         """It as of now."""

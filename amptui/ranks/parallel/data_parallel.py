@@ -1,6 +1,7 @@
 """DDP around an experiment's loss: gradients, and with them the loss, are means over all ranks."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
 from time import perf_counter
 from typing import Any, ClassVar, TypeVar
@@ -86,10 +87,11 @@ class DataParallel(Strategy):
 
     def _average(self) -> None:
         parameters = list(self._model.parameters())
-        self._module = _Loss(self._model, self._experiment)
-        self._ddp = DistributedDataParallel(self._module)
+        self._root = LossRoot(self._model, ())
+        self._mean = self._root.loss.mean
+        self._ddp = DistributedDataParallel(self._root)
         self.weights_check = WeightsCheck(parameters, self._device, leads=self.leads)
-        self.compute_timer = self._module.timer = ComputeTimer(parameters, self._device)
+        self.compute_timer = ComputeTimer(parameters, self._device)
         self.local_overflows = LocalOverflows(parameters, self._device)
 
     def look_is_due(self, control: Control, is_due: Callable[[], bool]) -> Callable[[], bool]:
@@ -119,12 +121,25 @@ class DataParallel(Strategy):
         """What ``loss()`` returns for this rank's batch; the step's loss counts ``weigh`` of it."""
         self._group.progress.batches += 1
         if first:
-            self._module.mean.grad = None
-        self._module.weigh, self._module.begins_step, self.compute_timer.ends_step = weigh, first, last
-        if last and not self._alone:
-            return self._ddp(batch)
-        with self._ddp.no_sync():
-            return self._ddp(batch)
+            self._mean.grad = None
+        self._root.loss.weigh = weigh
+        return self._run(batch, first=first, last=last)
+
+    def _run(self, batch: Batch, *, first: bool, last: bool) -> object:
+        def timed_loss() -> object:
+            # Not earlier: DDP has just waited for rank 0's buffers.
+            if first:
+                timer.begin()
+            collectives = collectives_made()
+            result = self._loss(batch)
+            if collectives_made() != collectives:
+                timer.forget()  # it waits for other ranks by itself, as SyncBatchNorm does
+            return result
+
+        timer = self.compute_timer
+        timer.ends_step = last
+        with nullcontext() if last and not self._alone else self._ddp.no_sync():
+            return self._ddp(timed_loss)
 
     def run_passes(self, passes: Callable[[], object], observed_step: int | None, *, scaled: bool) -> None:
         self.local_overflows.begin(observed_step, scaled=scaled)
@@ -173,7 +188,7 @@ class DataParallel(Strategy):
     @torch.no_grad()
     def _average_gradients(self) -> None:
         """What DDP does after a backward pass, for the one that it did not see."""
-        for parameter in self._module.parameters():
+        for parameter in self._root.parameters():
             if parameter.requires_grad:
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)  # another rank may have one
@@ -182,7 +197,7 @@ class DataParallel(Strategy):
 
     def _mean_gradient(self) -> Tensor | None:
         """The last step's loss, the mean over all ranks and micro-batches; on their device."""
-        return self._module.mean.grad
+        return self._mean.grad
 
     def tell_compiling(self, compiling: bool) -> None:  # noqa: ARG002 - both are left out
         self.compute_timer.forget()
@@ -211,9 +226,7 @@ class DataParallel(Strategy):
         for buffer in self._model.buffers():
             torch.distributed.broadcast(buffer, src=0)
 
-    def leave(self, hand_in: Callable[[], object]) -> None:
-        """See :class:`Strategy`; a last checkpoint may follow, unless ``sharded``."""
-        hand_in()
+    def leave(self) -> None:
         self._group.leave()
 
 
@@ -284,31 +297,39 @@ class ComputeTimer:
             self._begin_time = None
 
 
-class _Loss(nn.Module):
-    """An experiment's loss as a module, so that DDP sees its forward pass whatever ``loss()`` calls."""
+class LossRoot(nn.Module):
+    """What DDP or FSDP sees as the model, whatever methods of the model itself a loss calls.
 
-    def __init__(self, model: nn.Module, experiment: Experiment) -> None:
+    The gradient of ``loss.mean``, of that ``shape``, is the mean loss of all ranks, at no cost of its own.
+    """
+
+    def __init__(self, model: nn.Module, shape: Sequence[int]) -> None:
         super().__init__()
         self.model = model
-        self._experiment = experiment
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
-        self.mean = nn.Parameter(torch.zeros((), device=device))
-        """Its gradient is the loss: averaged with all others, at no cost of its own."""
+        self.loss = _MeanLoss(nn.Parameter(torch.zeros(shape, device=device)))
+
+    def forward(self, compute: Callable[[], object]) -> object:
+        result = compute()
+        loss = result.get("loss") if isinstance(result, dict) else result
+        if not (isinstance(loss, Tensor) and loss.numel() == 1 and loss.requires_grad):
+            return result  # backward cannot start there
+        loss = self.loss(loss)
+        return {**result, "loss": loss} if isinstance(result, dict) else loss
+
+
+class _MeanLoss(nn.Module):
+    """Passes a loss through."""
+
+    def __init__(self, mean: nn.Parameter) -> None:
+        super().__init__()
+        self.mean = mean
         self.weigh: Callable[[Tensor], Tensor] = loss_weights([1])[0]
         """What the next loss counts for among a step's micro-batches."""
-        self.begins_step = True
-        """Whether the next forward pass is the first of its step."""
-        self.timer = ComputeTimer((), device)
 
-    def forward(self, batch: Batch) -> object:
-        # Not earlier: DDP has just waited for rank 0's buffers.
-        if self.begins_step:
-            self.timer.begin()
-        collectives = collectives_made()
-        result = self._experiment.loss(self.model, batch)
-        if collectives_made() != collectives:
-            self.timer.forget()  # it waits for other ranks by itself, as SyncBatchNorm does
-        return with_loss(result, lambda loss: LossAsGradient.apply(loss, self.mean, self.weigh))
+    def forward(self, loss: Tensor) -> Tensor:
+        same_loss: Tensor = _LossAsGradient.apply(loss, self.mean, self.weigh)
+        return same_loss
 
 
 class _Alone(TorchDispatchMode):
@@ -323,7 +344,7 @@ class _Alone(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-class LossAsGradient(torch.autograd.Function):
+class _LossAsGradient(torch.autograd.Function):
     """The loss unchanged; backward gives ``mean`` its share as a gradient, whatever the loss scale."""
 
     @staticmethod
@@ -337,11 +358,3 @@ class LossAsGradient(torch.autograd.Function):
         (loss,) = ctx.saved_tensors
         share = ctx.weigh(loss.detach()).reshape(()).to(ctx.of_mean)
         return gradients[0], share.expand_as(ctx.of_mean).contiguous(), None
-
-
-def with_loss(result: object, replace: Callable[[Tensor], object]) -> object:
-    """What ``loss()`` has returned, with another loss; the same where backward cannot start."""
-    loss = result.get("loss") if isinstance(result, dict) else result
-    if not (isinstance(loss, Tensor) and loss.numel() == 1 and loss.requires_grad):
-        return result
-    return {**result, "loss": replace(loss)} if isinstance(result, dict) else replace(loss)

@@ -22,10 +22,9 @@ from amptui.data.batches import Batch
 from amptui.device.accelerator import capabilities
 from amptui.probes.gradients import GradientProbe
 from amptui.ranks.group import RankGroup
-from amptui.ranks.parallel.data_parallel import DataParallel, LossAsGradient, with_loss
+from amptui.ranks.parallel.data_parallel import DataParallel, LossRoot
 from amptui.ranks.world import NO_SHARDED_XRAY
 from amptui.recipe.experiment import Experiment
-from amptui.recipe.loss import loss_weights
 from amptui.recipe.sharding import local_part
 
 T = TypeVar("T")
@@ -58,34 +57,35 @@ class ShardedDataParallel(DataParallel):
         with torch.no_grad():
             for tensor in (*model.parameters(), *model.buffers()):
                 torch.distributed.broadcast(tensor, src=0)
-        self._root = LossRoot(model, group.world.size)
+        self._root = LossRoot(model, [group.world.size])
         try:
             self._sharded = shard(self._root, group.world.size)
         except (ValueError, NotImplementedError) as error:
             what = f"FSDP cannot shard this model: {' '.join(str(error).split())[:300]}"
             raise ExperimentError(what, hint="train without --fsdp") from error
-        self._mean = self._root.loss.mean
+        self._mean = self._root.loss.mean  # its part: while weights are gathered, the module has another
         self.needs_others = NO_SHARDED_XRAY
 
-    def _compute_loss(
-        self, batch: Batch, weigh: Callable[[Tensor], Tensor], *, first: bool, last: bool
-    ) -> object:
-        self._group.progress.batches += 1
-        if first:
-            self._mean.grad = None
-        self._root.loss.weigh = weigh
+    def _run(self, batch: Batch, *, first: bool, last: bool) -> object:  # noqa: ARG002 - nothing is timed
         self._sharded.set_requires_gradient_sync(last)
-        return self._root(partial(self._loss, batch))
+        return self._root(partial(self._unsharded_loss, batch))
+
+    def _unsharded_loss(self, batch: Batch) -> object:
+        result = self._loss(batch)
+        if isinstance(result.get("loss") if isinstance(result, dict) else result, DTensor):
+            what = "loss() used the weights of a block outside its forward()"
+            raise ExperimentError(what, hint="call the block itself, or train without --fsdp")
+        return result
 
     def evaluate(self, compute: Callable[[], T]) -> T:
         result: T = self._root(compute)
         return result
 
     def _mean_gradient(self) -> Tensor | None:
-        if self._mean.grad is None:
+        if (gradient := super()._mean_gradient()) is None:
             return None
         with torch.no_grad():
-            return local_part(self._mean.grad).reshape(())
+            return local_part(gradient).reshape(())
 
     def gradients(self, model: nn.Module) -> GradientProbe:
         return ShardedGradients(model, self.ranks)
@@ -114,8 +114,7 @@ class ShardedDataParallel(DataParallel):
         super().load_states(divided, {**state, "state": states}, optimizer)
 
     @torch.no_grad()
-    def leave(self, hand_in: Callable[[], object]) -> None:
-        hand_in()
+    def leave(self) -> None:
         if self._keeps_weights:
             state = copy(self._model.state_dict())
             for name, tensor in state.items():
@@ -196,38 +195,6 @@ def all_gather(rows: Tensor, own_row: Tensor) -> None:
     """Fill ``rows``, [ranks * n], with the ``own_row``, [n], of each rank. All have to call it."""
     gather = next(getattr(dist, name) for name in _ALL_GATHER_NAMES if hasattr(dist, name))
     gather(rows, own_row)
-
-
-class LossRoot(nn.Module):
-    """What FSDP sees as the model, whatever methods of the model itself a loss calls."""
-
-    def __init__(self, model: nn.Module, ranks: int) -> None:
-        super().__init__()
-        self.model = model
-        device = next((p.device for p in model.parameters()), torch.device("cpu"))
-        self.loss = _MeanLoss(ranks, device)
-
-    def forward(self, compute: Callable[[], object]) -> object:
-        result = compute()
-        loss = result.get("loss") if isinstance(result, dict) else result
-        if isinstance(loss, DTensor):
-            what = "loss() used the weights of a block outside its forward()"
-            raise ExperimentError(what, hint="call the block itself, or train without --fsdp")
-        return with_loss(result, self.loss)
-
-
-class _MeanLoss(nn.Module):
-    """Passes a loss through; the gradient of ``mean`` is then the mean loss of all ranks, once for each."""
-
-    def __init__(self, ranks: int, device: torch.device) -> None:
-        super().__init__()
-        self.mean = nn.Parameter(torch.zeros(ranks, device=device))
-        self.weigh: Callable[[Tensor], Tensor] = loss_weights([1])[0]
-        """What the next loss counts for among a step's micro-batches."""
-
-    def forward(self, loss: Tensor) -> Tensor:
-        same_loss: Tensor = LossAsGradient.apply(loss, self.mean, self.weigh)
-        return same_loss
 
 
 def shard(root: LossRoot, ranks: int) -> FSDPModule:

@@ -26,21 +26,11 @@ from amptui.base.errors import AmptuiError, DeviceError, RunFolderError
 from amptui.base.prompt import complain
 from amptui.base.text import one_line
 from amptui.ranks.agreement.board import Board
+from amptui.ranks.agreement.orders import poll_seconds
 from amptui.ranks.ends.rank_ends import RankEnds
 from amptui.ranks.failure import End
 from amptui.ranks.world import World
 from amptui.recipe.request import HANG_SECONDS
-
-_LOOK_SECONDS = 0.05
-"""How soon a waiting rank looks again at first."""
-
-_LOOKS_A_SECOND = 1000
-"""How often all ranks together look while they wait for long."""
-
-_FIRST_LOOKS = 8
-"""How many times as often they look at first: most waits are short."""
-
-_GROWTH = 1.5
 
 _CONNECTING = timedelta(minutes=30)
 """How long a rank tries to reach a store that is not there yet: a machine may be late."""
@@ -69,26 +59,15 @@ _RESTART, _ARRIVED, _GO = "restart", "arrived", "go"
 STOPPED_WAITING = "asked to stop while waiting for the other ranks"
 
 
-def pauses(ranks: int) -> Iterator[float]:
-    """The seconds from one look to the next of each of ``ranks`` that wait: short ones first."""
-    longest = max(_LOOK_SECONDS, ranks / _LOOKS_A_SECOND)
-    seconds = max(_LOOK_SECONDS, longest / _FIRST_LOOKS)
-    while True:
-        yield seconds
-        seconds = min(_GROWTH * seconds, longest)
-
-
 class LauncherStore:
     """A rank's connection to the launcher's store; what is on its boards is of this start of the ranks."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self._lasting = _launcher_store(leads=world.leads)
-        self.ends = RankEnds(self.board(), world)
-
-    def board(self) -> Board:
-        """What the ranks of this start tell each other, over a connection that no other wait blocks."""
-        return Board(self._lasting, self.world.meeting, timeout_seconds=STORE_SECONDS)
+        self.board = Board(self._lasting, world.meeting, timeout_seconds=STORE_SECONDS)
+        """What the ranks of this start tell each other."""
+        self.ends = RankEnds(self.board, world)
 
     def share_plan(self, make: Callable[[], str], *, resumes: bool = False) -> str | int:
         """Rank 0's plan on every rank: from ``make``, which only rank 0 calls, or as before a restart.
@@ -106,13 +85,11 @@ class LauncherStore:
             except AmptuiError as error:
                 self.refuse(error.exit_status)
                 raise
-        for seconds in pauses(self.world.size):
-            if self._lasting.check([_PLAN]):
-                break
+        while not self._lasting.check([_PLAN]):
             if self.final_status is not None:
                 self._lasting.add(f"{_OVER}/read", 1)
                 return self.final_status
-            time.sleep(seconds)
+            time.sleep(poll_seconds(self.world.size))
         return self._lasting.get(_PLAN).decode()
 
     def refuse(self, exit_status: int) -> None:
@@ -181,7 +158,7 @@ def _call(launcher_store: Store, world: World, stopping: Callable[[], bool]) -> 
     launcher_store.delete_key(_CAUSE)
     meeting = f"{_own_host()}:{store.port}/{os.urandom(8).hex()}"
     launcher_store.set(_CALL, meeting)
-    for _ in _looks(world, 1, stopping, lambda: f"{others - store.add(_ARRIVED, 0):,} more ranks to start"):
+    for _ in _polls(world, stopping, lambda: f"{others - store.add(_ARRIVED, 0):,} more ranks to start"):
         if store.add(_ARRIVED, 0) >= others:
             break
     restarts = store.multi_get([f"{_RESTART}/{rank}" for rank in range(1, world.size)])
@@ -192,7 +169,7 @@ def _call(launcher_store: Store, world: World, stopping: Callable[[], bool]) -> 
 
 def _answer(launcher_store: Store, world: World, stopping: Callable[[], bool]) -> World:
     meeting, store = "", None
-    for _ in _looks(world, world.size, stopping, lambda: "rank 0"):
+    for _ in _polls(world, stopping, lambda: "rank 0"):
         call = launcher_store.get(_CALL).decode() if launcher_store.check([_CALL]) else ""
         try:
             if call and (store is None or call != meeting):
@@ -202,7 +179,7 @@ def _answer(launcher_store: Store, world: World, stopping: Callable[[], bool]) -
                 return replace(world, meeting=meeting, restart=restart, max_restarts=max_restarts)
         except dist.DistError:  # it was a rank 0 that ends
             store = None
-    raise AssertionError("pauses have no end")
+    raise AssertionError("polls have no end")
 
 
 def _join(meeting: str, world: World) -> Store | None:
@@ -215,15 +192,13 @@ def _join(meeting: str, world: World) -> Store | None:
     return store if store.add(_ARRIVED, 1) < world.size else None
 
 
-def _looks(
-    world: World, ranks: int, stopping: Callable[[], bool], awaited: Callable[[], str]
-) -> Iterator[None]:
-    """The looks of one of so many ``ranks`` that wait; raises DeviceError if this process is asked to stop.
+def _polls(world: World, stopping: Callable[[], bool], awaited: Callable[[], str]) -> Iterator[None]:
+    """The polls of a rank that waits; raises DeviceError if this process is asked to stop.
 
     Says once on each machine what is ``awaited``, if that takes long.
     """
     due = time.monotonic() + _LATE_SECONDS if world.local_rank == 0 else float("inf")
-    for seconds in pauses(ranks):
+    while True:
         yield
         if stopping():
             raise DeviceError(STOPPED_WAITING)
@@ -231,7 +206,7 @@ def _looks(
             due = float("inf")
             host, port = _master()
             complain(f"rank {world.rank} waits at {host}:{port} for {awaited()}")
-        time.sleep(seconds)
+        time.sleep(poll_seconds(world.size))
 
 
 def _master() -> tuple[str, int]:
