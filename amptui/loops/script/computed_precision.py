@@ -14,7 +14,7 @@ from torch import Tensor
 from torch._C import _is_any_autocast_enabled
 from torch.autograd.function import BackwardCFunction
 
-from amptui.loops.script.backward_pass import LOW_DTYPES, LOW_PRECISIONS, BackwardPass
+from amptui.loops.script.backward_pass import LOW_DTYPES, LOW_PRECISIONS, BackwardPass, read_pass
 
 _PRODUCTS = (
     *("AddmmBackward", "MmBackward", "BmmBackward", "BaddbmmBackward", "AddbmmBackward", "LinearBackward"),
@@ -39,10 +39,12 @@ pass may run before another one's backward pass."""
 _PLAIN, _PRODUCT, _OPAQUE = range(3)
 
 
-class PrecisionReader:
-    """Tells the dtype of each backward pass's forward pass; looks at few nodes of its graph."""
+class PassReader:
+    """Reads what ``backward()`` is called with, and from few nodes of its graph in which dtype it ran."""
 
     def __init__(self) -> None:
+        self.has_scaled = False
+        """Whether any scaler has scaled anything."""
         self._kinds: dict[type, int] = {}
         self._precisions: dict[tuple[type, int, torch.dtype | None], str] = {}
         """What the graphs ran in that have been searched, by how each began, its number of nodes, and the
@@ -66,12 +68,22 @@ class PrecisionReader:
             if dtype in LOW_DTYPES:
                 self._lower_looks = _PASSES_AFTER_AUTOCAST
 
-    def read(self, backward: BackwardPass, tensors: Sequence[Tensor]) -> None:
-        """Set the precision of a pass that is about to begin: ``fp32`` for anything that is not lower."""
+    def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BackwardPass:
+        """The pass that ``torch.autograd.backward`` is about to make with these arguments.
+
+        Its precision is ``fp32`` for anything that is not lower.
+        """
+        loss = args[0] if len(args) > 1 and args[1] is None else None
+        if type(loss) is Tensor and not (self.has_scaled or loss.dim()):  # the usual loss.backward()
+            backward, tensors = BackwardPass(), (loss,)
+            backward.loss = loss.detach().clone()
+            backward.is_product = type(loss.grad_fn).__name__ == "MulBackward0"
+        else:
+            backward, tensors = read_pass(args, kwargs, may_be_scaled=self.has_scaled)
         root: Any = tensors[0].grad_fn if tensors else None
         if root is None:
             backward.precision = "unknown"
-            return
+            return backward
         nearest, node = None, root
         for _ in range(_NEAR_NODES):
             if self._kinds.get(type(node)) == _PRODUCT:
@@ -85,7 +97,7 @@ class PrecisionReader:
         if nearest in LOW_DTYPES:
             self._entered.clear()
             backward.precision = COMPUTED_WORDS[nearest]  # the usual case with autocast
-            return
+            return backward
         shape = type(root), self._newest_node - newest, nearest
         is_settled = not (self._looks or _is_any_autocast_enabled())
         if is_settled and shape in self._precisions:
@@ -97,6 +109,7 @@ class PrecisionReader:
             self._search(backward, tensors)
             if is_settled and backward.precision not in LOW_PRECISIONS:
                 self._precisions[shape] = backward.precision
+        return backward
 
     def _search(self, backward: BackwardPass, tensors: Sequence[Tensor]) -> None:
         """Look at the whole graph: what a product was lower in, else float32 if there are products."""

@@ -41,19 +41,20 @@ def harmless(method: Callable[Concatenate[_Loop, _P], None]) -> Callable[Concate
             if not loop.must_not_look:
                 method(loop, *args, **kwargs)
         except BaseException as error:
-            if not is_settled(loop, error):
+            if not is_settled(error, loop):
                 raise
 
     return call
 
 
-def is_settled(loop: Guarded, error: BaseException) -> bool:
-    """Whether ``error``, caught at work of ours, was ours: then nothing is observed any more.
+def is_settled(error: BaseException, *loops: Guarded) -> bool:
+    """Whether ``error``, caught at work of ours, was ours: then these are not observed any more.
 
     The script's Ctrl+C or alarm, which may find us at work, is to be raised again: it has none of our frames.
     """
     if isinstance(error, Exception) and not is_from_signal_handler(error):
-        loop.give_up(error)
+        for loop in loops:
+            loop.give_up(error)
         return True
     leave_traceback(error)
     return False

@@ -4,15 +4,18 @@ Models are not hooked: hooks of a module would go into its copies, its saved fil
 makes of it. Neither are optimizers and scalers, of which a loop may make new ones at any time: what is hooked
 are the functions that all of them go through, each once, however many listen.
 
-Everything that is told goes through one door, :meth:`LoopHooks._teller`: it knows which thread trains, and a
-fault behind it ends the watching and nothing else. An error of the script's that passes through a hook has
-the traceback that it has without hooks, and the hooks hold nothing alive that the script has let go of.
+Behind each hook is the same door: it knows which thread trains, and a fault behind it ends the watching and
+nothing else. Passes and steps, which every loop pays for, have it in the hook itself: a usual step goes
+through as few calls as it can. An error of the script's that passes through a hook has the traceback that it
+has without hooks, and the hooks hold nothing alive that the script has let go of.
 """
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from threading import RLock, current_thread, get_ident
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,11 +28,14 @@ from torch.nn.utils import clip_grad
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from amptui.loops.script.computed_precision import PassReader
 from amptui.loops.script.guard import SeveralThreadsError, is_settled, leave_traceback, not_compiled
 from amptui.recipe.float8 import is_float8_layer
 
 if TYPE_CHECKING:
+    from amptui.loops.script.backward_pass import BackwardPass
     from amptui.loops.script.observed_loop import ObservedLoop
+    from amptui.loops.script.pass_account import PassAccount
 
 _CLIPPING = (
     (clip_grad, "_clip_grads_with_norm_"),
@@ -48,9 +54,11 @@ _SCALER_EVENTS = {
 
 _ANYWHERE = (
     *("after_autocast", "optimizer_built", "float8_layer_came"),
-    *("before_clip", "after_clip", "after_scale", "inner_backward"),
+    *("before_clip", "after_clip", "after_scale"),
 )
 """What another thread may do beside the one that trains: there it is not told."""
+
+_NOBODY: tuple[None, None] = (None, None)
 
 Around = Callable[["Patch", Callable[..., Any]], Callable[..., Any]]
 """Makes what stands in the place of the original function, of the patch and the original.
@@ -92,11 +100,18 @@ class LoopHooks:
         self._thread = current_thread()
         self._owner = 0
         """The id of the thread that trains, ``_thread``; 0 before its first pass or step."""
+        self._usual_thread = 0
+        """The same where no CUDA graph can be captured."""
+        self._accounts: tuple[PassAccount, ...] = ()
+        """Those of all loops."""
         self._lock = RLock()
         """Held by whoever looks at the loop's tensors: no other thread begins to train meanwhile."""
         self._in_call: set[str] = set()
         """Methods of a scaler that are being called: those of subclasses may call those of their class."""
         self._suspended = 0
+        self.reader = PassReader()
+        self._pass: BackwardPass | None = None
+        """The one that runs."""
         self._patched_scalers: set[type] = {GradScaler}
 
     def add(self, loop: "ObservedLoop") -> None:
@@ -104,10 +119,12 @@ class LoopHooks:
         if not self._loops:
             self._install()
         self._loops = (*self._loops, loop)
+        self.refresh()
 
     def remove(self, loop: "ObservedLoop") -> None:
         """Tell it nothing more; nothing happens the second time."""
         self._loops = tuple(other for other in self._loops if other is not loop)
+        self.refresh()
         if not self._loops:
             self._uninstall()
 
@@ -129,8 +146,10 @@ class LoopHooks:
 
     def _install(self) -> None:
         self._patched_scalers, self._owner, self._lock = {GradScaler}, 0, RLock()
+        self.reader, self._pass = PassReader(), None
         self._in_call.clear()
-        not_compiled(LoopHooks._is_elsewhere, calls=True)
+        for method in (LoopHooks._may_tell, LoopHooks._before_step, LoopHooks._after_step):
+            not_compiled(method, calls=True)
         removals = self._removals
         try:
             self._patch(torch.autograd, "backward", self._around_backward)
@@ -147,8 +166,8 @@ class LoopHooks:
 
             removals.append(register_module_module_registration_hook(see_module).remove)
             self._patch_scaler(GradScaler)
-            removals.append(register_optimizer_step_pre_hook(self._teller("before_step")).remove)
-            removals.append(register_optimizer_step_post_hook(self._teller("after_step")).remove)
+            removals.append(register_optimizer_step_pre_hook(self._before_step).remove)
+            removals.append(register_optimizer_step_post_hook(self._after_step).remove)
         except BaseException:
             self._uninstall()
             raise
@@ -167,6 +186,17 @@ class LoopHooks:
 
     # ----------------------------------------------------------------------------------- what is told
 
+    def refresh(self) -> None:
+        """The loops, their accounts or the thread are others."""
+        self._accounts = tuple(account for loop in self._loops for account in loop.accounts)
+        self._usual_thread = 0 if any(loop.may_capture for loop in self._loops) else self._owner
+
+    def _may_tell(self) -> bool:
+        """Whether this is the thread that trains, and what we do now becomes no part of a CUDA graph."""
+        if any(loop.may_capture and loop.is_capturing() for loop in self._loops):
+            return False
+        return get_ident() == self._owner or not self._is_elsewhere(trains=True)
+
     def _is_elsewhere(self, *, trains: bool) -> bool:
         """Whether another thread than the one that trains calls, and is to be left alone.
 
@@ -183,6 +213,7 @@ class LoopHooks:
                     loop.give_up(SeveralThreadsError("the script trains in several threads at once"))
                 return True
             self._thread, self._owner = current_thread(), get_ident()
+            self.refresh()
         return False
 
     def _teller(self, event: str) -> Callable[..., None]:
@@ -190,52 +221,115 @@ class LoopHooks:
 
         A fault there ends the watching, nothing else; what a signal handler of the script's raises passes.
         """
-        trains, is_of_step = event not in _ANYWHERE, event in ("before_step", "after_step")
+        trains = event not in _ANYWHERE
 
         def tell(*args: Any) -> None:
+            if self._suspended:
+                return
             try:
-                # A fused optimizer is called even where its scaler skips the step.
-                if is_of_step and (is_compiling() or "step" in self._in_call):
-                    return
-                if self._suspended:
-                    return
                 if get_ident() != self._owner and self._is_elsewhere(trains=trains):
                     return
                 with self._lock:
                     for loop in self._loops:
-                        try:
-                            if loop.active and not (loop.may_capture and loop.is_capturing()):
-                                getattr(loop, event)(*args)
-                        except BaseException as error:
-                            if not is_settled(loop, error):
-                                raise
+                        if not (loop.may_capture and loop.is_capturing()):
+                            getattr(loop, event)(*args)
             except BaseException as error:
-                leave_traceback(error)
-                raise
+                if not is_settled(error, *self._loops):
+                    raise
 
         not_compiled(tell, calls=True)
         return tell
 
-    def _around_backward(self, patch: Patch, run: Callable[..., Any]) -> Callable[..., Any]:
-        before, after, inner = map(self._teller, ("before_backward", "after_backward", "inner_backward"))
+    def _settle(self, error: BaseException) -> None:
+        if not is_settled(error, *self._loops):
+            raise error
 
+    def _around_backward(self, patch: Patch, run: Callable[..., Any]) -> Callable[..., Any]:
         def backward(*args: Any, **kwargs: Any) -> Any:
             try:
-                if is_compiling() or patch.is_removed:
+                if is_compiling() or patch.is_removed or self._suspended:
                     return run(*args, **kwargs)
-                if _current_graph_task_id() >= 0:
-                    # Within a pass a checkpoint runs others of the same graph, a hook of the script's any.
-                    inner(args, kwargs)
-                    return run(*args, **kwargs)
-                before(args, kwargs)
+                begun: BackwardPass | None = None
+                try:
+                    is_inner = _current_graph_task_id() >= 0
+                    if not is_inner and (get_ident() == self._usual_thread or self._may_tell()):
+                        with self._lock:
+                            begun = self._pass = self.reader.read(args, kwargs)
+                            for account in self._accounts:
+                                account.before(begun)
+                    else:
+                        self._see_other(args, kwargs)
+                except BaseException as error:  # noqa: BLE001 - raised again if it is the script's
+                    self._settle(error)
                 result = run(*args, **kwargs)
-                after()
+                if begun is None:
+                    return result
+                self._pass = None
+                try:
+                    with self._lock:
+                        for account in self._accounts:
+                            account.after()
+                except BaseException as error:  # noqa: BLE001 - as above
+                    self._settle(error)
                 return result
             except BaseException as error:
                 leave_traceback(error)
                 raise
 
         return backward
+
+    def _see_other(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A pass begins that is not told. Of one within another, what it computed was computed for that one.
+
+        A checkpoint runs passes of the same graph there, a hook of the script's any.
+        """
+        if self._pass is not None and _current_graph_task_id() >= 0:
+            self._pass.add_inner(self.reader.read(args, kwargs).precision)
+
+    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """``optimizer.step`` begins, with these arguments: the first is the optimizer."""
+        # A fused optimizer is called even where its scaler skips the step.
+        if self._suspended or "step" in self._in_call or is_compiling():
+            return
+        try:
+            if get_ident() != self._usual_thread and not self._may_tell():
+                return
+            with self._lock:
+                for loop in self._loops:
+                    reference, watcher = loop.by_id.get(id(optimizer), _NOBODY)
+                    if reference is None or reference() is not optimizer:
+                        watcher = loop.watcher_of(optimizer)
+                    if watcher is None:
+                        continue
+                    frame, call = sys._getframe(1), loop.calls.get(watcher)
+                    if call is not None and _is_within(frame, call):
+                        continue  # a wrapper's, or a call of the class above
+                    loop.calls[watcher] = id(frame)
+                    closure = args[1] if len(args) > 1 else kwargs.get("closure")
+                    watcher.before_step(optimizer, has_closure=closure is not None)
+        except BaseException as error:
+            if not is_settled(error, *self._loops):
+                raise
+
+    def _after_step(self, optimizer: Optimizer, _args: object, _kwargs: object) -> None:
+        """``optimizer.step`` has ended."""
+        if self._suspended or "step" in self._in_call or is_compiling():
+            return
+        try:
+            if get_ident() != self._usual_thread and not self._may_tell():
+                return
+            with self._lock:
+                for loop in self._loops:
+                    watcher = loop.by_id.get(id(optimizer), _NOBODY)[1]
+                    if watcher is None or loop.calls.get(watcher) != id(sys._getframe(1)):
+                        continue
+                    del loop.calls[watcher]
+                    watcher.after_step()
+                    if loop.idle or not loop.is_alone:
+                        loop.after_step_of(watcher)
+        except BaseException as error:
+            if not is_settled(error, *self._loops):
+                raise
 
     def _around(self, after: str, before: str = "") -> Around:
         """Tell of a function's call, after it and, if there is an event for that, before it."""
@@ -295,6 +389,14 @@ class LoopHooks:
             if kind is not object and kind not in self._patched_scalers:
                 self._patched_scalers.add(kind)
                 self._patch_scaler(kind)
+
+
+def _is_within(frame: FrameType, call: int) -> bool:
+    """Whether the frame with the id ``call`` is one of those that called ``frame``: not if it has raised."""
+    outer = frame.f_back
+    while outer is not None and id(outer) != call:
+        outer = outer.f_back
+    return outer is not None
 
 
 HOOKS = LoopHooks()

@@ -4,21 +4,18 @@ The optimizers are those that the script named, and any other that makes steps. 
 did before (a new phase, the next fold) continues in its place.
 """
 
-import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable
-from types import FrameType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from amptui.base.fork import in_forks
-from amptui.loops.script.backward_pass import BackwardPass, mark_scaled, read_pass
-from amptui.loops.script.computed_precision import PrecisionReader
+from amptui.loops.script.backward_pass import mark_scaled
 from amptui.loops.script.guard import harmless
 from amptui.loops.script.loop_hooks import HOOKS
 from amptui.loops.script.observed_optimizer import ObservedOptimizer
@@ -41,9 +38,6 @@ _MAX_PASSED_OVER = 2
 _MAX_MISSES = 256
 """An optimizer that gets no gradients in so many backward passes is not expected to make a first step."""
 
-_STEP_FRAME = 2
-"""How far from a method that the hooks call the frame is of the call of ``optimizer.step``."""
-
 _NOBODY: tuple[None, None] = (None, None)
 
 OpenFirst = Callable[[Optimizer, "ObservedLoop"], object]
@@ -60,16 +54,11 @@ class ObservedLoop:
         self._open_first = open_first
         self.optimizers: tuple[ObservedOptimizer, ...] = ()
         """Those of the run, the first one first."""
-        self._idle = dict[int, PassAccount]()
+        self.idle = dict[int, PassAccount]()
         """The backward passes of optimizers that have made no step yet, by their ids."""
-        self._accounts: tuple[PassAccount, ...] = ()
+        self.accounts: tuple[PassAccount, ...] = ()
         """Those of all optimizers."""
-        self._pass: BackwardPass | None = None
-        """The one that runs."""
-        self._precisions = PrecisionReader()
-        self._may_be_scaled = False
-        """Whether any scaler has scaled anything."""
-        self._by_id: dict[int, tuple[weakref.ref[Optimizer], ObservedOptimizer]] = {}
+        self.by_id: dict[int, tuple[weakref.ref[Optimizer], ObservedOptimizer]] = {}
         self.takes_others = True
         """Whether other optimizers than the first are to be watched."""
         self.emit: Callable[[Record], object] = lambda _record: None
@@ -89,7 +78,7 @@ class ObservedLoop:
         """Called once, at the end of the run's first step, with its precision, before anything is emitted."""
         self.on_fault: Callable[[Exception], object] = lambda _error: None
         """Gets the one fault after which nothing more is observed."""
-        self._calls: dict[ObservedOptimizer, int] = {}
+        self.calls: dict[ObservedOptimizer, int] = {}
         """Of each, the id of the frame of the call that makes its step: within it may be others."""
         self._replacements = 0
         self._noted_too_many = False
@@ -137,14 +126,14 @@ class ObservedLoop:
 
     def add(self, watcher: ObservedOptimizer, optimizer: Optimizer) -> None:
         """Watch ``optimizer`` by ``watcher``, which gets its backward passes so far."""
-        watcher.account = account = self._idle.pop(id(optimizer), None) or PassAccount(optimizer)
+        watcher.account = account = self.idle.pop(id(optimizer), None) or PassAccount(optimizer)
         account.watcher, account.is_sharded = watcher, watcher.is_sharded
         account.refresh()
-        self._by_id[id(optimizer)] = (weakref.ref(optimizer), watcher)
-        for other in [idle.optimizer for idle in self._idle.values()]:
+        self.by_id[id(optimizer)] = (weakref.ref(optimizer), watcher)
+        for other in [idle.optimizer for idle in self.idle.values()]:
             if other is not None and _share_groups(optimizer, other):  # as SAM's and Accelerate's wrappers do
-                self._by_id[id(other)] = (weakref.ref(other), watcher)
-                del self._idle[id(other)]
+                self.by_id[id(other)] = (weakref.ref(other), watcher)
+                del self.idle[id(other)]
         if not self.optimizers:
             self.first, self.may_capture = watcher, watcher.may_capture
             self.is_capturing = watcher.is_capturing
@@ -157,18 +146,19 @@ class ObservedLoop:
         self._list_accounts()
 
     def _list_accounts(self) -> None:
-        self._accounts = (*(watcher.account for watcher in self.optimizers), *self._idle.values())
+        self.accounts = (*(watcher.account for watcher in self.optimizers), *self.idle.values())
+        HOOKS.refresh()
 
     def optimizer_built(self, optimizer: Optimizer) -> None:
         """Look for the passes of one that may make steps."""
-        if len(self._idle) >= _MAX_IDLE_OPTIMIZERS:
-            del self._idle[next(iter(self._idle))]
-        self._idle[id(optimizer)] = PassAccount(optimizer)
+        if len(self.idle) >= _MAX_IDLE_OPTIMIZERS:
+            del self.idle[next(iter(self.idle))]
+        self.idle[id(optimizer)] = PassAccount(optimizer)
         self._list_accounts()
 
-    def _watcher_of(self, optimizer: Any) -> ObservedOptimizer | None:
+    def watcher_of(self, optimizer: Any) -> ObservedOptimizer | None:
         """Who watches ``optimizer``, if anybody is to."""
-        reference, watcher = self._by_id.get(id(optimizer), _NOBODY)
+        reference, watcher = self.by_id.get(id(optimizer), _NOBODY)
         if reference is not None and reference() is optimizer:
             return watcher
         if not isinstance(optimizer, Optimizer):
@@ -179,16 +169,16 @@ class ObservedLoop:
         """An optimizer makes its first step: watch it, in another's place or beside the others."""
         if not self.optimizers:
             return self._begin(optimizer)
-        account = self._idle.get(id(optimizer))
+        account = self.idle.get(id(optimizer))
         if account is None or account.optimizer is not optimizer:
             self.optimizer_built(optimizer)
-            account = self._idle[id(optimizer)]
+            account = self.idle[id(optimizer)]
             account.miss()
         account.refresh()
         for watcher in self.optimizers:
             if watcher.optimizer is not None and _share_groups(watcher.optimizer, optimizer):
-                self._by_id[id(optimizer)] = (weakref.ref(optimizer), watcher)  # one is a part of the other
-                del self._idle[id(optimizer)]
+                self.by_id[id(optimizer)] = (weakref.ref(optimizer), watcher)  # one is a part of the other
+                del self.idle[id(optimizer)]
                 self._list_accounts()
                 return watcher
         ids = account.ids
@@ -213,7 +203,7 @@ class ObservedLoop:
         kind, before = watcher.kind, watcher.account
         was_gone = before.optimizer is None
         dropped_passes = [*before.abandoned(), *dropped_passes]
-        self._calls.pop(watcher, None)
+        self.calls.pop(watcher, None)
         watcher.follow(optimizer, owner_of(optimizer))
         self.add(watcher, optimizer)
         if was_gone or not before.ids & watcher.account.ids:  # else it has seen the same passes
@@ -292,7 +282,7 @@ class ObservedLoop:
         """Whether another optimizer than the first has gradients of which it may make a step yet."""
         others = (watcher.account for watcher in self.optimizers[1:])
         return any(account.passes for account in others) or any(
-            account.passes and account.passed_over < _MAX_PASSED_OVER for account in self._idle.values()
+            account.passes and account.passed_over < _MAX_PASSED_OVER for account in self.idle.values()
         )
 
     @property
@@ -336,85 +326,19 @@ class ObservedLoop:
             watcher.stop()
         self.on_fault(error)
 
-    def before_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A backward pass begins, by a call of ``torch.autograd.backward`` with these arguments."""
-        root = args[0] if len(args) > 1 and args[1] is None else None
-        if type(root) is Tensor and not (self._may_be_scaled or root.dim()):  # the usual loss.backward()
-            backward = BackwardPass()
-            backward.loss = root.detach().clone()
-            self._precisions.read(backward, (root,))
-            if type(root.grad_fn).__name__ == "MulBackward0":
-                backward.is_product = True
-        else:
-            backward, tensors = read_pass(args, kwargs, may_be_scaled=self._may_be_scaled)
-            self._precisions.read(backward, tensors)
-        self._pass = backward
-        for account in self._accounts:
-            watcher = account.watcher
-            if watcher is not None and watcher.pending is not None:
-                watcher.work_begins()
-            if (dropped := account.before(backward)) is not None:
-                if watcher is None:
-                    account.dropped.append(dropped)
-                else:
-                    watcher.take_dropped(dropped)
-
-    def inner_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A pass begins within a pass: what it computed was computed for that one."""
-        if self._pass is not None:
-            inner, tensors = read_pass(args, kwargs, may_be_scaled=False)
-            self._precisions.read(inner, tensors)
-            self._pass.add_inner(inner.precision)
-
-    def after_backward(self) -> None:
-        """The pass has ended, and given gradients to the parameters of some of the optimizers."""
-        backward, self._pass = self._pass, None
-        if backward is None:
-            return
-        for account in self._accounts:
-            has_gradients, watcher = account.after(), account.watcher
-            if watcher is None:
-                account.misses = 0 if has_gradients else account.misses + 1
-                if account.misses > _MAX_MISSES or account.optimizer is None:
-                    self._idle = {key: idle for key, idle in self._idle.items() if idle is not account}
-                    self._list_accounts()
-            elif has_gradients:
-                watcher.after_pass(backward)
-
-    def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """``optimizer.step`` begins, with these arguments: the first is the optimizer."""
-        reference, watcher = self._by_id.get(id(optimizer), _NOBODY)
-        if reference is None or reference() is not optimizer:
-            watcher = self._watcher_of(optimizer)
-        if watcher is None:
-            return
-        frame, call = sys._getframe(_STEP_FRAME), self._calls.get(watcher)
-        if call is not None and _is_within(frame, call):
-            return  # a wrapper's, or a call of the class above
-        self._calls[watcher] = id(frame)
-        closure = args[1] if len(args) > 1 else kwargs.get("closure")
-        watcher.before_step(optimizer, has_closure=closure is not None)
-
-    def after_step(self, optimizer: Optimizer, *_: object) -> None:
-        """``optimizer.step`` has ended."""
-        watcher = self._by_id.get(id(optimizer), _NOBODY)[1]
-        if watcher is None or self._calls.get(watcher) != id(sys._getframe(_STEP_FRAME)):
-            return
-        del self._calls[watcher]
-        watcher.after_step()
-        if self._idle:
-            self._pass_over()
+    def after_step_of(self, watcher: ObservedOptimizer) -> None:
+        """It has made a step: those that have made none yet may have had a part in its passes."""
+        for key, account in list(self.idle.items()):
+            account.passed_over += account.used_by_others
+            if account.misses > _MAX_MISSES or account.optimizer is None:
+                del self.idle[key]
+                self._list_accounts()
         if watcher is not self.first:
             self.first.other_stepped()
 
-    def _pass_over(self) -> None:
-        """A step was made: those that have made none yet may have had a part in its passes."""
-        for account in self._idle.values():
-            account.passed_over += account.used_by_others
-
     def after_autocast(self, context: torch.autocast) -> None:
         """A context of autocast was entered."""
-        self._precisions.see_autocast(context)
+        HOOKS.reader.see_autocast(context)
         for watcher in self.optimizers:
             watcher.forward_begins()
 
@@ -422,23 +346,23 @@ class ObservedLoop:
         self.layer_changes += 1
 
     def before_clip(self) -> None:
-        for account in self._accounts:
+        for account in self.accounts:
             account.before_known_edit()
 
     def after_clip(self, *_: object) -> None:
-        for account in self._accounts:
+        for account in self.accounts:
             account.after_known_edit()
 
     # ----------------------------------------------------------------------- scalers that are enabled
 
     def after_scale(self, scaler: GradScaler, losses: object, products: object) -> None:
-        self._may_be_scaled = True
+        HOOKS.reader.has_scaled = True
         mark_scaled(scaler, losses, products)
         for watcher in self.optimizers:
             watcher.work_begins()
 
     def before_unscale(self, _scaler: GradScaler, optimizer: Optimizer) -> None:
-        _, watcher = self._by_id.get(id(optimizer), _NOBODY)
+        _, watcher = self.by_id.get(id(optimizer), _NOBODY)
         if watcher is not None:
             watcher.account.before_known_edit()
 
@@ -449,7 +373,7 @@ class ObservedLoop:
     def _scaled_watcher_of(self, optimizer: Optimizer, scaler: GradScaler) -> ObservedOptimizer | None:
         self.scaler = scaler
         try:
-            return self._watcher_of(optimizer)
+            return self.watcher_of(optimizer)
         finally:
             self.scaler = None
 
@@ -458,9 +382,9 @@ class ObservedLoop:
             watcher.before_step(optimizer, has_closure=False)
 
     def after_scaled_step(self, scaler: GradScaler, optimizer: Optimizer, _result: object) -> None:
-        if (watcher := self._watcher_of(optimizer)) is not None:
+        if (watcher := self.watcher_of(optimizer)) is not None:
             watcher.after_scaled_step(scaler, optimizer)
-            self._pass_over()
+            self.after_step_of(watcher)
 
     def before_update(self, scaler: GradScaler, _new_scale: object) -> None:
         for watcher in self.optimizers:
@@ -476,11 +400,3 @@ class ObservedLoop:
 def _share_groups(one: Optimizer, other: Optimizer) -> bool:
     """Whether two optimizers have a parameter group in common: one, as SAM does, wraps the other."""
     return any(a is b for a in one.param_groups for b in other.param_groups)
-
-
-def _is_within(frame: FrameType, call: int) -> bool:
-    """Whether the frame with the id ``call`` is one of those that called ``frame``: not if it has raised."""
-    outer = frame.f_back
-    while outer is not None and id(outer) != call:
-        outer = outer.f_back
-    return outer is not None

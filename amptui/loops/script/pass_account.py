@@ -55,7 +55,7 @@ class PassAccount:
         self.passed_over = 0
         """Before its first step, steps of others that used all its passes."""
         self.misses = 0
-        """Before its first step, backward passes in a row that gave it no gradients."""
+        """Backward passes in a row that gave it no gradients."""
         self.dropped: deque[DroppedPasses] = deque(maxlen=_MAX_DROPPED)
         """Before its first step, the newest whose gradients were cleared."""
         self.is_sharded = False
@@ -147,9 +147,15 @@ class PassAccount:
 
     # ------------------------------------------------------------------------------------- a pass
 
-    def before(self, backward: BackwardPass) -> DroppedPasses | None:
-        """A pass begins. Returns those before it if their gradients were cleared meanwhile."""
-        dropped = None if self.witness is None else self._find_cleared()
+    def before(self, backward: BackwardPass) -> None:
+        """A pass begins: those before it do not count if their gradients were cleared meanwhile."""
+        if (watcher := self.watcher) is not None and watcher.pending is not None:
+            watcher.work_begins()
+        if self.witness is not None and (dropped := self._find_cleared()) is not None:
+            if watcher is None:
+                self.dropped.append(dropped)
+            else:
+                watcher.take_dropped(dropped)
         self._current = backward
         optimizer = self._optimizer()
         if optimizer is not None and len(optimizer.param_groups) != self._groups:
@@ -160,13 +166,12 @@ class PassAccount:
             if gradient is not None:  # they are added to
                 self._versions = [-1 if gradient is None else gradient._version for gradient in gradients]
                 break
-        return dropped
 
-    def after(self) -> bool:
-        """The pass has ended: count it if it gave gradients to the parameters. Returns whether it did."""
+    def after(self) -> None:
+        """The pass has ended: count it if it gave gradients to the parameters."""
         backward, self._current = self._current, None
         if backward is None:
-            return False  # a step within the pass has counted it
+            return  # a step within the pass has counted it
         gradients, self._gradients = self._gradients, []
         for place, before in enumerate(gradients):
             witness = self._seen[place]
@@ -180,18 +185,22 @@ class PassAccount:
             # The gradient is held so that another tensor is not taken for it: one of the smallest.
             self.witness, self._witness_gradient = witness, now
             self._witness_version = 0 if now is None else now._version
-            return True
-        # All parameters were looked at, or it may have changed others.
-        looked_at_all = len(self._parameters) <= _ALL_UP_TO or self._hits < _HITS_TO_TRUST
-        self._hits = 0
-        self._choose_looked_at()
-        if looked_at_all and not self.is_sharded:
-            return False
-        if self.is_sharded and self.is_alone:
-            self.passes.append(backward)  # gradients are reduced at the end of several passes
+            break
         else:
-            self._absence = self._absence or "unattributed"
-        return True
+            # All parameters were looked at, or it may have changed others.
+            looked_at_all = len(self._parameters) <= _ALL_UP_TO or self._hits < _HITS_TO_TRUST
+            self._hits = 0
+            self._choose_looked_at()
+            if looked_at_all and not self.is_sharded:
+                self.misses += 1
+                return
+            if self.is_sharded and self.is_alone:
+                self.passes.append(backward)  # gradients are reduced at the end of several passes
+            else:
+                self._absence = self._absence or "unattributed"
+        self.misses = 0
+        if self.watcher is not None:
+            self.watcher.after_pass(backward)
 
     def look_at(self, witness: Tensor) -> None:
         """Know the gradient there, as it is now, from one of the loop's own making."""
