@@ -75,7 +75,7 @@ class PassReader:
         """
         loss = args[0] if len(args) > 1 and args[1] is None else None
         if type(loss) is Tensor and not (self.has_scaled or loss.dim()):  # the usual loss.backward()
-            backward, tensors = BackwardPass(), (loss,)
+            backward, tensors = BackwardPass(), args[:1]
             backward.loss = loss.detach().clone()
             backward.is_product = type(loss.grad_fn).__name__ == "MulBackward0"
         else:

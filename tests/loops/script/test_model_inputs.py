@@ -138,7 +138,13 @@ def test_no_copy_and_no_file_of_a_model_knows_of_it_and_its_tables_are_as_before
     optimizer = sgd(model)
     with watching(model, optimizer):
         make_step(model, optimizer)
+        called = list[str]()
+        first = model.register_forward_pre_hook(lambda *_: called.append("second"))
+        second = model.register_forward_pre_hook(lambda *_: called.append("first"), prepend=True)
         model(torch.randn(6, 4)).square().mean().backward()
+        assert called == ["first", "second"]
+        first.remove()
+        second.remove()
         assert model._forward_pre_hooks  # ours
         assert not copy.copy(model._forward_pre_hooks)
         file = io.BytesIO()
