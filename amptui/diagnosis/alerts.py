@@ -43,18 +43,18 @@ class Alerts:
         self._events: tuple[Event, ...] = ()
         self._reported: set[int] = set()
         self._alarmed_at: dict[str, float] = {}
-        self._fate_reported = False
+        self._exit_reported = False
 
-    def news(self, status: RunStatus, *, fate: str = "", stop_asked: bool = False) -> str:
+    def news(self, status: RunStatus, *, exit_reason: str = "", stop_asked: bool = False) -> str:
         """One line on what happened since the last call; empty if nothing did that deserves a bell.
 
-        ``fate``: what became of a run that ended without its last record. ``stop_asked``: the viewer itself
-        asked for the end: its user is there, and needs to hear of a failure only.
+        ``exit_reason``: what became of a run that ended without its last record. ``stop_asked``: the viewer
+        itself asked for the end: its user is there, and needs to hear of a failure only.
         """
         name = run_label(status)
-        if fate and not self._fate_reported:
-            self._fate_reported = True
-            return f"{name}: {fate}"
+        if exit_reason and not self._exit_reported:
+            self._exit_reported = True
+            return f"{name}: {exit_reason}"
         stall = "" if stop_asked else self._stall.news(status)
         if status.events is self._events:
             return stall and f"{name}: {stall}"

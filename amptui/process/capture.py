@@ -54,8 +54,6 @@ class OutputCapture:
         self._log = _OutputLog(log_path, emit)
         self._readers: list[_PipeReader] = []
         self._saved: dict[int, int] = {}
-        self._streams = sys.__stdout__, sys.__stderr__
-        self._own_streams = sys.stdout, sys.stderr
 
     def __enter__(self) -> "OutputCapture":
         sys.stdout.flush()

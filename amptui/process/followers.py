@@ -251,7 +251,13 @@ class Follower:
             self.ended.set()
 
     def _follow(self) -> None:
-        while not self.error and (piece := self._receive()):
+        while not self.error:
+            try:
+                piece = self._connection.recv(_PIECE_BYTES)
+            except OSError:
+                return  # a run that closed with unread input resets the connection
+            if not piece:
+                return
             self._take(self._lines.take(piece))
 
     @property
@@ -270,13 +276,6 @@ class Follower:
         if self.left:  # meanwhile
             connection.close()
 
-    def _receive(self) -> bytes:
-        """What has arrived; empty at the end of the connection."""
-        try:
-            return self._connection.recv(_PIECE_BYTES)
-        except OSError:
-            return b""  # a run that closed with unread input resets the connection
-
     def _take(self, lines: Sequence[bytes]) -> None:
         """Fold the lines in order, in batches as large as possible."""
         records: list[Record] = []
@@ -290,12 +289,12 @@ class Follower:
             if isinstance(message, Hello | History | RunError):
                 self._fold_all(records)
                 records = []
-                self._obey(message)
+                self._handle(message)
             elif message is not None:
                 records.append(message)
         self._fold_all(records)
 
-    def _obey(self, message: Hello | History | RunError) -> None:
+    def _handle(self, message: Hello | History | RunError) -> None:
         match message:
             case Hello():
                 self.hello = message

@@ -121,12 +121,12 @@ def left_running(watched: "ViewerEnd", run: "Follower", still_stopping: str) -> 
         return 128 + (watched.signal or signal.SIGHUP)  # the terminal may be gone
     if watched.over:
         return None
-    if watched.stop_asked:
+    if run.stop_reason is not None:
         tell("", still_stopping)
         return 128 + (watched.signal or signal.SIGINT)
     if watched.error:
         complain(watched.error)
-    stands = run.waiting or watched.silence or "training continues"
+    stands = run.waiting or run.silence() or "training continues"
     tell("", f"detached at step {watched.view.step:,}; {stands}")
     tell(f"to watch it again: {run.attach_command}")
     return 128 + watched.signal if watched.signal is not None else int(bool(watched.error))

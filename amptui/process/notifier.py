@@ -42,8 +42,8 @@ def webhook_of(url: str) -> Webhook | None:
 class Notifier:
     """Follows a run by ``read_status`` and sends to ``webhook`` what deserves a bell, until :meth:`close`.
 
-    ``say`` takes the event of a message that could not be sent, one until another is sent. ``fate`` returns
-    what became of a run that ended without its last record.
+    ``say`` takes the event of a message that could not be sent, one until another is sent. ``exit_reason``
+    returns what became of a run that ended without its last record.
     """
 
     def __init__(
@@ -52,12 +52,12 @@ class Notifier:
         *,
         read_status: Callable[[], RunStatus],
         say: Callable[[Note], object],
-        fate: Callable[[], str] = str,
+        exit_reason: Callable[[], str] = str,
     ) -> None:
         self._webhook = webhook
         self._read_status = read_status
         self._say = say
-        self._fate = fate
+        self._exit_reason = exit_reason
         self._alerts = Alerts(time.time())
         self._closing = threading.Event()
         self._awaits_end = self._is_failing = False
@@ -96,10 +96,10 @@ class Notifier:
 
     def _send_news(self) -> bool:
         """Send what has happened since the last call; return whether the run is over."""
-        status, fate = self._read_status(), self._fate()
-        if text := self._alerts.news(status, fate=fate):
+        status, exit_reason = self._read_status(), self._exit_reason()
+        if text := self._alerts.news(status, exit_reason=exit_reason):
             self._send(News(text, status.folder_name, socket.gethostname()), last_attempt=False)
-        return status.outcome is not None or bool(fate)
+        return status.outcome is not None or bool(exit_reason)
 
     def _send(self, news: News, *, last_attempt: bool) -> None:
         try:

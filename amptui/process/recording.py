@@ -133,7 +133,7 @@ class Recording:
         ``answer`` gets each request of a screen with its number, in threads of the server's. ``viewer``: a
         screen that is there already. ``read_allocator`` is called in the sampler's thread.
         """
-        self._server = server = Server(self.run_dir.path, obey=answer, changed=self.emit)
+        self._server = server = Server(self.run_dir.path, handle_request=answer, changed=self.emit)
         if viewer is not None:
             server.adopt(viewer)
         server.start()

@@ -45,12 +45,8 @@ class ViewerEnd:
     """Why the screen closed; empty if the run had ended before."""
     over: bool
     """Whether the run, or the connection to it, has ended."""
-    stop_asked: bool
-    """Whether this viewer asked the run to stop."""
     signal: int | None
     view: SessionView
-    silence: str
-    """What to say of a live run that has sent nothing for seconds; empty if it has."""
     error: str
     """Of the run or the connection, if there was no last record, or of the screen; empty if all is well."""
 
@@ -112,7 +108,7 @@ def watch_run(
                 webhook,
                 read_status=session.status,
                 say=lambda note: session.fold([note]),
-                fate=run.exit_reason,
+                exit_reason=run.exit_reason,
             )
             notifier.start()
             stack.callback(notifier.close, awaits_end=False)
@@ -139,12 +135,10 @@ def watch_run(
         except Exception:  # noqa: BLE001 - it is what failed on the screen
             view = EMPTY_VIEW
         over = view.outcome is not None or (ended.is_set() and not run.is_live())
-        silence = "" if over else run.silence()
         error = run.error
         if app.left is None and not error:
             error = "the screen crashed" + ("" if run.host else " (see output.log in the run folder)")
-        stop_asked = run.stop_reason is not None
-        return ViewerEnd(left, over, stop_asked, signals.received, view, silence, error)
+        return ViewerEnd(left, over, signals.received, view, error)
 
 
 def follow_until_first_step(run: Follower) -> ViewerEnd:
@@ -166,5 +160,4 @@ def follow_until_first_step(run: Follower) -> ViewerEnd:
     kind: LeaveKind = "hung up" if closed.is_set() else "detached"
     run.leave(kind, _GOODBYE_SECONDS)
     left: Left = kind if signals.received is None else "interrupted"
-    stop_asked = signals.received is not None
-    return ViewerEnd(left, ended.is_set(), stop_asked, signals.received, session.view(), "", run.error)
+    return ViewerEnd(left, ended.is_set(), signals.received, session.view(), run.error)

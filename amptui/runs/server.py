@@ -103,19 +103,19 @@ _Change = Literal["attached", "detached", "hung up", "lost", "refused"]
 class Server:
     """A run's end of every screen's connection.
 
-    ``obey``, which gets each request with its number, and ``changed`` are called by the server's threads and
-    must not block. Nothing that screens do or that fails here affects the run.
+    ``handle_request``, which gets each request with its number, and ``changed`` are called by the server's
+    threads and must not block. Nothing that screens do or that fails here affects the run.
     """
 
     def __init__(
         self,
         folder: Path,
         *,
-        obey: Callable[[Request, int], object],
+        handle_request: Callable[[Request, int], object],
         changed: Callable[[ViewersChanged], object],
     ) -> None:
         self._folder = folder.resolve()
-        self._obey = obey
+        self._handle_request = handle_request
         self._changed = changed
         self._lock = threading.Condition()  # guards the viewers and the attributes below
         self._connected: list[Viewer] = []
@@ -308,7 +308,7 @@ class Server:
                 return message.kind
             if isinstance(message, Hello):
                 raise ProtocolError("a second hello")
-            self._obey(message.request, message.number)
+            self._handle_request(message.request, message.number)
         return "lost"
 
     def _send(self, viewer: Viewer) -> None:

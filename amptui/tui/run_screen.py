@@ -215,8 +215,8 @@ class RunScreen(Screen):
         super()._tick()
         # Notify somebody who looks elsewhere; what is written leaves the cursor and the cells alone.
         alerts, stop_asked = self._parts.alerts, self._control.stop_reason is not None
-        fate = self._state.lost
-        if alerts is not None and (text := alerts.news(self._view, fate=fate, stop_asked=stop_asked)):
+        lost = self._state.lost
+        if alerts is not None and (text := alerts.news(self._view, exit_reason=lost, stop_asked=stop_asked)):
             self._write(notification(text))
 
     # ---------------------------------------------------------------------------- answers

@@ -196,7 +196,7 @@ def test_every_request_reaches_the_control_of_the_run_under_its_number(tmp_path:
     def obey(request: Request, number: int) -> None:
         reached.append((request, control.ask(request, number)))
 
-    with running(tmp_path, obey=obey) as run:
+    with running(tmp_path, handle_request=obey) as run:
         watching = Watching(connect(tmp_path))
         watching.start()
         watching.catch_up(run)

@@ -311,7 +311,7 @@ def fork(_change):
 
 folder = Path(sys.argv[1])
 lock = RunLock.take(folder)
-server = Server(folder, obey=print, changed=fork)
+server = Server(folder, handle_request=print, changed=fork)
 server.start()
 os.read(0, 1)
 """
