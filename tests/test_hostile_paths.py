@@ -4,19 +4,16 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
 
-from amptui.base.errors import AmptuiError
+from amptui.base.errors import AmptuiError, RunFolderError
 from amptui.checkpoint.file import checkpoint_name
 from amptui.cli import main
-from amptui.process import plan
 from amptui.recipe.request import TrainRequest
-from amptui.runs.rundir import RunDir, create_run_dir
+from amptui.runs.rundir import RunDir
 from tests.builders import write_journal as write
 from tests.reports.compare.compared_runs import whole_run
 from tests.telemetry.simulated_ranks import SimulatedRanks, run_of
@@ -181,91 +178,26 @@ def test_another_user_s_link_is_not_followed(
 
 # ----------------------------------------------------------------------------- forged run folders
 
-FORGED: dict[str, tuple[dict[str, Any], str]] = {
-    "text": ({"model": "char-gpt", "settings": {"text": "{victim}"}}, "uses text={victim}"),
-    "several": (
-        {"model": "{home}/their model.py", "save_weights": "{victim}", "data_dir": "{home}"},
-        "executes {home}/their model.py and writes {victim} and reads data in {home}; if you trust that",
-    ),
-}
-"""What somebody else's ``run.json`` asks for, and what is said of it."""
 
-
-def filled(value: Any, **words: object) -> Any:
-    """``value`` with the ``words`` filled into its texts."""
-    if isinstance(value, dict):
-        return {name: filled(each, **words) for name, each in value.items()}
-    return value.format(**words) if isinstance(value, str) else value
-
-
-def outside(tmp_path: Path) -> RunDir:
-    """A run in a folder that is not among the user's saved runs."""
-    run_dir = RunDir(tmp_path / "handed on")
-    run_dir.path.mkdir()
-    return run_dir
-
-
-def writable_by_others(_tmp_path: Path) -> RunDir:
-    """A saved run into which others may write."""
-    run_dir = create_run_dir(None, "knobs")
-    run_dir.path.chmod(0o777)
-    return run_dir
-
-
-RESUMES = ("--resume {}", "--resume {}/journal.jsonl", "--run-dir {} --resume")
-
-
-@pytest.mark.parametrize(
-    ("forged", "form", "place"),
-    [*zip(FORGED, cycle(RESUMES), cycle((outside, writable_by_others)), strict=False)],
-    ids=FORGED,
-)
-def test_no_file_is_used_that_only_somebody_else_s_run_names(
-    forged: str,
-    form: str,
-    place: Callable[[Path], RunDir],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+def test_nothing_that_somebody_else_s_run_names_is_run_without_trust(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    home = tmp_path / "home"
+    home, run_dir = tmp_path / "home", RunDir(tmp_path / "handed on")
     home.mkdir()
     (home / "victim").write_bytes(SECRET)
     (home / "their model.py").write_text(f"open({str(home / 'victim')!r}, 'w')\n")
     monkeypatch.chdir(home)
-    asked, said = (filled(each, victim=home / "victim", home=home) for each in FORGED[forged])
-    run_dir = place(tmp_path)
-    run_dir.write_run_json({"asked": TrainRequest(model="mnist-deep").as_json() | asked})
     write(run_dir.path, whole_run())
     run_dir.checkpoints_path.mkdir()
     (run_dir.checkpoints_path / checkpoint_name(3)).write_bytes(b"")
-    arguments = [part.format(run_dir.path) for part in form.split()]
-    with nothing_written(tmp_path, capsys, "is not one of your runs", said):
-        assert main(["train", *arguments, "--headless", "--steps", "1"]) == 2
-
-
-def test_what_the_command_line_names_is_used_and_so_is_all_that_one_s_own_run_names(tmp_path: Path) -> None:
-    theirs, mine = outside(tmp_path), create_run_dir(None, "knobs")
-    asked = TrainRequest(
-        model=KNOBS, save_weights=str(tmp_path / "w.pt"), data_dir=tmp_path, settings={"gate": "/x"}
-    )
-    for run_dir in (theirs, mine):
-        run_dir.write_run_json({"asked": asked.as_json()})
-        run_dir.checkpoints_path.mkdir()
-        (run_dir.checkpoints_path / checkpoint_name(3)).touch()
-    weights_path = str(tmp_path / "mine.pt")
-    named = {
-        "model": KNOBS,
-        "save_weights": weights_path,
-        "data_dir": Path("/etc"),
-        "settings": asked.settings,
-    }
-    request = plan.plan_resumed(named, str(theirs.path)).request
-    assert (request.save_weights, request.data_dir) == (weights_path, Path("/etc"))
-    request = plan.plan_resumed({}, mine.path.name).request
-    assert (request.save_weights, request.data_dir) == (asked.save_weights, tmp_path)
-    theirs.write_run_json({"asked": {"model": "mnist-deep"}})
-    assert plan.plan_resumed({}, str(theirs.path)).spec.name == "mnist-deep"
+    asked = TrainRequest(model=str(home / "their model.py"), save_weights=str(home / "victim"))
+    run_dir.write_run_json({"asked": asked.as_json()})
+    run_dir.run_json_path.chmod(0o622)
+    arguments = ["train", "--headless", "--steps", "1", "--resume", str(run_dir.path)]
+    with nothing_written(tmp_path, capsys, f"{run_dir.run_json_path} is another user's", "--trust"):
+        assert main(arguments) == RunFolderError.exit_status
+    main([*arguments, "--trust"])
+    assert "no checkpoint in" in capsys.readouterr().err, "it was to be resumed"
 
 
 # ------------------------------------------------------------------ runs of somebody else

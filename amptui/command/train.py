@@ -98,9 +98,9 @@ def add_train_options(parser: argparse.ArgumentParser) -> None:
         const="",
         metavar="RUN",
         help="resume a run from its last checkpoint, with its original options (default: the newest run that "
-        "has one, of MODEL if given; if the run is not yours, also give MODEL and paths). With --run-dir: "
-        "resume the run in that folder, or start one there",
+        "has one, of MODEL if given). With --run-dir: resume the run in that folder, or start one there",
     )
+    add_shared(group, "--trust", help="resume the run even if it is another user's: what it names is run")
     add(
         "--checkpoint-every",
         type=positive_int,
@@ -194,7 +194,7 @@ def _plan(options: argparse.Namespace, given: dict[str, Any]) -> "Plan":
         resumes, options.resume = plan.can_go_on(options.run_dir), str(options.run_dir)
     if resumes:
         text = options.resume or (plan.newest_of(options.model) if options.model else "")
-        planned = plan.plan_resumed(given, text)
+        planned = plan.plan_resumed(given, text, trust=options.trust)
         return replace(planned, json=options.json, quiet=options.quiet)
     if options.model is None:
         raise UsageError("MODEL is missing", hint="`amptui models` lists some; --resume continues a run")

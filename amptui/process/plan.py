@@ -18,13 +18,12 @@ from amptui.runs.lock import RunLock
 from amptui.runs.rundir import (
     RunDir,
     create_run_dir,
-    default_data_dir,
     expanded,
     folder_name,
     read_run_json,
     reason,
 )
-from amptui.runs.trust import is_own, named_files, resume_command, why_owned
+from amptui.runs.trust import is_own, why_owned
 
 RANK_VARIABLE = "AMPTUI_RANK"
 """The environment's variable in which a rank's process is told what to train."""
@@ -84,12 +83,12 @@ def plan_new(request: TrainRequest, run_dir: Path | None) -> Plan:
     return Plan(saved_request, spec, folder)
 
 
-def plan_resumed(given: Mapping[str, Any], text: str) -> Plan:
+def plan_resumed(given: Mapping[str, Any], text: str, *, trust: bool = False) -> Plan:
     """The run that ``text`` names, resumed from its newest checkpoint with its original options.
 
     ``given`` holds the fields of ``TrainRequest`` that the command line sets now. Raises UsageError if they
-    differ in more than ``_MAY_CHANGE``, or if the run is not the user's own and they leave it to its folder
-    which file runs, is read or is written. Raises RunFolderError if the run cannot be resumed.
+    differ in more than ``_MAY_CHANGE``, and RunFolderError if the run cannot be resumed, or is not the user's
+    own: without ``trust`` nobody else says which file runs, is read or is written.
     """
     folder = resumable(text, say=complain)
     try:
@@ -97,15 +96,12 @@ def plan_resumed(given: Mapping[str, Any], text: str) -> Plan:
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         what = f"{folder.run_json_path} does not hold the options of the run"
         raise RunFolderError(what, hint="start a new run") from error
+    if not trust and not is_own(folder):
+        what = f"{folder.run_json_path} is another user's, or others may write it"
+        raise RunFolderError(what, hint="add --trust to run what it says")
     saved = _with_rank_batch(saved, given.get("nproc", saved.nproc), folder.path.name)
     if "model" in given:
         given = {**given, "model": parse_model(given["model"]).anywhere}
-    if not is_own(folder.path):  # the command line has to name the files that resuming it touches
-        effects = [effect for field, (effect, _) in named_files(saved).items() if field not in given]
-        if effects:
-            what = f"{folder.path} is not one of your runs, and resuming it {' and '.join(effects)}"
-            raise UsageError(what, hint=f"if you trust that: {resume_command(folder.path)}")
-        saved = replace(saved, data_dir=given.get("data_dir", default_data_dir()))
     for name, value in given.items():
         before = getattr(saved, name)
         if name not in _MAY_CHANGE and value != before:

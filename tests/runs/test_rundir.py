@@ -6,7 +6,6 @@ import json
 import math
 import os
 import re
-import shlex
 import signal
 import socket
 import subprocess
@@ -19,7 +18,6 @@ from typing import Any
 import pytest
 
 from amptui.base.errors import RunFolderError
-from amptui.cli import build_parser
 from amptui.runs.lock import Holder, RunLock, holder
 from amptui.runs.rundir import (
     RunDir,
@@ -28,7 +26,7 @@ from amptui.runs.rundir import (
     open_run_dir,
     read_run_json,
 )
-from amptui.runs.trust import is_own, resume_command
+from amptui.runs.trust import is_own
 
 
 @pytest.fixture(autouse=True)
@@ -120,42 +118,15 @@ def saved(**asked: object) -> RunDir:
     return run_dir
 
 
-def test_only_a_saved_run_that_nobody_else_may_write_is_the_user_s_own(tmp_path: Path) -> None:
-    RunDir(tmp_path).write_run_json({})
-    assert not is_own(tmp_path)
-    assert not is_own(tmp_path / "gone")
-    for what in ("", "run.json"):
-        for mode, own in ((0o700, True), (0o755, True), (0o770, False), (0o702, False)):
-            run_dir = saved()
-            (run_dir.path / what).chmod(mode)
-            assert is_own(run_dir.path) is own
-        if os.geteuid() == 0:  # only root can give a file away
-            run_dir = saved()
-            os.chown(run_dir.path / what, 65534, -1)
-            assert not is_own(run_dir.path)
-
-
-def test_the_command_to_go_on_has_the_model_where_resume_asks_for_it(tmp_path: Path) -> None:
-    run_dir = saved()
-    assert resume_command(run_dir.path) == f"amptui train --resume {run_dir.path.name}"
-    where = shlex.quote(str(tmp_path))
-    assert resume_command(tmp_path) == f"amptui train --resume {where}", "it does not say which"
-    RunDir(tmp_path).write_run_json({"asked": {"model": "a b.py"}})
-    assert resume_command(tmp_path) == f"amptui train 'a b.py' --resume {where}"
-
-
-def test_the_command_names_every_file_as_one_word_that_is_no_other_option(tmp_path: Path) -> None:
-    asked = {
-        "model": "--save-weights=/x",
-        "save_weights": "/a b/w.pt",
-        "data_dir": "--resume",
-        "settings": {"text": "~/secret", "width": "3"},
-    }
-    RunDir(tmp_path).write_run_json({"asked": asked})
-    given = build_parser().parse_args(shlex.split(resume_command(tmp_path))[1:])
-    assert (given.model, given.resume) == ("./--save-weights=/x", str(tmp_path))
-    assert (given.save_weights, given.data_dir) == ("/a b/w.pt", Path("--resume"))
-    assert given.set == ["text=~/secret", "width=3"]
+def test_a_run_is_the_user_s_own_whose_options_nobody_else_may_write() -> None:
+    for mode, own in ((0o600, True), (0o644, True), (0o660, False), (0o602, False)):
+        run_dir = saved()
+        run_dir.run_json_path.chmod(mode)
+        assert is_own(run_dir) is own
+    if os.geteuid() == 0:  # only root can give a file away
+        run_dir = saved()
+        os.chown(run_dir.run_json_path, 65534, -1)
+        assert not is_own(run_dir)
 
 
 # --------------------------------------------------------------------------------- one run a folder
