@@ -12,7 +12,7 @@ from amptui.base.errors import ExperimentError
 from amptui.checkpoint.writer import CheckpointWriter
 from amptui.device.readback import Readback
 from amptui.monitor.reporting import StepReporter
-from amptui.probes.gradients import GradientProbe, dense_elements, norm_of_each
+from amptui.probes.gradients import GradientProbe, dense_elements, norm_of_each, row_with_gaps
 from amptui.recipe.precision import Precision
 from amptui.records.control import Control, PrecisionRequest
 from amptui.records.run import PauseCause
@@ -177,11 +177,9 @@ def _largest(gradients: GradientProbe, parameters: Sequence[Tensor]) -> Tensor |
         return None
     elements = [dense_elements(p.detach()) for p in parameters]
     present = [values for values in elements if values is not None]
-    norms = norm_of_each(present, math.inf) if present else []
-    nothing = torch.zeros_like(norms[0]) if norms else torch.zeros((), device=parameters[0].device)
-    largest = iter(norms)
-    row = torch.stack([nothing if values is None else next(largest) for values in elements])
-    return gradients.largest_anywhere(row)
+    if not present:
+        return gradients.largest_anywhere(torch.zeros(len(elements), device=parameters[0].device))
+    return gradients.largest_anywhere(row_with_gaps(norm_of_each(present, math.inf), elements))
 
 
 def _count_lost(gradients: GradientProbe, meant_infinite: Collection[int]) -> Tensor:

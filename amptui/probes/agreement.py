@@ -85,16 +85,34 @@ def agreements(
     are NaN if there is NaN or Inf in either. If AMP's gradients are all 0 and FP32's are not, the cosine is
     0. A parameter with a gradient in only one of them has zeros in the other.
     """
-    return tuple(
-        _agreement(
-            layer,
-            row,
-            sum(p.numel() for p in layer.parameters if p in full or p in half),
-            output_dtypes.get(layer.name, ""),
-            in_float16=in_float16,
+    found = []
+    for layer, row in zip(layers, sums, strict=True):
+        cosine = relative_error = lost = norm = underflowing = None
+        if row:
+            full_square, half_square, product, difference_square, nonzero, zeroed, small_square = row
+            norm = math.sqrt(full_square)
+            if not (math.isfinite(full_square) and math.isfinite(half_square)):
+                cosine = relative_error = math.nan
+            elif full_square:
+                cosine = product / math.sqrt(full_square * half_square) if half_square else 0.0
+                cosine = min(1.0, max(-1.0, cosine))  # rounding errors; exactly 1 for equal gradients
+                relative_error = math.sqrt(difference_square / full_square)
+                underflowing = math.sqrt(small_square / full_square) if in_float16 else None
+            lost = zeroed / nonzero if nonzero else None
+        found.append(
+            LayerAgreement(
+                name=layer.name,
+                kind=layer.kind,
+                elements=sum(p.numel() for p in layer.parameters if p in full or p in half),
+                cosine=cosine,
+                relative_error=relative_error,
+                lost=lost,
+                output_dtype=output_dtypes.get(layer.name, ""),
+                norm=norm,
+                underflowing=underflowing,
+            )
         )
-        for layer, row in zip(layers, sums, strict=True)
-    )
+    return tuple(found)
 
 
 def beside_reference(
@@ -155,31 +173,3 @@ def _sums(full: Tensor, half: Tensor, loss_scale: float) -> Tensor:
         products = (f.dot(f), h.dot(h), f.dot(h), difference.dot(difference))
         sums += torch.stack([*products, *counts, small.dot(small)])
     return sums
-
-
-def _agreement(
-    layer: Layer, row: Sequence[float], elements: int, output_dtype: str, *, in_float16: bool
-) -> LayerAgreement:
-    cosine = relative_error = lost = norm = underflowing = None
-    if row:
-        full_square, half_square, product, difference_square, nonzero, zeroed, small_square = row
-        norm = math.sqrt(full_square)
-        if not (math.isfinite(full_square) and math.isfinite(half_square)):
-            cosine = relative_error = math.nan
-        elif full_square:
-            cosine = product / math.sqrt(full_square * half_square) if half_square else 0.0
-            cosine = min(1.0, max(-1.0, cosine))  # rounding errors; exactly 1 for equal gradients
-            relative_error = math.sqrt(difference_square / full_square)
-            underflowing = math.sqrt(small_square / full_square) if in_float16 else None
-        lost = zeroed / nonzero if nonzero else None
-    return LayerAgreement(
-        name=layer.name,
-        kind=layer.kind,
-        elements=elements,
-        cosine=cosine,
-        relative_error=relative_error,
-        lost=lost,
-        output_dtype=output_dtype,
-        norm=norm,
-        underflowing=underflowing,
-    )

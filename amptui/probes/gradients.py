@@ -47,8 +47,8 @@ class GradientHealth:
     """The gradients of one step; None for what was not measured."""
 
     norm: float
-    """L2 over all gradients, unscaled: NaN if any holds NaN, else Inf if any holds Inf. On CUDA it is also
-    Inf if squares overflow float32, from values of 1.8e19 on."""
+    """L2 over all gradients, unscaled: NaN if any holds NaN, else Inf if any holds Inf, or if squares
+    overflow float32, from values of 1.8e19 on."""
     largest: float | None
     """The largest absolute value, unscaled: NaN if any gradient holds NaN, else Inf if any holds Inf."""
     nonfinite_count: int | None
@@ -99,7 +99,7 @@ class GradientProbe:
         norm, largest = _measure_together(present)
         if norm <= torch.finfo(torch.float32).max:
             return torch.tensor((norm, largest))
-        return _measure_each(gradients)
+        return measure_fused(gradients)  # which says of each of them whether it is finite
 
     def total_norm(self) -> Tensor:
         """The L2 norm of all gradients as ``torch.nn.utils.clip_grad_norm_`` measures it, bit for bit."""
@@ -289,22 +289,6 @@ def _measure_together(present: list[Tensor]) -> tuple[float, float]:
         least, most = torch.aminmax(values)
         largest = max(largest, -least.item(), most.item())
     return math.sqrt(squares), largest
-
-
-def _measure_each(gradients: Sequence[Tensor | None]) -> Tensor:
-    """The row of gradients on a CPU, one value per parameter; the norm is summed in float64."""
-    largest = [0.0 if g is None else _largest(g) for g in gradients]
-    norm = sum(largest)  # passes NaN and Inf on
-    if math.isfinite(norm):
-        present = (g for g in gradients if g is not None)
-        norm = math.hypot(*(torch.linalg.vector_norm(g, dtype=torch.float64).item() for g in present))
-    return torch.tensor((norm, *largest), dtype=torch.float64).float()
-
-
-def _largest(gradient: Tensor) -> float:
-    least, most = torch.aminmax(_widened(in_memory_order(gradient)))
-    # With NaN both are NaN. Python's max() alone would keep or lose a NaN by its position.
-    return max(-least.item(), most.item())
 
 
 def _widened(values: Tensor) -> Tensor:

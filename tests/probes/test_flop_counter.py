@@ -22,7 +22,7 @@ from amptui.records.findings import FlopsCounted
 from tests.builders import StepRow
 from tests.loops.compiled_runs import Uneven, keeping
 from tests.telemetry.record_samples import flops
-from tests.tiny import Log, Tiny, log_of, losses, prepare, train
+from tests.tiny import Tiny, log_of, prepare
 
 
 def counted(model: nn.Module, run: Callable[[], Tensor]) -> FlopsCounted:
@@ -243,45 +243,11 @@ def test_a_compiled_model_is_counted_by_the_x_ray_and_in_no_step() -> None:
 # --------------------------------------------------------------------------------------- the runs
 
 
-class Convolutional(Tiny):
-    def build_model(self) -> nn.Module:
-        return nn.Sequential(
-            nn.Conv2d(1, 8, 3, padding=1),
-            nn.BatchNorm2d(8),
-            nn.ReLU(),
-            nn.Dropout(0.2),
-            nn.Conv2d(8, 16, 3, groups=2),
-            nn.Flatten(),
-            nn.Linear(64, 4),
-        )
-
-
 class Attentive(Tiny):
     def build_model(self) -> nn.Module:
         layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, batch_first=True)
         encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         return nn.Sequential(nn.Flatten(2), nn.LazyLinear(16), encoder, nn.Flatten(), nn.LazyLinear(4))
-
-
-def trained(precision: str) -> tuple[list[float | None], list[Tensor], Log]:
-    log, prepared = Log(), prepare(Convolutional(), precision=precision, steps=6)
-    train(prepared, log)
-    return losses(log), [*prepared.model.state_dict().values(), torch.get_rng_state()], log
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_the_step_computes_bit_for_bit_what_it_would_have(
-    precision: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counting_losses, counting_state, log = trained(precision)
-    (count,) = log.of(FlopsCounted)
-    assert count.uncounted == (), "norms, pooling, losses and the optimizer are free"
-    monkeypatch.setattr(flop_counter, "is_compiled", lambda _model, inside=False: True)
-    plain_losses, plain_state, plain = trained(precision)
-    assert not plain.of(FlopsCounted)
-    assert counting_losses == plain_losses
-    assert all(map(torch.equal, counting_state, plain_state))
 
 
 @pytest.mark.torch

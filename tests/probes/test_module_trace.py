@@ -98,29 +98,6 @@ def test_the_automatic_trace_of_a_run_without_a_scaler_names_no_module(precision
     assert (finding.grade, finding.state) == ("error", "weights lost")
 
 
-class Scaled(nn.Module):
-    """Has a parameter beside its layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(4))
-        self.linear = nn.Linear(4, 4)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        result: Tensor = self.linear(inputs * self.scale)
-        return result
-
-
-@pytest.mark.parametrize(("name", "bad"), [("2.bias", -math.inf), ("1.scale", math.nan)])
-def test_no_module_is_named_if_a_weight_was_not_finite_before(name: str, bad: float) -> None:
-    model = nn.Sequential(nn.Linear(4, 4), Scaled(), nn.Linear(4, 4), nn.Linear(4, 2))
-    with torch.no_grad():
-        model.get_parameter(name)[1] = bad
-    record = traced_step(model, torch.ones(3, 4), dtype=None)
-    assert (record.first, record.nearest) == (None, ())
-    assert (record.lost, record.lost_count) == ((name,), 1)
-
-
 # ------------------------------------------------------------------------ as if there were no trace
 
 

@@ -7,13 +7,6 @@ import torch
 
 from amptui.probes.operators import OperatorCounter
 
-gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
-
-
-def counted(counter: OperatorCounter) -> dict[tuple[str, str], int]:
-    return {(count.name, count.dtype): count.count for count in counter.counts()}
-
-
 HALF = torch.ones(2, 2, dtype=torch.float16)
 
 
@@ -34,15 +27,4 @@ HALF = torch.ones(2, 2, dtype=torch.float16)
 def test_an_operator_s_dtype_is_what_it_computes_in(run: Any, expected: dict[tuple[str, str], int]) -> None:
     with OperatorCounter() as counter:
         run()
-    assert counted(counter) == expected
-
-
-@pytest.mark.gpu
-@gpu
-def test_a_gpu_s_backward_pass_is_counted() -> None:
-    weight = torch.rand(8, 8, device="cuda", requires_grad=True)
-    with OperatorCounter() as counter:
-        with torch.autocast("cuda", dtype=torch.float16):
-            product = torch.rand(8, 8, device="cuda") @ weight
-        product.float().sum().backward()
-    assert counted(counter)["mm", "float16"] == 2
+    assert {(count.name, count.dtype): count.count for count in counter.counts()} == expected

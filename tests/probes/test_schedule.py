@@ -36,21 +36,9 @@ from tests.tiny import (
     Spoiled,
     Tiny,
     log_of,
-    losses,
     prepare,
     train,
 )
-
-
-class Dropping(Tiny):
-    """Its steps draw random numbers and change buffers: whatever disturbs either shows in the losses."""
-
-    epochs: int = 3
-
-    def build_model(self) -> nn.Module:
-        model = super().build_model()
-        assert isinstance(model, nn.Sequential)
-        return model.insert(3, nn.Dropout(0.5))
 
 
 def test_what_was_asked_of_a_model_that_is_replaced_is_answered() -> None:
@@ -132,24 +120,14 @@ def test_nan_in_buffers_is_found_although_the_step_was_skipped_and_a_mask_of_inf
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_an_x_ray_changes_nothing_in_the_training(precision: str) -> None:
-    log = log_of(prepare(Dropping(), precision=precision), at={5: XRayRequest()})
-    (xray,) = log.of(XRayTaken)
-    assert xray.step == 6
-    assert xray.precision == ("bf16" if precision == "fp32" else precision)
-    assert (xray.loss_scale is None) == (xray.precision == "bf16")
-    assert losses(log) == losses(log_of(prepare(Dropping(), precision=precision)))
-
-
-@pytest.mark.torch
 def test_an_x_ray_in_fp32_compares_it_with_the_amp_that_ran_before() -> None:
     log = log_of(
-        prepare(Dropping()),
+        prepare(Tiny()),
         at={2: PrecisionRequest("fp16"), 4: PrecisionRequest("fp32"), 6: XRayRequest()},
     )
     (xray,) = log.of(XRayTaken)
     assert (xray.step, xray.precision) == (7, "fp16")
+    assert xray.loss_scale is not None
 
 
 @pytest.mark.parametrize(("clip_norm", "accumulate"), [(None, 1), (1.0, 2)])
@@ -172,18 +150,6 @@ def test_some_steps_are_timed_by_phase_and_healthy_statistics_are_not_mentioned(
 
 
 # ------------------------------------------------------------------------------- a step that fails
-
-
-def test_a_failure_that_no_switch_caused_ends_the_run() -> None:
-    class Breaking(Tiny):
-        def loss(self, model: nn.Module, batch: Any) -> Any:
-            self.calls = getattr(self, "calls", 0) + 1
-            if self.calls == 7:
-                raise RuntimeError("broken data")
-            return super().loss(model, batch)
-
-    with pytest.raises(RuntimeError, match="broken data"):
-        log_of(prepare(Breaking()), at={3: "bf16"})
 
 
 def test_a_switch_without_memory_for_a_snapshot_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,11 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from amptui.probes import update_ratios
 from amptui.probes.update_ratios import WeightsBefore, layer_names
 from amptui.records.findings import UpdatesMeasured
-from tests.builders import StepRow
-from tests.tiny import Exploding, Tiny, log_of, prepare
+from tests.tiny import Tiny, log_of, prepare
 
 Change = Callable[[], object]
 
@@ -142,13 +140,3 @@ def test_a_measured_step_has_the_ratios_of_full_copies(options: dict[str, Any]) 
     assert len(by_step) >= 2
     for step, layers in by_step.items():
         assert layers == pytest.approx(experiment.ratios[step - 1], rel=1e-3)
-
-
-def test_a_skipped_step_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(update_ratios, "UPDATES_BUDGET", 1e9)
-    log = log_of(prepare(Exploding(epochs=12), precision="fp16"))
-    skipped = {record.step for record in log.of(StepRow) if record.skipped}
-    measured = {record.step for record in log.of(UpdatesMeasured)}
-    assert 1 in skipped, "it was due, and did not change a weight"
-    assert measured
-    assert not measured & skipped

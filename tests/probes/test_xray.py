@@ -145,23 +145,7 @@ def test_both_passes_draw_the_same_numbers_and_begin_with_the_same_statistics() 
     assert record.loss_amp == record.loss_fp32
 
 
-class Vanishing(Plain):
-    """Gradients around 1e-9: below float16's least subnormal unless the loss is scaled."""
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        return functional.cross_entropy(model(batch[0]), batch[1]) * 1e-8
-
-
-def test_gradients_that_vanish_in_float16_are_lost_and_a_scale_saves_them() -> None:
-    prepared = prepare(Vanishing())
-    unscaled, scaled = xray(prepared, "fp16", 1.0), xray(prepared, "fp16", 2.0**24)
-    lost = layer(unscaled, "1")
-    assert (lost.lost, lost.cosine, lost.relative_error, lost.underflowing) == (1, 0, 1, 1)
-    assert layer(scaled, "1").lost == pytest.approx(0, abs=0.05)
-    assert layer(scaled, "1").cosine == pytest.approx(1, abs=1e-3)
-    assert scaled.loss_amp == pytest.approx(scaled.loss_fp32, rel=1e-2)
-    assert scaled.loss_scale == 2.0**24
-    # What overflows is not comparable.
+def test_what_overflows_is_not_comparable() -> None:
     record = xray(prepare(Plain()), "fp16", 2.0**40)
     assert math.isnan(layer(record, "1").cosine or 0)
     assert math.isnan(layer(record, "1").relative_error or 0)
@@ -382,3 +366,6 @@ def test_an_x_ray_on_a_gpu_changes_no_bit(precision: str) -> None:
     assert state(prepared, batch) == before
     assert xray_record.random
     assert xray_record.saved_bytes_amp
+    dtype = "float16" if precision == "fp16" else "bfloat16"
+    counts = {(count.name, count.dtype): count.count for count in xray_record.operators}
+    assert counts["mm", dtype] >= 2, "of the backward pass, which runs in another thread"
