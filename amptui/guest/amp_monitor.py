@@ -190,7 +190,9 @@ class AmpMonitor(Monitor):
         others is the script's to clear. Raises ValueError if there is no optimizer of that name, TypeError if
         it is a closure, which is the optimizer's to call.
         """
-        scaler, optimizer = self._amp.scaler, self._optimizer_of(name)
+        if (pair := self._optimizers.get(name)) is None:
+            raise self._wrong_name(name)
+        scaler, optimizer = self._amp.scaler, pair.optimizer
         if self._clip_norm is not None:
             scaler.unscale_(optimizer)
             groups = optimizer.param_groups  # which a script may add to at any time
@@ -216,15 +218,13 @@ class AmpMonitor(Monitor):
         if self._run is None or self._run.loop.may_update_scale:
             self._update_scale()
 
-    def _optimizer_of(self, name: str) -> Optimizer:
-        if not isinstance(name, str):
-            raise TypeError(
-                "step() takes no closure: call optimizer.step(closure), with monitor.backward(loss) in it"
-            )
-        if name not in self._optimizers:
+    def _wrong_name(self, name: object) -> Exception:
+        if isinstance(name, str):
             names = ", ".join(map(repr, self._optimizers))
-            raise ValueError(f"step() takes the name of one of the optimizers: {names}, not {name!r}")
-        return self._optimizers[name].optimizer
+            return ValueError(f"step() takes the name of one of the optimizers: {names}, not {name!r}")
+        return TypeError(
+            "step() takes no closure: call optimizer.step(closure), with monitor.backward(loss) in it"
+        )
 
     def _close(self, error: BaseException | None, *, at_exit: bool = False) -> None:
         try:
@@ -259,7 +259,7 @@ class AmpMonitor(Monitor):
         self, compute_losses: tuple[ComputeLoss, ...], around_passes: AbstractContextManager[None]
     ) -> Tensor:
         name, count = next(iter(self._optimizers)), len(compute_losses)
-        self._optimizer_of(name).zero_grad(set_to_none=True)
+        self._optimizers[name].optimizer.zero_grad(set_to_none=True)
         with around_passes:
             losses = [self._run_passes(compute_loss, count) for compute_loss in compute_losses]
         self.step(name)

@@ -47,7 +47,7 @@ class Trainer:
         start: Checkpoint | None = None,
         look_interval_seconds: float = LOOK_INTERVAL_SECONDS,
     ) -> None:
-        self._prepared = prepared
+        self._prepared, self._optimizer = prepared, prepared.optimizer
         self._control = control
         self._emit = emit
         self._writer = writer or CheckpointWriter(None, control=control, emit=emit)
@@ -210,7 +210,7 @@ class Trainer:
     def _run_passes(self, micro_batches: Sequence[MicroBatch]) -> None:
         """The forward and backward passes of an optimizer step, as in any loop with AMP."""
         monitor, count = self._monitor, len(micro_batches)
-        self._prepared.optimizer.zero_grad()
+        self._optimizer.zero_grad()
         weights = (None,) if count == 1 else loss_weights([batch.samples for batch in micro_batches])
         for micro_batch, weigh in zip(micro_batches, weights, strict=True):
             with monitor.autocast():

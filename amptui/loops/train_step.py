@@ -200,7 +200,8 @@ class TrainMonitor(Monitor):
         if made.micro_batches > 1:
             made.samples = sum([micro_batch.samples for micro_batch in micro_batches])
         made.load_start, made.data_seconds, self._ended = load_start, data_seconds, time.perf_counter()
-        row = self.send(made, warming_up=warming_up or self._prepared.compilations.pending)
+        made.warming_up = warming_up or self._prepared.compilations.pending
+        row = self.send(made)
         if row is not None and not math.isfinite(row[0]):
             self.look_at_once()  # on a CPU the loss is known before the next step
         self.in_step = False

@@ -124,7 +124,7 @@ class Monitor:
 
     # ---------------------------------------------------------------------------------- the steps
 
-    def send(self, step: Step, *, warming_up: bool, timed: bool = True) -> Sequence[float] | None:
+    def send(self, step: Step, *, timed: bool = True) -> Sequence[float] | None:
         """Send the numbers of a step to the host; never waits. Returns its row if that is known already."""
         loss, kind, lrs, load_start = step.loss, self._kind, step.lrs, step.load_start
         is_short = step.scale is None and step.gradients is None and step.clip_norm is None
@@ -133,7 +133,7 @@ class Monitor:
         else:
             layout, values = row_of(step)
         common = (
-            *(self.epoch, step.precision, warming_up, layout),
+            *(self.epoch, step.precision, step.warming_up, layout),
             *(step.gradients_scaled, step.micro_batches, self.name, step.form),
         )
         if kind != common:

@@ -42,6 +42,7 @@ class Step:
     """One optimizer step, filled by whoever knows of it: what nobody fills is unknown, as it stands here."""
 
     precision = "unknown"
+    warming_up = False
     loss: Tensor | None = None
     """The mean over the step's samples; it has a graph if a loop of ours made it of one batch."""
     form: LossForm = ""

@@ -33,13 +33,11 @@ class LoopStep(Step):
     shapes: tuple[tuple[tuple[int, ...], ...], ...] = ()
     """Of the tensors in each batch, where they were asked for."""
     scaler: GradScaler | None = None
-    """The one that steps the optimizer."""
-    unscaled_by: GradScaler | None = None
-    """The one that has divided the gradients, of which no step has been made."""
-    unscaled_inf: Tensor | None = None
-    """Whether unscaling found an overflow."""
+    """The one that has divided the gradients."""
     found_inf: Tensor | None = None
-    """The same once the weights are updated: the step waits for the scaler's own update."""
+    """Whether it found an overflow."""
+    awaits_update = False
+    """Whether the weights are updated, and the scaler is not yet."""
     scale_before: Tensor | None = None
 
     def again(self) -> "LoopStep":

@@ -177,8 +177,8 @@ class ObservedOptimizer(Monitor):
     def after_pass(self, backward: BackwardPass) -> None:
         """Gradients are complete, perhaps scaled, and not clipped: measure them where that is due."""
         loop_step = self._loop_step
-        if loop_step.found_inf is not None:
-            return  # the step is made, and waits for its update
+        if loop_step.awaits_update:
+            return
         fresh, total = self._fresh_samples, loop_step.trained_samples
         samples, fresh.samples, fresh.calls = fresh.samples, fresh.rest, 0
         if self.account.first_closure is None:
@@ -224,7 +224,7 @@ class ObservedOptimizer(Monitor):
 
     def before_step(self, optimizer: Optimizer, *, has_closure: bool) -> None:
         """The step begins: some optimizers and schedules change their rates within it."""
-        if self.pending is not None or self._loop_step.scaler is not None:
+        if self.pending is not None or self._loop_step.awaits_update:
             self._end_step()
         groups, lrs = optimizer.param_groups, self._last_lrs
         if len(groups) != 1 or groups[0].get("lr") is not lrs.first:
@@ -241,20 +241,20 @@ class ObservedOptimizer(Monitor):
         loop_step.passes = self.account.after_step()
         if self._updates.is_open:
             self._updates.measure(self.step + 1, None)
-        scaler, overflow = loop_step.unscaled_by, loop_step.unscaled_inf
-        if scaler is None or overflow is None:
-            self._finish_step(None)
-        else:  # whatever it found
-            loop_step.scaler, loop_step.found_inf = scaler, torch.zeros_like(overflow)
-            loop_step.unscaled_by = loop_step.unscaled_inf = None
+        if loop_step.found_inf is None:
+            self._finish_step()
+        else:  # whatever unscaling found
+            loop_step.found_inf, loop_step.awaits_update = torch.zeros_like(loop_step.found_inf), True
 
     def other_stepped(self) -> None:
         """Another optimizer of the run has made a step."""
 
     def after_unscale(self, scaler: GradScaler, optimizer: Optimizer) -> None:
         """Clipping may follow, which makes NaN of Inf."""
-        overflow = self._loop_step.unscaled_inf = found_inf(scaler, optimizer)
-        self._loop_step.unscaled_by = scaler
+        if self._loop_step.awaits_update:
+            self._end_step()
+        overflow = self._loop_step.found_inf = found_inf(scaler, optimizer)
+        self._loop_step.scaler = scaler
         self.account.after_known_edit()
         self._name_overflow(overflow)
 
@@ -263,9 +263,8 @@ class ObservedOptimizer(Monitor):
         if self._in_probes:
             self._leave_probes()
         loop_step = self._loop_step
-        unscaled_inf, loop_step.unscaled_inf, loop_step.unscaled_by = loop_step.unscaled_inf, None, None
         loop_step.scaler, loop_step.passes = scaler, self.account.after_step(is_scaled=True)
-        loop_step.found_inf = unscaled_inf
+        loop_step.awaits_update = True
         if loop_step.found_inf is None:
             loop_step.found_inf = found_inf(scaler, optimizer)
             self._name_overflow(loop_step.found_inf)
@@ -275,7 +274,7 @@ class ObservedOptimizer(Monitor):
     def before_update(self, scaler: GradScaler) -> None:
         """Keep the scale that this step ran with."""
         loop_step = self._loop_step
-        if loop_step.scaler is scaler and loop_step.found_inf is not None:
+        if loop_step.scaler is scaler and loop_step.awaits_update and loop_step.found_inf is not None:
             loop_step.scale_before = current_scale(scaler).clone()
             if len(scaler._per_optimizer_states) > 1:  # the update adds up all of theirs, in place
                 loop_step.found_inf = loop_step.found_inf.clone()
@@ -283,23 +282,28 @@ class ObservedOptimizer(Monitor):
     def after_update(self, scaler: GradScaler) -> None:
         """A step with a scaler is complete."""
         loop_step = self._loop_step
-        if loop_step.unscaled_by is scaler:  # no step was made of what it has unscaled
-            loop_step.unscaled_by = loop_step.unscaled_inf = None
-        before, overflow = loop_step.scale_before, loop_step.found_inf
-        if loop_step.scaler is scaler and overflow is not None and before is not None:
-            loop_step.found_inf = None
+        if loop_step.scaler is not scaler:
+            return
+        if not loop_step.awaits_update:  # no step was made of what it has unscaled
+            loop_step.scaler = loop_step.found_inf = None
+        elif loop_step.scale_before is not None:
             self._norms.scaled_steps += 1
-            self._finish_step(ScalerTensors(before, overflow, current_scale(scaler), growth_tracker(scaler)))
+            self._finish_scaled_step(loop_step.scale_before)
 
     def _end_step(self) -> None:
         """Report a step that still waits: for what is logged with it, or for an update that never came."""
         self.work_begins()
-        scaler, overflow = self._loop_step.scaler, self._loop_step.found_inf
-        if scaler is not None and overflow is not None:
-            self._loop_step.found_inf = None
-            scale = current_scale(scaler)
-            self._finish_step(ScalerTensors(scale, overflow, scale, growth_tracker(scaler)))
+        if self._loop_step.awaits_update and (scaler := self._loop_step.scaler) is not None:
+            self._finish_scaled_step(current_scale(scaler))
             self.work_begins()
+
+    def _finish_scaled_step(self, scale_before: Tensor) -> None:
+        loop_step, scaler, overflow = self._loop_step, self._loop_step.scaler, self._loop_step.found_inf
+        assert scaler is not None, "a scaled step has one"
+        assert overflow is not None, "it has looked for overflows"
+        loop_step.awaits_update, scale = False, current_scale(scaler)
+        loop_step.scale = ScalerTensors(scale_before, overflow, scale, growth_tracker(scaler))
+        self._finish_step()
 
     def take_batch(self, load_start: float, seconds: float, samples: int) -> None:
         """A batch for the next step took ``seconds`` to load, from ``load_start``, by ``perf_counter``."""
@@ -385,18 +389,19 @@ class ObservedOptimizer(Monitor):
         if not self._reads_later and self._loop_step.gradients is None and overflow.item():
             self._loop_step.gradients, self._loop_step.gradients_scaled = self._norms.measure(), False
 
-    def _finish_step(self, scale: ScalerTensors | None) -> None:
+    def _finish_step(self) -> None:
         """Count the step and send its numbers: if the loop logs more of them, when the next one begins."""
         loop_step, passes = self._loop_step, self._loop_step.passes
-        loop_step.scale, self._usual_passes = scale, passes.count
+        self._usual_passes = passes.count
         self.step += 1
         self._fresh_samples.begins_step = True
         if self._layer_changes != self._loop.layer_changes:
             self._look_at_layers()
         if self.takes_requests:
-            warming_up = not self.switch.settled if self._in_attempt else self.switch.begin_step()
-        else:
-            warming_up = self._warms_up = self._warms_up and self._warm_up.begin_step()
+            is_settled = self.switch.settled if self._in_attempt else not self.switch.begin_step()
+            loop_step.warming_up = not is_settled
+        elif self._warms_up:
+            loop_step.warming_up = self._warms_up = self._warm_up.begin_step()
         if self.step <= self._probes_until:  # a look came before: nothing changes without one
             self._end_probed_step()
         precision = passes.precision
@@ -411,9 +416,9 @@ class ObservedOptimizer(Monitor):
             self._count_inputs()
         self._ended = time.perf_counter()
         if self._logs or (is_first and not self.name):
-            self.pending = partial(self._push, warming_up)
+            self.pending = self._push
         else:
-            self._push(warming_up)
+            self._push()
         is_asked = self.takes_requests and self.control.attention
         if is_asked or self.step >= self._look_step or self._ended >= self._look_due:
             self._look()
@@ -433,7 +438,7 @@ class ObservedOptimizer(Monitor):
             self._loop_step.add_samples(None)
         self._data_parallel = 0
 
-    def _push(self, warming_up: bool) -> None:
+    def _push(self) -> None:
         """Send the step's numbers to the host."""
         step, self._loop_step = self._loop_step, LoopStep()
         passes = step.passes
@@ -447,7 +452,7 @@ class ObservedOptimizer(Monitor):
             step.gradients = None  # measured before the loop divided, or added to, the gradients itself
         if self._samples or passes.count:
             step.samples = self._samples or step.trained_samples or 0
-        self.send(step, warming_up=warming_up, timed=self._is_timed)
+        self.send(step, timed=self._is_timed)
         if not self._is_timed:
             self._is_timed = True
             self._readback.begin_interval()
