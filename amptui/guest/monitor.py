@@ -24,8 +24,7 @@ from amptui.base.script_signals import is_from_signal_handler
 from amptui.base.text import one_line
 from amptui.data.batches import count_samples
 from amptui.guest.processes import processes_of_script
-from amptui.guest.run import ScriptRun, tell_fault
-from amptui.guest.run_records import RunLength
+from amptui.guest.run import RunLength, ScriptRun, tell_fault
 from amptui.loops.script.observed_loop import ObservedLoop
 from amptui.loops.script.script import ObservedScript, Pairs, WatchedScript, named_optimizers
 

@@ -265,8 +265,11 @@ class TrainingThread:
         self._doing = "while restoring the checkpoint"
         return restore(checkpoint, prepared, self._warn, rank=self._rank, ranks=self._world_size)
 
-    def _announce_run(self, started: RunStarted, start: "Checkpoint | None") -> None:
-        """Record that the run starts or resumes: from its beginning if it had no checkpoint."""
+    def _announce_run(self, started: RunStarted, start: "Checkpoint | None", **restart: Any) -> None:
+        """Record that the run starts or resumes: from its beginning if it had no checkpoint.
+
+        ``restart``: how often ranks were started again, and why, as fields of a record.
+        """
         from amptui.checkpoint.file import checkpoint_name
         from amptui.loops.description import describe_resumption
 
@@ -274,14 +277,10 @@ class TrainingThread:
         if self._request.resume:
             self._doing = "while cutting the journal"
             step, name = (0, "") if start is None else (start.step, checkpoint_name(start.step))
-            resumed = describe_resumption(started, step=step, checkpoint=name, **self._restart())
+            resumed = describe_resumption(started, step=step, checkpoint=name, **restart)
         self._begin(started, resumed)
         if self._rank_change:
             self._emit(Note(time=time.time(), severity="info", text=self._rank_change))
-
-    def _restart(self) -> dict[str, Any]:
-        """How often ranks were started again, and why, as fields of a record."""
-        return {}
 
     def _make_writer(
         self,

@@ -289,8 +289,11 @@ class RankThread(TrainingThread):
             **options,
         )
 
-    def _announce_run(self, started: RunStarted, start: "Checkpoint | None") -> None:
-        super()._announce_run(started, start)
+    def _announce_run(self, started: RunStarted, start: "Checkpoint | None", **restart: Any) -> None:
+        if self._world.restart:
+            cause = self._world.cause or "the ranks ended before they had met"
+            restart = {"restarts": self._world.restart, "cause": cause}
+        super()._announce_run(started, start, **restart)
         assert self._group is not None, "the ranks have met"
         ranks = tuple(place.of_rank(rank) for rank, place in enumerate(self._group.places))
         restarts = {"restarts": self._world.restart, "max_restarts": self._world.max_restarts}
@@ -302,12 +305,6 @@ class RankThread(TrainingThread):
         self._emit(Note(time=time.time(), severity="info", text=text))
         if started.parallel == "fsdp2":
             self._emit(Note(time=time.time(), severity="info", text=_NO_BREAKDOWN))
-
-    def _restart(self) -> dict[str, Any]:
-        if not self._world.restart:
-            return {}
-        cause = self._world.cause or "the ranks ended before they had met"
-        return {"restarts": self._world.restart, "cause": cause}
 
     def _resume_hint(self) -> str:
         """How the run goes on after a failure: with a restart, or by the command that resumes it."""

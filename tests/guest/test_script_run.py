@@ -11,7 +11,7 @@ from torch._C._distributed_c10d import HashStore
 import amptui
 from amptui.device.readback import HostReadback
 from amptui.guest.processes import OneOfRanks
-from amptui.guest.run_records import own_script_name
+from amptui.guest.run import own_script_name
 from amptui.loops.script.script import ObservedScript
 from amptui.ranks.agreement.board import Board
 from amptui.ranks.ends.rank_ends import RankEnds

@@ -16,8 +16,7 @@ import amptui
 from amptui import Monitor
 from amptui.guest.auto_observe import observe_from_first_step, search_loop
 from amptui.guest.processes import OneProcess
-from amptui.guest.run import ScriptRun
-from amptui.guest.run_records import RunLength
+from amptui.guest.run import RunLength, ScriptRun
 from amptui.loops.script.observed_loop import ObservedLoop
 from amptui.loops.script.script import ObservedScript, WatchedScript
 from amptui.loops.script.switched_optimizer import SwitchedOptimizer

@@ -194,18 +194,6 @@ def test_a_run_goes_on_in_a_new_process_with_a_record_that_says_so(tmp_path: Pat
     assert last.seconds < last.time - started.time + before.seconds
 
 
-def test_other_settings_end_the_run_before_it_goes_on(tmp_path: Path) -> None:
-    stopped(tmp_path)
-    worker = Worker(checkpoint_dir=tmp_path, resume=True, settings={"at": "7"})
-    last = worker.end()
-    assert isinstance(last, RunFailed)
-    assert "was written with at 5, but now it is 7" in last.error
-    assert isinstance(worker.thread.error, UsageError)
-    assert (last.step, worker.thread.error.exit_status) == (5, 2)
-    assert worker.log.of(RunResumed) == []
-    assert [path.name for path in tmp_path.iterdir()] == ["step-000000005.pt"]
-
-
 def test_a_precision_that_is_not_here_gives_way_and_is_told(tmp_path: Path) -> None:
     stopped(tmp_path)
     (path,) = checkpoints(tmp_path)
