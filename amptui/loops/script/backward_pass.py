@@ -102,7 +102,7 @@ def mark_scaled(scaler: GradScaler, losses: object, products: object) -> None:
     """Mark each of ``products`` as the one of ``losses`` at its place times the scale of ``scaler``."""
     if isinstance(products, Tensor):
         if isinstance(losses, Tensor) and products.grad_fn is not None:
-            _metadata(products.grad_fn)[_MARK] = ScaledLoss(scaler, losses, products)
+            products.grad_fn.metadata[_MARK] = ScaledLoss(scaler, losses, products)  # type: ignore[index]
     elif isinstance(products, list | tuple) and isinstance(losses, list | tuple):
         for loss, product in zip(losses, products, strict=False):
             mark_scaled(scaler, loss, product)
@@ -167,16 +167,16 @@ def scaled_loss(tensor: Tensor) -> ScaledLoss | None:
         if node is None:
             continue
         searched += 1
-        mark = _metadata(node).get(_MARK)
-        if isinstance(mark, ScaledLoss):
+        if (mark := mark_of(node)) is not None:
             return mark
         waiting += [child for child, _ in node.next_functions]
     return None
 
 
-def _metadata(node: Any) -> dict[Any, Any]:
-    """A place that a node of the graph has for its users; torch's types call it a method."""
-    return node.metadata  # type: ignore[no-any-return]
+def mark_of(node: Any) -> ScaledLoss | None:
+    """What ``GradScaler.scale`` has left at a node of a graph."""
+    mark = None if node is None else node.metadata.get(_MARK)
+    return mark if isinstance(mark, ScaledLoss) else None
 
 
 def _sum(values: Sequence[Tensor], factors: Sequence[Tensor | None]) -> Tensor | None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch._C import _is_any_autocast_enabled
 from torch.autograd.function import BackwardCFunction
 
-from amptui.loops.script.backward_pass import LOW_DTYPES, LOW_PRECISIONS, BackwardPass, read_pass
+from amptui.loops.script.backward_pass import LOW_DTYPES, LOW_PRECISIONS, BackwardPass, mark_of, read_pass
 
 _PRODUCTS = (
     *("AddmmBackward", "MmBackward", "BmmBackward", "BaddbmmBackward", "AddbmmBackward", "LinearBackward"),
@@ -73,26 +73,28 @@ class PassReader:
 
         Its precision is ``fp32`` for anything that is not lower.
         """
-        loss = args[0] if len(args) > 1 and args[1] is None else None
-        if type(loss) is Tensor and not (self.has_scaled or loss.dim()):  # the usual loss.backward()
+        loss: Any = args[0] if len(args) > 1 and args[1] is None else None
+        is_usual = type(loss) is Tensor and not loss.dim()
+        if is_usual and not self.has_scaled:  # loss.backward()
             backward, tensors = BackwardPass(), args[:1]
             backward.loss = loss.detach().clone()
             backward.is_product = type(loss.grad_fn).__name__ == "MulBackward0"
+        elif is_usual and (mark := mark_of(loss.grad_fn)) is not None and mark.product() is loss:
+            backward, tensors = BackwardPass(), args[:1]  # scaler.scale(loss).backward()
+            backward.loss, backward.scaler = mark.loss, mark.scaler()
         else:
             backward, tensors = read_pass(args, kwargs, may_be_scaled=self.has_scaled)
         root: Any = tensors[0].grad_fn if tensors else None
         if root is None:
             backward.precision = "unknown"
             return backward
-        nearest, node = None, root
+        node = root
         for _ in range(_NEAR_NODES):
-            if self._kinds.get(type(node)) == _PRODUCT:
-                nearest = node._input_metadata[0].dtype
+            if node is None or self._kinds.get(type(node)) == _PRODUCT:
                 break
             children = node.next_functions
             node = children[0][0] if children else None
-            if node is None:
-                break
+        nearest = node._input_metadata[0].dtype if self._kinds.get(type(node)) == _PRODUCT else None
         newest, self._newest_node = self._newest_node, root._sequence_nr()
         if nearest in LOW_DTYPES:
             self._entered.clear()

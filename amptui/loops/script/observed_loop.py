@@ -83,7 +83,7 @@ class ObservedLoop:
         self._replacements = 0
         self._noted_too_many = False
         self.scaler: GradScaler | None = None
-        """The one that is being called."""
+        """The one that the first step was made with."""
         self._unannounced: list[OptimizerFollowed] = []
         self._script_optimizers = 1
         self.may_capture = False
@@ -156,19 +156,19 @@ class ObservedLoop:
         self.idle[id(optimizer)] = PassAccount(optimizer)
         self._list_accounts()
 
-    def watcher_of(self, optimizer: Any) -> ObservedOptimizer | None:
-        """Who watches ``optimizer``, if anybody is to."""
+    def watcher_of(self, optimizer: Any, scaler: GradScaler | None = None) -> ObservedOptimizer | None:
+        """Who watches ``optimizer``, which ``scaler`` is called with, if anybody is to."""
         reference, watcher = self.by_id.get(id(optimizer), _NOBODY)
         if reference is not None and reference() is optimizer:
             return watcher
         if not isinstance(optimizer, Optimizer):
             return None
+        if not self.optimizers:
+            return self._begin(optimizer, scaler)
         return self._resolve(optimizer)
 
     def _resolve(self, optimizer: Optimizer) -> ObservedOptimizer | None:
         """An optimizer makes its first step: watch it, in another's place or beside the others."""
-        if not self.optimizers:
-            return self._begin(optimizer)
         account = self.idle.get(id(optimizer))
         if account is None or account.optimizer is not optimizer:
             self.optimizer_built(optimizer)
@@ -190,10 +190,11 @@ class ObservedLoop:
             return same
         return self._open_another(optimizer)
 
-    def _begin(self, optimizer: Optimizer) -> ObservedOptimizer | None:
+    def _begin(self, optimizer: Optimizer, scaler: GradScaler | None) -> ObservedOptimizer | None:
         open_first, self._open_first = self._open_first, None
         if open_first is None:
             return None
+        self.scaler = scaler
         open_first(optimizer, self)
         return self.first if self.active else None
 
@@ -367,18 +368,11 @@ class ObservedLoop:
             watcher.account.before_known_edit()
 
     def after_unscale(self, scaler: GradScaler, optimizer: Optimizer, _result: object) -> None:
-        if (watcher := self._scaled_watcher_of(optimizer, scaler)) is not None:
+        if (watcher := self.watcher_of(optimizer, scaler)) is not None:
             watcher.after_unscale(scaler, optimizer)
 
-    def _scaled_watcher_of(self, optimizer: Optimizer, scaler: GradScaler) -> ObservedOptimizer | None:
-        self.scaler = scaler
-        try:
-            return self.watcher_of(optimizer)
-        finally:
-            self.scaler = None
-
     def before_scaled_step(self, scaler: GradScaler, optimizer: Optimizer) -> None:
-        if (watcher := self._scaled_watcher_of(optimizer, scaler)) is not None:
+        if (watcher := self.watcher_of(optimizer, scaler)) is not None:
             watcher.before_step(optimizer, has_closure=False)
 
     def after_scaled_step(self, scaler: GradScaler, optimizer: Optimizer, _result: object) -> None:
