@@ -1,4 +1,4 @@
-"""The step times of amptui's parts, and of the whole app, beside the plain loop's: figures and two tables."""
+"""The step times of amptui's parts, and of the whole app, beside the plain loop's: figures and a table."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +43,7 @@ Pair = tuple[Turn, Turn]
 
 def figures(workload: Workload, turns: Mapping[str, Sequence[Turn]]) -> list[Figure]:
     """For each side its step rate by the plain loop's, and the same by p10; the app's have an aim."""
-    text = "\n".join([_times_table(workload, turns), "", _shares_table(turns)])
+    text = _times_table(workload, turns)
     sides = [name for name in turns if name != PLAIN]
     found = [figure for name in sides for figure in _figures(workload, name, turns)]
     return [*found[:-1], replace(found[-1], explanation=text)]
@@ -99,10 +99,6 @@ def _figures(workload: Workload, name: str, turns: Mapping[str, Sequence[Turn]])
         "restarts": len({turn.restart for turn in turns[name]}),
         "ratios": {statistic: _summary(values) for statistic, values in found.items()},
         "step_seconds": {side: _times(turns[side]) for side in (PLAIN, name)},
-        "shares_of_a_core": {side: _shares(turns[side]) for side in (PLAIN, name)},
-        "waited_for_a_core": {
-            side: round(median(t.waited for t in turns[side]), 4) for side in (PLAIN, name)
-        },
     }
     rate = Figure(
         name=f"{workload.name}.{workload.precision}.{name}.rate",
@@ -162,11 +158,6 @@ def _times(turns: Sequence[Turn]) -> dict[str, float]:
     return {name: rounded([median(map(tell, turns))])[0] for name, tell in STATISTICS.items()}
 
 
-def _shares(turns: Sequence[Turn]) -> dict[str, float]:
-    kinds = {kind for turn in turns for kind in turn.shares}
-    return {kind: round(median(turn.shares.get(kind, 0.0) for turn in turns), 4) for kind in sorted(kinds)}
-
-
 def _times_table(workload: Workload, turns: Mapping[str, Sequence[Turn]]) -> str:
     rows = [["step of", *STATISTICS, *(f"rate by {name}" for name in STATISTICS), "pairs"]]
     for side, of in turns.items():
@@ -187,18 +178,3 @@ def _times_table(workload: Workload, turns: Mapping[str, Sequence[Turn]]) -> str
 def _rate(values: Sequence[float]) -> str:
     interval = mean_interval(values)
     return f"{mean_ratio(values):.3f}" + (f" ({interval[0]:.3f} to {interval[1]:.3f})" if interval else "")
-
-
-def _shares_table(turns: Mapping[str, Sequence[Turn]]) -> str:
-    shares = {side: _shares(of) for side, of in turns.items()}
-    kinds = sorted(
-        {kind for each in shares.values() for kind in each}, key=lambda kind: (kind != "trainer", kind)
-    )
-    rows = [["of one core", *kinds, "trainer waited", "other programs"]]
-    for side, of in turns.items():
-        cells = [units.percent(shares[side][kind], 2) if kind in shares[side] else "" for kind in kinds]
-        waited, others = (
-            median(values) for values in zip(*((t.waited, t.other_cores) for t in of), strict=True)
-        )
-        rows.append([side, *cells, units.percent(waited, 2), units.percent(others, 0)])
-    return columns(rows)

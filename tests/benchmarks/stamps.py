@@ -3,15 +3,10 @@
 The file is mapped into memory: a stamp costs two clock reads and 16 bytes, alike for every loop.
 """
 
-import json
 import mmap
-import os
 import struct
-import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,9 +22,6 @@ _STAMP = struct.Struct("dd")
 
 _MAX_STAMPS = 4_000_000
 
-_THREADS_AFTER = 10
-"""Stamps after which the threads are listed: all that a run starts are there by then."""
-
 
 class StampWriter:
     """Writes stamps into a new file at ``path``, from one thread."""
@@ -44,8 +36,6 @@ class StampWriter:
 
     def stamp(self) -> None:
         """A step begins now, in this thread."""
-        if self._count == _THREADS_AFTER:
-            self._list_threads()
         place = _HEADER.size + self._count * _STAMP.size
         _STAMP.pack_into(self._map, place, time.perf_counter(), time.thread_time())
         self._count += 1
@@ -59,22 +49,6 @@ class StampWriter:
     def tell_loss(self, loss: float) -> None:
         """Keep the first step's loss."""
         self._first_loss = loss
-
-    def _list_threads(self) -> None:
-        threads = {thread.native_id: thread.name for thread in threading.enumerate()}
-        listed = {"pid": os.getpid(), "training": threading.get_native_id(), "threads": threads}
-        _threads_path(self._path).write_text(json.dumps(listed), encoding="utf-8")
-
-
-@dataclass(frozen=True, slots=True)
-class Threads:
-    """Whose process it is, and its Python threads."""
-
-    pid: int
-    training: int
-    """The native id of the thread that trains."""
-    names: dict[int, str]
-    """By native id."""
 
 
 class StampReader:
@@ -100,12 +74,6 @@ class StampReader:
         first, last = np.searchsorted(rows[:, 0], (began, ended))
         return np.array(rows[first:last])
 
-    def threads(self) -> Threads:
-        """The training's threads; raises FileNotFoundError before they are listed."""
-        listed: dict[str, Any] = json.loads(_threads_path(self._path).read_text(encoding="utf-8"))
-        names = {int(native): name for native, name in listed["threads"].items()}
-        return Threads(listed["pid"], listed["training"], names)
-
     def _header(self) -> tuple[int, float]:
         try:
             with self._path.open("rb") as file:
@@ -116,7 +84,3 @@ class StampReader:
             return 0, 0.0
         count, loss = _HEADER.unpack(header)
         return int(count), float(loss)
-
-
-def _threads_path(path: Path) -> Path:
-    return path.with_suffix(".threads.json")

@@ -16,18 +16,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 
 from tests.benchmarks import stamps
 from tests.benchmarks.lab import Lab
-from tests.benchmarks.load import Busy, Used, busy, running_seconds, threads_of
 from tests.benchmarks.side import SIDES
-from tests.benchmarks.stamps import StampReader, Threads
+from tests.benchmarks.stamps import StampReader
 from tests.benchmarks.workloads import WARM_UP_STEPS, Workload
 from tests.checkout import ROOT
 from tests.living import run_pid, wait_until
@@ -54,14 +54,6 @@ QUIET_CORES = 0.1
 
 _TAKE_INTERVAL_SECONDS = 0.1
 
-_THREAD_NAMES = {
-    "amptui-recorder": "recorder",
-    "amptui-server": "server",
-    "device-sampler": "sampler",
-    "gpu-probe": "sampler",
-    "MainThread": "main thread",
-}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
@@ -71,10 +63,6 @@ class Turn:
     """Of each step, by the host's clock: [N]."""
     thread_seconds: npt.NDArray[np.float64]
     """What each step took of the training thread's processor time: [N]."""
-    shares: Mapping[str, float]
-    """Part of one core by kind of thread; those of the screen's process together."""
-    waited: float
-    """Part of the time in which the training thread could have run and no core was free."""
     other_cores: float
     """Cores that other programs and other virtual machines used meanwhile."""
     restart: int
@@ -97,8 +85,6 @@ class Side:
     has_ended: Callable[[], bool]
     said: Callable[[], str]
     """What it wrote, for a person who has to find out why it does not train."""
-    screen_pid: int | None = None
-    threads: Threads = field(default_factory=lambda: Threads(0, 0, {}))
 
     def go_on(self) -> None:
         """Let all its processes run."""
@@ -110,23 +96,14 @@ class Side:
         for pid in self.pids:
             os.kill(pid, signal.SIGSTOP)
 
-    def kind(self, thread: tuple[int, int]) -> str:
-        """What a thread, by process and native id, is there for."""
-        pid, native = thread
-        if pid == self.screen_pid:
-            return "screen"
-        if native == self.threads.training:
-            return "trainer"
-        return _THREAD_NAMES.get(self.threads.names.get(native, ""), "torch's threads")
-
 
 @dataclass(frozen=True, slots=True)
 class _Look:
     """All counters at one moment of the monotonic clock."""
 
     time: float
-    threads: Mapping[tuple[int, int], Used]
-    busy: Busy
+    others: float
+    """Processor seconds of these cores that other programs and virtual machines used so far."""
 
 
 @contextmanager
@@ -142,7 +119,6 @@ def open_side(lab: Lab, workload: Workload, name: str) -> Iterator[Side]:
     with start(lab, workload, name, folder, environment, reader) as side:
         try:
             _wait_for_warm_up(side, f"{name} of {workload.name}", lab.limit_seconds())
-            side.threads = reader.threads()
             side.stand_still()
             yield side
         finally:
@@ -191,7 +167,6 @@ def _app(
         yield Side(
             name,
             reader,
-            screen_pid=screen,
             pids=(run_pid(run) or screen, screen),
             has_ended=lambda: run_pid(run) is None,
             said=lambda: (run / "journal.jsonl").read_text(encoding="utf-8"),
@@ -303,31 +278,20 @@ def hold_to_the_same_training(losses: Mapping[str, float]) -> None:
 
 
 def _look(every: Sequence[int]) -> _Look:
-    threads = threads_of((*every, os.getpid()))
-    return _Look(time.perf_counter(), threads, busy())
+    """What the cores did, but for interrupts, less what these processes and this one did."""
+    cores = psutil.cpu_times(percpu=True)
+    times = [cores[number] for number in os.sched_getaffinity(0)]
+    all_programs = sum(core.user + core.nice + core.system + getattr(core, "steal", 0.0) for core in times)
+    used = [psutil.Process(pid).cpu_times() for pid in (*every, os.getpid())]
+    return _Look(time.perf_counter(), all_programs - sum(one.user + one.system for one in used))
 
 
 def _turn(side: Side, before: _Look, after: _Look, restart: int) -> Turn:
-    seconds = after.time - before.time
     found = side.reader.between(before.time, after.time)
     step_seconds, thread_seconds = np.diff(found, axis=0).T
-    nothing = Used(0.0, 0.0)
-    shares: dict[str, float] = {}
-    waited = 0.0
-    for thread, used in after.threads.items():
-        if thread[0] in side.pids:
-            earlier, kind = before.threads.get(thread, nothing), side.kind(thread)
-            shares[kind] = shares.get(kind, 0.0) + (used.running - earlier.running) / seconds
-            if kind == "trainer":
-                waited = (used.waiting - earlier.waiting) / seconds
-    all_running = after.busy.running - before.busy.running
-    others = all_running - running_seconds(before.threads, after.threads)
-    stolen = after.busy.stolen - before.busy.stolen
     return Turn(
         step_seconds=step_seconds,
         thread_seconds=thread_seconds,
-        shares=shares,
-        waited=waited,
-        other_cores=max(0.0, others + stolen) / seconds,
+        other_cores=max(0.0, after.others - before.others) / (after.time - before.time),
         restart=restart,
     )

@@ -178,13 +178,15 @@ def test_a_script_s_own_status_wins_unless_it_is_0(
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.html"])
-def test_an_export_that_finds_no_room_fails_and_names_its_file(
+def test_an_export_that_finds_no_room_fails_names_its_file_and_keeps_the_old_one(
     name: str, warm: WarmSource, tmp_path: Path
 ) -> None:
     journal, option = ROOT / "demo" / "mnist-deep.jsonl", f"--{name[2:]}"
+    (tmp_path / name).write_text("old")
     status, _, err = limited(warm, NO_ROOM_BYTES, "export", str(journal), option, str(tmp_path / name))
     (line,) = lines_of_ours(err)
     assert (status, str(tmp_path / name) in line) == (1, True), line
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
 
 
 # ------------------------------------------------------------------------------------------ real disks

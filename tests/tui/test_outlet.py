@@ -14,7 +14,6 @@ import pytest
 
 from amptui.tui import terminal_driver
 from amptui.tui.terminal_driver import Outlet
-from tests.living import wait_until
 
 ENOUGH_SECONDS = 60.0
 MUCH = "frame " * 50_000
@@ -67,31 +66,6 @@ def test_texts_arrive_complete_and_in_order_also_while_the_outlet_closes(
     assert read(reader, len(whole)) == whole
     closing.join(ENOUGH_SECONDS)
     assert (closing.is_alive(), outlet.broken) == (False, False)
-
-
-@pytest.mark.ci
-def test_a_terminal_that_nobody_reads_blocks_nothing_and_hurry_ends_the_wait_for_it(
-    ends: tuple[int, int],
-) -> None:
-    outlet = Outlet(ends[1], "utf-8")
-    for _ in range(200):
-        outlet.write(MUCH)
-    assert outlet.waiting > 100
-    closing = threading.Thread(target=outlet.close)
-    closing.start()
-    outlet.hurry()
-    closing.join(ENOUGH_SECONDS)
-    assert not closing.is_alive()
-
-
-def test_a_closed_terminal_is_broken_and_ignores_writes(ends: tuple[int, int]) -> None:
-    outlet = Outlet(ends[1], "utf-8")
-    os.close(ends[0])
-    outlet.write("into the void")
-    wait_until(lambda: outlet.broken, "it is not noticed")
-    outlet.write("more of it")
-    assert outlet.waiting == 0
-    outlet.close()
 
 
 def test_the_descriptor_may_be_closed_and_used_for_something_else(

@@ -2,7 +2,6 @@
 
 import json
 import re
-import signal
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -94,24 +93,6 @@ def test_on_a_terminal_it_is_a_screen_or_a_table_that_fits(warm: WarmSource) -> 
         (head,) = [line for line in terminal.text.splitlines() if line.startswith("run ")]
         assert "final training loss" in head
         assert "training time" not in head
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize(
-    ("ending", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), ("hang-up", 129)]
-)
-def test_a_signal_leaves_the_terminal_as_it_was(
-    warm: WarmSource, ending: signal.Signals | str, status: int
-) -> None:
-    with Terminal(amptui_command("compare", *RUNS), warm=warm) as terminal:
-        terminal.wait_for("B AMP bf16 against F FP32")
-        if isinstance(ending, str):
-            terminal.hang_up()
-            assert terminal.wait() == status
-        else:
-            terminal.process.send_signal(ending)
-            assert terminal.wait() == status
-            assert terminal.modes == terminal.modes_before
 
 
 @pytest.mark.ci

@@ -1,6 +1,5 @@
 """An export: one pass, files that appear whole or not at all, and troubles told in one line."""
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -52,27 +51,6 @@ def test_an_unwritable_path_is_refused_in_one_line(small: Path, tmp_path: Path, 
     assert "\n" not in str(caught.value)
     assert names(tmp_path) == ["small"]
     assert names(small) == ["journal.jsonl"]
-
-
-@pytest.mark.ci
-def test_a_full_disk_keeps_the_existing_file(tmp_path: Path) -> None:
-    run = write_journal(tmp_path / "run", [started(), *steps(1, 3000)])
-    (tmp_path / "a.csv").write_text("old")
-    program = (
-        "import resource, signal, sys; from pathlib import Path; from amptui.reports.export import export\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
-        "from amptui.base.errors import AmptuiError\n"
-        "try: export(Path(sys.argv[1]), csv=Path(sys.argv[2]))\n"
-        "except AmptuiError as error: print(error)"
-    )
-    command = [sys.executable, "-c", program, str(run), str(tmp_path / "a.csv")]
-    completed = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert completed.stdout == (
-        f"cannot write {tmp_path / 'a.csv'}: file too large; choose another path, or free some space\n"
-    )
-    assert (tmp_path / "a.csv").read_text() == "old"
-    assert names(tmp_path) == ["a.csv", "run"]
 
 
 @pytest.mark.parametrize("content", ["", "nonsense\n"])

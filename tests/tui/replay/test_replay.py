@@ -1,7 +1,6 @@
 """A replay as a program, in a real terminal and without torch, and the recorded run that ships with it."""
 
 import re
-import signal
 import sys
 from pathlib import Path
 
@@ -70,16 +69,6 @@ def test_what_was_passed_over_is_said_before_why_the_journal_cannot_be_read_on(r
         terminal.press("\x1b[H")
         assert terminal.wait() == 1
         assert re.search(rb"amptui: passed over: .*cut off(?s:.)*cannot read the journal", terminal.written)
-        assert terminal.modes == terminal.modes_before
-
-
-@pytest.mark.ci
-def test_an_interrupt_leaves_the_terminal_as_it_was(run: Path, warm: WarmSource) -> None:
-    """As other signals do, which `tests/test_signals.py` sends to every screen."""
-    with playing(run, 1, warm) as terminal:
-        terminal.wait_for("replay ×1")
-        terminal.process.send_signal(signal.SIGINT)
-        assert terminal.wait() == 130
         assert terminal.modes == terminal.modes_before
 
 
