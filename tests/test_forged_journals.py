@@ -15,6 +15,7 @@ from amptui.diagnosis.summary import summary_lines
 from amptui.process.plain_lines import PlainFront
 from amptui.records.run import LOW_PRECISIONS, Record
 from amptui.reports.export import export
+from amptui.reports.run_list import read_row
 from amptui.runs.kept_run import look_at
 from amptui.runs.reader import JournalReader
 from amptui.runs.rundir import RunDir
@@ -30,6 +31,9 @@ from amptui.tui.overlays.xray_overlay import XRay
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.replay.player import Player
 from amptui.tui.replay.screen import position_words
+from amptui.tui.run_list import frame as run_list
+from amptui.tui.run_list.entry import RunEntry
+from amptui.tui.run_list.frame import ListState
 from tests.forging import LINES, REAL, forged_journals
 
 TENSORBOARD = importlib.util.find_spec("tensorboard") is not None
@@ -75,6 +79,11 @@ def used_in_every_way(folder: Path) -> None:
     tensorboard = folder / "board" if TENSORBOARD else None
     export(folder, csv=folder / "steps.csv", html=folder / "page.html", tensorboard=tensorboard)
     look_at(RunDir(folder))
+    row = read_row(str(folder))
+    entry = RunEntry(run=str(folder), name=folder.name, is_live=False, written=0.0, read=lambda: row)
+    listed = Canvas(200, 20)
+    run_list.draw(listed, ListState(entries=[entry], rows={entry.run: row}), ScreenState(now=0.0))
+    assert row.state in listed.lines()[2]
     play(folder)
 
 

@@ -24,7 +24,6 @@ from amptui.tui.layout import RANKED_PANELS, TITLES
 from tests import poison
 from tests.builders import write_journal
 from tests.living import (
-    assert_restored,
     ended_afterwards,
     last_step,
     outcome,
@@ -33,7 +32,7 @@ from tests.living import (
     wait_for_end,
     wait_until,
 )
-from tests.terminal import FRAMES, KNOBS, Terminal, amptui_command
+from tests.terminal import KNOBS, Terminal, amptui_command
 from tests.warm import WarmSource
 
 SIZE = (100, 30)
@@ -52,29 +51,6 @@ def model(tmp_path: Path) -> Path:
 
 
 # -------------------------------------------------------------------------------- a model file
-
-
-@pytest.mark.ci
-def test_a_hostile_model_on_the_screen(model: Path, warm: WarmSource, tmp_path: Path) -> None:
-    run_dir = tmp_path / f"run of {EVIL_NAME}"
-    command = amptui_command("train", str(model), "--device", "cpu", "--run-dir", str(run_dir), *FRAMES)
-    with Terminal([*command, "--set", "loud=yes"], size=SIZE, warm=warm) as terminal:
-        terminal.wait_for("FP32 .*running")
-        terminal.press("i", until="folder")
-        assert_framed(terminal)
-        terminal.press("x", until="esc back")
-        assert_framed(terminal)
-        terminal.press("\x1b", until="╭ loss")
-        (tmp_path / "fail").touch()
-        terminal.wait_for("failed")
-        terminal.press("e", until="esc back")
-        terminal.press("\r", until="╭─ event 1 of")
-        assert_framed(terminal)
-        terminal.press("e", until="╭ loss")
-        assert terminal.leave("q") == 1
-        assert_restored(terminal)
-        assert "/run of m?[5;41m?]0;t?????漢.py/journal.jsonl" in bytes(terminal.written).decode()
-        assert not poison.strange_on_terminal(bytes(terminal.written), SIZE)
 
 
 @pytest.mark.ci

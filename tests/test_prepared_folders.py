@@ -1,13 +1,10 @@
-"""A run folder that somebody else prepared: no file outside is harmed, and nothing in it hangs a reader."""
+"""A run folder that somebody else prepared: no file outside of it is harmed."""
 
 import os
 import re
-import socket
 import stat
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -40,7 +37,6 @@ from tests.checkpoint.test_file import checkpoint_at
 
 SECRET = b"the only copy\n"
 
-ENOUGH_SECONDS = 20.0
 
 RUN = make_run(9)
 
@@ -59,22 +55,6 @@ NAMES = (
     f"checkpoints/{checkpoint_name(7)}.writing",
 )
 """All that amptui opens in a run's folder by a name that can be foreseen."""
-
-
-def socket_file(path: Path, _victim: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as listening:
-        here = os.open(path.parent, os.O_RDONLY)
-        listening.bind(f"/proc/self/fd/{here}/{path.name}")
-        os.close(here)
-
-
-KINDS: dict[str, Callable[[Path, Path], object]] = {
-    "link": Path.symlink_to,
-    "fifo": lambda path, _: os.mkfifo(path),
-    "link to a folder": lambda path, victim: path.symlink_to(victim.parent),
-    "folder": lambda path, _: path.mkdir(),
-    "socket": socket_file,
-}
 
 
 def print_something(folder: Path) -> None:
@@ -119,24 +99,9 @@ READERS: tuple[Callable[[Path], object], ...] = (
 )
 
 
-def in_time(act: Callable[[Path], object], folder: Path) -> None:
-    """Do it, whatever it refuses; what waits for ever fails the test."""
-
-    def work() -> None:
-        with suppress(AmptuiError, OSError):
-            act(folder)
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    thread.join(ENOUGH_SECONDS)
-    assert not thread.is_alive(), f"{act} waits"
-
-
 @pytest.mark.ci
-@pytest.mark.parametrize(
-    ("name", "kind"), [*product(NAMES, ["link"]), *zip(NAMES, [*KINDS][1:], strict=False)]
-)
-def test_nothing_outside_of_a_prepared_folder_is_touched(tmp_path: Path, name: str, kind: str) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_outside_of_a_prepared_folder_is_touched(tmp_path: Path, name: str) -> None:
     home = tmp_path / "home"
     home.mkdir()
     victim = home / checkpoint_name(7)
@@ -147,8 +112,9 @@ def test_nothing_outside_of_a_prepared_folder_is_touched(tmp_path: Path, name: s
         prepared = tmp_path / str(number)
         planted = prepared / name
         planted.parent.mkdir(parents=True)
-        KINDS[kind](planted, victim)
-        in_time(act, prepared)
+        planted.symlink_to(victim)
+        with suppress(AmptuiError, OSError):
+            act(prepared)
         after = victim.stat()
         assert victim.read_bytes() == SECRET
         assert (after.st_mode, after.st_ino) == (before.st_mode, before.st_ino)

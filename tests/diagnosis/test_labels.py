@@ -18,7 +18,6 @@ from amptui.diagnosis.activity import (
     waiting_words,
 )
 from amptui.diagnosis.labels import (
-    GLOSSARY,
     layer_label,
     loss_form_words,
     precision_label,
@@ -32,7 +31,6 @@ from amptui.records.own_loop import LossForm
 from amptui.records.run import PRECISION_ORDER, PhaseChanged
 from amptui.telemetry.view import SessionView
 from tests.builders import make_started, make_switch, view_of
-from tests.checkout import ROOT
 from tests.diagnosis.wording import table
 from tests.golden import Goldens
 from tests.telemetry.record_samples import compared
@@ -87,12 +85,6 @@ PENDING: Mapping[str, SessionView] = {
 }
 
 NAMES = (*PRECISION_ORDER, "fp4")
-
-
-def test_the_guide_has_the_glossary_of_the_help() -> None:
-    rows = [f"| {word} | {meaning} |" for word, meaning in GLOSSARY.items()]
-    assert "\n".join(rows) in (ROOT / "demo" / "guide" / "numbers.md").read_text(encoding="utf-8")
-    assert max(map(len, GLOSSARY)) + max(map(len, GLOSSARY.values())) < 74  # a line of the help in 80 columns
 
 
 def test_what_everything_is_called(goldens: Goldens) -> None:

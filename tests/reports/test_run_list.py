@@ -3,30 +3,21 @@
 import os
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from amptui.base.errors import RunFolderError
-from amptui.records import codec
 from amptui.records.ranks import RankLost
 from amptui.records.run import Note, Record, RunFailed, RunFinished
 from amptui.reports.run_list import read_row, runs_here
 from amptui.runs.kept_run import STALLED_SECONDS
 from amptui.runs.lock import RunLock
 from amptui.runs.rundir import RunDir, default_base
-from amptui.tui.canvas import Canvas
-from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.run_list.entry import RunEntry
-from amptui.tui.run_list.frame import ListState, draw
 from tests.builders import changed, write_journal
 from tests.runs.test_kept_runs import sample
 from tests.telemetry.record_samples import run, steps
-from tests.telemetry.record_strategies import RECORDS
 
 
 def kept(folder: Path, records: Sequence[Record] = (), *, written: float | None = None) -> Path:
@@ -114,23 +105,6 @@ def test_a_live_row_says_so_and_when_it_has_stalled(tmp_path: Path) -> None:
         assert row.seconds >= 6.0
         assert str(os.getpid()) in row.detail
         assert read_row(str(stalled)).state == "stalled"
-
-
-@given(
-    st.lists(RECORDS.map(lambda record: codec.dumps(record).encode()) | st.binary(max_size=9), max_size=20),
-    st.booleans(),
-)
-def test_any_journal_has_a_row_that_can_be_drawn(
-    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], is_live: bool
-) -> None:
-    folder = tmp_path_factory.mktemp("run")
-    RunDir(folder).journal_path.write_bytes(b"\n".join(lines))
-    with RunLock.take(folder) if is_live else nullcontext():
-        row = read_row(str(folder))
-    entry = RunEntry(run=str(folder), name=folder.name, is_live=is_live, written=0.0, read=lambda: row)
-    canvas = Canvas(200, 20)
-    draw(canvas, ListState(entries=[entry], rows={entry.run: row}), ScreenState(now=time.time()))
-    assert row.state in canvas.lines()[2]
 
 
 def test_a_run_is_removed_and_no_longer_listed() -> None:

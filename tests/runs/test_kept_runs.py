@@ -102,7 +102,8 @@ def test_a_journal_that_cannot_be_opened_is_told() -> None:
 
 SWITCH = make_switch(4, "fp32", "bf16")
 BLOCK = in_one(make_steps(4, 9, precision="bf16"))
-OF_CRITIC = in_one(make_steps(1, 50, optimizer="critic"))
+OF_CRITIC = in_one(make_steps(1, 50, optimizer="critic", precision="fp16"))
+SECOND_PHASE = make_steps(1, 3000, optimizer="second phase", precision="fp16")
 
 
 @pytest.mark.parametrize(
@@ -113,6 +114,8 @@ OF_CRITIC = in_one(make_steps(1, 50, optimizer="critic"))
         ([make_started(), make_step(3), make_resumed(3, precision="fp16")], {"precision": "fp16"}),
         ([make_started(), *make_steps(1, 3), BLOCK, sample(250.0)], {"step": 9, "precision": "bf16"}),
         ([make_started(), OF_CRITIC], {"step": 50}),
+        ([make_started(), *make_steps(1, 30), OF_CRITIC], {"step": 30, "precision": "fp32"}),
+        ([make_started(), make_step(1), *SECOND_PHASE], {"step": 3000, "precision": "fp16"}),
         (
             [make_started(), make_step(3), make_resumed(3, device="cpu", device_name="EPYC")],
             {"device": "cpu", "device_name": "EPYC", "step": 3},
