@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from amptui.records.answers import RequestMade, RequestTaken
+from amptui.records.answers import RequestMade
 from amptui.records.keeping import CheckpointWritten
-from amptui.records.run import PauseChanged, PrecisionChanged, Printed, RunFinished
+from amptui.records.run import PrecisionChanged, Printed, RunFinished
 from amptui.tui.run_list.removal import READING_SECONDS
 from tests.builders import StepRow, of
 from tests.checkout import ROOT
@@ -24,7 +24,6 @@ from tests.living import (
     last_step,
     outcome,
     records_of,
-    run_pid,
     steps_of,
     stop,
     train,
@@ -107,41 +106,6 @@ def test_keys_typed_before_the_first_step_are_kept_and_done(tmp_path: Path) -> N
     steps = steps_of(run)
     assert {r.precision for r in steps} == {"fp32", "bf16"}
     assert steps[-1].precision == "bf16"
-
-
-@pytest.mark.ci
-def test_every_key_does_what_the_help_says(warm: WarmSource, tmp_path: Path) -> None:
-    with train(warm, tmp_path / "run", size=(80, 24)) as terminal:
-        terminal.wait_for(r"step\s+[1-9]")
-        terminal.press("?", until="log or linear loss")
-        terminal.press("?", until="torch.autocast to fp16 or bf16")
-        terminal.press("?", until_gone="torch.autocast to fp16 or bf16")
-        terminal.press("m", until="TF32 needs an NVIDIA GPU")
-        terminal.press("4")
-        terminal.wait_until_gone("TF32 needs an NVIDIA GPU")  # the menu names AMP fp16 too
-        terminal.wait_for("AMP fp16 .*running")
-        terminal.press(" ", until="paused")
-        terminal.press(" ", until="running")
-        terminal.press("e", until="esc back")
-        terminal.press("\x1b", until="╭ loss")
-        for key in ("l", "+", "+", "-", "0"):
-            terminal.press(key)
-        terminal.press("\t", until_gone="throughput")
-        wait_until(lambda: "fp16" in {r.precision for r in steps_of(tmp_path / "run")}, "a step in fp16")
-        terminal.press("q", until="Stop it or detach")
-        terminal.press("\r")  # goes back
-        terminal.wait_until_gone("Stop it or detach")
-        assert terminal.leave("\x03") == 130
-        assert_restored(terminal)
-    records = records_of(tmp_path / "run")
-    assert [r.paused for r in of(PauseChanged, records)] == [True, False]
-    assert {r.precision for r in of(StepRow, records)} == {"fp32", "fp16"}
-    requests = of(RequestMade, records)
-    assert [r.kind for r in requests] == ["precision", "pause", "pause", "stop"]
-    # A pause that comes before the first step in a precision has its answer first.
-    assert {r.request.number for r in records if isinstance(r, RequestTaken)} == {
-        r.number for r in requests[:3]
-    }
 
 
 SCRIPT = """
@@ -346,22 +310,6 @@ def test_from_the_list_into_runs_and_back(live: Path, ended: Path, warm: WarmSou
     wait_for_more(live)
     stop(live)
     assert outcome(live) is not None
-
-
-@pytest.mark.ci
-def test_a_terminal_that_is_closed_ends_the_screen_of_a_run_and_the_list(
-    live: Path, warm: WarmSource
-) -> None:
-    with Terminal(amptui_command(), warm=warm) as terminal:
-        terminal.wait_for(r"1 live +0 ended[\s\S]*running")
-        terminal.press("\r", until=r"╭ loss[\s\S]*d detach")
-        terminal.press("\x03")
-        terminal.wait_for(r"1 live +0 ended[\s\S]*▸")  # it detaches a screen that attached
-        terminal.press("\r", until=r"╭ loss[\s\S]*d detach")
-        terminal.hang_up()
-        assert terminal.wait() == 129
-    assert run_pid(live) is not None, "the run goes on"
-    stop(live)
 
 
 @pytest.mark.ci

@@ -68,21 +68,8 @@ if "bare" not in sys.argv:
 """
 
 IN_PARALLEL = {
-    "two loops": TWO_LOOPS.format(first="", scaled=False),
-    "a scaler each": TWO_LOOPS.format(first="", scaled=True),
+    "two loops": TWO_LOOPS.format(first="", scaled=True),
     "one of them named": TWO_LOOPS.format(first=NAMED, scaled=False),
-    "federated": """
-server, barrier = net(0), threading.Barrier(4)
-def client(job):
-    model = copy.deepcopy(server)
-    train(model, job, 5, barrier=barrier)
-    return model.state_dict()
-with ThreadPoolExecutor(4) as pool:
-    for turn in range(6):
-        states = list(pool.map(client, range(turn * 4, turn * 4 + 4)))
-        server.load_state_dict({n: torch.stack([s[n] for s in states]).mean(0) for n in states[0]})
-tell(server)
-""",
 }
 
 ONE_TRAINS = {

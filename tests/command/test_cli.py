@@ -300,23 +300,6 @@ def test_data_in_a_named_folder_has_no_stand_in_unless_that_is_asked_for(
     assert not said or errors.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("source", "said"),
-    [
-        ("raise KeyError('weights')\n", "KeyError: 'weights' ({model}:1, while importing {model})"),
-        ("x = 1\n", "defines no Experiment; define a subclass of"),
-        ("def f(:\n", "SyntaxError"),
-    ],
-)
-def test_a_model_file_that_cannot_be_used(
-    source: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model = tmp_path / "broken.py"
-    model.write_text(source)
-    assert run(tmp_path, model=str(model)) == 1
-    assert said.format(model=model) in capsys.readouterr().err
-
-
 def test_a_kept_run_is_exported_by_its_folder_or_by_being_the_newest(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

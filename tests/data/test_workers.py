@@ -3,9 +3,7 @@
 import faulthandler
 import multiprocessing
 import os
-import pickle
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -24,31 +22,7 @@ from amptui.data.batches import Batches, open_batches
 from amptui.device.failure import explain
 from amptui.recipe.modelfile import import_file
 
-RECEIVE = """
-import pickle, sys
-sys.path[:] = eval(sys.argv[1])
-print(pickle.loads(eval(sys.argv[2]))[1].name)
-"""
-
 pytestmark = pytest.mark.usefixtures("no_trace_of_imports")
-
-
-@pytest.mark.parametrize("name", ["json", "v1.2", "a'b;c"])
-def test_a_class_of_a_model_file_is_found_by_its_name_in_another_process(name: str, tmp_path: Path) -> None:
-    folder = tmp_path / "a folder"
-    folder.mkdir()
-    path = folder / f"{name}.py"
-    path.write_text(f"class Own:\n    def __init__(self): self.name = {name!r}\n")
-    module = import_file(path)
-    sent = pickle.dumps((module.Own, module.Own()))
-    # As multiprocessing prepares a process: the same places to import from, then what was sent.
-    done = subprocess.run(
-        [sys.executable, "-c", RECEIVE, repr(sys.path), repr(sent)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout.strip() == name, done.stderr
 
 
 def test_a_model_file_is_run_anew_each_time_and_takes_no_other_module_s_name(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from amptui.base.errors import ExperimentError
 from amptui.models.selective import Selective
 from amptui.records.run import StepSkipped
 from tests.models.on_images import DEVICES, learned, losses, on_images
@@ -52,17 +51,6 @@ def test_with_the_island_the_loss_falls_as_in_fp32(device: str) -> None:
         found = run(precision, device=device)
         assert not found.of(StepSkipped)
         assert losses(found) == pytest.approx(losses(expected), rel=0.05)
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize("device", DEVICES)
-def test_without_the_island_float16_has_no_loss_at_any_scale(device: str) -> None:
-    log = Log()
-    experiment = Selective(batch_size=BATCH_SIZE, island=False)
-    with pytest.raises(ExperimentError, match="loss scale fell"):
-        train(on_images(experiment, steps=100, precision="fp16", device=device), log)
-    assert all(math.isnan(loss) for loss in losses(log))
-    assert len(log.of(StepSkipped)) == len(losses(log))
 
 
 @pytest.mark.ci

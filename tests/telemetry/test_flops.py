@@ -6,8 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from amptui.diagnosis.tensor_cores import flops_hints, flops_line, mfu_words, rate_words
 from amptui.records.findings import FlopsCounted
@@ -235,23 +233,6 @@ def test_a_look_tells_the_energy_since_the_one_before_or_nothing(
     looks: Any, facts: Any, spans: list[Any]
 ) -> None:
     assert watched(looks, **facts) == spans
-
-
-@example([(1.0, 300.0, 0), (1.0, 300.0, 64), (1.5, 50.0, 64)])  # the first in the middle of a long step
-@given(
-    st.lists(st.tuples(st.floats(0, 10), st.floats(0, 1e4), st.integers(0, 10**6)), min_size=1, max_size=30)
-)
-def test_looks_without_an_interruption_add_up_to_the_whole(parts: list[tuple[float, float, int]]) -> None:
-    first = now = (100.0, 1e6, 7)
-    looks, whole = [first], first
-    for part_seconds, part_joules, part_samples in parts:
-        now = (now[0] + part_seconds, now[1] + part_joules, now[2] + part_samples)
-        looks.append(now)
-        whole = now if part_samples else whole
-    result = [item for item in watched([(look(t, joules), count) for t, joules, count in looks]) if item]
-    assert len(result) == sum(count > 0 for _, _, count in parts)
-    assert sum(joules for joules, _ in result) == pytest.approx(whole[1] - first[1], abs=1e-6)
-    assert sum(samples for _, samples in result) == whole[2] - first[2]
 
 
 # ------------------------------------------------------------------------------------ in a whole run

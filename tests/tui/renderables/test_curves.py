@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,14 +11,12 @@ from hypothesis import strategies as st
 from amptui.base import units
 from amptui.telemetry.axis import Axis, Kind, noisy_curve
 from amptui.telemetry.history import RateTrack
-from amptui.telemetry.view import PrecisionSwitch, Series
+from amptui.telemetry.view import Series
 from amptui.tui.canvas import Canvas
 from amptui.tui.renderables.plot import CurvePlot, YLimits, draw_ribbon, draw_step_axis
 from amptui.tui.renderables.step_window import (
     Window,
-    marked_columns,
     sample,
-    stretches,
     visible_window,
 )
 from tests.tui.renderables.tracks import any_series, any_switches, series_of, windows_near
@@ -49,15 +46,6 @@ def test_no_extreme_of_a_run_is_lost(values: list[float], width: int, buckets: i
     columns = sample(series, whole(series), width)
     assert np.nanmin(columns.low) == min(values)
     assert np.nanmax(columns.high) == max(values)
-
-
-@given(any_series(), widths, st.data())
-def test_marks_are_the_sampled_ones(series: Series, width: int, data: st.DataObject) -> None:
-    window = data.draw(windows_near(series))
-    columns = sample(series, window, width)
-    for nonfinite, marked in ((True, columns.nonfinite), (False, columns.high > 0)):
-        marks = marked_columns(series, window, width, nonfinite=nonfinite)
-        assert marks.tolist() == marked.tolist()
 
 
 @given(
@@ -236,35 +224,3 @@ def test_a_window_contains_the_newest_step_and_at_most_half_of_it_is_free(
     if window.steps > 32:
         assert free < max(ahead, window.steps / 16 + 1)
         assert free <= window.steps / 2
-
-
-@given(windows, columns, st.data())
-def test_later_steps_are_never_further_left(window: Window, width: int, data: st.DataObject) -> None:
-    steps = sorted(data.draw(st.lists(st.integers(window.first_step - 9, window.last_step + 9), min_size=1)))
-    places = [window.column_of(step, width) for step in steps]
-    assert places == sorted(places)
-    assert 0 <= places[0] <= places[-1] < width
-    assert window.columns_of(np.array(steps, np.int64), width).tolist() == places
-
-
-@given(windows, columns, st.data())
-def test_stretches_cover_every_column_once_with_the_precision_of_its_last_step(
-    window: Window, width: int, data: st.DataObject
-) -> None:
-    steps = st.integers(window.first_step - 9, window.last_step + 9)
-    starts = sorted(data.draw(st.sets(steps, max_size=9)))
-    switches = tuple(
-        PrecisionSwitch(step, data.draw(st.sampled_from(["fp32", "fp16", "bf16"]))) for step in starts
-    )
-    parts = stretches(window, switches, width)
-    assert parts[0].start == 0
-    assert parts[-1].stop == width
-    assert all(one.stop == next_one.start for one, next_one in pairwise(parts))
-    for part in parts:
-        for column in range(part.start, part.stop):
-            ran = [
-                switch.precision
-                for switch in switches
-                if switch.step <= window.last_step and window.column_of(switch.step, width) <= column
-            ]
-            assert part.precision == (ran[-1] if ran else None)

@@ -255,20 +255,6 @@ async def test_keys_go_on_working_while_a_run_is_removed(slow: SlowSource) -> No
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("key", ["down", "escape", "y"])
-@awaited
-async def test_who_goes_on_is_not_asked_any_more(slow: SlowSource, key: str) -> None:
-    async with shown(slow) as screen:
-        await screen.pilot.press("r", "r", key)
-        slow.plans.set()
-        await screen.pilot.press("escape", "home")
-        await screen.removes()
-        slow.removals.set()
-        await screen.shows("0 live  8 ended")
-        assert (slow.planned, slow.removed) == (["/home/me/runs/run-00000"] * 2, slow.planned[:1])
-
-
-@pytest.mark.ci
 @awaited
 async def test_quitting_waits_for_a_removal_and_the_second_time_does_not(slow: SlowSource) -> None:
     slow.plans.set()
