@@ -55,10 +55,10 @@ def beside_plain_loop(plan: Plan, name: str) -> list[Figure]:
     found = []
     for precision in plan.precisions:
         workload = replace(plan.workloads[name], precision=precision)
-        entrants = {side: (beside.PLAIN if side == beside.AGAIN else side, workload) for side in plan.sides}
         turns = take_turns(
             plan.lab,
-            entrants,
+            workload,
+            {side: beside.PLAIN if side == beside.AGAIN else side for side in plan.sides},
             restarts=plan.restarts,
             rounds=plan.rounds,
             longest_seconds=LONGEST_TURNS_SECONDS,
@@ -132,7 +132,6 @@ def run_watched(lab: Lab, workload: Workload) -> Watched:
         amptui_command("train", workload.model, *options, "--run-dir", str(run_dir)),
         run_dir / "journal.jsonl",
         env={**lab.environment, **workload.environment},
-        emulated=True,
         limit_seconds=lab.limit_seconds(),
     )
 

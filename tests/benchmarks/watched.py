@@ -1,8 +1,6 @@
 """One training under the whole app in a pseudo-terminal, seen from outside while it runs."""
 
-import os
 import re
-import select
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -50,7 +48,6 @@ class Watched:
     records: tuple[Record, ...]
     looks: tuple[Look, ...]
     shown: tuple[Shown, ...]
-    """Empty unless the screen was emulated."""
 
     @property
     def steps(self) -> list[StepRow]:
@@ -90,13 +87,11 @@ def watch(
     journal: Path,
     *,
     env: Mapping[str, str],
-    emulated: bool,
     limit_seconds: float,
 ) -> Watched:
     """Run ``command``, a training that ends by itself, in a terminal of 120x40 until it has ended.
 
-    Without ``emulated`` its output is counted and thrown away, so that the emulator takes no processor
-    time from the training. Raises RuntimeError if the run failed, AssertionError if it did not end.
+    Raises RuntimeError if the run failed, AssertionError if it did not end.
     """
     limit = time.monotonic() + limit_seconds
     looks: list[Look] = []
@@ -108,7 +103,7 @@ def watch(
             looks.append(Look(time.time(), written_bytes, main_thread_cpu_seconds(process)))
             while not _ended(growing):
                 assert time.monotonic() < limit, f"the training did not end:\n{terminal.text}"
-                written_bytes += _take(terminal, shown, emulated=emulated)
+                written_bytes += _take(terminal, shown)
                 looks.append(Look(time.time(), written_bytes, main_thread_cpu_seconds(process)))
         _leave(terminal)
     return Watched(records=finished_run(journal), looks=tuple(looks), shown=tuple(shown))
@@ -146,14 +141,11 @@ def shown_step(terminal: Terminal) -> int | None:
     return int(found[1].replace(",", "")) if found else None
 
 
-def _take(terminal: Terminal, shown: list[Shown], *, emulated: bool) -> int:
+def _take(terminal: Terminal, shown: list[Shown]) -> int:
     """Read for one interval; return how many bytes there were."""
     until = time.monotonic() + LOOK_INTERVAL_SECONDS
     count = 0
     while (left := until - time.monotonic()) > 0:
-        if not emulated:
-            count += _drop(terminal.master, left)
-            continue
         before = len(terminal.written)
         terminal.read(left)
         count += len(terminal.written) - before
@@ -161,12 +153,6 @@ def _take(terminal: Terminal, shown: list[Shown], *, emulated: bool) -> int:
         if step is not None and (not shown or step != shown[-1].step):
             shown.append(Shown(time.time(), step))
     return count
-
-
-def _drop(master: int, seconds: float) -> int:
-    """Read once, within that time, and forget; return how many bytes there were."""
-    ready, _, _ = select.select([master], [], [], seconds)
-    return len(os.read(master, 65536)) if ready else 0
 
 
 def _ended(growing: BinaryIO) -> bool:
