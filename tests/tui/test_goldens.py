@@ -13,7 +13,6 @@ from amptui.tui.canvas import BLANK, Canvas
 from amptui.tui.style import BOLD, STYLES, Style, precision_style, styles_on
 from tests.diagnosis.amp_situations import SITUATIONS
 from tests.golden import FOLDER, Goldens
-from tests.tui.renderables.drawings import SHAPES
 from tests.tui.surfaces import SURFACES
 
 pytestmark = pytest.mark.usefixtures("one_time_zone")
@@ -193,12 +192,6 @@ def test_a_terminal_without_utf8_has_a_replacement_for_every_character() -> None
             texts.append("".join(canvas.lines()))
         assert texts[1].isascii(), surface
         assert texts[1].count("?") == texts[0].count("?"), surface
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_a_shape_looks_as_approved(shape: str, goldens: Goldens) -> None:
-    pictures = [f"{title}\n{picture(canvas)}" for title, canvas in SHAPES[shape]()]
-    goldens.check(f"screens/shapes/{shape}", "\n\n".join(pictures))
 
 
 def test_styles_have_the_approved_colours_on_dark_and_light_backgrounds(goldens: Goldens) -> None:

@@ -8,7 +8,14 @@ from amptui.records.findings import Float16Window
 from amptui.tui.canvas import Canvas
 from amptui.tui.renderables.float16_histogram import LEGEND_LINES, MARGIN, draw_exponents
 from amptui.tui.renderables.step_window import GUTTER
-from tests.tui.renderables.drawings import exponents
+from tests.telemetry.record_samples import window
+
+
+def exponents(counts: dict[int, int], **changes: int) -> Float16Window:
+    """Elements by exponent, in a window from 2^-60 to 2^41; ``changes`` are its exact counts."""
+    total = sum(counts.values()) + changes.get("zeros", 0) + changes.get("nonfinite", 0)
+    shown = tuple(counts.get(exponent, 0) for exponent in range(-60, 41))
+    return window(1, **{"first_exponent": -60, "counts": shown, "elements": total, "zeros": 0, **changes})
 
 
 def drawn(shown: Float16Window, width: int = 76, height: int = 11, *, ascii_only: bool = False) -> Canvas:

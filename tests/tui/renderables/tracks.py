@@ -1,4 +1,4 @@
-"""Series for the tests of drawings, and strategies for any of them."""
+"""Series for the tests of curves, and strategies for any of them."""
 
 from collections.abc import Iterable
 
