@@ -96,8 +96,8 @@ class Monitor:
         self.epoch = 1
         self._ended = time.perf_counter()
         """When the newest step ended."""
-        self._norms = GradientNorms(device, gradients, enabled=probes)
         self._updates = UpdateRatios(device, emit, optimizer=name)
+        self._norms = GradientNorms(device, self._updates.suppress_errors, gradients, enabled=probes)
         self.reporter = StepReporter(self._report, self._norms.probe)
         clock = partial(getattr, self, "_ended")
         self._readback = open_readback(device, clock=clock, deliver_steps=self.reporter.steps)
@@ -115,7 +115,6 @@ class Monitor:
         self.switch = PrecisionSwitch(trained, control, self.allocator, self._emit)
         self._has_parts = is_sharded(trained.model)
         self.probes = Probes(trained, self._norms.probe, self._emit)
-        self._norms.suppress_errors = self.probes.suppress_errors
 
     def follow_model(self) -> None:
         """Probe the model that is trained from now on."""

@@ -9,7 +9,7 @@ import math
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -133,9 +133,15 @@ class GradientNorms:
     """
 
     def __init__(
-        self, device: torch.device, probe: GradientProbe | None = None, *, enabled: bool = True
+        self,
+        device: torch.device,
+        suppress_errors: Callable[[str], AbstractContextManager[object]],
+        probe: GradientProbe | None = None,
+        *,
+        enabled: bool = True,
     ) -> None:
-        self._device = device
+        self._suppress_errors = suppress_errors
+        """Of a measurement by its name, without autocast: the step has no norm then."""
         self._enabled = enabled
         self._foresees = enabled and capabilities(device).timed_events
         """Whether to measure before a skip is known: on a GPU the gradients are gone by then."""
@@ -148,11 +154,6 @@ class GradientNorms:
         self.scaled_steps = 0
         """Steps made with a loss scaler."""
         self.probe = GradientProbe(nn.Module()) if probe is None else probe
-        # Without memory the step has no norm, and later ones are measured as usual.
-        self.suppress_errors: Callable[[str], AbstractContextManager[None]] = lambda _what: suppress(
-            torch.OutOfMemoryError
-        )
-        """Makes the context of a measurement, by its name, which keeps its errors from the training."""
 
     def follow(self, model: nn.Module, owner: object, *, is_sharded: bool) -> None:
         """Measure the gradients of ``model`` from now on; ``is_sharded``: only a part of them is here.
@@ -190,7 +191,7 @@ class GradientNorms:
     def measure(self) -> Tensor | None:
         """One row of the probe's; None if that fails, or if ranks would have to measure it together."""
         began, row = time.perf_counter(), None
-        with self.suppress_errors("gradient norms"), torch.autocast(self._device.type, enabled=False):
+        with self._suppress_errors("gradient norms"):
             row = None if self._is_sharded else self.probe.measure()
         self._cadence.charge_since(began)
         return row

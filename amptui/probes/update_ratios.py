@@ -201,6 +201,7 @@ class UpdateRatios:
     ) -> None:
         self._sender = Sender(device, emit)
         self.drain, self.flush = self._sender.drain, self._sender.flush
+        self.suppress_errors = self._sender.suppress_errors
         self._optimizer = optimizer
         self._cadence = Cadence(UPDATES_BUDGET)
         self._layers: dict[int, str] | None = None
@@ -239,7 +240,7 @@ class UpdateRatios:
         if self._layers is None:
             return
         began = time.perf_counter()
-        with self._sender.suppress_errors("update ratios"):
+        with self.suppress_errors("update ratios"):
             self._before = WeightsBefore(self._layers, optimizer)
             self._owner = weakref.ref(optimizer, lambda _optimizer: self.forget())  # gone within its step
         self._copy_seconds = time.perf_counter() - began
@@ -259,7 +260,7 @@ class UpdateRatios:
                     self._sender.emit(record)
 
         began, self._newest_step = time.perf_counter(), step
-        with self._sender.suppress_errors("update ratios"):
+        with self.suppress_errors("update ratios"):
             row = before.compare()
             if row is not None:
                 self._sender.push(row, found_inf, deliver)

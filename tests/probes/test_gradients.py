@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -123,10 +124,10 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
 
 def test_on_a_gpu_the_steps_after_a_growth_are_measured() -> None:
-    norms = GradientNorms(GPU)
+    norms = GradientNorms(GPU, nullcontext)
     norms.scaled_steps = SEARCH_STEPS
     assert norms.look(95, 0, next_growth=110) == 15
     assert norms.look(110, 0, next_growth=130) == 20
     due = [step for step in range(110, 120) if norms.are_due(step, is_scaled=True)]
     assert due == [*range(110, 110 + STEPS_AFTER_TROUBLE)]
-    assert GradientNorms(CPU).look(95, 0, next_growth=110) == MAX_STEPS_BETWEEN_LOOKS
+    assert GradientNorms(CPU, nullcontext).look(95, 0, next_growth=110) == MAX_STEPS_BETWEEN_LOOKS
