@@ -69,8 +69,6 @@ class FlopCounter(TorchDispatchMode):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.paused = False
-        """Whether to count nothing now, as what runs does not belong to the step."""
         self._formulas = _formulas()
         self._names: dict[tuple[int, ...], str] = {}
         """The first layer with a weight of each shape, the sizes of a matrix in either order."""
@@ -92,8 +90,6 @@ class FlopCounter(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         options = kwargs or {}
-        if self.paused:
-            return func(*args, **options)
         if any(kind.__module__.startswith("torch.distributed.") for kind in types):
             # A DTensor calls the operator again with this rank's part, which is counted then.
             return NotImplemented
