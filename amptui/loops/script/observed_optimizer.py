@@ -239,7 +239,7 @@ class ObservedOptimizer(Monitor):
         """A step that the loop made itself is complete, unless a scaler's update follows it."""
         loop_step = self._loop_step
         loop_step.passes = self.account.after_step()
-        if self._updates.is_open:
+        if self.step < self._updates.until and self._updates.is_open:
             self._updates.measure(self.step + 1, None)
         if loop_step.found_inf is None:
             self._finish_step()
@@ -268,7 +268,7 @@ class ObservedOptimizer(Monitor):
         if loop_step.found_inf is None:
             loop_step.found_inf = found_inf(scaler, optimizer)
             self._name_overflow(loop_step.found_inf)
-        if self._updates.is_open:
+        if self.step < self._updates.until and self._updates.is_open:
             self._updates.measure(self.step + 1, loop_step.found_inf)
 
     def before_update(self, scaler: GradScaler) -> None:
