@@ -25,7 +25,7 @@ from amptui.loops.script.script import ObservedScript, Script, WatchedScript
 from amptui.ranks.agreement.board import Board, open_board
 from amptui.ranks.agreement.control import LOST, RankControl
 from amptui.ranks.agreement.orders import NEVER, poll_seconds
-from amptui.ranks.agreement.sign_in import SignIn
+from amptui.ranks.agreement.sign_in import SignIn, ranks_started
 from amptui.ranks.ends.hang_watch import HangWatch
 from amptui.ranks.ends.progress import RankProgress
 from amptui.ranks.ends.rank_ends import RankEnds
@@ -36,7 +36,6 @@ from amptui.ranks.store.place import Place, place_of
 from amptui.ranks.world import NO_SCRIPT_XRAY, World
 from amptui.recipe.request import HANG_SECONDS
 from amptui.records.control import Control
-from amptui.records.ranks import RankLost, RanksStarted
 from amptui.records.run import Note, Record, RunStarted
 from amptui.records.steps import Steps
 from amptui.runs.rundir import RunDir
@@ -268,9 +267,7 @@ class OneOfRanks(OneProcess):
             return
         self._places = verdict
         if self.world.leads:
-            places = tuple(place.of_rank(rank) for rank, place in enumerate(verdict))
-            restarts = {"restarts": self.world.restart, "max_restarts": self.world.max_restarts}
-            self._emit(RanksStarted(time=time.time(), ranks=places, **restarts))
+            self._emit(ranks_started(self.world, verdict))
         watch.start()
         self._control.connect(board, self._progress, self._lose)
 
@@ -306,16 +303,7 @@ class OneOfRanks(OneProcess):
         """Another rank was the first to go; rank 0 records it if it failed."""
         if self.world.leads and ended.how == "failed" and self._places and not self._has_told_loss:
             self._has_told_loss = True
-            self._emit(
-                RankLost(
-                    time=time.time(),
-                    step=self._optimizer.step,
-                    rank=ended.rank,
-                    host=self._places[ended.rank].host,
-                    cause="failed",
-                    detail=ended.detail,
-                )
-            )
+            self._emit(ended.record(self._optimizer.step, [place.host for place in self._places]))
         self._control.end(ended.what)
 
 

@@ -18,7 +18,6 @@ from amptui.loops.train_step import MicroBatch
 from amptui.loops.validation import MetricSums
 from amptui.probes.gradients import GradientProbe
 from amptui.recipe.experiment import Experiment
-from amptui.records.control import Control
 
 R = TypeVar("R")
 
@@ -66,10 +65,6 @@ class Strategy:
         """Part from the other ranks after the last step."""
 
     # ------------------------------------------------------------------ steps
-
-    def look_is_due(self, control: Control, is_due: Callable[[], bool]) -> Callable[[], bool]:  # noqa: ARG002
-        """What the loop asks before each step, where the monitor itself asks ``is_due``."""
-        return is_due
 
     def micro_batches(self, step_batches: Sequence[Batch]) -> list[MicroBatch]:
         """An optimizer step of this process's ``step_batches``, with the samples of all ranks."""

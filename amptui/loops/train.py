@@ -64,7 +64,6 @@ class Trainer:
         self._position = DataPosition(prepared, start, control, emit, keeps=self._writer.keeps)
         self._strategy = strategy = prepared.strategy
         self._micro_batches = strategy.micro_batches
-        self._look_is_due = strategy.look_is_due(control, self._monitor.look_is_due)
         prepared.compilations.on_compiling = strategy.tell_compiling
         self._began = time.monotonic() - (start.seconds if start else 0.0)
         self._phase: Phase | None = None
@@ -218,6 +217,10 @@ class Trainer:
             monitor.backward(loss, weigh)
 
     # -------------------------------------------------------------------------- the look
+
+    def _look_is_due(self) -> bool:
+        self._control.at_boundary()  # all ranks come here equally often
+        return self._monitor.look_is_due()
 
     def _look(self) -> bool:
         """Between two steps: report what arrived and handle requests; return False to end the run."""

@@ -1,12 +1,15 @@
 """Which errors of a training of several ranks come from another rank, and what to do about the others."""
 
 import re
+import time
+from collections.abc import Sequence
 from typing import Literal
 
 import torch.distributed as dist
 
 from amptui.base.errors import AmptuiError, DeviceError, ExperimentError
 from amptui.device.failure import is_out_of_memory
+from amptui.records.ranks import RankLost
 
 End = Literal["stopped", "failed", "out of memory", "waited", "cut off", "left"]
 """How a rank ended early: asked to before the first step, by an error of its own, or because others did.
@@ -89,6 +92,15 @@ class PeerEndedError(DeviceError):
         self.how = how
         """``waited`` where none has failed; ``rank`` is -1 if none is known to have ended first."""
         self.detail = detail
+
+    def record(self, step: int, hosts: Sequence[str]) -> RankLost:
+        """The record of it; ``hosts`` are those of all ranks, if they have met."""
+        host = hosts[self.rank] if hosts else ""
+        assert self.how != "stopped", "none is lost then"
+        cause = "failed" if self.how == "waited" else self.how
+        return RankLost(
+            time=time.time(), step=step, rank=self.rank, host=host, cause=cause, detail=self.detail
+        )
 
 
 def is_of_a_group(error: BaseException) -> bool:

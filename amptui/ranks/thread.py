@@ -21,7 +21,7 @@ from amptui.ranks.numbers.meter import RankMeter, RankNumbers, RankReport, blame
 from amptui.ranks.world import NO_SHARDED_XRAY, World
 from amptui.recipe.request import HANG_SECONDS, ModelSpec, TrainRequest
 from amptui.records.control import StopRequest, tell_nobody
-from amptui.records.ranks import RankLost, RankPhase, RanksStarted
+from amptui.records.ranks import RankPhase
 from amptui.records.run import NonFinite, Note, Record, RunFinished, RunStarted, StepSkipped
 from amptui.records.samples import DeviceSample, GpuSample
 from amptui.records.steps import Steps
@@ -290,14 +290,15 @@ class RankThread(TrainingThread):
         )
 
     def _announce_run(self, started: RunStarted, start: "Checkpoint | None", **restart: Any) -> None:
+        from amptui.ranks.agreement.sign_in import ranks_started
+
         if self._world.restart:
             cause = self._world.cause or "the ranks ended before they had met"
             restart = {"restarts": self._world.restart, "cause": cause}
         super()._announce_run(started, start, **restart)
         assert self._group is not None, "the ranks have met"
-        ranks = tuple(place.of_rank(rank) for rank, place in enumerate(self._group.places))
-        restarts = {"restarts": self._world.restart, "max_restarts": self._world.max_restarts}
-        self._emit(RanksStarted(time=time.time(), ranks=ranks, **restarts))
+        ranks = self._group.places
+        self._emit(ranks_started(self._world, ranks))
         share, total = started.batch_size or 0, started.global_batch_size or 0
         accumulated = self._request.accumulate
         batches = f", in {accumulated:,} batches of each rank" if accumulated > 1 else ""
@@ -395,16 +396,8 @@ class RankThread(TrainingThread):
         self._launcher.tell_end("waited", "waited for the others")
         if ended.rank >= 0:
             if ended.how != "stopped":
-                self._emit(
-                    RankLost(
-                        time=time.time(),
-                        step=self._trainer.step if self._trainer else 0,
-                        rank=ended.rank,
-                        host=self._group.places[ended.rank].host if self._group.places else "",
-                        cause="failed" if ended.how == "waited" else ended.how,
-                        detail=ended.detail,
-                    )
-                )
+                step = self._trainer.step if self._trainer else 0
+                self._emit(ended.record(step, [place.host for place in self._group.places]))
             self._launcher.tell_cause(ended.what)
         explained = type(ended)(ended.rank, ended.how, ended.detail, ended.what, self._resume_hint())
         self._tell_failure(explained.with_traceback(error.__traceback__))

@@ -222,13 +222,12 @@ class Control:
         """See :class:`Asker`; ``number`` is that of a request from another process."""
         record = record_of(request, new_number() if number is None else number)
         self._emit(record)
-        with self._changed:
-            if isinstance(request, StopRequest):
-                self._stop_reason = self._stop_reason or request.reason
-                self.ends_at_once |= request.at_once
-            else:
+        if isinstance(request, StopRequest):
+            self._stop_reason = self._stop_reason or request.reason
+            self.ends_at_once |= request.at_once
+        else:
+            with self._changed:
                 self._unanswered[record.number] = record
-        if not isinstance(request, StopRequest):
             self._put(self._queue(type(request)), PendingRequest(request, (record,)))
         self.wake()
         if self._closed:

@@ -14,6 +14,7 @@ from statistics import median
 import torch
 
 from amptui.ranks.numbers.weights_check import MIN_HASH_SECONDS, WEIGHTS_BUDGET, weights_hash
+from tests.builders import StepRow
 from tests.ranks.rank_at_work import Ended, train_ranks
 
 LATE_SECONDS = 0.001
@@ -23,7 +24,7 @@ LATE_SECONDS = 0.001
 def table(ranks: list[Ended], seconds: float, *, fsdp: bool) -> list[tuple[str, str]]:
     """What happened, in rows of two cells."""
     first = ranks[0]
-    named = first.results["records"]
+    named = [type(record).__name__ for record in first.log]
     precisions = [precision for precision, _ in first.steps]
     return [
         ("ranks", f"{len(ranks)}, {'FSDP2' if fsdp else 'DDP'}"),
@@ -42,15 +43,14 @@ def table(ranks: list[Ended], seconds: float, *, fsdp: bool) -> list[tuple[str, 
 
 def cost(ended: Ended) -> list[tuple[str, str]]:
     """What the agreement costs rank 0 while nobody asks for anything."""
-    boundaries = ended.results["boundary_seconds"]
+    boundaries = ended.boundary_seconds
     late = sum(each > LATE_SECONDS for each in boundaries)
-    seconds = [each for each in ended.results["step_seconds"] if each is not None]
+    seconds = [step.step_seconds for step in ended.log.of(StepRow) if step.step_seconds is not None]
     a_step = sum(boundaries) / len(ended.steps)
     return [
         ("median step", f"{median(seconds) * 1e3:.1f} ms"),
         ("a boundary, median", f"{median(boundaries) * 1e6:.1f} us"),
         ("of each step, with rows of numbers", f"{a_step * 1e6:.0f} us, {a_step / median(seconds):.2%}"),
-        ("the thread beside it", f"{ended.results['thread_seconds'] / sum(seconds):.2%} of a core"),
         (f"boundaries of more than {LATE_SECONDS * 1e3:.0f} ms", f"{late:,} of {len(boundaries):,}"),
     ]
 
@@ -71,7 +71,7 @@ def hash_cost(ended: Ended) -> list[tuple[str, str]]:
         seconds.append(time.perf_counter() - began)
     every = max(MIN_HASH_SECONDS, median(seconds) / WEIGHTS_BUDGET)
     return [
-        ("hashes of the weights in these steps", f"{len(ended.results['hashed_steps']) - 1:,}"),
+        ("hashes of the weights in these steps", f"{len({row.hashed_step for row in ended.rows}) - 1:,}"),
         (f"to hash {HASHED_PARAMETERS:,} parameters", f"{median(seconds) * 1e3:.1f} ms"),
         ("once in", f"{every:.1f} s"),
         ("of the time", f"{median(seconds) / every:.2%}"),

@@ -5,6 +5,7 @@
 
 import json
 import os
+import pickle
 import random
 import resource
 import signal
@@ -14,11 +15,11 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -44,26 +45,44 @@ from amptui.records.control import (
     TraceRequest,
     XRayRequest,
 )
-from amptui.records.findings import Float16Window, ModulesTraced, XRayTaken
-from amptui.records.keeping import CheckpointWritten, KeepingChanged
-from amptui.records.ranks import RanksDisagree, RanksOverflowed, RanksSampled
-from amptui.records.run import EpochFinished, Note, PrecisionChanged, Record, StepSkipped
-from tests.builders import StepRow, one_by_one
+from amptui.records.findings import ModulesTraced, XRayTaken
+from amptui.records.run import EpochFinished, PrecisionChanged, Record
+from tests.builders import StepRow
 from tests.ranks.recorded import STEPS, Recorded
+from tests.tiny import Log, losses
 from tests.warm import WarmSource, start_anew
-
-T = TypeVar("T")
 
 _STDERR = 2
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ended:
-    """How one rank ended."""
+    """How one rank ended, and what it did."""
 
     status: int
-    steps: list[tuple[str, str]]
-    results: dict[str, Any]
+    steps: list[tuple[str, str]] = field(default_factory=list)
+    """The precision of each, and a hash of the weights after it."""
+    log: Log = field(default_factory=Log)
+    error: str = ""
+    rows: Sequence[RankNumbers] = ()
+    """What it told rank 0 of itself."""
+    boundary_seconds: Sequence[float] = ()
+    """What the agreement cost it."""
+
+    @property
+    def losses(self) -> list[float | None]:
+        return losses(self.log)
+
+    @property
+    def validations(self) -> list[tuple[float | None, float | None, int]]:
+        means = [epoch.validation for epoch in self.log.of(EpochFinished) if epoch.validation is not None]
+        return [(mean.loss, mean.accuracy, mean.samples) for mean in means]
+
+    @property
+    def answers(self) -> list[tuple[type[Any], str]]:
+        """Which requests were taken or refused."""
+        kinds = RequestTaken, RequestRefused
+        return [(type(record), record.request.kind) for record in self.log if isinstance(record, kinds)]
 
 
 Start = Callable[..., list[Ended]]
@@ -100,12 +119,10 @@ def train_ranks(
         statuses = json.loads(out.read().splitlines()[-1])
     ended = []
     for rank, own_status in enumerate(statuses):
-        path = folder / f"{rank}.json"
-        written = json.loads(path.read_text()) if path.exists() else {"steps": [], "results": {}}
-        ended.append(
-            Ended(own_status, [(name, weights) for name, weights in written["steps"]], written["results"])
-        )
-    assert status is None or statuses == [status] * ranks, ended[0].results.get("error")
+        path = folder / str(rank)
+        done = pickle.loads(path.read_bytes()) if path.exists() else ()  # noqa: S301 - its own
+        ended.append(Ended(own_status, *done))
+    assert status is None or statuses == [status] * ranks, ended[0].error
     return ended
 
 
@@ -151,8 +168,8 @@ class Run:
         assert world is not None, "the tests start several"
         self.world = world
         self.folder = folder
-        self.records: list[Record] = []
         self._came = threading.Condition()
+        self.log = Log(watch=self._notify)
         request = TrainRequest(
             model="recorded",
             data_dir=folder,
@@ -163,22 +180,17 @@ class Run:
             **options,
         )
         spec = parse_model(f"{Recorded.__module__}:{model}")
-        self.thread = RankThread(request, spec, self._take, world)
+        self.thread = RankThread(request, spec, self.log.emit, world)
         self.control = cast("MeasuredControl", self.thread.control)
 
-    def _take(self, record: Record) -> None:
+    def _notify(self, _record: Record) -> None:
         with self._came:
-            self.records += one_by_one([record])
             self._came.notify_all()
-
-    def of(self, kind: type[T]) -> list[T]:
-        """Its records of that type."""
-        return [record for record in self.records if isinstance(record, kind)]
 
     def wait_for(self, kind: type[Any], count: int = 1) -> None:
         """Wait for so many records of that type."""
         with self._came:
-            self._came.wait_for(lambda: len(self.of(kind)) >= count)
+            self._came.wait_for(lambda: len(self.log.of(kind)) >= count)
 
     def until_end(self) -> int:
         """Wait for the end; return the exit status."""
@@ -209,52 +221,12 @@ def ask_at_random(control: RankControl, requests: int, seed: int) -> None:
 
 def _do(task: str, folder: Path, arguments: Mapping[str, Any]) -> int:
     run = TASKS[task](folder, **arguments)
-    status, numbers = run.until_end(), run.control.own_numbers
+    status, control = run.until_end(), run.control
     run.thread.close()
-    steps, refusals = run.of(StepRow), run.of(RequestRefused)
-    validations = [record.validation for record in run.of(EpochFinished) if record.validation is not None]
-    results = {
-        "records": [type(record).__name__ for record in run.records],
-        "losses": [step.loss for step in steps],
-        "precisions": [step.precision for step in steps],
-        "samples": [step.samples for step in steps],
-        "micro_batches": [step.micro_batches for step in steps],
-        "skips": [step.step for step in steps if step.skipped],
-        "norms": {
-            step.step: (step.grad_norm, step.nonfinite_gradients)
-            for step in steps
-            if step.grad_norm is not None
-        },
-        "windows": [
-            (window.elements, window.nonfinite, sum(window.counts) + window.zeros)
-            for window in run.of(Float16Window)
-        ],
-        "step_seconds": [step.step_seconds for step in steps],
-        "validations": [(mean.loss, mean.accuracy, mean.samples) for mean in validations],
-        "answers": [
-            (type(record).__name__, record.request.kind)
-            for record in run.records
-            if isinstance(record, RequestTaken | RequestRefused)
-        ],
-        "troubles": [record.trouble for record in run.of(KeepingChanged)],
-        "refusals": [refusal.detail for refusal in refusals],
-        "checkpoints": [record.step for record in run.of(CheckpointWritten)],
-        "error": str(run.thread.error or ""),
-        "boundary_seconds": run.control.boundary_seconds,
-        "hashed_steps": sorted({row.hashed_step for row in numbers}),
-        "notes": [note.text for note in run.of(Note)],
-        "sampled": [(record.step, record.ranks) for record in run.of(RanksSampled)],
-        "overflowed": [(record.step, record.ranks) for record in run.of(RanksOverflowed)],
-        "skipped": [record.step for record in run.of(StepSkipped)],
-        "compute": [row.compute_seconds for row in numbers],
-        "local_overflows": numbers[-1].overflowed if numbers else None,
-        "disagreements": [
-            (record.what, record.step, record.count, [other.rank for other in record.others])
-            for record in run.of(RanksDisagree)
-        ],
-    }
+    run.log.watch = None
     empty_disk()
-    (folder / f"{run.world.rank}.json").write_text(json.dumps({"steps": STEPS, "results": results}))
+    done = STEPS, run.log, str(run.thread.error or ""), control.own_numbers, control.boundary_seconds
+    (folder / str(run.world.rank)).write_bytes(pickle.dumps(done))
     return status
 
 
@@ -322,7 +294,7 @@ def _in_rounds(rounds: Rounds) -> Callable[..., Run]:
 
     def ask(run: Run) -> None:
         for requests, kinds in rounds:
-            counts = [len(run.of(kind)) for kind in kinds]
+            counts = [len(run.log.of(kind)) for kind in kinds]
             for request in requests:
                 run.control.ask(request)
             for kind, count in zip(kinds, counts, strict=True):

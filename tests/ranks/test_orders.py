@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch._C._distributed_c10d import HashStore
 
 from amptui.ranks.agreement.board import Board
-from amptui.ranks.agreement.orders import Agreement, Order, PointsDifferError
+from amptui.ranks.agreement.orders import Agreement, Order
 
 _PHASE = 1 << 40
 
@@ -115,8 +115,6 @@ PAUSE = Order(requests={"pause": {"paused": True}})
 
 class Rank:
     """A training of so many points, and the thread beside it."""
-
-    counts_alike = True
 
     def __init__(self, ranks: "Ranks", rank: int) -> None:
         self.ranks = ranks
@@ -230,28 +228,6 @@ def test_a_rank_that_does_not_answer_keeps_nobody_waiting_for_long() -> None:
     other.agreement.tick(1)  # it hears at last
     assert first.obeyed == other.obeyed == []
     assert other.agreement.pending is None
-
-
-def test_ranks_that_count_differently_are_found() -> None:
-    ranks = Ranks(2, random.Random(1), wants=3)
-    first, other = ranks.all
-    for rank in ranks.all:
-        rank.agreement._changed = threading.Condition()
-
-    def talk() -> None:
-        first.agreement.tick()
-        other.agreement.tick(ranks.board.look("call"))
-        first.agreement.tick()
-        other.agreement.tick(ranks.board.look("call"))
-
-    talk()
-    order = first.agreement.pending
-    assert order is not None
-    assert other.agreement.pending == order
-    first.agreement.settle(order.point, first.obey)
-    other.agreement.settle(order.point + 1, other.obey)
-    with pytest.raises(PointsDifferError):
-        talk()
 
 
 def test_a_thread_that_cannot_go_on_ends_the_training_at_its_next_point_also_while_it_obeys() -> None:

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from amptui.checkpoint.file import checkpoints, read
-from amptui.records.run import RunFailed, RunResumed
+from amptui.records.keeping import CheckpointWritten, KeepingChanged
+from amptui.records.run import Note, RunFailed, RunResumed
 from tests.loops.working import Worker
 from tests.ranks.rank_at_work import Ended, Start
 from tests.ranks.recorded import alone as one_process
@@ -26,6 +27,11 @@ def ranks(start: Start, folder: Path, model: str = "Drawing", **options: Any) ->
     return start(count=count, folder=folder, model=model, options=options, **settings)
 
 
+def written(rank: Ended) -> list[int]:
+    """After which steps checkpoints were."""
+    return [record.step for record in rank.log.of(CheckpointWritten)]
+
+
 @pytest.mark.parametrize(
     ("precision", "fsdp"),
     [
@@ -42,18 +48,16 @@ def test_resumed_ranks_repeat_the_rest_bit_for_bit(
     """From the checkpoint at the end of a stopped run, and from one written while the run went on."""
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     expected = ranks(start, whole, precision=precision, checkpoint_every=5, fsdp=fsdp)
-    assert expected[0].results["checkpoints"][0] == 5
+    assert written(expected[0])[0] == 5
     assert expected[0].steps == expected[1].steps
 
     # One at the end of the epoch too, if the ranks agree on it before their last step.
-    assert ranks(start, stopped, precision=precision, steps=7, fsdp=fsdp)[0].results["checkpoints"] in (
-        [7],
-        [6, 7],
-    )
+    first, _ = ranks(start, stopped, precision=precision, steps=7, fsdp=fsdp)
+    assert written(first) in ([7], [6, 7])
     rest = ranks(start, stopped, precision=precision, resume=True, fsdp=fsdp)
     assert [rank.steps for rank in rest] == [expected[0].steps[7:]] * 2
-    assert rest[0].results["losses"] == expected[0].results["losses"][7:]
-    assert rest[0].results["validations"] == expected[0].results["validations"][1:]
+    assert rest[0].losses == expected[0].losses[7:]
+    assert rest[0].validations == expected[0].validations[1:]
 
     for path in checkpoints(whole / "checkpoints")[:-1]:
         path.unlink()
@@ -71,7 +75,7 @@ def test_ranks_that_accumulate_from_a_loader_repeat_the_rest_bit_for_bit(
     rest = ranks(start, tmp_path / "stopped", "Recorded", resume=True, **options)
     assert len(expected[0].steps) == 6
     assert [rank.steps for rank in rest] == [expected[0].steps[4:]] * 2
-    assert rest[0].results["losses"] == expected[0].results["losses"][4:]
+    assert rest[0].losses == expected[0].losses[4:]
 
 
 @pytest.mark.parametrize("fsdp", [False, True])
@@ -86,7 +90,7 @@ def test_another_number_of_ranks_goes_on_with_the_same_global_batch(
     two = ranks(start, tmp_path, "Recorded", steps=4, **options)
     four = ranks(start, tmp_path, "Recorded", count=4, steps=8, **options)
     assert any(
-        note.startswith("resumed with 4 instead of 2 ranks: 4 samples") for note in four[0].results["notes"]
+        note.text.startswith("resumed with 4 instead of 2 ranks: 4 samples") for note in four[0].log.of(Note)
     )
     alone = Worker(RECORDED, checkpoint_dir=folder, resume=True, settings=settings)
     alone.end()
@@ -94,8 +98,8 @@ def test_another_number_of_ranks_goes_on_with_the_same_global_batch(
     assert (resumed.step, resumed.world_size, resumed.parallel, resumed.batch_size) == (8, 1, "", 16)
 
     expected = losses(one_process(batch_norm=False))
-    assert two[0].results["losses"] == pytest.approx(expected[2:4], rel=1e-5)
-    assert four[0].results["losses"] == pytest.approx(expected[4:8], rel=1e-5)
+    assert two[0].losses == pytest.approx(expected[2:4], rel=1e-5)
+    assert four[0].losses == pytest.approx(expected[4:8], rel=1e-5)
     assert losses(alone.log) == pytest.approx(expected[8:], rel=1e-5)
 
 
@@ -110,8 +114,8 @@ def test_each_rank_has_random_states_of_its_own_in_the_file_and_another_number_m
     assert len({bytes(state["process"]["cpu"].tolist()) for state in states}) == 2
     ended = start(count=3, options={"resume": True}, status=None)
     assert ended[0].status == 2
-    assert ended[0].results["error"].endswith("; use --nproc 2")
-    assert RunFailed.__name__ in ended[0].results["records"]
+    assert ended[0].error.endswith("; use --nproc 2")
+    assert ended[0].log.of(RunFailed)
 
 
 # Checkpoints of a sharded model, of which one rank cannot write its part.
@@ -124,7 +128,7 @@ def test_after_a_kill_in_the_middle_of_writing_the_checkpoint_before_is_used(
 ) -> None:
     killed = start("killed while writing", **SHARDED, status=None)
     assert [rank.status for rank in killed] == [1, -9]
-    assert killed[0].results["error"].startswith("rank 1 ")
+    assert killed[0].error.startswith("rank 1 ")
     folder = tmp_path / "checkpoints"
     (path,) = checkpoints(folder)
     first = read(path)
@@ -141,6 +145,6 @@ def test_after_a_kill_in_the_middle_of_writing_the_checkpoint_before_is_used(
 def test_a_full_disk_of_one_rank_stops_no_step_and_leaves_no_half(start: Start, tmp_path: Path) -> None:
     ended = start("full disk", **SHARDED)
     assert len(ended[0].steps) == 12
-    assert ended[0].results["checkpoints"] == []
-    assert "rank 1: File too large" in ended[0].results["troubles"][0]
+    assert written(ended[0]) == []
+    assert "rank 1: File too large" in ended[0].log.of(KeepingChanged)[0].trouble
     assert list((tmp_path / "checkpoints").iterdir()) == []

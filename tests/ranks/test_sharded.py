@@ -14,6 +14,8 @@ from amptui.base.errors import ExperimentError
 from amptui.checkpoint.weights import load_weights
 from amptui.ranks.parallel.data_parallel import LossRoot
 from amptui.ranks.parallel.sharded import blocks_of, shard
+from amptui.records.findings import Float16Window
+from amptui.records.ranks import RanksSampled
 from amptui.records.run import EpochFinished
 from tests.builders import StepRow
 from tests.ranks.odd_model import OddModel
@@ -87,12 +89,13 @@ def test_the_mean_loss_stays_in_float32() -> None:
 def test_two_ranks_train_as_one_process_with_the_global_batch(start: Start, fsdp: bool) -> None:
     ranks = start(batch_norm="no", samples="72", options={"fsdp": fsdp})
     assert ranks[0].steps == ranks[1].steps
-    assert ranks[0].results["sampled"][-1] == [len(ranks[0].steps), [0, 1]]
+    last = ranks[0].log.of(RanksSampled)[-1]
+    assert (last.step, last.ranks) == (len(ranks[0].steps), (0, 1))
 
     log = alone(samples=72, batch_norm=False)
-    assert ranks[0].results["losses"] == pytest.approx(losses(log), rel=1e-5)
+    assert ranks[0].losses == pytest.approx(losses(log), rel=1e-5)
     validations = [record.validation for record in log.of(EpochFinished) if record.validation is not None]
-    for results, expected in zip(ranks[0].results["validations"], validations, strict=True):
+    for results, expected in zip(ranks[0].validations, validations, strict=True):
         assert results == pytest.approx((expected.loss, expected.accuracy, expected.samples), rel=1e-5)
 
 
@@ -106,7 +109,7 @@ def test_tied_frozen_lazy_and_unused_weights_train_as_in_one_process(start: Star
 
     one = prepare(Recorded(epochs=2, batch_size=16, odd=True, unused=True), clip_norm=0.5)
     log = log_of(one)
-    assert ranks[0].results["losses"] == pytest.approx(losses(log), rel=1e-5)
+    assert ranks[0].losses == pytest.approx(losses(log), rel=1e-5)
     expected = {name: value.clone() for name, value in one.model.state_dict().items()}
     load_weights(one.model, path)
     for name, value in one.model.state_dict().items():
@@ -115,7 +118,7 @@ def test_tied_frozen_lazy_and_unused_weights_train_as_in_one_process(start: Star
     options = {"fsdp": True, "init_weights": str(path)}
     ranks = start(**arguments, options=options)
     again = losses(alone(odd=True, unused=True, options={"init_weights": str(path)}))
-    assert ranks[0].results["losses"] == pytest.approx(again, rel=1e-5)
+    assert ranks[0].losses == pytest.approx(again, rel=1e-5)
 
 
 @pytest.mark.ci
@@ -136,7 +139,7 @@ def test_what_does_not_work_on_sharded_weights_is_explained(
     if "fused_sgd" in settings and torch.__version__.startswith("2.9."):
         pytest.skip("torch 2.9 says it otherwise")
     ranks = start(**settings, options={"fsdp": True}, status=1)
-    assert ranks[0].results["error"].removeprefix("rank 1: ").startswith(error)
+    assert ranks[0].error.removeprefix("rank 1: ").startswith(error)
 
 
 @pytest.mark.ci
@@ -147,29 +150,31 @@ def test_norms_and_windows_are_those_of_the_global_gradient(start: Start) -> Non
     experiment = Recorded(epochs=2, batch_size=24, samples=320, width=3, batch_norm=False)
     one = prepare(experiment, clip_norm=1e9)  # its norm is measured in each step
     log = log_of(one)
-    expected = {str(record.step): record.grad_norm for record in log.of(StepRow)}
-    norms = {step: norm for step, (norm, _) in ranks[0].results["norms"].items()}
+    expected = {record.step: record.grad_norm for record in log.of(StepRow)}
+    norms = {step.step: step.grad_norm for step in ranks[0].log.of(StepRow) if step.grad_norm is not None}
     assert norms
     assert norms == pytest.approx({step: expected[step] for step in norms}, rel=1e-4)
     elements = sum(p.numel() for p in one.model.parameters())
-    assert ranks[0].results["windows"]
-    assert all(results == [elements, 0, elements] for results in ranks[0].results["windows"])
+    windows = ranks[0].log.of(Float16Window)
+    assert windows
+    for window in windows:
+        assert (window.elements, window.nonfinite) == (sum(window.counts) + window.zeros, 0) == (elements, 0)
 
 
 @pytest.mark.ci
 def test_an_overflow_on_one_rank_skips_the_step_on_all(start: Start) -> None:
     options = {"fsdp": True, "precision": "fp16"}
     ranks = start(**POISONED, options=options)
-    assert ranks[0].results["skips"] == [3]
+    steps = ranks[0].log.of(StepRow)
+    assert [step.step for step in steps if step.skipped] == [3]
     assert ranks[0].steps == ranks[1].steps
     assert ranks[0].steps[1][1] == ranks[0].steps[2][1] != ranks[0].steps[3][1]
-    norm, nonfinite = ranks[0].results["norms"]["3"]
-    assert not math.isfinite(norm)
-    assert nonfinite == 6
+    assert not math.isfinite(steps[2].grad_norm or 0.0)
+    assert steps[2].nonfinite_gradients == 6
 
 
 @pytest.mark.ci
 def test_lost_weights_end_the_run(start: Start) -> None:
     arguments = POISONED | {"epochs": "50", "options": {"fsdp": True}}
     ranks = start(**arguments, status=1)
-    assert re.search(r"\b6 of 6 .* NaN\b", ranks[0].results["error"])
+    assert re.search(r"\b6 of 6 .* NaN\b", ranks[0].error)

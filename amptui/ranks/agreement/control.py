@@ -421,7 +421,7 @@ class RankControl(Control):
 
     def is_something_wanted(self) -> bool:
         """Whether rank 0 has something to order."""
-        if self.over or self._others_silent:
+        if self.over or self._closed or self._others_silent:
             return False
         wishes = self._wishes != NOTHING or self._sent_wishes != NOTHING
         stops = self._asked_to_stop is not None and not self._stop_agreed

@@ -87,10 +87,6 @@ class Order(NamedTuple):
 NOTHING = Order()
 
 
-class PointsDifferError(RuntimeError):
-    """The ranks obeyed the last order at different points: they do not count alike."""
-
-
 class Pace:
     """How fast a training passes its points: over the last whole second, or 0 before there was one."""
 
@@ -140,8 +136,6 @@ class Agreement:
         """The newest that is known to be an order, or void."""
         self.pending: Order | None = None
         """An order whose point has not come: the training has not obeyed it."""
-        self._last_obeyed = (0, 0)
-        """The number and the point of the last."""
         self._held_since: float | None = None
         self._finished = self._others_finished = False
         self._error: Exception | None = None
@@ -173,22 +167,21 @@ class Agreement:
                     check()
         finally:
             self._held_since = None
-        self._obey(point, obey)
+        self._obey(obey)
 
     def settle_in_pause(self, obey: Callable[[Order], object]) -> None:
         """The same in a pause, in which all ranks are or to which they come before the order's point."""
         if self._error is not None:
             raise self._error
         if self.pending is not None:
-            self._obey(self._control.arrived(), obey)
+            self._obey(obey)
 
-    def _obey(self, point: int, obey: Callable[[Order], object]) -> None:
+    def _obey(self, obey: Callable[[Order], object]) -> None:
         order = self.pending
         if order is None:  # the training was told to end meanwhile
             return
         obey(order)
         with self._changed:  # last: rank 0's thread may call for the next
-            self._last_obeyed = (order.number, point)
             if self.pending is order:
                 self.pending, self.hold = None, NEVER if self._error is None else 0
 
@@ -254,7 +247,7 @@ class Agreement:
             with self._changed:
                 self.hold = NEVER if self._finished else point
                 self._changed.notify_all()
-        self._board.post(f"pledge/{self._rank}", [self._pledge_number, point, *self._last_obeyed])
+        self._board.post(f"pledge/{self._rank}", point)
         self._board.count(f"pledged/{self._pledge_number}", 1)
 
     @property
@@ -279,13 +272,10 @@ class Agreement:
 
     def _order_of(self, number: int) -> "Order | Literal[False]":
         """Rank 0's, when all have pledged; void if one of them has finished."""
-        pledges = self._board.read([f"pledge/{rank}" for rank in range(self._ranks)])
-        points = [point for _, point, *_ in pledges]
+        points = self._board.read([f"pledge/{rank}" for rank in range(self._ranks)])
         if None in points:
             self._others_finished = True
             return _VOID
-        if self._control.counts_alike and len({tuple(last_obeyed) for _, _, *last_obeyed in pledges}) > 1:
-            raise PointsDifferError(f"the ranks count their steps differently: {pledges}")
         return self._control.compose()._replace(number=number, point=max(points))
 
     def _take(self, number: int, decision: Any) -> None:

@@ -1,11 +1,13 @@
 """How the processes of a run find out that all of them are there, and where each runs."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 
 from amptui.ranks.agreement.board import Board
 from amptui.ranks.store.place import Place
 from amptui.ranks.world import World
+from amptui.records.ranks import RanksStarted
 
 _MEMBERS = "members"
 
@@ -35,3 +37,10 @@ class SignIn:
         absent = [rank for rank in range(self._world.size) if self._board.look(f"place/{rank}") is None]
         who = f"rank {absent[0]}" if absent else "a rank"
         self._board.decide(_MEMBERS, why or f"{who} has not called amptui")
+
+
+def ranks_started(world: World, places: Sequence[Place]) -> RanksStarted:
+    """The record of ranks that have met."""
+    ranks = tuple([place.of_rank(rank) for rank, place in enumerate(places)])
+    restarts = {"restarts": world.restart, "max_restarts": world.max_restarts}
+    return RanksStarted(time=time.time(), ranks=ranks, **restarts)

@@ -27,7 +27,6 @@ from amptui.ranks.numbers.local_overflows import LocalOverflows
 from amptui.ranks.numbers.weights_check import WeightsCheck
 from amptui.recipe.experiment import Experiment
 from amptui.recipe.loss import loss_weights
-from amptui.records.control import Control
 
 R = TypeVar("R")
 
@@ -93,15 +92,6 @@ class DataParallel(Strategy):
         self.weights_check = WeightsCheck(parameters, self._device, leads=self.leads)
         self.compute_timer = ComputeTimer(parameters, self._device)
         self.local_overflows = LocalOverflows(parameters, self._device)
-
-    def look_is_due(self, control: Control, is_due: Callable[[], bool]) -> Callable[[], bool]:
-        """See :class:`Strategy`; all ranks come there equally often."""
-
-        def agreed_look_is_due() -> bool:
-            control.at_boundary()
-            return is_due()
-
-        return agreed_look_is_due
 
     def micro_batches(self, step_batches: Sequence[Batch]) -> list[MicroBatch]:
         """See :class:`Strategy`; only the last backward pass communicates: it averages all of them."""
