@@ -166,9 +166,6 @@ class CheckpointWriter:
         Of a sharded model ``take`` its parts and write them in a thread.
         """
 
-    def finish(self) -> None:
-        """After the last checkpoint: wait until other ranks are done with it too."""
-
     def give_up(self) -> None:
         """Training failed: do not wait for other ranks."""
 

@@ -160,10 +160,13 @@ class Trainer:
             self._prepared.compilations.end()
         monitor.flush()
         self._control.finish()
-        self._write_last_checkpoint()
-        self.saving, self._doing = True, "while collecting what all ranks keep"
-        self._writer.finish()
+        self.saving = True
+        self._begin_last_checkpoint()
+        if self._writer.follows:
+            self._writer.wait()
         self._strategy.leave()
+        self._writer.wait()
+        self._writer.tell_missing_at_end()
         self.saving = False
         monitor.switch.finish(self.step)
         return outcome
@@ -316,18 +319,15 @@ class Trainer:
         self._writer.keep(self._checkpoint, reason, began=began)
         self._monitor.begin_interval()
 
-    def _write_last_checkpoint(self) -> None:
-        """Write the run's last checkpoint, unless it is there already, and wait for it."""
+    def _begin_last_checkpoint(self) -> None:
+        """Begin to write the run's last checkpoint, unless it is there already."""
         writer, place = self._writer, self._position.place(self._monitor.switch.chosen)
-        self.saving, self._doing = True, f"while writing the checkpoint of step {self.step}"
+        self._doing = f"while writing the checkpoint of step {self.step}"
         if writer.writing or writer.lacks(place):
             self._enter_phase("stopping", "writing the checkpoint")
         reason = writer.last_due(place)
         if reason is not None:
             self._write_checkpoint(reason)
-            writer.wait()
-        writer.tell_missing_at_end()
-        self.saving = False
 
     def _checkpoint(self) -> Checkpoint:
         return capture(

@@ -19,14 +19,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from amptui.checkpoint.shards import ShardFile, write_part
 from amptui.checkpoint.states import Part
-from amptui.ranks import thread as rank_thread
 from amptui.ranks.agreement import checkpoints
 from amptui.ranks.agreement.control import RankControl
 from amptui.ranks.launchers import world_of
@@ -126,33 +125,6 @@ def train_ranks(
     return ended
 
 
-class MeasuredControl(RankControl):
-    """Measures what the agreement costs the training."""
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.boundary_seconds: list[float] = []
-        self.own_numbers: list[RankNumbers] = []
-
-    def connect(self, *arguments: Any) -> None:
-        measure = self.measure
-
-        def measure_and_keep() -> RankNumbers:
-            self.own_numbers.append(measure())
-            return self.own_numbers[-1]
-
-        self.measure = measure_and_keep
-        super().connect(*arguments)
-
-    def at_boundary(self, *, validating: bool = False) -> None:
-        began = time.perf_counter()
-        super().at_boundary(validating=validating)
-        self.boundary_seconds.append(time.perf_counter() - began)
-
-
-rank_thread.RankControl = MeasuredControl  # type: ignore[assignment, attr-defined]
-
-
 class Run:
     """This process's rank."""
 
@@ -181,7 +153,21 @@ class Run:
         )
         spec = parse_model(f"{Recorded.__module__}:{model}")
         self.thread = RankThread(request, spec, self.log.emit, world)
-        self.control = cast("MeasuredControl", self.thread.control)
+        self.control = self.thread.control
+        self.rows: list[RankNumbers] = []
+        self.boundary_seconds: list[float] = []
+        self._measure, self._at_boundary = self.control.measure, self.control.at_boundary
+        self.control.measure = self._kept_numbers
+        self.control.at_boundary = self._timed_boundary  # type: ignore[method-assign]
+
+    def _kept_numbers(self) -> RankNumbers:
+        self.rows.append(self._measure())
+        return self.rows[-1]
+
+    def _timed_boundary(self, *, validating: bool = False) -> None:
+        began = time.perf_counter()
+        self._at_boundary(validating=validating)
+        self.boundary_seconds.append(time.perf_counter() - began)
 
     def _notify(self, _record: Record) -> None:
         with self._came:
@@ -221,11 +207,11 @@ def ask_at_random(control: RankControl, requests: int, seed: int) -> None:
 
 def _do(task: str, folder: Path, arguments: Mapping[str, Any]) -> int:
     run = TASKS[task](folder, **arguments)
-    status, control = run.until_end(), run.control
+    status = run.until_end()
     run.thread.close()
     run.log.watch = None
     empty_disk()
-    done = STEPS, run.log, str(run.thread.error or ""), control.own_numbers, control.boundary_seconds
+    done = STEPS, run.log, str(run.thread.error or ""), run.rows, run.boundary_seconds
     (folder / str(run.world.rank)).write_bytes(pickle.dumps(done))
     return status
 

@@ -113,11 +113,6 @@ class RankCheckpoints(CheckpointWriter):
         is_due = self._group.gather(self.lacks(place))[0]
         return self._last_reason() if is_due else None
 
-    def finish(self) -> None:
-        """Wait until all ranks are done with the last checkpoint."""
-        if self.keeps:
-            self._group.meet("last checkpoint written", stoppable=False)
-
     def give_up(self) -> None:
         self._given_up.set()
 
