@@ -10,7 +10,7 @@ from amptui.tui.keyboard import MouseReported, Pointing
 from tests.gan_journal import DISCRIMINATOR
 from tests.telemetry import record_samples as samples
 from tests.tui.special_views import GAN
-from tests.tui.watching import Screen, awaited, started, step, steps, watching
+from tests.tui.watching import Screen, awaited, started, steps, watching
 
 
 @awaited
@@ -70,31 +70,6 @@ async def test_o_shows_the_next_optimizer_in_all_panels_and_what_was_chosen_stay
 
 
 # -------------------------------------------------------------------------- charts and cursors
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize(
-    ("panel", "reading"),
-    [("loss", "1  1.00  FP32"), ("throughput", "1  65.5 k/s  FP32")],
-)
-@awaited
-async def test_an_enlarged_curve_has_a_cursor(panel: str, reading: str) -> None:
-    async with watching(started(), *steps(400), replace(step(401, "fp16"), loss_scale=(1024.0,))) as screen:
-        await screen.press("left")
-        assert screen.state.cursor is None, "no chart is enlarged"
-        while screen.state.focus != panel:
-            await screen.press("tab")
-        assert "← → values" in screen.text
-        await screen.press("home")
-        assert f"step {reading}" in screen.text
-        await screen.press("plus", "plus")
-        assert screen.state.zoom == 0, "the cursor zooms around itself"
-        await screen.feed(step(402, "fp16"))
-        assert f"step {reading}" in screen.text
-        await screen.press("escape")
-        assert (screen.state.cursor, screen.state.focus) == (None, panel)
-        await screen.press("escape")
-        assert screen.state.focus is None
 
 
 @pytest.mark.ci
