@@ -51,7 +51,7 @@ class Run:
         self.folder = folder
         self._screens: list[Screen] = []
         callbacks = {
-            "obey": lambda *asked: self.asked.append(asked),
+            "handle_request": lambda *asked: self.asked.append(asked),
             "changed": self.changes.append,
         } | changes
         self.server = Server(folder, **callbacks)
