@@ -49,6 +49,22 @@ def figures(workload: Workload, turns: Mapping[str, Sequence[Turn]]) -> list[Fig
     return [*found[:-1], replace(found[-1], explanation=text)]
 
 
+def speedup(name: str, slow: Sequence[Turn], fast: Sequence[Turn], *, aim: float | None) -> Figure:
+    """How many steps ``fast`` does in the time of one of ``slow``, by the wall clock."""
+    pairs, quiet = quiet_pairs(slow, fast)
+    found = ratios(pairs, "mean")
+    return Figure(
+        name=name,
+        value=mean_ratio(found),
+        unit="times",
+        aim=aim,
+        more_is_better=True,
+        interval=mean_interval(found),
+        caveat="" if quiet else _disturbance({"slow": slow, "fast": fast}),
+        detail={"counted_pairs": len(pairs), "step_seconds": [_times(slow), _times(fast)]},
+    )
+
+
 def quiet_pairs(plain: Sequence[Turn], other: Sequence[Turn]) -> tuple[list[Pair], bool]:
     """The pairs in which nothing else took the processor, and true; all pairs and false if those are few.
 

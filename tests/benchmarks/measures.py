@@ -55,10 +55,10 @@ def beside_plain_loop(plan: Plan, name: str) -> list[Figure]:
     found = []
     for precision in plan.precisions:
         workload = replace(plan.workloads[name], precision=precision)
+        entrants = {side: (beside.PLAIN if side == beside.AGAIN else side, workload) for side in plan.sides}
         turns = take_turns(
             plan.lab,
-            workload,
-            {side: beside.PLAIN if side == beside.AGAIN else side for side in plan.sides},
+            entrants,
             restarts=plan.restarts,
             rounds=plan.rounds,
             longest_seconds=LONGEST_TURNS_SECONDS,

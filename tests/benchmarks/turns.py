@@ -38,6 +38,9 @@ APP = "app"
 
 ALL_SIDES = (*SIDES, APP)
 
+TUTORIAL = "tutorial"
+"""The side whose data come in an order of their own."""
+
 MIN_STEPS = 3
 """Step times that a turn needs: on a slow machine it lasts until it has them."""
 
@@ -140,7 +143,7 @@ def _child(
     lab: Lab, workload: Workload, name: str, folder: Path, environment: Mapping[str, str], reader: StampReader
 ) -> Iterator[Side]:
     command = [sys.executable, "-m", "tests.benchmarks.side", name, workload.timed_model, str(folder / "run")]
-    command += workload.options
+    command += [*workload.options, *(["--mnist", str(workload.mnist)] if workload.mnist else [])]
     with lab.start(command, environment, folder / "output.log") as process:
         yield Side(
             name,
@@ -157,7 +160,7 @@ def _app(
 ) -> Iterator[Side]:
     run = folder / "run"
     command = ["train", workload.timed_model, "--data", "synthetic", "--epochs", "1000000"]
-    command += [*workload.options, "--run-dir", str(run)]
+    command += [*workload.options, "--run-dir", str(run), *(["--compile"] if workload.compiles else [])]
     with Terminal(amptui_command(*command), env=environment) as terminal, _taking(terminal):
         screen = terminal.process.pid
         wait_until(lambda: run_pid(run), "the run's process does not start", seconds=lab.limit_seconds())
@@ -197,41 +200,50 @@ def _taking(terminal: Terminal) -> Iterator[None]:
 
 def take_turns(
     lab: Lab,
-    workload: Workload,
-    sides: Mapping[str, str],
+    entrants: Mapping[str, tuple[str, Workload]],
     *,
     restarts: int,
     rounds: int,
     longest_seconds: float,
 ) -> dict[str, list[Turn]]:
-    """Turns of each side: ``rounds`` with each of ``restarts`` sets of processes.
+    """Turns of each entrant: ``rounds`` with each of ``restarts`` sets of processes.
 
     The same number of all; fewer rounds, and in the end fewer restarts, where time runs out.
-    ``sides`` are of :data:`ALL_SIDES`, by any names.
+    An entrant is a side, one of :data:`ALL_SIDES`, and what it trains, by any name.
     Raises RuntimeError where two sides do not train the same, AssertionError where one stands still.
     """
-    turns: dict[str, list[Turn]] = {name: [] for name in sides}
+    turns: dict[str, list[Turn]] = {name: [] for name in entrants}
     began = time.monotonic()
     for restart in range(restarts):
         limit = min(began + longest_seconds * (restart + 1) / restarts, lab.deadline)
         if restart and time.monotonic() > limit:
             break
-        for name, of in _take_turns_once(lab, workload, sides, restart, rounds, limit).items():
+        for name, of in _take_turns_once(lab, entrants, restart, rounds, limit).items():
             turns[name] += of
     return turns
 
 
 def _take_turns_once(
-    lab: Lab, workload: Workload, names: Mapping[str, str], restart: int, rounds: int, limit: float
+    lab: Lab, entrants: Mapping[str, tuple[str, Workload]], restart: int, rounds: int, limit: float
 ) -> dict[str, list[Turn]]:
     """Turns of processes that live as long as this; no round but the first begins after ``limit``."""
-    turns: dict[str, list[Turn]] = {name: [] for name in names}
+    turns: dict[str, list[Turn]] = {name: [] for name in entrants}
     with ExitStack() as stack:
-        sides = {name: stack.enter_context(open_side(lab, workload, side)) for name, side in names.items()}
-        hold_to_the_same_training({name: side.reader.first_loss for name, side in sides.items()})
+        sides = {
+            name: stack.enter_context(open_side(lab, workload, side))
+            for name, (side, workload) in entrants.items()
+        }
+        for precision in {workload.precision for _, workload in entrants.values()}:
+            hold_to_the_same_training(
+                {
+                    name: sides[name].reader.first_loss
+                    for name, (side, workload) in entrants.items()
+                    if side != TUTORIAL and workload.precision == precision
+                }
+            )
         for number in range(rounds):
             for name in sides if (restart + number) % 2 == 0 else reversed(sides):
-                turns[name].append(take_turn(sides[name], [*sides.values()], workload, restart))
+                turns[name].append(take_turn(sides[name], [*sides.values()], entrants[name][1], restart))
             told = f"start {restart + 1}, round {number + 1}/{rounds} of {', '.join(sides)}"
             print(told, file=sys.stderr, flush=True)
             if time.monotonic() > limit:

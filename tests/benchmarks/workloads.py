@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from tests.checkout import ROOT
 
@@ -30,7 +31,11 @@ class Workload:
     timed_steps: int = 3000
     """Of a run that is not timed in turns."""
     precision: str = "fp32"
+    compiles: bool = False
+    """Whether the app's model is compiled."""
     device: str = "auto"
+    mnist: Path | None = None
+    """Where MNIST's files are that a tutorial's loop reads."""
 
     @property
     def steps(self) -> int:

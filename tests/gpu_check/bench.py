@@ -7,6 +7,7 @@ from typing import Any
 
 from amptui.data.vision import MNIST_FOLDER, MNIST_MD5
 from amptui.records.run import Record
+from tests.benchmarks import tutorial_loop
 from tests.benchmarks.figures import Figure, table
 from tests.benchmarks.lab import Lab
 from tests.builders import StepRow, of
@@ -47,6 +48,15 @@ class Bench:
         if self.data_dir is None:
             return ("--data", "synthetic")
         return ("--data", "real", "--data-dir", str(self.data_dir))
+
+    def mnist_files(self) -> Path:
+        """A folder below which torchvision finds MNIST, written once from synthetic images if need be."""
+        if self.data_dir is not None:
+            return self.data_dir
+        root = self.lab.folder / "stand-in"
+        if not root.exists():
+            tutorial_loop.stand_in(root)
+        return root
 
     def app(self, model: str, *options: str) -> Terminal:
         """The whole app in a terminal."""
