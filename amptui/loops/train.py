@@ -183,7 +183,7 @@ class Trainer:
         monitor, position, prepared = self._monitor, self._position, self._prepared
         accumulate, limit = prepared.request.accumulate, prepared.schedule.asked_steps
         batches = position.open_epoch()
-        while not self._look_is_due() or self._look():
+        while not monitor.look_is_due() or self._look():
             ends = limit is not None and monitor.step >= limit
             if ends:
                 position.save_random_states()
@@ -220,10 +220,6 @@ class Trainer:
             monitor.backward(loss, weigh)
 
     # -------------------------------------------------------------------------- the look
-
-    def _look_is_due(self) -> bool:
-        self._control.at_boundary()  # all ranks come here equally often
-        return self._monitor.look_is_due()
 
     def _look(self) -> bool:
         """Between two steps: report what arrived and handle requests; return False to end the run."""

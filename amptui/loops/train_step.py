@@ -93,7 +93,7 @@ class TrainMonitor(Monitor):
         self._updates.follow(prepared.model, enabled=prepared.probes and has_weights)
         self._ranks = control.ranks if self._gradients.together else None
         """Agrees with the other ranks on the steps to measure, where each has a part of the gradients."""
-        self._made = Step()
+        self._current = Step()
         """The step that is being made: its loss is that of the passes so far, the mean over their samples."""
         self._result: object = None
         """Kept until the next forward pass, as a handwritten loop keeps it: freeing the graph first made a
@@ -131,7 +131,7 @@ class TrainMonitor(Monitor):
         if self._is_observed:
             self._timeline.mark("forward")
         if weigh is None:
-            self._made.loss, self._made.parts = loss, parts
+            self._current.loss, self._current.parts = loss, parts
             precision.backward(loss)
         else:
             loss = weigh(loss)
@@ -142,7 +142,7 @@ class TrainMonitor(Monitor):
 
     def _accumulate(self, loss: Tensor, parts: Mapping[str, Tensor]) -> None:
         """Add the loss of one of several batches, and keep its gradients."""
-        before, sums = self._made.loss, self._made.parts or _NO_PARTS
+        before, sums = self._current.loss, self._current.parts or _NO_PARTS
         if self.switch.precision.replays_graphs:
             if before is None:
                 self._copied = set()
@@ -154,9 +154,9 @@ class TrainMonitor(Monitor):
                 if parameter.grad is not None and parameter not in self._copied:
                     parameter.grad = parameter.grad.clone()
                     self._copied.add(parameter)
-        self._made.loss = loss if before is None else before + loss
+        self._current.loss = loss if before is None else before + loss
         more = {name: sums[name] + part if name in sums else part for name, part in parts.items()}
-        self._made.parts = {**sums, **more}
+        self._current.parts = {**sums, **more}
 
     # ------------------------------------------------------------------------------ one step
 
@@ -182,7 +182,7 @@ class TrainMonitor(Monitor):
         inputs = _inputs(micro_batches) if warming_up else None
         counts_flops = inputs is not None and self.probes.flops.is_due(switch.precision, inputs)
         if self.step > self._probes_until and not counts_flops:
-            self._made = Step()
+            self._current = Step()
             if self._together is None:
                 passes()
             else:
@@ -195,13 +195,13 @@ class TrainMonitor(Monitor):
             with torch.no_grad():
                 self._after_step(self._prepared.model)
             self.in_after_step = False
-        made = self._made
-        made.micro_batches, made.samples = len(micro_batches), micro_batches[0].samples
-        if made.micro_batches > 1:
-            made.samples = sum([micro_batch.samples for micro_batch in micro_batches])
-        made.load_start, made.data_seconds, self._ended = load_start, data_seconds, time.perf_counter()
-        made.warming_up = warming_up or self._prepared.compilations.pending
-        row = self.send(made)
+        current = self._current
+        current.micro_batches, current.samples = len(micro_batches), micro_batches[0].samples
+        if current.micro_batches > 1:
+            current.samples = sum([micro_batch.samples for micro_batch in micro_batches])
+        current.load_start, current.data_seconds, self._ended = load_start, data_seconds, time.perf_counter()
+        current.warming_up = warming_up or self._prepared.compilations.pending
+        row = self.send(current)
         if row is not None and not math.isfinite(row[0]):
             self.look_at_once()  # on a CPU the loss is known before the next step
         self.in_step = False
@@ -229,15 +229,15 @@ class TrainMonitor(Monitor):
 
         def make(precision: Precision) -> None:
             timeline.begin_attempt()
-            self._made = Step()
+            self._current = Step()
             try:
                 with probes.around_step(self.step, precision, inputs):
                     strategy.run_passes(passes, self.step, scaled=precision.scales)
             except BaseException:
                 # Its graph takes the memory that another attempt needs.
-                self._result, self._made = None, Step()
+                self._result, self._current = None, Step()
                 raise
-            self._made.gradients = self._norms.measure() if measures_norms else None
+            self._current.gradients = self._norms.measure() if measures_norms else None
             probes.after_backward(self.step, precision, assumed_scale=assumed_scale, window=window)
             timeline.mark(None)
             self._update(precision)
@@ -248,38 +248,38 @@ class TrainMonitor(Monitor):
             switch.attempt(self.step, f"in step {self.step}", make)
         finally:
             self._is_observed = False
-        made = self._made
-        self._norms.scaled_steps += made.scale is not None
+        current = self._current
+        self._norms.scaled_steps += current.scale is not None
         # Accumulated losses have no graph.
-        loss = made.loss if made.loss is not None and made.loss.requires_grad else None
-        self.break_down_memory(made.precision, loss)
+        loss = current.loss if current.loss is not None and current.loss.requires_grad else None
+        self.break_down_memory(current.precision, loss)
 
     def _update(self, precision: Precision) -> None:
         """Clip, and change the weights unless the scaler skips the step."""
-        made, updates, schedule = self._made, self._updates, self._lr_schedule
-        made.precision, made.gradients_scaled = precision.name, precision.scales
+        current, updates, schedule = self._current, self._updates, self._lr_schedule
+        current.precision, current.gradients_scaled = precision.name, precision.scales
         if self._clip_norm is not None:
             self._clip(precision, self._clip_norm)
         if self._is_observed:
-            if made.clip_norm is not None:
+            if current.clip_norm is not None:
                 self._timeline.mark("clip")
             if self.step <= updates.until:
                 updates.copy(self._optimizer)
                 self._timeline.mark(None)
         if schedule is not None:
             schedule.before_update(scaled=precision.scales)
-        made.lrs, made.scale = self._lrs.read(self._optimizer), precision.step(self._optimizer)
+        current.lrs, current.scale = self._lrs.read(self._optimizer), precision.step(self._optimizer)
         if schedule is not None:
-            schedule.after_update(made.scale)  # it advances if the scaler did not skip the step
-        found_inf = None if made.scale is None else made.scale.found_inf
+            schedule.after_update(current.scale)  # it advances if the scaler did not skip the step
+        found_inf = None if current.scale is None else current.scale.found_inf
         if self._is_observed:
             self._timeline.mark("optimizer")
             updates.measure(self.step, found_inf)
-        if found_inf is not None and made.gradients is None and not self._reads_later and found_inf.item():
-            made.gradients = self._norms.measure()  # on a CPU a skip is known before they are gone
-        assert made.loss is not None, "the passes have called backward()"
+        if found_inf is not None and current.gradients is None and not self._reads_later and found_inf.item():
+            current.gradients = self._norms.measure()  # on a CPU a skip is known before they are gone
+        assert current.loss is not None, "the passes have called backward()"
         if self._together is not None:
-            made.loss = self._together.mean_loss(made.loss)
+            current.loss = self._together.mean_loss(current.loss)
 
     def _clip(self, precision: Precision, clip_norm: float) -> None:
         """Clip as ``torch.nn.utils.clip_grad_norm_`` does, bit for bit.
@@ -287,11 +287,11 @@ class TrainMonitor(Monitor):
         On a CPU, where the norm is known, gradients are measured before an Inf norm makes all of them NaN.
         """
         precision.unscale(self._optimizer)
-        norm = self._made.clip_norm = self._gradients.total_norm()
-        if self._made.gradients is None:
-            self._made.gradients_scaled = False
+        norm = self._current.clip_norm = self._gradients.total_norm()
+        if self._current.gradients is None:
+            self._current.gradients_scaled = False
             if not self._reads_later and not math.isfinite(norm.item()):
-                self._made.gradients = self._norms.measure()
+                self._current.gradients = self._norms.measure()
         nn.utils.clip_grads_with_norm_(self._gradients.parameters, clip_norm, norm)
 
     def _norms_are_due(self, step: int) -> bool:
@@ -302,6 +302,8 @@ class TrainMonitor(Monitor):
 
     def look_is_due(self) -> bool:
         """Whether to look before the next step: it is time, or a request came in."""
+        if self._together is not None:
+            self.control.at_boundary()  # all ranks come here equally often
         return self.control.attention or self.step >= self._look_step or time.perf_counter() >= self._look_due
 
     def look_at_once(self) -> None:

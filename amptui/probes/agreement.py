@@ -85,7 +85,7 @@ def agreements(
     are NaN if there is NaN or Inf in either. If AMP's gradients are all 0 and FP32's are not, the cosine is
     0. A parameter with a gradient in only one of them has zeros in the other.
     """
-    found = []
+    compared = []
     for layer, row in zip(layers, sums, strict=True):
         cosine = relative_error = lost = norm = underflowing = None
         if row:
@@ -99,7 +99,7 @@ def agreements(
                 relative_error = math.sqrt(difference_square / full_square)
                 underflowing = math.sqrt(small_square / full_square) if in_float16 else None
             lost = zeroed / nonzero if nonzero else None
-        found.append(
+        compared.append(
             LayerAgreement(
                 name=layer.name,
                 kind=layer.kind,
@@ -112,7 +112,7 @@ def agreements(
                 underflowing=underflowing,
             )
         )
-    return tuple(found)
+    return tuple(compared)
 
 
 def beside_reference(

@@ -54,7 +54,7 @@ class BufferWatch:
         present = [elements for elements in buffers if elements is not None]
         if present and not present[0].is_cpu:
             return row_with_gaps(norm_of_each(present, math.inf), buffers)
-        return torch.stack([torch.zeros(()) if b is None else largest_absolute(b) for b in buffers])
+        return torch.tensor([0.0 if b is None else largest_absolute(b).item() for b in buffers])
 
     def record(self, row: Sequence[float], *, time: float, step: int) -> NonFinite | None:
         """The record of all buffers with NaN or Inf in a delivered ``row``; None if there is no new one.

@@ -85,13 +85,13 @@ class RankControl(Control):
         """Where this rank's numbers go; these since :meth:`connect`."""
         self._leaving = threading.Event()
         self._thread = threading.Thread(target=self.talk, name="amptui-agreement", daemon=True)
-        self._asked: Queue = {}
+        self._requested: Queue = {}
         """What rank 0 was asked for, in no order yet."""
         self._sent: Queue = {}
         """What its order on its way asks for."""
         self._wishes = self._sent_wishes = self._agreed = NOTHING
         """What rank 0's training wants by itself; what of that is on its way; what all ranks know of."""
-        self._asked_to_stop: tuple[int, str] | None = None
+        self._requested_to_stop: tuple[int, str] | None = None
         """Which rank was, and why, as rank 0 orders it."""
         self._stop_agreed = self._finished = False
         self._checkpoints_taken = 0
@@ -185,7 +185,7 @@ class RankControl(Control):
     # Called by the trainer.
 
     def _queue(self, kind: type[Any]) -> Queue:
-        return self._asked if kind in _TOGETHER and not self._finished else self._waiting
+        return self._requested if kind in _TOGETHER and not self._finished else self._waiting
 
     def _want(self, **wishes: Any) -> None:
         with self._changed:
@@ -302,7 +302,7 @@ class RankControl(Control):
         self._agreement.finish()
         self.rows.finish(self.measure(), self.gather)
         self._finished = True  # an order that is composed from now on takes no request with it
-        self._move(self._asked, self._sent)
+        self._move(self._requested, self._sent)
         self._move(self._sent, self._waiting)
 
     def _move(self, queue: Queue, to: Queue) -> None:
@@ -370,7 +370,7 @@ class RankControl(Control):
             self.refuse(request, "failed", why)
         self._sent, self._sent_wishes = {}, NOTHING
         if self._stop_reason is not None and not self._stop_agreed:
-            self._stop_reason = self._asked_to_stop = None
+            self._stop_reason = self._requested_to_stop = None
             self.cannot_stop(why)
 
     # Called by the thread that talks to the others.
@@ -409,28 +409,28 @@ class RankControl(Control):
 
     def _hear_of_stop(self) -> None:
         """The first rank that is asked to stop tells it; rank 0 makes an order of it."""
-        if self._asked_to_stop is not None:
+        if self._requested_to_stop is not None:
             return
         if (reason := self._stop_reason) is not None:
             is_known = reason == LAUNCHER_GONE or reason in signal.Signals.__members__
-            self._asked_to_stop = self._world.rank, reason if is_known else "a request"
+            self._requested_to_stop = self._world.rank, reason if is_known else "a request"
             if not self._world.leads:
-                self._board.decide("stop", self._asked_to_stop)
+                self._board.decide("stop", self._requested_to_stop)
         elif self._world.leads and (stop := self._board.look("stop")):
-            self._asked_to_stop = stop[0], stop[1]
+            self._requested_to_stop = stop[0], stop[1]
 
     def is_something_wanted(self) -> bool:
         """Whether rank 0 has something to order."""
         if self.over or self._closed or self._others_silent:
             return False
         wishes = self._wishes != NOTHING or self._sent_wishes != NOTHING
-        stops = self._asked_to_stop is not None and not self._stop_agreed
+        stops = self._requested_to_stop is not None and not self._stop_agreed
         done = self.checkpoints_done != self._agreed.checkpoints_done
-        return bool(self._asked or self._sent) or wishes or stops or done
+        return bool(self._requested or self._sent) or wishes or stops or done
 
     def compose(self) -> Order:
         """All that is wanted by now. If the order becomes void, the next asks for the same and more."""
-        self._move(self._asked, self._sent)
+        self._move(self._requested, self._sent)
         with self._changed:
             self._sent_wishes, self._wishes = self._sent_wishes.joined(self._wishes), NOTHING
             if PrecisionRequest in self._sent or PrecisionRequest in self._waiting:
@@ -439,5 +439,5 @@ class RankControl(Control):
         return self._sent_wishes._replace(
             requests={KINDS[type(pending.request)]: asdict(pending.request) for pending in sent},
             checkpoints_done=self.checkpoints_done,
-            stop=() if self._stop_agreed else self._asked_to_stop or (),
+            stop=() if self._stop_agreed else self._requested_to_stop or (),
         )
