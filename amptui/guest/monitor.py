@@ -142,13 +142,16 @@ class Monitor:
         run = self._run
         if run is None:
             return
-        try:
-            numbers = {name: _one_number(name, value) for name, value in values.items()}
-            run.first.log(None if loss is None else _one_number("loss", loss), numbers)
-        except Exception as error:
-            if is_from_signal_handler(error):
-                raise
-            run.warn_once(one_line(str(error)))
+        numbers: dict[str, Tensor] = {}
+        for name, value in (values if loss is None else {"loss": loss, **values}).items():
+            try:
+                numbers[name] = _one_number(value)
+            except Exception as error:
+                if is_from_signal_handler(error):
+                    raise
+                run.warn_once(one_line(f"log({name}=...): {error}"))
+        if numbers:
+            run.first.log(numbers.pop("loss", None), numbers)
 
     @property
     def should_stop(self) -> bool:
@@ -291,11 +294,11 @@ def _length_of(values: Iterable[object]) -> int:
         return 0
 
 
-def _one_number(name: str, value: Tensor | float) -> Tensor:
+def _one_number(value: Tensor | float) -> Tensor:
     """A logged number of now, as a tensor wherever it is. Raises ValueError if there are several."""
     tensor = value.detach().clone() if isinstance(value, Tensor) else torch.tensor(float(value), device="cpu")
     if tensor.numel() != 1:
-        raise ValueError(f"log({name}=...) takes one number, not a tensor of shape {tuple(tensor.shape)}")
+        raise ValueError(f"one number is expected, not a tensor of shape {tuple(tensor.shape)}")
     return tensor.reshape(())
 
 

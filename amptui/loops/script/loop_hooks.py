@@ -30,12 +30,12 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from amptui.loops.script.computed_precision import PassReader
 from amptui.loops.script.guard import SeveralThreadsError, is_settled, leave_traceback, not_compiled
+from amptui.loops.script.pass_account import PassAccount
 from amptui.recipe.float8 import is_float8_layer
 
 if TYPE_CHECKING:
     from amptui.loops.script.backward_pass import BackwardPass
     from amptui.loops.script.observed_loop import ObservedLoop
-    from amptui.loops.script.pass_account import PassAccount
 
 _CLIPPING = (
     (clip_grad, "_clip_grads_with_norm_"),
@@ -148,7 +148,8 @@ class LoopHooks:
         self._patched_scalers, self._owner, self._lock = {GradScaler}, 0, RLock()
         self.reader, self._pass = PassReader(), None
         self._in_call.clear()
-        for method in (LoopHooks._may_tell, LoopHooks._before_step, LoopHooks._after_step):
+        called = (PassReader.read, PassAccount.before, PassAccount.after, LoopHooks._see_other)
+        for method in (LoopHooks._may_tell, LoopHooks._before_step, LoopHooks._after_step, *called):
             not_compiled(method, calls=True)
         removals = self._removals
         try:
