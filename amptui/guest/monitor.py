@@ -150,8 +150,7 @@ class Monitor:
                 if is_from_signal_handler(error):
                     raise
                 run.warn_once(one_line(f"log({name}=...): {error}"))
-        if numbers:
-            run.first.log(numbers.pop("loss", None), numbers)
+        run.first.log(numbers.pop("loss", None), numbers)
 
     @property
     def should_stop(self) -> bool:
