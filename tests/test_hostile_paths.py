@@ -190,8 +190,8 @@ def test_nothing_that_somebody_else_s_run_names_is_run_without_trust(
     write(run_dir.path, whole_run())
     run_dir.checkpoints_path.mkdir()
     (run_dir.checkpoints_path / checkpoint_name(3)).write_bytes(b"")
-    asked = TrainRequest(model=str(home / "their model.py"), save_weights=str(home / "victim"))
-    run_dir.write_run_json({"asked": asked.as_json()})
+    request = TrainRequest(model=str(home / "their model.py"), save_weights=str(home / "victim"))
+    run_dir.write_run_json({"asked": request.as_json()})
     run_dir.run_json_path.chmod(0o622)
     arguments = ["train", "--headless", "--steps", "1", "--resume", str(run_dir.path)]
     with nothing_written(tmp_path, capsys, f"{run_dir.run_json_path} is another user's", "--trust"):

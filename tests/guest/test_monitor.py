@@ -57,8 +57,8 @@ def test_what_is_no_number_is_left_out_with_one_warning(
         for step in range(1, 4):
             loop.train_step(step)
             watched.log(before=1.0, wide=torch.zeros(2), word="one", after=2.0)  # type: ignore[arg-type]
-    told = capsys.readouterr().err
-    assert (told.count("wide"), told.count("word")) == (1, 1)
+    warnings = capsys.readouterr().err
+    assert (warnings.count("wide"), warnings.count("word")) == (1, 1)
     assert [record.losses for record in of(StepRow, records(runs))] == [{"before": 1.0, "after": 2.0}] * 3
 
 

@@ -39,8 +39,8 @@ def test_accumulated_gradients_are_those_of_one_process_with_the_global_batches(
 
     log = alone(batch_norm=False, options=options)
     assert ranks[0].losses == pytest.approx(losses(log), rel=1e-2)
-    for each in (log, ranks[0].log):
-        sizes = [(step.samples, step.micro_batches) for step in each.of(StepRow)]
+    for records in (log, ranks[0].log):
+        sizes = [(step.samples, step.micro_batches) for step in records.of(StepRow)]
         assert sizes == [(64, 4), (32, 2)] * 2
 
 
