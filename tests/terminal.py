@@ -24,6 +24,16 @@ _ANSWERS = {b"\x1b[c": b"\x1b[?62;22c", b"\x1b[6n": b"\x1b[1;1R"}
 BACKGROUND_QUESTION = b"\x1b]11;?\x1b\\"
 
 
+class _Screen(pyte.Screen):
+    """Has no alternate screen: what follows it begins a line, as it does where a program was started."""
+
+    def reset_mode(self, *modes: int, private: bool = False, **_: object) -> None:
+        super().reset_mode(*modes, private=private)
+        if private and 1049 in modes:
+            self.carriage_return()
+            self.linefeed()
+
+
 class Terminal:
     """Runs ``command`` as the leader of a session on a terminal of its own."""
 
@@ -39,7 +49,7 @@ class Terminal:
         """``warm`` starts a Python command two seconds sooner, in no environment but this one."""
         columns, lines = size
         self._answers = answers
-        self.screen = pyte.Screen(columns, lines)
+        self.screen = _Screen(columns, lines)
         self._stream = pyte.ByteStream(self.screen)
         self.written = bytearray()
         self.master, self.slave = pty.openpty()
