@@ -11,7 +11,7 @@ from amptui.records import codec
 from amptui.records.own_loop import LossForm
 from amptui.records.run import DataInfo, PrecisionChanged, Record, RunFinished, RunResumed, RunStarted
 from amptui.records.steps import COLUMNS, Steps, joined
-from amptui.runs.reader import JournalReader
+from amptui.runs.journal import JournalReader
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView
 

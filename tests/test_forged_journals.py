@@ -16,8 +16,8 @@ from amptui.process.plain_lines import PlainFront
 from amptui.records.run import LOW_PRECISIONS, Record
 from amptui.reports.export import export
 from amptui.reports.run_list import read_row
+from amptui.runs.journal import JournalReader
 from amptui.runs.kept_run import look_at
-from amptui.runs.reader import JournalReader
 from amptui.runs.rundir import RunDir
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView

@@ -25,11 +25,9 @@ from amptui.records.run import Record
 from amptui.reports.export import export
 from amptui.runs import socket_place
 from amptui.runs.find import find_run, resumable
-from amptui.runs.journal import Journal
+from amptui.runs.journal import Journal, JournalReader, cut_after
 from amptui.runs.kept_run import look_at
 from amptui.runs.lock import RunLock, holder
-from amptui.runs.reader import JournalReader
-from amptui.runs.repair import cut_after
 from amptui.runs.rundir import RunDir, create_run_dir
 from amptui.tui.replay.player import span_of
 from tests.builders import make_run

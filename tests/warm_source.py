@@ -27,7 +27,7 @@ MAX_BYTES = 2**20
 """Of a request: an environment is a few KB."""
 
 LOADED = (
-    *("cli", "process.launch", "process.training", "process.viewer", "process.replay", "reports.bench"),
+    *("cli", "process.launch", "process.training", "process.viewer", "reports.bench"),
     *("diagnosis.summary", "process.plain_lines", "process.followers", "runs.server", "tui.run_screen"),
     "tui.opening",
     *("loops.description", "recipe.modelfile", "loops.train"),

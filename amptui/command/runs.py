@@ -150,7 +150,7 @@ def add_replay_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_replay(options: argparse.Namespace) -> int:
-    from amptui.process.replay import replay
+    from amptui.process.viewer import replay
     from amptui.runs.find import find_run
 
     return replay(find_run(options.run, trust=options.trust), speed=options.speed)

@@ -158,7 +158,7 @@ def run_train(options: argparse.Namespace) -> int:
 
 def _train_as_rank(options: argparse.Namespace, world: "World") -> int:
     """Train as one of the processes that a launcher started; rank 0 writes lines."""
-    from amptui.process.rank_process import run_under_launcher
+    from amptui.process.elastic import run_under_launcher
     from amptui.process.training import leave_at_once
 
     for name in ("detach", "nproc", "max_restarts"):

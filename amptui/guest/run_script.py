@@ -301,7 +301,7 @@ def _report(
         return 0
     from amptui.diagnosis.event_words import run_ended
     from amptui.diagnosis.summary import summary_lines, tell_unsaved
-    from amptui.runs.reader import JournalReader
+    from amptui.runs.journal import JournalReader
     from amptui.telemetry.session import Session
 
     if view is None:

@@ -365,7 +365,7 @@ class LocalFollower(Follower):
         return None
 
     def recorded(self) -> Iterable[Record]:
-        from amptui.runs.reader import JournalReader
+        from amptui.runs.journal import JournalReader
 
         path = RunDir(self.folder).journal_path
         return JournalReader(path) if not self._is_held(_LAST_RECORD_SECONDS) and path.exists() else ()

@@ -21,8 +21,7 @@ from amptui.process.plan import Plan
 from amptui.process.stop_signals import blocked_stop_signals
 from amptui.records.run import PhaseChanged, RunFailed
 from amptui.runs.find import live_run
-from amptui.runs.rundir import RunDir
-from amptui.runs.trust import resume_command
+from amptui.runs.rundir import RunDir, resume_command
 
 if TYPE_CHECKING:
     from amptui.process.followers import Follower

@@ -20,10 +20,11 @@ from amptui.runs.rundir import (
     create_run_dir,
     expanded,
     folder_name,
+    is_own,
     read_run_json,
     reason,
+    why_owned,
 )
-from amptui.runs.trust import is_own, why_owned
 
 RANK_VARIABLE = "AMPTUI_RANK"
 """The environment's variable in which a rank's process is told what to train."""

@@ -16,7 +16,6 @@ from amptui.device.sampler import Sampler
 from amptui.diagnosis.event_words import steps_missing
 from amptui.process.capture import LogTail
 from amptui.process.notifier import Notifier, webhook_of
-from amptui.records import codec
 from amptui.records.answers import RequestMade, RequestRefused
 from amptui.records.control import Request
 from amptui.records.keeping import KeepingChanged, ViewersChanged
@@ -29,10 +28,15 @@ from amptui.records.run import (
     RunStarted,
 )
 from amptui.records.samples import AllocatorSample, DeviceSample
-from amptui.runs.journal import Journal
+from amptui.runs.journal import (
+    Journal,
+    JournalReader,
+    StepRanges,
+    cut_after,
+    line_of,
+    refuse_newer_checkpoint,
+)
 from amptui.runs.lock import RunLock
-from amptui.runs.reader import JournalReader
-from amptui.runs.repair import StepRanges, cut_after, refuse_newer_checkpoint
 from amptui.runs.rundir import RunDir, read_run_json
 from amptui.runs.server import Server
 from amptui.telemetry.session import Session
@@ -240,7 +244,7 @@ class Recording:
                 self._session.adopt(before)
             held, self._held = self._held, None
             if held:
-                self._journal.append_lines([_line(record) for record in held])
+                self._journal.append_lines(map(line_of, held))
             if self._server is not None:
                 self._server.renew()
         if missing := steps.missing(step, starts_at_one=starts_at_one):
@@ -299,7 +303,7 @@ class Recording:
         for record in batch:
             if isinstance(record, RunStarted | RunResumed):
                 self._describe(record)
-        lines = [_line(record) for record in batch]
+        lines = [*map(line_of, batch)]
         self._show(self._publish, lines)
         return batch, lines
 
@@ -381,7 +385,3 @@ class Recording:
         self._outbox.append(change)
         if not journal.cause and self._lacks_run_json:
             self._write_run_json()  # the disk was full, and no longer is
-
-
-def _line(record: Record) -> bytes:
-    return f"{codec.dumps(record)}\n".encode()

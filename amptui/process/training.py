@@ -37,8 +37,7 @@ from amptui.records.run import Note, PhaseChanged, Record, RunFailed
 from amptui.runs import protocol
 from amptui.runs.journal import Journal
 from amptui.runs.lock import RunLock
-from amptui.runs.rundir import create_run_dir
-from amptui.runs.trust import resume_command
+from amptui.runs.rundir import create_run_dir, resume_command
 from amptui.telemetry.view import SessionView
 
 POLL_SECONDS = 0.5

@@ -1,6 +1,7 @@
-"""One viewer in this process: reads a run's records from its socket and shows them on the screen."""
+"""One viewer in this process: shows a run that goes on, from its socket, or plays back what one recorded."""
 
 import gc
+import json
 import signal
 import sys
 import threading
@@ -8,18 +9,25 @@ import time
 import traceback
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from amptui.base import strictjson
+from amptui.base.errors import RunFolderError, UsageError
+from amptui.base.prompt import complain, say
+from amptui.base.runfiles import open_to_read, replace_text
+from amptui.base.terminal import can_show_a_screen
 from amptui.base.webhook import Webhook
 from amptui.diagnosis.alerts import Alerts
 from amptui.process.capture import OutputCapture
 from amptui.process.followers import Follower
 from amptui.process.notifier import Notifier
 from amptui.process.plain_lines import PlainFront
-from amptui.process.stop_signals import StopSignals
-from amptui.records.control import StopRequest
+from amptui.process.stop_signals import StopSignals, show
+from amptui.records.control import Control, StopRequest
 from amptui.records.run import PhaseChanged
-from amptui.runs.pins import read_pins, write_pins
+from amptui.runs.find import journal_of
+from amptui.runs.rundir import make_private, reason, xdg_folder
 from amptui.telemetry.view import EMPTY_VIEW, SessionView
 from amptui.tui.frame import Frame
 from amptui.tui.opening import Opening
@@ -27,6 +35,8 @@ from amptui.tui.panels.screen_state import ScreenState
 
 if TYPE_CHECKING:
     from amptui.runs.protocol import LeaveKind
+    from amptui.tui.replay.player import Player
+    from amptui.tui.replay.screen import ReplayScreen
     from amptui.tui.screen import Left
 
 PATIENCE_SECONDS = 30.0
@@ -35,6 +45,11 @@ PATIENCE_SECONDS = 30.0
 _GOODBYE_SECONDS = 1.0
 
 _POLL_SECONDS = 0.5
+
+_MAX_PINS_BYTES = 4096
+
+Pins = tuple[tuple[str, str], ...]
+"""Kind and name of each metric that a user has pinned to the screen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,3 +176,68 @@ def follow_until_first_step(run: Follower) -> ViewerEnd:
     run.leave(kind, _GOODBYE_SECONDS)
     left: Left = kind if signals.received is None else "interrupted"
     return ViewerEnd(left, ended.is_set(), signals.received, session.view(), run.error)
+
+
+def replay(run: Path, *, speed: float) -> int:
+    """Replay ``run``, a run's folder or its journal, at ``speed`` times real time; return the exit status.
+
+    Raises ``UsageError`` without a terminal, and ``RunFolderError`` for a run that cannot be read or has no
+    records.
+    """
+    if not can_show_a_screen():
+        raise UsageError("a replay needs a terminal", hint="`amptui export` writes a run to a file")
+    path = journal_of(run)
+    control = Control()
+    player: Player | None = None
+
+    def build(opening: Opening) -> "ReplayScreen":
+        from amptui.tui.replay.player import Player
+        from amptui.tui.replay.screen import ReplayScreen
+
+        nonlocal player
+        player = Player(path, speed=speed)
+        return ReplayScreen(player, control, opening, pinned=read_pins(), write_pins=write_pins)
+
+    status = None
+    try:
+        _, status = show(build, ask=control.ask)
+        return status
+    finally:  # also where the screen failed: what was damaged may be why
+        if (
+            player is not None and player.passed_over and status != 128 + signal.SIGHUP
+        ):  # else nobody can read it
+            say("")  # ends the line the cursor was left in by a terminal without an alternate screen
+            complain(player.passed_over)
+
+
+def read_pins() -> Pins:
+    """Those that were written last; none if the file is missing, unreadable or no list of them."""
+    try:
+        with open_to_read(_pins_path()) as file:
+            content = strictjson.parse(file.read(_MAX_PINS_BYTES))
+    except (OSError, ValueError, RunFolderError):
+        return ()
+    if not isinstance(content, list) or not all(isinstance(pin, list) and len(pin) == 2 for pin in content):
+        return ()
+    pins = ((kind, name) for kind, name in content if type(kind) is str and type(name) is str)
+    return tuple(dict.fromkeys(pins))
+
+
+def write_pins(pins: Pins) -> str:
+    """Keep ``pins`` for the user's next screen; the reason if that fails, else empty."""
+    text = json.dumps(pins)
+    if len(text) > _MAX_PINS_BYTES:
+        return "their names are too long"
+    try:
+        path = _pins_path()
+        make_private(path.parent)
+        replace_text(path, text)
+    except OSError as error:
+        return reason(error)
+    except RunFolderError as error:
+        return str(error)
+    return ""
+
+
+def _pins_path() -> Path:
+    return xdg_folder("XDG_STATE_HOME", ".local/state") / "amptui" / "pinned.json"

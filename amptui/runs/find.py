@@ -21,9 +21,9 @@ from amptui.runs.rundir import (
     is_of_a_script,
     open_run_dir,
     reason,
+    resume_command,
     run_argument,
 )
-from amptui.runs.trust import resume_command
 
 _TIME_OF_A_NAME = re.compile(r"(-\d{8}-\d{6}(-\d+)?)?")
 """The part of a saved run's name after the model's, as ``create_run_dir`` writes it, if any."""

@@ -1,19 +1,22 @@
-"""The run's append-only file of records, one line each, which survives a full disk."""
+"""The journal of a run, an append-only file of records, one line each: how it is written, read and cut."""
 
 import os
 import sys
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from itertools import accumulate, islice
+from itertools import accumulate, count, islice
 from pathlib import Path
+from typing import BinaryIO, NamedTuple
 
-from amptui.base import units
+from amptui.base import strictjson, units
 from amptui.base.errors import RunFolderError
-from amptui.base.runfiles import open_file
+from amptui.base.runfiles import open_file, open_to_read, opened_folder
 from amptui.records import codec
-from amptui.records.run import Record
+from amptui.records.codec import OtherFormError
+from amptui.records.run import Record, RunFailed, RunFinished, RunStarted
+from amptui.records.steps import Steps
 from amptui.runs.rundir import reason
 
 MAX_WAITING = 100_000
@@ -21,6 +24,14 @@ MAX_WAITING = 100_000
 
 LINES_A_WRITE = 1000
 """Lines in one write call at most: a batch fits, and a backlog is written in small parts."""
+
+PIECE_BYTES = 1 << 20
+"""Read at once: some thousand steps."""
+
+
+def line_of(record: Record) -> bytes:
+    """The record as a line of the journal, with its line break."""
+    return f"{codec.dumps(record)}\n".encode()
 
 
 class Journal:
@@ -79,7 +90,7 @@ class Journal:
 
     def append(self, records: Iterable[Record]) -> None:
         """Write those that still wait, then ``records``."""
-        self.append_lines([f"{codec.dumps(record)}\n".encode() for record in records])
+        self.append_lines(map(line_of, records))
 
     def append_lines(self, lines: Iterable[bytes]) -> None:
         """Write those that still wait, then ``lines``, each a record with its line break."""
@@ -157,3 +168,274 @@ class Journal:
             self._is_torn = True
         self._size_bytes = min(self._size_bytes, whole_bytes)
         return whole_lines
+
+
+class JournalReader(Iterable[Record]):
+    """The records of the journal at ``path``; damaged lines are skipped and counted.
+
+    Iterating reads the file once, up to its end. :meth:`read` returns what is new since the last call; a
+    journal that was replaced or cut, as a resume does it, is then read again from its start. Both raise
+    ``RunFolderError`` for a file that cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.damaged_lines = 0
+        """Lines so far that are not records."""
+        self.torn = False
+        """The last line is incomplete: the run died while writing, or is writing now."""
+        self.read_bytes = 0
+        """How much of the file has been read."""
+        self.size_bytes = 0
+        """How long the file was when it was last looked at."""
+        self.restarted = False
+        """Whether the last :meth:`read` began at the start again: all earlier records are void."""
+        self._file: BinaryIO | None = None
+        self._rest = b""
+        """The beginning of a line whose end has not been read."""
+        self._skips_line = False
+        """The line that is being read is too long for a record."""
+
+    @property
+    def at_end(self) -> bool:
+        """Whether everything that was in the file at the last look has been read."""
+        return self.read_bytes >= self.size_bytes
+
+    @property
+    def passed_over(self) -> str:
+        """``passed over: 3 damaged lines, a last line that was cut off``; empty if all was read so far."""
+        damage = units.counted(self.damaged_lines, "damaged line") if self.damaged_lines else ""
+        parts = [damage, "a last line that was cut off" if self.torn else ""]
+        return f"passed over: {', '.join(filter(None, parts))}" if any(parts) else ""
+
+    def __iter__(self) -> Iterator[Record]:
+        try:
+            self._open()
+        except OSError as error:
+            raise self._unreadable(error) from error
+        try:
+            while piece := self._next_piece():
+                yield from self._parsed(piece)
+        finally:
+            self.close()
+
+    def read(self) -> list[Record]:
+        """The next records, at most those of one piece."""
+        try:
+            self.restarted = False
+            if self._file is not None:
+                now = self.path.stat()
+                self.size_bytes = now.st_size
+                is_same = os.path.samestat(now, os.fstat(self._file.fileno()))
+                self.restarted = now.st_size < self.read_bytes or not is_same
+            if self._file is None or self.restarted:
+                self._open()
+        except OSError as error:
+            raise self._unreadable(error) from error
+        return list(self._parsed(self._next_piece()))
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _open(self) -> None:
+        self.close()
+        self._file = open_to_read(self.path)
+        self.size_bytes = os.fstat(self._file.fileno()).st_size
+        self.damaged_lines = self.read_bytes = 0
+        self._rest, self._skips_line = b"", False
+
+    def _next_piece(self) -> bytes:
+        assert self._file is not None, "opened before"
+        try:
+            piece = self._file.read(PIECE_BYTES)
+        except OSError as error:
+            raise self._unreadable(error) from error
+        self.read_bytes += len(piece)
+        return piece
+
+    def _unreadable(self, error: OSError) -> RunFolderError:
+        return RunFolderError(f"cannot read the journal {self.path}: {reason(error)}")
+
+    def _parsed(self, piece: bytes) -> Iterator[Record]:
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        for line in lines:
+            record = self._record(line)
+            if record is not None:
+                yield record
+        if len(self._rest) > strictjson.MAX_LINE_BYTES:
+            self._rest, self._skips_line = b"", True  # its end is passed over with the next line break
+        self.torn = bool(self._rest) or self._skips_line
+
+    def _record(self, line: bytes) -> Record | None:
+        if self._skips_line or len(line) >= strictjson.MAX_LINE_BYTES:  # with its line break
+            self._skips_line = False
+            self.damaged_lines += 1
+            return None
+        try:
+            return codec.loads(line)
+        except OtherFormError as error:
+            raise RunFolderError(f"cannot read the journal {self.path}: {error}") from error
+        except ValueError:
+            self.damaged_lines += 1
+            return None
+
+
+def records_at_end(path: Path, length_bytes: int) -> list[Record]:
+    """The records in the last ``length_bytes`` of a journal. Raises OSError."""
+    with open_to_read(path) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - length_bytes))
+        lines = file.read().splitlines()  # the first may lack its beginning
+    records = []
+    for line in lines:
+        with suppress(ValueError):
+            records.append(codec.loads(line))
+    return records
+
+
+def cut_after(journal: Path, step: int) -> int:
+    """Cut ``journal`` after ``step``; return how many steps were cut off.
+
+    Moves everything from the first later step on to ``journal.after-step-<step>-<k>.jsonl`` in the same
+    folder, together with records since the step before it that announce that step or end the run, and an
+    incomplete last line. A block of steps is divided. The rest is complete lines without a later step. Steps
+    are those of the run's first optimizer: others count their own. Raises ``RunFolderError`` if that file
+    cannot be written; the journal is then unchanged.
+    """
+    try:
+        with os.fdopen(open_file(journal, os.O_RDWR), "r+b") as file:
+            cut = _where_to_cut(file, step)
+            size = os.fstat(file.fileno()).st_size
+            lost_steps = _move(file, cut, journal, step) if cut.at < size else 0
+            os.fsync(file.fileno())
+    except FileNotFoundError:
+        return 0  # the journal was deleted: there is nothing to cut
+    except OSError as error:
+        raise RunFolderError(f"cannot cut {journal} after step {step}: {reason(error)}") from error
+    return lost_steps
+
+
+def refuse_newer_checkpoint(journal: Path, step: int) -> None:
+    """Raise ``RunFolderError`` if ``journal`` ends before ``step``: the checkpoint is of another run.
+
+    One that was deleted, or whose last megabyte has no steps, refuses nothing.
+    """
+    with suppress(OSError):
+        records = records_at_end(journal, 2**20)
+        last = max((r.last_step for r in records if isinstance(r, Steps) and not r.optimizer), default=step)
+        if last < step:
+            what = f"{journal} ends at step {last:,}, before the checkpoint of step {step:,}"
+            hint = "if it is of this run, move the journal away and resume again"
+            raise RunFolderError(f"{what}, which may be of another run", hint=hint)
+
+
+class StepRanges:
+    """Which steps of the run's first optimizer a journal has."""
+
+    def __init__(self) -> None:
+        self._ranges: list[list[int]] = []
+        """First and last step of each, in the order of the journal."""
+
+    def seen(self, records: Iterable[Record]) -> Iterator[Record]:
+        """``records``, whose steps are noted."""
+        for record in records:
+            if isinstance(record, Steps) and not record.optimizer:
+                if self._ranges and record.first_step == self._ranges[-1][1] + 1:
+                    self._ranges[-1][1] = record.last_step
+                else:
+                    self._ranges.append([record.first_step, record.last_step])
+            yield record
+
+    def missing(self, last_step: int, *, starts_at_one: bool) -> list[tuple[int, int]]:
+        """First and last step of each range that is missing up to ``last_step``, from the first one on."""
+        ranges = sorted(self._ranges)
+        expected = 1 if starts_at_one or not ranges else ranges[0][0]
+        missing = []
+        for first, last in [*ranges, [last_step + 1, last_step + 1]]:
+            if expected < first <= last_step + 1:
+                missing.append((expected, first - 1))
+            expected = max(expected, last + 1)
+        return missing
+
+
+class _Cut(NamedTuple):
+    """The first byte to cut off; the file's size if there is none."""
+
+    at: int
+    block: Steps | None = None
+    """The block of steps that begins there, if some of them stay."""
+
+
+def _where_to_cut(file: BinaryIO, step: int) -> _Cut:
+    cut: int | None = None
+    at, line = 0, b""
+    for line in _lines(file):
+        record = _record(line)
+        if not isinstance(record, RunStarted) and getattr(record, "optimizer", False):
+            pass  # another optimizer counts its own steps
+        elif isinstance(record, Steps):
+            if record.first_step > step:
+                return _Cut(at if cut is None else cut)
+            if record.last_step > step:
+                return _Cut(at, record)
+            cut = None  # the run continued with a step that stays
+        elif cut is None and (
+            isinstance(record, RunFinished | RunFailed) or getattr(record, "step", 0) > step
+        ):
+            cut = at
+        at += len(line)
+    if cut is None and not line.endswith(b"\n"):
+        return _Cut(at - len(line))  # incomplete
+    return _Cut(at if cut is None else cut)
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """The lines from here on; a line that is too long for a record comes in pieces."""
+    return iter(lambda: file.readline(strictjson.MAX_LINE_BYTES), b"")
+
+
+def _record(line: bytes) -> Record | None:
+    """What a line holds; None if it is damaged, or incomplete as for who reads the journal."""
+    try:
+        return codec.loads(line.rstrip(b"\n")) if line.endswith(b"\n") else None
+    except ValueError:
+        return None
+
+
+def _move(file: BinaryIO, cut: _Cut, journal: Path, step: int) -> int:
+    """Move everything from ``cut`` on to a new file beside it; return how many later steps it contains."""
+    names = (f"{journal.stem}.after-step-{step}-{number}{journal.suffix}" for number in count(1))
+    beside = next(path for path in map(journal.with_name, names) if not os.path.lexists(path))
+    moved_steps = 0
+    try:
+        with os.fdopen(open_file(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as out:
+            file.seek(cut.at)
+            if cut.block is not None:
+                file.readline()
+                start = step + 1 - cut.block.first_step
+                moved_steps += cut.block.count - start
+                out.write(line_of(cut.block.part(start, cut.block.count)))
+            for line in _lines(file):
+                record = _record(line)
+                if isinstance(record, Steps) and not record.optimizer:
+                    moved_steps += max(0, record.last_step - max(step, record.first_step - 1))
+                out.write(line)
+            out.flush()
+            os.fsync(out.fileno())
+        # Some file systems otherwise lose a new file's name in a crash; some refuse to sync a folder.
+        with opened_folder(journal.parent) as folder, suppress(OSError):
+            os.fsync(folder)
+        if cut.block is not None:
+            # Shorter than the line that it replaces: until the file is truncated only that line is damaged.
+            file.seek(cut.at)
+            file.write(line_of(cut.block.part(0, step + 1 - cut.block.first_step)))
+            file.truncate()
+        else:
+            file.truncate(cut.at)
+    except OSError:
+        with suppress(OSError):
+            beside.unlink()
+        raise
+    return moved_steps

@@ -29,8 +29,8 @@ from amptui.records.run import (
 )
 from amptui.records.samples import DeviceSample
 from amptui.records.steps import Steps
+from amptui.runs.journal import records_at_end
 from amptui.runs.lock import Holder, holder
-from amptui.runs.reader import records_at_end
 from amptui.runs.rundir import RunDir, read_run_json, reason, written
 
 State = Literal[

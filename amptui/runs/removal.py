@@ -23,8 +23,7 @@ from amptui.runs.lock import (
     may_start_again,
     recent_signer_elsewhere,
 )
-from amptui.runs.rundir import LOCK_NAME, RunDir, is_of_a_script, reason
-from amptui.runs.trust import is_own_folder_name, is_own_name
+from amptui.runs.rundir import LOCK_NAME, RunDir, is_of_a_script, is_own_folder_name, is_own_name, reason
 
 _MAY_RESTART = ("died", "failed")
 """How a run stands between two starts of its ranks."""

@@ -17,7 +17,7 @@ from amptui.records import codec
 from amptui.records.keeping import UNSAVED_STATUS
 from amptui.records.run import RunFinished
 from amptui.records.steps import Steps
-from amptui.runs.reader import JournalReader
+from amptui.runs.journal import JournalReader
 from tests.checkout import ROOT
 from tests.living import (
     Lives,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from amptui.process.capture import MAX_LINE_CHARACTERS, MAX_LINES_A_SECOND, LogTail, OutputLines
 from amptui.records.run import Note, Printed, Record
-from amptui.runs.reader import JournalReader
+from amptui.runs.journal import JournalReader
 from amptui.telemetry.session import Session
 from tests import deprecations
 from tests.builders import of

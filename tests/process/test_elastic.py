@@ -17,8 +17,7 @@ import torch
 
 from amptui.records.ranks import RankLost, RanksSampled, RanksStarted, StacksTaken
 from amptui.records.run import PhaseChanged, Record, RunFailed, RunFinished, RunResumed, RunStarted
-from amptui.runs.rundir import RunDir
-from amptui.runs.trust import resume_command
+from amptui.runs.rundir import RunDir, resume_command
 from tests import builders
 from tests.checkout import ROOT, child_environment
 from tests.living import ended_afterwards, last_step, outcome, own_lines, records_of, steps_of, wait_until

@@ -17,7 +17,7 @@ from amptui.cli import main
 from amptui.process import launch, plan
 from amptui.recipe.request import TrainRequest
 from amptui.records.run import RunFailed, RunFinished, RunResumed
-from amptui.runs.trust import resume_command
+from amptui.runs.rundir import resume_command
 from tests.builders import StepRow, of, read
 from tests.living import train_arguments
 from tests.terminal import KNOBS

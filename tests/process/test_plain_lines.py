@@ -13,7 +13,7 @@ from amptui.process.plain_lines import JsonLines, PlainFront
 from amptui.records import codec
 from amptui.records.run import NonFinite, Note, PauseChanged, Printed, Record
 from amptui.records.steps import Steps
-from amptui.runs.reader import JournalReader
+from amptui.runs.journal import JournalReader
 from amptui.telemetry.session import Session
 from tests.living import train_arguments
 from tests.telemetry.record_samples import skip_row

@@ -20,8 +20,8 @@ from amptui.records.run import (
     RunStarted,
 )
 from amptui.records.samples import DeviceSample, HostSample
+from amptui.runs.journal import JournalReader
 from amptui.runs.lock import holder
-from amptui.runs.reader import JournalReader
 from amptui.runs.rundir import RunDir
 from tests.builders import make_resumed, make_started, of
 from tests.living import wait_until

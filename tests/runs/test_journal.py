@@ -19,10 +19,8 @@ from amptui.records import codec
 from amptui.records.run import Note, Record, RunFailed, RunFinished
 from amptui.records.steps import Steps
 from amptui.reports.export import export
-from amptui.runs import reader as journal_reader
-from amptui.runs.journal import Journal
-from amptui.runs.reader import JournalReader
-from amptui.runs.repair import cut_after
+from amptui.runs import journal as journal_reader
+from amptui.runs.journal import Journal, JournalReader, cut_after
 from tests.builders import make_resumed, make_started, make_step, make_steps, make_switch
 from tests.telemetry.record_strategies import RECORDS
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from amptui.runs.pins import read_pins, write_pins
+from amptui.process.viewer import read_pins, write_pins
 
 PINS = (("part", "digit"), ("step", "grad_norm"))
 

@@ -23,10 +23,10 @@ from amptui.runs.rundir import (
     RunDir,
     create_run_dir,
     folder_name,
+    is_own,
     open_run_dir,
     read_run_json,
 )
-from amptui.runs.trust import is_own
 
 
 @pytest.fixture(autouse=True)

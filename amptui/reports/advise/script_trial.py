@@ -26,7 +26,7 @@ from amptui.reports.advise.recommendation import Recommendation, candidate_names
 from amptui.reports.advise.stages import Stages
 from amptui.reports.bench.measure import slow_float16
 from amptui.reports.bench.progress import Progress
-from amptui.runs.reader import JournalReader
+from amptui.runs.journal import JournalReader
 from amptui.runs.socket_place import connect
 from amptui.telemetry.session import Session
 

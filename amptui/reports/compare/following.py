@@ -8,8 +8,8 @@ from amptui.base.errors import RunFolderError
 from amptui.reports.compare.contrasts import Compared, compared
 from amptui.reports.compare.trace import RunFigures, Trace
 from amptui.runs.find import name_of
+from amptui.runs.journal import JournalReader
 from amptui.runs.lock import holder
-from amptui.runs.reader import JournalReader
 from amptui.runs.rundir import RunDir
 from amptui.tui.reading_thread import ReadingThread
 

@@ -15,9 +15,8 @@ from amptui.records.steps import in_batches
 from amptui.reports.export.page import RecordedRun, page
 from amptui.reports.export.table import RankTable, StepTable
 from amptui.runs.find import journal_of, name_of
-from amptui.runs.reader import JournalReader
-from amptui.runs.rundir import reason
-from amptui.runs.trust import why_owned
+from amptui.runs.journal import JournalReader
+from amptui.runs.rundir import reason, why_owned
 from amptui.telemetry.view import SessionView
 
 _HINT = "choose another path, or free some space"

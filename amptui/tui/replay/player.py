@@ -11,7 +11,7 @@ from typing import Literal
 from amptui.base.errors import RunFolderError
 from amptui.records.run import Record
 from amptui.records.steps import Steps
-from amptui.runs.reader import JournalReader, records_at_end
+from amptui.runs.journal import JournalReader, records_at_end
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView
 from amptui.tui.reading_thread import ReadingThread

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from amptui.base.errors import RunFolderError, UsageError
-from amptui.process.replay import replay
+from amptui.process.viewer import replay
 from amptui.records.findings import ModulesTraced, XRayTaken
 from amptui.records.run import PrecisionChanged
-from amptui.runs.reader import JournalReader
+from amptui.runs.journal import JournalReader
 from amptui.telemetry.health import judge_xray
 from tests.builders import StepRow, one_by_one, view_of
 from tests.builders import write_journal as write
@@ -25,7 +25,7 @@ JOURNAL = ROOT / "demo" / "mnist-deep.jsonl"
 PROGRAM = """
 import sys
 from pathlib import Path
-from amptui.process.replay import replay
+from amptui.process.viewer import replay
 status = replay(Path(sys.argv[1]), speed=float(sys.argv[2]))
 print("loaded", [name for name in ("torch", "psutil", "pynvml") if name in sys.modules])
 sys.exit(status)
