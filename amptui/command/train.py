@@ -22,8 +22,8 @@ from amptui.command.parser import (
     training_fields,
     with_data,
 )
-from amptui.ranks.launchers import variables_of, world_of
-from amptui.recipe.request import FP8_RECIPES, TrainRequest
+from amptui.ranks.world import variables_of, world_of
+from amptui.recipe.request import FP8_RECIPES, TrainRequest, parse_model
 from amptui.records.run import AMP_PRECISIONS, PRECISIONS
 
 if TYPE_CHECKING:
@@ -185,6 +185,7 @@ def _train_as_rank(options: argparse.Namespace, world: "World") -> int:
 
 def _plan(options: argparse.Namespace, given: dict[str, Any]) -> "Plan":
     from amptui.process import plan
+    from amptui.runs.rundir import folder_name
 
     resumes = options.resume is not None
     if resumes and options.run_dir is not None:
@@ -193,7 +194,7 @@ def _plan(options: argparse.Namespace, given: dict[str, Any]) -> "Plan":
         # The same command line may start a run and, after a requeue, resume it.
         resumes, options.resume = plan.can_go_on(options.run_dir), str(options.run_dir)
     if resumes:
-        text = options.resume or (plan.newest_of(options.model) if options.model else "")
+        text = options.resume or (folder_name(parse_model(options.model).name) if options.model else "")
         planned = plan.plan_resumed(given, text, trust=options.trust)
         return replace(planned, json=options.json, quiet=options.quiet)
     if options.model is None:

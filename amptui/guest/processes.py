@@ -22,18 +22,15 @@ from amptui.loops.description import device_name
 from amptui.loops.script.observed_optimizer import ObservedOptimizer
 from amptui.loops.script.parallel_layout import ParallelLayout, layout_of
 from amptui.loops.script.script import ObservedScript, Script, WatchedScript
-from amptui.ranks.agreement.board import Board, open_board
+from amptui.ranks.agreement.board import Board, SignIn, open_board, ranks_started
 from amptui.ranks.agreement.control import LOST, RankControl
 from amptui.ranks.agreement.orders import NEVER, poll_seconds
-from amptui.ranks.agreement.sign_in import SignIn, ranks_started
 from amptui.ranks.ends.hang_watch import HangWatch
 from amptui.ranks.ends.progress import RankProgress
-from amptui.ranks.ends.rank_ends import RankEnds
-from amptui.ranks.failure import PeerEndedError
-from amptui.ranks.launchers import world_of_variables
+from amptui.ranks.failure import PeerEndedError, RankEnds
 from amptui.ranks.numbers.meter import RankMeter, RankReport
 from amptui.ranks.store.place import Place, place_of
-from amptui.ranks.world import NO_SCRIPT_XRAY, World
+from amptui.ranks.world import NO_SCRIPT_XRAY, World, world_of_variables
 from amptui.recipe.request import HANG_SECONDS
 from amptui.records.control import Control
 from amptui.records.run import Note, Record, RunStarted

@@ -124,7 +124,12 @@ class ScriptRun:
         self._goes_on = processes.world.leads and processes.continues(run_dir)
         """Whether torchrun has started the ranks again: the run goes on in its folder."""
         if processes.world.leads:
-            self._open_recording(run_dir, notify_url)
+            folder = RunDir(Path(run_dir)) if run_dir else create_run_dir(None, self._name)
+            request = {"script": masked(sys.argv), "max_restarts": processes.world.max_restarts}
+            recording = Recording(folder, request=request, goes_on=self._goes_on, notify_url=notify_url)
+            self._recording, self._emit = recording, recording.emit
+            if self._goes_on:
+                self._emit = lambda record: recording.emit(_later(record, self._steps_before))
         try:
             self._open_loop(script)
             self._start()
@@ -135,14 +140,6 @@ class ScriptRun:
                 if self._recording is not None:
                     self._recording.close()
             raise
-
-    def _open_recording(self, path: str, notify_url: str) -> None:
-        run_dir = RunDir(Path(path)) if path else create_run_dir(None, self._name)
-        request = {"script": masked(sys.argv), "max_restarts": self.processes.world.max_restarts}
-        self._recording = Recording(run_dir, request=request, goes_on=self._goes_on, notify_url=notify_url)
-        self._emit = emit = self._recording.emit
-        if self._goes_on:
-            self._emit = lambda record: emit(_later(record, self._steps_before))
 
     def _open_loop(self, script: ObservedScript | WatchedScript) -> None:
         """Begin to see the steps of ``script``."""
@@ -204,33 +201,29 @@ class ScriptRun:
             self.note("warning", text)
 
     def _begin(self, precision: str) -> None:
-        """Describe the run, as its first step ends."""
+        """Describe the run, as its first step ends; where ranks were started again it goes on.
+
+        A framework knows which of the script's steps it makes; any other loop counts from 1 again, whatever
+        it has read from a checkpoint of its own.
+        """
         script, self._script = self._script, None  # the script may drop its model; so do we
         assert script is not None, "a run begins once"
-        if self._recording is not None:
+        if (recording := self._recording) is not None:
             self._emit(PhaseChanged(time=time.time(), phase="training"))
             started = describe(script, self.first, name=self._name, precision=precision, length=self._length)
-            self._record_begin(self._recording, self.processes.add_to(started, self.layout))
+            started, resumed = self.processes.add_to(started, self.layout), None
+            if self._goes_on:
+                step, last_step = self.first.step, look_at(recording.run_dir).step or 0
+                after, restarts = step - 1 if step > 1 else last_step, self.processes.world.restart
+                resumed = describe_resumption(started, step=after, restarts=restarts, cause="a rank ended")
+            recording.begin(started, resumed, starts_at_one=False)
+            if resumed is not None and step == 1:
+                self._steps_before = last_step
             if self.first.is_sharded:
                 self.note("info", _NO_NORMS)
             if why := self.layout.unknown:
                 self.note("warning", f"no samples/s: {why}; watch() and observe() take data_parallel=N")
         self.processes.begin()
-
-    def _record_begin(self, recording: Recording, started: RunStarted) -> None:
-        """Record that the run begins, or where ranks were started again, that it goes on.
-
-        A framework knows which of the script's steps it makes; any other loop counts from 1 again, whatever
-        it has read from a checkpoint of its own.
-        """
-        if not self._goes_on:
-            recording.begin(started)
-            return
-        step, last_step = self.first.step, look_at(recording.run_dir).step or 0
-        after, restarts = step - 1 if step > 1 else last_step, self.processes.world.restart
-        resumed = describe_resumption(started, step=after, restarts=restarts, cause="a rank ended")
-        recording.begin(started, resumed, starts_at_one=False)
-        self._steps_before = last_step if step == 1 else 0
 
     def _give_up(self, error: Exception) -> None:
         """Nothing is watched any more, by a fault of ours."""
@@ -385,19 +378,14 @@ def failure_of(error: BaseException | None) -> str:
 def own_script_name() -> str:
     """What the run is called: the file that Python was told to run, or the notebook."""
     stem = Path(sys.argv[0] if sys.argv else "").stem
-    if stem in _KERNELS:
-        return _notebook_name()
+    if stem in _KERNELS:  # the notebook as far as its front end tells; Colab and Kaggle do not
+        path = getattr(sys.modules.get("__main__"), "__vsc_ipynb_file__", None)  # Visual Studio Code
+        if not isinstance(path, str):
+            path = os.environ.get("JPY_SESSION_NAME", "")  # jupyter_server 2: the notebook's path
+        return Path(path).stem or "notebook"
     if stem == "__main__":
         return Path(sys.argv[0]).parent.name
     return stem if stem not in ("", "-c", "-m") else "script"
-
-
-def _notebook_name() -> str:
-    """The notebook's name as far as its front end tells the kernel; Colab and Kaggle do not."""
-    path = getattr(sys.modules.get("__main__"), "__vsc_ipynb_file__", None)  # Visual Studio Code
-    if not isinstance(path, str):
-        path = os.environ.get("JPY_SESSION_NAME", "")  # jupyter_server 2: the notebook's path
-    return Path(path).stem or "notebook"
 
 
 def _later(record: Record, steps: int) -> Record:

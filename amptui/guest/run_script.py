@@ -292,7 +292,15 @@ def _report(
     """
     folder, is_shown = script.folder, view is not None
     if view is None and not folder.journal_path.exists():
-        complain(_why_no_step(folder) if script.observe else NEVER_CALLED)
+        why = NEVER_CALLED
+        if script.observe:
+            why = NO_STEP
+            with suppress(OSError, UnicodeDecodeError), open_to_read(folder.path / NO_STEP_FILE) as file:
+                cause = file.read().decode()  # as far as the script's process knew
+                why = f"{NO_STEP}; {cause}" if cause else NO_STEP
+                if (folder.path / UNSAVED_FILE).exists():  # there were steps
+                    why = f"nothing was recorded: {cause}"
+        complain(why)
         with suppress(OSError):
             (folder.path / NO_STEP_FILE).unlink(missing_ok=True)
             if log_is_own:
@@ -360,18 +368,6 @@ def _end_words(script: Script, status: int | None, *, has_closed: bool = False) 
         return ""
     words = f"{'torchrun' if script.launches else 'the script'} {how_ended(status)}"
     return words if has_closed or status < 0 else f"{words}, {LEFT}"
-
-
-def _why_no_step(folder: RunDir) -> str:
-    """That nothing was recorded, and why as far as the script's process knew."""
-    try:
-        with open_to_read(folder.path / NO_STEP_FILE) as file:
-            why = file.read().decode()
-    except (OSError, UnicodeDecodeError):
-        return NO_STEP
-    if (folder.path / UNSAVED_FILE).exists():  # there were steps
-        return f"nothing was recorded: {why}"
-    return f"{NO_STEP}; {why}" if why else NO_STEP
 
 
 def _exit_status(status: int | None, folder: RunDir) -> int:

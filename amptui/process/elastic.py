@@ -29,8 +29,7 @@ from amptui.base.text import one_line
 from amptui.process.plan import RANK_VARIABLE, Plan
 from amptui.process.stop_signals import blocked_stop_signals, received_within
 from amptui.process.training import leave_at_once, redirect_output, run_training
-from amptui.ranks.launchers import world_of
-from amptui.ranks.world import World, refuse_unsupported
+from amptui.ranks.world import World, refuse_unsupported, world_of
 from amptui.records.keeping import UNSAVED_STATUS
 from amptui.runs import protocol
 from amptui.runs.lock import holder

@@ -19,7 +19,6 @@ from amptui.runs.rundir import (
     RunDir,
     create_run_dir,
     expanded,
-    folder_name,
     is_own,
     read_run_json,
     reason,
@@ -148,20 +147,19 @@ def _check_weights(request: TrainRequest, run_dir: Path | None) -> None:
     for option, text in (("--init-weights", initial), ("--save-weights", request.save_weights)):
         if text is not None and text.endswith(SAFETENSORS) and not importlib.util.find_spec("safetensors"):
             raise UsageError(f"{option} {text} needs safetensors", hint="pip install safetensors")
-    if initial is not None and (trouble := _why_unreadable(Path(initial))):
-        raise UsageError(f"--init-weights {initial}: {trouble}", hint="check the path")
+    if initial is not None:
+        trouble, path = "", Path(initial)
+        try:
+            if stat.S_ISREG(path.stat().st_mode):
+                path.open("rb").close()
+            else:
+                trouble = "not a file"
+        except OSError as error:
+            trouble = reason(error)
+        if trouble:
+            raise UsageError(f"--init-weights {initial}: {trouble}", hint="check the path")
     if request.save_weights is not None and (trouble := _why_unwritable(Path(request.save_weights), run_dir)):
         raise UsageError(f"--save-weights {request.save_weights}: {trouble}", hint="name another file")
-
-
-def _why_unreadable(path: Path) -> str:
-    try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            return "not a file"
-        path.open("rb").close()
-    except OSError as error:
-        return reason(error)
-    return ""
 
 
 def _why_unwritable(path: Path, run_dir: Path | None) -> str:
@@ -180,11 +178,6 @@ def _why_unwritable(path: Path, run_dir: Path | None) -> str:
         return "" if os.access(path.parent, os.W_OK | os.X_OK) else "its folder cannot be written"
     is_created = next_created is not None and path.parent in (next_created, *next_created.parents)
     return "" if is_created else "no such folder"
-
-
-def newest_of(model: str) -> str:
-    """The name that stands for the newest run of ``model``. Raises UsageError."""
-    return folder_name(parse_model(model).name)
 
 
 def can_go_on(run_dir: Path) -> bool:

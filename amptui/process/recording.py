@@ -223,22 +223,16 @@ class Recording:
         if resumed is None:
             self.emit(started)
             return
-        lost_steps = self._cut_after(resumed.step, starts_at_one=starts_at_one)
-        if lost_steps is None:
-            self.emit(started)
-        self.emit(replace(resumed, lost_steps=lost_steps or 0))
-
-    def _cut_after(self, step: int, *, starts_at_one: bool) -> int | None:
-        """Cut journal and session; how many steps that were, or None if no first record is left."""
         # While records are held nothing is written: the pump need not wait for a long journal.
+        step, journal = resumed.step, self.run_dir.journal_path
         if starts_at_one:
-            refuse_newer_checkpoint(self.run_dir.journal_path, step)
-        lost_steps = cut_after(self.run_dir.journal_path, step)
+            refuse_newer_checkpoint(journal, step)
+        lost_steps = cut_after(journal, step)
         before, steps = Session(str(self.run_dir.path)), StepRanges()
-        before.fold(steps.seen(JournalReader(self.run_dir.journal_path)))
+        before.fold(steps.seen(JournalReader(journal)))
         with self._keeping:
             before.fold(self._held or [])
-            started = before.view().run
+            has_first_record = before.view().run is not None
             with self._folding:
                 self._unfolded.clear()  # they are among those that were held
                 self._session.adopt(before)
@@ -250,7 +244,9 @@ class Recording:
         if missing := steps.missing(step, starts_at_one=starts_at_one):
             text = steps_missing(missing, step)
             self.emit(Note(time=time.time(), severity="warning", text=text))
-        return None if started is None else lost_steps
+        if not has_first_record:
+            self.emit(started)
+        self.emit(replace(resumed, lost_steps=lost_steps if has_first_record else 0))
 
     def _pump(self) -> None:
         while not self._stopping.wait(INTERVAL_SECONDS):

@@ -1,15 +1,21 @@
-"""Which errors of a training of several ranks come from another rank, and what to do about the others."""
+"""How ranks end early, as they tell each other, and which errors of a training come from another rank."""
 
 import re
 import time
 from collections.abc import Sequence
-from typing import Literal
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch.distributed as dist
 
 from amptui.base.errors import AmptuiError, DeviceError, ExperimentError
 from amptui.device.failure import is_out_of_memory
+from amptui.ranks.agreement.board import Board
+from amptui.ranks.world import World
 from amptui.records.ranks import RankLost
+
+if TYPE_CHECKING:
+    from amptui.ranks.store.place import Place
 
 End = Literal["stopped", "failed", "out of memory", "waited", "cut off", "left"]
 """How a rank ended early: asked to before the first step, by an error of its own, or because others did.
@@ -19,6 +25,14 @@ made all its steps, or is watched no more."""
 
 PeerEnd = Literal["stopped", "failed", "out of memory", "waited", "killed", "hung"]
 """How another rank ended, as this one knows it."""
+
+_ENDED = "ended"
+"""Below it each rank that ends early says how."""
+
+_FIRST_END = "first end"
+"""The first rank that did not only wait for others: its number, how it ended, and what it said.
+
+Of one that was killed another rank of its machine says so."""
 
 _OF_A_PEER = re.compile(
     r"closed by peer|reset by peer|broken pipe|timed out|timeout|pair closure|communicator was aborted|"
@@ -40,7 +54,6 @@ _LAST_ERROR = "Last error:"
 
 _MAX_CHARACTERS = 400
 
-
 _UNUSED = "Expected to have finished reduction in the prior iteration"
 """How DDP tells that a gradient is missing (``torch/csrc/distributed/c10d/reducer.cpp``)."""
 
@@ -49,7 +62,6 @@ _MIXED = "got mixed torch.Tensor and DTensor"
 
 _NO_STRATEGY = "does not have a sharding strategy registered"
 """How torch tells that an operator takes no DTensor, such as that of a fused SGD (there)."""
-
 
 _HINTS = (
     (
@@ -165,3 +177,46 @@ def _unfit_model(text: str, doing: str) -> ExperimentError | None:
         unfused = "build the optimizer without fused=True, or " if "_fused_" in operator else ""
         return ExperimentError(what, hint=f"{unfused}train without --fsdp")
     return None
+
+
+class RankEnds:
+    """What is known of the ends of ranks, on a ``board`` that should outlive them."""
+
+    def __init__(self, board: Board, world: World) -> None:
+        self._board = board
+        self._world = world
+        self.places: Sequence[Place] = ()
+        """Where each rank runs, once they have met."""
+
+    def tell(self, how: End, text: str) -> None:
+        """Tell the others that this rank ends early and why; without the store nobody is left to tell."""
+        with suppress(RuntimeError):
+            self._board.post(f"{_ENDED}/{self._world.rank}", how)
+            if how != "waited":
+                self._board.decide(_FIRST_END, [self._world.rank, how, text])
+
+    def first(self) -> PeerEndedError | None:
+        """The other rank that told of its end first, or whose process is gone without a word."""
+        first: Any = None
+        for rank, place in enumerate(self.places):
+            if place.is_gone and not self._has_told(rank):
+                first = rank, "killed", f"pid {place.pid} is gone"
+                break
+        with suppress(RuntimeError):
+            # Ranks on other machines cannot see it.
+            first = self._board.look(_FIRST_END) if first is None else self._board.decide(_FIRST_END, first)
+        if first is None or first[0] == self._world.rank:
+            return None
+        rank, how, text = first
+        if how == "cut off":  # it is not to blame, and nobody knows who is
+            return PeerEndedError(-1, "waited", "", f"rank {rank} lost the others: {text}")
+        if how == "left":
+            return PeerEndedError(rank, "waited", "", f"rank {rank} {text}")
+        who = f"rank {rank} was killed" if how == "killed" else f"rank {rank}"
+        return PeerEndedError(rank, how, text, f"{who}: {text}")
+
+    def _has_told(self, rank: int) -> bool:
+        """Whether that rank has told of its end."""
+        with suppress(RuntimeError):
+            return self._board.look(f"{_ENDED}/{rank}") is not None
+        return False

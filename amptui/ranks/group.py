@@ -15,9 +15,8 @@ from torch.distributed.distributed_c10d import PrefixStore
 from amptui.base.errors import DataError, DeviceError
 from amptui.data.order import Share
 from amptui.loops.strategy import Ranks, Strategy
-from amptui.ranks.agreement.board import Board
+from amptui.ranks.agreement.board import Board, SignIn
 from amptui.ranks.agreement.orders import poll_seconds
-from amptui.ranks.agreement.sign_in import SignIn
 from amptui.ranks.ends.hang_watch import HangWatch
 from amptui.ranks.ends.progress import BUSY_SECONDS, RankProgress
 from amptui.ranks.failure import PeerEndedError

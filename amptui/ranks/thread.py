@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, cast
 from amptui.base.errors import AmptuiError, DeviceError, ExperimentError, RunFolderError, UsageError
 from amptui.loops.worker import TrainingThread
 from amptui.ranks.agreement.control import RankControl
-from amptui.ranks.launchers import LAUNCHER_GONE
 from amptui.ranks.numbers.meter import RankMeter, RankNumbers, RankReport, blame
-from amptui.ranks.world import NO_SHARDED_XRAY, World
+from amptui.ranks.world import LAUNCHER_GONE, NO_SHARDED_XRAY, World
 from amptui.recipe.request import HANG_SECONDS, ModelSpec, TrainRequest
 from amptui.records.control import StopRequest, tell_nobody
 from amptui.records.ranks import RankPhase
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from amptui.ranks.agreement.checkpoints import RankCheckpoints
     from amptui.ranks.failure import PeerEndedError
     from amptui.ranks.group import MakeStrategy, RankGroup
-    from amptui.ranks.numbers.local_overflows import LocalOverflows
+    from amptui.ranks.numbers.own_checks import LocalOverflows
     from amptui.ranks.parallel.data_parallel import DataParallel
     from amptui.ranks.store.launcher_store import LauncherStore
 
@@ -290,7 +289,7 @@ class RankThread(TrainingThread):
         )
 
     def _announce_run(self, started: RunStarted, start: "Checkpoint | None", **restart: Any) -> None:
-        from amptui.ranks.agreement.sign_in import ranks_started
+        from amptui.ranks.agreement.board import ranks_started
 
         if self._world.restart:
             cause = self._world.cause or "the ranks ended before they had met"

@@ -1,6 +1,12 @@
-"""One process of several that train together, and what a run of several ranks cannot do yet."""
+"""One process of several that train together: which rank it is by variables of torchrun, srun or mpirun.
 
+And what a run of several ranks cannot do yet.
+"""
+
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from amptui.base.errors import UsageError
 from amptui.recipe.request import TrainRequest
@@ -10,6 +16,23 @@ NO_SHARDED_XRAY = "an X-ray needs the whole model, of which each rank has a part
 
 NO_SCRIPT_XRAY = "rank 0 would wait for the others in its forward pass"
 """Why the ranks of a script refuse one."""
+
+_TORCHRUN = ("TORCHELASTIC_RUN_ID", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""What torchrun sets (torch.distributed.run, "Environment Variables")."""
+
+_RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS")
+
+_SPECIAL_STEPS = 0xFFFFFFF0
+"""Slurm's steps from here on are no ``srun``: the batch script, salloc's shell (slurm.h, MAX_NORMAL_STEP)."""
+
+_HOSTS = re.compile(r"([^\[,]+)(?:\[(\d+)[^]]*\])?([^\[,]*)(?=,|$)")
+"""The first name of a list of Slurm's: what comes before the brackets, the first number in them, the rest."""
+
+_FIRST_PORT, _PORTS = 20_000, 12_000
+"""Below those that Linux gives to outgoing connections (net.ipv4.ip_local_port_range)."""
+
+LAUNCHER_GONE = "launcher gone"
+"""Why a rank stops whose launcher has ended: all do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +83,126 @@ def refuse_unsupported(request: TrainRequest, ranks: int) -> None:
     if ranks > 1 and request.device.startswith("cuda:"):
         what = f"--device with {ranks} ranks: each rank takes the GPU of its own number"
         raise UsageError(what, hint="use --device cuda")
+
+
+class _Launcher(NamedTuple):
+    """How one launcher names a process's place."""
+
+    name: str
+    rank: str
+    size: str
+    local_rank: str
+
+
+_PLAIN = _Launcher("another launcher", "RANK", "WORLD_SIZE", "LOCAL_RANK")
+
+_OPEN_MPI = _Launcher("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK")
+
+_MPICH = _Launcher("mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID")
+
+_SLURM = _Launcher("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
+
+
+def world_of(environment: Mapping[str, str]) -> World | None:
+    """The rank of a process that a launcher started with others; None for a process alone.
+
+    Raises UsageError for one of several whose variables do not tell all that the others need: it would train
+    alone, beside them.
+    """
+    if "TORCHELASTIC_RUN_ID" in environment:
+        if any(name not in environment for name in _TORCHRUN):
+            return None
+        try:
+            rank, local_rank, size = (int(environment[name]) for name in _TORCHRUN[1:4])
+            restart, max_restarts = (int(environment.get(name, "0")) for name in _RESTARTS)
+        except ValueError as error:
+            raise UsageError(f"torchrun's variables: {error}", hint="start again with torchrun") from error
+        return World(rank, local_rank, size, restart, max_restarts) if size > 1 else None
+    launcher = _launcher_of(environment)
+    if launcher is None:
+        return None
+    size = _number(environment, launcher.size, launcher)
+    if size <= 1:
+        return None
+    rank = _number(environment, launcher.rank, launcher)
+    local_rank = _number(environment, launcher.local_rank, launcher)
+    if not 0 <= rank < size:
+        raise UsageError(f"{launcher.rank}={rank} of {launcher.size}={size}", hint="count ranks from 0")
+    return World(rank, local_rank, size, launcher=launcher.name, master=_master(environment, launcher))
+
+
+def world_of_variables(environment: Mapping[str, str]) -> World | None:
+    """As :func:`world_of`, of somebody else's script: only of variables by which it must train with others.
+
+    What srun or mpirun starts may as well be scripts that know nothing of each other.
+    """
+    if "TORCHELASTIC_RUN_ID" not in environment and any(name not in environment for name in _TORCHRUN[1:]):
+        return None
+    return world_of(environment)
+
+
+def variables_of(world: World) -> dict[str, str]:
+    """What torchrun would have set, for a model that reads it."""
+    host, _, port = world.master.rpartition(":")
+    names = {"RANK": world.rank, "LOCAL_RANK": world.local_rank, "WORLD_SIZE": world.size}
+    return {name: str(value) for name, value in names.items()} | {"MASTER_ADDR": host, "MASTER_PORT": port}
+
+
+def _launcher_of(environment: Mapping[str, str]) -> _Launcher | None:
+    """Who started this process as one of several: the innermost, as all inherit those of an allocation."""
+    if "WORLD_SIZE" in environment or environment.get("RANK", "0") != "0":
+        return _PLAIN
+    if _OPEN_MPI.size in environment:
+        return _OPEN_MPI
+    if _MPICH.size in environment and _MPICH.local_rank in environment:
+        return _MPICH
+    # Not a batch script or a shell, which have some of srun's variables too.
+    rank, step = environment.get(_SLURM.rank, ""), environment.get("SLURM_STEP_ID", "")
+    if not rank or not step.isdecimal() or int(step) >= _SPECIAL_STEPS:
+        return None
+    # `srun --pty bash`: the shell is task 0, and the others have no terminal.
+    return None if "SLURM_PTY_PORT" in environment and rank == "0" else _SLURM
+
+
+def _number(environment: Mapping[str, str], name: str, launcher: _Launcher) -> int:
+    value = environment.get(name, "")
+    if value.isdecimal():
+        return int(value)
+    what = f"{name} is {value!r}, which is no number" if value else f"{name} is not set"
+    present = launcher.size if name != launcher.size else launcher.rank
+    start = f"started by {launcher.name}" if launcher is not _PLAIN else f"{present} is set"
+    hint = f"set {launcher.rank}, {launcher.size} and {launcher.local_rank}, or none of them to train alone"
+    raise UsageError(f"{start}, but {what}: its place among the ranks is not known", hint=hint)
+
+
+def _master(environment: Mapping[str, str], launcher: _Launcher) -> str:
+    """Where rank 0 listens, ``host:port``. Raises UsageError if nothing tells."""
+    host, port = environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")
+    if launcher is _SLURM:
+        host = host or _first_host(environment)
+        job, step = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_STEP_ID", "")
+        if not port and job.isdecimal() and step.isdecimal():
+            # The same on all tasks, and different for jobs and steps that run at the same time.
+            port = str(_FIRST_PORT + (int(job) * 31 + int(step)) % _PORTS)
+    missing = [name for name, value in (("MASTER_ADDR", host), ("MASTER_PORT", port)) if not value]
+    if missing:
+        rank, size = environment[launcher.rank], environment[launcher.size]
+        what = f"this is rank {rank} of {size} by {launcher.rank}, but {' and '.join(missing)} "
+        what += f"{'is' if len(missing) == 1 else 'are'} not set: the ranks cannot find each other"
+        raise UsageError(what, hint=f"set {' and '.join(missing)} to rank 0's host and a free port there")
+    if not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise UsageError(
+            f"MASTER_PORT is {port!r}, which is no port", hint="set a free port of rank 0's host"
+        )
+    return f"{host}:{int(port)}"
+
+
+def _first_host(environment: Mapping[str, str]) -> str:
+    """The first of ``gpu[007-009,12],login3``: task 0 runs there, unless tasks are arranged by hand."""
+    if environment.get("SLURM_STEP_NUM_NODES") == "1":
+        return "127.0.0.1"
+    if "arbitrary" in environment.get("SLURM_DISTRIBUTION", ""):
+        return ""
+    hosts = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST", "")
+    first = _HOSTS.match(hosts)
+    return "".join(first.groups(default="")) if first else ""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Self
 
 from amptui.base import strictjson
-from amptui.base.errors import AmptuiError, RemoteError, RunFolderError, UsageError
+from amptui.base.errors import RemoteError, RunFolderError, UsageError
 from amptui.base.fork import how_ended
 from amptui.base.text import one_line, printable
 from amptui.base.version import __version__
@@ -198,10 +198,19 @@ class Ssh:
         while not given_up():
             self._check_patience(limit)
             with suppress(TimeoutError):
-                header = self._next_line()
-                if header is not None:
+                piece = self.connection.recv(_MAX_NOISE_BYTES, socket.MSG_PEEK)
+                if not piece:
+                    raise self.trouble()
+                end = piece.find(b"\n") + 1
+                # What comes before it is noise of the user's shell, what follows it is the run's.
+                self._noise += self.connection.recv(end or len(piece))
+                line = self._noise.rpartition(b"\n")[0].rpartition(b"\n")[2] if end else b""
+                if line and (header := read_header(line)) is not None:
                     self.connection.settimeout(None)
                     return header
+                if len(self._noise) > _MAX_NOISE_BYTES:
+                    what = f"{self.host} does not speak amptui's protocol: {self.last_error()}"
+                    raise RemoteError(what)
         raise UnreachableError(self.host, "no answer yet")
 
     def read_output(self, max_bytes: int, *, end: bytes, hint: str) -> bytes:
@@ -275,19 +284,6 @@ class Ssh:
         if self._errors_bytes > _MAX_ERRORS_BYTES:
             raise RemoteError(f"{self.host} writes errors without end: {self.last_error()}")
 
-    def _next_line(self) -> Header | None:
-        """The header, if it is complete; what comes before it is noise of the user's shell."""
-        piece = self.connection.recv(_MAX_NOISE_BYTES, socket.MSG_PEEK)
-        if not piece:
-            raise self.trouble()
-        end = piece.find(b"\n") + 1
-        self._noise += self.connection.recv(end or len(piece))  # what follows the header is the run's
-        line = self._noise.rpartition(b"\n")[0].rpartition(b"\n")[2] if end else b""
-        header = read_header(line) if line else None
-        if header is None and len(self._noise) > _MAX_NOISE_BYTES:
-            raise RemoteError(f"{self.host} does not speak amptui's protocol: {self.last_error()}")
-        return header
-
     def _read_errors(self) -> None:
         assert self._process.stderr is not None, "a pipe"
         with self._process.stderr as errors:
@@ -311,25 +307,20 @@ def connect(remote: Remote, *, batch: bool = False, given_up: Callable[[], bool]
     """
     ssh = Ssh(remote, ["relay", "--", remote.run], batch=batch)
     try:
-        ssh.header = ssh.read_header(given_up)
-        _check(ssh.header, remote.host)
+        ssh.header = header = ssh.read_header(given_up)
+        if header.version != __version__:
+            versions = (header.version, __version__)
+            older, newer = sorted(versions, key=lambda text: [*map(int, re.findall(r"\d{1,9}", text))])
+            where = f"on {remote.host}" if older == header.version else "here"
+            what = f"{remote.host} has amptui {header.version}, this machine {__version__}"
+            raise RemoteError(what, hint=f"upgrade it {where}: pip install amptui=={newer}")
+        if header.error:
+            is_usage = header.status == UsageError.exit_status
+            raise (UsageError if is_usage else RefusedError)(f"{remote.host}: {header.error}")
     except BaseException:
         ssh.close()
         raise
     return ssh
-
-
-def _check(header: Header, host: str) -> None:
-    """Raise an error if HOST has another version or refuses."""
-    if header.version != __version__:
-        versions = (header.version, __version__)
-        older, newer = sorted(versions, key=lambda version: [*map(int, re.findall(r"\d{1,9}", version))])
-        where = f"on {host}" if older == header.version else "here"
-        what = f"{host} has amptui {header.version}, this machine {__version__}"
-        raise RemoteError(what, hint=f"upgrade it {where}: pip install amptui=={newer}")
-    if header.error:
-        error: type[AmptuiError] = UsageError if header.status == UsageError.exit_status else RefusedError
-        raise error(f"{host}: {header.error}")
 
 
 _MAX_OUTPUT_BYTES = 20_000 * 1024

@@ -13,7 +13,7 @@ from statistics import median
 
 import torch
 
-from amptui.ranks.numbers.weights_check import MIN_HASH_SECONDS, WEIGHTS_BUDGET, weights_hash
+from amptui.ranks.numbers.own_checks import MIN_HASH_SECONDS, WEIGHTS_BUDGET, weights_hash
 from tests.builders import StepRow
 from tests.ranks.rank_at_work import Ended, train_ranks
 

@@ -14,7 +14,7 @@ from amptui.guest.processes import OneOfRanks
 from amptui.guest.run import own_script_name
 from amptui.loops.script.script import ObservedScript
 from amptui.ranks.agreement.board import Board
-from amptui.ranks.ends.rank_ends import RankEnds
+from amptui.ranks.failure import RankEnds
 from amptui.ranks.world import World
 from amptui.recipe.trained import NamedOptimizer
 from tests.builders import StepRow, of, recorded

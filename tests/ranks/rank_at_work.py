@@ -28,9 +28,9 @@ from amptui.checkpoint.shards import ShardFile, write_part
 from amptui.checkpoint.states import Part
 from amptui.ranks.agreement import checkpoints
 from amptui.ranks.agreement.control import RankControl
-from amptui.ranks.launchers import world_of
 from amptui.ranks.numbers.meter import RankNumbers
 from amptui.ranks.thread import RankThread
+from amptui.ranks.world import world_of
 from amptui.recipe.request import TrainRequest, parse_model
 from amptui.records.answers import RequestRefused, RequestTaken
 from amptui.records.control import (

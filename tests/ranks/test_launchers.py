@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from amptui.base.errors import UsageError
-from amptui.ranks.launchers import variables_of, world_of, world_of_variables
-from amptui.ranks.world import World, refuse_unsupported
+from amptui.ranks.world import World, refuse_unsupported, variables_of, world_of, world_of_variables
 from amptui.recipe.request import TrainRequest
 
 TORCHRUN = {

@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
 from amptui.loops.train_step import WEIGHTS, WINDOW
+from amptui.ranks.agreement import board, orders, rows
 from amptui.ranks.agreement import control as rank_control
-from amptui.ranks.agreement import meeting, orders, rows
 from amptui.ranks.agreement.board import Board
 from amptui.ranks.agreement.control import RankControl
 from amptui.ranks.ends.progress import RankProgress
@@ -245,7 +245,7 @@ def for_ever(comes: Callable[[], object]) -> None:
 def test_ranks_at_different_places_refuse_and_go_on(of: Of, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after batches that one rank did not have: the steps that it counts are others."""
     ranks = of(2, counts_alike=False)
-    monkeypatch.setattr(meeting, "collectives_by_group", lambda: {"mesh": threading.get_ident()})
+    monkeypatch.setattr(board, "collectives_by_group", lambda: {"mesh": threading.get_ident()})
     ranks.leader.ask(BF16)
     ranks.pass_until(ranks.refusals)
     assert [control.take(PrecisionRequest) for control in ranks.controls] == [None, None]
@@ -258,7 +258,7 @@ def test_ranks_at_different_places_refuse_and_go_on(of: Of, monkeypatch: pytest.
 def test_a_rank_that_does_not_come_makes_nobody_wait_for_long_and_does_later_as_they_did(
     of: Of, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(meeting, "MEETING_SECONDS", 0.05)
+    monkeypatch.setattr(board, "MEETING_SECONDS", 0.05)
     ranks = of(2, counts_alike=False)
     reasons: list[str] = []
     ranks.leader.cannot_stop = reasons.append

@@ -17,7 +17,7 @@ from amptui.ranks.numbers.meter import (
     RankReport,
     ranks_at_fault,
 )
-from amptui.ranks.numbers.weights_check import WeightsCheck
+from amptui.ranks.numbers.own_checks import WeightsCheck
 from amptui.ranks.parallel import data_parallel
 from amptui.ranks.parallel.data_parallel import ComputeTimer
 from amptui.records.ranks import (

@@ -1,19 +1,36 @@
-"""What ranks post for each other to read, in a store that they share.
+"""What ranks post for each other to read, in a store that they share, and how they meet by that.
 
 Short texts under names; no collective, so that nobody waits for a rank that does not come.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
+from amptui.ranks.agreement.orders import Order
+from amptui.ranks.store.place import Place
+from amptui.ranks.world import World
+from amptui.records.ranks import RanksStarted
+
 _STORE_SECONDS = 5.0
 """A store that takes so long to answer is lost to a script; one over a network takes 0.1 ms."""
+
+_MEMBERS = "members"
+
+MEETING_SECONDS = 10.0
+"""How long a rank waits after the step of an order. It then goes on, and so do all."""
+
+_SUSPICIOUS_SECONDS = 0.3
+"""Ranks that train together mostly come to the same step within that time."""
+
+APART = "the ranks are not at the same step: did one take fewer batches, or call amptui later?"
 
 
 class Board:
@@ -108,3 +125,74 @@ def is_same_place(places: Sequence[tuple[int, Mapping[str, int]]]) -> bool:
 def is_ahead(other: Mapping[str, int], this: Mapping[str, int]) -> bool:
     """Whether the other rank has begun a collective that this one has not come to."""
     return any(other.get(group, 0) > count for group, count in this.items())
+
+
+class SignIn:
+    """One rank's part: it tells ``place``, and which function it ``calls``; all hear the same verdict."""
+
+    def __init__(self, board: Board, world: World, place: Place, calls: str = "") -> None:
+        self._board = board
+        self._world = world
+        board.post(f"place/{world.rank}", [calls, asdict(place)])
+        board.count("signed", 1)
+
+    def verdict(self) -> Sequence[Place] | str | None:
+        """Where all ranks run, or why they do not train together; None while some may come."""
+        board, size = self._board, self._world.size
+        if self._world.leads and board.count("signed") >= size:
+            posts = board.read([f"place/{rank}" for rank in range(size)])
+            unlike = [rank for rank, (calls, _) in enumerate(posts) if calls != posts[0][0]]
+            why = f"rank {unlike[0]} calls another function of amptui's than rank 0" if unlike else ""
+            board.decide(_MEMBERS, why or [place for _, place in posts])
+        members = board.look(_MEMBERS)
+        return [Place(**place) for place in members] if isinstance(members, list) else members
+
+    def give_up(self, why: str = "") -> None:
+        """Nobody waits any more for ranks that have not come."""
+        absent = [rank for rank in range(self._world.size) if self._board.look(f"place/{rank}") is None]
+        who = f"rank {absent[0]}" if absent else "a rank"
+        self._board.decide(_MEMBERS, why or f"{who} has not called amptui")
+
+
+def ranks_started(world: World, places: Sequence[Place]) -> RanksStarted:
+    """The record of ranks that have met."""
+    ranks = tuple([place.of_rank(rank) for rank, place in enumerate(places)])
+    restarts = {"restarts": world.restart, "max_restarts": world.max_restarts}
+    return RanksStarted(time=time.time(), ranks=ranks, **restarts)
+
+
+def meet(board: Board, world: World, order: Order, step: int, over: Callable[[], str]) -> str:
+    """Wait for the other ranks after ``step``; return why none obeys the ``order``, or "" if all do.
+
+    ``over`` says why this rank waits no more. Raises RuntimeError, as the board does.
+    """
+    place, go, began = [step, collectives_by_group()], f"go/{order.number}", time.monotonic()
+    board.post(f"at/{world.rank}", [order.number, *place])
+    board.count(f"met/{order.number}", 1)
+    while True:
+        waited = time.monotonic() - began
+        verdict = _compare(board, world, order, place, waited) if world.leads else board.look(go)
+        if verdict is None and waited > MEETING_SECONDS:
+            places = [board.look(f"at/{rank}") for rank in range(world.size)]
+            missing = [rank for rank, at in enumerate(places) if not at or at[0] != order.number]
+            who = f"rank {missing[0]}" if missing else "a rank"
+            verdict = f"{who} did not come to step {order.point:,} within {MEETING_SECONDS:g} s"
+        verdict = verdict if verdict is not None else over() or None
+        if verdict is not None:
+            return str(board.decide(go, verdict))
+        time.sleep(min(0.0005 + waited / 20, 0.05))
+
+
+def _compare(board: Board, world: World, order: Order, place: list[Any], waited: float) -> str | None:
+    """Rank 0's: whether all ranks have come to the same place; None while some have not."""
+    ranks = range(world.size)
+    if board.count(f"met/{order.number}") >= world.size:
+        places = [place for _, *place in board.read([f"at/{rank}" for rank in ranks])]
+        board.remove(f"met/{order.number - 1}")
+        board.remove(f"go/{order.number - 1}")
+        return "" if is_same_place(places) else APART
+    if waited > _SUSPICIOUS_SECONDS:
+        beats = [board.look(f"beat/{rank}") for rank in ranks[1:]]
+        if any(beat and is_ahead(beat[1], place[1]) for beat in beats):
+            return APART  # it waits for this rank in a collective of the next step
+    return None

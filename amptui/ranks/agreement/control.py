@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from amptui.ranks.agreement.orders import NEVER, NOTHING, PATIENCE_SECONDS, Agreement, Order
 from amptui.ranks.agreement.rows import PostedRows
-from amptui.ranks.launchers import LAUNCHER_GONE
 from amptui.ranks.numbers.meter import RankNumbers, RankReport
-from amptui.ranks.world import World
+from amptui.ranks.world import LAUNCHER_GONE, World
 from amptui.records.control import (
     KINDS,
     REQUESTS,
@@ -342,7 +341,7 @@ class RankControl(Control):
 
     def _meet(self, order: Order) -> str:
         """Wait for the other ranks after the step of ``order``; return why none obeys, or "" if all do."""
-        from amptui.ranks.agreement.meeting import APART, meet
+        from amptui.ranks.agreement.board import APART, meet
 
         try:
             why = meet(self._board, self._world, order, self._step, lambda: self.over)

@@ -23,8 +23,7 @@ from amptui.ranks.ends.progress import (
     stack_of,
     stacks_taken,
 )
-from amptui.ranks.ends.rank_ends import RankEnds
-from amptui.ranks.failure import PeerEndedError
+from amptui.ranks.failure import PeerEndedError, RankEnds
 from amptui.ranks.store.place import Place
 from amptui.ranks.world import World
 from amptui.records.ranks import PHASE_WORDS

@@ -23,8 +23,7 @@ from amptui.monitor.precision_switch import TrialFailedError
 from amptui.ranks.agreement.board import collectives_made
 from amptui.ranks.failure import is_of_a_group
 from amptui.ranks.group import RankGroup
-from amptui.ranks.numbers.local_overflows import LocalOverflows
-from amptui.ranks.numbers.weights_check import WeightsCheck
+from amptui.ranks.numbers.own_checks import LocalOverflows, WeightsCheck
 from amptui.recipe.experiment import Experiment
 from amptui.recipe.loss import loss_weights
 

@@ -27,8 +27,7 @@ from amptui.base.prompt import complain
 from amptui.base.text import one_line
 from amptui.ranks.agreement.board import Board
 from amptui.ranks.agreement.orders import poll_seconds
-from amptui.ranks.ends.rank_ends import RankEnds
-from amptui.ranks.failure import End
+from amptui.ranks.failure import End, RankEnds
 from amptui.ranks.world import World
 from amptui.recipe.request import HANG_SECONDS
 
