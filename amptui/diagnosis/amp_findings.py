@@ -344,8 +344,8 @@ def _weights(question: Question) -> Finding:
 
 def _loss_lost_since(view: SessionView) -> int | None:
     """The first of the newest steps whose loss is NaN or Inf; None while it is finite or unknown."""
-    lost = view.last is not None and not math.isfinite(view.last.loss[0] or 0.0)
-    return view.loss.nonfinite_since() if lost else None
+    is_lost = view.last is not None and not math.isfinite(view.last.loss[0] or 0.0)
+    return view.loss.nonfinite_since if is_lost else None
 
 
 def precision_at(view: SessionView, step: int) -> str:

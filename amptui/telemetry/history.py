@@ -49,6 +49,8 @@ class Track:
     _bucket_steps: int = 1
     _ring_count: int = 0
     """How many of the ring's values, counted back from the newest, are the track's."""
+    _nonfinite_since: int | None = None
+    """The step of the first NaN or Inf after the newest finite value; None if there is none."""
     _snapshot: Series | None = field(default=None, init=False)
     _waiting: list[float | None] = field(default_factory=list, init=False)
     """The newest values, which the arrays lack."""
@@ -150,6 +152,8 @@ class Track:
         self._snapshot = None
         self._ring_count = max(0, self._ring_count - (self._count - count))
         self._count = count
+        if self._nonfinite_since is not None and self._nonfinite_since >= next_step:
+            self._nonfinite_since = None
         self._clear_from(-(-count // self._bucket_steps))
 
     def snapshot(self) -> Series:
@@ -176,6 +180,7 @@ class Track:
             nonfinite=self._nonfinite[:buckets].copy(),
             recent=self._unrolled(self._ring),
             recent_nonfinite=self._unrolled(self._ring_nonfinite),
+            nonfinite_since=self._nonfinite_since,
         )
         for array in (minimum, maximum, mean, series.nonfinite, series.recent, series.recent_nonfinite):
             array.flags.writeable = False
@@ -225,7 +230,13 @@ class Track:
         finite = np.isfinite(values)
         nonfinite = ~finite if is_missing is None else ~finite & ~is_missing
         low = high = terms = values
+        if finite.any():
+            self._nonfinite_since = None
         if not finite.all():
+            last_finite = np.flatnonzero(finite)[-1] if finite.any() else -1
+            newest = np.flatnonzero(nonfinite[last_finite + 1 :])
+            if self._nonfinite_since is None and len(newest):
+                self._nonfinite_since = self._first_step + self._count + last_finite + 1 + int(newest[0])
             low, high = np.where(finite, values, np.inf), np.where(finite, values, -np.inf)
             terms, values = np.where(finite, values, 0.0), np.where(finite, values, np.nan)
             self._nonfinite[buckets] += np.add.reduceat(nonfinite, starts, dtype=np.int64)

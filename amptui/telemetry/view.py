@@ -84,6 +84,8 @@ class Series:
     fast steps; samples by seconds are what the run made. None for values whose weights are equal."""
     recent_weights: Floats | None = None
     """The seconds of each of ``recent``; NaN where there is no rate."""
+    nonfinite_since: int | None = None
+    """The step of the first NaN or Inf after the newest finite value; None if there is none."""
 
     @property
     def last_step(self) -> int:
@@ -108,12 +110,6 @@ class Series:
         last = min(first + self.bucket_steps - 1, self.last_step)
         values = float(self.mean[bucket]), float(self.minimum[bucket]), float(self.maximum[bucket])
         return _reading(first, last, values, int(self.nonfinite[bucket]))
-
-    def nonfinite_since(self) -> int:
-        """The first of the newest values that are all NaN or Inf, as far as ``recent`` tells."""
-        finite, bad = np.flatnonzero(np.isfinite(self.recent)), np.flatnonzero(self.recent_nonfinite)
-        newest = bad[bad > finite[-1]] if len(finite) else bad
-        return self.first_recent + int(newest[0]) if len(newest) else self.last_step
 
     def measured_steps(self) -> Counts:
         """Steps with a value, finite or not: of the recent ones all, before them the first of each bucket."""

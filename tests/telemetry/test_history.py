@@ -77,6 +77,9 @@ def test_the_overview_and_the_ring_equal_a_naive_model(
     for index in range(len(series.minimum)):
         assert_bucket(series, index, values[index * span : (index + 1) * span])
     assert_recent(series, values[-RECENT:])
+    finite = [place for place, value in enumerate(values) if value is not None and math.isfinite(value)]
+    after = range(finite[-1] if finite else 0, len(values))
+    assert series.nonfinite_since == next((place + 1 for place in after if is_nonfinite(values[place])), None)
 
 
 @given(before=VALUES, gap=st.integers(0, 100), after=VALUES)
