@@ -1,10 +1,11 @@
 """What a benchmark found: figures beside their aims, as a table for people and as JSON."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from amptui.base import units
 from amptui.base.student import t_quantile
@@ -57,19 +58,11 @@ class Figure:
         return not low < self.aim < high
 
     def as_json(self) -> dict[str, Any]:
-        """All of it, in JSON's types."""
-        return {
-            "name": self.name,
-            "value": self.value,
-            "unit": self.unit,
-            "aim": self.aim,
-            "more_is_better": self.more_is_better,
-            "met": self.met,
-            "sure": self.is_sure,
-            "caveat": self.caveat or None,
-            "interval_95": list(self.interval) if self.interval else None,
-            **self.detail,
-        }
+        """All of it but what is for a person, in JSON's types."""
+        facts = asdict(self)
+        del facts["explanation"]
+        interval, detail = facts.pop("interval"), facts.pop("detail")
+        return {**facts, "met": self.met, "sure": self.is_sure, "interval_95": interval, **detail}
 
     def as_row(self) -> tuple[str, ...]:
         """Name, value with its interval, aim, and whether it was met."""
@@ -101,16 +94,21 @@ def mean_ratio(ratios: Sequence[float]) -> float:
 
 
 def mean_interval(ratios: Sequence[float]) -> tuple[float, float] | None:
-    """95% interval of the geometric mean of independent ratios, by Student's t of their logarithms.
+    """95% interval of the geometric mean of independent ratios: by their logarithms."""
+    found = interval_of_mean(np.log(ratios))
+    return None if found is None else (float(np.exp(found[0])), float(np.exp(found[1])))
+
+
+def interval_of_mean(values: npt.ArrayLike) -> tuple[float, float] | None:
+    """95% interval of the mean of independent values by Student's t.
 
     None with fewer than :data:`amptui.monitor.estimate.MIN_PAIRS`.
     """
-    if len(ratios) < MIN_PAIRS:
+    array = np.asarray(values, np.float64)
+    if len(array) < MIN_PAIRS:
         return None
-    logarithms = np.log(ratios)
-    reach = t_quantile(0.95, len(ratios) - 1) * logarithms.std(ddof=1) / np.sqrt(len(ratios))
-    mean = logarithms.mean()
-    return float(np.exp(mean - reach)), float(np.exp(mean + reach))
+    reach = t_quantile(0.95, len(array) - 1) * array.std(ddof=1) / np.sqrt(len(array))
+    return float(array.mean() - reach), float(array.mean() + reach)
 
 
 def rounded(values: Sequence[float], digits: int = 4) -> list[float]:

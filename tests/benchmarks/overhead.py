@@ -21,60 +21,118 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from statistics import median
+from tempfile import mkdtemp
 from typing import Any
 
+import numpy as np
 import torch
 
+from amptui.base import units
 from amptui.loops.description import device_name
-from tests.benchmarks.beside import AGAIN, PLAIN
-from tests.benchmarks.figures import Figure, table
-from tests.benchmarks.lab import open_lab
-from tests.benchmarks.measures import MEASURES, Plan
-from tests.benchmarks.turns import ALL_SIDES, APP
-from tests.benchmarks.workloads import workloads
+from amptui.monitor.estimate import MIN_PAIRS
+from tests.benchmarks.figures import Figure, columns, mean_interval, mean_ratio, rounded, table
+from tests.benchmarks.lab import Lab, open_lab
+from tests.benchmarks.turns import ALL_SIDES, APP, QUIET_CORES, Turn, Workload, take_turns, workloads
+from tests.terminal import Terminal, amptui_command
 
 LONGEST_SECONDS = 690.0
+LONGEST_TURNS_SECONDS = 230.0
+"""A slow machine gets fewer rounds of turns, not a longer benchmark: no round begins later than that."""
+
+PLAIN = "plain"
+
+AGAIN = "plain-again"
+"""The plain loop a second time: its rate is 1, and 19 of 20 intervals should hold that."""
 
 BESIDE_PLAIN = (AGAIN, *ALL_SIDES[ALL_SIDES.index(PLAIN) + 1 :])
-"""Those that are told beside the plain loop."""
+"""Those that are told beside the plain loop, with ever more of amptui."""
 
 RESTARTS, QUICK_RESTARTS = 8, 2
-
 ROUNDS, QUICK_ROUNDS = 2, 1
 """Few: processes differ more than turns of one do, and restarts narrow the interval."""
+
+MIN_QUIET_PAIRS = 6
+"""With fewer pairs of undisturbed turns, all are counted, and nothing is judged by them."""
+
+STATISTICS: Mapping[str, Callable[[Turn], float]] = {
+    "p10": lambda turn: float(np.percentile(turn.step_seconds, 10)),
+    "median": lambda turn: float(np.median(turn.step_seconds)),
+    "mean": lambda turn: float(np.mean(turn.step_seconds)),
+    "p99": lambda turn: float(np.percentile(turn.step_seconds, 99)),
+    "CPU": lambda turn: float(np.mean(turn.thread_seconds)),
+}
+"""What a turn's step times are told by. The mean has all that a step cost, also what hits one in a hundred,
+but on a busy machine others' work too; the tenth percentile is of steps that nobody disturbed, the 99th of
+those with a look. ``CPU`` is the training thread's processor time a step, which waiting for a core does not
+change."""
+
+SLICE_SECONDS = 0.005
+"""Shorter steps mostly run undisturbed on a busy machine too: a scheduler's slice is a few milliseconds."""
+
+FIRST_PANELS_AIM_SECONDS = 0.25
+STARTS, QUICK_STARTS = 5, 2
+PANEL_TITLES = tuple(f"╭ {name}" for name in ("loss", "comparison", "throughput", "events"))
+MEASURES = ("launch_bound", "mnist_deep", "first_panels")
+"""In the order in which they run: the strongest claims first."""
 
 
 def main() -> int:
     """Measure what the command line asks for."""
-    options = parse_options()
-    machine, began = describe_machine(), time.monotonic()
-    with open_lab(LONGEST_SECONDS) as lab:
-        plan = Plan(
-            lab=lab,
-            workloads=workloads(on_gpu=options.device == "cuda", quick=options.quick),
-            quick=options.quick,
-            restarts=options.restarts or (QUICK_RESTARTS if options.quick else RESTARTS),
-            rounds=options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS),
-            sides=in_order(options.sides),
-            precisions=options.precisions,
-        )
-        figures, errors = measure(plan, options.only or list(MEASURES))
-    report = {
-        "machine": machine,
-        "quick": options.quick,
-        "seconds": round(time.monotonic() - began, 1),
-        "figures": [figure.as_json() for figure in figures],
-        "errors": errors,
+    parser = argparse.ArgumentParser(description="Measure what amptui costs.")
+    parser.add_argument("--quick", action="store_true", help="show that everything runs; says little")
+    parser.add_argument("--only", action="append", choices=MEASURES, help="measure this; may be repeated")
+    parser.add_argument("--restarts", type=int, help="sets of processes")
+    parser.add_argument("--rounds", type=int, help="turns of each process")
+    parser.add_argument(
+        "--sides", nargs="+", choices=BESIDE_PLAIN, default=[APP], help="beside the plain loop"
+    )
+    parser.add_argument("--precisions", nargs="+", choices=("fp32", "fp16", "bf16"), default=["fp32"])
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the JSON object there, too")
+    parser.add_argument("--judge", action="store_true", help="end with 1 if an aim was missed")
+    options = parser.parse_args()
+
+    quick, began = options.quick, time.monotonic()
+    restarts = options.restarts or (QUICK_RESTARTS if quick else RESTARTS)
+    rounds = options.rounds or (QUICK_ROUNDS if quick else ROUNDS)
+    report: dict[str, Any] = {
+        "processor": device_name(torch.device("cpu")),
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "load_average_at_start": [round(load, 2) for load in os.getloadavg()],
+        "quick": quick,
     }
-    print(describe(machine))
+    print(", ".join(f"{name} {value}" for name, value in report.items()))
+    figures: list[Figure] = []
+    errors: dict[str, str] = {}
+    with open_lab(LONGEST_SECONDS) as lab:
+        for name in options.only or MEASURES:
+            print(f"measuring {name} ...", file=sys.stderr, flush=True)
+            try:
+                if name == "first_panels":
+                    figures.append(first_panels(lab, QUICK_STARTS if quick else STARTS))
+                    continue
+                workload = workloads(on_gpu=options.device == "cuda", quick=quick)[name]
+                sides = [side for side in BESIDE_PLAIN if side in options.sides]
+                times: Any = {"sides": sides, "restarts": restarts, "rounds": rounds}
+                figures += beside_plain_loop(lab, workload, options.precisions, **times)
+            except Exception as error:  # noqa: BLE001 - what fails here must not cost what was measured before
+                errors[name] = f"{type(error).__name__}: {error}"
+    report |= {"seconds": round(time.monotonic() - began, 1), "errors": errors}
+    report["figures"] = [figure.as_json() for figure in figures]
     print(table(figures))
     for figure in figures:
         if figure.explanation:
             print(f"\n{figure.explanation}")
-    for name, error in errors.items():
-        print(f"{name} could not be measured: {error}")
+    for name, said in errors.items():
+        print(f"{name} could not be measured: {said}")
     print(json.dumps(report))
     if options.json:
         options.json.write_text(f"{json.dumps(report, indent=1)}\n")
@@ -82,62 +140,153 @@ def main() -> int:
     return 1 if errors or (options.judge and missed) else 0
 
 
-def parse_options() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description="Measure what amptui costs.")
-    parser.add_argument("--quick", action="store_true", help="show that everything runs; says little")
-    parser.add_argument("--only", action="append", choices=MEASURES, help="measure this; may be repeated")
-    starts = f"sets of processes (default: {RESTARTS}, quick {QUICK_RESTARTS})"
-    parser.add_argument("--restarts", type=int, help=starts)
-    turns = f"turns of each process (default: {ROUNDS}, quick {QUICK_ROUNDS})"
-    parser.add_argument("--rounds", type=int, help=turns)
-    parser.add_argument(
-        "--sides", nargs="+", choices=BESIDE_PLAIN, default=[APP], help="beside the plain loop"
+def first_panels(lab: Lab, starts: int) -> Figure:
+    """From the start of the process until every panel stands on the emulated screen."""
+    seconds = []
+    for _ in range(starts):
+        run_dir = mkdtemp(dir=lab.folder)
+        command = amptui_command("train", "mnist-deep", "--data", "synthetic", "--run-dir", run_dir)
+        began = time.perf_counter()
+        limit = began + lab.limit_seconds()
+        with Terminal(command, env=lab.environment) as terminal:  # killed at the end: nothing was trained
+            while not all(title in terminal.text for title in PANEL_TITLES):
+                assert time.perf_counter() < limit, f"the panels never stood:\n{terminal.text}"
+                terminal.read(0.01)
+            seconds.append(time.perf_counter() - began)
+    aim, detail = FIRST_PANELS_AIM_SECONDS, {"all": rounded(seconds)}
+    return Figure(name="first_panels", value=median(seconds), unit="seconds", aim=aim, detail=detail)
+
+
+# ---------------------------------------------------------------------- beside the plain loop
+def beside_plain_loop(
+    lab: Lab,
+    workload: Workload,
+    precisions: Sequence[str],
+    *,
+    sides: Sequence[str] = (APP,),
+    restarts: int,
+    rounds: int,
+) -> list[Figure]:
+    """The step rate of the app, and of the parts that were asked for, by the plain loop's."""
+    figures = []
+    for precision in precisions:
+        asked = replace(workload, precision=precision)
+        turns = take_turns(
+            lab,
+            {side: (PLAIN if side == AGAIN else side, asked) for side in (PLAIN, *sides)},
+            restarts=restarts,
+            rounds=rounds,
+            longest_seconds=LONGEST_TURNS_SECONDS,
+        )
+        found = [figure for side in sides for figure in _figures(asked, side, turns)]
+        figures += [*found[:-1], replace(found[-1], explanation=_times_table(asked, turns))]
+    return figures
+
+
+def _figures(workload: Workload, name: str, turns: Mapping[str, Sequence[Turn]]) -> list[Figure]:
+    """A side's step rate by the plain loop's, and the same by p10; the app's has an aim."""
+    pairs, caveat = _counted_pairs(turns[PLAIN], turns[name])
+    found = {statistic: ratios(pairs, statistic) for statistic in STATISTICS}
+    rate = Figure(
+        name=f"{workload.name}.{workload.precision}.{name}.rate",
+        value=mean_ratio(found["mean"]),
+        unit="fraction",
+        aim=workload.min_rate_ratio if name == APP else None,
+        more_is_better=True,
+        interval=mean_interval(found["mean"]),
+        caveat=caveat,
+        detail={
+            "threads": workload.threads,
+            "batch_size": workload.batch_size,
+            "turn_seconds": workload.turn_seconds,
+            "pairs": len(turns[name]),
+            "counted_pairs": len(pairs),
+            "ratios_of_restarts": {statistic: rounded(values) for statistic, values in found.items()},
+            "step_seconds": {side: _times(turns[side]) for side in (PLAIN, name)},
+        },
     )
-    parser.add_argument("--precisions", nargs="+", choices=("fp32", "fp16", "bf16"), default=["fp32"])
-    found = "cuda" if torch.cuda.is_available() else "cpu"
-    parser.add_argument("--device", choices=("cpu", "cuda"), default=found)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the JSON object there, too")
-    parser.add_argument("--judge", action="store_true", help="end with 1 if an aim was missed")
-    return parser.parse_args()
-
-
-def in_order(sides: Sequence[str]) -> list[str]:
-    """The plain loop first, then the more of amptui the later."""
-    return [PLAIN, *(side for side in BESIDE_PLAIN if side in sides)]
-
-
-def measure(plan: Plan, names: Sequence[str]) -> tuple[list[Figure], dict[str, str]]:
-    """The figures of the named measures, and why those that failed did."""
-    figures: list[Figure] = []
-    errors: dict[str, str] = {}
-    for name in names:
-        print(f"measuring {name} ...", file=sys.stderr, flush=True)
-        try:
-            figures += MEASURES[name](plan)
-        except Exception as error:  # noqa: BLE001 - what fails here must not cost what was measured before
-            errors[name] = f"{type(error).__name__}: {error}"
-    return figures, errors
-
-
-def describe_machine() -> dict[str, Any]:
-    """Processor, cores, versions, and how busy it was before anything was measured."""
-    return {
-        "processor": device_name(torch.device("cpu")),
-        "cores": len(os.sched_getaffinity(0)),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "load_average_at_start": [round(load, 2) for load in os.getloadavg()],
-    }
-
-
-def describe(machine: dict[str, Any]) -> str:
-    """The machine in one line."""
-    loads = " ".join(map(str, machine["load_average_at_start"]))
-    return (
-        f"{machine['processor']}, {machine['cores']} cores, Python {machine['python']}, "
-        f"torch {machine['torch']}, load average at the start {loads}"
+    if workload.device != "cpu":
+        return [rate]  # the host's clock says nothing of single steps of a device
+    p10 = replace(
+        rate,
+        name=f"{workload.name}.{workload.precision}.{name}.p10",
+        value=mean_ratio(found["p10"]),
+        interval=mean_interval(found["p10"]),
+        caveat="" if _times(turns[PLAIN])["p10"] < SLICE_SECONDS else caveat,
+        detail={},
     )
+    return [rate, p10]
+
+
+def speedup(name: str, slow: Sequence[Turn], fast: Sequence[Turn], *, aim: float | None) -> Figure:
+    """How many steps ``fast`` does in the time of one of ``slow``, by the wall clock."""
+    pairs, caveat = _counted_pairs(slow, fast)
+    found = ratios(pairs, "mean")
+    return Figure(
+        name=name,
+        value=mean_ratio(found),
+        unit="times",
+        aim=aim,
+        more_is_better=True,
+        interval=mean_interval(found),
+        caveat=caveat,
+        detail={"counted_pairs": len(pairs), "step_seconds": [_times(slow), _times(fast)]},
+    )
+
+
+Pair = tuple[Turn, Turn]
+"""A turn of the plain loop and the neighbouring one of another side."""
+
+
+def _counted_pairs(plain: Sequence[Turn], other: Sequence[Turn]) -> tuple[list[Pair], str]:
+    """The pairs in which nothing else took the processor; if those are few, all, and why they say nothing.
+
+    They are few, too, if they are of fewer restarts than an interval needs.
+    """
+    pairs = list(zip(plain, other, strict=True))
+    quiet = [pair for pair in pairs if all(turn.is_quiet for turn in pair)]
+    if len(quiet) >= MIN_QUIET_PAIRS and len({turn.restart for turn, _ in quiet}) >= MIN_PAIRS:
+        return quiet, ""
+    other_cores, cores = median(turn.other_cores for pair in pairs for turn in pair), os.sched_getaffinity(0)
+    if other_cores <= QUIET_CORES:
+        return pairs, f"no verdict: fewer than {MIN_QUIET_PAIRS} undisturbed pairs of {MIN_PAIRS} restarts"
+    return pairs, f"no verdict: other programs used {other_cores:.2f} of {len(cores)} cores"
+
+
+def ratios(pairs: Sequence[Pair], statistic: str) -> list[float]:
+    """The plain loop's step time by the other's, of each restart: 0.98 is a rate of 98%.
+
+    The median of the restart's pairs. Pairs of the same processes are not independent of each other,
+    restarts are.
+    """
+    tell = STATISTICS[statistic]
+    of_restart: dict[int, list[float]] = {}
+    for plain, other in pairs:
+        of_restart.setdefault(plain.restart, []).append(tell(plain) / tell(other))
+    return [median(each) for each in of_restart.values()]
+
+
+def _times(turns: Sequence[Turn]) -> dict[str, float]:
+    """The median over turns of each statistic, in seconds."""
+    return {name: rounded([median(map(tell, turns))])[0] for name, tell in STATISTICS.items()}
+
+
+def _times_table(workload: Workload, turns: Mapping[str, Sequence[Turn]]) -> str:
+    rows = [["step of", *STATISTICS, *(f"rate by {name}" for name in STATISTICS), "pairs"]]
+    for side, of in turns.items():
+        pairs, _ = _counted_pairs(turns[PLAIN], of)
+        rates = []
+        for name in STATISTICS:
+            found = ratios(pairs, name)
+            low_high = "" if (it := mean_interval(found)) is None else f" ({it[0]:.3f} to {it[1]:.3f})"
+            rates.append("" if side == PLAIN else f"{mean_ratio(found):.3f}{low_high}")
+        times = [units.milliseconds(seconds) for seconds in _times(of).values()]
+        rows.append([side, *times, *rates, "" if side == PLAIN else f"{len(pairs)} of {len(of)}"])
+    title = (
+        f"{workload.name} in {workload.precision}, {len(turns[PLAIN])} turns of {workload.turn_seconds:g} s "
+        f"in {len({turn.restart for turn in turns[PLAIN]})} restarts"
+    )
+    return f"{title}\n{columns(rows)}"
 
 
 if __name__ == "__main__":

@@ -18,8 +18,7 @@ from statistics import fmean
 
 import numpy as np
 
-from amptui.base.student import t_quantile
-from tests.benchmarks.figures import Figure, mean_interval, mean_ratio, rounded, table
+from tests.benchmarks.figures import Figure, interval_of_mean, mean_interval, mean_ratio, rounded, table
 from tests.benchmarks.lab import Lab, open_lab
 
 LOOPS = ((32, 600, None), (160, 400, None), (384, 200, 0.985), (960, 40, 0.995))
@@ -84,7 +83,7 @@ def step_rates(lab: Lab, form: Form, restarts: int, pairs: int) -> Iterator[Figu
             name=f"training thread's processor time added to a step, {size}, {form.name}",
             value=float(np.mean(extra)),
             unit="seconds",
-            interval=_interval(extra),
+            interval=interval_of_mean(extra),
             caveat=caveat,
         )
 
@@ -105,14 +104,6 @@ def _side_by_side(
             turns = {each: json.loads(each()) for each in ((bare, ours) if number % 2 == 0 else (ours, bare))}
             found.append((turns[bare], turns[ours]))
     return found
-
-
-def _interval(differences: Sequence[float]) -> tuple[float, float] | None:
-    """95% interval of the mean by Student's t; None with too few pairs."""
-    if len(differences) < MIN_PAIRS:
-        return None
-    reach = t_quantile(0.95, len(differences) - 1) * np.std(differences, ddof=1) / np.sqrt(len(differences))
-    return float(np.mean(differences) - reach), float(np.mean(differences) + reach)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

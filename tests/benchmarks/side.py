@@ -11,18 +11,35 @@ records are dropped), ``no-probes`` (that without its looks into gradients and m
 
 import argparse
 import os
+from contextlib import nullcontext
+from itertools import count
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.utils.data import DataLoader
+from torchvision.datasets import MNIST
+from torchvision.transforms import ToTensor
+
+from amptui.data.batches import open_batches
+from amptui.data.sources import DataRequest
+from amptui.data.vision import MNIST_FOLDER, MNIST_MD5, synthetic_images
+from amptui.device.accelerator import enter_device
 from amptui.loops import setup
 from amptui.loops.worker import TrainingThread
+from amptui.models.mnist_deep import DeepCnn
 from amptui.process.plan import plan_new
 from amptui.process.training import Training
+from amptui.recipe.loading import build_experiment, load_class
 from amptui.recipe.request import TrainRequest, parse_model
 from amptui.records.control import Control
-from tests.benchmarks import plain_loop, stamps, tutorial_loop
+from tests.benchmarks.timed import VARIABLE, StampWriter
 
 SIDES = ("tutorial", "plain", "trainer", "no-probes", "recorder")
-
+DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 _ENDLESS_EPOCHS = 1_000_000
 
 
@@ -38,18 +55,10 @@ def main() -> None:
     parser.add_argument("--mnist", type=Path)
     options = parser.parse_args()
     if options.side == "tutorial":
-        writer = stamps.StampWriter(Path(os.environ[stamps.VARIABLE]))
-        tutorial_loop.train(
-            options.mnist,
-            writer,
-            precision=options.precision,
-            device=setup.choose_device(options.device),
-            batch_size=options.batch_size,
-        )
+        tutorial_loop(options.mnist, options.precision, options.device, options.batch_size)
         return
     if options.side == "plain":
-        settings = {"batch_size": str(options.batch_size)}
-        plain_loop.train(options.model, settings, precision=options.precision, device=options.device)
+        plain_loop(options.model, options.precision, options.device, options.batch_size)
         return
     request = TrainRequest(
         model=options.model,
@@ -60,29 +69,92 @@ def main() -> None:
         data="synthetic",
         probes=options.side != "no-probes",
     )
-    if options.side == "recorder":
-        record(request, options.run_dir)
-    else:
-        train_alone(request)
-
-
-def train_alone(request: TrainRequest) -> None:
-    """The trainer's thread and nothing beside it."""
-    thread = TrainingThread(request, parse_model(request.model), Control(), lambda _record: None)
-    thread.start()
-    thread.ended.wait()
+    if options.side == "recorder":  # all of a run's process, with nobody attached
+        with Training(plan_new(request, options.run_dir)) as training:
+            thread = training.thread
+            training.start()
+            thread.ended.wait()
+            training.close()
+    else:  # the trainer's thread and nothing beside it
+        thread = TrainingThread(request, parse_model(request.model), Control(), lambda _record: None)
+        thread.start()
+        thread.ended.wait()
     if thread.error is not None:
         raise thread.error
 
 
-def record(request: TrainRequest, run_dir: Path) -> None:
-    """All of a run's process, with nobody attached."""
-    with Training(plan_new(request, run_dir)) as training:
-        training.start()
-        training.thread.ended.wait()
-        training.close()
-    if training.thread.error is not None:
-        raise training.thread.error
+def plain_loop(model_text: str, precision: str, device_text: str, batch_size: int) -> None:
+    """The loop that a careful person would write for the same experiment: what amptui is measured against.
+
+    It begins as amptui does with the same settings and seed 0, has amptui's data, resident on the device, and
+    never waits for that.
+    """
+    device = setup.choose_device(device_text)
+    enter_device(device)
+    setup.seed_everything(0)
+    experiment = build_experiment(load_class(parse_model(model_text)), {"batch_size": str(batch_size)})
+    data = experiment.load_data(DataRequest(data_dir=Path("unused"), kind="synthetic"))
+    batches = open_batches(data.train, device=device, batch_size=batch_size, training=True, seed=0)
+    setup.seed_everything(0)
+    model = setup.build_model(experiment, device, first_batch=batches.first)
+    optimizer = setup.build_optimizer(experiment, model)
+    scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
+    for batch in (batch for epoch in count(1) for batch in batches.epoch(epoch)):
+        optimizer.zero_grad()
+        with nullcontext() if precision == "fp32" else torch.autocast(device.type, dtype=DTYPES[precision]):
+            loss: Any = experiment.loss(model, batch)
+        if precision == "fp16":
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        else:
+            loss.backward()
+            optimizer.step()
+
+
+# ----------------------------------------------------------------------------- as tutorials train
+def tutorial_loop(root: Path, precision: str, device_text: str, batch_size: int) -> None:
+    """mnist-deep on the MNIST below ``root``: torchvision, DataLoader, ToTensor, Adam, loss read each step.
+
+    Nothing is tuned: images are decoded and converted one by one in this process, and each step waits for its
+    loss. In fp16 the scaler waits too, since Adam is not fused.
+    """
+    stamps, device = StampWriter(Path(os.environ[VARIABLE])), setup.choose_device(device_text)
+    torch.manual_seed(0)
+    model = DeepCnn().to(device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+    scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
+    images = MNIST(str(root), train=True, transform=ToTensor())
+    loader = DataLoader(images, batch_size=batch_size, shuffle=True)
+    total = 0.0
+    for batch in (batch for _ in count() for batch in loader):
+        stamps.stamp()
+        inputs, labels = (each.to(device) for each in batch)
+        optimizer.zero_grad()
+        with torch.autocast(device.type, dtype=DTYPES.get(precision), enabled=precision in DTYPES):
+            loss = functional.cross_entropy(model(inputs), labels)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        total += loss.item()
+        if stamps.count == 1:
+            stamps.first_loss = total
+
+
+def write_stand_in(root: Path) -> None:
+    """Write amptui's synthetic images below ``root`` as MNIST's files, which torchvision then reads."""
+    folder = root / MNIST_FOLDER
+    folder.mkdir(parents=True)
+    sets = [synthetic_images(samples, (1, 28, 28), seed=seed) for samples, seed in ((60_000, 0), (10_000, 1))]
+    arrays = [array for images, labels in sets for array in (images.squeeze(1), labels.to(torch.uint8))]
+    for name, array in zip(MNIST_MD5, arrays, strict=True):
+        (folder / name).write_bytes(_idx(array))
+
+
+def _idx(array: Tensor) -> bytes:
+    """Bytes of an array behind their header: type (8 is uint8), dimensions, the size of each."""
+    sizes = np.array(array.shape, dtype=">u4").tobytes()
+    return bytes([0, 0, 8, array.ndim]) + sizes + array.numpy().tobytes()
 
 
 if __name__ == "__main__":

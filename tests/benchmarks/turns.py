@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,11 +24,9 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from tests.benchmarks import stamps
 from tests.benchmarks.lab import Lab
 from tests.benchmarks.side import SIDES
-from tests.benchmarks.stamps import StampReader
-from tests.benchmarks.workloads import WARM_UP_STEPS, Workload
+from tests.benchmarks.timed import VARIABLE, StampReader
 from tests.checkout import ROOT
 from tests.living import run_pid, wait_until
 from tests.terminal import Terminal, amptui_command
@@ -41,18 +39,72 @@ ALL_SIDES = (*SIDES, APP)
 TUTORIAL = "tutorial"
 """The side whose data come in an order of their own."""
 
+WARM_UP_STEPS = 10
+"""Steps that no rate counts."""
+
+WARM_UP_SECONDS = 2.0
+"""A process's first seconds do not count: a run is described, samplers begin, a screen is drawn whole."""
+
+SETTLE_PART = 0.25
+"""The first part of a turn, which does not count."""
+
 MIN_STEPS = 3
 """Step times that a turn needs: on a slow machine it lasts until it has them."""
 
 MAX_TURN_SECONDS = 60.0
 
-WARM_UP_SECONDS = 2.0
-"""A process's first seconds do not count: a run is described, samplers begin, a screen is drawn whole."""
-
 QUIET_CORES = 0.1
 """So much of one core others may use while a turn counts as undisturbed: the kernel's own threads do."""
 
 _TAKE_INTERVAL_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """One training; every side gets its data, seed, batch size, device and number of threads."""
+
+    name: str
+    timed_class: str
+    """The experiment in ``tests/benchmarks/timed.py``."""
+    batch_size: int
+    threads: int
+    """OMP_NUM_THREADS."""
+    min_rate_ratio: float
+    """The aim: the app's step rate by the plain loop's."""
+    turn_seconds: float
+    """How long one side trains before the next does."""
+    device: str
+    precision: str = "fp32"
+    compiles: bool = False
+    """Whether the app's model is compiled."""
+    mnist: Path | None = None
+    """Where MNIST's files are that a tutorial's loop reads."""
+
+
+def workloads(*, on_gpu: bool, quick: bool) -> dict[str, Workload]:
+    """By name. ``quick`` shows that everything runs; its figures say little."""
+    device = "cuda" if on_gpu else "cpu"
+    found = (
+        Workload(
+            name="launch_bound",
+            timed_class="TimedLaunchBound",
+            batch_size=16,
+            threads=1,
+            min_rate_ratio=0.970,
+            turn_seconds=0.6 if quick else 2.0,
+            device=device,
+        ),
+        Workload(
+            name="mnist_deep",
+            timed_class="TimedMnistDeep",
+            batch_size=256 if on_gpu else 32,
+            threads=len(os.sched_getaffinity(0)),  # OpenMP's own default
+            min_rate_ratio=0.995,
+            turn_seconds=2.0 if on_gpu else 6.0,
+            device=device,
+        ),
+    )
+    return {workload.name: workload for workload in found}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,103 +126,77 @@ class Turn:
         return self.other_cores <= QUIET_CORES
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Side:
     """One training that can be stopped and goes on."""
 
     name: str
-    reader: StampReader
+    workload: Workload
+    stamps: StampReader
     pids: tuple[int, ...]
     """All its processes, what draws the screen last."""
-    has_ended: Callable[[], bool]
-    said: Callable[[], str]
-    """What it wrote, for a person who has to find out why it does not train."""
 
-    def go_on(self) -> None:
-        """Let all its processes run."""
+    @property
+    def steps(self) -> int:
+        """Those that have begun so far."""
+        return self.stamps.header()[0]
+
+    def send(self, number: signal.Signals) -> None:
+        """Stop all its processes where they are, or let them run."""
         for pid in self.pids:
-            os.kill(pid, signal.SIGCONT)
-
-    def stand_still(self) -> None:
-        """Stop all its processes where they are."""
-        for pid in self.pids:
-            os.kill(pid, signal.SIGSTOP)
-
-
-@dataclass(frozen=True, slots=True)
-class _Look:
-    """All counters at one moment of the monotonic clock."""
-
-    time: float
-    others: float
-    """Processor seconds of these cores that other programs and virtual machines used so far."""
+            os.kill(pid, number)
 
 
 @contextmanager
 def open_side(lab: Lab, workload: Workload, name: str) -> Iterator[Side]:
     """Start a side and let it run through its warm-up; it stands still when this returns."""
     folder = Path(mkdtemp(dir=lab.folder, prefix=f"{name}-"))
-    reader = StampReader(folder / "stamps")
+    run, output = folder / "run", folder / "output.log"
     before = lab.environment.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
-    path = os.pathsep.join(filter(None, [before, str(ROOT)]))
-    environment = {**lab.environment, **workload.environment, "PYTHONPATH": path}
-    environment[stamps.VARIABLE] = str(folder / "stamps")
-    start = _app if name == APP else _child
-    with start(lab, workload, name, folder, environment, reader) as side:
+    environment = {
+        **lab.environment,
+        "OMP_NUM_THREADS": str(workload.threads),
+        "PYTHONPATH": os.pathsep.join(filter(None, [before, str(ROOT)])),
+        VARIABLE: str(folder / "stamps"),
+    }
+    model = f"{ROOT / 'tests' / 'benchmarks' / 'timed.py'}:{workload.timed_class}"
+    options = ["--batch-size", str(workload.batch_size), "--precision", workload.precision]
+    options += ["--device", workload.device]
+    pids: tuple[int, ...]
+    with ExitStack() as stack:
+        if name == APP:
+            options += ["--data", "synthetic", "--epochs", "1000000", "--run-dir", str(run)]
+            options += ["--compile"] if workload.compiles else []
+            command = amptui_command("train", model, *options)
+            terminal = stack.enter_context(Terminal(command, env=environment))
+            stack.enter_context(_taking(terminal))
+            screen = terminal.process.pid
+            wait_until(lambda: run_pid(run), "the run's process does not start", seconds=lab.limit_seconds())
+            pids, output = (run_pid(run) or screen, screen), run / "journal.jsonl"
+        else:
+            options += ["--mnist", str(workload.mnist)] if workload.mnist else []
+            command = [sys.executable, "-m", "tests.benchmarks.side", name, model, str(run), *options]
+            pids = (stack.enter_context(lab.start(command, environment, output)).pid,)
+        side = Side(name, workload, StampReader(folder / "stamps"), pids)
         try:
-            _wait_for_warm_up(side, f"{name} of {workload.name}", lab.limit_seconds())
-            side.stand_still()
+            limit, warm = time.monotonic() + lab.limit_seconds(), math.inf
+            while time.monotonic() < warm:
+                trains = (
+                    psutil.pid_exists(pids[0]) and psutil.Process(pids[0]).status() != psutil.STATUS_ZOMBIE
+                )
+                if not trains or time.monotonic() > limit:
+                    said = output.read_text(encoding="utf-8", errors="replace")
+                    raise RuntimeError(f"{name} of {workload.name} does not train: {said[-2000:]}")
+                if warm == math.inf and side.steps > WARM_UP_STEPS + MIN_STEPS:
+                    warm = time.monotonic() + WARM_UP_SECONDS
+                time.sleep(_TAKE_INTERVAL_SECONDS)
+            side.send(signal.SIGSTOP)
             yield side
         finally:
             # The trainings first: the app's outlives its screen.
-            for pid in side.pids:
+            for pid in pids:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-
-
-def _wait_for_warm_up(side: Side, what: str, seconds: float) -> None:
-    limit, warm = time.monotonic() + seconds, math.inf
-    while time.monotonic() < warm:
-        if side.has_ended() or time.monotonic() > limit:
-            raise RuntimeError(f"{what} does not train: {side.said()[-2000:]}")
-        if warm == math.inf and side.reader.count > WARM_UP_STEPS + MIN_STEPS:
-            warm = time.monotonic() + WARM_UP_SECONDS
-        time.sleep(_TAKE_INTERVAL_SECONDS)
-
-
-@contextmanager
-def _child(
-    lab: Lab, workload: Workload, name: str, folder: Path, environment: Mapping[str, str], reader: StampReader
-) -> Iterator[Side]:
-    command = [sys.executable, "-m", "tests.benchmarks.side", name, workload.timed_model, str(folder / "run")]
-    command += [*workload.options, *(["--mnist", str(workload.mnist)] if workload.mnist else [])]
-    with lab.start(command, environment, folder / "output.log") as process:
-        yield Side(
-            name,
-            reader,
-            pids=(process.pid,),
-            has_ended=lambda: process.poll() is not None,
-            said=lambda: (folder / "output.log").read_text(encoding="utf-8", errors="replace"),
-        )
-
-
-@contextmanager
-def _app(
-    lab: Lab, workload: Workload, name: str, folder: Path, environment: Mapping[str, str], reader: StampReader
-) -> Iterator[Side]:
-    run = folder / "run"
-    command = ["train", workload.timed_model, "--data", "synthetic", "--epochs", "1000000"]
-    command += [*workload.options, "--run-dir", str(run), *(["--compile"] if workload.compiles else [])]
-    with Terminal(amptui_command(*command), env=environment) as terminal, _taking(terminal):
-        screen = terminal.process.pid
-        wait_until(lambda: run_pid(run), "the run's process does not start", seconds=lab.limit_seconds())
-        yield Side(
-            name,
-            reader,
-            pids=(run_pid(run) or screen, screen),
-            has_ended=lambda: run_pid(run) is None,
-            said=lambda: (run / "journal.jsonl").read_text(encoding="utf-8"),
-        )
 
 
 @contextmanager
@@ -196,8 +222,6 @@ def _taking(terminal: Terminal) -> Iterator[None]:
 
 
 # ------------------------------------------------------------------------------------------- turns
-
-
 def take_turns(
     lab: Lab,
     entrants: Mapping[str, tuple[str, Workload]],
@@ -218,80 +242,62 @@ def take_turns(
         limit = min(began + longest_seconds * (restart + 1) / restarts, lab.deadline)
         if restart and time.monotonic() > limit:
             break
-        for name, of in _take_turns_once(lab, entrants, restart, rounds, limit).items():
-            turns[name] += of
+        with ExitStack() as stack:
+            sides = {
+                name: stack.enter_context(open_side(lab, workload, side))
+                for name, (side, workload) in entrants.items()
+            }
+            hold_to_the_same_training(sides)
+            for number in range(rounds):
+                for name in sides if (restart + number) % 2 == 0 else reversed(sides):
+                    turns[name].append(take_turn(sides[name], [*sides.values()], restart))
+                told = f"start {restart + 1}, round {number + 1}/{rounds} of {', '.join(sides)}"
+                print(told, file=sys.stderr, flush=True)
+                if time.monotonic() > limit:
+                    break
     return turns
 
 
-def _take_turns_once(
-    lab: Lab, entrants: Mapping[str, tuple[str, Workload]], restart: int, rounds: int, limit: float
-) -> dict[str, list[Turn]]:
-    """Turns of processes that live as long as this; no round but the first begins after ``limit``."""
-    turns: dict[str, list[Turn]] = {name: [] for name in entrants}
-    with ExitStack() as stack:
-        sides = {
-            name: stack.enter_context(open_side(lab, workload, side))
-            for name, (side, workload) in entrants.items()
-        }
-        for precision in {workload.precision for _, workload in entrants.values()}:
-            hold_to_the_same_training(
-                {
-                    name: sides[name].reader.first_loss
-                    for name, (side, workload) in entrants.items()
-                    if side != TUTORIAL and workload.precision == precision
-                }
-            )
-        for number in range(rounds):
-            for name in sides if (restart + number) % 2 == 0 else reversed(sides):
-                turns[name].append(take_turn(sides[name], [*sides.values()], entrants[name][1], restart))
-            told = f"start {restart + 1}, round {number + 1}/{rounds} of {', '.join(sides)}"
-            print(told, file=sys.stderr, flush=True)
-            if time.monotonic() > limit:
-                break
-    return turns
+def hold_to_the_same_training(sides: Mapping[str, Side]) -> None:
+    """Raise RuntimeError unless all of one precision began with the same weights and the same batch."""
+    first: dict[str, float] = {}
+    for side in sides.values():
+        loss = side.stamps.header()[1]
+        # Kernels may add up in another order: no two of them differ by as much as one in a thousand.
+        if side.name != TUTORIAL and not np.isclose(
+            loss, first.setdefault(side.workload.precision, loss), rtol=1e-3
+        ):
+            losses = {name: each.stamps.header()[1] for name, each in sides.items()}
+            raise RuntimeError(f"the sides do not train the same; first losses: {losses}")
 
 
-def take_turn(side: Side, sides: Sequence[Side], workload: Workload, restart: int) -> Turn:
+def take_turn(side: Side, sides: Sequence[Side], restart: int) -> Turn:
     """Let one side train for a turn and stop it again."""
-    every = tuple(pid for each in sides for pid in each.pids)
-    side.go_on()
-    time.sleep(workload.turn_seconds * workload.settle_part)
-    before = _look(every)
-    steps = side.reader.count
-    time.sleep(workload.turn_seconds * (1 - workload.settle_part))
+    pids, seconds = [pid for each in sides for pid in each.pids], side.workload.turn_seconds
+    side.send(signal.SIGCONT)
+    time.sleep(seconds * SETTLE_PART)
+    began, used_before, steps = time.perf_counter(), _used_by_others(pids), side.steps
+    time.sleep(seconds * (1 - SETTLE_PART))
     wait_until(
-        lambda: side.reader.count > steps + MIN_STEPS,
-        f"{side.name} of {workload.name} does not go on",
+        lambda: side.steps > steps + MIN_STEPS,
+        f"{side.name} of {side.workload.name} does not go on",
         seconds=MAX_TURN_SECONDS,
     )
-    after = _look(every)
-    side.stand_still()
-    return _turn(side, before, after, restart)
-
-
-def hold_to_the_same_training(losses: Mapping[str, float]) -> None:
-    """Raise RuntimeError unless all began with the same weights and the same batch."""
-    first = next(iter(losses.values()), 0.0)
-    # Kernels may add up in another order: no two of them differ by as much as one in a thousand.
-    if not all(np.isclose(loss, first, rtol=1e-3) for loss in losses.values()):
-        raise RuntimeError(f"the sides do not train the same; first losses: {losses}")
-
-
-def _look(every: Sequence[int]) -> _Look:
-    """What the cores did, but for interrupts, less what these processes and this one did."""
-    cores = psutil.cpu_times(percpu=True)
-    times = [cores[number] for number in os.sched_getaffinity(0)]
-    all_programs = sum(core.user + core.nice + core.system + getattr(core, "steal", 0.0) for core in times)
-    used = [psutil.Process(pid).cpu_times() for pid in (*every, os.getpid())]
-    return _Look(time.perf_counter(), all_programs - sum(one.user + one.system for one in used))
-
-
-def _turn(side: Side, before: _Look, after: _Look, restart: int) -> Turn:
-    found = side.reader.between(before.time, after.time)
-    step_seconds, thread_seconds = np.diff(found, axis=0).T
+    ended, used = time.perf_counter(), _used_by_others(pids) - used_before
+    side.send(signal.SIGSTOP)
+    step_seconds, thread_seconds = np.diff(side.stamps.between(began, ended), axis=0).T
     return Turn(
         step_seconds=step_seconds,
         thread_seconds=thread_seconds,
-        other_cores=max(0.0, after.others - before.others) / (after.time - before.time),
+        other_cores=max(0.0, used) / (ended - began),
         restart=restart,
     )
+
+
+def _used_by_others(pids: Sequence[int]) -> float:
+    """Processor seconds of these cores so far, but for interrupts, less those of ``pids`` and of this one."""
+    cores = psutil.cpu_times(percpu=True)
+    times = [cores[number] for number in os.sched_getaffinity(0)]
+    all_programs = sum(core.user + core.nice + core.system + getattr(core, "steal", 0.0) for core in times)
+    used = [psutil.Process(pid).cpu_times() for pid in (*pids, os.getpid())]
+    return all_programs - sum(one.user + one.system for one in used)

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from amptui.data.vision import MNIST_FOLDER, MNIST_MD5
-from amptui.records.run import Record
-from tests.benchmarks import tutorial_loop
+from amptui.records.run import Record, RunFailed, RunFinished
 from tests.benchmarks.figures import Figure, table
-from tests.benchmarks.lab import Lab
-from tests.builders import StepRow, of
+from tests.benchmarks.lab import Lab, last_line
+from tests.benchmarks.side import write_stand_in
+from tests.builders import StepRow, of, read
 from tests.terminal import Terminal, amptui_command
 
 TOP_LINE = r"\A.*"
@@ -55,7 +55,7 @@ class Bench:
             return self.data_dir
         root = self.lab.folder / "stand-in"
         if not root.exists():
-            tutorial_loop.stand_in(root)
+            write_stand_in(root)
         return root
 
     def app(self, model: str, *options: str) -> Terminal:
@@ -63,9 +63,22 @@ class Bench:
         command = amptui_command("train", model, "--device", self.device, *options)
         return Terminal(command, env=self.lab.environment)
 
+    def train(self, name: str, *options: str) -> list[Record]:
+        """The records of a training without a screen, in a folder of that name."""
+        run_dir = self.lab.folder / name
+        command = amptui_command("train", *options, "--headless", "--device", self.device)
+        last_line(self.lab.run([*command, "--run-dir", str(run_dir)]))
+        return finished_run(run_dir)
+
     def wait_for(self, terminal: Terminal, pattern: str) -> str:
         """What matched ``pattern`` once it stood on the screen; fails when it never does."""
         return terminal.wait_for(pattern, seconds=self.lab.limit_seconds())[0]
+
+    def quit(self, terminal: Terminal) -> int:
+        """Stop the run from its screen; the exit status."""
+        terminal.press("q")
+        self.wait_for(terminal, "Stop it or detach")
+        return terminal.leave("y")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +128,19 @@ def judged(figures: Iterable[Figure], **more: Any) -> Found:
     }
 
 
-def steps_of(records: Sequence[Record]) -> list[StepRow]:
-    """The steps among a journal's records."""
-    return of(StepRow, records)
+def finished_run(run_dir: Path) -> list[Record]:
+    """The records of a run that ended as asked; raises RuntimeError for any other."""
+    records = list(read(run_dir / "journal.jsonl"))
+    for failure in of(RunFailed, records):
+        raise RuntimeError(f"the run failed: {failure.error}\n{failure.traceback}".strip())
+    if not of(RunFinished, records):
+        raise RuntimeError(f"the run never ended: {records[-1:]}")
+    return records
 
 
 def unmeasured(records: Sequence[Record]) -> int:
     """Steps whose numbers never reached the host."""
-    return sum(step.step_seconds is None for step in steps_of(records))
+    return sum(step.step_seconds is None for step in of(StepRow, records))
 
 
 def from_step(step: int) -> str:

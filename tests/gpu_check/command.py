@@ -14,7 +14,7 @@ from typing import NoReturn
 import torch
 
 from tests.benchmarks.lab import OutOfTimeError, open_lab
-from tests.gpu_check import float8, paths, speed
+from tests.gpu_check import paths, speed
 from tests.gpu_check.bench import Bench, Check, Found, found_data
 
 LONGEST_SECONDS = 1500.0
@@ -22,13 +22,13 @@ LONGEST_SECONDS = 1500.0
 CHECKS = (
     Check(paths.machine, needs_gpu=False),
     Check(paths.waits),
-    Check(float8.float8_waits),
+    Check(paths.float8_waits),
     Check(paths.app_on_gpu),
     Check(paths.x_ray),
     Check(paths.goes_on, needs_gpu=False),
     Check(paths.cuda_graphs),
     Check(paths.gpu_tests),
-    Check(float8.float8, needs_gpu=False),
+    Check(paths.float8, needs_gpu=False),
     Check(speed.published),
     Check(speed.overhead, needs_gpu=False),
     Check(speed.tutorial_loop, needs_gpu=False),

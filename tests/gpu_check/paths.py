@@ -1,20 +1,30 @@
-"""The checks of what amptui does on a device: without waits, over switches, after a crash, in its screen."""
+"""The checks of what amptui does on a device: without waits, over switches, after a crash, in FP8."""
 
 import json
 import shutil
 import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
-from amptui.records.findings import Float16Window, FlopsCounted, ModelCompiled, ModulesTraced, XRayTaken
+import torch
+
+from amptui.recipe.float8 import torchao_trouble
+from amptui.records.findings import (
+    Float8Layers,
+    Float16Window,
+    FlopsCounted,
+    ModelCompiled,
+    ModulesTraced,
+    XRayTaken,
+)
 from amptui.records.keeping import CheckpointWritten, KeepingChanged
 from amptui.records.run import EpochFinished, Note, PrecisionChanged, Record
 from tests.benchmarks.lab import last_line
-from tests.benchmarks.watched import finished_run
+from tests.builders import StepRow, of
 from tests.checkout import ROOT
-from tests.gpu_check.bench import TOP_LINE, Bench, Found, from_step, steps_of, unmeasured
+from tests.gpu_check.bench import TOP_LINE, Bench, Found, finished_run, from_step, unmeasured
 from tests.terminal import Terminal, amptui_command
 
 JOURNAL_LIMIT_BYTES = 1_000_000
@@ -102,15 +112,14 @@ def trained_without_waits(bench: Bench, precision: str) -> Found:
         terminal.press("n")  # hooks on every module may not wait either
         terminal.press("p")
         bench.wait_for(terminal, rf"{TOP_LINE}(finished|failed)")
-        terminal.press("q")
-        terminal.wait()
-    records = finished_run(run_dir / "journal.jsonl")
-    switches = [record for record in records if isinstance(record, PrecisionChanged)]
-    traces = [record for record in records if isinstance(record, ModulesTraced)]
+        terminal.leave("q")
+    records = finished_run(run_dir)
+    switches = of(PrecisionChanged, records)
+    traces = of(ModulesTraced, records)
     if not switches or not traces:
         raise RuntimeError("the run ended before it was switched and traced")
     notes = waits_told(records)
-    steps = len(steps_of(records))
+    steps = len(of(StepRow, records))
     return {
         "ok": not notes and steps == NO_SYNC_STEPS and not unmeasured(records),
         "waits": notes,
@@ -144,11 +153,11 @@ def goes_on(bench: Bench) -> Found:
     ):
         command = amptui_command("train", *options, "--headless", "--device", bench.device)
         last_line(bench.lab.run(command))
-    records = finished_run(run_dir / "journal.jsonl")
-    numbers = [record.step for record in steps_of(records)]
+    records = finished_run(run_dir)
+    numbers = [record.step for record in of(StepRow, records)]
     if numbers != list(range(1, steps + 1)):
         raise RuntimeError(f"the journal does not read as one run: {len(numbers)} steps")
-    written = [record for record in records if isinstance(record, CheckpointWritten)]
+    written = of(CheckpointWritten, records)
     return {
         "steps": len(numbers),
         "checkpoint_bytes": written[-1].size_bytes,
@@ -168,15 +177,13 @@ def cuda_graphs(bench: Bench) -> Found:
     sides: dict[str, tuple[str, ...]] = {"eager": (), "graphs": graphs}
     sides |= {f"{name}_accumulated": (*options, *accumulate) for name, options in sides.items()}
     for name, options in sides.items():
-        run_dir = bench.lab.folder / f"cuda_graphs_{name}"
         model = ("char-gpt", "--set", "dropout=0", "--set", "warmup_steps=20", "--batch-size", "64")
-        asked = (*model, "--steps", "120", "--precision", bench.amp, "--run-dir", str(run_dir), *options)
-        last_line(bench.lab.run(amptui_command("train", *asked, "--headless", "--device", bench.device)))
-        records = finished_run(run_dir / "journal.jsonl")
-        steps = steps_of(records)
+        asked = (*model, "--steps", "120", "--precision", bench.amp, *options)
+        records = bench.train(f"cuda_graphs_{name}", *asked)
+        steps = of(StepRow, records)
         losses[name] = [step.loss for step in steps if step.loss is not None]
-        counted = [record for record in records if isinstance(record, FlopsCounted)]
-        compiled = [record for record in records if isinstance(record, ModelCompiled)]
+        counted = of(FlopsCounted, records)
+        compiled = of(ModelCompiled, records)
         found[name] = {
             "median_step_seconds": median(step.step_seconds or 0.0 for step in steps[60:]),
             "final_loss": losses[name][-1],
@@ -203,19 +210,16 @@ def app_on_gpu(bench: Bench) -> Found:
         verdict = bench.wait_for(terminal, first)
         bench.wait_for(terminal, from_step(700))
         saved = _keep_screen(bench, terminal)
-        terminal.press("q")
-        bench.wait_for(terminal, "Stop it or detach")
-        terminal.press("y")
-        status = terminal.wait()
+        status = bench.quit(terminal)
     journal = run_dir / "journal.jsonl"
-    records = finished_run(journal)
+    records = finished_run(run_dir)
     if bench.keep and journal.stat().st_size < JOURNAL_LIMIT_BYTES:
         saved.append(str(shutil.copy(journal, bench.keep / "app_on_gpu.jsonl")))
     return {
         "ok": status == 0 and not unmeasured(records),
         "exit_status": status,
         "first_verdict": verdict,
-        "steps": len(steps_of(records)),
+        "steps": len(of(StepRow, records)),
         "unmeasured_steps": unmeasured(records),
         "journal_bytes": journal.stat().st_size,
         "saved": saved,
@@ -233,11 +237,8 @@ def x_ray(bench: Bench) -> Found:
         bench.wait_for(terminal, "esc back")
         terminal.press("\x1b")
         bench.wait_for(terminal, "╭ throughput")  # a key that follows at once would be alt and that key
-        terminal.press("q")
-        bench.wait_for(terminal, "Stop it or detach")
-        terminal.press("y")
-        terminal.wait()
-    (found, *_) = [r for r in finished_run(run_dir / "journal.jsonl") if isinstance(r, XRayTaken)]
+        bench.quit(terminal)
+    found = of(XRayTaken, finished_run(run_dir))[0]
     cosines = [layer.cosine for layer in found.layers if layer.cosine is not None]
     return {
         "ok": bool(cosines) and min(cosines) > MIN_COSINE,
@@ -250,6 +251,73 @@ def x_ray(bench: Bench) -> Found:
     }
 
 
+# ------------------------------------------------------------------------------------------ FP8
+WIDE = {"layers": 8, "heads": 16, "width": 2048, "context": 512, "dropout": 0}
+"""Products large enough for the Tensor Cores: 8,192 tokens by 2,048 channels and more."""
+
+NARROW = {"layers": 1, "heads": 2, "width": 32, "context": 16, "dropout": 0}
+
+MAX_FP8_LOSS_APART = 0.1
+"""Of the mean loss of the last steps, FP8 by bf16: torchao's own trainings end within 0.01."""
+
+
+def float8_waits(bench: Bench) -> Found:
+    """Train 520 steps from FP8 on in the whole app, with an error for any wait."""
+    return _no_float8(bench) or trained_without_waits(bench, "fp8")
+
+
+def float8(bench: Bench) -> Found:
+    """Train char-gpt with wide layers in bf16 and FP8, eager and compiled, and hold the losses together."""
+    missing = _no_float8(bench)
+    if missing is not None:
+        return missing
+    runs = {
+        f"{precision}{' compiled' if compiles else ''}": _train_wide(bench, precision, compiles=compiles)
+        for compiles in ((False, True) if bench.on_gpu else (False,))
+        for precision in ("bf16", "fp8" if bench.on_gpu else "fp8-emulated")
+    }
+    last = {name: run["last_loss"] for name, run in runs.items()}
+    apart = max(last.values()) / min(last.values()) - 1
+    troubles = [note for run in runs.values() for note in run["errors"]]
+    return {
+        "ok": apart < MAX_FP8_LOSS_APART
+        and not troubles
+        and not any(r["unmeasured_steps"] for r in runs.values()),
+        "losses_apart": apart,
+        "runs": runs,
+    }
+
+
+def _no_float8(bench: Bench) -> Found | None:
+    """Why nothing can be checked here."""
+    if trouble := torchao_trouble():
+        return {"ok": None, "skipped": trouble}
+    if bench.on_gpu and torch.cuda.get_device_capability() < (8, 9):
+        return {"ok": None, "skipped": "needs compute capability 8.9"}
+    return None
+
+
+def _train_wide(bench: Bench, precision: str, *, compiles: bool) -> Found:
+    sizes, batch, steps = (WIDE, 16, 60) if bench.on_gpu else (NARROW, 2, 6)
+    options = [option for name, value in sizes.items() for option in ("--set", f"{name}={value}")]
+    options += ["--batch-size", str(batch), "--steps", str(steps), "--precision", precision]
+    options += ["--compile"] if compiles else []
+    records = bench.train(f"float8_{precision}_{compiles}", "char-gpt", *options)
+    trained = of(StepRow, records)[steps // 2 :]
+    layers = of(Float8Layers, records)
+    flops = of(FlopsCounted, records)
+    return {
+        "layers": layers[-1].layers if layers else 0,
+        "emulated": layers[-1].emulated if layers else None,
+        "median_step_seconds": median(step.step_seconds or 0.0 for step in trained),
+        "last_loss": mean(step.loss for step in trained if step.loss is not None),
+        "flops_by_type": flops[-1].flops_by_type if flops else None,
+        "unmeasured_steps": unmeasured(records),
+        "errors": [r.text for r in records if isinstance(r, Note) and r.severity == "error"],
+    }
+
+
+# ----------------------------------------------------------------------------------- the screen
 def _keep_screen(bench: Bench, terminal: Terminal) -> list[str]:
     """Write the screen as text, and as runs of equally coloured cells; return the files' names."""
     if bench.keep is None:

@@ -4,23 +4,22 @@ import json
 import math
 from dataclasses import replace
 from statistics import fmean, median
+from typing import Any
 
 from amptui.records.run import BlockFinished, EpochFinished, RunFinished, RunStarted
-from tests.benchmarks import beside
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.lab import last_line
-from tests.benchmarks.measures import Plan, beside_plain_loop
-from tests.benchmarks.turns import APP, TUTORIAL, take_turns
-from tests.benchmarks.watched import finished_run
-from tests.benchmarks.workloads import workloads
-from tests.gpu_check.bench import Bench, Found, judged, steps_of, unmeasured
+from tests.benchmarks.overhead import beside_plain_loop, speedup
+from tests.benchmarks.turns import APP, TUTORIAL, take_turns, workloads
+from tests.builders import StepRow, of
+from tests.gpu_check.bench import Bench, Found, judged, unmeasured
 from tests.terminal import amptui_command
 
-RESTARTS, ROUNDS, QUICK_ROUNDS = 3, 2, 2
-"""As few as an interval needs: on an H200's machine five minutes for both loops in both precisions."""
-
-CPU_RESTARTS, CPU_ROUNDS = 1, 1
-"""To show that it runs."""
+TIMES: dict[str, Any] = {"restarts": 3, "rounds": 2}
+CPU_TIMES: dict[str, Any] = {"restarts": 1, "rounds": 1}
+"""As few as an interval needs: on an H200's machine five minutes for both loops in both precisions. On a CPU
+they show that it runs.
+"""
 
 LONGEST_TURNS_SECONDS = 240.0
 
@@ -50,17 +49,13 @@ PUBLISHED = {
 
 def overhead(bench: Bench) -> Found:
     """Run mnist-deep and a launch-bound loop under the app in turns with a bare loop, in FP32 and AMP."""
-    plan = Plan(
-        lab=bench.lab,
-        workloads=workloads(on_gpu=bench.on_gpu, quick=bench.quick),
-        quick=bench.quick,
-        restarts=_restarts(bench),
-        rounds=_rounds(bench),
-        precisions=("fp32", bench.amp),
-    )
     # On a CPU this shows that it runs: a step of mnist-deep takes seconds there.
     names = ("launch_bound", "mnist_deep") if bench.on_gpu else ("launch_bound",)
-    figures = [figure for name in names for figure in beside_plain_loop(plan, name)]
+    found = workloads(on_gpu=bench.on_gpu, quick=bench.quick)
+    times, precisions = TIMES if bench.on_gpu else CPU_TIMES, ("fp32", bench.amp)
+    figures = [
+        figure for name in names for figure in beside_plain_loop(bench.lab, found[name], precisions, **times)
+    ]
     if not bench.on_gpu:
         figures = [replace(figure, aim=None) for figure in figures]
     return judged(figures)
@@ -84,16 +79,11 @@ def tutorial_loop(bench: Bench) -> Found:
     compiled = f"{APP} compiled {bench.amp}"
     if bench.on_gpu:
         entrants[compiled] = APP, replace(workload, precision=bench.amp, compiles=True)
-    turns = take_turns(
-        bench.lab,
-        entrants,
-        restarts=_restarts(bench),
-        rounds=_rounds(bench),
-        longest_seconds=LONGEST_TURNS_SECONDS,
-    )
+    times = TIMES if bench.on_gpu else CPU_TIMES
+    turns = take_turns(bench.lab, entrants, **times, longest_seconds=LONGEST_TURNS_SECONDS)
     aim = MIN_TUTORIAL_SPEEDUP if bench.on_gpu else None
     same = [
-        beside.speedup(f"app.{p}", turns[f"{TUTORIAL} {p}"], turns[f"{APP} {p}"], aim=aim)
+        speedup(f"app.{p}", turns[f"{TUTORIAL} {p}"], turns[f"{APP} {p}"], aim=aim)
         for p in ("fp32", bench.amp)
     ]
     by_fp32 = {
@@ -101,7 +91,7 @@ def tutorial_loop(bench: Bench) -> Found:
         f"app.compiled.{bench.amp}.by_fp32": compiled,
     }
     across = [
-        beside.speedup(name, turns[f"{TUTORIAL} fp32"], turns[entrant], aim=None)
+        speedup(name, turns[f"{TUTORIAL} fp32"], turns[entrant], aim=None)
         for name, entrant in by_fp32.items()
         if entrant in turns
     ]
@@ -153,34 +143,21 @@ def benches(bench: Bench) -> Found:
     return {model: report["measured"] for model, report in found.items()}
 
 
-def _restarts(bench: Bench) -> int:
-    return RESTARTS if bench.on_gpu else CPU_RESTARTS
-
-
-def _rounds(bench: Bench) -> int:
-    if not bench.on_gpu:
-        return CPU_ROUNDS
-    return QUICK_ROUNDS if bench.quick else ROUNDS
-
-
 def _train_epochs(bench: Bench, precision: str) -> Found:
     """One headless training as its journal tells it."""
-    run_dir = bench.lab.folder / f"published-{precision}"
-    options = ("--precision", precision, "--epochs", "2" if bench.quick else "10", "--device", bench.device)
-    command = amptui_command("train", "mnist-deep", "--headless", *options, *bench.data_options)
-    last_line(bench.lab.run([*command, "--run-dir", str(run_dir)]))
-    records = finished_run(run_dir / "journal.jsonl")
-    epochs = [record for record in records if isinstance(record, EpochFinished)]
+    options = ("--precision", precision, "--epochs", "2" if bench.quick else "10", *bench.data_options)
+    records = bench.train(f"published-{precision}", "mnist-deep", *options)
+    epochs = of(EpochFinished, records)
     measured = [epoch.seconds for epoch in epochs if epoch.seconds is not None]
     last = epochs[-1].validation
     return {
-        "real_data": next(r.data.real for r in records if isinstance(r, RunStarted)),
+        "real_data": of(RunStarted, records)[0].data.real,
         "epoch_seconds": [epoch.seconds for epoch in epochs],
         "median_epoch_seconds": median(measured),
         "epoch_mean_losses": [epoch.mean_loss for epoch in epochs],
         "validation_accuracy": last.accuracy if last else None,
-        "peak_allocated_bytes": next(r.peak_allocated_bytes for r in records if isinstance(r, BlockFinished)),
-        "skipped_steps": sum(step.skipped for step in steps_of(records)),
+        "peak_allocated_bytes": of(BlockFinished, records)[0].peak_allocated_bytes,
+        "skipped_steps": sum(step.skipped for step in of(StepRow, records)),
         "unmeasured_steps": unmeasured(records),
-        "run_seconds": next(r.seconds for r in records if isinstance(r, RunFinished)),
+        "run_seconds": of(RunFinished, records)[0].seconds,
     }
