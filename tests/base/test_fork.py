@@ -2,6 +2,7 @@
 
 import os
 import pty
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -110,3 +111,41 @@ def test_the_child_leads_a_session_without_the_terminal_and_has_the_standard_err
     assert (tmp_path / "told").read_text().split() == ["True", "False", "False", "False", "''"]
     assert run(KEEPS, str(tmp_path / "errors")) == "0"
     assert (tmp_path / "errors").read_text() == "kept"
+
+
+# -------------------- Standard streams that were closed before the program began
+PROGRAM = """
+import os, sys
+from amptui.base.prompt import complain, replace_closed_streams, say
+replace_closed_streams()
+say("out")
+complain("err")
+sys.stdout.flush()
+sys.stderr.flush()
+file = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)
+os.write(file, str(file).encode())
+"""
+
+
+@pytest.mark.parametrize(
+    ("closed", "out", "err"),
+    [
+        ("", "out\n", "amptui: err\n"),
+        ("<&-", "out\n", "amptui: err\n"),
+        (">&-", "", "amptui: err\n"),
+        ("2>&-", "out\n", ""),
+        ("<&- >&- 2>&-", "", ""),
+    ],
+)
+def test_no_file_of_ours_becomes_a_standard_stream(closed: str, out: str, err: str, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    shell = f'"$0" {shlex.join(deprecations.options_for_python())} -c "$1" "$2" {closed}'
+    done = subprocess.run(
+        ["sh", "-c", shell, sys.executable, PROGRAM, str(file)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (done.stdout, done.stderr) == (out, err)
+    assert int(file.read_text()) > 2

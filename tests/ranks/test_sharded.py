@@ -18,9 +18,8 @@ from amptui.records.findings import Float16Window
 from amptui.records.ranks import RanksSampled
 from amptui.records.run import EpochFinished
 from tests.builders import StepRow
-from tests.ranks.odd_model import OddModel
 from tests.ranks.rank_at_work import Start
-from tests.ranks.recorded import Recorded, alone
+from tests.ranks.recorded import OddModel, Recorded, alone
 from tests.tiny import log_of, losses, prepare
 
 POISONED = {"overflows_on_rank": "1", "overflow": "loss"}

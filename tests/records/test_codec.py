@@ -4,7 +4,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -170,3 +170,19 @@ def test_a_configuration_may_hold_objects_that_json_does_not_know() -> None:
         "set": [1],
         "large": hex(2**64),
     }
+
+
+# -------------------- The journal keeps its form: stored lines, one of each type of record, read and w
+LINES = (ROOT / "tests" / "journal_lines.jsonl").read_text(encoding="ascii").splitlines()
+
+
+def test_there_is_a_line_of_each_type() -> None:
+    written = [cls.__name__ for cls in get_args(Record)]
+    assert [json.loads(line)["type"] for line in LINES] == written
+
+
+@pytest.mark.parametrize("line", LINES, ids=lambda line: json.loads(line)["type"])
+def test_a_stored_line_reads_and_writes_identically(line: str) -> None:
+    record = codec.loads(line)
+    assert record is not None
+    assert codec.dumps(record) == line

@@ -24,7 +24,8 @@ from tests.terminal import Terminal, amptui_command
 
 HERE = Path(__file__).parent
 
-GPU_MARK = "pytest.mark.gpu"
+GPU_MARKS = "pytest.mark.gpu", "import DEVICES"
+"""How a file of tests for any GPU says so."""
 
 pytestmark = pytest.mark.timeout(300)  # the first waits for the compiler, some run a group of tests
 
@@ -54,7 +55,7 @@ def marked_files(*, of_models: bool) -> list[Path]:
     """The files of tests for any GPU; only they are collected. Whole models are trained nightly."""
     files = sorted((ROOT / "tests").rglob("test_*.py"))
     files = [path for path in files if ("models" in path.parts) == of_models and HERE not in path.parents]
-    return [path for path in files if GPU_MARK in path.read_text()]
+    return [path for path in files if any(mark in path.read_text() for mark in GPU_MARKS)]
 
 
 def own(*names: str) -> list[Path]:
@@ -64,8 +65,8 @@ def own(*names: str) -> list[Path]:
 GROUPS: dict[str, Callable[[], list[Path]]] = {
     "any GPU": partial(marked_files, of_models=False),
     "models": partial(marked_files, of_models=True),
-    "waits": partial(own, "waits", "observed_waits"),
-    "numbers": partial(own, "numbers_on_their_way", "added_operators", "checkpoints"),
+    "waits": partial(own, "waits"),
+    "numbers": partial(own, "numbers_on_their_way"),
     "devices": partial(own, "devices"),
     "trouble": partial(own, "troubled_device"),
 }
@@ -82,7 +83,7 @@ TIERS = [
     pytest.param("models", "gpu", marks=NIGHTLY, id="models"),
     *(
         pytest.param(group, "gpu and nightly", marks=NIGHTLY, id=f"{group}, nightly")
-        for group in ("numbers", "trouble")
+        for group in ("waits", "trouble")
     ),
 ]
 

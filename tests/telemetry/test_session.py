@@ -11,20 +11,34 @@ from hypothesis import strategies as st
 
 from amptui.diagnosis.event_words import event_text
 from amptui.records.answers import RequestMade, RequestRefused, RequestTaken
-from amptui.records.run import BlockFinished, PauseChanged, PhaseChanged, Record, RunFailed, RunFinished
+from amptui.records.findings import PhaseSeconds, StepTimed
+from amptui.records.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
+from amptui.records.run import (
+    BlockFinished,
+    EpochFinished,
+    PauseChanged,
+    PhaseChanged,
+    Record,
+    RunFailed,
+    RunFinished,
+    Validation,
+)
 from amptui.records.steps import Steps
 from amptui.telemetry.view import PrecisionSwitch, SessionView
 from tests.builders import (
     assert_holds,
     fold,
     in_one,
+    make_resumed,
     make_started,
     make_step,
     make_steps,
     make_switch,
     view_of,
 )
-from tests.telemetry.record_samples import backoff, device, run, skip, step, steps
+from tests.diagnosis.wording import event_lines, table
+from tests.golden import Goldens
+from tests.telemetry.record_samples import backoff, compared, device, memory, run, skip, step, steps
 from tests.telemetry.record_strategies import BLOCKS, OTHER_RECORDS, RECORDS
 
 START = make_started()
@@ -60,6 +74,38 @@ def test_the_state_and_the_reason_of_a_pause_follow_the_records(
     view = view_of(*records)
     assert (view.state, view.pause_reason) == (state, pause)
     assert (view.outcome is not None) == (state in ("finished", "failed"))
+
+
+VALIDATION = Validation(loss=0.4, accuracy=None, samples=8)
+
+
+def checkpoint(number: int, **changes: Any) -> CheckpointWritten:
+    record = CheckpointWritten(
+        time=100 + number / 1000,
+        step=number,
+        name=f"step-{number:09}.pt",
+        size_bytes=12 * 2**20,
+        reason="interval",
+        blocked_seconds=0.012,
+        seconds=0.41,
+    )
+    return replace(record, **changes)
+
+
+EPOCH = EpochFinished(time=105.0, step=40, epoch=1, seconds=1.0, mean_loss=0.5, validation=VALIDATION)
+WEIGHTS = WeightsSaved(time=102.0, step=20, path="/home/me/mine.pt", averaged=False)
+UNSAVED = KeepingChanged(time=101.0, what="journal", trouble="journal: no space left on device")
+NO_CHECKPOINT = KeepingChanged(time=102.0, what="checkpoints", trouble="no checkpoint in runs/x/checkpoints")
+GOING = compared(40, over=False, reason="running")
+
+RUNNING = {"state": "running", "outcome": None, "pause_reason": "", "phase": None}
+
+ENDS: dict[str, list[Record]] = {
+    "nothing": [],
+    "its end": [FINISHED],
+    "a failure": [FAILED],
+    "a pause": [PauseChanged(time=104.0, step=50, paused=True, reason="the loss scale fell")],
+}
 
 
 LOSSES = [0.5, math.nan, 0.25, None, -math.inf, 0.25, 0.75, None]
@@ -189,6 +235,60 @@ KNOWN: dict[str, tuple[Sequence[Record], dict[str, Any]]] = {
         [device(104.0, "fp16", 1500), replace(device(105.0, "fp16", None), allocator=None)],
         {"allocator": device(104.0, "fp16", 1500).allocator},
     ),
+    # ------------------------------------------- a run that goes on in another process, and what it forgets
+    **{
+        f"runs after {name}": (
+            [START, *make_steps(1, 50), *before, make_resumed(50), *make_steps(51, 60, time=901.0)],
+            {**RUNNING, "step": 60, "loss.count": 60},
+        )
+        for name, before in ENDS.items()
+    },
+    "another device": (
+        [START, make_resumed(5, device="cpu", device_name="CPU", gpu_uuid=None, precision="bf16")],
+        {"run": make_started(device="cpu", device_name="CPU", gpu_uuid=None), "precision": "bf16"},
+    ),
+    "made longer": (
+        [START, *make_steps(1, 5), make_resumed(5, total_epochs=99, total_steps=9900)],
+        {"run.total_epochs": 99, "run.total_steps": 9900},
+    ),
+    "as long as before": (
+        [START, *make_steps(1, 5), make_resumed(5, total_epochs=None, total_steps=None)],
+        {"run.total_epochs": START.total_epochs, "run.total_steps": START.total_steps},
+    ),
+    # ------------------------------------------------------------------------- what a process has kept
+    "weights": ([START, WEIGHTS], {"weights": WEIGHTS}),
+    "weights of the process before": ([START, WEIGHTS, make_resumed(20)], {"weights": None}),
+    "checkpoint, and a screen that attaches": (
+        [START, checkpoint(10), checkpoint(20), ViewersChanged(time=101.0, viewers=1, change="attached")],
+        {"checkpoint": checkpoint(20)},
+    ),
+    "not kept": ([START, UNSAVED, NO_CHECKPOINT], {"not_kept": (UNSAVED, NO_CHECKPOINT)}),
+    "not kept by the process before": ([START, UNSAVED, make_resumed(1)], {"not_kept": ()}),
+    "comparison cut off": (
+        [START, *make_steps(1, 50), GOING, make_resumed(50), make_switch(51, "fp32", "fp16")],
+        {"compared": None},
+    ),
+    "comparison that was over": ([START, compared(40), make_resumed(50)], {"compared": compared(40)}),
+    # -------------------------------------------------------------------------------- steps done again
+    "lost steps": (
+        [
+            START,
+            *make_steps(1, 50),
+            checkpoint(30),
+            checkpoint(44),
+            replace(EPOCH, step=45),
+            make_resumed(40, lost_steps=10),
+        ],
+        {"step": 40, "loss.last_step": 40, "last": None, "validated": None, "checkpoint": None},
+    ),
+    "what came before the checkpoint": (
+        [START, *make_steps(1, 40), checkpoint(40), EPOCH, make_resumed(40)],
+        {"step": 40, "last": make_step(40), "validated": EPOCH, "checkpoint": checkpoint(40)},
+    ),
+    "steps after a resume before all that is known": (
+        [START, *make_steps(500, 600, epoch=3), make_resumed(300), *make_steps(301, 310, epoch=2)],
+        {"loss.first_step": 301, "step": 310, "epoch_step": 310 - 234},
+    ),
 }
 
 
@@ -290,3 +390,40 @@ def test_a_request_is_pending_until_its_answer_comes() -> None:
     assert session.view().pending == (*MADE[1:],)
     session.fold([REFUSED, TAKEN, MADE[1]])
     assert (session.view().pending, session.view().answers) == ((MADE[3],), (REFUSED, TAKEN))
+
+
+# ------------------------------------------------------- a run that goes on in another process
+EVENTS: dict[str, Sequence[Record]] = {
+    "checkpoint": [checkpoint(1200)],
+    "averaged weights": [replace(WEIGHTS, averaged=True)],
+    "resume": [START, make_resumed(1200)],
+    "resume without a start": [make_resumed(12)],
+    "resume that repeats steps": [START, make_resumed(12, lost_steps=1037)],
+    "resume on another device": [START, make_resumed(7, device_name="CPU", lost_steps=2)],
+    "restart": [START, make_resumed(12, restarts=2, cause="rank 1 was killed: pid 7 is gone")],
+    "not saved": [UNSAVED, NO_CHECKPOINT],
+    "saved again": [UNSAVED, NO_CHECKPOINT, replace(UNSAVED, trouble="")],
+}
+
+
+def test_what_is_told_of_checkpoints_and_resumes(goldens: Goldens) -> None:
+    said = {name: list(event_lines(view_of(*records).events)) for name, records in EVENTS.items()}
+    goldens.check("words/events of a run that goes on", table(said))
+
+
+def test_two_devices_are_not_compared() -> None:
+    phases = (PhaseSeconds(name="forward", host_seconds=1e-3, device_seconds=None),)
+    timed = StepTimed(time=100.0, step=1, precision="fp32", settling=False, phases=phases)
+    measured: list[Record] = [START, *make_steps(1, 50), timed]
+    measured += [memory("fp32", activations=1, peak=10**9), compared(40)]
+    same = view_of(*measured, make_resumed(50))
+    assert len(same.comparison.rows) == len(same.timings) == len(same.memory) == 1
+    assert same.compared is not None
+    other = view_of(*measured, make_resumed(50, device_name="CPU", device="cpu", gpu_uuid=None))
+    assert (other.comparison.rows, other.timings, other.memory, other.compared) == ((), (), (), None)
+    assert other.comparison.missing == "steps"
+    assert other.loss.count == 50, "the curves are of the run"
+    resumed = make_resumed(50, device_name="CPU")
+    again = view_of(*measured, resumed, make_step(51, precision="bf16"), replace(timed, step=52))
+    assert [row.precision for row in again.comparison.rows] == ["bf16"]
+    assert [timing.steps for timing in again.timings] == [1]

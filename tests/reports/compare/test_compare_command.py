@@ -1,7 +1,10 @@
 """`amptui compare` as it is typed: plain, as JSON, as a page, on a terminal, and what it refuses."""
 
 import json
+import math
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,17 +15,35 @@ from hypothesis import given, settings
 from amptui.base import strictjson
 from amptui.base.errors import RunFolderError
 from amptui.cli import main
+from amptui.records import codec
+from amptui.records.run import Record
+from amptui.reports.compare import following as module
 from amptui.reports.compare.command import MAX_RUNS
 from amptui.reports.compare.compare_frame import KEYS, Choice, CompareFrame
 from amptui.reports.compare.compare_page import page
-from amptui.reports.compare.following import read_all
+from amptui.reports.compare.contrasts import Compared, compared
+from amptui.reports.compare.following import Following, read_all
 from amptui.reports.compare.tables import as_json, plain_lines
+from amptui.runs.lock import RunLock
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels.screen_state import ScreenState
+from tests.builders import write_journal as write
 from tests.checkout import ROOT
 from tests.forging import forged_journals
-from tests.living import assert_restored
-from tests.reports.compare.compared_runs import BF16, FP32
+from tests.golden import Goldens
+from tests.living import assert_restored, wait_until
+from tests.reports.compare.compared_runs import (
+    BF16,
+    FP32,
+    figures,
+    finished,
+    many_groups,
+    started,
+    trained,
+    validating,
+    whole_run,
+)
+from tests.reports.texts import Reading, page_words, without_style
 from tests.terminal import Terminal, amptui_command
 from tests.warm import WarmSource
 
@@ -146,3 +167,103 @@ def test_every_key_that_it_names_is_one() -> None:
 def test_the_verdict_that_it_quotes_is_what_the_recorded_runs_give() -> None:
     (quoted,) = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
     assert set(quoted.splitlines()) <= set(plain_lines(read_all([*FP32, *BF16], target=None)))
+
+
+# -------------------- Journals read side by side, and read on while runs still train
+def until(following: Following, holds: Callable[[Compared], bool]) -> Compared:
+    """The first comparison of which that is so."""
+
+    def has_come() -> bool:
+        newest = following.newest
+        return following.failure is not None or (newest is not None and holds(newest))
+
+    wait_until(has_come, "it never came to be")
+    assert following.failure is None, following.failure
+    assert following.newest is not None
+    return following.newest
+
+
+@contextmanager
+def watching(journals: list[Path]) -> Iterator[Following]:
+    following = Following(journals, target=None)
+    following.start()
+    yield following
+    following.stop()
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.01)
+
+
+def append(journal: Path, *records: Record) -> None:
+    with journal.open("a") as file:
+        file.writelines(f"{codec.dumps(record)}\n" for record in records)
+
+
+@pytest.fixture
+def journals(tmp_path: Path) -> list[Path]:
+    runs = [whole_run()[:-1], whole_run(2.0, precision="bf16")]
+    return [write(tmp_path / f"run{i}", records) / "journal.jsonl" for i, records in enumerate(runs)]
+
+
+def test_a_run_is_followed_to_its_end(journals: list[Path]) -> None:
+    with RunLock.take(journals[0].parent), watching(journals) as following:
+        result = until(following, lambda result: result.runs[0].view.step == 30)
+        assert [run.is_live for run in result.runs] == [True, False]
+        append(journals[0], *trained([1.0] * 10, first=31))
+        result = until(following, lambda result: result.runs[0].view.step == 40)
+        assert result.runs[0].samples == 400
+        append(journals[0], finished(40))
+        until(following, lambda result: result.runs[0].view.outcome is not None)
+
+
+def test_an_unreadable_journal_ends_it(journals: list[Path]) -> None:
+    with watching([journals[0], journals[1].with_name("none")]) as following:
+        following._thread.join(60)
+        assert isinstance(following.failure, RunFolderError)
+
+
+def test_what_could_not_be_read_is_told(tmp_path: Path, journals: list[Path]) -> None:
+    with journals[1].open("a") as file:
+        file.write("{broken\n")
+    comparison = read_all(journals, target=None)
+    assert comparison.runs[0].passed_over == ""
+    assert "1 damaged line" in comparison.runs[1].passed_over
+    empty = tmp_path / "notes.txt"
+    empty.write_text("hello\nthere\n")
+    with pytest.raises(RunFolderError, match=r"notes.txt holds no records; .*: 2 damaged"):
+        read_all([journals[0], empty], target=None)
+
+
+# -------------------- The page of a comparison: what it says, and that it is safe with any text
+def of_every_state() -> Compared:
+    """One run with validations, one that ended at NaN, one that has no steps, one without a record."""
+    broken = figures(whole_run([1.0] * 20 + [math.nan] * 20, precision="bf16"))
+    return compared([validating(), broken, figures([started()]), figures([])])
+
+
+def test_a_page_says_and_draws_what_was_compared(goldens: Goldens) -> None:
+    recorded = read_all([*FP32, *BF16], target=None)
+    goldens.check("reports/compare page", page_words(page(recorded)))
+    pages = {
+        "recorded": recorded,
+        "every state": of_every_state(),
+        "validations": compared([validating(), figures(trained([1.0] * 30, precision="bf16"))]),
+        "ten groups": many_groups(),
+    }
+    goldens.check_digests({name: without_style(page(comparison)) for name, comparison in pages.items()})
+
+
+HOSTILE = "<script>alert(1)</script>\x1b[2J&\"'"
+
+
+def test_no_text_of_a_run_becomes_markup() -> None:
+    runs = [
+        figures(whole_run(config={HOSTILE: HOSTILE}, model=HOSTILE, device_name=HOSTILE), name=HOSTILE),
+        figures(whole_run(config={HOSTILE: 1}, precision=HOSTILE), name="other"),
+    ]
+    html = page(compared(runs))
+    assert html.count("<script") == 1
+    assert "\x1b" not in html
+    assert "<script>alert(1)</script>?[2J&\"'" in Reading(html).text

@@ -1,17 +1,19 @@
 """The verdict on final losses: which it is in each situation, what forbids one, and in which words."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from amptui.records.own_loop import OTHER_PRECISIONS
-from amptui.records.run import RunFailed
+from amptui.records.run import PrecisionChanged, Record, RunFailed
+from amptui.records.samples import DeviceSample, HostSample
 from amptui.reports.compare import sentences
 from amptui.reports.compare.contrasts import _CHECKS, Check, Compared, compared
 from amptui.reports.compare.following import read_all
+from amptui.reports.compare.groups import grouped, options
 from amptui.reports.compare.tables import as_json, plain_lines
 from amptui.reports.compare.trace import RunFigures
 from tests.builders import changed
@@ -29,6 +31,7 @@ from tests.reports.compare.compared_runs import (
     validated,
     whole_run,
 )
+from tests.reports.compare.compared_runs import SYNTHETIC as SYNTHETIC_DATA
 from tests.reports.texts import json_text
 from tests.telemetry import record_samples
 
@@ -229,3 +232,123 @@ def test_how_long_runs_train_until_their_target(
     assert comparison.target == pytest.approx(target)
     assert comparison.target_asked == (asked is not None)
     assert [comparison.seconds_to_target(run) for run in comparison.runs] == pytest.approx(seconds)
+
+
+# -------------------- What a comparison knows of one run: totals at each step, final losses, record lo
+def untimed(*places: int) -> list[Record]:
+    """200 steps, of which these have no time."""
+    steps = trained([1.0] * 200)
+    return [changed(step, step_seconds=None) if step.step in places else step for step in steps]
+
+
+LOSSES: dict[str, Sequence[float | None]] = {
+    "all the same": [1.0] * 30,
+    "the last not measured": [1.0] * 29 + [None],
+    "four Infs near the end": [1.0] * 25 + [math.inf] * 4 + [1.0],
+    "NaN at the end": [1.0] * 29 + [math.nan],
+    "Inf before the end": [1.0] * 10 + [math.inf] * 19 + [1.0],
+    "never measured": [None] * 30,
+    "large": [1e308] * 30,
+    "falling to a half": [2.0] * 30 + [1.0] * 30,  # of the last 20 steps of step 40 ten are 1
+}
+STEPS = trained([2.0] * 20)
+VALIDATING: list[Record] = [*STEPS[:10], validated(10, 1.5), *STEPS[10:], validated(20, math.nan)]
+REPEATING: list[Record] = [
+    *trained([2.0] * 40),
+    validated(40, 9.0),
+    record_samples.resumed(30),
+    *trained([0.5] * 20, first=31, step_seconds=0.25),
+]
+RUNS: dict[str, Sequence[Record]] = {
+    "three steps": trained([3.0, 2.0, 1.0]),
+    **{f"losses: {name}": trained(losses) for name, losses in LOSSES.items()},
+    "validations": VALIDATING,
+    "a validation without a loss": [*STEPS, validated(20, None)],
+    "a resume that repeats ten steps": REPEATING,
+    "two steps of 200 without a time": untimed(100, 200),
+    "two without a time and one with NaN": [changed(STEPS[0], step_seconds=math.nan), *untimed(100, 200)[1:]],
+    "samples of the process": [
+        DeviceSample(time=1.0, gpus=(), host=HostSample(process_rss_bytes=value)) for value in (5, 9, None, 7)
+    ],
+}
+
+
+def test_each_run_has_its_figures(goldens: Goldens) -> None:
+    lines = []
+    for name, records in RUNS.items():
+        run = figures([started(), *records])
+        reached, curve = run.reached(1.5, validation=False), run.curve
+        lines += [
+            f"== {name}",
+            f"{run.samples} samples in {run.seconds} s, {run.resumed} resumes, peak {run.peak_process_bytes}",
+            f"final losses {run.final_training}, {run.final_validation}",
+            f"best losses {run.best_training}, {run.best_validation}",
+            f"validations: {[(one.step, one.samples, one.seconds, one.loss) for one in run.validations]}",
+            f"1.5 at: {reached}; 0.99 at: {run.reached(0.99, validation=False)}",
+            f"lows: {[low.step for low in run.lows]}",
+            *(
+                f"{what}: {shown(getattr(curve, what).tolist())}"
+                for what in ("steps", "samples", "seconds", "loss")
+            ),
+        ]
+    goldens.check("reports/compare figures", "\n".join(lines))
+
+
+def shown(values: list[float]) -> str:
+    """All of few values, of many the first and the last."""
+    words = [f"{value:g}" for value in values]
+    return " ".join(words if len(words) < 60 else [*words[:3], "...", *words[-3:]])
+
+
+# -------------------- Which runs are one group, and what sets groups apart
+def letters(*runs: list[Any]) -> list[str]:
+    """The group of each run."""
+    result = [figures(records, name=str(number)) for number, records in enumerate(runs)]
+    groups = grouped(result)
+    return [next(group.letter for group in groups if run in group.runs) for run in result]
+
+
+@pytest.mark.parametrize(
+    ("changes", "other_group"),
+    [
+        ({"seed": 1}, False),
+        ({"precision": "bf16", "seed": 1}, True),
+        ({"config": {"learning_rate": 0.2}}, True),
+        ({"config": {"width": 3}}, True),
+        ({"model": "other"}, True),
+        ({"device_name": "NVIDIA A100"}, True),
+        ({"data": SYNTHETIC_DATA}, True),
+        ({"versions": {"torch": "2.10"}}, True),
+        ({"hardware": {"threads": 3}}, True),
+        ({"total_steps": 99}, True),
+        ({"world_size": 2}, True),
+        ({"parameters": 3}, True),
+        # What a journal does not have is not used.
+        ({"seed": 1, "config": {"channels_last": False, "compile": None, "accumulate": 1}}, False),
+        ({"config": {"channels_last": False, "compile": None, "accumulate": 2}}, True),
+    ],
+)
+def test_whatever_differs_but_the_seed_makes_another_group(
+    changes: dict[str, Any], other_group: bool
+) -> None:
+    first, second = letters(whole_run(), whole_run(**changes))
+    assert (first != second) == other_group
+
+
+def test_groups_have_the_letters_of_their_precisions_where_each_has_one_of_its_own() -> None:
+    in_three = [whole_run(precision=precision) for precision in ("fp32", "fp16", "bf16")]
+    assert letters(*in_three) == ["F", "H", "B"]
+    assert letters(*in_three, whole_run(parameters=3)) == ["A", "B", "C", "D"]
+
+
+def test_a_switch_makes_another_group() -> None:
+    switched: list[Record] = [
+        started(),
+        *trained([1.0] * 10),
+        PrecisionChanged(time=111.0, step=11, previous="fp32", current="bf16"),
+        *trained([1.0] * 10, first=11, precision="bf16"),
+    ]
+    assert letters(whole_run(steps=20), switched) == ["A", "B"]
+    result = grouped([figures(switched)])[0]
+    assert result.precision is None
+    assert options(figures(switched))["precision"].count("11") == 1

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amptui.base.student import t_quantile
 from amptui.reports.compare.welch import ENOUGH_SEEDS, POWER, detectable_difference, mean_difference
 
 
@@ -118,3 +119,15 @@ def test_a_detectable_difference_is_shown_as_often_as_promised(
     assert shift is not None
     # Four standard errors of a fraction of 1,500 are 4.1%.
     assert differ(sizes, deviations, 1500, shift) == pytest.approx(POWER, abs=0.045)
+
+
+# -------------------- Student's quantiles are those of the table (NIST/SEMATECH e-Handbook, table 1.3.
+@pytest.mark.parametrize(
+    ("confidence", "freedom", "t"),
+    [
+        *((0.95, 1, 12.706), (0.95, 2, 4.303), (0.95, 3, 3.182), (0.95, 4, 2.776), (0.95, 10, 2.228)),
+        *((0.95, 29, 2.045), (0.95, 120, 1.980), (0.9, 10, 1.812), (0.98, 3, 4.541), (0.99, 7, 3.499)),
+    ],
+)
+def test_quantiles_are_those_of_the_table(confidence: float, freedom: int, t: float) -> None:
+    assert t_quantile(confidence, freedom) == pytest.approx(t, abs=6e-4)

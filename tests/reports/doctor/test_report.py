@@ -5,26 +5,44 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from amptui.device.accelerator import Properties
+from amptui.loops.setup import choose_device
+from amptui.monitor.estimate import Ratio
+from amptui.recipe.precision import Tf32Flags
 from amptui.records.samples import GpuSample
+from amptui.reports.doctor.cuda import read_driver
 from amptui.reports.doctor.gpus import NvmlLook, check_gpu, check_nvml
-from amptui.reports.doctor.machine import check_folder, check_terminal
+from amptui.reports.doctor.machine import (
+    NEEDED,
+    check_folder,
+    check_terminal,
+    compile_checks,
+    machine_checks,
+    release,
+    software_checks,
+)
+from amptui.reports.doctor.precisions import measure
 from amptui.reports.doctor.report import Check, PlainReport, Section, examine, fine
-from tests import poison
+from tests import deprecations, poison
+from tests.checkout import ROOT
+from tests.golden import Goldens
 from tests.terminal import Terminal
 
-PROGRAM = "import sys; from amptui.reports.doctor import doctor; sys.exit(doctor(json='--json' in sys.argv))"
+DOCTOR = "import sys; from amptui.reports.doctor import doctor; sys.exit(doctor(json='--json' in sys.argv))"
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", PROGRAM, *arguments],
+        [sys.executable, "-c", DOCTOR, *arguments],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
@@ -87,7 +105,7 @@ def test_runs_that_cannot_be_kept_have_status_1(broken_torch: str, tmp_path: Pat
 
 @pytest.mark.ci
 def test_a_terminal_gets_colours_and_lines_of_its_width(broken_torch: str) -> None:
-    command = [sys.executable, "-c", PROGRAM]
+    command = [sys.executable, "-c", DOCTOR]
     with Terminal(command, size=(60, 70), env={"PYTHONPATH": broken_torch, "NO_COLOR": ""}) as terminal:
         terminal.wait_for(r"Training cannot run here")
         terminal.wait()
@@ -125,3 +143,168 @@ def test_what_drivers_folders_and_environments_say_steers_nothing(
     written = capsys.readouterr().out
     assert "5;41mblink" in written
     assert not poison.strange_in_lines(written.encode("utf-8", "surrogatepass"))
+
+
+# -------------------- What is read from drivers: make-believe libraries of CUDA and NVML, and the kern
+PROGRAM = """
+import json, os, sys
+from dataclasses import asdict
+from amptui.reports.doctor.gpus import check_nvml, look_at_nvml
+found = look_at_nvml(patience_seconds={patience})
+print(json.dumps([asdict(check) for check in check_nvml(found, expected={expected})]))
+sys.stdout.flush()
+os._exit(0)  # a thread may be in the driver still
+"""
+
+
+def look(program: str, folder: Path, **environment: str) -> Any:
+    """The JSON value that ``program`` prints beside the drivers of ``folder``, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, *deprecations.options_for_python(), "-c", program],
+        env={**os.environ, "LD_LIBRARY_PATH": str(folder), **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+DRIVERS: dict[str, tuple[bool, dict[str, str]]] = {
+    "two GPUs": (True, {}),
+    "a refused figure, named once": (True, {"FAULTS": "nvmlDeviceGetPowerUsage=4"}),
+    "a MIG instance, which has no sensors": (True, {"GPUS": "1", "MIG": "1"}),
+    # A driver that refuses is a trouble even without CUDA.
+    "no permission": (False, {"FAULTS": "nvmlInitWithFlags=4"}),
+    "too old": (False, {"FAULTS": "nvmlInitWithFlags=13"}),
+    "versions differ": (False, {"FAULTS": "nvmlInitWithFlags=18"}),
+    "one that never answers is not waited for": (False, {"FAULTS": "nvmlInitWithFlags=hang"}),
+}
+"""Whether a GPU is expected, and how the make-believe driver is set."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.ci] * (name != "two GPUs")) for name in DRIVERS]
+)
+def test_each_driver_gives_what_was_approved(name: str, fake_drivers: Path, goldens: Goldens) -> None:
+    expected, settings = DRIVERS[name]
+    patience = 0.2 if "hang" in settings.get("FAULTS", "") else 30
+    chosen = {f"FAKE_NVML_{what}": value for what, value in settings.items()}
+    checks = look(PROGRAM.format(patience=patience, expected=expected), fake_drivers, **chosen)
+    goldens.check(f"reports/doctor drivers, {name}", json.dumps(checks, indent=1, ensure_ascii=False))
+
+
+def test_a_loaded_library_is_asked_for_its_cuda_and_started(fake_drivers: Path) -> None:
+    program = (
+        "import dataclasses, json; from amptui.reports.doctor.cuda import read_driver;"
+        "print(json.dumps(dataclasses.asdict(read_driver())))"
+    )
+    seen = look(program, fake_drivers, FAKE_CUDA_VERSION="12040", FAKE_CUDA_INIT="803")
+    assert (seen["library_found"], seen["cuda"], seen["refusal"]) == (True, [12, 4], 803)
+
+
+def test_the_kernels_folders_tell_of_gpus_and_of_the_loaded_driver(tmp_path: Path) -> None:
+    for name, vendor, kind in (
+        ("a", "0x10de", "0x030200"),
+        ("b", "0x10de", "0x040300"),
+        ("c", "0x1af4", "0x030000"),
+    ):
+        device = tmp_path / "sys/bus/pci/devices" / name
+        device.mkdir(parents=True)
+        (device / "vendor").write_text(f"{vendor}\n")
+        (device / "class").write_text(f"{kind}\n")
+    (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
+    (tmp_path / "proc/driver/nvidia/version").write_text(
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.133.20  Release Build\nGCC version\n"
+    )
+    (tmp_path / "dev").mkdir()
+    for name in ("nvidia0", "nvidiactl", "nvidia-caps", "null"):
+        (tmp_path / "dev" / name).touch()
+    driver = read_driver(tmp_path, initialize=False)
+    assert driver.gpus_on_bus == 1  # b is the GPU's sound, c another maker's
+    assert driver.loaded_version == "570.133.20"
+    assert driver.device_files == ("nvidia0", "nvidiactl")
+    assert driver.shows_a_gpu
+
+
+# -------------------- What is found here: cores, memory, packages, folders and the terminal; and what
+CPU = torch.device("cpu")
+
+
+def test_this_machine_is_told_without_a_failure() -> None:
+    assert [check.name for check in machine_checks()] == ["cores", "memory", "shared-memory"]
+
+
+# -------------------------------------------------------------------------------------- packages
+
+
+def test_where_everything_is_installed_nothing_is_to_be_fixed() -> None:
+    checks = software_checks()
+    assert [(check.name, check.severity) for check in checks] == [("amptui", "info"), ("torch-loads", "good")]
+
+
+def test_a_missing_compiler_is_told_and_hinders_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    if choose_device("auto").type != "cpu":
+        pytest.skip("on a GPU it is Triton that compiles")
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    (check,) = compile_checks()
+    assert (check.severity, check.hint) == ("info", "install g++, or set CXX")
+
+
+def test_the_needed_packages_are_those_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = (re.match(r"([a-z0-9-]+)>=([\d.]+)", line) for line in project["dependencies"])
+    assert {found[1]: release(found[2]) for found in asked if found} == NEEDED
+
+
+# ------------------------------------------------------------------------- what a precision gains
+
+
+def test_each_precision_is_measured_in_turns_with_float32_and_has_an_interval() -> None:
+    found = measure(CPU, ("fp16", "bf16"), size=32, budget_seconds=0.02)
+    assert list(found) == ["fp16", "bf16"]
+    for one in found.values():
+        assert isinstance(one, Ratio)
+        assert one.low is not None
+        assert one.high is not None
+        assert 0 < one.low <= one.value <= one.high
+
+
+def test_measuring_leaves_the_tf32_flags_as_they_were() -> None:
+    before = Tf32Flags.current()
+    try:
+        kept = Tf32Flags.full().with_tf32()
+        kept.apply()
+        measure(CPU, ("bf16",), size=16, budget_seconds=0.0)
+        assert Tf32Flags.current() == kept
+    finally:
+        before.apply()
+
+
+# --------------------------------------------------------------------------------------- folders
+
+
+def test_new_folders_are_fine_and_nothing_is_left_there(tmp_path: Path) -> None:
+    check = check_folder("runs", tmp_path / "not" / "yet")
+    assert check.severity in ("good", "warning")  # a test machine may have little room
+    assert check.text.startswith(f"runs are saved in {tmp_path / 'not' / 'yet'}, ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_in_the_way_stops_runs_and_only_bothers_data(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    runs, data = (
+        check_folder("runs", tmp_path / "file" / "runs"),
+        check_folder("data-folder", tmp_path / "file" / "data"),
+    )
+    assert (runs.severity, data.severity) == ("error", "warning")
+    assert "not a directory" in runs.text
+    assert "--run-dir" in runs.hint
+    assert "--data-dir" in data.hint
+
+
+def test_a_read_only_folder_cannot_be_written(nobody: Callable[[], AbstractContextManager[Path]]) -> None:
+    with nobody() as folder:
+        folder.chmod(0o500)
+        assert check_folder("runs", folder / "runs").text.endswith(": permission denied")

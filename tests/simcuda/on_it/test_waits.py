@@ -1,13 +1,15 @@
 """The host never waits for the device in a step, whatever the training is asked to do."""
 
 from collections import Counter
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+import amptui
 from amptui import Data, DataRequest
 from amptui.data.sources import Arrays
 from amptui.records.control import (
@@ -26,8 +28,10 @@ from amptui.records.findings import (
     XRayTaken,
 )
 from amptui.records.run import EpochFinished, Note, PrecisionChanged
-from tests.builders import StepRow
-from tests.simcuda.training import FIRST_STEPS, Pairs, Small, run
+from tests.builders import StepRow, of, recorded
+from tests.observed import Loop
+from tests.own_loops import FORMS, Form, Own
+from tests.simcuda.training import FIRST_STEPS, Pairs, Small, run, run_plain
 
 NOWHERE: Counter[str] = Counter()
 
@@ -131,3 +135,70 @@ def test_no_batch_and_no_epoch_s_end_waits(pinned: bool) -> None:
     trained = run(Loaded(pinned=pinned), steps=70)
     assert len(trained.log.of(EpochFinished)) == 3
     assert trained.marks.places() == NOWHERE
+
+
+# -------------------- A hand-written loop on the device waits no more often with a monitor than withou
+STEPS = 40
+
+SWITCHES = {12: "bf16", 24: "fp16", 50: "ieee", 60: "fp16"}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_observing_adds_no_wait_and_sees_every_step(precision: str, runs: Path) -> None:
+    loop = Loop(precision, fused=True, device="cuda")
+    loop.train_step(1)  # torch's own first calls may wait
+    with amptui.observe(loop.model, loop.optimizer, loop.scaler) as monitor:
+        loop.train_step(2)
+
+        def log(loss: Tensor) -> Tensor:
+            monitor.log(again=loss)
+            return loss
+
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            losses = [log(loop.train_step(step)) for step in range(3, STEPS + 2)]
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    steps = of(StepRow, recorded(runs))
+    assert [record.step for record in steps] == list(range(1, STEPS + 1))
+    assert [record.loss for record in steps[1:]] == pytest.approx([loss.item() for loss in losses])
+    assert [record.losses["again"] for record in steps[3:]] == [record.loss for record in steps[3:]]
+    assert {record.precision for record in steps} == {precision}
+    assert all(record.step_seconds is not None for record in steps[1:])
+    assert steps[1].grad_norm is not None
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_watching_adds_no_wait_in_any_precision(form: Form, runs: Path) -> None:
+    asks = {step: PrecisionRequest(name) for step, name in SWITCHES.items()}
+
+    def before(step: int) -> None:
+        torch.cuda.set_sync_debug_mode("default")
+        # The step after a switch may wait: copies are made to return to, kernels are loaded.
+        if step > 2 and not {step, step - 1, step - 2} & set(SWITCHES):
+            torch.cuda.set_sync_debug_mode("error")
+
+    own = Own(fused=True, clip_norm=0.5, device="cuda")
+    with own.watch() as monitor:
+        try:
+            own.watched(monitor, form, 80, before, asks)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        assert monitor.precision == "fp16"
+    steps = of(StepRow, recorded(runs))
+    assert [record.step for record in steps] == list(range(1, 81))
+    assert {record.precision for record in steps} == {"fp32", "bf16", "fp16", "ieee"}
+    assert all(record.loss is not None for record in steps)
+
+
+# -------------------- What a usual step sends to the device beyond a plain loop's
+MAX_ADDED = {"fp32": 2, "bf16": 2, "fp16": 5}
+
+
+@pytest.mark.parametrize("probes", [True, pytest.param(False, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("clip_norm", [None, 1.0], ids=["unclipped", "clipped"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_few_operators_are_added(precision: str, clip_norm: float | None, probes: bool) -> None:
+    plain = run_plain(precision=precision, clip_norm=clip_norm).usual()
+    ours = run(precision=precision, clip_norm=clip_norm, probes=probes, steps=50).marks.usual()
+    assert ours.total() - plain.total() <= MAX_ADDED[precision], (ours - plain, plain - ours)
