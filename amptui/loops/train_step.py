@@ -181,7 +181,7 @@ class TrainMonitor(Monitor):
         warming_up = switch.begin_step()
         inputs = _inputs(micro_batches) if warming_up else None
         counts_flops = inputs is not None and self.probes.flops.is_due(switch.precision, inputs)
-        if self.step > self._probes_until and not counts_flops:
+        if self.step > self.probes_until and not counts_flops:
             self._current = Step()
             if self._together is None:
                 passes()
@@ -338,7 +338,7 @@ class TrainMonitor(Monitor):
             self._agreed |= agreed & ~WEIGHTS
         closer = step == 0 or self.switch.needs_observation or self._timeline.armed or self._agreed > 0
         observed = (step + self.probes.steps_due, self._norms.until, self._updates.until)
-        self._probes_until = max(step + closer, *observed)
+        self.probes_until = max(step + closer, *observed)
 
     # --------------------------------------------------------------------- around the steps
 

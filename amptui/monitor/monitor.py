@@ -77,7 +77,7 @@ class Monitor:
     no_xray = ""
     """Why no X-ray can be taken; empty if one can."""
     look_interval_seconds = LOOK_INTERVAL_SECONDS
-    _probes_until = 0
+    probes_until = 0
     """Up to which step something is to be measured in forward and backward passes."""
 
     def __init__(
@@ -123,7 +123,7 @@ class Monitor:
 
     # ---------------------------------------------------------------------------------- the steps
 
-    def send(self, step: Step, *, timed: bool = True) -> Sequence[float] | None:
+    def send(self, step: Step) -> Sequence[float] | None:
         """Send the numbers of a step to the host; never waits. Returns its row if that is known already."""
         loss, kind, lrs, load_start = step.loss, self._kind, step.lrs, step.load_start
         is_short = step.scale is None and step.gradients is None and step.clip_norm is None
@@ -146,7 +146,10 @@ class Monitor:
             lrs.first,
             lrs.groups,
         )
-        return self._readback.push_step(values, facts, timed=timed)
+        row = self._readback.push_step(values, facts, timed=step.is_timed)
+        if not step.is_timed:
+            self._readback.begin_interval()
+        return row
 
     def _report(self, record: Record) -> None:
         """Emit a record of the reporter's, and use the times of its steps."""

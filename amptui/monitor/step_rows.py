@@ -64,6 +64,8 @@ class Step:
     """When loading its batches began, by ``perf_counter``; None if nobody measures it."""
     data_seconds = 0.0
     """How long that took."""
+    is_timed = True
+    """Whether its own time is known: its beginning was seen."""
 
 
 def row_of(step: Step) -> tuple[RowLayout, list[Tensor]]:

@@ -53,7 +53,7 @@ _SCALER_EVENTS = {
 """Of each method of a scaler's what is told before and after it."""
 
 _ANYWHERE = (
-    *("after_autocast", "optimizer_built", "float8_layer_came"),
+    *("optimizer_built", "float8_layer_came"),
     *("before_clip", "after_clip", "after_scale"),
 )
 """What another thread may do beside the one that trains: there it is not told."""
@@ -77,7 +77,6 @@ class Patch:
         self._is_own = name in vars(owner)
         self._before: Callable[..., Any] = getattr(owner, name)
         self._patched = around(self, self._before)
-        not_compiled(self._patched, calls=False)
         setattr(owner, name, wraps(self._before)(self._patched))
 
     def remove(self) -> None:
@@ -154,7 +153,7 @@ class LoopHooks:
         removals = self._removals
         try:
             self._patch(torch.autograd, "backward", self._around_backward)
-            self._patch(torch.autocast, "__enter__", self._around("after_autocast"))
+            self._patch(torch.autocast, "__enter__", self._around_autocast)
             clip = self._around("after_clip", "before_clip")
             for owner, name in _CLIPPING:
                 self._patch(owner, name, clip)
@@ -277,7 +276,33 @@ class LoopHooks:
                 leave_traceback(error)
                 raise
 
+        not_compiled(backward, calls=False)
         return backward
+
+    def _around_autocast(self, patch: Patch, enter: Callable[..., Any]) -> Callable[..., Any]:
+        def entered(context: torch.autocast) -> Any:
+            try:
+                result = enter(context)
+                if patch.is_removed or self._suspended or is_compiling():
+                    return result
+                try:
+                    if get_ident() == self._owner or not self._is_elsewhere(trains=False):
+                        with self._lock:
+                            for loop in self._loops:
+                                if not (loop.may_capture and loop.is_capturing()):
+                                    self.reader.see_autocast(context)
+                                    for watcher in loop.optimizers:
+                                        if watcher.pending is not None or watcher.step < watcher.probes_until:
+                                            watcher.forward_begins()
+                except BaseException as error:  # noqa: BLE001 - raised again if it is the script's
+                    self._settle(error)
+                return result
+            except BaseException as error:
+                leave_traceback(error)
+                raise
+
+        not_compiled(entered, calls=True)
+        return entered
 
     def _see_other(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A pass begins that is not told. Of one within another, what it computed was computed for that one.
@@ -350,6 +375,7 @@ class LoopHooks:
                     leave_traceback(error)
                     raise
 
+            not_compiled(call, calls=False)
             return call
 
         return around
@@ -380,6 +406,7 @@ class LoopHooks:
                     leave_traceback(error)
                     raise
 
+            not_compiled(call, calls=False)
             return call
 
         return around

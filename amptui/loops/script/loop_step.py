@@ -25,7 +25,8 @@ class LoopStep(Step):
     """Its backward passes, once it is made."""
     is_scaled = False
     """Whether the newest of them was multiplied by a loss scale."""
-    logged_loss: Tensor | None = None
+    logs_loss = False
+    """Whether ``loss`` is what the loop logged."""
     batches = 0
     """Loaded for it; until its passes are known, ``samples`` are theirs."""
     trained_samples: int | None = 0
@@ -45,6 +46,7 @@ class LoopStep(Step):
         other = LoopStep()
         other.load_start, other.data_seconds = self.load_start, self.data_seconds
         other.samples, other.batches, other.shapes = self.samples, self.batches, self.shapes
+        other.is_timed = self.is_timed
         return other
 
     def add_samples(self, samples: int | None) -> None:
@@ -63,7 +65,7 @@ class LoopStep(Step):
     def log(self, loss: Tensor | None, values: Mapping[str, Tensor]) -> None:
         """The loop logged numbers with it, each without dimensions."""
         if loss is not None:
-            self.logged_loss = loss
+            self.loss, self.form, self.logs_loss = loss, "", True
         if values:
             self.parts = {**(self.parts or {}), **values}
 

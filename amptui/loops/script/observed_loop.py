@@ -9,7 +9,6 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import torch
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
@@ -336,12 +335,6 @@ class ObservedLoop:
                 self._list_accounts()
         if watcher is not self.first:
             self.first.other_stepped()
-
-    def after_autocast(self, context: torch.autocast) -> None:
-        """A context of autocast was entered."""
-        HOOKS.reader.see_autocast(context)
-        for watcher in self.optimizers:
-            watcher.forward_begins()
 
     def float8_layer_came(self) -> None:
         self.layer_changes += 1

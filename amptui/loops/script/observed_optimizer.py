@@ -6,7 +6,7 @@ off, is told once, and leaves the loop alone.
 
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -79,16 +79,15 @@ class ObservedOptimizer(Monitor):
         """Whether the stream is being recorded as a graph."""
         self._samples = samples_per_step or 0
         """Of each step; 0 if they are counted."""
-        self._is_timed = not loop.is_listening
-        """Whether the time of the next step is measured."""
         self._origin = NonFiniteOrigin(device, self._readback, emit=loop.emit)
         self._origin_step = 0
-        self.pending: Callable[[], object] | None = None
-        """Sends a step that waits for what the loop may log with it; None if no step does."""
+        self.pending: LoopStep | None = None
+        """The newest step, while it waits for what the loop may log with it."""
         self._logs = False
         self._validation: dict[str, Tensor] | None = None
         self._loop_step = LoopStep()
-        """The step that is being made; until its numbers are sent, the one before."""
+        """The step that is being made."""
+        self._loop_step.is_timed = not loop.is_listening
         self._fresh_samples = FreshSamples()
         self._data_parallel = 0 if samples_per_step else data_parallel
         self._expected: tuple[str, ...] = "fp32", "bf16", "fp16"
@@ -106,10 +105,12 @@ class ObservedOptimizer(Monitor):
     def follow(self, optimizer: Optimizer, model: nn.Module) -> None:
         """Watch the steps of ``optimizer`` from now on, which changes parameters of ``model``."""
         self._optimizers += 1
+        self._is_new = True
+        """Whether no step of this optimizer has ended."""
         is_another = self.takes_requests and self.keeper is not None and self.keeper.model is not model
         if self._optimizers > 1:
             self.work_begins()
-            self._is_timed = False
+            self._loop_step.is_timed = False
             self._loop_step.add_samples(self._fresh_samples.take())
             if self.keeper is not None:
                 self.keeper.model, self.keeper.optimizer = model, optimizer
@@ -159,9 +160,9 @@ class ObservedOptimizer(Monitor):
 
     def work_begins(self) -> None:
         """Something of the next step is done: what the loop logs from here on is that one's."""
-        if self.pending is not None:
-            push, self.pending = self.pending, None
-            push()
+        if (step := self.pending) is not None:
+            self.pending = None
+            self.send(step)
 
     def forward_begins(self) -> None:
         """A forward pass begins, unless it is an evaluation's."""
@@ -170,7 +171,7 @@ class ObservedOptimizer(Monitor):
         if self.pending is not None:
             self.work_begins()
         # The script may copy or save its model between two steps: there are no hooks in it then.
-        is_observed = self.step < self._probes_until and not self._in_attempt
+        is_observed = self.step < self.probes_until and not self._in_attempt
         if is_observed and self._traced_step != self.step + 1 and self.probes.trace.is_due():
             self._enter_probes(None)
 
@@ -186,7 +187,7 @@ class ObservedOptimizer(Monitor):
         # Of several batches' gradients only the last look is at their sum. An attempt knows which one it is.
         is_scaled = loop_step.is_scaled = backward.scaler is not None
         step, norms = self.step, self._norms
-        is_due = step < norms.until or step < self._probes_until
+        is_due = step < norms.until or step < self.probes_until
         if not self._in_attempt and (is_due or (is_scaled and norms.are_due(step, is_scaled=True))):
             # Those of accumulated batches are complete after as many backward passes as in the last step.
             self._measure_gradients(are_complete=len(self.account.passes) == self._usual_passes)
@@ -200,7 +201,7 @@ class ObservedOptimizer(Monitor):
             if optimizer is not None and model is not None and groups != self._measured_groups:
                 self._follow_norms(model, optimizer)
             loop_step.gradients, loop_step.gradients_scaled = norms.measure(), is_scaled
-        if are_complete and self.step < self._probes_until:
+        if are_complete and self.step < self.probes_until:
             scale = self.loss_scale()
             self.probes.after_backward(self.step + 1, self.switch.precision, assumed_scale=scale)
 
@@ -322,7 +323,7 @@ class ObservedOptimizer(Monitor):
             self._validation.update(values if loss is None else {"loss": loss, **values})
             return
         self._logs = True
-        self._loop_step.log(loss, values)
+        (self.pending or self._loop_step).log(loss, values)
 
     @harmless
     def begin_validation(self) -> None:
@@ -402,23 +403,26 @@ class ObservedOptimizer(Monitor):
             loop_step.warming_up = not is_settled
         elif self._warms_up:
             loop_step.warming_up = self._warms_up = self._warm_up.begin_step()
-        if self.step <= self._probes_until:  # a look came before: nothing changes without one
+        if self.step <= self.probes_until:  # a look came before: nothing changes without one
             self._end_probed_step()
-        precision = passes.precision
-        is_plain = precision in self._expected and not (passes.may_be_lower or self.account.weights_word)
-        if not is_plain or self._has_float8:
-            precision = self._precision()
-        loop_step.precision, self._switched_within = precision, False
-        is_first = not self._loop.has_begun
-        if is_first:
-            self._loop.begin_run(precision)
-        if self._data_parallel:
-            self._count_inputs()
-        self._ended = time.perf_counter()
+        is_plain = passes.precision in self._expected and not (passes.may_be_lower or self._has_float8)
+        is_known = is_plain and not self.account.weights_word
+        loop_step.precision = passes.precision if is_known else self._precision()
+        self._switched_within, is_first = False, not self._loop.has_begun
+        if self._is_new:
+            self._finish_first_step()
+        if not loop_step.logs_loss:
+            loop_step.loss, loop_step.form = passes.loss, passes.form
+        loop_step.micro_batches = passes.count or 1
+        if passes.is_edited or (loop_step.gradients_scaled and loop_step.scale is None):
+            loop_step.gradients = None  # measured before the loop divided, or added to, the gradients itself
+        samples = loop_step.trained_samples or 0 if passes.count else loop_step.samples
+        loop_step.samples = self._samples or samples
+        self._loop_step, self._ended = LoopStep(), time.perf_counter()
         if self._logs or (is_first and not self.name):
-            self.pending = self._push
+            self.pending = loop_step
         else:
-            self._push()
+            self.send(loop_step)
         is_asked = self.takes_requests and self.control.attention
         if is_asked or self.step >= self._look_step or self._ended >= self._look_due:
             self._look()
@@ -431,31 +435,19 @@ class ObservedOptimizer(Monitor):
             self.switch.confirm()
         self.break_down_memory(self.switch.precision.name)
 
-    def _count_inputs(self) -> None:
-        """Count samples from now on. Not before: the script may have its model compiled until now."""
-        if (model := self._model()) is not None and not self._fresh_samples.is_told:
+    def _finish_first_step(self) -> None:
+        """The first step of the optimizer ends: begin the run, if it is the first of all."""
+        loop_step, self._is_new = self._loop_step, False
+        if not self._loop.has_begun:
+            self._loop.begin_run(loop_step.precision)
+        if self._data_parallel and (model := self._model()) is not None and not self._fresh_samples.is_told:
+            # Not before: the script may have its model compiled until now.
             self._fresh_samples.count_inputs(model, self._data_parallel)
-            self._loop_step.add_samples(None)
+            loop_step.add_samples(None)
         self._data_parallel = 0
-
-    def _push(self) -> None:
-        """Send the step's numbers to the host."""
-        step, self._loop_step = self._loop_step, LoopStep()
-        passes = step.passes
-        if not self._is_timed and step.trained_samples is not None:
+        if not loop_step.is_timed and loop_step.trained_samples is not None:
             # It was begun before it was seen, and so were its batches.
-            step.add_samples(self._fresh_samples.take())
-        step.loss, step.form, step.micro_batches = passes.loss, passes.form, passes.count or 1
-        if step.logged_loss is not None:
-            step.loss, step.form = step.logged_loss, ""
-        if passes.is_edited or (step.gradients_scaled and step.scale is None):
-            step.gradients = None  # measured before the loop divided, or added to, the gradients itself
-        if self._samples or passes.count:
-            step.samples = self._samples or step.trained_samples or 0
-        self.send(step, timed=self._is_timed)
-        if not self._is_timed:
-            self._is_timed = True
-            self._readback.begin_interval()
+            loop_step.add_samples(self._fresh_samples.take())
 
     def _precision(self) -> str:
         passes = self._loop_step.passes
