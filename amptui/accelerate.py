@@ -18,7 +18,7 @@ from amptui.checkpoint.states import load_plain
 from amptui.guest.amp_monitor import AmpName, PrecisionName, check_precision
 from amptui.guest.framework import FrameworkMonitor, model_of
 from amptui.loops.script.guard import harmless
-from amptui.loops.script.switched_amp import AUTOCAST_DTYPES, SwitchedAmp
+from amptui.loops.script.script import AUTOCAST_DTYPES, SwitchedAmp
 from amptui.recipe.float8 import supported_float8
 from amptui.recipe.precision import unsupported_precisions
 from amptui.recipe.request import Fp8Recipe

@@ -13,7 +13,7 @@ from amptui.guest.amp_monitor import AmpName
 from amptui.guest.framework import LIGHTNING_NAMES, OWN_NAMES, FrameworkMonitor, closure_run_before, model_of
 from amptui.loops.script.guard import harmless
 from amptui.loops.script.observed_loop import ObservedLoop
-from amptui.loops.script.switched_amp import AUTOCAST_DTYPES, SwitchedAmp
+from amptui.loops.script.script import AUTOCAST_DTYPES, SwitchedAmp
 from amptui.recipe.request import Fp8Recipe
 
 

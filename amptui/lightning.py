@@ -23,7 +23,7 @@ from amptui.device.readback import LOOK_INTERVAL_SECONDS
 from amptui.guest.amp_monitor import AmpName
 from amptui.guest.framework import LIGHTNING_NAMES, OWN_NAMES, FrameworkMonitor, closure_run_before
 from amptui.loops.script.guard import harmless
-from amptui.loops.script.switched_amp import SwitchedAmp, SwitchedScaler
+from amptui.loops.script.script import SwitchedAmp, SwitchedScaler
 from amptui.recipe.request import Fp8Recipe
 
 

@@ -12,8 +12,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from amptui.guest.monitor import Monitor, checked_integer, close_monitors_of
-from amptui.loops.script.script import Pairs, WatchedScript, models_of, named_optimizers
-from amptui.loops.script.switched_amp import SwitchedAmp
+from amptui.loops.script.script import Pairs, SwitchedAmp, WatchedScript, models_of, named_optimizers
 from amptui.loops.script.switched_optimizer import ComputeLoss, SwitchedOptimizer
 from amptui.recipe.float8 import supported_float8
 from amptui.recipe.precision import amp_of, unsupported_precisions

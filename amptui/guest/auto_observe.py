@@ -152,8 +152,8 @@ def _observe(optimizer: "Optimizer", loop: "ObservedLoop") -> None:
 def observe_from_first_step(optimizer: "Optimizer", loop: "ObservedLoop") -> "Monitor":
     """As :func:`amptui.observe`, in the middle of the first step."""
     from amptui.guest.monitor import Monitor
-    from amptui.loops.script.parameter_owner import owner_of
     from amptui.loops.script.script import ObservedScript
+    from amptui.loops.script.script_model import owner_of
     from amptui.recipe.trained import NamedOptimizer
 
     first = NamedOptimizer("", owner_of(optimizer), optimizer)

@@ -20,8 +20,7 @@ from amptui.guest.monitor import Monitor, samples_of
 from amptui.guest.run import tell_fault
 from amptui.loops.script.guard import harmless
 from amptui.loops.script.observed_loop import ObservedLoop
-from amptui.loops.script.script import ObservedScript, WatchedScript
-from amptui.loops.script.switched_amp import SwitchedAmp
+from amptui.loops.script.script import ObservedScript, SwitchedAmp, WatchedScript
 from amptui.loops.script.switched_optimizer import SwitchedOptimizer
 from amptui.recipe.precision import amp_of, unsupported_precisions
 from amptui.recipe.trained import NamedOptimizer

@@ -20,8 +20,8 @@ from amptui.base.text import one_line
 from amptui.device.accelerator import properties
 from amptui.loops.description import device_name
 from amptui.loops.script.observed_optimizer import ObservedOptimizer
-from amptui.loops.script.parallel_layout import ParallelLayout, layout_of
 from amptui.loops.script.script import ObservedScript, Script, WatchedScript
+from amptui.loops.script.script_model import ParallelLayout, layout_of
 from amptui.ranks.agreement.board import Board, SignIn, open_board, ranks_started
 from amptui.ranks.agreement.control import LOST, RankControl
 from amptui.ranks.agreement.orders import NEVER, poll_seconds

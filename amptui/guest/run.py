@@ -30,9 +30,8 @@ from amptui.loops.description import describe_resumption, here
 from amptui.loops.script.guard import fault_words
 from amptui.loops.script.observed_loop import ObservedLoop
 from amptui.loops.script.observed_optimizer import ObservedOptimizer
-from amptui.loops.script.parameter_owner import kind_of
-from amptui.loops.script.script import ObservedScript, WatchedScript
-from amptui.loops.script.switched_amp import SwitchedScaler
+from amptui.loops.script.script import ObservedScript, SwitchedScaler, WatchedScript
+from amptui.loops.script.script_model import kind_of
 from amptui.loops.script.switched_optimizer import SwitchedOptimizer
 from amptui.process.recording import Recording
 from amptui.ranks.agreement.control import RankControl

@@ -264,7 +264,7 @@ FAULTS: list[tuple[Watcher, tuple[str, ...]]] = [
             f"{MONITOR}.allocator.AllocatorWatch.look",
             f"{MONITOR}.lr_schedule.LearningRateReader.read",
             f"{GUEST}.observed_loop.mark_scaled",
-            f"{GUEST}.computed_precision.PassReader.see_autocast",
+            f"{GUEST}.backward_pass.PassReader.see_autocast",
             f"{GUEST}.observed_optimizer.current_scale",
         ),
     ),

@@ -28,7 +28,7 @@ from torch.nn.utils import clip_grad
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from amptui.loops.script.computed_precision import PassReader
+from amptui.loops.script.backward_pass import PassReader
 from amptui.loops.script.guard import SeveralThreadsError, is_settled, leave_traceback, not_compiled
 from amptui.loops.script.pass_account import PassAccount
 from amptui.recipe.float8 import is_float8_layer

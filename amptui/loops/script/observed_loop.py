@@ -18,8 +18,8 @@ from amptui.loops.script.backward_pass import mark_scaled
 from amptui.loops.script.guard import harmless
 from amptui.loops.script.loop_hooks import HOOKS
 from amptui.loops.script.observed_optimizer import ObservedOptimizer
-from amptui.loops.script.parameter_owner import LooseParameters, optimizers_alive, owner_of
 from amptui.loops.script.pass_account import DroppedPasses, PassAccount
+from amptui.loops.script.script_model import LooseParameters, optimizers_alive, owner_of
 from amptui.records.own_loop import OptimizerFollowed
 from amptui.records.run import Note, Record
 

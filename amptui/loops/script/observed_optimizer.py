@@ -17,15 +17,12 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from amptui.device.accelerator import capture_check
-from amptui.loops.script.backward_pass import BackwardPass
-from amptui.loops.script.computed_precision import WEIGHTS_WORDS
+from amptui.loops.script.backward_pass import WEIGHTS_WORDS, BackwardPass
 from amptui.loops.script.guard import harmless
 from amptui.loops.script.loop_hooks import HOOKS
-from amptui.loops.script.loop_step import DroppedBatches, LoopStep
-from amptui.loops.script.model_inputs import FreshSamples
-from amptui.loops.script.nonfinite_origin import NonFiniteOrigin
-from amptui.loops.script.parameter_owner import LooseParameters, kind_of
-from amptui.loops.script.pass_account import DroppedPasses, PassAccount
+from amptui.loops.script.model_inputs import FreshSamples, NonFiniteOrigin
+from amptui.loops.script.pass_account import DroppedBatches, DroppedPasses, LoopStep, PassAccount
+from amptui.loops.script.script_model import LooseParameters, kind_of
 from amptui.monitor.lr_schedule import LearningRateReader, LearningRates
 from amptui.monitor.monitor import Monitor
 from amptui.probes.flop_counter import StepInputs

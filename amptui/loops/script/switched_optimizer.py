@@ -17,7 +17,7 @@ from torch import Tensor
 from amptui.base.script_signals import is_from_signal_handler
 from amptui.base.text import one_line
 from amptui.device.failure import explain, is_device_lost
-from amptui.loops.script.computed_precision import WEIGHTS_WORDS
+from amptui.loops.script.backward_pass import WEIGHTS_WORDS
 from amptui.loops.script.guard import harmless
 from amptui.loops.script.loop_hooks import HOOKS
 from amptui.loops.script.observed_loop import ObservedLoop

@@ -19,7 +19,7 @@ import amptui
 from amptui.guest.auto_observe import observe_from_first_step, search_loop
 from amptui.guest.monitor import Monitor
 from amptui.loops.script.observed_loop import ObservedLoop
-from amptui.loops.script.parameter_owner import LooseParameters, owner_of
+from amptui.loops.script.script_model import LooseParameters, owner_of
 from tests.builders import StepRow, of, read
 from tests.observed import Loop
 

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from amptui.loops.script.parallel_layout import UNKNOWN, ParallelLayout, layout_of
+from amptui.loops.script.script_model import UNKNOWN, ParallelLayout, layout_of
 
 pytestmark = pytest.mark.ci  # torch.distributed.tensor is imported
 
