@@ -20,10 +20,14 @@ from torch.amp.grad_scaler import GradScaler
 from torch.autograd.function import BackwardCFunction
 
 from amptui.records.own_loop import LossForm
+from amptui.records.run import AMP_PRECISIONS
 
 LOW_DTYPES = (torch.float16, torch.bfloat16)
 
-LOW_PRECISIONS = ("fp16", "bf16")
+WEIGHTS_WORDS = {torch.float16: "fp16 weights", torch.bfloat16: "bf16 weights", torch.float64: "float64"}
+"""The precision of a model whose weights have another dtype than float32, whatever autocast does."""
+
+_COMPUTED_WORDS = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
 
 _MARK: Any = "amptui_scaled"
 """The key in the metadata of a graph's node; torch's own anomaly mode writes there too."""
@@ -80,7 +84,7 @@ class BackwardPass:
 
     def add_inner(self, precision: str) -> None:
         """A pass within this one ran in it: a recomputed part, or all of it if it shows nothing."""
-        if self.precision == "unknown" or precision in LOW_PRECISIONS:
+        if self.precision == "unknown" or precision in AMP_PRECISIONS:
             self.precision = precision
 
 
@@ -277,7 +281,7 @@ class PassReader:
         newest, self._newest_node = self._newest_node, root._sequence_nr()
         if nearest in LOW_DTYPES:
             self._entered.clear()
-            backward.precision = COMPUTED_WORDS[nearest]  # the usual case with autocast
+            backward.precision = _COMPUTED_WORDS[nearest]  # the usual case with autocast
             return backward
         shape = type(root), self._newest_node - newest, nearest
         is_settled = not (self._looks or _is_any_autocast_enabled())
@@ -288,7 +292,7 @@ class PassReader:
             backward.precision = precisions.pop() if len(precisions) == 1 else "unknown"
         else:
             self._search(backward, tensors)
-            if is_settled and backward.precision not in LOW_PRECISIONS:
+            if is_settled and backward.precision not in AMP_PRECISIONS:
                 self._precisions[shape] = backward.precision
         return backward
 
@@ -316,7 +320,7 @@ class PassReader:
             dtype = active or self._entered.get(kind)
             if dtype not in LOW_DTYPES:
                 dtype = None if is_opaque else torch.float32
-        backward.precision = "unknown" if dtype is None else COMPUTED_WORDS.get(dtype, "fp32")
+        backward.precision = "unknown" if dtype is None else _COMPUTED_WORDS.get(dtype, "fp32")
         backward.may_be_lower = dtype is torch.float32 and (active in LOW_DTYPES or self._lower_looks > 0)
         self._looks, self._lower_looks = max(0, self._looks - 1), max(0, self._lower_looks - 1)
         self._entered.clear()
@@ -345,9 +349,3 @@ def _dtype_of(node: Any, kind: int) -> torch.dtype | None:
         low = next((tensor.dtype for tensor in operands if tensor.dtype in LOW_DTYPES), None)
         return low or torch.float32
     return None
-
-
-WEIGHTS_WORDS = {torch.float16: "fp16 weights", torch.bfloat16: "bf16 weights", torch.float64: "float64"}
-"""The precision of a model whose weights have another dtype than float32, whatever autocast does."""
-
-COMPUTED_WORDS = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}

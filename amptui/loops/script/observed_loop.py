@@ -162,11 +162,16 @@ class ObservedLoop:
             return watcher
         if not isinstance(optimizer, Optimizer):
             return None
-        if not self.optimizers:
-            return self._begin(optimizer, scaler)
-        return self._resolve(optimizer)
+        if self.optimizers:
+            return self._find_watcher(optimizer)
+        open_first, self._open_first = self._open_first, None
+        if open_first is None:
+            return None
+        self.scaler = scaler
+        open_first(optimizer, self)
+        return self.first if self.active else None
 
-    def _resolve(self, optimizer: Optimizer) -> ObservedOptimizer | None:
+    def _find_watcher(self, optimizer: Optimizer) -> ObservedOptimizer | None:
         """An optimizer makes its first step: watch it, in another's place or beside the others."""
         account = self.idle.get(id(optimizer))
         if account is None or account.optimizer is not optimizer:
@@ -187,15 +192,7 @@ class ObservedLoop:
         if same is not None:
             self._replace(same, optimizer, account.dropped)
             return same
-        return self._open_another(optimizer)
-
-    def _begin(self, optimizer: Optimizer, scaler: GradScaler | None) -> ObservedOptimizer | None:
-        open_first, self._open_first = self._open_first, None
-        if open_first is None:
-            return None
-        self.scaler = scaler
-        open_first(optimizer, self)
-        return self.first if self.active else None
+        return self._watch_another(optimizer) if self.takes_others else None
 
     def _replace(
         self, watcher: ObservedOptimizer, optimizer: Optimizer, dropped_passes: Iterable[DroppedPasses]
@@ -215,9 +212,7 @@ class ObservedLoop:
         elif self._replacements == _MAX_REPLACEMENTS:
             self._note("the loop keeps making new optimizers: further replacements are not reported")
 
-    def _open_another(self, optimizer: Optimizer) -> ObservedOptimizer | None:
-        if not self.takes_others:
-            return None
+    def _watch_another(self, optimizer: Optimizer) -> ObservedOptimizer | None:
         if len(self.optimizers) >= MAX_OPTIMIZERS:
             if not self._noted_too_many:
                 self._noted_too_many = True
@@ -225,7 +220,10 @@ class ObservedLoop:
                 self._note(f"more than {most} optimizers make steps: only the first {most} are recorded")
             return None
         model = owner_of(optimizer)
-        return self.watch(optimizer, model, self._new_name(model, optimizer))
+        kind = type(optimizer if isinstance(model, LooseParameters) else model).__name__
+        names_in_use = {watcher.name for watcher in self.optimizers} | {self.first.model_kind}
+        names = (kind if number == 1 else f"{kind} {number}" for number in range(1, MAX_OPTIMIZERS + 2))
+        return self.watch(optimizer, model, next(name for name in names if name not in names_in_use))
 
     def watch(self, optimizer: Optimizer, model: nn.Module, name: str) -> ObservedOptimizer:
         """Watch another optimizer of the run, under a name that no other has."""
@@ -238,12 +236,6 @@ class ObservedLoop:
         watcher.epoch = self.first.epoch
         self._announce(watcher)
         return watcher
-
-    def _new_name(self, model: nn.Module, optimizer: Optimizer) -> str:
-        kind = type(optimizer if isinstance(model, LooseParameters) else model).__name__
-        names_in_use = {watcher.name for watcher in self.optimizers} | {self.first.model_kind}
-        names = (kind if number == 1 else f"{kind} {number}" for number in range(1, MAX_OPTIMIZERS + 2))
-        return next(name for name in names if name not in names_in_use)
 
     def _announce(self, watcher: ObservedOptimizer, *, replaces: str = "") -> None:
         record = OptimizerFollowed(

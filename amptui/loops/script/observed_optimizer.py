@@ -4,9 +4,10 @@ It never waits for the device and changes nothing that the loop computes with. A
 off, is told once, and leaves the loop alone.
 """
 
+import math
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -21,7 +22,7 @@ from amptui.loops.script.backward_pass import WEIGHTS_WORDS, BackwardPass
 from amptui.loops.script.guard import harmless
 from amptui.loops.script.loop_hooks import HOOKS
 from amptui.loops.script.model_inputs import FreshSamples, NonFiniteOrigin
-from amptui.loops.script.pass_account import DroppedBatches, DroppedPasses, LoopStep, PassAccount
+from amptui.loops.script.pass_account import DroppedPasses, LoopStep, PassAccount
 from amptui.loops.script.script_model import LooseParameters, kind_of
 from amptui.monitor.lr_schedule import LearningRateReader, LearningRates
 from amptui.monitor.monitor import Monitor
@@ -29,12 +30,15 @@ from amptui.probes.flop_counter import StepInputs
 from amptui.recipe.float8 import has_float8_layers
 from amptui.recipe.precision import ScalerTensors, current_scale, found_inf, growth_tracker
 from amptui.recipe.sharding import is_sharded
-from amptui.records.own_loop import FLOAT8_LAYERS
+from amptui.records.own_loop import FLOAT8_LAYERS, GradientsDropped
 from amptui.records.run import Phase, PhaseChanged
 
 if TYPE_CHECKING:
     from amptui.loops.script.observed_loop import ObservedLoop
     from amptui.recipe.trained import NamedOptimizer
+
+_STEPS_OF_A_RULE = 3
+"""A loop that drops gradients before so many steps in a row does so as a rule, as from its first step on."""
 
 _MAX_MEASURED_OPTIMIZERS = 8
 """A loop that makes a new optimizer all the time (for an inner loop) gets no gradient norms after so many."""
@@ -89,7 +93,9 @@ class ObservedOptimizer(Monitor):
         self._data_parallel = 0 if samples_per_step else data_parallel
         self._expected: tuple[str, ...] = "fp32", "bf16", "fp16"
         """What a graph may show if the step ran in that."""
-        self._bad_batches = DroppedBatches(name, self._readback, self._emit)
+        self._last_dropped_step = -1
+        self._dropping_since = 0
+        """The first of the newest steps in a row after each of which gradients were dropped."""
         self._observation = ExitStack()
         self._optimizers = 0
         self.keeper: NamedOptimizer | None = None
@@ -215,10 +221,29 @@ class ObservedOptimizer(Monitor):
         self._observation.close()
 
     def take_dropped(self, dropped_passes: DroppedPasses) -> None:
-        """Gradients were cleared before any step: tell it if the loop does not do that as a rule."""
+        """Gradients were cleared before any step: tell a bad batch, which the loop leaves out.
+
+        Not passes with a finite loss, as an adversarial one's, nor what the loop does as a rule.
+        """
+        step, passes = self.step, dropped_passes.passes
         self._loop_step.trained_samples, self._loop_step.gradients = 0, None
-        self._bad_batches.take(dropped_passes, self.step)
-        self._look_step = self.step
+        self._look_step = step
+        if step > self._last_dropped_step + 1:
+            self._dropping_since = step
+        self._last_dropped_step = step
+        is_rule = self._dropping_since == 0 or step - self._dropping_since >= _STEPS_OF_A_RULE
+        if is_rule or dropped_passes.is_others:
+            return
+
+        def report(row: Sequence[float] | None, _seconds: float | None) -> None:
+            loss = None if row is None or not len(row) else float(row[0])
+            if loss is None or not math.isfinite(loss):
+                now, count = time.time(), passes.count
+                self._emit(
+                    GradientsDropped(time=now, step=step, loss=loss, passes=count, optimizer=self.name)
+                )
+
+        self._readback.push([] if passes.loss is None else [passes.loss], report, timed=False)
 
     def before_step(self, optimizer: Optimizer, *, has_closure: bool) -> None:
         """The step begins: some optimizers and schedules change their rates within it."""
@@ -306,7 +331,12 @@ class ObservedOptimizer(Monitor):
     def take_batch(self, load_start: float, seconds: float, samples: int) -> None:
         """A batch for the next step took ``seconds`` to load, from ``load_start``, by ``perf_counter``."""
         self.work_begins()
-        self._loop_step.load(load_start, seconds, samples)
+        loop_step = self._loop_step
+        if loop_step.load_start is None:
+            loop_step.load_start = load_start
+        loop_step.data_seconds += seconds
+        loop_step.samples += samples
+        loop_step.batches += 1
         # Another optimizer's steps may have used the batches before this one.
         self._fresh_samples.load(samples, adds=self._loop.is_alone)
 
@@ -319,8 +349,11 @@ class ObservedOptimizer(Monitor):
         if self._validation is not None:
             self._validation.update(values if loss is None else {"loss": loss, **values})
             return
-        self._logs = True
-        (self.pending or self._loop_step).log(loss, values)
+        self._logs, loop_step = True, self.pending or self._loop_step
+        if loss is not None:
+            loop_step.loss, loop_step.form, loop_step.logs_loss = loss, "", True
+        if values:
+            loop_step.parts = {**(loop_step.parts or {}), **values}
 
     @harmless
     def begin_validation(self) -> None:
@@ -451,11 +484,9 @@ class ObservedOptimizer(Monitor):
         precision = self.account.weights_word or passes.precision or "unknown"
         if passes.may_be_lower and precision == "fp32" and self._has_frozen_parts:
             precision = "unknown"  # what needs no gradients leaves no graph
-        return self._with_float8(precision) if self._has_float8 else precision
-
-    def _with_float8(self, precision: str) -> str:
-        """What a step ran in whose graph shows ``precision`` around float8 layers."""
-        # A model that watch() was not given has only layers of the script's own.
+        if not self._has_float8:
+            return precision
+        # A model that watch() was not given has only float8 layers of the script's own.
         if not self._loop.float8_precision or self.keeper is None:
             return FLOAT8_LAYERS
         if precision == "bf16":

@@ -6,12 +6,8 @@ loop clears before the step (an adversarial example, the first pass of SAM, a ba
 that would usually have made a step are told.
 """
 
-import math
-import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,10 +16,8 @@ from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from amptui.device.readback import Readback
 from amptui.loops.script.backward_pass import WEIGHTS_WORDS, BackwardPass, all_of
 from amptui.monitor.step_rows import Step
-from amptui.records.own_loop import GradientsDropped
 
 if TYPE_CHECKING:
     from amptui.loops.script.observed_optimizer import ObservedOptimizer
@@ -74,7 +68,7 @@ class PassAccount:
         """To the parameters: they tell what the optimizer trained, once it is gone."""
         self._groups = -1
         self.weights_word = ""
-        """The precision that the weights' own dtype stands for; empty for float32."""
+        """The precision that the dtype of most weights' elements stands for; empty for float32."""
         self._dtype: torch.dtype | None = None
         self._hits = 0
         self._versions: list[int] = []
@@ -134,10 +128,16 @@ class PassAccount:
         self._parameters = tuple(p for group in groups for p in group["params"] if isinstance(p, Tensor))
         self._references = tuple(map(weakref.ref, self._parameters))
         trainable = [p for p in self._parameters if p.requires_grad]
-        witnesses = trainable if len(trainable) <= _ALL_UP_TO else _smallest(trainable)
+        witnesses, sizes = trainable, dict[torch.dtype, int]()
+        if len(trainable) > _ALL_UP_TO:  # the smallest of each part of the model
+            length = -(-len(trainable) // _WATCHED_PARAMETERS)
+            parts = [trainable[start : start + length] for start in range(0, len(trainable), length)]
+            witnesses = [min(part, key=Tensor.numel) for part in parts]
         self._witnesses = tuple(sorted(witnesses, key=Tensor.numel))
         self._choose_looked_at()
-        self.weights_word = _word_of_weights(trainable)
+        for parameter in trainable:
+            sizes[parameter.dtype] = sizes.get(parameter.dtype, 0) + parameter.numel()
+        self.weights_word = WEIGHTS_WORDS.get(max(sizes, key=sizes.__getitem__, default=torch.float32), "")
         self._dtype = self._witnesses[0].dtype if self._witnesses else None
 
     def _choose_looked_at(self) -> None:
@@ -320,22 +320,6 @@ class PassAccount:
         return _is_zero(gradient) and all(_is_zero(p.grad) for p in self.parameters)
 
 
-def _smallest(parameters: Sequence[Tensor]) -> list[Tensor]:
-    """The smallest parameter of each part of the model."""
-    length = -(-len(parameters) // _WATCHED_PARAMETERS)
-    parts = [parameters[start : start + length] for start in range(0, len(parameters), length)]
-    return [min(part, key=Tensor.numel) for part in parts]
-
-
-def _word_of_weights(parameters: Sequence[Tensor]) -> str:
-    """The precision that weights of another dtype than float32 stand for, by most of their elements."""
-    sizes: dict[torch.dtype, int] = {}
-    for parameter in parameters:
-        sizes[parameter.dtype] = sizes.get(parameter.dtype, 0) + parameter.numel()
-    dtype = max(sizes, key=sizes.__getitem__, default=torch.float32)
-    return WEIGHTS_WORDS.get(dtype, "")
-
-
 @torch.no_grad()
 def _is_zero(gradient: Tensor | None) -> bool:
     """Whether a gradient on the host has no value other than zero."""
@@ -345,10 +329,6 @@ def _is_zero(gradient: Tensor | None) -> bool:
         return False
     values = gradient.coalesce().values() if gradient.is_sparse else gradient
     return not bool(values.any())
-
-
-_STEPS_OF_A_RULE = 3
-"""A loop that drops gradients before so many steps in a row does so as a rule, as from its first step on."""
 
 
 class LoopStep(Step):
@@ -386,51 +366,3 @@ class LoopStep(Step):
         """A backward pass used so many, or an unknown number."""
         total = self.trained_samples
         self.trained_samples = None if samples is None or total is None else total + samples
-
-    def load(self, load_start: float, seconds: float, samples: int) -> None:
-        """A batch was loaded for it."""
-        if self.load_start is None:
-            self.load_start = load_start
-        self.data_seconds += seconds
-        self.samples += samples
-        self.batches += 1
-
-    def log(self, loss: Tensor | None, values: Mapping[str, Tensor]) -> None:
-        """The loop logged numbers with it, each without dimensions."""
-        if loss is not None:
-            self.loss, self.form, self.logs_loss = loss, "", True
-        if values:
-            self.parts = {**(self.parts or {}), **values}
-
-
-class DroppedBatches:
-    """Bad batches of one optimizer: not passes with a finite loss, as an adversarial one's, nor a rule."""
-
-    def __init__(
-        self, optimizer: str, readback: Readback, emit: Callable[[GradientsDropped], object]
-    ) -> None:
-        self._optimizer = optimizer
-        self._readback = readback
-        self._emit = emit
-        self._last_step = -1
-        self._streak_step = 0
-        """The first of the newest steps in a row after each of which gradients were dropped."""
-
-    def take(self, dropped_passes: DroppedPasses, step: int) -> None:
-        """Gradients were cleared after ``step``: tell it if they would usually have made a step."""
-        if step > self._last_step + 1:
-            self._streak_step = step
-        self._last_step = step
-        is_rule = self._streak_step == 0 or step - self._streak_step >= _STEPS_OF_A_RULE
-        if is_rule or dropped_passes.is_others:
-            return
-        passes = dropped_passes.passes
-        loss = passes.loss
-        values, report = [] if loss is None else [loss], partial(self._report, step, passes.count)
-        self._readback.push(values, report, timed=False)
-
-    def _report(self, step: int, count: int, row: Sequence[float] | None, _: float | None) -> None:
-        loss = None if row is None or not len(row) else float(row[0])
-        if loss is None or not math.isfinite(loss):
-            now, name = time.time(), self._optimizer
-            self._emit(GradientsDropped(time=now, step=step, loss=loss, passes=count, optimizer=name))
