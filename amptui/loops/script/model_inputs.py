@@ -94,7 +94,11 @@ class FreshSamples:
         self.counts_inputs, self.samples, self.rest = True, None, None
         self._data_parallel, self._thread = data_parallel, get_ident()
         has_hooks = any(vars(model).get(name) for name in _TABLES)
-        may_hook = not (has_hooks or is_anything_compiled() or _takes_time_first(model))
+        takes_time_first = any(
+            isinstance(module, _TIME_FIRST) and not getattr(module, "batch_first", False)
+            for module in model.modules()
+        )
+        may_hook = not (has_hooks or is_anything_compiled() or takes_time_first)
         if may_hook and type(model).__call__ is nn.Module.__call__:
             self._remove = _hook(model, self._see)
 
@@ -148,7 +152,7 @@ class FreshSamples:
         """The first dimension of all inputs of a call; 0 if they disagree."""
         try:
             inputs: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
-            named = [(name, tensor) for name, tensor in inputs if _has_dimensions(tensor)]
+            named = [(name, value) for name, value in inputs if isinstance(value, Tensor) and value.dim()]
             self._newest = [(name, weakref.ref(tensor)) for name, tensor in named]
             self._version = named[0][1]._version if named else 0
             sizes = {tensor.shape[0] for _, tensor in named}
@@ -157,17 +161,6 @@ class FreshSamples:
         except Exception:  # noqa: BLE001 - a class of the script's own may raise anything
             sizes = set()
         return sizes.pop() if len(sizes) == 1 else 0
-
-
-def _has_dimensions(value: object) -> bool:
-    return isinstance(value, Tensor) and value.dim() > 0
-
-
-def _takes_time_first(model: nn.Module) -> bool:
-    return any(
-        isinstance(module, _TIME_FIRST) and not getattr(module, "batch_first", False)
-        for module in model.modules()
-    )
 
 
 def _hook(model: nn.Module, see: Callable[..., None]) -> Callable[[], object]:

@@ -195,6 +195,7 @@ class ObservedOptimizer(Monitor):
             # Those of accumulated batches are complete after as many backward passes as in the last step.
             self._measure_gradients(are_complete=len(self.account.passes) == self._usual_passes)
 
+    @harmless
     def _measure_gradients(self, *, are_complete: bool) -> None:
         """Measure the gradients as the passes so far have left them; the float16 window of complete ones."""
         loop_step, norms, is_scaled = self._loop_step, self._norms, self._loop_step.is_scaled

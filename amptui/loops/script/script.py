@@ -166,14 +166,6 @@ class SwitchedAmp:
             self.precision.enter()
         return why
 
-    def without_float8(self, save: Callable[[], object]) -> object:
-        """Call ``save``, to which the model has its own layers: a file of it needs no torchao to be read."""
-        if self.linears is None:
-            return save()
-        with self.linears.kept():
-            self.linears.become(None)
-            return save()
-
     def leave_float8(self) -> None:
         """Give the script its own layers back; what it trains from here on in FP8 is in bfloat16."""
         if self.linears is not None:

@@ -51,16 +51,16 @@ class LooseParameters(nn.Module):
         yield from self._named_tensors  # type: ignore[misc]  # an optimizer takes any leaf tensor
 
 
-@dataclass(frozen=True, slots=True)
 class _Holder:
-    """A module with some of the parameters, and all of its own by their names."""
+    """A module with some of the parameters that an optimizer changes, and all of its own by their names."""
 
-    module: nn.Module
-    tensors: dict[str, Tensor]
-    optimized_ids: frozenset[int]
-    """The ids of those that the optimizer changes."""
-    size: int
-    """Modules in it."""
+    def __init__(self, module: nn.Module, parameter_ids: frozenset[int]) -> None:
+        parts = dict(_inside(module, "", set()))
+        named = ((at + name, p) for at, part in parts.items() for name, p in _registered(part, "_parameters"))
+        self.module, self.size = module, len(parts)
+        self.tensors: dict[str, Tensor] = {name: p for name, p in named if p is not None}
+        self.optimized_ids = parameter_ids & {id(p) for p in self.tensors.values()}
+        self.trainable = sum(p.requires_grad for p in self.tensors.values())
 
 
 def owner_of(optimizer: Optimizer) -> nn.Module:
@@ -73,11 +73,10 @@ def owner_of(optimizer: Optimizer) -> nn.Module:
     groups = [group["params"] for group in optimizer.param_groups]
     parameter_ids = frozenset(id(p) for params in groups for p in params)
     around = modules_around(p for params in groups for p in params)
-    modules = [module for module in around if not _is_wrapper(type(module))]
-    holders = [_holder(module, parameter_ids) for module in modules]
+    holders = [_Holder(module, parameter_ids) for module in around if not _is_wrapper(type(module))]
     complete = [holder for holder in holders if holder.optimized_ids == parameter_ids]
     if complete:
-        return min(complete, key=lambda holder: (_trainable(holder), -holder.size)).module
+        return min(complete, key=lambda holder: (holder.trainable, -holder.size)).module
     names = {
         id(p): f"group {g}, parameter {n}" for g, params in enumerate(groups) for n, p in enumerate(params)
     }
@@ -144,14 +143,6 @@ def _is_wrapper(kind: type) -> bool:
     )
 
 
-def _holder(module: nn.Module, parameter_ids: frozenset[int]) -> _Holder:
-    tensors: dict[str, Tensor] = {}
-    modules = dict(_inside(module, "", set()))
-    for prefix, submodule in modules.items():
-        tensors |= {prefix + name: p for name, p in _registered(submodule, "_parameters") if p is not None}
-    return _Holder(module, tensors, parameter_ids & {id(p) for p in tensors.values()}, len(modules))
-
-
 def _inside(module: nn.Module, prefix: str, visited: set[int]) -> Iterator[tuple[str, nn.Module]]:
     """The module and those in it, each once, without a call of methods that a class may have replaced."""
     if id(module) not in visited:
@@ -164,10 +155,6 @@ def _inside(module: nn.Module, prefix: str, visited: set[int]) -> Iterator[tuple
 
 def _registered(module: nn.Module, kind: str) -> Iterable[tuple[str, Any]]:
     return list(vars(module).get(kind, {}).items())
-
-
-def _trainable(holder: _Holder) -> int:
-    return sum(p.requires_grad for p in holder.tensors.values())
 
 
 def kind_of(model: nn.Module) -> str:
@@ -204,7 +191,9 @@ def layout_of(model: nn.Module, world_size: int) -> ParallelLayout:
         around = modules_around(parameter for _, parameter in model.named_parameters())
         modules = [m for m in around if any(base.__name__ in _AVERAGING for base in type(m).__mro__)]
         wrapper = _wrapper(modules)
-    meshes = sorted(_meshes(model), key=lambda mesh: -mesh.size())
+    parameters: list[Any] = [p for _, p in model.named_parameters() if type(p).__name__ == "DTensor"]
+    meshes_by_id = {id(p.device_mesh): p.device_mesh for p in parameters if p.device_mesh is not None}
+    meshes = sorted(meshes_by_id.values(), key=lambda mesh: -mesh.size())
     data, covered = wrapper.ranks, meshes[0].size() if meshes else 1
     tensor = max(covered // data, 1) if wrapper.is_on_mesh else covered
     kinds = tuple(name for name in (wrapper.kind, "tp" if tensor > 1 else "") if name)
@@ -241,34 +230,14 @@ def _wrapper(modules: Iterable[nn.Module]) -> _Wrapper:
             hybrid = None if nodes is None else _Wrapper("hsdp", ranks * nodes.size())
             wrappers.append(hybrid or _Wrapper("fsdp", ranks))
         elif (get_state := getattr(module, "_get_fsdp_state", None)) is not None:
-            wrappers += [_of_mesh(group.mesh_info) for group in _parameter_groups(get_state())]
+            state = get_state()  # FSDP2's; newer versions have several groups for a module
+            groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
+            for info in [group.mesh_info for group in groups if group is not None]:
+                shards = getattr(info, "shard_mesh_size", None)
+                replicas = getattr(info, "replicate_mesh_size", None)
+                kind = "ddp" if shards is None else "fsdp2" if replicas is None else "hsdp"
+                wrappers.append(_Wrapper(kind, (shards or 1) * (replicas or 1), is_on_mesh=True))
     return max(wrappers, key=lambda wrapper: wrapper.ranks if wrapper.kind else 0)
-
-
-def _parameter_groups(state: Any) -> Iterable[Any]:
-    """FSDP2's; newer versions have several for a module."""
-    groups = getattr(state, "_fsdp_param_groups", None)
-    if groups is None:
-        group = getattr(state, "_fsdp_param_group", None)
-        groups = () if group is None else (group,)
-    return tuple(groups)
-
-
-def _of_mesh(info: Any) -> _Wrapper:
-    shards = getattr(info, "shard_mesh_size", None)
-    replicas = getattr(info, "replicate_mesh_size", None)
-    kind = "ddp" if shards is None else "fsdp2" if replicas is None else "hsdp"
-    return _Wrapper(kind, (shards or 1) * (replicas or 1), is_on_mesh=True)
-
-
-def _meshes(model: nn.Module) -> Iterator[Any]:
-    """Those that parameters lie on."""
-    mesh_ids = set()
-    for _, parameter in model.named_parameters():
-        mesh: Any = getattr(parameter, "device_mesh", None)
-        if type(parameter).__name__ == "DTensor" and mesh is not None and id(mesh) not in mesh_ids:
-            mesh_ids.add(id(mesh))
-            yield mesh
 
 
 def _root(mesh: Any) -> Any:

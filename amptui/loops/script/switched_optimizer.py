@@ -6,7 +6,7 @@ compares, traces and saves, in the thread that trains.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -201,10 +201,6 @@ class SwitchedOptimizer(ObservedOptimizer):
                 self._observation.__exit__(type(error), error, error.__traceback__)
             raise
         self._leave_probes()
-        self._measure_attempt()
-
-    @harmless
-    def _measure_attempt(self) -> None:
         if self.account.passes:
             self._measure_gradients(are_complete=True)
 
@@ -284,9 +280,12 @@ class SwitchedOptimizer(ObservedOptimizer):
 
     def _run_save(self, save: Callable[[], object]) -> str:
         """Call the script's own function; return its error, if it raised one."""
-        start = time.perf_counter()
+        start, linears = time.perf_counter(), self._script.amp.linears
         try:
-            path = self._script.amp.without_float8(save)
+            with nullcontext() if linears is None else linears.kept():
+                if linears is not None:
+                    linears.become(None)  # a file of the script's own layers needs no torchao to be read
+                path = save()
         except Exception as error:  # a full disk must not end a training
             if is_from_signal_handler(error):
                 raise
