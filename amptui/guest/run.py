@@ -123,12 +123,7 @@ class ScriptRun:
         self._goes_on = processes.world.leads and processes.continues(run_dir)
         """Whether torchrun has started the ranks again: the run goes on in its folder."""
         if processes.world.leads:
-            folder = RunDir(Path(run_dir)) if run_dir else create_run_dir(None, self._name)
-            request = {"script": masked(sys.argv), "max_restarts": processes.world.max_restarts}
-            recording = Recording(folder, request=request, goes_on=self._goes_on, notify_url=notify_url)
-            self._recording, self._emit = recording, recording.emit
-            if self._goes_on:
-                self._emit = lambda record: recording.emit(_later(record, self._steps_before))
+            self._open_recording(run_dir, notify_url)
         try:
             self._open_loop(script)
             self._start()
@@ -139,6 +134,14 @@ class ScriptRun:
                 if self._recording is not None:
                     self._recording.close()
             raise
+
+    def _open_recording(self, run_dir: str, notify_url: str) -> None:
+        folder = RunDir(Path(run_dir)) if run_dir else create_run_dir(None, self._name)
+        request = {"script": masked(sys.argv), "max_restarts": self.processes.world.max_restarts}
+        recording = Recording(folder, request=request, goes_on=self._goes_on, notify_url=notify_url)
+        self._recording, self._emit = recording, recording.emit
+        if self._goes_on:
+            self._emit = lambda record: recording.emit(_later(record, self._steps_before))
 
     def _open_loop(self, script: ObservedScript | WatchedScript) -> None:
         """Begin to see the steps of ``script``."""
