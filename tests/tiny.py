@@ -218,7 +218,7 @@ def train(
     """
     control = control or Control()
     options = {"epoch_budget": math.inf, **options}
-    writer = CheckpointWriter(checkpoints, control=control, emit=log.emit, **options) if checkpoints else None
+    writer = CheckpointWriter(checkpoints, control=control, emit=log.emit, **options)
     trainer = Trainer(
         prepared,
         control,

@@ -54,7 +54,7 @@ class CheckpointWriter:
         self._folder = folder
         self._control = control
         self._emit = emit
-        self._every = every
+        self._interval = every
         self._claim_folder = claim_folder
         self._journaled = journaled
         self._newest = resumed_from
@@ -109,9 +109,10 @@ class CheckpointWriter:
         if earned_seconds >= self._last_blocked_seconds:
             self._want_epoch()
 
-    def next_step(self, step: int) -> int | None:
-        """The next step that is a multiple of ``every``; None without ``every``."""
-        return step + self._every - step % self._every if self._every and self.keeps else None
+    @property
+    def every(self) -> int | None:
+        """Steps from one checkpoint to the next; None if none is due at a step."""
+        return self._interval if self.keeps else None
 
     def due(self, step: int, *, only_asked: bool) -> Reason | None:
         """Why a checkpoint is due after ``step``; None if none is.
@@ -126,7 +127,7 @@ class CheckpointWriter:
                 self._control.refuse(request, "unavailable", "this run does not write any")
             return None
         self._requests += () if request is None else (request,)
-        interval = self._every and step % self._every == 0 and step != self._taken_step
+        interval = self._interval and step % self._interval == 0 and step != self._taken_step
         if not (request or interval or self._wanted):
             return None
         with self._lock:
@@ -261,8 +262,9 @@ class CheckpointWriter:
             self._troubles.add(why)
             self._tell_missing(f"no checkpoint in {self._folder}: {why}; training continues without it")
 
-    def tell_missing_at_end(self) -> None:
-        """Emit how many checkpoints are missing, now that there will be no other."""
+    def close(self) -> None:
+        """Wait until nothing is being written; emit how many checkpoints are missing, as no other follows."""
+        self.wait()
         if self._missing:
             newest = "there is none" if self._newest is None else f"the newest is of step {self._newest[0]:,}"
             some = f"{self._missing:,} could not be written in {self._folder}"

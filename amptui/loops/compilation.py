@@ -178,28 +178,30 @@ class CompileWatch:
     """Times torch's compilations while training runs, the model's and those that its own code asks for.
 
     torch calls back around each; :meth:`tell`, at the next look, makes records of them. They are few and take
-    seconds, so steps beside them do not notice the watch.
+    seconds, so steps beside them do not notice the watch. ``where`` is asked when torch starts to compile;
+    ``on_compiling`` is called when it begins, and when it ends.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        where: Callable[[], CompiledIn],
+        emit: Callable[[Record], object],
+        on_compiling: Callable[[bool], object],
+    ) -> None:
+        self._where, self._emit, self._on_compiling = where, emit, on_compiling
         self.pending = False
         """Whether something was compiled since :meth:`tell`."""
         self.busy = False
         """Whether torch is compiling now."""
-        self.on_compiling: Callable[[bool], object] = lambda _compiling: None
-        """Told when torch begins to compile, and when it ends."""
-        self._where: Callable[[], CompiledIn] = lambda: CompiledIn(0, "", True)
-        self._emit: Callable[[Record], object] = lambda _record: None
         self._began = 0.0
         self._announced = False
         self._compilations: dict[CompiledIn, _Compilation] = {}
         self._first_steps: dict[tuple[str, bool], int] = {}
 
-    def begin(self, where: Callable[[], CompiledIn], emit: Callable[[Record], object]) -> None:
-        """Watch from now on; ``where`` is asked when torch starts to compile."""
+    def begin(self) -> None:
+        """Watch from now on."""
         from torch._dynamo.callback import callback_handler
 
-        self._where, self._emit = where, emit
         callback_handler.register_start_callback(self._start)
         callback_handler.register_end_callback(self._end)
 
@@ -237,7 +239,7 @@ class CompileWatch:
 
     def _start(self, _args: Any) -> None:
         self.busy, self._began = True, time.perf_counter()
-        self.on_compiling(True)
+        self._on_compiling(True)
         if not self._announced:
             self._announced = True
             place = self._where()
@@ -247,7 +249,7 @@ class CompileWatch:
 
     def _end(self, args: Any) -> None:
         self.busy, self.pending = False, True
-        self.on_compiling(False)
+        self._on_compiling(False)
         if sys.exc_info()[0] is not None:
             return  # torch calls back for what failed as well
         compilation = self._compilations.setdefault(self._where(), _Compilation())

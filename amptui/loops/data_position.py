@@ -37,7 +37,7 @@ def _of_loaders(prepared: Prepared) -> list[torch.Generator]:
 
 
 class DataPosition:
-    """Counts steps, epochs and batches, and keeps the random states from the start of each epoch."""
+    """Counts epochs and batches, and keeps the random states from the start of each epoch."""
 
     def __init__(
         self,
@@ -56,8 +56,10 @@ class DataPosition:
         self._keeps = keeps
         self._saved: Mapping[str, Any] | None = None
         self._epoch_draws: Mapping[str, Any] | None = None
-        self.step = start.step if start else 0
-        """Steps sent to the device."""
+        self.began = time.monotonic() - (start.seconds if start else 0.0)
+        """When the run would have begun without a break, by ``monotonic``."""
+        self.validated_step: int = start.loop["validated_step"] if start else 0
+        """After which step the newest validation was."""
         self.epoch = start.epoch if start else 1
         """The current epoch, counted from 1; past the last one at the end."""
         self.batches = start.batches if start else 0
@@ -68,14 +70,13 @@ class DataPosition:
         """Whether all batches of the epoch are known to be done."""
         return self.batches == self._prepared.training.batches_per_epoch
 
-    @property
-    def run_ends(self) -> bool:
+    def run_ends(self, step: int) -> bool:
         """Whether all requested epochs are done, or all steps, if the epoch has more batches."""
         schedule = self._prepared.schedule
         limit, length = schedule.asked_steps, self._prepared.training.batches_per_epoch
         if schedule.asked_epochs and self.epoch > schedule.epochs:
             return True
-        over = limit is not None and self.step >= limit
+        over = limit is not None and step >= limit
         return over and length is not None and self.batches < length
 
     def states(self) -> dict[str, Any]:
@@ -83,9 +84,9 @@ class DataPosition:
         draws = random_states(self._prepared)
         return {"batches": self.batches, "draws": draws, "epoch_draws": self._epoch_draws or draws}
 
-    def place(self, precision: str) -> Place:
-        """The place of a checkpoint in this precision."""
-        return self.step, self.epoch, self.batches, precision
+    def place(self, step: int, precision: str) -> Place:
+        """The place of a checkpoint after that step, in this precision."""
+        return step, self.epoch, self.batches, precision
 
     def open_epoch(self) -> Iterator[Batch]:
         """The remaining batches of the epoch."""
@@ -103,11 +104,6 @@ class DataPosition:
         left = prepared.training.epoch(self.epoch, skip=self.batches, passed=self._report_skipped)
         set_random_states(start.draws, prepared)
         return self._count.watch(left, epoch=self.epoch, passed=self.batches)
-
-    def count_step(self, batches: int) -> None:
-        """Count a step that trained on this many batches."""
-        self.step += 1
-        self.batches += batches
 
     def finish_epoch(self) -> None:
         """Go to the next epoch, after validation."""

@@ -1,13 +1,12 @@
 """What the training loop trains, and how long."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch.amp.grad_scaler import GradScaler
 
 from amptui.data.batches import Batches
 from amptui.data.sources import Data
-from amptui.loops.compilation import CompileWatch
 from amptui.recipe.request import TrainRequest
 from amptui.recipe.trained import Trained
 
@@ -44,4 +43,3 @@ class Prepared(Trained):
     schedule: Schedule
     strategy: "Strategy"
     """How it trains together with other ranks, or alone."""
-    compilations: CompileWatch = field(default_factory=CompileWatch)

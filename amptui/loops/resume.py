@@ -5,6 +5,7 @@ the data, which is a position in the order of a single process with the global b
 then mean the same.
 """
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
@@ -28,6 +29,7 @@ from amptui.loops.data_position import DataPosition, random_states
 from amptui.loops.description import plain_fields
 from amptui.loops.prepared import Prepared
 from amptui.loops.setup import seed_everything
+from amptui.loops.train_step import TrainMonitor
 from amptui.recipe.request import TrainRequest
 
 _LR_SCHEDULE = "learning-rate schedule"
@@ -47,16 +49,13 @@ Warn = Callable[[str], object]
 def capture(
     prepared: Prepared,
     position: DataPosition,
-    loop: Mapping[str, Any],
-    *,
-    precision: str,
-    seconds: float,
+    monitor: TrainMonitor,
     warn: Warn,
 ) -> Checkpoint:
     """Copy the training's state between two steps to host memory; waits for the device.
 
-    ``loop`` is the loop's own state, as plain values; ``warn`` gets what is left out. Raises NotPlainError if
-    the state of model or optimizer contains an object that cannot be saved.
+    ``warn`` gets what is left out. Raises NotPlainError if the state of model or optimizer contains an object
+    that cannot be saved.
     """
     schedule = prepared.lr_schedule
     if schedule is not None:
@@ -81,12 +80,12 @@ def capture(
     )
     copied["parts"] = _with_tensors(parts, copied["parts"])
     checkpoint = Checkpoint(
-        step=position.step,
+        step=monitor.step,
         epoch=position.epoch,
-        seconds=seconds,
-        precision=precision,
+        seconds=time.monotonic() - position.began,
+        precision=monitor.switch.chosen,
         identity=identify(prepared),
-        loop=dict(loop),
+        loop={**monitor.state(), "validated_step": position.validated_step},
         added_groups=_added_groups(prepared),
         **copied,
         **position.states(),

@@ -5,7 +5,7 @@ The passes call :meth:`TrainMonitor.autocast` and :meth:`TrainMonitor.backward`,
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from amptui.checkpoint.file import Checkpoint
 from amptui.checkpoint.writer import CheckpointWriter
 from amptui.data.batches import Batch
-from amptui.device.readback import LOOK_INTERVAL_SECONDS
+from amptui.loops.compilation import CompiledIn, CompileWatch
 from amptui.monitor.divergence_guard import DivergenceGuard
 from amptui.monitor.monitor import Monitor
 from amptui.monitor.step_rows import Step
@@ -54,11 +55,13 @@ class TrainMonitor(Monitor):
     The loop calls :meth:`make_step` with the passes of each step, which call :meth:`autocast` and
     :meth:`backward`. If :meth:`look_is_due`, it first looks, and calls :meth:`plan` last, before it loads the
     batch. ``interactive``: whether to ask the user if training diverges; ``writer`` knows the last good
-    checkpoint.
+    checkpoint, ``start`` is the one that a resumed run continues from.
     """
 
     in_step = in_after_step = False
     """Whether a step is running, to say what an exception interrupted, and in it the experiment's own end."""
+    validated_in = ""
+    """The precision of the newest validation."""
     _is_observed = False
     """Whether the step that is being made is timed and measured."""
     _agreed = 0
@@ -72,8 +75,8 @@ class TrainMonitor(Monitor):
         writer: CheckpointWriter,
         *,
         interactive: bool,
-        first_step: int = 1,
-        look_interval_seconds: float = LOOK_INTERVAL_SECONDS,
+        start: Checkpoint | None,
+        look_interval_seconds: float,
     ) -> None:
         strategy = prepared.strategy
         self._gradients = strategy.gradients(prepared.model)
@@ -86,7 +89,8 @@ class TrainMonitor(Monitor):
         self._after_step = prepared.experiment.after_step if own_after_step else None
         self._together = strategy if strategy.kind else None
         """How several processes make a step; a single one calls nothing of it."""
-        self.step = first_step - 1
+        self.step = start.step if start else 0
+        self.compilations = CompileWatch(self._compiled_in, emit, strategy.tell_compiling)
         self.take_requests(prepared, control)
         self._timeline = StepTimer(prepared.device, emit)
         has_weights = strategy.leads and not is_sharded(prepared.model)
@@ -110,6 +114,10 @@ class TrainMonitor(Monitor):
         self.no_xray = strategy.needs_others
         if not strategy.needs_others:
             self.switch.can_retry, self.switch.agree = True, strategy.agree
+        if start is not None:
+            self.reporter.restore(start.loop["reported"])
+            self.switch.hold_scale(start.loop["held_scale"])
+            self.divergence.floor_accepted = start.loop["floor_accepted"]
 
     # ------------------------------------------------------------- what the passes of a step call
 
@@ -200,7 +208,7 @@ class TrainMonitor(Monitor):
         if current.micro_batches > 1:
             current.samples = sum([micro_batch.samples for micro_batch in micro_batches])
         current.load_start, current.data_seconds, self._ended = load_start, data_seconds, time.perf_counter()
-        current.warming_up = warming_up or self._prepared.compilations.pending
+        current.warming_up = warming_up or self.compilations.pending
         row = self.send(current)
         if row is not None and not math.isfinite(row[0]):
             self.look_at_once()  # on a CPU the loss is known before the next step
@@ -317,8 +325,11 @@ class TrainMonitor(Monitor):
         if self.guard is not None:
             self.guard.check_last()
 
-    def plan(self, *, look_by: int | None = None) -> None:
-        """Decide which of the next steps to observe, and when to look again: by step ``look_by``."""
+    def plan(self, *, look_after: Iterable[int | None] = ()) -> None:
+        """Decide which of the next steps to observe, and when to look again.
+
+        At the latest after a step that is a multiple of a number in ``look_after``.
+        """
         self._timeline.drain()
         schedule = self._lr_schedule
         applied = None if schedule is None else schedule.request_applied()
@@ -327,8 +338,9 @@ class TrainMonitor(Monitor):
             self.push([applied], lambda row, _seconds: None if row is None else refill(row[0]))
         super().plan()
         step = self.step
-        if look_by is not None:
-            self._look_step = min(self._look_step, look_by)
+        for every in look_after:
+            if every is not None:
+                self._look_step = min(self._look_step, step + every - step % every)
         norms_are_due = self._norms_are_due(step)
         if self._ranks is not None:  # all ranks measure in the step they agree on
             self._ranks.want_probes(NORMS * norms_are_due | WINDOW * self.probes.window.is_due())
@@ -363,11 +375,10 @@ class TrainMonitor(Monitor):
             "floor_accepted": self.divergence.floor_accepted,
         }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from the :meth:`state` of another monitor."""
-        self.reporter.restore(state["reported"])
-        self.switch.hold_scale(state["held_scale"])
-        self.divergence.floor_accepted = state["floor_accepted"]
+    def _compiled_in(self) -> CompiledIn:
+        training = self._prepared.model.training
+        precision = self.switch.precision.name if training else self.validated_in
+        return CompiledIn(self.step, precision, training)
 
 
 def _inputs(micro_batches: Sequence[MicroBatch]) -> StepInputs:

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from amptui.base.errors import ExperimentError
 from amptui.data.batches import count_samples
-from amptui.loops.data_position import BatchCount, PhaseProgress
+from amptui.loops.data_position import BatchCount, DataPosition, PhaseProgress
 from amptui.loops.prepared import Prepared
+from amptui.loops.train_step import TrainMonitor
 from amptui.recipe.loss import check_scalars
 from amptui.recipe.precision import Precision
 from amptui.records.control import Control
@@ -71,8 +72,22 @@ class Validator:
         self._progress = PhaseProgress(emit, "validating")
         self._count: BatchCount | None = None
 
-    def run(self, precision: Precision) -> MetricSums | None:
-        """Sum the metrics over the validation data, if there is any; None if the run is asked to stop."""
+    def run(self, monitor: TrainMonitor, position: DataPosition) -> MetricSums | None:
+        """Sum the metrics over the validation data, if there is any, in the precision of the steps so far.
+
+        Returns None if the run is asked to stop meanwhile: a resumed run then draws the same again.
+        """
+        position.save_random_states()
+        with monitor.switch.validation_precision() as precision:
+            monitor.validated_in = precision.name
+            sums = self._sum(precision)
+        if sums is None:
+            position.undo_draws()
+        else:
+            position.validated_step = monitor.step
+        return sums
+
+    def _sum(self, precision: Precision) -> MetricSums | None:
         sums, batches = MetricSums(), self._prepared.validation
         if batches is None:
             return sums

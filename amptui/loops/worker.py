@@ -1,11 +1,13 @@
 """The trainer thread: imports torch, prepares the run, trains, and records how it ended."""
 
+import gc
 import os
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,7 +81,6 @@ class TrainingThread:
         self._prepared: Prepared | None = None
         self._trainer: Trainer | None = None
         self._doing = "while importing torch"
-        self._saving = False
         self._batch_size: int | None = None
         self._announced = ""
         self.error: AmptuiError | None = None
@@ -111,12 +112,18 @@ class TrainingThread:
     @property
     def doing(self) -> str:
         """What the thread is doing, for a user who waits for it: ``"in step 500"``."""
-        return (self._trainer.doing if self._trainer else "") or self._doing
+        if (trainer := self._trainer) is None:
+            return self._doing
+        if trainer.monitor.in_step:
+            compiling = ", compiling the model" if trainer.monitor.compilations.busy else ""
+            return f"in step {trainer.monitor.step}{compiling}"
+        return trainer.doing or f"while loading the batch of step {trainer.monitor.step + 1}"
 
     @property
     def awaited(self) -> str:
         """What a stop waits for: ``stopping after step 500``, ``stopping while importing torch``."""
-        return self._trainer.awaited if self._trainer else f"stopping {self._doing}"
+        in_step = self._trainer is not None and self._trainer.monitor.in_step
+        return f"stopping after step {self._step:,}" if in_step else f"stopping {self.doing}"
 
     @property
     def others_are_there(self) -> bool:
@@ -126,18 +133,26 @@ class TrainingThread:
     @property
     def saving(self) -> bool:
         """Whether only a checkpoint or the weights remain to be written, which may take a while."""
-        return self._saving or (self._trainer is not None and self._trainer.saving)
+        return self._trainer is not None and self._trainer.saving
 
     def emit_finished_steps(self) -> int:
         """Emit the steps since the last poll, as the process abandons this thread; the last one's number."""
         if self._trainer is None:
             return self._steps_before
-        self._trainer.emit_finished_steps()
-        return self._trainer.step - self._trainer.in_step
+        monitor = self._trainer.monitor
+        if monitor.device.type == "cpu":  # only the trainer's thread may use a GPU
+            with suppress(IndexError):  # it may go on after all and deliver the last ones
+                monitor.drain()
+        return monitor.step - monitor.in_step
+
+    @property
+    def _step(self) -> int:
+        """Steps sent to the device."""
+        return self._trainer.monitor.step if self._trainer else self._steps_before
 
     def allocator(self) -> AllocatorSample | None:
         """The trainer's last sample of the allocator."""
-        return self._trainer.allocator if self._trainer else None
+        return self._trainer.monitor.allocator.sample if self._trainer else None
 
     def _run(self) -> None:
         try:
@@ -154,7 +169,7 @@ class TrainingThread:
         self._enter_phase("importing", "importing torch")
         from amptui.checkpoint.weights import save_weights
         from amptui.loops.description import describe_run
-        from amptui.loops.train import Trainer, frozen_garbage_collection
+        from amptui.loops.train import Trainer
 
         prepared, start = self._prepare()
         self._prepared = prepared
@@ -177,7 +192,7 @@ class TrainingThread:
             resumed_from=None if start is None else start.place,
             resume_command=self._resume_command,
         )
-        self._trainer = Trainer(
+        trainer = self._trainer = Trainer(
             prepared,
             self._control,
             self._emit,
@@ -185,15 +200,21 @@ class TrainingThread:
             writer=writer,
             start=start,
         )
-        with frozen_garbage_collection():
-            reason = self._trainer.run()
-        step, weights = self._trainer.step, self._request.save_weights
+        # torch and the model live as long as the run: a full collection would visit all of their objects, and
+        # add a tenth of a second to some step.
+        gc.collect()
+        gc.freeze()
+        try:
+            reason = trainer.run()
+        finally:
+            gc.unfreeze()  # some libraries complain at exit about objects that were never collected
+        step, weights = trainer.monitor.step, self._request.save_weights
         if weights is not None and not self._control.is_copy:
-            self._saving, self._doing = True, f"while writing {weights}"
+            trainer.saving, trainer.doing = True, f"while writing {weights}"
             self._enter_phase("stopping", "writing the weights")
             model, state = prepared.model, prepared.strategy.state
             averaged = save_weights(model, prepared.experiment, Path(weights), state=state)
-            self._saving = False
+            trainer.saving = False
             self._emit(WeightsSaved(time=time.time(), step=step, path=weights, averaged=averaged))
         now = time.time()
         seconds = now - started.time + (start.seconds if start else 0.0)
@@ -321,14 +342,15 @@ class TrainingThread:
 
     def _tell_failure(self, error: BaseException) -> None:
         """Emit the last record of a run that failed."""
-        step = self._trainer.step if self._trainer else self._steps_before
         self.error = self._explained(error)
         # Who has just resumed it, and came no further, knows how.
         resume_hint = self._resume_hint() if self._trainer is not None else ""
         if resume_hint and self._resume_command() not in str(self.error):
             self.error.add_hint(resume_hint)
         self._control.close()
-        self._emit(RunFailed(time=time.time(), step=step, error=str(self.error), traceback=self.traceback))
+        self._emit(
+            RunFailed(time=time.time(), step=self._step, error=str(self.error), traceback=self.traceback)
+        )
 
     def _resume_hint(self) -> str:
         """How the run goes on after a failure; "" if it has no checkpoint."""
@@ -350,7 +372,7 @@ class TrainingThread:
         self.traceback = traceback_text(error)
         if self._trainer is None:
             return explain(error, doing=self.doing, batch_size=None)
-        precision = self._trainer.precision
+        precision = self._trainer.monitor.switch.precision.name
         return explain(error, doing=self.doing, batch_size=self._batch_size, precision=precision)
 
 

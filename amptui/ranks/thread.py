@@ -156,7 +156,7 @@ class RankThread(TrainingThread):
     def _measure(self) -> RankNumbers:
         trainer, own = self._trainer, self._strategy.local_overflows
         assert trainer is not None, "its loop asks"
-        trainer.deliver_steps()
+        trainer.monitor.drain()
         sample = self.allocator()
         numbers = self._meter.take_numbers(
             compute_seconds=self._strategy.compute_timer.take_seconds(),
@@ -176,7 +176,7 @@ class RankThread(TrainingThread):
     def _hash_weights(self) -> None:
         assert self._trainer is not None, "its loop obeys"
         if (check := self._strategy.weights_check) is not None:
-            check.hash(self._trainer.step)
+            check.hash(self._trainer.monitor.step)
 
     @property
     def _strategy(self) -> "DataParallel":
@@ -185,8 +185,19 @@ class RankThread(TrainingThread):
         return cast("DataParallel", self._prepared.strategy)
 
     def _activity(self) -> tuple[RankPhase, int]:
-        trainer = self._trainer
-        return ("preparing", self._steps_before) if trainer is None else (trainer.activity, trainer.step)
+        if (trainer := self._trainer) is None:
+            return "preparing", self._steps_before
+        monitor = trainer.monitor
+        activity: RankPhase = "loading"
+        if monitor.compilations.busy:
+            activity = "compiling"
+        elif monitor.in_step:
+            activity = "after_step" if monitor.in_after_step else "training"
+        elif trainer.saving:
+            activity = "saving"
+        elif trainer.doing and trainer.phase == "validating":
+            activity = "validating"
+        return activity, monitor.step
 
     def _choose(self) -> "Choices":
         """Choose this rank's device, and meet the other ranks."""
@@ -395,7 +406,7 @@ class RankThread(TrainingThread):
         self._launcher.tell_end("waited", "waited for the others")
         if ended.rank >= 0:
             if ended.how != "stopped":
-                step = self._trainer.step if self._trainer else 0
+                step = self._trainer.monitor.step if self._trainer else 0
                 self._emit(ended.record(step, [place.host for place in self._group.places]))
             self._launcher.tell_cause(ended.what)
         explained = type(ended)(ended.rank, ended.how, ended.detail, ended.what, self._resume_hint())
@@ -408,7 +419,7 @@ class RankThread(TrainingThread):
             return rank_error if rank_error.hint else DeviceError(rank_error.what, hint=self._resume_hint())
         explained = super()._explained(error)
         if self._world.leads and self._group and self._trainer and isinstance(explained, ExperimentError):
-            culprits = blame(self._group.troubles(), self._trainer.step)
+            culprits = blame(self._group.troubles(), self._trainer.monitor.step)
             if culprits:
                 return ExperimentError(f"{explained.what}; {culprits}", hint=explained.hint)
         return explained

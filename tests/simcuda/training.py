@@ -181,9 +181,7 @@ def run(
 
     marks = Marks(as_loss_is_computed)
     prepared = prepare((experiment or Small()).mark(marks), **{"device": "cuda", **options})
-    writer = (
-        CheckpointWriter(checkpoints, control=control, emit=log.emit, every=every) if checkpoints else None
-    )
+    writer = CheckpointWriter(checkpoints, control=control, emit=log.emit, every=every)
     trainer = Trainer(prepared, control, log.emit, interactive=False, writer=writer)
     device.take_operators()
     device.take_waits()
