@@ -11,7 +11,7 @@ from amptui.diagnosis.amp_answer import amp_answer
 from amptui.diagnosis.event_words import event_details, event_text
 from amptui.diagnosis.words import long_words
 from amptui.loops.description import describe_run
-from amptui.loops.prepared import Prepared
+from amptui.loops.setup import Prepared
 from amptui.models.selective import Selective
 from amptui.models.unstable import Unstable
 from amptui.records.control import Control, PauseRequest, PrecisionRequest, TraceRequest, XRayRequest

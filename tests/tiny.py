@@ -19,8 +19,8 @@ from amptui.checkpoint.file import Checkpoint
 from amptui.checkpoint.writer import CheckpointWriter
 from amptui.data.sources import Arrays, Source
 from amptui.loops import setup
-from amptui.loops.prepared import Prepared
 from amptui.loops.resume import newest_checkpoint, restore
+from amptui.loops.setup import Prepared
 from amptui.loops.train import Outcome, Trainer
 from amptui.recipe.precision import unsupported_precisions
 from amptui.recipe.request import TrainRequest

@@ -12,13 +12,14 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torch.utils.data.distributed import DistributedSampler
 
 from amptui.base.errors import DataError
-from amptui.data.device_copies import DeviceCopies, move
 from amptui.data.loaders import (
     END,
+    DeviceCopies,
     SeededSamples,
     draws_on_host,
     generators_of,
     length_of,
+    move,
     raise_dead_worker,
     unchanged,
     without_workers,

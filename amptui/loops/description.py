@@ -6,15 +6,17 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 from types import NoneType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from amptui.base.version import __version__
 from amptui.device.accelerator import properties, runtime_versions
-from amptui.loops.prepared import Prepared
 from amptui.recipe.experiment import Experiment
 from amptui.records.run import DataInfo, RunResumed, RunStarted
+
+if TYPE_CHECKING:
+    from amptui.loops.setup import Prepared
 
 _SAME_WHEN_RESUMED = (
     *("time", "device", "device_name", "gpu_uuid", "precision", "versions", "total_epochs", "total_steps"),
@@ -29,7 +31,7 @@ _OTHER_VARIABLES = ("DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA", "ONEDNN_DEFAULT_FP
 _MAX_VALUE_CHARACTERS = 200
 
 
-def describe_run(model_name: str, prepared: Prepared) -> RunStarted:
+def describe_run(model_name: str, prepared: "Prepared") -> RunStarted:
     """The run's first record."""
     request = prepared.request
     config = plain_fields(prepared.experiment) | {

@@ -25,10 +25,9 @@ from amptui.base.text import one_line
 from amptui.checkpoint.file import Checkpoint, DamagedError, checkpoint_name, checkpoints, read
 from amptui.checkpoint.states import NotPlainError, Part, host_copy, plain_tensor, replaced
 from amptui.device import accelerator
-from amptui.loops.data_position import DataPosition, random_states
+from amptui.loops.data_passes import DataPosition, random_states
 from amptui.loops.description import plain_fields
-from amptui.loops.prepared import Prepared
-from amptui.loops.setup import seed_everything
+from amptui.loops.setup import Prepared, seed_everything
 from amptui.loops.train_step import TrainMonitor
 from amptui.recipe.request import TrainRequest
 

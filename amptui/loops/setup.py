@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, IterableDataset
 
 from amptui.base.errors import DeviceError, ExperimentError
-from amptui.checkpoint.weights import load_weights
+from amptui.checkpoint.states import load_weights
 from amptui.data.batches import Batch, Batches, open_batches
 from amptui.data.order import left_out
 from amptui.data.sources import Arrays, Data, DataRequest
@@ -31,8 +31,7 @@ from amptui.loops.compilation import (
     missing_for_compile,
     uses_cuda_graphs,
 )
-from amptui.loops.prepared import Prepared, Schedule
-from amptui.loops.strategy import Ranks
+from amptui.loops.strategy import Ranks, Strategy
 from amptui.monitor.lr_schedule import LrSchedule
 from amptui.probes.snapshot import Generators, Snapshot
 from amptui.recipe.experiment import Experiment
@@ -46,8 +45,40 @@ from amptui.recipe.precision import (
     unsupported_precisions,
 )
 from amptui.recipe.request import TrainRequest
-from amptui.recipe.trained import NamedOptimizer
+from amptui.recipe.trained import NamedOptimizer, Trained
 from amptui.records.run import Phase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """How long the run is; None if the data has no known length."""
+
+    epochs: int
+    steps: int | None
+    """The expected number of steps; wrong if the data reports a wrong length."""
+    steps_per_epoch: int | None
+    """Optimizer steps."""
+    asked_steps: int | None = None
+    """``--steps``: the run ends after them, even in the middle of an epoch."""
+    asked_epochs: bool = True
+    """Whether the run ends with the last epoch; else it runs as many as ``asked_steps`` need."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Prepared(Trained):
+    """Everything the training loop needs."""
+
+    request: TrainRequest
+    data: Data
+    training: Batches
+    validation: Batches | None
+    built_groups: int
+    """The parameter groups that ``build_optimizer()`` made; training may add others."""
+    scaler: GradScaler
+    schedule: Schedule
+    strategy: Strategy
+    """How it trains together with other ranks, or alone."""
+
 
 Announce = Callable[[Phase, str, str], object]
 """Takes a phase, its text on the screen, and what to name if it fails."""

@@ -10,12 +10,12 @@ from typing import Any, ClassVar, TypeVar
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from amptui.checkpoint.shards import whole_room
+from amptui.checkpoint.file import whole_room
 from amptui.checkpoint.states import Keys, Part
 from amptui.data.batches import Batch, Batches, count_samples
 from amptui.data.order import WHOLE, Share
+from amptui.loops.data_passes import MetricSums
 from amptui.loops.train_step import MicroBatch
-from amptui.loops.validation import MetricSums
 from amptui.probes.gradients import GradientProbe
 from amptui.recipe.experiment import Experiment
 

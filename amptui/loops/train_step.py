@@ -23,14 +23,14 @@ from amptui.monitor.step_rows import Step
 from amptui.probes.flop_counter import StepInputs, step_inputs
 from amptui.probes.step_timer import StepTimer
 from amptui.recipe.experiment import Experiment
-from amptui.recipe.loss import checked_loss
 from amptui.recipe.precision import Precision
 from amptui.recipe.sharding import is_sharded
+from amptui.recipe.trained import checked_loss
 from amptui.records.control import Control
 from amptui.records.run import Record
 
 if TYPE_CHECKING:
-    from amptui.loops.prepared import Prepared
+    from amptui.loops.setup import Prepared
 
 NORMS, WINDOW, WEIGHTS = 1, 2, 4
 """What all ranks measure in the same step where each has a part of it, as bits of one number: gradient norms,

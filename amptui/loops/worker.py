@@ -34,8 +34,7 @@ from amptui.records.samples import AllocatorSample
 if TYPE_CHECKING:
     from amptui.checkpoint.file import Checkpoint
     from amptui.checkpoint.writer import CheckpointWriter
-    from amptui.loops.prepared import Prepared
-    from amptui.loops.setup import Choices
+    from amptui.loops.setup import Choices, Prepared
     from amptui.loops.strategy import Ranks
     from amptui.loops.train import Trainer
 
@@ -167,7 +166,7 @@ class TrainingThread:
 
     def _train(self) -> None:
         self._enter_phase("importing", "importing torch")
-        from amptui.checkpoint.weights import save_weights
+        from amptui.checkpoint.states import save_weights
         from amptui.loops.description import describe_run
         from amptui.loops.train import Trainer
 
@@ -225,7 +224,7 @@ class TrainingThread:
         from amptui.data.sources import DataRequest
         from amptui.device.accelerator import enter_device
         from amptui.loops import setup
-        from amptui.loops.data_position import PhaseProgress
+        from amptui.loops.data_passes import PhaseProgress
         from amptui.loops.resume import share_batch
         from amptui.recipe.loading import build_experiment, load_class
 

@@ -33,9 +33,8 @@ from amptui.probes.flop_counter import FlopCounter
 from amptui.probes.memory_breakdown import parameters_of, parts_of
 from amptui.probes.operators import OperatorCounter, dtype_name, tensors_in
 from amptui.probes.snapshot import Snapshot
-from amptui.recipe.loss import checked_loss, loss_weights
 from amptui.recipe.precision import Precision, Tf32Flags
-from amptui.recipe.trained import Trained
+from amptui.recipe.trained import Trained, checked_loss, loss_weights
 from amptui.records.findings import FlopsCounted, LayerAgreement, XRayTaken
 from amptui.records.run import reference_precision
 

@@ -27,8 +27,7 @@ from amptui.records.steps import Steps
 
 if TYPE_CHECKING:
     from amptui.checkpoint.file import Checkpoint
-    from amptui.loops.prepared import Prepared
-    from amptui.loops.setup import Choices
+    from amptui.loops.setup import Choices, Prepared
     from amptui.ranks.agreement.checkpoints import RankCheckpoints
     from amptui.ranks.failure import PeerEndedError
     from amptui.ranks.group import MakeStrategy, RankGroup

@@ -1,14 +1,17 @@
-"""What is trained, as probes and the precision switch know it, whoever's loop it is."""
+"""What is trained, as probes and the precision switch know it in anybody's loop, and its loss, checked."""
 
+import operator
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from amptui.base.errors import ExperimentError
 from amptui.recipe.experiment import Experiment
 from amptui.recipe.precision import Precision
 
@@ -69,3 +72,56 @@ class Trained:
     def optimizer(self) -> Optimizer:
         """The one that trains it."""
         return self.first.optimizer
+
+
+def loss_weights(samples: Sequence[int]) -> list[Callable[[Tensor], Tensor]]:
+    """One function per batch that weighs its mean; the sum is the mean over all ``samples``.
+
+    The means of equal batches are divided by their number, bit for bit as in a handwritten loop.
+    """
+    count, total = len(samples), sum(samples)
+    if count == 1:
+        return [lambda mean: mean]
+    if all(batch_samples * count == total for batch_samples in samples):
+        return [lambda mean: mean / count] * count
+    return [partial(operator.mul, batch_samples / total) for batch_samples in samples]
+
+
+def check_scalars(values: Mapping[str, object], owner: str) -> None:
+    """Raise ExperimentError if a value is not a scalar tensor: it would shift the numbers in a row."""
+    for name, value in values.items():
+        if not isinstance(value, Tensor):
+            raise ExperimentError(
+                f"{name!r} from {owner} is a {type(value).__name__}", hint="make it a scalar tensor"
+            )
+        if value.numel() != 1:
+            shape = "x".join(map(str, value.shape))
+            raise ExperimentError(
+                f"{name!r} from {owner} has shape {shape}", hint="reduce it to a scalar, e.g. with .mean()"
+            )
+
+
+def checked_loss(experiment: object, result: object) -> tuple[Tensor, dict[str, Tensor]]:
+    """Total and parts of what ``loss()`` returned; raises ExperimentError if it has no backward pass."""
+    owner = f"{type(experiment).__name__}.loss()"
+    parts: dict[str, Tensor] = {}
+    if isinstance(result, dict):
+        if "loss" not in result:
+            raise ExperimentError(f"{owner} returned a dict without 'loss'", hint="name the total 'loss'")
+        parts = {name: part for name, part in result.items() if name != "loss"}
+        check_scalars(parts, owner)
+        result = result["loss"]
+    if not isinstance(result, Tensor):
+        kind = "None" if result is None else f"a {type(result).__name__}"
+        raise ExperimentError(f"{owner} returned {kind}", hint="return a scalar tensor")
+    if result.numel() != 1:
+        shape = "x".join(map(str, result.shape))
+        raise ExperimentError(
+            f"{owner} returned a tensor of shape {shape}", hint="reduce it to a scalar, e.g. with .mean()"
+        )
+    if not result.requires_grad:
+        raise ExperimentError(
+            f"{owner} returned a tensor that does not require a gradient",
+            hint="compute it from the model's output, without no_grad() or detach()",
+        )
+    return result, parts

@@ -21,7 +21,7 @@ from amptui import Experiment
 from amptui.base.errors import ExperimentError
 from amptui.diagnosis.amp_answer import amp_answer
 from amptui.loops.description import describe_run
-from amptui.loops.prepared import Prepared
+from amptui.loops.setup import Prepared
 from amptui.models.unstable import Unstable
 from amptui.probes.xray import take_xray
 from amptui.records.control import Control, HistogramRequest, PrecisionRequest, Request, XRayRequest

@@ -13,14 +13,17 @@ from torch import Tensor
 
 from amptui.checkpoint.file import (
     MAX_CHECKPOINTS,
+    Shards,
     checkpoint_name,
     checkpoints,
     clear,
     prune,
     read,
+    shards_name,
+    whole_room,
     write,
+    write_part,
 )
-from amptui.checkpoint.shards import Shards, shards_name, whole_room, write_part
 from amptui.checkpoint.states import Part
 from amptui.loops.resume import newest_checkpoint
 from tests.checkpoint.test_file import Harmful, checkpoint_at, flip, names

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from amptui.base.errors import OutputError, UsageError
-from amptui.checkpoint.weights import load_weights, save_weights
+from amptui.checkpoint.states import load_weights, save_weights
 from amptui.cli import main
 from amptui.records.keeping import WeightsSaved
 from amptui.records.run import RunFailed, RunFinished

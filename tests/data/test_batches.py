@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 from amptui.base.errors import DataError
 from amptui.data import batches as batches_module
 from amptui.data.batches import Batches, count_samples
-from amptui.data.device_copies import move
+from amptui.data.loaders import move
 from amptui.data.sources import Arrays, Source
 from tests.data.samples import CPU, Numbers, Pair, Stream, arrays, opened
 

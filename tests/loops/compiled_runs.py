@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from amptui import Data, DataRequest
 from amptui.loops.compilation import compile_in_place, eager_precisions
-from amptui.loops.prepared import Prepared
+from amptui.loops.setup import Prepared
 from tests.tiny import Tiny
 
 

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from amptui.cli import main
 from amptui.device.failure import explain
 from amptui.loops.compilation import MAX_VARIANTS, missing_for_compile
-from amptui.loops.prepared import Prepared
 from amptui.loops.resume import newest_checkpoint
+from amptui.loops.setup import Prepared
 from amptui.records.control import ComparisonRequest, Control, StopRequest, TraceRequest, XRayRequest
 from amptui.records.findings import FlopsCounted, ModelCompiled, ModulesTraced, PrecisionsCompared, XRayTaken
 from amptui.records.run import PhaseChanged, PrecisionChanged

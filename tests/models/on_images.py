@@ -9,7 +9,7 @@ import torch
 from amptui import Data, DataRequest, Experiment
 from amptui.data.sources import Arrays
 from amptui.data.vision import synthetic_images
-from amptui.loops.prepared import Prepared
+from amptui.loops.setup import Prepared
 from tests.builders import StepRow
 from tests.tiny import Log, prepare
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from amptui.loops.prepared import Prepared
+from amptui.loops.setup import Prepared
 from amptui.models.multi_task import MultiTask
 from amptui.models.selective import Selective
 from amptui.models.unstable import Unstable

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from amptui.loops import setup
-from amptui.loops.prepared import Prepared
+from amptui.loops.setup import Prepared
 from amptui.probes.xray import take_xray
 from amptui.recipe.precision import Tf32Flags
 from amptui.records.findings import LayerAgreement, XRayTaken

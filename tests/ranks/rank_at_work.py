@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from amptui.checkpoint.shards import ShardFile, write_part
+from amptui.checkpoint.file import ShardFile, write_part
 from amptui.checkpoint.states import Part
 from amptui.ranks.agreement import checkpoints
 from amptui.ranks.agreement.control import RankControl

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import HashStore
 
 from amptui.base.errors import ExperimentError
-from amptui.checkpoint.weights import load_weights
+from amptui.checkpoint.states import load_weights
 from amptui.ranks.parallel.data_parallel import LossRoot
 from amptui.ranks.parallel.sharded import blocks_of, shard
 from amptui.records.findings import Float16Window

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 from amptui import Data, DataRequest, Experiment
 from amptui.checkpoint.writer import CheckpointWriter
 from amptui.data.sources import Arrays
-from amptui.loops.prepared import Prepared
+from amptui.loops.setup import Prepared
 from amptui.loops.train import Trainer
 from amptui.records.control import Control, Request
 from tests.simcuda import device

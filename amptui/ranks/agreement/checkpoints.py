@@ -16,8 +16,7 @@ from typing import Any
 import torch
 
 from amptui.base.runfiles import opened_folder
-from amptui.checkpoint.file import Checkpoint, Place
-from amptui.checkpoint.shards import Shards, remove_shards, shards_name, write_part
+from amptui.checkpoint.file import Checkpoint, Place, Shards, remove_shards, shards_name, write_part
 from amptui.checkpoint.states import Part
 from amptui.checkpoint.writer import CheckpointWriter, Reason, Requests, explained, refuse_lost
 from amptui.ranks.agreement.control import RankControl

@@ -16,16 +16,16 @@ from amptui.base.errors import ExperimentError
 from amptui.data.batches import Batch, Batches, count_samples
 from amptui.device.accelerator import capabilities
 from amptui.device.failure import explain, is_device_lost
+from amptui.loops.data_passes import MetricSums
 from amptui.loops.strategy import Strategy
 from amptui.loops.train_step import MicroBatch
-from amptui.loops.validation import MetricSums
 from amptui.monitor.precision_switch import TrialFailedError
 from amptui.ranks.agreement.board import collectives_made
 from amptui.ranks.failure import is_of_a_group
 from amptui.ranks.group import RankGroup
 from amptui.ranks.numbers.own_checks import LocalOverflows, WeightsCheck
 from amptui.recipe.experiment import Experiment
-from amptui.recipe.loss import loss_weights
+from amptui.recipe.trained import loss_weights
 
 R = TypeVar("R")
 

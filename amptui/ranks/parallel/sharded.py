@@ -16,7 +16,7 @@ from torch.nn import functional
 from torch.optim import Optimizer
 
 from amptui.base.errors import ExperimentError
-from amptui.checkpoint.shards import whole_room
+from amptui.checkpoint.file import whole_room
 from amptui.checkpoint.states import Keys, NotPlainError, Part, replaced
 from amptui.data.batches import Batch
 from amptui.device.accelerator import capabilities

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from amptui.data.device_copies import MAX_AHEAD, DeviceCopies
+from amptui.data.loaders import MAX_AHEAD, DeviceCopies
 from amptui.device.readback import open_readback
 from amptui.records.control import StopRequest
 from amptui.records.keeping import CheckpointWritten, KeepingChanged
