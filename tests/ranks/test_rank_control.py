@@ -12,11 +12,12 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
 from amptui.loops.train_step import WEIGHTS, WINDOW
-from amptui.ranks.agreement import board, orders, rows
+from amptui.ranks.agreement import board, orders
 from amptui.ranks.agreement import control as rank_control
 from amptui.ranks.agreement.board import Board
 from amptui.ranks.agreement.control import RankControl
 from amptui.ranks.ends.progress import RankProgress
+from amptui.ranks.numbers import meter
 from amptui.ranks.numbers.meter import RankReport
 from amptui.ranks.world import World
 from amptui.records.answers import RequestRefused, RequestTaken
@@ -105,7 +106,7 @@ class Ranks:
 @pytest.fixture(autouse=True)
 def _quick_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orders, "poll_seconds", lambda _ranks: 0.001)
-    monkeypatch.setattr(rows, "rows_seconds", lambda _ranks: 0.001)
+    monkeypatch.setattr(meter, "rows_seconds", lambda _ranks: 0.001)
 
 
 @pytest.fixture

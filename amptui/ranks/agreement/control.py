@@ -16,8 +16,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from amptui.ranks.agreement.orders import NEVER, NOTHING, PATIENCE_SECONDS, Agreement, Order
-from amptui.ranks.agreement.rows import PostedRows
-from amptui.ranks.numbers.meter import RankNumbers, RankReport
+from amptui.ranks.numbers.meter import PostedRows, RankNumbers, RankReport
 from amptui.ranks.world import LAUNCHER_GONE, World
 from amptui.records.control import (
     KINDS,

@@ -1,14 +1,16 @@
 """What a rank measures between two exchanges, and the records that rank 0 makes of all ranks' rows."""
 
 import math
+import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from amptui.ranks.agreement.orders import NEVER
 from amptui.records.ranks import (
     RanksDisagree,
     RanksOverflowed,
@@ -20,6 +22,9 @@ from amptui.records.ranks import (
 from amptui.records.run import Record
 from amptui.records.samples import GpuSample, decode_clocks_event_reasons, encode_clocks_event_reasons
 from amptui.records.steps import Steps
+
+if TYPE_CHECKING:
+    from amptui.ranks.agreement.board import Board
 
 SAMPLE_SECONDS = 1.0
 """The time from one sample in the journal to the next."""
@@ -305,3 +310,80 @@ def blame(states_by_rank: Sequence[Mapping[int, int]], step: int) -> str:
         return ""
     who = f"rank {worst[0]}" + (f" and {len(worst) - 1:,} others" if len(worst) > 1 else "")
     return f"{who} had the first loss that was not finite, in step {first:,}"
+
+
+def rows_seconds(ranks: int) -> float:
+    """The time from one row of each rank to the next: rank 0 reads 4,000 a second at most."""
+    return max(0.25, ranks / 1000)
+
+
+class PostedRows:
+    """One rank's part. The training compares a number with ``due`` at each point and calls :meth:`put`.
+
+    A thread beside it calls :meth:`announce` at rank 0, whose ``report`` takes the rows of all ranks, and
+    elsewhere :meth:`follow`. No rank waits for a row.
+    """
+
+    def __init__(self, board: "Board", rank: int, ranks: int, report: RankReport | None) -> None:
+        self._board = board
+        self._rank = rank
+        self._ranks = ranks
+        self._report = report
+        self.due = NEVER
+        """The point after which the training measures."""
+        self._number = 0
+        """That of the row that is asked for, or the newest; equal on all ranks."""
+        self._own_row: RankNumbers | None = None
+        self._newest = 0, RankNumbers()
+        """The newest row that this rank has measured, and its number."""
+        self._taken_number = 0
+        """The number of the newest rows that rank 0 has taken."""
+        self._next_at = 0.0
+        self._finished = False
+        self._announcing = threading.Lock()
+        """The thread may take rows while the training ends."""
+        board.decide("sample", [0, 0])
+
+    def put(self, numbers: RankNumbers) -> None:
+        """The training's numbers at this point."""
+        self.due = NEVER
+        self._own_row, self._newest = numbers, (self._number, numbers)
+
+    def follow(self, number: int, point: int) -> None:
+        """Rank 0 has asked for row ``number`` at ``point``, or as soon as the training hears of it."""
+        if number > self._number:
+            self._number, self.due = number, point
+        row, self._own_row = self._own_row, None
+        if row is not None:
+            self._board.post(f"row/{self._rank}", row)
+            self._board.count("rows", 1)
+
+    def announce(self, point: int) -> None:
+        """Rank 0's: ask for the next rows at ``point`` if it is time, or take those that all have posted."""
+        with self._announcing:
+            if self._finished:
+                return
+            number, now = self._number, time.monotonic()
+            self.follow(number, point)
+            if self._taken_number == number and now >= self._next_at:
+                self._next_at = now + rows_seconds(self._ranks)
+                self._board.post("sample", [number + 1, point])
+                self.follow(number + 1, point)
+            elif self._taken_number < number and self._board.count("rows") >= number * self._ranks:
+                assert self._report is not None, "rank 0 has one"
+                self._taken_number = number
+                self._report.take(self._board.read([f"row/{rank}" for rank in range(self._ranks)]))
+
+    def finish(self, numbers: RankNumbers, gather: Callable[[Any], Sequence[Any]]) -> None:
+        """The training's last numbers, which ``gather`` gets of all ranks: here they come to the end."""
+        with self._announcing:
+            self._finished, self.due = True, NEVER
+        last_rows = gather([*self._newest, numbers])
+        if self._report is None:
+            return
+        # Those that not all had posted before come first.
+        pending = [row if number > self._taken_number else None for number, row, _ in last_rows]
+        if any(pending):
+            self._report.take([row or RankNumbers() for row in pending])
+        self._report.take([row for _, _, row in last_rows])
+        self._report.close()
