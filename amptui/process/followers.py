@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from amptui.base import units
 from amptui.base.errors import RemoteError, RunFolderError, UsageError
@@ -116,8 +116,11 @@ class Follower:
         if isinstance(request, StopRequest):
             # A signal's handler may ask for it: it must not take the session's lock.
             self.stop_reason = self.stop_reason or request.reason
+        elif sent:  # the run's own record of it arrives with its next batch
+            self._numbers.add(number)
+            self.session.fold([record_of(request, number)])
         else:
-            (self.requested if sent else self.unsent)(record_of(request, number))
+            self._refuse(record_of(request, number), self.waiting or "the run takes no request now")
         return number
 
     def send(self, line: bytes) -> bool:
@@ -171,10 +174,6 @@ class Follower:
         """What became of a run that was cut off."""
         return self.why_ended() if self.ended.is_set() and self.session.status().outcome is None else ""
 
-    def is_heard(self) -> bool:
-        """Whether the run goes on, and says so."""
-        return not (self.ended.is_set() or self.silence())
-
     def silence(self) -> str:
         """What to say of a run that is silent: it sends something every second; empty if it is not."""
         seconds = time.monotonic() - self._heard_at
@@ -184,40 +183,6 @@ class Follower:
         cause = self.silence_cause()
         return f"{words}: {cause}" if cause else words
 
-    def restore(self, state: Any) -> None:
-        """Take a history's state. Raises ValueError for one of another version."""
-        self._heard_at = time.monotonic()
-        self.session.restore(state, host=self.host)
-        # The run, whose history has just arrived, has never heard of some.
-        view, doubtful = self.session.view(), self._doubtful
-        arrived = {request.number for request in view.pending}
-        arrived |= {answer.request.number for answer in view.answers}
-        self._doubtful = []
-        for request in doubtful:
-            if request.number not in arrived:
-                self._refuse(request, "the connection was lost before it arrived: press the key again")
-
-    def fold(self, records: Sequence[Record]) -> None:
-        """Take the records after it."""
-        self._heard_at = time.monotonic()
-        self.session.fold(records)
-
-    def reconnect(self) -> socket.socket | None:
-        """See :meth:`connect_again`."""
-        connection = self.connect_again(self.session.view())
-        pending = self.session.view().pending
-        self._doubtful += [request for request in pending if request.number in self._numbers]
-        return connection
-
-    def requested(self, request: RequestMade) -> None:
-        """A request was sent, by any thread: the run's own record of it arrives with its next batch."""
-        self._numbers.add(request.number)
-        self.session.fold([request])
-
-    def unsent(self, request: RequestMade) -> None:
-        """The run cannot take that now; a stop is sent to the next connection."""
-        self._refuse(request, self.waiting or "the run takes no request now")
-
     def _refuse(self, request: RequestMade, detail: str) -> None:
         step, now = self.session.view().step, time.time()
         refusal = RequestRefused(time=now, step=step, request=request, reason="unavailable", detail=detail)
@@ -226,7 +191,10 @@ class Follower:
     def _read(self) -> None:
         try:
             self._follow()
-            while self._is_lost and (again := self.reconnect()) is not None:
+            while self._is_lost and (again := self.connect_again(self.session.view())) is not None:
+                # The lost connection may not have carried these over.
+                pending = self.session.view().pending
+                self._doubtful += [request for request in pending if request.number in self._numbers]
                 self._go_on_with(again)
                 self._follow()
             if self._is_lost and not self._has_history:
@@ -305,12 +273,23 @@ class Follower:
                     )
             case History(state):
                 self._has_history = True
+                self._heard_at = time.monotonic()
                 try:
-                    self.restore(state)
-                except ValueError as error:
+                    self.session.restore(state, host=self.host)
+                except ValueError as error:  # it is of another version
                     version = self.hello.version if self.hello is not None else __version__
-                    more = f"; attach with amptui {version}" if version != __version__ else ""
-                    raise ProtocolError(f"{error}{more}") from error
+                    why = str(error)
+                    if version != __version__:
+                        why = f"{why.partition(';')[0]}; attach with amptui {version}"
+                    raise ProtocolError(why) from error
+                # The run, whose history this is, has never heard of some.
+                view, doubtful, self._doubtful = self.session.view(), self._doubtful, []
+                arrived = {request.number for request in view.pending}
+                arrived |= {answer.request.number for answer in view.answers}
+                for request in doubtful:
+                    if request.number not in arrived:
+                        why = "the connection was lost before it arrived: press the key again"
+                        self._refuse(request, why)
             case RunError(text):
                 self.error = text
 
@@ -320,7 +299,8 @@ class Follower:
         if any(isinstance(record, RequestRefused) and record.request.kind == "stop" for record in records):
             self.stop_reason = None  # an observed script goes on
         self._finished |= any(isinstance(record, RunFinished | RunFailed) for record in records)
-        self.fold(records)
+        self._heard_at = time.monotonic()
+        self.session.fold(records)
 
 
 class LocalFollower(Follower):

@@ -129,7 +129,11 @@ def watch_run(
             stack.callback(notifier.close, awaits_end=False)
         restore = opening.restore_at_once
         signals = StopSignals(
-            stop, hung_up=app.hang_up, busy=run.is_heard, closes=True, restore_terminal=restore
+            stop,
+            hung_up=app.hang_up,
+            busy=lambda: not (ended.is_set() or run.silence()),
+            closes=True,
+            restore_terminal=restore,
         )
         stack.enter_context(signals)
         # Nothing printed here belongs to the run: if the screen fails, its traceback goes to the log.

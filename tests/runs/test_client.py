@@ -3,7 +3,6 @@
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -25,11 +24,10 @@ from amptui.records.control import (
 from amptui.records.run import FORM, Note, Record, RunFailed, RunFinished
 from amptui.runs import protocol, socket_place
 from amptui.runs.socket_place import connect
+from amptui.telemetry.session import Session
+from amptui.telemetry.view import SessionView
 from tests.runs.served import ENOUGH_SECONDS, Run, note, running, until
 from tests.runs.test_journal import line
-
-if TYPE_CHECKING:
-    from amptui.records.answers import RequestMade
 
 FINISHED = RunFinished(time=9.0, steps=3, seconds=1.0, reason="done")
 UNEXPECTED_EXIT = "the training process exited unexpectedly"
@@ -41,8 +39,15 @@ ONE_OF_EACH: list[Request] = [
 RUN_HELLO = protocol.encode(protocol.Hello(version="1.2"))
 
 
+def history(*numbers: int) -> bytes:
+    """What a run sends first in which these have been noted."""
+    session = Session("run")
+    session.fold([note(number) for number in numbers])
+    return protocol.history_line(session.state())
+
+
 class Watching(Follower):
-    """A client, and all that its session would know."""
+    """A client that knows where the run goes on, and what it has left."""
 
     def __init__(
         self,
@@ -50,38 +55,20 @@ class Watching(Follower):
         reconnect: Callable[[], socket.socket | None] = lambda: None,
         recorded: Callable[[], Iterable[Record]] = tuple,
     ) -> None:
-        self.known: list[int] = []
-        self.told: list[Record] = []
-        self.histories = 0
-        self.asked: list[RequestMade] = []
-        self.refused: list[RequestMade] = []
         self._next, self._journal = reconnect, recorded
         super().__init__(connection, "run")
 
-    def restore(self, state: Any) -> None:
-        if not isinstance(state, list):
-            raise ValueError("the run was started by another version of amptui")
-        self.known = list(state)
-        self.histories += 1
+    @property
+    def known(self) -> list[int]:
+        """The numbers of the notes that its session has."""
+        abouts = [event.about for event in self.session.view().events]
+        return sorted(int(about.text.split()[0]) for about in abouts if isinstance(about, Note))
 
-    def fold(self, records: Sequence[Record]) -> None:
-        self.told += records
-        self.known += [int(record.text.split()[0]) for record in records if isinstance(record, Note)]
-
-    def requested(self, request: "RequestMade") -> None:
-        self.asked.append(request)
-
-    def unsent(self, request: "RequestMade") -> None:
-        self.refused.append(request)
-
-    def reconnect(self) -> socket.socket | None:
+    def connect_again(self, _view: SessionView) -> socket.socket | None:
         return self._next()
 
     def recorded(self) -> Iterable[Record]:
         return self._journal()
-
-    def catch_up(self, run: Run) -> None:
-        until(lambda: self.histories and self.known == run.known, meanwhile=run.publish)
 
 
 class Scripted:
@@ -118,7 +105,7 @@ def scripted() -> Iterator[Scripted]:
         ((), [note(1), note(2), FAILED], [1, 2], ""),
         ((RUN_HELLO,), [note(1), FAILED], [1], ""),
         ((), [note(1)], [1], UNEXPECTED_EXIT),
-        ((RUN_HELLO, protocol.history_line("[1, 2]")), [note(1), FAILED], [1, 2], UNEXPECTED_EXIT),
+        ((RUN_HELLO, history(1, 2)), [note(1), FAILED], [1, 2], UNEXPECTED_EXIT),
     ],
 )
 def test_a_run_that_is_over_before_it_sends_its_history_is_known_from_its_journal(
@@ -128,7 +115,7 @@ def test_a_run_that_is_over_before_it_sends_its_history_is_known_from_its_journa
     watching = scripted.tell(*said)
     assert watching.known == known
     assert watching.error == error
-    assert (FAILED in watching.told) == (not error)
+    assert (watching.session.status().outcome == FAILED) == (not error)
 
 
 def test_a_lost_connection_is_followed_by_one_to_the_run_that_was_started_again() -> None:
@@ -137,12 +124,12 @@ def test_a_lost_connection_is_followed_by_one_to_the_run_that_was_started_again(
     following = [of_second]
     watching = Watching(of_first, lambda: following.pop() if following else None)
     with first, second:
-        first.sendall(RUN_HELLO + protocol.history_line("[1, 2]"))
-        second.sendall(RUN_HELLO + protocol.history_line("[1, 2, 3]") + line(note(4)))
         watching.ask(StopRequest("SIGTERM"))
         watching.start()
+        first.sendall(RUN_HELLO + history(1, 2))
         until(lambda: watching.known == [1, 2])
         first.close()
+        second.sendall(RUN_HELLO + history(1, 2, 3) + line(note(4)))
         until(lambda: watching.known == [1, 2, 3, 4])
         assert not watching.ended.is_set()
         said = [protocol.parse(each) for each in second.recv(1 << 16).splitlines()]
@@ -150,34 +137,34 @@ def test_a_lost_connection_is_followed_by_one_to_the_run_that_was_started_again(
         second.close()
         assert watching.ended.wait(ENOUGH_SECONDS)
     watching.leave("detached", ENOUGH_SECONDS)
-    assert (watching.histories, watching.error) == (2, UNEXPECTED_EXIT)
+    assert watching.error == UNEXPECTED_EXIT
 
 
 def test_lines_that_are_no_records_are_left_out(scripted: Scripted) -> None:
     odd = b'{"type": "OfLater", "time": 1}\n\xff\xfe\n\n{"type":"Note"}\n{"type":' + b"[" * 50_000 + b"\n"
     odd += b'{"hello": {"protocol": 1}}\n{"of": "later"}\n'
-    watching = scripted.tell(RUN_HELLO, protocol.history_line("[]"), odd, line(note(0)), b"{torn")
+    watching = scripted.tell(RUN_HELLO, history(), odd, line(note(0)), b"{torn")
     assert watching.known == [0]
 
 
 @pytest.mark.parametrize(
     ("told", "error"),
     [
-        ([RUN_HELLO, protocol.history_line("[]"), line(FINISHED)], ""),
-        ([RUN_HELLO, protocol.history_line("[]"), line(FAILED)], ""),
-        ([RUN_HELLO, protocol.history_line("[]"), line(note(0))], UNEXPECTED_EXIT),
+        ([RUN_HELLO, history(), line(FINISHED)], ""),
+        ([RUN_HELLO, history(), line(FAILED)], ""),
+        ([RUN_HELLO, history(), line(note(0))], UNEXPECTED_EXIT),
         ([RUN_HELLO], UNEXPECTED_EXIT),
         ([], "the run ended before it sent anything"),
         ([protocol.error_line("another run is training there")], "another run is training there"),
         ([RUN_HELLO, protocol.error_line("too\nlong")], "too long"),
         ([b"HTTP/1.1 400 Bad Request\r\n"], "not an amptui run"),
-        ([protocol.history_line("[]")], "not an amptui run"),
+        ([history()], "not an amptui run"),
         (
             [RUN_HELLO.replace(f'"protocol":{FORM}'.encode(), b'"protocol":1')],
             "the run uses protocol 1, this amptui 10; attach with amptui 1.2",
         ),
         (
-            [RUN_HELLO, protocol.history_line("{}")],
+            [RUN_HELLO, protocol.history_line('{"version": 1}')],
             "the run was started by another version of amptui; attach with amptui 1.2",
         ),
     ],
@@ -196,17 +183,15 @@ def test_every_request_reaches_the_control_of_the_run_under_its_number(tmp_path:
     def obey(request: Request, number: int) -> None:
         reached.append((request, control.ask(request, number)))
 
-    with running(tmp_path, handle_request=obey) as run:
+    with running(tmp_path, handle_request=obey):
         watching = Watching(connect(tmp_path))
-        watching.start()
-        watching.catch_up(run)
         numbers = [watching.ask(request) for request in ONE_OF_EACH]
         until(lambda: len(reached) == len(ONE_OF_EACH))
         watching.leave("detached", ENOUGH_SECONDS)
     assert reached == list(zip(ONE_OF_EACH, numbers, strict=True))
     assert control.stop_reason == watching.stop_reason == "SIGTERM"
     # A stop may be a signal's, in the middle of anything: the screen knows it by its reason.
-    assert [(made.kind, made.number) for made in watching.asked] == [
+    assert [(made.kind, made.number) for made in watching.session.view().pending] == [
         (KINDS[type(request)], number) for request, number in reached if not isinstance(request, StopRequest)
     ]
 
@@ -214,12 +199,13 @@ def test_every_request_reaches_the_control_of_the_run_under_its_number(tmp_path:
 def test_what_the_run_will_not_hear_is_no_request(scripted: Scripted) -> None:
     scripted.watching.leave("detached", ENOUGH_SECONDS)
     number = scripted.watching.ask(XRayRequest())
-    assert scripted.watching.asked == []
-    assert [(request.number, request.kind) for request in scripted.watching.refused] == [(number, "x-ray")]
+    view = scripted.watching.session.view()
+    assert view.pending == ()
+    assert [(each.request.number, each.request.kind) for each in view.answers] == [(number, "x-ray")]
 
 
 def test_a_run_that_hears_nothing_delays_no_key_and_hears_it_all_later(scripted: Scripted) -> None:
-    watching = scripted.tell(RUN_HELLO, protocol.history_line("[]"), end=False)
+    watching = scripted.tell(RUN_HELLO, history(), end=False)
     sent = 0
     while watching.send(f"{sent:0999}\n".encode()):
         sent += 1
