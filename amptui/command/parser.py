@@ -142,7 +142,12 @@ class Parser(argparse.ArgumentParser):
         if self.splits_script:
             args, own = self._split(args)
         if "--compile" in self._option_string_actions:
-            args = _with_compile_mode(args)
+            # Each bare one with its mode: argparse, which allows `--co`, would take any word that follows.
+            names = {"--compile"[:length] for length in range(len("--co"), len("--compile") + 1)}
+            args = [
+                "--compile=default" if word in names and following not in _COMPILE_CHOICES else word
+                for word, following in zip_longest(args, args[1:])
+            ]
         options, unknown = super().parse_known_args(args, namespace)
         if unknown:  # refused here, where the options are known: argparse leaves that to the first parser
             word = next((word for word in unknown if word.startswith("-")), unknown[0]).partition("=")[0]
@@ -316,7 +321,14 @@ def training_fields(options: argparse.Namespace) -> dict[str, Any]:
     """The fields of ``TrainRequest`` that the command line sets. Raises UsageError."""
     names = [field.name for field in fields(TrainRequest) if field.name != "resume"]  # that names a run
     values = {name: getattr(options, OPTION_NAMES.get(name, name), None) for name in names}
-    values["settings"] = _settings(options.set) or None
+    settings = {}
+    for pair in options.set:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.strip():
+            what = "name" if equals else "value"
+            raise UsageError(f"--set {pair} has no {what}", hint="write --set NAME=VALUE")
+        settings[name.strip().replace("-", "_")] = value
+    values["settings"] = settings or None
     values["data_dir"] = options.data_dir and options.data_dir.absolute()
     given = {name: value for name, value in values.items() if value is not None}
     first = given.get("precision")
@@ -324,26 +336,3 @@ def training_fields(options: argparse.Namespace) -> dict[str, Any]:
         what = f"AMP is to be {given['amp_precision']}, but the run starts in {first}"
         raise UsageError(what, hint="leave out --amp-dtype")
     return given | {"compile_mode": None} if given.get("compile_mode") == "off" else given
-
-
-def _settings(pairs: list[str]) -> dict[str, str]:
-    """``NAME=VALUE`` pairs as a mapping; raises UsageError."""
-    settings = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name.strip():
-            what = "name" if equals else "value"
-            raise UsageError(f"--set {pair} has no {what}", hint="write --set NAME=VALUE")
-        settings[name.strip().replace("-", "_")] = value
-    return settings
-
-
-def _with_compile_mode(arguments: Sequence[str]) -> list[str]:
-    """Each bare ``--compile`` with its mode: argparse would take whatever word follows for one."""
-    names = {
-        "--compile"[:length] for length in range(len("--co"), len("--compile") + 1)
-    }  # as argparse allows
-    return [
-        "--compile=default" if word in names and following not in _COMPILE_CHOICES else word
-        for word, following in zip_longest(arguments, arguments[1:])
-    ]

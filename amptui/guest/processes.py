@@ -22,14 +22,13 @@ from amptui.loops.description import device_name
 from amptui.loops.script.observed_optimizer import ObservedOptimizer
 from amptui.loops.script.script import ObservedScript, Script, WatchedScript
 from amptui.loops.script.script_model import ParallelLayout, layout_of
-from amptui.ranks.agreement.board import Board, SignIn, open_board, ranks_started
+from amptui.ranks.agreement.board import Board, Place, SignIn, open_board, place_of, ranks_started
 from amptui.ranks.agreement.control import LOST, RankControl
 from amptui.ranks.agreement.orders import NEVER, poll_seconds
 from amptui.ranks.ends.hang_watch import HangWatch
 from amptui.ranks.ends.progress import RankProgress
 from amptui.ranks.failure import PeerEndedError, RankEnds
 from amptui.ranks.numbers.meter import RankMeter, RankReport
-from amptui.ranks.store.place import Place, place_of
 from amptui.ranks.world import NO_SCRIPT_XRAY, World, world_of_variables
 from amptui.recipe.request import HANG_SECONDS
 from amptui.records.control import Control

@@ -176,7 +176,7 @@ def run_rank(plan: Plan, world: World) -> int:
     Ranks that were started again go on where the earlier ones were, or begin if those had not.
     """
     if world.restart:
-        from amptui.ranks.store.launcher_store import LauncherStore
+        from amptui.ranks.launcher_store import LauncherStore
 
         if (final_status := LauncherStore(world).final_status) is not None:
             return final_status
@@ -196,7 +196,7 @@ def run_rank(plan: Plan, world: World) -> int:
     if world.starts_again and status >= _SIGNALLED:
         return 0
     if world.starts_again and status == UNSAVED_STATUS:
-        from amptui.ranks.store.launcher_store import LauncherStore
+        from amptui.ranks.launcher_store import LauncherStore
 
         # The training is done: ranks that are started again end with that status at once.
         with suppress(RuntimeError):  # the launcher is gone: nobody is started again
@@ -211,7 +211,7 @@ def run_under_launcher(world: World, make_plan: Callable[[World], Plan], *, resu
     ranks: then it has to know the run, as it does if it ``resumes`` one. What it raises passes through.
     """
     _quiet_torch()
-    from amptui.ranks.store.launcher_store import LauncherStore, meet_at_start
+    from amptui.ranks.launcher_store import LauncherStore, meet_at_start
 
     world = meet_at_start(world)
     plan = LauncherStore(world).share_plan(lambda: make_plan(world).text(), resumes=resumes)

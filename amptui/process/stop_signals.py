@@ -187,19 +187,15 @@ class StopSignals:
         if not self._is_ours(number):
             return
         if self._urged:
-            self._end_at_once(number)
+            if not self._closes:
+                self._leave(number)
+            self._closes = False  # it has the time to say how it ended, but only once
+            self._ask_run(StopRequest(signal.Signals(number).name, at_once=True))
+            self._leave_in_time(AT_ONCE_SECONDS, self._leave)
             return
         self._urged = True
         self._ask(number, frame)
         self._leave_in_time(LEAVE_AFTER_SECONDS, self._leave_unless_busy)
-
-    def _end_at_once(self, number: int) -> None:
-        """Of a process that ``closes``, leave it the time to say how it ended."""
-        if not self._closes:
-            self._leave(number)
-        self._closes = False
-        self._ask_run(StopRequest(signal.Signals(number).name, at_once=True))
-        self._leave_in_time(AT_ONCE_SECONDS, self._leave)
 
     def _die(self, number: int, _frame: FrameType | None) -> None:
         if self._restore_terminal is not None and os.getpid() == self._pid:

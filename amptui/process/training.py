@@ -216,7 +216,15 @@ class Training:
             complain(f"rank {self._world.rank}: {why}")
             os._exit(1)
         step = thread.emit_finished_steps()
-        text = f"{why}: {_lost_words(self.view(), step, self._resume_command())}"
+        checkpoint = self.view().checkpoint
+        saved_step = 0 if checkpoint is None else checkpoint.step
+        lost = "no finished step is lost"
+        if step == saved_step + 1:
+            lost = f"step {step:,} is lost"
+        elif step > saved_step:
+            lost = f"steps {saved_step + 1:,} to {step:,} are lost"
+        hint = f"; to resume from step {saved_step:,}: {self._resume_command()}"
+        text = f"{why}: {lost}{hint if saved_step else ', there is no checkpoint'}"
         self.emit(RunFailed(time=time.time(), step=step, error=text, traceback=""))
         self.close()
         summarize()
@@ -244,19 +252,6 @@ class Training:
                     continue  # the lock, which waits a moment, is released when the process is gone
                 complain(str(error))
             return
-
-
-def _lost_words(view: SessionView, step: int, command: str) -> str:
-    """Which steps up to ``step``, the last that was finished, a run loses that ends without a checkpoint."""
-    saved_step = 0 if view.checkpoint is None else view.checkpoint.step
-    lost = "no finished step is lost"
-    if step == saved_step + 1:
-        lost = f"step {step:,} is lost"
-    elif step > saved_step:
-        lost = f"steps {saved_step + 1:,} to {step:,} are lost"
-    if not saved_step:
-        return f"{lost}, there is no checkpoint"
-    return f"{lost}; to resume from step {saved_step:,}: {command}"
 
 
 def run_training(plan: Plan, viewer: socket.socket | None = None, *, world: World | None = None) -> int:

@@ -15,7 +15,7 @@ from amptui.ranks.world import World
 from amptui.records.ranks import RankLost
 
 if TYPE_CHECKING:
-    from amptui.ranks.store.place import Place
+    from amptui.ranks.agreement.board import Place
 
 End = Literal["stopped", "failed", "out of memory", "waited", "cut off", "left"]
 """How a rank ended early: asked to before the first step, by an error of its own, or because others did.

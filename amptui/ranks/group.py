@@ -15,18 +15,17 @@ from torch.distributed.distributed_c10d import PrefixStore
 from amptui.base.errors import DataError, DeviceError
 from amptui.data.order import Share
 from amptui.loops.strategy import Ranks, Strategy
-from amptui.ranks.agreement.board import Board, SignIn
+from amptui.ranks.agreement.board import Board, Place, SignIn
 from amptui.ranks.agreement.orders import poll_seconds
 from amptui.ranks.ends.hang_watch import HangWatch
 from amptui.ranks.ends.progress import BUSY_SECONDS, RankProgress
 from amptui.ranks.failure import PeerEndedError
-from amptui.ranks.store.launcher_store import (
+from amptui.ranks.launcher_store import (
     STOPPED_WAITING,
     STORE_SECONDS,
     LauncherStore,
     rank_0_store,
 )
-from amptui.ranks.store.place import Place
 from amptui.recipe.experiment import Experiment
 from amptui.records.ranks import RankPhase
 from amptui.records.run import Record

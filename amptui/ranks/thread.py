@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from amptui.ranks.agreement.checkpoints import RankCheckpoints
     from amptui.ranks.failure import PeerEndedError
     from amptui.ranks.group import MakeStrategy, RankGroup
+    from amptui.ranks.launcher_store import LauncherStore
     from amptui.ranks.numbers.own_checks import LocalOverflows
     from amptui.ranks.parallel.data_parallel import DataParallel
-    from amptui.ranks.store.launcher_store import LauncherStore
 
 
 WatchGpu = Callable[[str, Callable[[Record], object]], Callable[[], object]]
@@ -203,10 +203,10 @@ class RankThread(TrainingThread):
         from amptui.device.accelerator import enter_device, properties
         from amptui.loops import setup
         from amptui.loops.description import device_name
+        from amptui.ranks.agreement.board import device_of, place_of
         from amptui.ranks.group import RankGroup
+        from amptui.ranks.launcher_store import meet_at_start
         from amptui.ranks.parallel.data_parallel import DataParallel
-        from amptui.ranks.store.launcher_store import meet_at_start
-        from amptui.ranks.store.place import device_of, place_of
 
         waiting = "waiting for the other ranks"
         self._announce("importing", waiting, f"while {waiting}")
@@ -256,7 +256,7 @@ class RankThread(TrainingThread):
     @cached_property
     def _launcher(self) -> "LauncherStore":
         """The launcher's store, once the ranks of this start know of each other."""
-        from amptui.ranks.store.launcher_store import LauncherStore
+        from amptui.ranks.launcher_store import LauncherStore
 
         return LauncherStore(self._world)
 

@@ -99,7 +99,12 @@ def live_run(text: str) -> RunDir:
 
     Raises ``UsageError``, with a hint, if no live run matches or several do.
     """
-    folders = _matching(text) if text else [folder for folder in _saved_folders() if _signed(folder)]
+    if (path := _existing(text)) is not None:
+        folders = [str(_folder(path).path)]
+    elif text:
+        folders = [f"{default_base()}{os.sep}{name}" for name in _meant(text)]
+    else:
+        folders = [folder for folder in _saved_folders() if _signed(folder)]
     held = [look_at(RunDir(Path(folder))) for folder in folders if holder(folder) is not None]
     live = [run for run in held if run.is_live]  # one may have just ended
     if not live:
@@ -280,15 +285,6 @@ def _is_there(path: Path) -> bool:
     except OSError as error:
         raise RunFolderError(f"cannot read {path}: {reason(error)}") from error
     return True
-
-
-def _matching(text: str) -> list[str]:
-    """The folders of all runs that match ``text``, newest first. Raises ``UsageError`` if there is none."""
-    path = _existing(text)
-    if path is not None:
-        return [str(_folder(path).path)]
-    base = default_base()
-    return [f"{base}{os.sep}{name}" for name in _meant(text)]
 
 
 def _named(text: str) -> list[str]:

@@ -283,25 +283,22 @@ def newest_steps(journal: Path) -> NewestSteps:
         record for record in steps if record.optimizer == steps[-1].optimizer
     ]
     timed = [seconds for record in front for seconds in record.step_seconds if seconds is not None]
+    trouble, last_step_time = None, -math.inf
+    for record in reversed(records):
+        # By their times: rows of steps arrive late, and are written after what happened meanwhile.
+        if isinstance(record, RankLost) or (isinstance(record, Note) and record.severity == "error"):
+            trouble = record if record.time >= last_step_time else None
+            break
+        if isinstance(record, Steps):
+            last_step_time = max(last_step_time, record.time)
     return NewestSteps(
         losses=tuple(loss for record in front for loss in record.loss),
         step_seconds=statistics.median(timed) if timed else None,
         headway=(headway or records[0]).time,
         is_between_steps=isinstance(headway, PhaseChanged) and headway.phase != "training",
         last_time=records[-1].time,
-        trouble=_trouble_after_steps(records),
+        trouble=trouble,
     )
-
-
-def _trouble_after_steps(records: Sequence[Record]) -> Note | RankLost | None:
-    """By their times: rows of steps arrive late, and are written after what happened meanwhile."""
-    last_step_time = -math.inf
-    for record in reversed(records):
-        if isinstance(record, RankLost) or (isinstance(record, Note) and record.severity == "error"):
-            return record if record.time >= last_step_time else None
-        if isinstance(record, Steps):
-            last_step_time = max(last_step_time, record.time)
-    return None
 
 
 def silent_seconds(run: KeptRun, newest: NewestSteps, now: float) -> float | None:

@@ -104,7 +104,20 @@ def create_run_dir(requested: Path | None, model: str) -> RunDir:
     ``RunFolderError`` if the folder cannot be created or written, or already contains a run.
     """
     if requested is None:
-        return _new_among(default_base(), model)
+        base = default_base()
+        name = f"{folder_name(model)}-{time.strftime('%Y%m%d-%H%M%S')}"
+        path, numbers = base / name, count(2)
+        try:
+            make_private(base)
+            while True:
+                try:
+                    path.mkdir(FOLDER_MODE)
+                except FileExistsError:
+                    path = base / f"{name}-{next(numbers)}"
+                else:
+                    return RunDir(path)
+        except OSError as error:
+            raise _cannot_create(path, error) from error
     path = expanded(requested)
     try:
         path.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
@@ -225,22 +238,6 @@ def expanded(path: Path) -> Path:
 
 def _before(path: Path, number: int) -> Path:
     return path.with_name(f"{path.stem}.before-{number}{path.suffix}")
-
-
-def _new_among(base: Path, model: str) -> RunDir:
-    name = f"{folder_name(model)}-{time.strftime('%Y%m%d-%H%M%S')}"
-    path, numbers = base / name, count(2)
-    try:
-        make_private(base)
-        while True:
-            try:
-                path.mkdir(FOLDER_MODE)
-            except FileExistsError:
-                path = base / f"{name}-{next(numbers)}"
-            else:
-                return RunDir(path)
-    except OSError as error:
-        raise _cannot_create(path, error) from error
 
 
 def make_private(folder: Path) -> None:

@@ -243,21 +243,18 @@ class Server:
                 continue
             if self._closing.is_set():
                 connection.close()
+                continue
+            if not socket_place.is_ours(connection):
+                why = "this run belongs to another user"
+            elif len(self._connected) >= MAX_VIEWERS:
+                why = f"{MAX_VIEWERS} screens are already attached"
             else:
-                self._admit(connection)
-
-    def _admit(self, connection: socket.socket) -> None:
-        if not socket_place.is_ours(connection):
-            why = "this run belongs to another user"
-        elif len(self._connected) >= MAX_VIEWERS:
-            why = f"{MAX_VIEWERS} screens are already attached"
-        else:
-            self._welcome(Viewer(connection, adopted=False))
-            return
-        self._tell_refusal(why)
-        with connection, suppress(OSError):
-            connection.setblocking(False)
-            connection.send(_refusal(why))
+                self._welcome(Viewer(connection, adopted=False))
+                continue
+            self._tell_refusal(why)
+            with connection, suppress(OSError):
+                connection.setblocking(False)
+                connection.send(_refusal(why))
 
     def _welcome(self, viewer: Viewer) -> None:
         with self._lock:
@@ -281,7 +278,24 @@ class Server:
             pass
         except Exception as error:  # noqa: BLE001 - the run must go on
             why = f"the run failed to serve the screen: {type(error).__name__}: {error}"
-        self._turn_away(viewer, sender, change, why)
+        with self._lock:
+            viewer.fall_behind()
+            if why:
+                viewer.add(_refusal(why))
+            viewer.over = True
+            self._lock.notify_all()
+        if why:
+            sender.join(_LAST_WORD_SECONDS)
+        _hang_up(viewer)
+        sender.join()
+        viewer.connection.close()
+        with self._lock:
+            self._connected.remove(viewer)
+            self._lock.notify_all()
+            if viewer.introduced:
+                self._tell(change, one_line(why))
+        if why and not viewer.introduced:
+            self._tell_refusal(one_line(why))
 
     def _read(self, viewer: Viewer, requests: BinaryIO) -> _Change:
         """Handle the screen's hello and requests; return how it left."""
@@ -325,27 +339,6 @@ class Server:
                 viewer.connection.sendall(piece)
         with suppress(OSError):  # ends the reading once what the screen sent before is read
             viewer.connection.shutdown(socket.SHUT_RD)
-
-    def _turn_away(self, viewer: Viewer, sender: threading.Thread, change: _Change, why: str) -> None:
-        """Close the connection, after sending ``why`` if it is not empty."""
-        with self._lock:
-            viewer.fall_behind()
-            if why:
-                viewer.add(_refusal(why))
-            viewer.over = True
-            self._lock.notify_all()
-        if why:
-            sender.join(_LAST_WORD_SECONDS)
-        _hang_up(viewer)
-        sender.join()
-        viewer.connection.close()
-        with self._lock:
-            self._connected.remove(viewer)
-            self._lock.notify_all()
-            if viewer.introduced:
-                self._tell(change, one_line(why))
-        if why and not viewer.introduced:
-            self._tell_refusal(one_line(why))
 
     def _tell_refusal(self, why: str) -> None:
         now = time.monotonic()

@@ -13,10 +13,9 @@ import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from amptui.base.errors import DeviceError
-from amptui.ranks.agreement.board import is_ahead, is_same_place
-from amptui.ranks.store import launcher_store
-from amptui.ranks.store.launcher_store import LauncherStore, meet_at_start
-from amptui.ranks.store.place import device_of, here, place_of, started_ticks
+from amptui.ranks import launcher_store
+from amptui.ranks.agreement.board import device_of, here, is_ahead, is_same_place, place_of, started_ticks
+from amptui.ranks.launcher_store import LauncherStore, meet_at_start
 from amptui.ranks.world import World
 
 # The stores of the launcher and of rank 0: ci, as each test has servers of its own.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
 from amptui.base import units
-from amptui.ranks.agreement.board import Board
+from amptui.ranks.agreement.board import Board, Place
 from amptui.ranks.ends.progress import (
     Awaited,
     AwaitedNews,
@@ -24,7 +24,6 @@ from amptui.ranks.ends.progress import (
     stacks_taken,
 )
 from amptui.ranks.failure import PeerEndedError, RankEnds
-from amptui.ranks.store.place import Place
 from amptui.ranks.world import World
 from amptui.records.ranks import PHASE_WORDS
 from amptui.records.run import Record

@@ -1,1 +1,0 @@
-"""Where ranks meet: the store that they share, and where each of them runs."""
