@@ -223,6 +223,6 @@ def add_relay_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_relay(options: argparse.Namespace) -> int:
-    from amptui.runs.relay import relay
+    from amptui.runs.remote import relay
 
     return relay(options.run)

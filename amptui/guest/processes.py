@@ -28,7 +28,7 @@ from amptui.ranks.agreement.orders import NEVER, poll_seconds
 from amptui.ranks.ends.hang_watch import HangWatch
 from amptui.ranks.ends.progress import RankProgress
 from amptui.ranks.failure import PeerEndedError, RankEnds
-from amptui.ranks.numbers.meter import RankMeter, RankReport
+from amptui.ranks.numbers.meter import RankMeter
 from amptui.ranks.world import NO_SCRIPT_XRAY, World, world_of_variables
 from amptui.recipe.request import HANG_SECONDS
 from amptui.records.control import Control
@@ -133,7 +133,6 @@ class OneOfRanks(OneProcess):
         self._emit, self._watched = emit, isinstance(script, WatchedScript)
         self._control = RankControl(self.world, emit, counts_alike=False)
         self._control.refuses = {"x-ray": NO_SCRIPT_XRAY}
-        self._control.report = RankReport(emit) if self.world.leads else None
         return self._control, self._take
 
     def layout(self, script: Script) -> ParallelLayout:

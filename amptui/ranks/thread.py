@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from amptui.base.errors import AmptuiError, DeviceError, ExperimentError, RunFolderError, UsageError
 from amptui.loops.worker import TrainingThread
 from amptui.ranks.agreement.control import RankControl
-from amptui.ranks.numbers.meter import RankMeter, RankNumbers, RankReport, blame
+from amptui.ranks.numbers.meter import RankMeter, RankNumbers, blame
 from amptui.ranks.world import LAUNCHER_GONE, NO_SHARDED_XRAY, World
 from amptui.recipe.request import HANG_SECONDS, ModelSpec, TrainRequest
 from amptui.records.control import StopRequest, tell_nobody
@@ -85,8 +85,6 @@ class RankThread(TrainingThread):
         self._given_up = threading.Event()
         self._rank, self._world_size = world.rank, world.size
         control.measure, control.hash_weights = self._measure, self._hash_weights
-        if world.leads:
-            control.report = RankReport(emit)
         self._watch_gpu = watch_gpu
         self._gpus: Sequence[GpuSample] = ()
         """The newest sample of this rank's, from another thread."""

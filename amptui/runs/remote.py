@@ -1,8 +1,10 @@
 """Another machine: HOST:RUN on the command line, the connection to it through the user's ssh, and its runs.
 
-Nothing listens on a port: ssh starts `amptui relay` on HOST, whose input and output are the connection.
+Nothing listens on a port: ssh starts `amptui relay` on HOST, whose input and output are the connection. Its
+first line is a header, strict JSON; what follows is what the run and the screen send each other.
 """
 
+import json
 import math
 import os
 import re
@@ -14,19 +16,20 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Self
 
 from amptui.base import strictjson
-from amptui.base.errors import RemoteError, RunFolderError, UsageError
+from amptui.base.errors import AmptuiError, RemoteError, RunFolderError, UsageError
 from amptui.base.fork import how_ended
 from amptui.base.text import one_line, printable
 from amptui.base.version import __version__
 from amptui.records.codec import Codec
+from amptui.runs.find import live_run
 from amptui.runs.kept_run import KeptRun
-from amptui.runs.relay import Header, read_header
-from amptui.runs.rundir import default_base, expanded
+from amptui.runs.rundir import default_base, expanded, run_argument
+from amptui.runs.socket_place import connect_to_live
 
 COMMAND_VARIABLE = "AMPTUI_REMOTE_COMMAND"
 """Environment variable with the command that starts amptui on HOST."""
@@ -78,6 +81,27 @@ _HOST_KEY = "Host key verification failed"
 
 _NEEDS_USER = ("Permission denied", _HOST_KEY)
 """What ssh says if it would have to ask the user something."""
+
+_MARK = "amptui-relay"
+
+_HEADER_OPENING = f'{{"{_MARK}"'.encode("ascii")
+"""How the header's line begins; what the user's shell printed without an end of line may stand before it."""
+
+_PIECE_BYTES = 64 * 1024
+
+_VERSION = re.compile(r"[0-9A-Za-z.+!-]{1,40}")
+
+_MAX_OUTPUT_BYTES = 20_000 * 1024
+"""Limit of what is read: 20,000 runs, the largest list that is promised. One has about 600 bytes."""
+
+_RUN_OPENING = b'{"type": "Run"'
+"""How the line of a run begins."""
+
+_END = b'{"type": "End"'
+"""How the line after the last run begins: without it amptui there did not run, or not to its end."""
+
+_SAVED = ("amptui", "runs")
+"""The end of the folder of saved runs, wherever a user's state is."""
 
 
 class UnreachableError(RemoteError):
@@ -143,6 +167,40 @@ def host_of(text: str, command: str = "") -> Remote:
     if remote is None or remote.run:
         raise UsageError(f"{text!r} is not a machine", hint="write HOST: with its colon")
     return remote
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """The first line that HOST sends."""
+
+    version: str
+    """amptui's, there."""
+    folder: str = ""
+    """The run's, absolute; empty if ``error`` is not."""
+    run: str = ""
+    """RUN for a command line there."""
+    error: str = ""
+    """Why no run is connected, in one line with a hint."""
+    status: int = 0
+    """The exit status that this error has."""
+
+    def line(self) -> bytes:
+        """As it is sent."""
+        return f"{json.dumps({_MARK: True, **asdict(self)})}\n".encode("ascii")
+
+
+def read_header(line: bytes) -> Header | None:
+    """The header that ends ``line``, whose texts but the folder are safe to print; None if there is none."""
+    try:
+        fields = strictjson.parse(line[max(0, line.find(_HEADER_OPENING)) :])
+        if not isinstance(fields, dict) or _MARK not in fields:
+            return None
+        header = Codec[Header](Header).read(fields)
+    except ValueError:
+        return None
+    if not (header.error or header.folder.startswith("/")) or not _VERSION.fullmatch(header.version):
+        return None
+    return replace(header, run=printable(one_line(header.run)), error=printable(one_line(header.error)))
 
 
 class Ssh:
@@ -323,21 +381,6 @@ def connect(remote: Remote, *, batch: bool = False, given_up: Callable[[], bool]
     return ssh
 
 
-_MAX_OUTPUT_BYTES = 20_000 * 1024
-"""Limit of what is read: 20,000 runs, the largest list that is promised. One has about 600 bytes."""
-
-_OPENING = b'{"type": "Run"'
-"""How the line of a run begins."""
-
-_END = b'{"type": "End"'
-"""How the line after the last run begins: without it amptui there did not run, or not to its end."""
-
-_SAVED = ("amptui", "runs")
-"""The end of the folder of saved runs, wherever a user's state is."""
-
-_CODEC: Codec[KeptRun] = Codec(KeptRun)
-
-
 @dataclass(frozen=True, slots=True)
 class RemoteRuns:
     """The newest runs of another machine."""
@@ -359,13 +402,13 @@ def remote_runs(remote: Remote, limit: int | None = None, *, batch: bool = False
         hint = "list fewer with `amptui runs HOST: --limit N`"
         output = ssh.read_output(_MAX_OUTPUT_BYTES, end=_END, hint=hint)
         said = ssh.last_error().removeprefix("amptui: ")
-    runs: list[KeptRun] = []
+    runs, codec = list[KeptRun](), Codec[KeptRun](KeptRun)
     for line in output.splitlines():
-        noise, opening, fields = line.partition(_OPENING)
+        noise, opening, fields = line.partition(_RUN_OPENING)
         if not opening or (noise and runs):
             continue  # the shell's own
         try:
-            runs.append(_CODEC.read(strictjson.parse(opening + fields)))
+            runs.append(codec.read(strictjson.parse(opening + fields)))
         except ValueError as error:
             what = f"{remote.host} lists its runs in a way that this amptui does not know"
             hint = "install the same version of amptui on both"
@@ -376,3 +419,37 @@ def remote_runs(remote: Remote, limit: int | None = None, *, batch: bool = False
 def remote_argument(folder: Path) -> str:
     """What `amptui attach HOST:RUN` there calls the run in ``folder``: a saved run by its name."""
     return folder.name if folder.parts[-3:-1] == _SAVED else str(folder)
+
+
+def relay(text: str) -> int:
+    """HOST's end: connect the run that ``text`` names until one hangs up; return the exit status."""
+    try:
+        folder = live_run(text).path.absolute()
+        connection = connect_to_live(folder)
+    except AmptuiError as error:
+        refusal = Header(version=__version__, error=str(error), status=error.exit_status)
+        with suppress(OSError):
+            _write(refusal.line())
+        return error.exit_status
+    header = Header(version=__version__, folder=str(folder), run=run_argument(folder))
+    with connection, suppress(OSError):  # the screen has gone
+        _write(header.line())
+
+        def send_requests() -> None:
+            with suppress(OSError):
+                while piece := os.read(0, _PIECE_BYTES):
+                    connection.sendall(piece)
+            with suppress(OSError):  # at their end, hang up
+                connection.shutdown(socket.SHUT_RDWR)
+
+        threading.Thread(target=send_requests, daemon=True).start()
+        while piece := connection.recv(_PIECE_BYTES):
+            _write(piece)
+    return 0
+
+
+def _write(data: bytes) -> None:
+    """Write all of ``data`` to standard output. Raises OSError."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(1, rest) :]

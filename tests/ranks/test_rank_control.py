@@ -18,7 +18,6 @@ from amptui.ranks.agreement.board import Board
 from amptui.ranks.agreement.control import RankControl
 from amptui.ranks.ends.progress import RankProgress
 from amptui.ranks.numbers import meter
-from amptui.ranks.numbers.meter import RankReport
 from amptui.ranks.world import World
 from amptui.records.answers import RequestRefused, RequestTaken
 from amptui.records.control import (
@@ -49,7 +48,6 @@ class Ranks:
             for rank in range(count)
         ]
         self.leader = self.controls[0]
-        self.leader.report = RankReport(self.log.emit)
         self.steps = [0] * count
         self.store = HashStore()
 

@@ -15,8 +15,16 @@ from amptui import __version__
 from amptui.base.errors import AmptuiError, RemoteError, UsageError
 from amptui.cli import main
 from amptui.runs.kept_run import look_at
-from amptui.runs.relay import Header, read_header
-from amptui.runs.remote import RefusedError, Remote, UnreachableError, connect, remote_of, remote_runs
+from amptui.runs.remote import (
+    Header,
+    RefusedError,
+    Remote,
+    UnreachableError,
+    connect,
+    read_header,
+    remote_of,
+    remote_runs,
+)
 from amptui.runs.rundir import RunDir
 from tests.builders import make_run, write_journal
 from tests.remote import write_program

@@ -106,7 +106,7 @@ class RankControl(Control):
         self.measure: Callable[[], RankNumbers] = RankNumbers
         self.gather: Callable[[Any], Sequence[Any]] = lambda value: [value]
         """The value of each rank at the end of the training; waits for all."""
-        self.report: RankReport | None = None
+        self.report = RankReport(emit) if world.leads else None
         """Rank 0's: what takes the rows of all."""
         self.hash_weights: Callable[[], object] = lambda: None
         """Called on all ranks after the same step, when rank 0 wants it."""
