@@ -211,7 +211,6 @@ class _Reader(threading.Thread):
             self._shown, self._live_due = live, now + LIVE_INTERVAL_SECONDS
 
     def finish(self) -> None:
-        """Emit what is left."""
         self._emit(self._lines.finish())
         if self._shown:
             self._log.live_line(self._stream, "")

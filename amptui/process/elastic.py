@@ -99,7 +99,6 @@ class _Launch(threading.Thread):
         self.error = ""
 
     def run(self) -> None:
-        """Start the ranks and wait for their end."""
         logging.disable(logging.CRITICAL)  # the ranks tell what happened, in one line
         try:
             self.error = _why_no_localhost()

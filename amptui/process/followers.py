@@ -101,7 +101,6 @@ class Follower:
 
     @property
     def started(self) -> bool:
-        """Whether :meth:`start` was called."""
         return self._thread.ident is not None
 
     def start(self) -> None:

@@ -46,7 +46,6 @@ class JsonLines:
         self._reader_gone = False
 
     def __call__(self, records: Sequence[Record]) -> None:
-        """Write a batch of records."""
         self._write("".join(f"{codec.dumps(record)}\n" for record in records))
 
     def finish(self, view: SessionView) -> None:
@@ -282,7 +281,6 @@ class LastingStream:
             fall_silent(self._stream)
 
     def _attempt(self, action: Callable[[], object]) -> bool:
-        """Whether it succeeded."""
         try:
             action()
         except OSError as error:

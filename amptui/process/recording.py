@@ -119,12 +119,6 @@ class Recording:
         self._held: list[Record] | None = [] if goes_on else None
         self._run_json: dict[str, Any] = {}
 
-    def __enter__(self) -> "Recording":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def start(
         self,
         answer: Callable[[Request, int], object],

@@ -117,7 +117,6 @@ class Training:
             self.recording.close()
 
     def view(self) -> SessionView:
-        """What is known of the run."""
         assert self.recording is not None, "only rank 0 shows the run"
         return self.recording.view()
 

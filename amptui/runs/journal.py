@@ -235,7 +235,6 @@ class JournalReader(Iterable[Record]):
         return list(self._parsed(self._next_piece()))
 
     def close(self) -> None:
-        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None

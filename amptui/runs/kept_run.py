@@ -83,7 +83,6 @@ class KeptRun:
 
     @property
     def is_live(self) -> bool:
-        """Whether a process trains it now."""
         return self.host is not None
 
 

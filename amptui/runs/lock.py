@@ -31,7 +31,6 @@ class Holder:
 
     @property
     def is_here(self) -> bool:
-        """Whether it runs on this machine."""
         return self.host == socket.gethostname()
 
     def __str__(self) -> str:

@@ -185,7 +185,6 @@ class Header:
     """The exit status that this error has."""
 
     def line(self) -> bytes:
-        """As it is sent."""
         return f"{json.dumps({_MARK: True, **asdict(self)})}\n".encode("ascii")
 
 

@@ -38,7 +38,6 @@ class RunDir:
 
     @property
     def journal_path(self) -> Path:
-        """The run's records."""
         return self.path / JOURNAL_NAME
 
     @property
@@ -53,12 +52,10 @@ class RunDir:
 
     @property
     def lock_path(self) -> Path:
-        """The file whose lock the live run holds."""
         return self.path / LOCK_NAME
 
     @property
     def checkpoints_path(self) -> Path:
-        """The folder of the run's checkpoints."""
         return self.path / "checkpoints"
 
     @property

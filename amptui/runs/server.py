@@ -132,11 +132,9 @@ class Server:
 
     @property
     def viewers(self) -> int:
-        """The number of screens that watch now."""
         return sum(viewer.introduced for viewer in self._connected)
 
     def start(self) -> None:
-        """Listen, and start serving."""
         try:
             self._listening = socket_place.listen(self._folder)
         except RunFolderError as error:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +131,7 @@ def test_closing_says_when_it_took_too_long(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_waits_for_all_that_was_emitted_before_it(tmp_path: Path) -> None:
-    with started(tmp_path) as recording:
+    with closing(started(tmp_path)) as recording:
         recording.emit(note(1))
         recording.wait_until_kept(1)
         assert texts(list(JournalReader(tmp_path / "journal.jsonl"))) == ["1"]
@@ -164,10 +165,10 @@ def test_a_run_whose_journal_is_gone_says_again_how_it_began(tmp_path: Path) -> 
 def test_the_folder_is_free_for_another_process_once_a_recording_is_closed(tmp_path: Path) -> None:
     opened(tmp_path / "never began").close()
     assert holder(tmp_path / "never began") is None
-    with started(tmp_path) as recording:
+    with closing(started(tmp_path)) as recording:
         recording.emit(FINISHED)
         recording.close()
-        with opened(tmp_path, goes_on=True):
+        with closing(opened(tmp_path, goes_on=True)):
             recording.close()  # once more, which must not release what is another's now
             assert holder(tmp_path) is not None
     assert list(JournalReader(tmp_path / "journal.jsonl"))[-1] == FINISHED
@@ -176,7 +177,7 @@ def test_the_folder_is_free_for_another_process_once_a_recording_is_closed(tmp_p
 def test_the_last_lines_of_the_output_come_before_the_last_record(tmp_path: Path) -> None:
     output = RunDir(tmp_path).output_path
     output.write_text("seen before\n")
-    with started(tmp_path) as recording:
+    with closing(started(tmp_path)) as recording:
         recording.follow_output(skip=True)
         with output.open("a") as file:
             file.write("the last line\n")
