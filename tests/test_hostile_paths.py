@@ -1,20 +1,36 @@
-"""Hostile paths: no file is written that the command line does not name, and none that amptui owns."""
+"""Hostile paths: no file is written that the command line does not name, and none that amptui owns.
+
+No file outside of a run folder that somebody else prepared is harmed.
+"""
 
 import os
+import re
 import stat
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
 from amptui.base.errors import AmptuiError, RunFolderError
-from amptui.checkpoint.file import checkpoint_name
+from amptui.checkpoint import file as checkpoint_file
+from amptui.checkpoint.file import DamagedError, checkpoint_name, checkpoints, clear, prune
 from amptui.cli import main
+from amptui.process.capture import _OutputLog
+from amptui.process.training import redirect_output
 from amptui.recipe.request import TrainRequest
-from amptui.runs.rundir import RunDir
-from tests.builders import write_journal as write
+from amptui.records.run import Record
+from amptui.reports.export import export
+from amptui.runs import socket_place
+from amptui.runs.find import find_run, resumable
+from amptui.runs.journal import Journal, JournalReader, cut_after
+from amptui.runs.kept_run import look_at
+from amptui.runs.lock import RunLock, holder
+from amptui.runs.rundir import RunDir, create_run_dir
+from amptui.tui.replay.player import span_of
+from tests.builders import make_run, write_journal
+from tests.checkpoint.test_file import checkpoint_at
 from tests.reports.compare.compared_runs import whole_run
 from tests.telemetry.simulated_ranks import SimulatedRanks, run_of
 from tests.terminal import KNOBS
@@ -56,7 +72,7 @@ def read(tmp_path: Path) -> Path:
 
 def whole(folder: Path) -> Path:
     """A folder with every file that a run may have."""
-    write(folder, whole_run())
+    write_journal(folder, whole_run())
     run_dir = RunDir(folder)
     run_dir.write_run_json({"asked": {"model": KNOBS}})
     (run_dir.checkpoints_path / "step-000000002.x-1.shards").mkdir(parents=True)
@@ -112,17 +128,13 @@ A copied journal is the one that is read.
 """
 
 
-def whole_runs(tmp_path: Path) -> dict[str, Path]:
-    """The run that a command reads, and one that it has nothing to do with, but to compare with it."""
-    return {each: whole(tmp_path / each) for each in ("read", "other")} | {"new": tmp_path / "new"}
-
-
 @pytest.mark.ci
 @pytest.mark.parametrize(("kind", "name", "form", "said"), TARGETS)
 def test_no_file_of_a_run_and_no_journal_is_the_target_of_a_command(
     kind: str, name: str, form: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    paths = whole_runs(tmp_path)
+    # The run that the command reads, one that it has nothing to do with, but to compare with it, a new one.
+    paths = {each: whole(tmp_path / each) for each in ("read", "other")} | {"new": tmp_path / "new"}
     if name == "copied.jsonl":
         (tmp_path / name).write_bytes((paths["read"] / "journal.jsonl").read_bytes())
         paths["read"] = tmp_path / name
@@ -156,7 +168,7 @@ def test_a_link_where_the_table_of_ranks_is_written_is_not_followed(tmp_path: Pa
     victim = tmp_path / "victim"
     victim.write_bytes(SECRET)
     (tmp_path / "steps.ranks.csv").symlink_to(victim)
-    run = write(tmp_path / "run", run_of(SimulatedRanks(2, 1), 3))
+    run = write_journal(tmp_path / "run", run_of(SimulatedRanks(2, 1), 3))
     assert main(["export", str(run), "--csv", str(tmp_path / "steps.csv")]) == 0
     assert victim.read_bytes() == SECRET
     assert not (tmp_path / "steps.ranks.csv").is_symlink()
@@ -187,7 +199,7 @@ def test_nothing_that_somebody_else_s_run_names_is_run_without_trust(
     (home / "victim").write_bytes(SECRET)
     (home / "their model.py").write_text(f"open({str(home / 'victim')!r}, 'w')\n")
     monkeypatch.chdir(home)
-    write(run_dir.path, whole_run())
+    write_journal(run_dir.path, whole_run())
     run_dir.checkpoints_path.mkdir()
     (run_dir.checkpoints_path / checkpoint_name(3)).write_bytes(b"")
     request = TrainRequest(model=str(home / "their model.py"), save_weights=str(home / "victim"))
@@ -222,3 +234,144 @@ def test_a_run_of_another_user_is_read_with_trust_only(capsys: pytest.CaptureFix
         (refusal,) = said.err.splitlines()
         assert refusal == f"amptui: {journal} is another user's; add --trust to read it"
         assert (place / "run.csv").stat().st_uid == 65534
+
+
+# ------------------------------------------------------------- a folder that somebody else prepared
+
+RUN = make_run(9)
+
+
+def recorded(folder: Path, records: Iterable[Record]) -> Path:
+    folder.mkdir(exist_ok=True)
+    journal = Journal(RunDir(folder).journal_path)
+    journal.append(records)
+    journal.close()
+    return folder
+
+
+NAMES = (
+    *("run.lock", "journal.jsonl", "run.json", "output.log", "run.sock", "checkpoints"),
+    *("journal.after-step-3-1.jsonl", f"checkpoints/{checkpoint_name(7)}"),
+    f"checkpoints/{checkpoint_name(7)}.writing",
+)
+"""All that amptui opens in a run's folder by a name that can be foreseen."""
+
+
+def print_something(folder: Path) -> None:
+    log = _OutputLog(folder / "output.log", lambda _record: None)
+    log.write(b"printed\n")
+    log.close()
+
+
+def write_checkpoints(folder: Path) -> None:
+    checkpoint_file.write(checkpoint_at(7, numbers=1), folder / "checkpoints")
+    prune(folder / "checkpoints")
+
+
+def read_checkpoints(folder: Path) -> None:
+    for found in checkpoints(folder / "checkpoints"):
+        with suppress(DamagedError):
+            checkpoint_file.read(found)
+    clear(folder / "checkpoints", after=3)
+
+
+WRITERS: tuple[Callable[[Path], object], ...] = (
+    lambda folder: RunLock.take(folder).release(),
+    lambda folder: recorded(folder, RUN),
+    lambda folder: cut_after(folder / "journal.jsonl", 3),
+    lambda folder: RunDir(folder).write_run_json({"asked": {}}),
+    print_something,
+    lambda folder: redirect_output(folder / "output.log", []),
+    lambda folder: socket_place.listen(folder).close(),
+    write_checkpoints,
+    read_checkpoints,
+    lambda folder: RunDir(folder).set_aside(),
+)
+
+READERS: tuple[Callable[[Path], object], ...] = (
+    holder,
+    lambda folder: look_at(RunDir(folder)),
+    lambda folder: list(JournalReader(folder / "journal.jsonl")),
+    lambda folder: span_of(folder / "journal.jsonl"),
+    lambda folder: export(folder, csv=folder.parent / "steps.csv"),
+    socket_place.connect,
+    read_checkpoints,
+)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_outside_of_a_prepared_folder_is_touched(tmp_path: Path, name: str) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    victim = home / checkpoint_name(7)
+    victim.write_bytes(SECRET)
+    victim.chmod(0o640)
+    before = victim.stat()
+    for number, act in enumerate([*READERS, *WRITERS]):
+        prepared = tmp_path / str(number)
+        planted = prepared / name
+        planted.parent.mkdir(parents=True)
+        planted.symlink_to(victim)
+        with suppress(AmptuiError, OSError):
+            act(prepared)
+        after = victim.stat()
+        assert victim.read_bytes() == SECRET
+        assert (after.st_mode, after.st_ino) == (before.st_mode, before.st_ino)
+        assert [each.name for each in home.iterdir()] == [victim.name]
+
+
+@pytest.mark.parametrize(
+    ("name", "act", "told"),
+    [
+        ("run.lock", WRITERS[0], "cannot lock .*: a symbolic link, and none is followed here"),
+        ("journal.jsonl", WRITERS[1], "cannot write the journal .*: a symbolic link"),
+        ("checkpoints", lambda folder: resumable(str(folder)), r"cannot read .*checkpoints: a symbolic link"),
+    ],
+)
+def test_a_link_is_told(tmp_path: Path, name: str, act: Callable[[Path], object], told: str) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).symlink_to(tmp_path)
+    if name == "checkpoints":
+        RunDir(tmp_path / "run").write_run_json({})
+    with pytest.raises(RunFolderError, match=told):
+        act(tmp_path / "run")
+
+
+def test_a_journal_that_a_person_names_may_be_a_link(tmp_path: Path) -> None:
+    kept = recorded(tmp_path / "run", RUN)
+    (tmp_path / "best.jsonl").symlink_to(kept / "journal.jsonl")
+    (tmp_path / "latest").symlink_to(kept)
+    for name in ("best.jsonl", "latest"):
+        assert export(find_run(str(tmp_path / name)), csv=tmp_path / "steps.csv").steps == 9
+
+
+# ---------------------------------------------------------------------------------------------- modes
+
+
+@pytest.fixture
+def _no_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def modes(folder: Path) -> dict[str, int]:
+    found = {str(each.relative_to(folder)): stat.S_IMODE(each.lstat().st_mode) for each in folder.rglob("*")}
+    return {re.sub(r"-\d{8}-\d{6}", "", name): mode for name, mode in found.items()}
+
+
+@pytest.mark.usefixtures("_no_umask")
+def test_whatever_the_umask_a_run_is_its_user_s_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    run_dir = create_run_dir(None, "m")
+    for act in WRITERS[:-1]:
+        act(run_dir.path)
+    found = modes(tmp_path)
+    folders = {"state", "state/amptui", "state/amptui/runs"}
+    folders |= {"state/amptui/runs/m", "state/amptui/runs/m/checkpoints"}
+    assert {name for name, mode in found.items() if mode == 0o700} == folders
+    assert len(found) >= len(folders) + 6
+    assert {mode for name, mode in found.items() if name not in folders} == {0o600}
