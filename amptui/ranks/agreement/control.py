@@ -312,11 +312,9 @@ class RankControl(Control):
     # What the trainer does with an order.
 
     def _obey(self, order: Order) -> None:
-        if self.counts_alike or not self._meet(order):
-            self._release(order)
-
-    def _release(self, order: Order) -> None:
         """Give the trainer what all ranks know by now; those but rank 0 as what nobody waits for."""
+        if not self.counts_alike and self._meet(order):
+            return
         if not self._world.leads:
             requests = [REQUESTS[kind](**facts) for kind, facts in order.requests.items()]
             self._sent = {type(request): PendingRequest(request, ()) for request in requests}
@@ -394,7 +392,7 @@ class RankControl(Control):
         assert rows is not None, "as above"
         try:
             while not self._leaving.wait(seconds):
-                self._hear_of_stop()
+                self._share_stop()
                 if self._world.leads:
                     rows.announce(agreement.point_ahead)
                     seconds = agreement.tick()
@@ -405,7 +403,7 @@ class RankControl(Control):
         except Exception as error:  # noqa: BLE001 - whoever trains decides what becomes of it
             self._lost(error)
 
-    def _hear_of_stop(self) -> None:
+    def _share_stop(self) -> None:
         """The first rank that is asked to stop tells it; rank 0 makes an order of it."""
         if self._requested_to_stop is not None:
             return

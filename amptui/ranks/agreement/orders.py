@@ -259,7 +259,13 @@ class Agreement:
     def _await_order(self) -> None:
         number, name = self._pledge_number, f"order/{self._pledge_number}"
         if not self._rank and self._board.count(f"pledged/{number}") >= self._ranks:
-            self._take(number, self._board.decide(name, self._order_of(number)))
+            points = self._board.read([f"pledge/{rank}" for rank in range(self._ranks)])
+            order: Order | Literal[False] = _VOID  # if a rank has finished
+            if None in points:
+                self._others_finished = True
+            else:
+                order = self._control.compose()._replace(number=number, point=max(points))
+            self._take(number, self._board.decide(name, order))
             self._board.remove(f"order/{number - 1}")  # all have obeyed it
             self._board.remove(f"pledged/{number}")
             return
@@ -269,14 +275,6 @@ class Agreement:
             decision = self._board.decide(name, _VOID)
         if decision is not None:
             self._take(number, decision)
-
-    def _order_of(self, number: int) -> "Order | Literal[False]":
-        """Rank 0's, when all have pledged; void if one of them has finished."""
-        points = self._board.read([f"pledge/{rank}" for rank in range(self._ranks)])
-        if None in points:
-            self._others_finished = True
-            return _VOID
-        return self._control.compose()._replace(number=number, point=max(points))
 
     def _take(self, number: int, decision: Any) -> None:
         with self._changed:

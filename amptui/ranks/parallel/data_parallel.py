@@ -171,18 +171,13 @@ class DataParallel(Strategy):
             self._ddp.require_forward_param_sync = True
         if trouble := self._group.agree(""):
             raise TrialFailedError(trouble)
-        self._average_gradients()
-        return result
-
-    @torch.no_grad()
-    def _average_gradients(self) -> None:
-        """What DDP does after a backward pass, for the one that it did not see."""
-        for parameter in self._root.parameters():
-            if parameter.requires_grad:
+        with torch.no_grad():  # what DDP does after a backward pass, for the one that it did not see
+            for parameter in [each for each in self._root.parameters() if each.requires_grad]:
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)  # another rank may have one
                 parameter.grad.div_(self.ranks)
                 torch.distributed.all_reduce(parameter.grad)
+        return result
 
     def _mean_gradient(self) -> Tensor | None:
         """The last step's loss, the mean over all ranks and micro-batches; on their device."""

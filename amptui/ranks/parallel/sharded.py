@@ -249,7 +249,9 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
 def _list_members(module: nn.Module) -> Iterator[nn.Module]:
     """The members of all lists in ``module``, the outermost."""
     for child in module.children():
-        if not _is_list(module) or (_is_list(child) and not _is_sequence_of_layers(child)):
+        # One block, such as a convolution and its norm; nobody calls a `ModuleList`.
+        is_of_layers = type(child) is nn.Sequential and not any(any(layer.children()) for layer in child)
+        if not _is_list(module) or (_is_list(child) and not is_of_layers):
             yield from _list_members(child)
         elif any(True for _ in child.parameters()):
             yield child
@@ -258,11 +260,6 @@ def _list_members(module: nn.Module) -> Iterator[nn.Module]:
 def _is_list(module: nn.Module) -> bool:
     # Subclasses of Sequential are blocks: Conv2dNormActivation of torchvision, say.
     return type(module) is nn.Sequential or isinstance(module, nn.ModuleList)
-
-
-def _is_sequence_of_layers(module: nn.Module) -> bool:
-    """Whether it is a ``Sequential`` such as a convolution and its norm; nobody calls a ``ModuleList``."""
-    return type(module) is nn.Sequential and not any(any(layer.children()) for layer in module)
 
 
 @torch.no_grad()
