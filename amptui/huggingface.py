@@ -141,7 +141,7 @@ class TrainerMonitor(AcceleratorMonitor, TrainerCallback):  # type: ignore[misc]
         """An evaluation runs."""
         if not self._validating and self._run is not None:
             self._validating = True
-            self.begin_validation()
+            self._run.first.begin_validation()
 
     @harmless
     def on_evaluate(self, _args: Any, _state: Any, _control: Any, /, *, metrics: Any, **_: Any) -> None:

@@ -209,7 +209,7 @@ class PrecisionMonitor(FrameworkMonitor, Callback):
     def on_validation_start(self, trainer: Trainer, _module: LightningModule) -> None:
         if self._run is not None:
             self._metrics = dict(trainer.callback_metrics)
-            self.begin_validation()
+            self._run.first.begin_validation()
 
     @harmless
     def on_validation_end(self, trainer: Trainer, _module: LightningModule) -> None:

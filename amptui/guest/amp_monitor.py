@@ -190,7 +190,12 @@ class AmpMonitor(Monitor):
         it is a closure, which is the optimizer's to call.
         """
         if (pair := self._optimizers.get(name)) is None:
-            raise self._wrong_name(name)
+            if isinstance(name, str):
+                names = ", ".join(map(repr, self._optimizers))
+                raise ValueError(f"step() takes the name of one of the optimizers: {names}, not {name!r}")
+            raise TypeError(
+                "step() takes no closure: call optimizer.step(closure), with monitor.backward(loss) in it"
+            )
         scaler, optimizer = self._amp.scaler, pair.optimizer
         if self._clip_norm is not None:
             scaler.unscale_(optimizer)
@@ -216,14 +221,6 @@ class AmpMonitor(Monitor):
         """Update the scale before the next loss, unless an optimizer has gradients of the scale of now."""
         if self._run is None or self._run.loop.may_update_scale:
             self._update_scale()
-
-    def _wrong_name(self, name: object) -> Exception:
-        if isinstance(name, str):
-            names = ", ".join(map(repr, self._optimizers))
-            return ValueError(f"step() takes the name of one of the optimizers: {names}, not {name!r}")
-        return TypeError(
-            "step() takes no closure: call optimizer.step(closure), with monitor.backward(loss) in it"
-        )
 
     def _close(self, error: BaseException | None, *, at_exit: bool = False) -> None:
         try:

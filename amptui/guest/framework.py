@@ -191,11 +191,6 @@ class FrameworkMonitor(Monitor):
         if self._run is not None:
             self._run.loop.finish_epoch()
 
-    def begin_validation(self) -> None:
-        """What is measured now belongs to no step."""
-        if self._run is not None:
-            self._run.first.begin_validation()
-
     def finish_validation(self, results: Mapping[str, Tensor | float]) -> None:
         """Show the ``results`` of a validation."""
         if self._run is not None:

@@ -149,7 +149,8 @@ class ScriptRun:
         loop, world = self.loop, self.processes.world
         if isinstance(self.control, RankControl) and world.leads:
             self.control.cannot_stop = self._cannot_stop
-        loop.open(emit, on_first_step=self._begin, on_fault=self._give_up, leads=world.leads)
+        loop.emit, loop.leads = emit, world.leads
+        loop.on_first_step, loop.on_fault = self._begin, self._give_up
         data_parallel = self.layout.data_parallel
         samples = script.samples_per_step and script.samples_per_step * data_parallel
         if isinstance(script, WatchedScript):

@@ -6,7 +6,7 @@ did before (a new phase, the next fold) continues in its place.
 
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
@@ -14,11 +14,11 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from amptui.base.fork import in_forks
-from amptui.loops.script.backward_pass import mark_scaled
+from amptui.loops.script.backward_pass import BackwardPass, mark_scaled
 from amptui.loops.script.guard import harmless
 from amptui.loops.script.loop_hooks import HOOKS
 from amptui.loops.script.observed_optimizer import ObservedOptimizer
-from amptui.loops.script.pass_account import DroppedPasses, PassAccount
+from amptui.loops.script.pass_account import PassAccount
 from amptui.loops.script.script_model import LooseParameters, optimizers_alive, owner_of
 from amptui.records.own_loop import OptimizerFollowed
 from amptui.records.run import Note, Record
@@ -92,17 +92,6 @@ class ObservedLoop:
         for optimizer in optimizers_alive():
             self.optimizer_built(optimizer)
         in_forks(self._become_copy)
-
-    def open(
-        self,
-        emit: Callable[[Record], object],
-        *,
-        on_first_step: Callable[[str], object],
-        on_fault: Callable[[Exception], object],
-        leads: bool = True,
-    ) -> None:
-        """Emit the records of a run from now on."""
-        self.emit, self.on_first_step, self.on_fault, self.leads = emit, on_first_step, on_fault, leads
 
     def _become_copy(self) -> None:
         """In a forked process: the hooks there belong to nobody."""
@@ -190,21 +179,20 @@ class ObservedLoop:
         if same is None and self.is_alone and self.first.is_dropped:
             same = self.first  # the next phase, or the next fold
         if same is not None:
-            self._replace(same, optimizer, account.dropped)
+            self._replace(same, optimizer, [*account.dropped])
             return same
         return self._watch_another(optimizer) if self.takes_others else None
 
-    def _replace(
-        self, watcher: ObservedOptimizer, optimizer: Optimizer, dropped_passes: Iterable[DroppedPasses]
-    ) -> None:
+    def _replace(self, watcher: ObservedOptimizer, optimizer: Optimizer, dropped: list[BackwardPass]) -> None:
         kind, before = watcher.kind, watcher.account
         was_gone = before.optimizer is None
-        dropped_passes = [*before.abandoned(), *dropped_passes]
+        if before.passes:
+            dropped.insert(0, before.abandoned())
         self.calls.pop(watcher, None)
         watcher.follow(optimizer, owner_of(optimizer))
         self.add(watcher, optimizer)
         if was_gone or not before.ids & watcher.account.ids:  # else it has seen the same passes
-            for passes in dropped_passes:
+            for passes in dropped:
                 watcher.take_dropped(passes)
         self._replacements += 1
         if self._replacements < _MAX_REPLACEMENTS:

@@ -22,7 +22,7 @@ from amptui.loops.script.backward_pass import WEIGHTS_WORDS, BackwardPass
 from amptui.loops.script.guard import harmless
 from amptui.loops.script.loop_hooks import HOOKS
 from amptui.loops.script.model_inputs import FreshSamples, NonFiniteOrigin
-from amptui.loops.script.pass_account import DroppedPasses, LoopStep, PassAccount
+from amptui.loops.script.pass_account import LoopStep, PassAccount
 from amptui.loops.script.script_model import LooseParameters, kind_of
 from amptui.monitor.lr_schedule import LearningRateReader, LearningRates
 from amptui.monitor.monitor import Monitor
@@ -221,19 +221,19 @@ class ObservedOptimizer(Monitor):
         self._in_probes = False
         self._observation.close()
 
-    def take_dropped(self, dropped_passes: DroppedPasses) -> None:
+    def take_dropped(self, passes: BackwardPass) -> None:
         """Gradients were cleared before any step: tell a bad batch, which the loop leaves out.
 
         Not passes with a finite loss, as an adversarial one's, nor what the loop does as a rule.
         """
-        step, passes = self.step, dropped_passes.passes
+        step = self.step
         self._loop_step.trained_samples, self._loop_step.gradients = 0, None
         self._look_step = step
         if step > self._last_dropped_step + 1:
             self._dropping_since = step
         self._last_dropped_step = step
         is_rule = self._dropping_since == 0 or step - self._dropping_since >= _STEPS_OF_A_RULE
-        if is_rule or dropped_passes.is_others:
+        if is_rule or passes.is_used:  # with what is left over another optimizer has made a step
             return
 
         def report(row: Sequence[float] | None, _seconds: float | None) -> None:
@@ -389,8 +389,8 @@ class ObservedOptimizer(Monitor):
             self._end_step()
             if not HOOKS.trains_elsewhere:
                 self._measure_origin(is_last=True)
-            for dropped_passes in self.account.abandoned():
-                self.take_dropped(dropped_passes)
+            if self.account.passes:
+                self.take_dropped(self.account.abandoned())
             if waits:
                 self.flush()
             else:

@@ -9,7 +9,7 @@ that would usually have made a step are told.
 import weakref
 from collections import deque
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -38,14 +38,6 @@ _MAX_DROPPED = 8
 _gradient_of = attrgetter("grad")
 
 
-class DroppedPasses(NamedTuple):
-    """Passes whose gradients were cleared before any step."""
-
-    passes: BackwardPass
-    is_others: bool
-    """Whether another optimizer has made a step with these gradients, which are what was left over."""
-
-
 class PassAccount:
     """The backward passes for one optimizer's next step. Holds nothing of the optimizer once that is gone."""
 
@@ -58,7 +50,7 @@ class PassAccount:
         """Before its first step, steps of others that used all its passes."""
         self.misses = 0
         """Backward passes in a row that gave it no gradients."""
-        self.dropped: deque[DroppedPasses] = deque(maxlen=_MAX_DROPPED)
+        self.dropped: deque[BackwardPass] = deque(maxlen=_MAX_DROPPED)
         """Before its first step, the newest whose gradients were cleared."""
         self.is_sharded = False
         """Whether this process holds only a part of each parameter, and gradients may come later."""
@@ -238,7 +230,7 @@ class PassAccount:
 
     # ---------------------------------------------------------------------------------- the step
 
-    def before_step(self, *, has_closure: bool) -> DroppedPasses | None:
+    def before_step(self, *, has_closure: bool) -> BackwardPass | None:
         """The optimizer begins its step. Returns the passes before it if their gradients were cleared.
 
         ``has_closure``: whether it may run more passes within the step.
@@ -274,9 +266,9 @@ class PassAccount:
         self.witness = self._witness_gradient = None
         return passes
 
-    def abandoned(self) -> list[DroppedPasses]:
-        """The passes of which no step will be made, if there are any: the optimizer is used no more."""
-        return [DroppedPasses(self._sum_up(), self.used_by_others)] if self.passes else []
+    def abandoned(self) -> BackwardPass:
+        """The passes so far as one, of which no step is made; used if others have made steps of all."""
+        return self._sum_up().changed(is_used=self.used_by_others)
 
     def _sum_up(self) -> BackwardPass:
         passes = all_of(self.passes)
@@ -284,7 +276,7 @@ class PassAccount:
             passes = passes.changed(loss=None, form=self._absence)
         return passes.changed(is_edited=True) if self._is_edited else passes
 
-    def _find_cleared(self, *, at_step: bool = False) -> DroppedPasses | None:
+    def _find_cleared(self, *, at_step: bool = False) -> BackwardPass | None:
         """Forget the passes so far if their gradients have been cleared; return them.
 
         ``at_step``: a step is about to use the gradients, so they have not been.
@@ -297,12 +289,12 @@ class PassAccount:
             return None  # the usual case of several passes
         if not self._is_cleared(witness, gradient, at_step=at_step):
             return None
-        dropped = DroppedPasses(self._sum_up(), self.used_by_others)
+        dropped = self.abandoned()
         self._reset()
         if not self._in_step:
             return dropped
         # A closure is called again: the step's loss is what the first one computed.
-        self.first_closure = self.first_closure or dropped.passes
+        self.first_closure = self.first_closure or dropped
         return None
 
     def _is_cleared(self, witness: Tensor, gradient: Tensor | None, *, at_step: bool) -> bool:
