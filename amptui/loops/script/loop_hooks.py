@@ -283,23 +283,25 @@ class LoopHooks:
         def entered(context: torch.autocast) -> Any:
             try:
                 result = enter(context)
-                if patch.is_removed or self._suspended or is_compiling():
-                    return result
-                try:
-                    if get_ident() == self._owner or not self._is_elsewhere(trains=False):
-                        with self._lock:
-                            for loop in self._loops:
-                                if not (loop.may_capture and loop.is_capturing()):
-                                    self.reader.see_autocast(context)
-                                    for watcher in loop.optimizers:
-                                        if watcher.pending is not None or watcher.step < watcher.probes_until:
-                                            watcher.forward_begins()
-                except BaseException as error:  # noqa: BLE001 - raised again if it is the script's
-                    self._settle(error)
-                return result
             except BaseException as error:
                 leave_traceback(error)
                 raise
+            try:
+                is_told = not (patch.is_removed or self._suspended or is_compiling())
+                if not is_told or (get_ident() != self._owner and self._is_elsewhere(trains=False)):
+                    return result
+                with self._lock:
+                    for loop in self._loops:
+                        if loop.may_capture and loop.is_capturing():
+                            continue
+                        self.reader.see_autocast(context)
+                        for watcher in loop.optimizers:
+                            if watcher.pending is not None or watcher.step < watcher.probes_until:
+                                watcher.forward_begins()
+            except BaseException as error:
+                if not is_settled(error, *self._loops):
+                    raise
+            return result
 
         not_compiled(entered, calls=True)
         return entered
