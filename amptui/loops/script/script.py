@@ -85,18 +85,12 @@ class SwitchedScaler(GradScaler):
 
     def __init__(self, device: str) -> None:
         super().__init__(device)
-        self._can_scale, self._scaling = self._enabled, True
+        self._can_scale = self._enabled
 
-    @property
-    def scaling(self) -> bool:
-        """Whether the precision has a loss scale."""
-        return self._scaling
-
-    @scaling.setter
-    def scaling(self, scaling: bool) -> None:
-        self._scaling = scaling
+    def follow(self, precision: Precision) -> None:
+        """Pass losses and steps through unless the precision has a loss scale."""
         # GradScaler asks for this attribute of its own in each of its methods, several times a step.
-        self._enabled = self._can_scale and scaling
+        self._enabled = self._can_scale and precision.scales
 
     def update(self, new_scale: Any = None) -> None:
         """As in ``GradScaler``; does nothing if the precision changed since the optimizer's step."""
@@ -115,11 +109,11 @@ class SwitchedScaler(GradScaler):
     @contextmanager
     def _complete(self) -> Iterator[None]:
         """Within, it has its state in every precision."""
-        before, self.scaling = self.scaling, True
+        before, self._enabled = self._enabled, self._can_scale
         try:
             yield
         finally:
-            self.scaling = before
+            self._enabled = before
 
 
 class SwitchedAmp:
@@ -176,7 +170,7 @@ class SwitchedAmp:
     def follow(self, precision: Precision) -> None:
         """Run the steps from here on in ``precision``."""
         self.precision = precision
-        self.scaler.scaling = precision.scales
+        self.scaler.follow(precision)
 
     def autocast(self, *, cache_enabled: bool = True) -> torch.autocast:
         """The context for a forward pass and its loss, in the current precision.
