@@ -7,8 +7,8 @@ import shutil
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -67,38 +67,26 @@ def compile_in_place(model: nn.Module, **options: Any) -> None:
 
     Each precision is compiled once: torch keeps a variant for each state of autocast and of the flags.
     """
-    import torch._dynamo  # the limits are torch.compiler's only in newer versions
+    import torch._dynamo.trace_rules  # the limits are torch.compiler's only in newer versions
 
     # An earlier model may have used up the limit.
     torch.compiler.reset()
     config: Any = torch._dynamo.config
     config.recompile_limit = max(config.recompile_limit, MAX_VARIANTS)
-    with _called_through_a_function_of_ours(model):
-        model.compile(**options)
-
-
-@contextmanager
-def _called_through_a_function_of_ours(model: nn.Module) -> Iterator[None]:
-    """Meanwhile a model whose ``forward`` is torch's own, nn.Sequential's say, offers our call to compile.
-
-    torch 2.9 compiles no function in a file of torch's unless one from elsewhere calls it: such a model ran
-    eagerly, and nothing was said. Newer releases put a function of theirs in between.
-    """
-    from torch._dynamo import trace_rules
-
-    if not trace_rules.check(model.forward):
-        yield
-        return
     original: Callable[..., Any] = model._call_impl
 
     def call(*arguments: Any, **options: Any) -> Any:
         return original(*arguments, **options)
 
-    model.__dict__["_call_impl"] = call
+    # torch 2.9 compiles no function in a file of torch's unless one from elsewhere calls it: a model whose
+    # forward is torch's own, nn.Sequential's say, ran eagerly, and nothing was said. It is offered a call of
+    # ours. Newer releases put a function of theirs in between.
+    if torch._dynamo.trace_rules.check(model.forward):
+        model.__dict__["_call_impl"] = call
     try:
-        yield
+        model.compile(**options)
     finally:
-        del model.__dict__["_call_impl"]
+        model.__dict__.pop("_call_impl", None)
 
 
 def uses_cuda_graphs(mode: str | None, device: torch.device) -> bool:

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from amptui.base.errors import DataError, ExperimentError
-from amptui.checkpoint.file import Checkpoint, Place
+from amptui.checkpoint.file import Checkpoint
 from amptui.data.batches import Batch, Batches, count_samples
 from amptui.loops.train_step import TrainMonitor
 from amptui.probes.snapshot import Generators
-from amptui.recipe.precision import Precision
 from amptui.recipe.trained import check_scalars
 from amptui.records.control import Control
 from amptui.records.run import Note, Phase, PhaseChanged, Record, Severity, Validation
@@ -92,10 +91,6 @@ class DataPosition:
         """The position and the random states of this process, as plain values and tensors."""
         draws = random_states(self._prepared)
         return {"batches": self.batches, "draws": draws, "epoch_draws": self._epoch_draws or draws}
-
-    def place(self, step: int, precision: str) -> Place:
-        """The place of a checkpoint after that step, in this precision."""
-        return step, self.epoch, self.batches, precision
 
     def open_epoch(self) -> Iterator[Batch]:
         """The remaining batches of the epoch."""
@@ -280,37 +275,31 @@ class Validator:
 
         Returns None if the run is asked to stop meanwhile: a resumed run then draws the same again.
         """
-        position.save_random_states()
-        with monitor.switch.validation_precision() as precision:
-            monitor.validated_in = precision.name
-            sums = self._sum(precision)
-        if sums is None:
-            position.undo_draws()
-        else:
-            position.validated_step = monitor.step
-        return sums
-
-    def _sum(self, precision: Precision) -> MetricSums | None:
-        sums, batches = MetricSums(), self._prepared.validation
+        sums, batches, strategy = MetricSums(), self._prepared.validation, self._prepared.strategy
         if batches is None:
             return sums
         if self._count is None:
             self._count = BatchCount(batches, self._emit, training=False)
-        strategy = self._prepared.strategy
         limit, total = strategy.validation_batches(
             self._prepared.request.validation_batches, batches.batches_per_epoch
         )
-        strategy.synchronize_buffers()
-        with evaluating(self._prepared.model), torch.no_grad():
-            own_batches = islice(self._count.watch(batches.epoch(0)), limit)
-            for index, batch in enumerate(strategy.padded(own_batches, total, _NO_BATCH)):
-                self._control.at_boundary(validating=True)
-                if self._control.stopping:
-                    return None
-                self._progress.report("validating", index, total, "batches")
-                with precision.forward_context:
-                    self._add(sums, batch)
-        return strategy.sum_over_ranks(sums)
+        position.save_random_states()
+        with monitor.switch.validation_precision() as precision, torch.no_grad():
+            monitor.validated_in = precision.name
+            strategy.synchronize_buffers()
+            with evaluating(self._prepared.model):
+                own_batches = islice(self._count.watch(batches.epoch(0)), limit)
+                for index, batch in enumerate(strategy.padded(own_batches, total, _NO_BATCH)):
+                    self._control.at_boundary(validating=True)
+                    if self._control.stopping:
+                        position.undo_draws()
+                        return None
+                    self._progress.report("validating", index, total, "batches")
+                    with precision.forward_context:
+                        self._add(sums, batch)
+            sums = strategy.sum_over_ranks(sums)
+        position.validated_step = monitor.step
+        return sums
 
     def _add(self, sums: MetricSums, batch: object) -> None:
         """Add the metrics of one batch, on all ranks at the same time."""

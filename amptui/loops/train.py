@@ -96,7 +96,7 @@ class Trainer:
         monitor.flush()
         self._control.finish()
         self.saving, self.doing = True, f"while writing the checkpoint of step {monitor.step}"
-        place = position.place(monitor.step, monitor.switch.chosen)
+        place = monitor.step, position.epoch, position.batches, monitor.switch.chosen
         if writer.writing or writer.lacks(place):
             self._enter_phase("stopping", "writing the checkpoint")
         self._write_checkpoint(writer.last_due(place))
@@ -128,8 +128,9 @@ class Trainer:
                 position.undo_draws()
                 return "done"
             data_seconds = time.perf_counter() - load_start
-            if looks:
-                monitor.xray_if_wanted(step_batches)
+            if looks:  # rank 0 takes an X-ray alone, with its own batches, while the others wait
+                around = partial(prepared.strategy.on_rank_0, f"the X-ray before step {monitor.step + 1}")
+                monitor.xray(step_batches, counts_operations=True, around=around)
             position.batches += len(step_batches)
             micro_batches = divide(step_batches)
             monitor.make_step(

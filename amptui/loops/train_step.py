@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from amptui.checkpoint.file import Checkpoint
 from amptui.checkpoint.writer import CheckpointWriter
-from amptui.data.batches import Batch
 from amptui.loops.compilation import CompiledIn, CompileWatch
 from amptui.monitor.divergence_guard import DivergenceGuard
 from amptui.monitor.monitor import Monitor
@@ -358,14 +357,6 @@ class TrainMonitor(Monitor):
         """Deliver all numbers; waits for the device."""
         super().flush()
         self._timeline.flush()
-
-    def xray_if_wanted(self, batches: Sequence[Batch]) -> None:
-        """Run the next step's batches in FP32 and in AMP and apply neither; an error does not end the run.
-
-        With other ranks rank 0 does so alone, with its own batches, while they wait.
-        """
-        around = partial(self._prepared.strategy.on_rank_0, f"the X-ray before step {self.step + 1}")
-        self.xray(batches, counts_operations=True, around=around)
 
     def state(self) -> dict[str, Any]:
         """Its counters and the user's decisions, as plain values for a checkpoint."""

@@ -2,9 +2,10 @@
 
 import io
 import os
+import pickle
 import resource
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +13,26 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from amptui.checkpoint.file import (
     FORMAT,
     MAX_CHECKPOINTS,
     Checkpoint,
     DamagedError,
+    Shards,
     checkpoint_name,
     checkpoints,
+    clear,
     prune,
     read,
+    shards_name,
+    whole_room,
     write,
+    write_part,
 )
+from amptui.checkpoint.states import Part
+from amptui.loops.resume import newest_checkpoint
 
 
 def checkpoint_at(step: int, *, numbers: int = 1000) -> Checkpoint:
@@ -128,3 +137,110 @@ def test_a_disk_that_is_full_anywhere_in_the_file_is_an_oserror_and_leaves_nothi
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert names(tmp_path) == ["step-000000001.pt"]
+
+
+WEIGHT = torch.arange(15.0).reshape(5, 3)
+
+MOMENT = torch.arange(4.0).to(torch.bfloat16)
+
+
+def sharded(folder: Path, step: int, number: int = 1) -> Any:
+    """A checkpoint whose shards two ranks have written: of 5 rows, and of 4 numbers that rank 1 has alone."""
+    place = folder / shards_name(step, "abc", number)
+    weight, moment = ("model", "weight"), ("optimizer", "state", 0, "moment")
+    files = [
+        write_part(place, 0, [Part(weight, (5, 3), (0, 0), WEIGHT[:3])]),
+        write_part(place, 1, [Part(weight, (5, 3), (3, 0), WEIGHT[3:]), Part(moment, (4,), (0,), MOMENT)]),
+    ]
+    shards = Shards(place, files)
+    shards.write_metadata()
+    state = {"state": {0: {"moment": on_meta(MOMENT), "step": torch.tensor(3.0)}}, "param_groups": []}
+    model = {"weight": on_meta(WEIGHT), "mean": torch.ones(3)}
+    return replace(checkpoint_at(step), model=model, optimizer=state, shards=shards)
+
+
+def on_meta(tensor: Tensor) -> Tensor:
+    return torch.empty_like(tensor, device="meta")
+
+
+def test_parts_are_read_as_whole_tensors_and_torch_s_metadata_is_not_unpickled(tmp_path: Path) -> None:
+    size_bytes = write(sharded(tmp_path, 7), tmp_path)
+    (path,) = checkpoints(tmp_path)
+    checkpoint: Any = read(path)
+    files = [path, *checkpoint.shards.folder.glob("*.distcp")]
+    assert len(files) == 3
+    assert size_bytes == sum(file.stat().st_size for file in files)
+    (checkpoint.shards.folder / ".metadata").write_bytes(pickle.dumps(Harmful()))
+    states = {"model": checkpoint.model, "optimizer": checkpoint.optimizer}
+    filled = checkpoint.shards.fill(states, whole_room)
+    assert torch.equal(filled["model"]["weight"], WEIGHT)
+    assert torch.equal(filled["model"]["mean"], torch.ones(3))
+    assert torch.equal(filled["optimizer"]["state"][0]["moment"], MOMENT)
+
+
+def test_torch_reads_the_folder_too(tmp_path: Path) -> None:
+    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+    dcp_to_torch_save(sharded(tmp_path, 7).shards.folder, tmp_path / "whole.pt")
+    whole = torch.load(tmp_path / "whole.pt", weights_only=True)
+    assert torch.equal(whole["model"]["weight"], WEIGHT)
+    assert torch.equal(whole["optimizer"]["state"][0]["moment"], MOMENT)
+
+
+def cut(content: bytes) -> bytes:
+    return content[:-1]
+
+
+@pytest.mark.parametrize("damage", [flip(0.5), cut, None], ids=["bit", "cut", "gone"])
+def test_a_damaged_part_is_noticed_and_the_checkpoint_before_is_used(
+    tmp_path: Path, damage: Callable[[bytes], bytes] | None
+) -> None:
+    for step in (7, 8):
+        write(sharded(tmp_path, step), tmp_path)
+    path = tmp_path / shards_name(8, "abc", 1) / "__1_0.distcp"
+    if damage is None:
+        path.unlink()
+    else:
+        path.write_bytes(damage(path.read_bytes()))
+    said: list[str] = []
+    assert newest_checkpoint(tmp_path, said.append).step == 7
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize("name", ["..", "/etc", "step-000000007.abc-1.shards/../.."])
+def test_a_folder_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
+    plain = {**sharded(tmp_path, 7).shards.plain(), "folder": name}
+    with pytest.raises(ValueError, match="no name"):
+        Shards.from_plain(plain, tmp_path)
+
+
+def test_shards_go_with_their_checkpoint(tmp_path: Path) -> None:
+    for step in range(1, MAX_CHECKPOINTS + 2):
+        write(sharded(tmp_path, step), tmp_path)
+    sharded(tmp_path, 98)  # of a killed process
+    with_notes = sharded(tmp_path, 99).shards.folder
+    (with_notes / "notes.txt").write_text("mine")
+    prune(tmp_path)
+    assert names(with_notes) == ["notes.txt"]
+    (with_notes / "notes.txt").unlink()
+    clear(tmp_path, after=2)
+    assert names(tmp_path) == sorted(
+        name + (".old" if step > 2 else "")
+        for step in range(2, MAX_CHECKPOINTS + 2)
+        for name in (checkpoint_name(step), shards_name(step, "abc", 1))
+    )
+
+
+def test_a_second_checkpoint_of_a_step_replaces_the_first_at_once(tmp_path: Path) -> None:
+    for number in (1, 2):
+        write(sharded(tmp_path, 3, number), tmp_path)
+    assert names(tmp_path) == [shards_name(3, "abc", 2), checkpoint_name(3)]
+    assert read(tmp_path / checkpoint_name(3)).shards is not None
+
+
+def test_a_checkpoint_does_not_count_without_its_shards(tmp_path: Path) -> None:
+    checkpoint = sharded(tmp_path, 3)
+    os.truncate(checkpoint.shards.folder / "__0_0.distcp", 10)
+    with pytest.raises(ValueError, match="bytes instead of"):
+        write(checkpoint, tmp_path)
+    assert names(tmp_path) == []

@@ -15,8 +15,18 @@ from torch.nn.functional import mse_loss
 from torch.optim import Optimizer
 
 from tests.loops.loop_plans import LoopPlan
-from tests.loops.loop_players import DTYPES, FEATURES, SAM, TARGETS, Batch, Net, Player, Unwatched
-from tests.loops.loop_truth import Pass, Truth
+from tests.loops.loop_players import (
+    DTYPES,
+    FEATURES,
+    SAM,
+    TARGETS,
+    Batch,
+    Net,
+    Pass,
+    Player,
+    Truth,
+    Unwatched,
+)
 
 Backward = Callable[[Tensor], object]
 

@@ -12,8 +12,8 @@ from amptui.records.own_loop import GradientsDropped, OptimizerFollowed
 from amptui.records.run import Record
 from tests.builders import StepRow
 from tests.loops.loop_plans import Example
+from tests.loops.loop_players import Dropped, TrueStep, Truth
 from tests.loops.loop_shapes import run_plan
-from tests.loops.loop_truth import Dropped, TrueStep, Truth
 from tests.loops.loop_watchers import WATCHERS, Bare, numbers_of, objects_state, torch_state
 
 EXCUSES = {

@@ -14,8 +14,7 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from tests.loops.loop_mismatches import check
-from tests.loops.loop_plans import Example, Shape
-from tests.loops.loop_strategies import examples
+from tests.loops.loop_plans import Example, Shape, examples
 
 
 @pytest.fixture(autouse=True)
