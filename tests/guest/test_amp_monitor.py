@@ -158,22 +158,6 @@ def test_a_closure_that_fails_in_a_new_precision_runs_in_the_one_before(
     assert {record.precision for record in steps} == {"fp32"}
 
 
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        ({"precision": "fp4"}, "'fp4' is not one of fp32, ieee, tf32, fp16"),
-        ({"precision": "tf32"}, "TF32 needs an NVIDIA GPU"),
-        ({"amp": "tf32"}, "'tf32' is not one of fp16, bf16"),
-        ({"fp8_recipe": "mx"}, "no fp8_recipe 'mx'"),
-        ({"scaler": torch.amp.GradScaler("cpu", enabled=False)}, "the scaler is disabled"),
-    ],
-)
-def test_wrong_precisions_are_refused(options: dict[str, Any], error: str) -> None:
-    own = Own()
-    with pytest.raises(ValueError, match=error):
-        amptui.watch(own.model, own.optimizer, **options)
-
-
 @pytest.mark.parametrize(("dtype", "precision"), [("float16", "fp16"), ("bfloat16", "bf16")])
 def test_a_precision_may_be_called_by_its_dtype(dtype: Any, precision: str) -> None:
     own = Own()

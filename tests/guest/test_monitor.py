@@ -150,24 +150,29 @@ def test_a_resumed_script_s_steps_go_on_counting(way: str, runs: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("way", "option", "number", "error"),
+    ("way", "option", "value", "error", "says"),
     [
-        ("observe", "start_step", True, TypeError),
-        ("observe", "data_parallel", "1", TypeError),
-        ("observe", "start_step", -1, ValueError),
-        ("watch", "data_parallel", 0, ValueError),
-        ("watch", "start_step", "1", TypeError),
-        ("observe", "model", 1, TypeError),
-        ("observe", "optimizer", "adam", TypeError),
-        ("observe", "scaler", 2.0, TypeError),
+        ("observe", "start_step", True, TypeError, "^start_step must "),
+        ("observe", "data_parallel", "1", TypeError, "^data_parallel must "),
+        ("observe", "start_step", -1, ValueError, "^start_step must "),
+        ("watch", "data_parallel", 0, ValueError, "^data_parallel must "),
+        ("watch", "start_step", "1", TypeError, "^start_step must "),
+        ("observe", "model", 1, TypeError, "^model must "),
+        ("observe", "optimizer", "adam", TypeError, "^optimizer must "),
+        ("observe", "scaler", 2.0, TypeError, "^scaler must "),
+        ("watch", "precision", "fp4", ValueError, "'fp4' is not one of fp32, ieee, tf32, fp16"),
+        ("watch", "precision", "tf32", ValueError, "TF32 needs an NVIDIA GPU"),
+        ("watch", "amp", "tf32", ValueError, "'tf32' is not one of fp16, bf16"),
+        ("watch", "fp8_recipe", "mx", ValueError, "no fp8_recipe 'mx'"),
+        ("watch", "scaler", torch.amp.GradScaler("cpu", enabled=False), ValueError, "scaler is disabled"),
     ],
 )
 def test_wrong_arguments_are_refused(
-    way: str, option: str, number: Any, error: type[Exception], runs: Path
+    way: str, option: str, value: Any, error: type[Exception], says: str, runs: Path
 ) -> None:
     loop = Loop("fp32")
-    arguments = {"model": loop.model, "optimizer": loop.optimizer} | {option: number}
-    with pytest.raises(error, match=f"^{option} must "):
+    arguments = {"model": loop.model, "optimizer": loop.optimizer} | {option: value}
+    with pytest.raises(error, match=says):
         getattr(amptui, way)(**arguments)
     assert not runs.exists()
 
@@ -180,12 +185,9 @@ def test_copies_of_what_is_observed_know_nothing_of_it() -> None:
     loop = Loop("fp16")
     with amptui.observe(loop.model, loop.optimizer, loop.scaler):
         loop.run(2)
-        model, optimizer = copy.deepcopy(loop.model), copy.deepcopy(loop.optimizer)
-        scaler = copy.deepcopy(loop.scaler)
+        optimizer, scaler = copy.deepcopy(loop.optimizer), copy.deepcopy(loop.scaler)
         again = pickle.loads(pickle.dumps(loop.scaler))  # noqa: S301 - our own
         assert again.get_scale() == loop.scaler.get_scale()
-    assert not model._forward_pre_hooks
-    assert not model._forward_pre_hooks_with_kwargs
     assert type(optimizer) is torch.optim.AdamW
     assert getattr(scaler.step, "__self__", None) is scaler
 
