@@ -154,10 +154,10 @@ class LoopHooks:
         try:
             self._patch(torch.autograd, "backward", self._around_backward)
             self._patch(torch.autocast, "__enter__", self._around_autocast)
-            clip = self._around("after_clip", "before_clip")
+            clip = self._around("before_clip", "after_clip")
             for owner, name in _CLIPPING:
                 self._patch(owner, name, clip)
-            self._patch(Optimizer, "__init__", self._around("optimizer_built"))
+            self._patch(Optimizer, "__init__", self._around("", "optimizer_built"))
             see_layer = self._teller("float8_layer_came")
 
             def see_module(_module: object, _name: object, child: object) -> None:
@@ -182,7 +182,7 @@ class LoopHooks:
     def _patch_scaler(self, kind: type) -> None:
         for name, events in _SCALER_EVENTS.items():
             if name in vars(kind):
-                self._patch(kind, name, self._around_scaler(name, *events))
+                self._patch(kind, name, self._around(*events, name))
 
     # ----------------------------------------------------------------------------------- what is told
 
@@ -359,50 +359,32 @@ class LoopHooks:
             if not is_settled(error, *self._loops):
                 raise
 
-    def _around(self, after: str, before: str = "") -> Around:
-        """Tell of a function's call, after it and, if there is an event for that, before it."""
+    def _around(self, before: str, after: str, method: str = "") -> Around:
+        """Tell of a function's call before it, if there is an event for that, and after it.
+
+        Of a scaler's ``method`` while the scaler is enabled. Events get the first two arguments, and the
+        result.
+        """
         tell_before, tell_after = self._teller(before), self._teller(after)
 
         def around(patch: Patch, run: Callable[..., Any]) -> Callable[..., Any]:
             def call(*args: Any, **kwargs: Any) -> Any:
                 try:
-                    if is_compiling() or patch.is_removed:
-                        return run(*args, **kwargs)
-                    if before:
-                        tell_before()
-                    result = run(*args, **kwargs)
-                    tell_after(*args[:1])
-                    return result
-                except BaseException as error:
-                    leave_traceback(error)
-                    raise
-
-            not_compiled(call, calls=False)
-            return call
-
-        return around
-
-    def _around_scaler(self, name: str, before: str, after: str) -> Around:
-        """The same for a scaler's method, while the scaler is enabled: with what it gets and returns."""
-        tell_before, tell_after = self._teller(before), self._teller(after)
-
-        def around(patch: Patch, run: Callable[..., Any]) -> Callable[..., Any]:
-            def call(scaler: GradScaler, *args: Any, **kwargs: Any) -> Any:
-                try:
                     # Each method asks for the attribute, which is is_enabled() without a call.
-                    if not scaler._enabled or patch.is_removed or name in self._in_call:
-                        return run(scaler, *args, **kwargs)
-                    if type(scaler) not in self._patched_scalers:
-                        self._patch_kind_of(scaler)
-                    first = args[0] if args else next(iter(kwargs.values()), None)
+                    is_passed_on = method and (not args[0]._enabled or method in self._in_call)
+                    if is_passed_on or patch.is_removed or is_compiling():
+                        return run(*args, **kwargs)
+                    if method and type(args[0]) not in self._patched_scalers:
+                        self._patch_kind_of(args[0])
+                    told = *args[:1], args[1] if len(args) > 1 else next(iter(kwargs.values()), None)
                     if before:
-                        tell_before(scaler, first)
-                    self._in_call.add(name)
+                        tell_before(*told)
+                    self._in_call.add(method)
                     try:
-                        result = run(scaler, *args, **kwargs)
+                        result = run(*args, **kwargs)
                     finally:
-                        self._in_call.discard(name)
-                    tell_after(scaler, first, result)
+                        self._in_call.discard(method)
+                    tell_after(*told, result)
                     return result
                 except BaseException as error:
                     leave_traceback(error)

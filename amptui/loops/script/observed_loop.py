@@ -137,7 +137,7 @@ class ObservedLoop:
         self.accounts = (*(watcher.account for watcher in self.optimizers), *self.idle.values())
         HOOKS.refresh()
 
-    def optimizer_built(self, optimizer: Optimizer) -> None:
+    def optimizer_built(self, optimizer: Optimizer, *_: object) -> None:
         """Look for the passes of one that may make steps."""
         if len(self.idle) >= _MAX_IDLE_OPTIMIZERS:
             del self.idle[next(iter(self.idle))]
@@ -319,7 +319,7 @@ class ObservedLoop:
     def float8_layer_came(self) -> None:
         self.layer_changes += 1
 
-    def before_clip(self) -> None:
+    def before_clip(self, *_: object) -> None:
         for account in self.accounts:
             account.before_known_edit()
 
