@@ -13,8 +13,8 @@ from amptui.base.errors import RunFolderError, UsageError
 from amptui.base.prompt import complain
 from amptui.ranks.world import refuse_unsupported
 from amptui.recipe.request import SAFETENSORS, ModelSpec, TrainRequest, option_of, parse_model
-from amptui.runs.find import refuse_running_elsewhere, resumable
-from amptui.runs.lock import RunLock
+from amptui.runs.find import resumable
+from amptui.runs.lock import RunLock, refuse_running_elsewhere
 from amptui.runs.rundir import (
     RunDir,
     create_run_dir,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from amptui.base.errors import RunFolderError, UsageError, did_you_mean
 from amptui.base.runfiles import LINK
 from amptui.runs.kept_run import KeptRun, look_at
-from amptui.runs.lock import holder, may_start_again, writer_elsewhere
+from amptui.runs.lock import holder, may_start_again, refuse_running_elsewhere
 from amptui.runs.rundir import (
     JOURNAL_NAME,
     LOCK_NAME,
@@ -81,17 +81,6 @@ def resumable(text: str, *, say: Callable[[str], object] = str) -> RunDir:
     if path is None and run_dir.path.name != text:
         say(f"resuming {run_dir.path.name}" + (f": {why}" if why else ""))
     return opened
-
-
-def refuse_running_elsewhere(folder: Path) -> None:
-    """Raise ``RunFolderError`` if the run still runs on a machine whose locks are not seen here.
-
-    Takes some seconds for one that has just ended there.
-    """
-    writer = writer_elsewhere(folder)
-    if writer is not None:
-        what = f"{run_argument(folder)} is still running, {writer}: it has just written a record"
-        raise RunFolderError(what, hint="log in there to watch or stop it")
 
 
 def live_run(text: str) -> RunDir:

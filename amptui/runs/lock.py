@@ -12,7 +12,7 @@ from typing import Any
 
 from amptui.base.errors import RunFolderError
 from amptui.base.runfiles import open_file, open_to_read
-from amptui.runs.rundir import LOCK_NAME, RunDir, read_run_json, reason, refuse_a_run, written
+from amptui.runs.rundir import LOCK_NAME, RunDir, read_run_json, reason, refuse_a_run, run_argument, written
 
 _PATIENCE_SECONDS = 0.5
 """Checking whether the lock is held takes it for microseconds; a new run waits that out."""
@@ -193,21 +193,22 @@ def recent_signer_elsewhere(folder: Path) -> Holder | None:
     return None if signer.pid is None or signer.is_here else signer
 
 
-def writer_elsewhere(folder: Path) -> Holder | None:
-    """Who writes the run in ``folder`` on another machine now; None if nobody does.
+def refuse_running_elsewhere(folder: Path) -> None:
+    """Raise ``RunFolderError`` if the run still runs on a machine whose locks are not seen here.
 
-    Waits for a new record if somebody may: ``_HEARTBEATS_SECONDS`` for a run that has died lately.
+    Waits for a new record if it may: ``_HEARTBEATS_SECONDS`` for a run that has just ended there.
     """
     signer = recent_signer_elsewhere(folder)
     if signer is None:
-        return None
+        return
     journal = RunDir(folder).journal_path
     before, limit = _extent(journal), time.monotonic() + _HEARTBEATS_SECONDS
     while _extent(journal) == before:
         if time.monotonic() >= limit:
-            return None
+            return
         time.sleep(_LOOK_SECONDS)  # no event tells of what another machine writes
-    return signer
+    what = f"{run_argument(folder)} is still running, {signer}: it has just written a record"
+    raise RunFolderError(what, hint="log in there to watch or stop it")
 
 
 def may_start_again(run_dir: RunDir) -> bool:
