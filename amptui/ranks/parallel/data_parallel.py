@@ -172,7 +172,7 @@ class DataParallel(Strategy):
         if trouble := self._group.agree(""):
             raise TrialFailedError(trouble)
         with torch.no_grad():  # what DDP does after a backward pass, for the one that it did not see
-            for parameter in [each for each in self._root.parameters() if each.requires_grad]:
+            for parameter in [p for p in self._root.parameters() if p.requires_grad]:
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)  # another rank may have one
                 parameter.grad.div_(self.ranks)
