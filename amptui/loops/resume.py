@@ -45,12 +45,7 @@ Warn = Callable[[str], object]
 # ------------------------------------------------------------------------ capture
 
 
-def capture(
-    prepared: Prepared,
-    position: DataPosition,
-    monitor: TrainMonitor,
-    warn: Warn,
-) -> Checkpoint:
+def capture(prepared: Prepared, position: DataPosition, monitor: TrainMonitor, warn: Warn) -> Checkpoint:
     """Copy the training's state between two steps to host memory; waits for the device.
 
     ``warn`` gets what is left out. Raises NotPlainError if the state of model or optimizer contains an object
@@ -77,8 +72,13 @@ def capture(
             "parts": [part.tensor for part in parts],
         }
     )
+    position_states = position.states()
+    wait()
     copied["parts"] = _with_tensors(parts, copied["parts"])
-    checkpoint = Checkpoint(
+    copied["scaler"] = {
+        name: value.item() if isinstance(value, Tensor) else value for name, value in copied["scaler"].items()
+    }
+    return Checkpoint(
         step=monitor.step,
         epoch=position.epoch,
         seconds=time.monotonic() - position.began,
@@ -87,14 +87,8 @@ def capture(
         loop={**monitor.state(), "validated_step": position.validated_step},
         added_groups=_added_groups(prepared),
         **copied,
-        **position.states(),
+        **position_states,
     )
-    wait()
-    scaler = {
-        name: value.item() if isinstance(value, Tensor) else value
-        for name, value in checkpoint.scaler.items()
-    }
-    return replace(checkpoint, scaler=scaler)
 
 
 def capture_parts(prepared: Prepared) -> list[Part]:

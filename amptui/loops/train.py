@@ -164,7 +164,7 @@ class Trainer:
         monitor.pause_if_wanted(self._handle_requests)
         every, step = self._prepared.request.validate_every, monitor.step
         # An epoch's end has its own validation.
-        is_due = every is not None and 0 < step != position.validated_step and step % every == 0
+        is_due = every is not None and step % every == 0 and step not in (0, position.validated_step)
         if is_due and self._prepared.validation is not None and not position.epoch_ends:
             sums = self._validate(f"after step {step}")
             if sums is not None:
