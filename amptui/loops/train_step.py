@@ -93,7 +93,7 @@ class TrainMonitor(Monitor):
         self.take_requests(prepared, control)
         self._timeline = StepTimer(prepared.device, emit)
         has_weights = strategy.leads and not is_sharded(prepared.model)
-        self._updates.follow(prepared.model, enabled=prepared.probes and has_weights)
+        self.probes.updates.follow(prepared.model, enabled=prepared.probes and has_weights)
         self._ranks = control.ranks if self._gradients.together else None
         """Agrees with the other ranks on the steps to measure, where each has a part of the gradients."""
         self._current = Step()
@@ -188,7 +188,7 @@ class TrainMonitor(Monitor):
         warming_up = switch.begin_step()
         inputs = _inputs(micro_batches) if warming_up else None
         counts_flops = inputs is not None and self.probes.flops.is_due(switch.precision, inputs)
-        if self.step > self.probes_until and not counts_flops:
+        if self.step > self.probes.until and not counts_flops:
             self._current = Step()
             if self._together is None:
                 passes()
@@ -244,7 +244,7 @@ class TrainMonitor(Monitor):
                 # Its graph takes the memory that another attempt needs.
                 self._result, self._current = None, Step()
                 raise
-            self._current.gradients = self._norms.measure() if measures_norms else None
+            self._current.gradients = probes.norms.measure() if measures_norms else None
             probes.after_backward(self.step, precision, assumed_scale=assumed_scale, window=window)
             timeline.mark(None)
             self._update(precision)
@@ -256,14 +256,14 @@ class TrainMonitor(Monitor):
         finally:
             self._is_observed = False
         current = self._current
-        self._norms.scaled_steps += current.scale is not None
+        probes.norms.scaled_steps += current.scale is not None
         # Accumulated losses have no graph.
         loss = current.loss if current.loss is not None and current.loss.requires_grad else None
         self.break_down_memory(current.precision, loss)
 
     def _update(self, precision: Precision) -> None:
         """Clip, and change the weights unless the scaler skips the step."""
-        current, updates, schedule = self._current, self._updates, self._lr_schedule
+        current, updates, schedule = self._current, self.probes.updates, self._lr_schedule
         current.precision, current.gradients_scaled = precision.name, precision.scales
         if self._clip_norm is not None:
             self._clip(precision, self._clip_norm)
@@ -283,7 +283,7 @@ class TrainMonitor(Monitor):
             self._timeline.mark("optimizer")
             updates.measure(self.step, found_inf)
         if found_inf is not None and current.gradients is None and not self._reads_later and found_inf.item():
-            current.gradients = self._norms.measure()  # on a CPU a skip is known before they are gone
+            current.gradients = self.probes.norms.measure()  # on a CPU a skip is known before they are gone
         assert current.loss is not None, "the passes have called backward()"
         if self._together is not None:
             current.loss = self._together.mean_loss(current.loss)
@@ -298,12 +298,12 @@ class TrainMonitor(Monitor):
         if self._current.gradients is None:
             self._current.gradients_scaled = False
             if not self._reads_later and not math.isfinite(norm.item()):
-                self._current.gradients = self._norms.measure()
+                self._current.gradients = self.probes.norms.measure()
         nn.utils.clip_grads_with_norm_(self._gradients.parameters, clip_norm, norm)
 
     def _norms_are_due(self, step: int) -> bool:
         """Whether to measure all gradients in the step that follows ``step``."""
-        return self._norms.are_due(step, is_scaled=self.switch.precision.scales)
+        return self.probes.norms.are_due(step, is_scaled=self.switch.precision.scales)
 
     # ---------------------------------------------------------------------------- the look
 
@@ -348,8 +348,7 @@ class TrainMonitor(Monitor):
                 self.divergence.count_weights()
             self._agreed |= agreed & ~WEIGHTS
         closer = step == 0 or self.switch.needs_observation or self._timeline.armed or self._agreed > 0
-        observed = (step + self.probes.steps_due, self._norms.until, self._updates.until)
-        self.probes_until = max(step + closer, *observed)
+        self.probes.until = max(step + closer, self.probes.until, self.probes.norms.until)
 
     # --------------------------------------------------------------------- around the steps
 

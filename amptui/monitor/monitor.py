@@ -31,10 +31,9 @@ from amptui.monitor.reporting import StepReporter
 from amptui.monitor.step_rows import LOSS_ALONE, Step, StepFacts, StepKind, row_of
 from amptui.monitor.warm_up import WarmUp
 from amptui.probes.flop_counter import step_inputs
-from amptui.probes.gradients import GradientNorms, GradientProbe
+from amptui.probes.gradients import GradientProbe
 from amptui.probes.memory_breakdown import break_down
 from amptui.probes.schedule import Probes
-from amptui.probes.update_ratios import UpdateRatios
 from amptui.probes.xray import take_xray
 from amptui.recipe.sharding import is_sharded
 from amptui.recipe.trained import Trained
@@ -70,15 +69,12 @@ class Monitor:
     takes_requests = False
     control: Control
     switch: PrecisionSwitch
-    probes: Probes
-    """Of these three there is none where no requests are taken."""
+    """Of these two there is none where no requests are taken."""
     guard: DivergenceGuard | None = None
     """May pause or end the run, if there is one: a script's training goes on as the script wants it."""
     no_xray = ""
     """Why no X-ray can be taken; empty if one can."""
     look_interval_seconds = LOOK_INTERVAL_SECONDS
-    probes_until = 0
-    """Up to which step something is to be measured in forward and backward passes."""
 
     def __init__(
         self,
@@ -96,9 +92,8 @@ class Monitor:
         self.epoch = 1
         self._ended = time.perf_counter()
         """When the newest step ended."""
-        self._updates = UpdateRatios(device, emit, optimizer=name)
-        self._norms = GradientNorms(device, self._updates.suppress_errors, gradients, enabled=probes)
-        self.reporter = StepReporter(self._report, self._norms.probe)
+        self.probes = Probes(device, emit, gradients=gradients, enabled=probes, optimizer=name)
+        self.reporter = StepReporter(self._report, self.probes.norms.probe)
         clock = partial(getattr, self, "_ended")
         self._readback = open_readback(device, clock=clock, deliver_steps=self.reporter.steps)
         self.allocator = AllocatorWatch(device)
@@ -114,12 +109,7 @@ class Monitor:
         self.takes_requests, self._trained, self.control = True, trained, control
         self.switch = PrecisionSwitch(trained, control, self.allocator, self._emit)
         self._has_parts = is_sharded(trained.model)
-        self.probes = Probes(trained, self._norms.probe, self._emit)
-
-    def follow_model(self) -> None:
-        """Probe the model that is trained from now on."""
-        self._has_parts = is_sharded(self._trained.model)
-        self.probes.follow(self._trained, self._norms.probe)
+        self.probes.add(trained)
 
     # ---------------------------------------------------------------------------------- the steps
 
@@ -186,13 +176,12 @@ class Monitor:
     def drain(self) -> None:
         """Deliver the numbers of the steps that have arrived."""
         self._readback.drain()
+        self.probes.drain()
 
     def flush(self) -> None:
         """Deliver all numbers; waits for the device."""
         self._readback.flush()
-        if self.takes_requests:
-            self.probes.flush()
-        self._updates.flush()
+        self.probes.flush()
 
     # ----------------------------------------------------------------------------------- the look
 
@@ -215,7 +204,7 @@ class Monitor:
         if trace_request := control.take(TraceRequest):
             self.probes.trace.arm(partial(control.answer, trace_request))
         if window_request := control.take(HistogramRequest):
-            if self._has_parts and not self._norms.probe.together:
+            if self._has_parts and not self.probes.norms.probe.together:
                 control.refuse(window_request, "unavailable", "each rank has only a part of the gradients")
             else:
                 self.probes.window.answers.append(partial(control.answer, window_request))
@@ -235,8 +224,7 @@ class Monitor:
             most, growth_interval = min(most, switch.steps_to_next_event), precision.growth_interval
             if growth_interval is not None:
                 next_growth = self.reporter.next_growth(growth_interval, step)
-        steps = min(most, self._norms.look(step, self.reporter.trouble_step, next_growth))
-        self._updates.look(step)
+        steps = min(most, self.probes.plan(step, self.reporter.trouble_step, next_growth))
         self._look_step = step + (1 if self.reporter.in_trouble else steps)
         self._look_due = time.perf_counter() + self.look_interval_seconds
 

@@ -3,6 +3,9 @@
 On CUDA two fused kernels compute the L2 norm and the largest absolute value of every gradient, and the host
 finds NaN and Inf in the row that it receives later. On a CPU one pass over all gradients together is cheaper;
 they are measured one by one only if that pass finds NaN or Inf.
+
+Their norms are no :class:`Probe`: they are numbers of the step itself, which also asks for them when it has
+found an overflow.
 """
 
 import math
@@ -168,7 +171,7 @@ class GradientNorms:
             self.until = max(self.until, step + SEARCH_STEPS - self.scaled_steps)
         return step < self.until
 
-    def look(self, step: int, trouble_step: int, next_growth: int | None = None) -> int:
+    def plan(self, step: int, trouble_step: int, next_growth: int | None = None) -> int:
         """After ``step``: decide how long to measure; return after how many steps to look again.
 
         ``trouble_step`` is the newest that was not finite. ``next_growth``: after which step the loss scale

@@ -1,4 +1,4 @@
-"""The probes of one training: which of them measure which steps, each within its budget.
+"""What is measured of one optimizer's steps: which of them, each measurement within its budget.
 
 No measurement waits for the device: its numbers arrive a few steps later, through a readback of their own.
 """
@@ -6,43 +6,70 @@ No measurement waits for the device: its numbers arrive a few steps later, throu
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
+import torch
+
 from amptui.probes.buffers import BufferProbe
 from amptui.probes.float16_window import WindowProbe
 from amptui.probes.flop_counter import FlopSchedule, StepInputs
-from amptui.probes.gradients import GradientProbe
+from amptui.probes.gradients import GradientNorms, GradientProbe
 from amptui.probes.module_trace import TraceProbe, infinite_names
 from amptui.probes.probe import Moment, Probe, Sender
+from amptui.probes.update_ratios import UpdateRatios
 from amptui.recipe.precision import Precision
 from amptui.recipe.trained import Trained
 from amptui.records.run import Record
 
 
 class Probes:
-    """Decides when to measure, measures, and emits the results; used by the thread that trains."""
+    """Decides when to measure, measures, and emits the results; used by the thread that trains.
 
-    def __init__(self, trained: Trained, gradients: GradientProbe, emit: Callable[[Record], object]) -> None:
-        self._sender = Sender(trained.device, emit)
+    Of every optimizer it measures the gradients and the updates; :meth:`add` adds what knows the precision of
+    a step. ``gradients`` measures them; without ``enabled`` only where a step itself has to know.
+    ``optimizer``: under which name its updates are recorded.
+    """
+
+    window: WindowProbe
+    trace: TraceProbe
+    flops: FlopSchedule
+    """Of these three there is none before :meth:`add`."""
+
+    def __init__(
+        self,
+        device: torch.device,
+        emit: Callable[[Record], object],
+        *,
+        gradients: GradientProbe | None = None,
+        enabled: bool = True,
+        optimizer: str = "",
+    ) -> None:
+        self._sender = Sender(device, emit)
         self.suppress_errors = self._sender.suppress_errors
-        self._begin(trained, gradients)
+        self.norms = GradientNorms(device, self.suppress_errors, gradients, enabled=enabled)
+        self.updates = UpdateRatios(self._sender, optimizer)
+        self._probes: list[Probe] = []
+        self._enabled = False
+        self.until = 1
+        """The last step in which anything is to be measured, as planned so far."""
 
-    def _begin(self, trained: Trained, gradients: GradientProbe) -> None:
-        model, sender = trained.model, self._sender
-        self._device, self._together = trained.device, gradients.together
+    def add(self, trained: Trained) -> None:
+        """Measure what is ``trained`` with all probes from now on."""
+        model, sender, gradients = trained.model, self._sender, self.norms.probe
+        self._device = trained.device
         meant_infinite = infinite_names(model)
         self.flops = FlopSchedule(model, sender.emit)
         self.window = WindowProbe(gradients, sender, enabled=trained.probes)
         self.trace = TraceProbe(model, meant_infinite, sender)
         self._buffers = BufferProbe(model, meant_infinite, sender)
-        self._probes: list[Probe] = [self.window, self.trace, *([self._buffers] if trained.probes else [])]
+        self._probes = [self.window, self.trace, *([self._buffers] if trained.probes else [])]
         self._enabled = trained.probes
 
-    def follow(self, trained: Trained, gradients: GradientProbe) -> None:
+    def follow(self, trained: Trained) -> None:
         """Probe another model from now on; what was asked of the one before, and is not measured, too."""
         if trained.device != self._device:
             self.flush()
             self._sender.use(trained.device)
         window, trace = self.window, self.trace
-        self._begin(trained, gradients)
+        self.add(trained)
         self.window.answers = window.answers
         for answer in trace.open_answers():
             self.trace.arm(answer)
@@ -62,13 +89,18 @@ class Probes:
         for probe in due:
             probe.collect(Moment(step, precision))
 
-    @property
-    def steps_due(self) -> int:
-        """How many of the next steps are measured."""
-        if self.trace.steps_left:
-            return self.trace.steps_left
-        others = (probe for probe in self._probes if not (self._together and probe is self.window))
-        return int(any(probe.is_due() for probe in others))
+    def plan(self, step: int, trouble_step: int, next_growth: int | None) -> int:
+        """After ``step``: decide until when to measure; return after how many steps to look again.
+
+        See :meth:`GradientNorms.plan`.
+        """
+        steps = self.norms.plan(step, trouble_step, next_growth)
+        self.updates.plan(step)
+        together = self.norms.probe.together  # when all ranks measure the window they agree on
+        is_due = any(probe.is_due() for probe in self._probes if not (together and probe is self.window))
+        steps_due = (self.trace.steps_left or 1) if is_due else 0
+        self.until = max(step + steps_due, self.norms.until, self.updates.until)
+        return steps
 
     def after_backward(
         self, step: int, precision: Precision, *, assumed_scale: float, window: bool | None = None
@@ -86,15 +118,18 @@ class Probes:
                 probe.after_backward(moment)
 
     def between_steps(self, step: int, *, trouble_step: int, unexplained_step: int) -> None:
-        """Deliver the numbers that have arrived; after trouble check the buffers and start a trace.
+        """After trouble check the buffers and start a trace.
 
         ``trouble_step`` is the newest step with a NaN or Inf, ``unexplained_step`` the newest whose NaN or
         Inf is not just the scaler's search for its scale; 0 if there is none.
         """
-        self._sender.drain()
         if self._enabled:
             self._buffers.check_after(trouble_step, step)
             self.trace.arm_after(unexplained_step)
+
+    def drain(self) -> None:
+        """Deliver the numbers that have arrived."""
+        self._sender.drain()
 
     def flush(self) -> None:
         """Deliver everything; waits for the device."""

@@ -3,6 +3,9 @@
 The host's clock says how long it took to enqueue a phase, the events how long the device took. The device
 passes an event after all work that was enqueued before it: the time between two events is the phase's work,
 and any wait for the host in between.
+
+It is no :class:`Probe`: it measures no phase, but where one ends, which only the loop that makes the step can
+mark.
 """
 
 import time

@@ -4,12 +4,14 @@ Of a layer it is |after - before| / |before|, L2 norms over its parameters. Whol
 they are small, and evenly spaced parts of larger ones: no copy takes more than 8 MiB, 16 in float64. They are
 copied just before a step and compared just after it. No step waits for the device; one that is not measured
 pays nothing.
+
+It is no :class:`Probe`: those measure the passes of a step, this measures what the optimizer does with them.
 """
 
 import math
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +23,6 @@ from amptui.probes.budget import UPDATES_BUDGET, Cadence
 from amptui.probes.gradients import in_memory_order, is_measurable, together
 from amptui.probes.probe import Sender
 from amptui.records.findings import UpdatesMeasured
-from amptui.records.run import Record
 
 GAP_STEPS = 20
 """Steps from one measurement to the next at least: a record takes about 1 KB of the journal."""
@@ -191,18 +192,10 @@ def _joined(shares: Sequence[_Share]) -> Tensor:
 
 
 class UpdateRatios:
-    """Measures the steps of one optimizer as often as ``UPDATES_BUDGET`` allows; the training thread's.
+    """Measures the steps of one ``optimizer``, by its name, as often as ``UPDATES_BUDGET`` allows."""
 
-    ``optimizer``: under which name they are recorded.
-    """
-
-    def __init__(
-        self, device: torch.device, emit: Callable[[Record], object], *, optimizer: str = ""
-    ) -> None:
-        self._sender = Sender(device, emit)
-        self.drain, self.flush = self._sender.drain, self._sender.flush
-        self.suppress_errors = self._sender.suppress_errors
-        self._optimizer = optimizer
+    def __init__(self, sender: Sender, optimizer: str) -> None:
+        self._sender, self._optimizer = sender, optimizer
         self._cadence = Cadence(UPDATES_BUDGET)
         self._layers: dict[int, str] | None = None
         self._newest_step = -GAP_STEPS
@@ -210,11 +203,6 @@ class UpdateRatios:
         self._copy_seconds = 0.0
         self.until = 1
         """The last step that is measured, as planned so far."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the weights from before the step that is being made were copied."""
-        return self._before is not None
 
     def follow(self, model: nn.Module, *, enabled: bool) -> None:
         """Measure steps that change ``model`` from now on; not ``enabled``: none, as where it is sharded.
@@ -228,9 +216,8 @@ class UpdateRatios:
         """Hold nothing of a step that was not completed: the copies, and with them the model."""
         self._before = None
 
-    def look(self, step: int) -> None:
-        """After ``step``: emit what has arrived, and plan whether to measure the next one."""
-        self.drain()
+    def plan(self, step: int) -> None:
+        """After ``step``: decide whether to measure the next one."""
         if self._layers is not None and step + 1 - self._newest_step >= GAP_STEPS and self._cadence.due():
             self.until = step + 1
 
@@ -240,11 +227,11 @@ class UpdateRatios:
         if self._layers is None:
             return
         began = time.perf_counter()
-        with self.suppress_errors("update ratios"):
+        with self._sender.suppress_errors("update ratios"):
             self._before = WeightsBefore(self._layers, optimizer)
             self._owner = weakref.ref(optimizer, lambda _optimizer: self.forget())  # gone within its step
         self._copy_seconds = time.perf_counter() - began
-        if not self.is_open:
+        if self._before is None:
             self._cadence.charge_since(began)
 
     def measure(self, step: int, found_inf: Tensor | None) -> None:
@@ -260,7 +247,7 @@ class UpdateRatios:
                     self._sender.emit(record)
 
         began, self._newest_step = time.perf_counter(), step
-        with self.suppress_errors("update ratios"):
+        with self._sender.suppress_errors("update ratios"):
             row = before.compare()
             if row is not None:
                 self._sender.push(row, found_inf, deliver)

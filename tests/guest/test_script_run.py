@@ -106,7 +106,7 @@ def test_after_an_error_of_a_rank_its_device_is_not_awaited(runs: Path) -> None:
         loop = monitor.loop
         assert loop is not None
         loop.first._readback = device = BlockedDevice(lambda: 0.0)
-        loop.first._updates.drain, loop.first._updates.flush = device.drain, device.flush
+        loop.first.probes.drain, loop.first.probes.flush = device.drain, device.flush  # type: ignore[method-assign]
         model(torch.ones(2, 3)).sum().backward()
         optimizer.step()
         with pytest.raises(AssertionError, match="for ever"):

@@ -126,8 +126,8 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda")
 def test_on_a_gpu_the_steps_after_a_growth_are_measured() -> None:
     norms = GradientNorms(GPU, nullcontext)
     norms.scaled_steps = SEARCH_STEPS
-    assert norms.look(95, 0, next_growth=110) == 15
-    assert norms.look(110, 0, next_growth=130) == 20
+    assert norms.plan(95, 0, next_growth=110) == 15
+    assert norms.plan(110, 0, next_growth=130) == 20
     due = [step for step in range(110, 120) if norms.are_due(step, is_scaled=True)]
     assert due == [*range(110, 110 + STEPS_AFTER_TROUBLE)]
-    assert GradientNorms(CPU, nullcontext).look(95, 0, next_growth=110) == MAX_STEPS_BETWEEN_LOOKS
+    assert GradientNorms(CPU, nullcontext).plan(95, 0, next_growth=110) == MAX_STEPS_BETWEEN_LOOKS

@@ -44,14 +44,15 @@ from tests.tiny import (
 def test_what_was_asked_of_a_model_that_is_replaced_is_answered() -> None:
     prepared, log = prepare(Tiny()), Log()
     precision, answers = prepared.precisions["fp32"], list[str]()
-    probes = Probes(prepared, GradientProbe(prepared.model), log.emit)
+    probes = Probes(prepared.device, log.emit, gradients=GradientProbe(prepared.model))
+    probes.add(prepared)
     for parameter in prepared.model.parameters():
         parameter.grad = torch.ones_like(parameter)
     probes.window.answers.append(answers.append)
     probes.trace.arm(answers.append)
     probes.after_backward(1, precision, assumed_scale=65536.0)
     assert answers == []
-    probes.follow(prepared, GradientProbe(prepared.model))
+    probes.follow(prepared)
     probes.after_backward(2, precision, assumed_scale=65536.0)
     for step in range(3, 3 + TRACE_STEPS):
         with probes.around_step(step, precision, None):

@@ -296,7 +296,7 @@ class LoopHooks:
                             continue
                         self.reader.see_autocast(context)
                         for watcher in loop.optimizers:
-                            if watcher.pending is not None or watcher.step < watcher.probes_until:
+                            if watcher.pending is not None or watcher.step < watcher.probes.until:
                                 watcher.forward_begins()
             except BaseException as error:
                 if not is_settled(error, *self._loops):

@@ -128,15 +128,16 @@ class ObservedOptimizer(Monitor):
         self._follow_norms(model if has_norms else nn.Module(), optimizer)
         # Each rank would measure steps of its own, and the others would wait for it in each of them.
         has_updates = has_norms and self._loop.leads and not self.is_sharded
-        self._updates.follow(model, enabled=has_updates)
+        self.probes.updates.follow(model, enabled=has_updates)
         self._lrs, self._last_lrs = LearningRateReader(), LearningRates(None)
         if is_another:
-            self.follow_model()
+            self._has_parts = self.is_sharded
+            self.probes.follow(self._trained)
 
     def _follow_norms(self, model: nn.Module, optimizer: Optimizer) -> None:
         self._readback.flush()  # names of parameters are those of the newest groups
-        self._norms.follow(model, optimizer, is_sharded=self.is_sharded)
-        self.reporter.gradients = self._norms.probe
+        self.probes.norms.follow(model, optimizer, is_sharded=self.is_sharded)
+        self.reporter.gradients = self.probes.norms.probe
         self._measured_groups = len(optimizer.param_groups)
 
     @property
@@ -174,7 +175,7 @@ class ObservedOptimizer(Monitor):
         if self.pending is not None:
             self.work_begins()
         # The script may copy or save its model between two steps: there are no hooks in it then.
-        is_observed = self.step < self.probes_until and not self._in_attempt
+        is_observed = self.takes_requests and self.step < self.probes.until and not self._in_attempt
         if is_observed and self._traced_step != self.step + 1 and self.probes.trace.is_due():
             self._enter_probes(None)
 
@@ -189,23 +190,23 @@ class ObservedOptimizer(Monitor):
             loop_step.trained_samples = None if samples is None or total is None else total + samples
         # Of several batches' gradients only the last look is at their sum. An attempt knows which one it is.
         is_scaled = loop_step.is_scaled = backward.scaler is not None
-        step, norms = self.step, self._norms
-        is_due = step < norms.until or step < self.probes_until
-        if not self._in_attempt and (is_due or (is_scaled and norms.are_due(step, is_scaled=True))):
+        step, probes = self.step, self.probes
+        is_due = step < probes.until or (is_scaled and probes.norms.are_due(step, is_scaled=True))
+        if is_due and not self._in_attempt:
             # Those of accumulated batches are complete after as many backward passes as in the last step.
             self._measure_gradients(are_complete=len(self.account.passes) == self._usual_passes)
 
     @harmless
     def _measure_gradients(self, *, are_complete: bool) -> None:
         """Measure the gradients as the passes so far have left them; the float16 window of complete ones."""
-        loop_step, norms, is_scaled = self._loop_step, self._norms, self._loop_step.is_scaled
+        loop_step, norms, is_scaled = self._loop_step, self.probes.norms, self._loop_step.is_scaled
         if self.step < norms.until or (is_scaled and norms.are_due(self.step, is_scaled=True)):
             optimizer, model = self._optimizer(), self._model()
             groups = 0 if optimizer is None else len(optimizer.param_groups)
             if optimizer is not None and model is not None and groups != self._measured_groups:
                 self._follow_norms(model, optimizer)
             loop_step.gradients, loop_step.gradients_scaled = norms.measure(), is_scaled
-        if are_complete and self.step < self.probes_until:
+        if self.takes_requests and are_complete and self.step < self.probes.until:
             scale = self.loss_scale()
             self.probes.after_backward(self.step + 1, self.switch.precision, assumed_scale=scale)
 
@@ -256,15 +257,15 @@ class ObservedOptimizer(Monitor):
         self._loop_step.lrs = lrs
         if (dropped := self.account.before_step(has_closure=has_closure)) is not None:
             self.take_dropped(dropped)
-        if self.step < self._updates.until:
-            self._updates.copy(optimizer)
+        if self.step < self.probes.updates.until:
+            self.probes.updates.copy(optimizer)
 
     def after_step(self) -> None:
         """A step that the loop made itself is complete, unless a scaler's update follows it."""
         loop_step = self._loop_step
         loop_step.passes = self.account.after_step()
-        if self.step < self._updates.until and self._updates.is_open:
-            self._updates.measure(self.step + 1, None)
+        if self.step < self.probes.until:
+            self.probes.updates.measure(self.step + 1, None)
         if loop_step.found_inf is None:
             self._finish_step()
         else:  # whatever unscaling found
@@ -292,8 +293,8 @@ class ObservedOptimizer(Monitor):
         if loop_step.found_inf is None:
             loop_step.found_inf = found_inf(scaler, optimizer)
             self._name_overflow(loop_step.found_inf)
-        if self.step < self._updates.until and self._updates.is_open:
-            self._updates.measure(self.step + 1, loop_step.found_inf)
+        if self.step < self.probes.until:
+            self.probes.updates.measure(self.step + 1, loop_step.found_inf)
 
     def before_update(self, scaler: GradScaler) -> None:
         """Keep the scale that this step ran with."""
@@ -311,7 +312,7 @@ class ObservedOptimizer(Monitor):
         if not loop_step.awaits_update:  # no step was made of what it has unscaled
             loop_step.scaler = loop_step.found_inf = None
         elif loop_step.scale_before is not None:
-            self._norms.scaled_steps += 1
+            self.probes.norms.scaled_steps += 1
             self._finish_scaled_step(loop_step.scale_before)
 
     def _end_step(self) -> None:
@@ -384,7 +385,7 @@ class ObservedOptimizer(Monitor):
         """Deliver what is left, or without ``waits`` what the device has finished."""
         self._observation.close()
         self._fresh_samples.close()
-        self._updates.forget()
+        self.probes.updates.forget()
         if self.active:
             self._end_step()
             if not HOOKS.trains_elsewhere:
@@ -395,13 +396,12 @@ class ObservedOptimizer(Monitor):
                 self.flush()
             else:
                 self.drain()
-                self._updates.drain()
         self.active = False
 
     def stop(self) -> None:
         """Observe nothing more, after a fault."""
         self.active = False
-        self._updates.forget()
+        self.probes.updates.forget()
         with suppress(Exception):
             self._observation.close()
         with suppress(Exception):
@@ -419,7 +419,7 @@ class ObservedOptimizer(Monitor):
     def _name_overflow(self, overflow: Tensor) -> None:
         """On a CPU a skip is known at once, while its gradients are there to name."""
         if not self._reads_later and self._loop_step.gradients is None and overflow.item():
-            self._loop_step.gradients, self._loop_step.gradients_scaled = self._norms.measure(), False
+            self._loop_step.gradients, self._loop_step.gradients_scaled = self.probes.norms.measure(), False
 
     def _finish_step(self) -> None:
         """Count the step and send its numbers: if the loop logs more of them, when the next one begins."""
@@ -434,7 +434,7 @@ class ObservedOptimizer(Monitor):
             loop_step.warming_up = not is_settled
         elif self._warms_up:
             loop_step.warming_up = self._warms_up = self._warm_up.begin_step()
-        if self.step <= self.probes_until:  # a look came before: nothing changes without one
+        if self.takes_requests and self.step <= self.probes.until:  # nothing changes without a look
             self._end_probed_step()
         is_plain = passes.precision in self._expected and not (passes.may_be_lower or self._has_float8)
         is_known = is_plain and not self.account.weights_word

@@ -76,7 +76,6 @@ class SwitchedOptimizer(ObservedOptimizer):
         self.keeper = script.first
         self.take_requests(script.trained, control)
         self.switch.can_retry = False
-        self.probes_until = 1
         self.wants_shapes = False
         """Whether the shapes of the next step's batches are to be kept in it."""
         self._inputs: StepInputs | None = None
@@ -255,7 +254,7 @@ class SwitchedOptimizer(ObservedOptimizer):
         self.pause_if_wanted(self._handle_requests)
         self._handle_requests()
         self.plan()
-        self.probes_until = self.step + max(1, self.probes.steps_due)
+        self.probes.until = max(self.step + 1, self.probes.until)
 
     def _handle_requests(self) -> None:
         control = self.control
