@@ -16,10 +16,10 @@ from amptui.cli import build_parser
 from amptui.diagnosis.labels import GLOSSARY
 from amptui.models import CATALOGUE
 from amptui.models.unstable import Unstable
+from amptui.monitor.ab_test import BLOCK_STEPS
 from amptui.monitor.divergence_guard import MIN_LOSS_SCALE
-from amptui.monitor.estimate import BLOCK_STEPS
 from amptui.monitor.warm_up import MAX_STEPS, MIN_STEPS
-from amptui.probes.budget import GRADIENTS_BUDGET, WINDOW_BUDGET
+from amptui.probes.probe import GRADIENTS_BUDGET, WINDOW_BUDGET
 from amptui.records.run import COLLAPSE_SKIPS, EpochFinished, RunFinished, Validated
 from amptui.telemetry.gpu_use import MIN_SECONDS
 from amptui.telemetry.health import XRAY_SAFE_COSINE

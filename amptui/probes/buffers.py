@@ -7,7 +7,6 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor, nn
 
-from amptui.probes.budget import BUFFERS_BUDGET, Cadence
 from amptui.probes.gradients import (
     MAX_NAMES,
     dense_elements,
@@ -16,7 +15,7 @@ from amptui.probes.gradients import (
     norm_of_each,
     row_with_gaps,
 )
-from amptui.probes.probe import Moment, Probe, Sender
+from amptui.probes.probe import BUFFERS_BUDGET, Cadence, Moment, Probe, Sender
 from amptui.records.run import NonFinite, NonFiniteKind
 
 BUFFERS_GAP_STEPS = 20

@@ -16,9 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from amptui.probes.budget import WINDOW_BUDGET, Cadence
 from amptui.probes.gradients import GradientProbe, dense_elements, in_memory_order, together
-from amptui.probes.probe import Answer, Moment, Probe, Sender, answer_all
+from amptui.probes.probe import WINDOW_BUDGET, Answer, Cadence, Moment, Probe, Sender, answer_all
 from amptui.records.findings import Float16Window, ParameterWindow, is_old
 
 MAX_PARAMETERS = 8

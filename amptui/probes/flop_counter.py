@@ -20,7 +20,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from amptui.probes.operators import dtype_name, tensors_in
+from amptui.probes.probe import dtype_name, tensors_in
 from amptui.recipe.float8 import quiet_loggers
 from amptui.recipe.precision import Precision, Tf32Flags
 from amptui.records.findings import FlopsCounted, UnalignedProduct

@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 
 from amptui.device.accelerator import capabilities
 from amptui.device.readback import MAX_STEPS_BETWEEN_LOOKS
-from amptui.probes.budget import GRADIENTS_BUDGET, Cadence
+from amptui.probes.probe import GRADIENTS_BUDGET, Cadence
 from amptui.recipe.sharding import local_part
 from amptui.records.run import NonFiniteKind
 

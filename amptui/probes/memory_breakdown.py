@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from amptui.device.accelerator import memory_use
-from amptui.probes.operators import dtype_name, tensors_in
+from amptui.probes.probe import dtype_name, tensors_in
 from amptui.records.findings import MemoryBreakdown, MemoryKind
 from amptui.records.run import AMP_PRECISIONS
 

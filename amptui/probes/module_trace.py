@@ -19,8 +19,7 @@ from amptui.probes.gradients import (
     largest_absolute,
     together,
 )
-from amptui.probes.operators import dtype_name, tensors_in
-from amptui.probes.probe import Answer, Moment, Probe, Sender, answer_all
+from amptui.probes.probe import Answer, Moment, Probe, Sender, answer_all, dtype_name, tensors_in
 from amptui.records.findings import ModuleRange, ModulesTraced, NonFiniteCause
 
 MAX_NEAREST = 8

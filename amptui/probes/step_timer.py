@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 
 from amptui.device.accelerator import capabilities
-from amptui.probes.budget import TIMELINE_BUDGET, Cadence
+from amptui.probes.probe import TIMELINE_BUDGET, Cadence
 from amptui.records.findings import PhaseSeconds, StepTimed
 
 PhaseName = Literal["input", "forward", "backward", "clip", "optimizer"]

@@ -19,9 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from amptui.probes.budget import UPDATES_BUDGET, Cadence
 from amptui.probes.gradients import in_memory_order, is_measurable, together
-from amptui.probes.probe import Sender
+from amptui.probes.probe import UPDATES_BUDGET, Cadence, Sender
 from amptui.records.findings import UpdatesMeasured
 
 GAP_STEPS = 20

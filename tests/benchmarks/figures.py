@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from amptui.base import units
 from amptui.base.student import t_quantile
-from amptui.monitor.estimate import MIN_PAIRS
+from amptui.monitor.ab_test import MIN_PAIRS
 
 Unit = Literal["number", "fraction", "times", "seconds", "bytes", "bytes per second"]
 
@@ -102,7 +102,7 @@ def mean_interval(ratios: Sequence[float]) -> tuple[float, float] | None:
 def interval_of_mean(values: npt.ArrayLike) -> tuple[float, float] | None:
     """95% interval of the mean of independent values by Student's t.
 
-    None with fewer than :data:`amptui.monitor.estimate.MIN_PAIRS`.
+    None with fewer than :data:`amptui.monitor.ab_test.MIN_PAIRS`.
     """
     array = np.asarray(values, np.float64)
     if len(array) < MIN_PAIRS:

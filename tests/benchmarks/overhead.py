@@ -33,7 +33,7 @@ import torch
 
 from amptui.base import units
 from amptui.loops.description import device_name
-from amptui.monitor.estimate import MIN_PAIRS
+from amptui.monitor.ab_test import MIN_PAIRS
 from tests.benchmarks.figures import Figure, columns, mean_interval, mean_ratio, rounded, table
 from tests.benchmarks.lab import Lab, open_lab
 from tests.benchmarks.turns import ALL_SIDES, APP, QUIET_CORES, Turn, Workload, take_turns, workloads

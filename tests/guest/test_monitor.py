@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import amptui
-from amptui.probes.budget import Cadence
+from amptui.probes.probe import Cadence
 from amptui.records.run import EpochFinished, Note, Record, RunFinished, RunStarted, StepSkipped
 from tests.builders import StepRow, of, read, view_of
 from tests.builders import recorded as records

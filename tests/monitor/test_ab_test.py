@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from amptui.monitor.ab_test import MAX_ROUNDS, MIN_ROUNDS, ABTest
-from amptui.monitor.estimate import BLOCK_STEPS, MIN_PAIRS, paired_ratio
+from amptui.monitor.ab_test import BLOCK_STEPS, MAX_ROUNDS, MIN_PAIRS, MIN_ROUNDS, ABTest, paired_ratio
 from tests.builders import changed, make_step
 
 STEP = make_step(1, precision="fp32", step_seconds=0.003, samples=8)

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.probes.budget import Cadence
+from amptui.probes.probe import Cadence
 from amptui.probes.step_timer import StepTimer
 from amptui.records.findings import StepTimed
 from tests.loops.clock import Clock

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from amptui.loops import setup
 from amptui.loops.setup import Prepared
-from amptui.probes.xray import take_xray
+from amptui.probes.xray import OperatorCounter, take_xray
 from amptui.recipe.precision import Tf32Flags
 from amptui.records.findings import LayerAgreement, XRayTaken
 from tests.tiny import Log, Tiny, prepare, train
@@ -369,3 +369,26 @@ def test_an_x_ray_on_a_gpu_changes_no_bit(precision: str) -> None:
     dtype = "float16" if precision == "fp16" else "bfloat16"
     counts = {(count.name, count.dtype): count.count for count in xray_record.operators}
     assert counts["mm", dtype] >= 2, "of the backward pass, which runs in another thread"
+
+
+HALF = torch.ones(2, 2, dtype=torch.float16)
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        (HALF.float, {("_to_copy", "float32"): 1}),
+        (lambda: torch.zeros(2, dtype=torch.float64), {("zeros", "float64"): 1}),
+        (lambda: HALF.sum(dtype=torch.float32), {("sum", "float32"): 1}),
+        (lambda: HALF + torch.ones(2, 2), {("ones", "float32"): 1, ("add", "float32"): 1}),
+        (lambda: torch.cat([HALF, HALF]), {("cat", "float16"): 1}),
+        (lambda: torch._foreach_abs([HALF, HALF]), {("_foreach_abs", "float16"): 1}),
+        (lambda: HALF.clone().relu_(), {("clone", "float16"): 1, ("relu_", "float16"): 1}),
+        (lambda: HALF.view(4).unsqueeze(0).t().expand(4, 2).detach(), {}),
+    ],
+    ids=lambda value: "" if callable(value) else str(sorted(value)),
+)
+def test_an_operator_s_dtype_is_what_it_computes_in(run: Any, expected: dict[tuple[str, str], int]) -> None:
+    with OperatorCounter() as counter:
+        run()
+    assert {(count.name, count.dtype): count.count for count in counter.counts()} == expected

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from amptui.device.accelerator import capabilities
-from amptui.probes.budget import Cadence
 from amptui.probes.gradients import SEARCH_STEPS, STEPS_AFTER_TROUBLE, norm_of_each, together
+from amptui.probes.probe import Cadence
 from amptui.ranks.numbers.meter import (
     FINITE,
     GRADIENTS,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from amptui.diagnosis.finding_fields import interval_ends, times_speed
-from amptui.monitor.estimate import MIN_PAIRS, Ratio, paired_ratio
+from amptui.monitor.ab_test import MIN_PAIRS, Ratio, paired_ratio
 from amptui.records.run import FP8_PRECISIONS
 from amptui.reports.doctor.gpus import read_gpus
 from amptui.reports.doctor.machine import installed, release

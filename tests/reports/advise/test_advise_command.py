@@ -11,7 +11,7 @@ import torch
 
 from amptui.cli import build_parser, main
 from amptui.command.parser import is_script
-from amptui.monitor.estimate import Ratio
+from amptui.monitor.ab_test import Ratio
 from amptui.recipe.float8 import why_no_float8
 from amptui.recipe.precision import Tf32Flags
 from amptui.recipe.request import AdviseRequest, TrainRequest

@@ -13,7 +13,7 @@ from amptui.cli import main
 from amptui.device.failure import explain
 from amptui.loops.compilation import missing_for_compile
 from amptui.loops.setup import build_model
-from amptui.monitor.estimate import Ratio
+from amptui.monitor.ab_test import Ratio
 from amptui.recipe import precision
 from amptui.recipe.float8 import NO_LAYER, why_no_float8
 from amptui.recipe.precision import Tf32Flags

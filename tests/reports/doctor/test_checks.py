@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from amptui.base.cores import Cores
 from amptui.device.accelerator import Properties
-from amptui.monitor.estimate import Ratio
+from amptui.monitor.ab_test import Ratio
 from amptui.records.samples import GpuSample
 from amptui.reports.doctor.cuda import Cuda, Driver, check_cuda, check_driver
 from amptui.reports.doctor.gpus import NvmlLook, check_gpu, check_limits, check_nvml

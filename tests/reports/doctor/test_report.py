@@ -16,7 +16,7 @@ import torch
 
 from amptui.device.accelerator import Properties
 from amptui.loops.setup import choose_device
-from amptui.monitor.estimate import Ratio
+from amptui.monitor.ab_test import Ratio
 from amptui.recipe.precision import Tf32Flags
 from amptui.records.samples import GpuSample
 from amptui.reports.doctor.cuda import read_driver
