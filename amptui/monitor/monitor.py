@@ -23,7 +23,6 @@ from amptui.device.readback import (
     MAX_STEPS_BETWEEN_LOOKS,
     open_readback,
 )
-from amptui.monitor.allocator import AllocatorWatch
 from amptui.monitor.divergence_guard import DivergenceGuard, PauseReason
 from amptui.monitor.lr_schedule import LearningRateReader
 from amptui.monitor.precision_switch import PrecisionSwitch
@@ -32,7 +31,7 @@ from amptui.monitor.step_rows import LOSS_ALONE, Step, StepFacts, StepKind, row_
 from amptui.monitor.warm_up import WarmUp
 from amptui.probes.flop_counter import step_inputs
 from amptui.probes.gradients import GradientProbe
-from amptui.probes.memory_breakdown import break_down
+from amptui.probes.memory import AllocatorWatch, break_down
 from amptui.probes.schedule import Probes
 from amptui.probes.xray import take_xray
 from amptui.recipe.sharding import is_sharded

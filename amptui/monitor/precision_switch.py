@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 
 from amptui.base.errors import DeviceError
 from amptui.base.script_signals import is_from_signal_handler
-from amptui.device.accelerator import capabilities
+from amptui.device.accelerator import capabilities, empty_cache
 from amptui.device.failure import explain, is_device_lost, is_out_of_memory
 from amptui.monitor.ab_test import MAX_ROUNDS, ABTest
-from amptui.monitor.allocator import AllocatorWatch
 from amptui.monitor.warm_up import WarmUp
+from amptui.probes.memory import AllocatorWatch
 from amptui.probes.snapshot import before_step
 from amptui.recipe.float8 import NO_SPEED
 from amptui.recipe.precision import Precision
@@ -297,7 +297,7 @@ class PrecisionSwitch:
         self._trained.optimizer.zero_grad(set_to_none=True)
         self.precision.abandon_step()
         restore()
-        self._allocator.free_unused()
+        empty_cache(self._trained.device)  # which may be fragmented
         trouble = f"{failed} failed in its first step; back to {previous}: {why}"
         self._note("error", trouble)
         self._answer_trial_requests(trouble)

@@ -33,7 +33,7 @@ from amptui.probes.agreement import (
     on_host,
 )
 from amptui.probes.flop_counter import FlopCounter
-from amptui.probes.memory_breakdown import parameters_of, parts_of
+from amptui.probes.memory import parameters_of, parts_of
 from amptui.probes.probe import dtype_name, tensors_in
 from amptui.probes.snapshot import Snapshot
 from amptui.recipe.precision import Precision, Tf32Flags

@@ -261,7 +261,7 @@ FAULTS: list[tuple[Watcher, tuple[str, ...]]] = [
         Observe(),
         (
             "amptui.guest.run.describe",
-            f"{MONITOR}.allocator.AllocatorWatch.look",
+            f"{PROBES}.memory.AllocatorWatch.look",
             f"{MONITOR}.lr_schedule.LearningRateReader.read",
             f"{GUEST}.observed_loop.mark_scaled",
             f"{GUEST}.backward_pass.PassReader.see_autocast",

@@ -1,7 +1,8 @@
-"""Where the memory of a training step goes: its tensors by kind and dtype, each byte counted once."""
+"""The memory of a training: what torch's allocator holds, and which tensors it is, by kind and dtype."""
 
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import torch
@@ -11,14 +12,66 @@ from torch.autograd.graph import Node
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from amptui.device.accelerator import memory_use
+from amptui.device.accelerator import MemoryUse, memory_use, restart_peak
 from amptui.probes.probe import dtype_name, tensors_in
 from amptui.records.findings import MemoryBreakdown, MemoryKind
 from amptui.records.run import AMP_PRECISIONS
+from amptui.records.samples import AllocatorSample
+
+_INTERVAL_SECONDS = 0.5
 
 _HALVES = (torch.float16, torch.bfloat16)
 
 _Stored = Literal["weights", "gradients", "optimizer", "buffers", "cast copies"]
+
+
+class AllocatorWatch:
+    """Samples the allocator of ``device``, if that is no CPU, and its peak over some steps; one thread's."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._has_allocator = device.type != "cpu"
+        self._due = 0.0
+        self._earlier_peak_bytes = 0
+        self.sample: AllocatorSample | None = None
+        """The newest sample; other threads may read it."""
+
+    def look(self, precision: str, *, settled: bool) -> None:
+        """Refresh ``sample`` if the last one is old: that takes about 0.1 ms."""
+        if self._has_allocator and (now := time.monotonic()) >= self._due:
+            self._due = now + _INTERVAL_SECONDS
+            use = memory_use(self._device)
+            if use is not None:
+                self.sample = AllocatorSample(
+                    precision=precision,
+                    allocated_bytes=use.allocated,
+                    reserved_bytes=use.reserved,
+                    peak_allocated_bytes=self._since_restart(use) if settled else None,
+                )
+
+    def restart_peak(self) -> None:
+        """Measure the peak from here on."""
+        self._earlier_peak_bytes = 0
+        restart_peak(self._device)
+
+    def peak_bytes(self) -> int | None:
+        """The peak of allocated memory since ``restart_peak``; None on a CPU, or where it is not known."""
+        return self._since_restart(memory_use(self._device))
+
+    @contextmanager
+    def left_out(self) -> Iterator[None]:
+        """Exclude what runs within from the peak: it is not part of the training."""
+        peak = self.peak_bytes()
+        try:
+            yield
+        finally:
+            self.restart_peak()
+            self._earlier_peak_bytes = peak or 0
+
+    def _since_restart(self, use: MemoryUse | None) -> int | None:
+        if use is None or use.peak_allocated is None:
+            return None
+        return max(self._earlier_peak_bytes, use.peak_allocated)
 
 
 def break_down(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from amptui.probes.memory_breakdown import break_down
+from amptui.probes.memory import break_down
 from amptui.records.findings import MemoryBreakdown
 from tests.tiny import Tiny, log_of, no_waits, prepare
 
