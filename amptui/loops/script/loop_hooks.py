@@ -376,15 +376,15 @@ class LoopHooks:
                         return run(*args, **kwargs)
                     if method and type(args[0]) not in self._patched_scalers:
                         self._patch_kind_of(args[0])
-                    told = *args[:1], args[1] if len(args) > 1 else next(iter(kwargs.values()), None)
+                    first_two = *args[:1], args[1] if len(args) > 1 else next(iter(kwargs.values()), None)
                     if before:
-                        tell_before(*told)
+                        tell_before(*first_two)
                     self._in_call.add(method)
                     try:
                         result = run(*args, **kwargs)
                     finally:
                         self._in_call.discard(method)
-                    tell_after(*told, result)
+                    tell_after(*first_two, result)
                     return result
                 except BaseException as error:
                     leave_traceback(error)
