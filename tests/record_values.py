@@ -1,4 +1,4 @@
-"""Whatever the fields of a record may hold, in hypothesis's words, from their annotations."""
+"""Whatever the fields of records may hold, and the records of a run, in hypothesis's words."""
 
 import dataclasses
 import re
@@ -81,3 +81,37 @@ def blocks(draw: st.DrawFn, by_name: ByName = ANY) -> Steps:
     # A block has one time, and its other steps ended at times that a record may have too.
     ended_well = 0 <= min(block.times()) <= max(block.times()) <= MAX_SECONDS
     return block if ended_well else dataclasses.replace(block, step_seconds=[None] * block.count)
+
+
+# ------------------------------------------------------------- whatever a run of few steps may emit
+STEP_NUMBERS = st.integers(0, 60)
+RANKS = st.integers(0, 9)
+PRECISIONS = st.sampled_from(["fp32", "fp16", "fp8", "mixed", "fp16 weights"])
+SCALES = st.floats() | st.sampled_from([1.0, 65536.0])
+
+NEAR: ByName = {
+    **ANY,
+    ("time", float): st.floats(0, MAX_SECONDS),
+    **{(name, int): STEP_NUMBERS for name in ("step", "steps", "lost_steps")},
+    **{(name, int): RANKS for name in ("rank", "ranks", "silent", "world_size")},
+    **{(name, str): PRECISIONS for name in ("precision", "previous", "current", "baseline")},
+    **{(name, float): SCALES for name in ("loss_scale", "previous", "current")},
+    ("optimizer", str): st.sampled_from(["", "", "", "D", "E"]),
+    ("epoch", int): st.integers(0, 3),
+    ("samples", int): st.integers(0, 10**6),
+    ("growth_tracker", int): st.integers(0, 3000),
+    ("micro_batches", int): st.integers(1, 4),
+    ("number", int): st.integers(0, 5),
+    ("step_seconds", float): st.floats() | st.floats(0, 100),
+    ("grad_max", float): st.floats() | st.floats(1e-6, 1e6),
+    ("gpu_uuid", str): st.just("GPU-1"),
+    ("device_name", str): st.sampled_from(["NVIDIA H200", "CPU"]),
+    ("name", str): st.sampled_from(["", "a", "b.weight"]),
+    ("text", str): st.text(min_size=1).filter(str.strip),
+}
+"""Values that meet: the same few steps, names and ranks again and again."""
+
+BLOCKS = records_of(Steps, NEAR)
+STEPS = BLOCKS.map(lambda block: block.part(0, 1))
+OTHER_RECORDS = st.one_of([records_of(cls, NEAR) for cls in RECORD_TYPES if cls is not Steps])
+RECORDS = STEPS | BLOCKS | OTHER_RECORDS

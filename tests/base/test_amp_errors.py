@@ -1,4 +1,4 @@
-"""torch's own errors about mixed precision, provoked, and what is said about each."""
+"""torch's own errors about mixed precision, provoked, and what is said about each; and ours."""
 
 import pickle
 import re
@@ -123,7 +123,7 @@ def test_autocast_s_refusal_is_one_line() -> None:
     assert re.fullmatch(r".*: loss = BCEWithLogitsLoss\(\).*", hint)
 
 
-# -------------------- Every error a person can hint is one line with the hint, and has its exit status
+# ----------------------------------------------------------------------------------- our own errors
 @pytest.mark.parametrize(("kind", "status"), [(errors.UsageError, 2), (errors.DataError, 1)])
 def test_an_error_says_what_and_how_to_mend_it(kind: type[errors.AmptuiError], status: int) -> None:
     error = kind("no model file x.py", hint="check the path")

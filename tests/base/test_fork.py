@@ -1,4 +1,4 @@
-"""A child process that no terminal reaches, and what its parent learns of it."""
+"""Processes that no terminal reaches or that lack a stream, and what a parent learns of a child."""
 
 import os
 import pty
@@ -113,7 +113,7 @@ def test_the_child_leads_a_session_without_the_terminal_and_has_the_standard_err
     assert (tmp_path / "errors").read_text() == "kept"
 
 
-# -------------------- Standard streams that were closed before the program began
+# --------------------------------------------------------- standard streams that were closed before
 PROGRAM = """
 import os, sys
 from amptui.base.prompt import complain, replace_closed_streams, say

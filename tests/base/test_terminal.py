@@ -1,4 +1,4 @@
-"""What is known of the terminal before anything is drawn on it."""
+"""What is known of the terminal before anything is drawn on it, and how it is told something."""
 
 import io
 import os
@@ -87,7 +87,7 @@ def test_it_is_as_large_as_it_is_or_as_asked_but_never_larger(
     assert terminal_size() == drawn
 
 
-# -------------------- A notification reaches the terminal that shows it, whatever stands between, and
+# ------------------------------------------------------------------------------------ notifications
 OSC_9 = "\x1b]9;amptui: done\x07"
 OSC_777 = "\x1b]777;notify;amptui;done\x07"
 

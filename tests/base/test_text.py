@@ -1,4 +1,4 @@
-"""Lines that anybody may read: whatever goes in, plain signs come out, and every stream takes them."""
+"""Lines that anybody may read: plain signs, which every stream takes, and no secrets."""
 
 import io
 import unicodedata
@@ -68,7 +68,7 @@ def test_a_stream_that_is_not_there_takes_nothing_and_raises_nothing() -> None:
     assert not write_line(None, "text")
 
 
-# -------------------- What names itself a secret is recorded as ``***``
+# ------------------------------------------------------------------------------------------ secrets
 @pytest.mark.parametrize(
     ("value", "shown"),
     [

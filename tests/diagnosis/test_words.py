@@ -25,7 +25,7 @@ from tests.diagnosis.amp_situations import SITUATIONS, both, in_float8, made
 from tests.diagnosis.wording import page_words, table, words_of
 from tests.golden import Goldens
 from tests.telemetry.record_samples import compared, device, flops, measured, memory, window, xray
-from tests.tui import rank_views, views
+from tests.tui import special_views, views
 from tests.tui.surfaces import VIEWS
 
 READ = (
@@ -131,7 +131,7 @@ def test_a_precision_of_a_script_s_own_is_named_and_not_judged(precision: str, g
 def test_each_finding_has_its_words_in_full_and_in_little_room(goldens: Goldens) -> None:
     rows: dict[str, dict[str, None]] = {}
     of_ranks = [
-        view.ranks for make_view in rank_views.ALL.values() if (view := make_view()).ranks is not None
+        view.ranks for make_view in special_views.RANKED.values() if (view := make_view()).ranks is not None
     ]
     findings = [finding for seen in of_ranks for finding in seen.findings]
     for name in SITUATIONS:
@@ -187,6 +187,6 @@ def test_summaries_are_as_approved(goldens: Goldens) -> None:
             latest, validated=replace(latest.validated, validation=no_accuracy)
         ),
         "stand-in data": views.synthetic(),
-        "8 ranks, one slow": rank_views.view(8, "compute"),
+        "8 ranks, one slow": special_views.of_ranks(8, "compute"),
     }
     goldens.check("words/summaries", table({name: summary_lines(view) for name, view in runs.items()}))

@@ -25,7 +25,7 @@ from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels import answer_panel
 from amptui.tui.panels.screen_state import ScreenState
-from tests.reports.export.pages import card_html
+from tests.reports.texts import card_html
 
 WIDTHS = (200, 120, 100, 80, 60, 48)
 """Of the line on AMP below a screen's header."""

@@ -1,4 +1,4 @@
-"""The models that come along: what their numbers are, that each trains, and that each can be copied."""
+"""The models that come along: what their numbers are, that each trains and learns, and can be copied."""
 
 import importlib
 import math
@@ -109,7 +109,7 @@ def test_a_model_file_can_be_copied_and_given_by_its_path(name: str, tmp_path: P
     assert load_class(parse_model(f"{copy}:{found.__name__}")).__name__ == found.__name__
 
 
-# -------------------- char-gpt: it looks back only, it learns from text in every precision, and it say
+# ----------------------------------------------------------------------------------------- char-gpt
 TINY_GPT: dict[str, Any] = {"layers": 1, "heads": 2, "width": 32, "context": 16, "dropout": 0.0}
 
 
@@ -171,7 +171,7 @@ def test_a_width_that_the_heads_cannot_share_is_refused_with_one_they_can() -> N
         CharGpt(width=100, heads=3).build_model()
 
 
-# -------------------- resnet50: torchvision's network behind a normalisation, trained on folders of im
+# ----------------------------------------------------------------------------------------- resnet50
 TINY_RESNET: dict[str, Any] = {"image_size": 32, "classes": 2, "batch_size": 8, "workers": 0}
 
 

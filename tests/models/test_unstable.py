@@ -1,4 +1,4 @@
-"""unstable: each trouble happens in real float16 as its line says, and neither in FP32 nor in bfloat16."""
+"""unstable, multi-task and selective in real float16: each trouble as its line says, and nowhere else."""
 
 import math
 from typing import Any, get_args, get_type_hints
@@ -73,7 +73,7 @@ def test_underflow_learns_next_to_nothing_in_float16_without_one_skipped_step(de
     assert zeros > 0.5
 
 
-# -------------------- multi-task: two losses that add up, in every precision, and two heads that both
+# --------------------------------------------------------------------------------------- multi-task
 @pytest.mark.ci
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
@@ -104,7 +104,7 @@ def test_parity_is_told_odd_above_zero() -> None:
     }
 
 
-# -------------------- selective: its island is in FP32 whatever runs around it, and what happens witho
+# ---------------------------------------------------------------------------------------- selective
 BATCH_SIZE = 32
 
 

@@ -1,4 +1,4 @@
-"""Records as lines: every record survives the journey, and every line is JSON that any parser takes."""
+"""Records as lines of JSON that any parser takes: each survives, and the journal's form stays."""
 
 import json
 import math
@@ -172,7 +172,7 @@ def test_a_configuration_may_hold_objects_that_json_does_not_know() -> None:
     }
 
 
-# -------------------- The journal keeps its form: stored lines, one of each type of record, read and w
+# ------------------------------------------------------------------- stored lines, one of each type
 LINES = (ROOT / "tests" / "journal_lines.jsonl").read_text(encoding="ascii").splitlines()
 
 

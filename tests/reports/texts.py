@@ -1,4 +1,4 @@
-"""Reports as texts that goldens hold: JSON and pages with one thing a line."""
+"""Reports as texts that goldens hold: JSON and pages with one thing a line; pages of records made by hand."""
 
 import json
 import re
@@ -8,6 +8,9 @@ from typing import Any
 
 from amptui.base import strictjson
 from amptui.base.version import __version__
+from amptui.records.run import Record
+from amptui.reports.export.page import RecordedRun, page
+from amptui.reports.export.template import Card, document
 
 
 def json_text(content: Any) -> str:
@@ -67,3 +70,25 @@ def without_style(html: str) -> str:
     """A page without its style, its script and the policy that names both, and without our version."""
     html = html.replace(f"amptui {__version__}", "amptui")
     return re.sub(r"<(style|script)\b.*?</\1>|<meta http-equiv[^>]*>", "", html, flags=re.DOTALL)
+
+
+# -------------------------------------------------------------------- pages of records made by hand
+def page_of(*records: Record) -> str:
+    recording = RecordedRun("a-run", "runs/a-run")
+    recording.add(records)
+    return page(recording)
+
+
+def contents(html: str, attribute: str) -> list[Any]:
+    """What the elements of a page hold in one of their attributes for the script."""
+    return [json.loads(own[attribute]) for _, own in Reading(html).tags if attribute in own]
+
+
+def card_html(card: Card | None) -> str:
+    """A card as a page has it; empty if the page leaves it out."""
+    return "".join(re.findall("<section>.*</section>", document("", [card]), flags=re.DOTALL))
+
+
+def charts_of(*records: Record) -> dict[str, dict[str, Any]]:
+    """Each chart of a page, by its title."""
+    return {chart["title"].split(",")[0]: chart for chart in contents(page_of(*records), "data-chart")}

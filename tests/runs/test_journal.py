@@ -24,7 +24,7 @@ from amptui.runs import journal as journal_reader
 from amptui.runs.journal import Journal, JournalReader, cut_after
 from tests.builders import make_resumed, make_started, make_step, make_steps, make_switch
 from tests.checkout import ROOT
-from tests.telemetry.record_strategies import RECORDS
+from tests.record_values import RECORDS
 
 
 def notes(first: int, last: int) -> list[Record]:

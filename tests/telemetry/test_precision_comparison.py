@@ -273,7 +273,7 @@ def test_the_utilization_is_the_mean_of_looks_without_a_switch_a_pause_or_a_vali
     assert fp16.utilization_percent == pytest.approx(91.0)
 
 
-# -------------------- What each low precision is judged against, and that its gain is that of the two
+# ------------------------------------------------------------ what each precision is judged against
 WITHOUT_AUTOCAST = {"fp32", "ieee", "tf32"}
 JUDGED_AGAINST = {
     "fp16": WITHOUT_AUTOCAST,

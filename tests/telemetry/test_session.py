@@ -24,6 +24,7 @@ from amptui.records.run import (
     Validation,
 )
 from amptui.records.steps import Steps
+from amptui.telemetry.pace import SILENT_SECONDS, RunningTime
 from amptui.telemetry.view import PrecisionSwitch, SessionView
 from tests.builders import (
     assert_holds,
@@ -38,8 +39,8 @@ from tests.builders import (
 )
 from tests.diagnosis.wording import event_lines, table
 from tests.golden import Goldens
+from tests.record_values import BLOCKS, OTHER_RECORDS, RECORDS
 from tests.telemetry.record_samples import backoff, compared, device, memory, run, skip, step, steps
-from tests.telemetry.record_strategies import BLOCKS, OTHER_RECORDS, RECORDS
 
 START = make_started()
 PAUSED = PauseChanged(time=101.0, step=1, paused=True, reason="at the floor")
@@ -427,3 +428,35 @@ def test_two_devices_are_not_compared() -> None:
     again = view_of(*measured, resumed, make_step(51, precision="bf16"), replace(timed, step=52))
     assert [row.precision for row in again.comparison.rows] == ["bf16"]
     assert [timing.steps for timing in again.timings] == [1]
+
+
+# --------------------------------------------------------------------------------- the running time
+# --------------------------------------------------------------------------------- the running time
+
+
+DAY = 86_400.0
+
+
+def test_a_long_step_explains_a_silence_and_no_more_than_it_took() -> None:
+    watch = RunningTime()
+    watch.see(0.0)
+    watch.see(3000.0, 2999.0)
+    assert watch.seconds == 2999.0
+    watch.see(3000.0 + DAY, 700.0)
+    assert watch.seconds == 3699.0
+    for odd in (None, math.nan, -1.0, 0.0):
+        watch.see(watch.seconds + 30 * DAY, odd)
+        assert watch.seconds == 3699.0
+
+
+@given(st.lists(st.floats()), st.lists(st.none() | st.floats()))
+def test_no_times_make_it_negative_or_endless(times: list[float], busy: list[float | None]) -> None:
+    watch = RunningTime()
+    before = 0.0
+    for place, time in enumerate(times):
+        took = busy[place] if place < len(busy) else None
+        watch.see(time, took)
+        most = max(SILENT_SECONDS, took) if took is not None and took > 0 else SILENT_SECONDS
+        assert before <= watch.seconds <= before + most
+        assert watch.seconds < math.inf
+        before = watch.seconds

@@ -15,8 +15,8 @@ from amptui.base.strictjson import JsonError
 from amptui.records.run import FORM, Note, Record
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView
+from tests.record_values import RECORDS
 from tests.telemetry.record_samples import run, steps
-from tests.telemetry.record_strategies import RECORDS
 from tests.telemetry.whole_runs import ENDS, EVERYTHING, restored_from, session_of
 
 

@@ -34,7 +34,7 @@ from amptui.tui.run_list.frame import ListState
 from amptui.tui.run_list.removal import RemovalQuestion
 from tests.diagnosis import amp_situations
 from tests.reports.compare.compared_runs import BF16, FP32
-from tests.tui import numerics_views, rank_views, timing_views, views
+from tests.tui import numerics_views, special_views, views
 from tests.tui.overlays.opened import printed, with_float8_xray, with_xray
 from tests.tui.run_list.listed import NOW, STATE, plan
 from tests.tui.special_views import (
@@ -68,8 +68,8 @@ def observed() -> SessionView:
 VIEWS: Mapping[str, Callable[[], SessionView]] = {
     **views.ALL,
     **numerics_views.ALL,
-    **rank_views.ALL,
-    **timing_views.ALL,
+    **special_views.RANKED,
+    **special_views.TIMED,
     **{name: partial(amp_situations.view_of, name) for name in amp_situations.SITUATIONS},
     "observed": observed,
     "at the floor": at_the_floor,
@@ -142,7 +142,7 @@ def _dashboards() -> Iterator[tuple[str, Draw]]:
 
 def _enlarged_panels() -> Iterator[tuple[str, Draw]]:
     for name in VIEWS:
-        for focus in RANKED_PANELS if name in rank_views.ALL else PANELS:
+        for focus in RANKED_PANELS if name in special_views.RANKED else PANELS:
             yield f"enlarged {focus} {name}", partial(draw_dashboard, name=name, focus=focus)
     cursor = Cursor(step=812)
     for focus in ("loss", "throughput"):

@@ -1,4 +1,4 @@
-"""The screen over a live session: what needs a clock, a mouse, another size or another terminal."""
+"""The screen over a live session: what needs a clock, a mouse or another terminal, and how it leaves."""
 
 import threading
 import time
@@ -130,7 +130,7 @@ async def test_a_pins_two_charts_beside_the_loss_for_the_next_screen_too() -> No
         assert screen.state.pinned == (lr, ("panel", "loss")), "on this one it is"
 
 
-# -------------------- When and how the screen leaves: asked, detached, interrupted, after a timeout, o
+# --------------------------------------------------------------------------- when and how it leaves
 def over(reason: str = "done") -> RunFinished:
     return RunFinished(time=time.time(), steps=5, seconds=1.0, reason=reason)  # type: ignore[arg-type]
 

@@ -24,7 +24,7 @@ from amptui.tui.screen import CPU_BUDGET, MAX_FRAMES_PER_SECOND, MAX_INTERVAL_SE
 from amptui.tui.style import styles_on
 from tests.telemetry.record_samples import run as started
 from tests.telemetry.record_samples import step
-from tests.tui import numerics_views, rank_views, timing_views, views
+from tests.tui import numerics_views, special_views, views
 
 HINTS = (("p", "precision"), ("space", "pause"), ("tab", "panels"), ("?", "help"), ("q", "quit"))
 SCREEN = ScreenState(now=views.NOW, hints=HINTS)
@@ -80,7 +80,7 @@ def test_the_same_view_twice_changes_no_cell() -> None:
 
 VIEWS = {
     name: build()
-    for some in (views.ALL, numerics_views.ALL, rank_views.ALL, timing_views.ALL)
+    for some in (views.ALL, numerics_views.ALL, special_views.RANKED, special_views.TIMED)
     for name, build in some.items()
 }
 
@@ -152,7 +152,7 @@ def test_places_fill_the_screen_without_overlapping(
     assert sum(place.rect.width * place.rect.height for place in places) == width * height
 
 
-# -------------------- The frame rate follows the cost of frames
+# -------------------------------------------------------- the frame rate follows the cost of frames
 class Clock:
     """Time that goes by when a test says so."""
 

@@ -28,7 +28,7 @@ from tests.telemetry import record_samples as samples
 from tests.telemetry.record_samples import faster, measured
 from tests.telemetry.simulated_ranks import SimulatedRanks
 from tests.tui.overlays.opened import xray as xray_record
-from tests.tui.scripts import (
+from tests.tui.watching import (
     FINISHED,
     RESUMED,
     STOPPED,
@@ -39,10 +39,10 @@ from tests.tui.scripts import (
     feed,
     paused,
     run,
+    step,
     switched,
     transcript,
 )
-from tests.tui.watching import step
 
 NO_TF32 = {"bf16": "no bfloat16", "tf32": "no TF32"}
 OBSERVED = dict.fromkeys(sorted(set(REQUESTS) - {"stop"}), "this run is only observed")

@@ -224,7 +224,7 @@ def test_a_report_as_a_page_is_self_contained_and_safe_with_any_text(goldens: Go
     assert "<b>no</b> forward pass" in reading.text
 
 
-# -------------------- The lines to paste: what they are, and that they are code that runs
+# ------------------------------------------------------------------------------- the lines to paste
 def test_the_lines_to_paste_for_each_precision(goldens: Goldens) -> None:
     text = []
     for precision in ("fp32", "bf16", "fp16", "tf32", "fp8"):

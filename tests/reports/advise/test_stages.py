@@ -1,4 +1,4 @@
-"""What is asked of a run, in which order, and what ends it early."""
+"""What is asked of a run, in which order, and what ends it early; the losses from the same start."""
 
 import math
 import time
@@ -247,7 +247,7 @@ def test_progress_says_what_is_measured_and_how_long_it_takes_at_most() -> None:
     assert "loss from the same start, seed 2 in AMP bf16" in progress_words(stages, run.view)
 
 
-# -------------------- The losses from the same start: what is trained, and what follows from it
+# ------------------------------------------------------------------- the losses from the same start
 NAN = math.nan
 
 

@@ -1,4 +1,4 @@
-"""`amptui compare` as it is typed: plain, as JSON, as a page, on a terminal, and what it refuses."""
+"""`amptui compare` as it is typed: plain, as JSON, as a page, on a terminal; what it follows and refuses."""
 
 import json
 import math
@@ -169,7 +169,7 @@ def test_the_verdict_that_it_quotes_is_what_the_recorded_runs_give() -> None:
     assert set(quoted.splitlines()) <= set(plain_lines(read_all([*FP32, *BF16], target=None)))
 
 
-# -------------------- Journals read side by side, and read on while runs still train
+# ----------------------------------------------------------------------- journals that are followed
 def until(following: Following, holds: Callable[[Compared], bool]) -> Compared:
     """The first comparison of which that is so."""
 
@@ -236,7 +236,7 @@ def test_what_could_not_be_read_is_told(tmp_path: Path, journals: list[Path]) ->
         read_all([journals[0], empty], target=None)
 
 
-# -------------------- The page of a comparison: what it says, and that it is safe with any text
+# ----------------------------------------------------------------------------------------- the page
 def of_every_state() -> Compared:
     """One run with validations, one that ended at NaN, one that has no steps, one without a record."""
     broken = figures(whole_run([1.0] * 20 + [math.nan] * 20, precision="bf16"))

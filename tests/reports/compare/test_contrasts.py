@@ -1,4 +1,4 @@
-"""The verdict on final losses: which it is in each situation, what forbids one, and in which words."""
+"""A comparison: what is known of a run, which runs are a group, and which verdict follows, in which words."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -234,7 +234,7 @@ def test_how_long_runs_train_until_their_target(
     assert [comparison.seconds_to_target(run) for run in comparison.runs] == pytest.approx(seconds)
 
 
-# -------------------- What a comparison knows of one run: totals at each step, final losses, record lo
+# ------------------------------------------------------------------------- what is known of one run
 def untimed(*places: int) -> list[Record]:
     """200 steps, of which these have no time."""
     steps = trained([1.0] * 200)
@@ -300,7 +300,7 @@ def shown(values: list[float]) -> str:
     return " ".join(words if len(words) < 60 else [*words[:3], "...", *words[-3:]])
 
 
-# -------------------- Which runs are one group, and what sets groups apart
+# ------------------------------------------------------------------------- which runs are one group
 def letters(*runs: list[Any]) -> list[str]:
     """The group of each run."""
     result = [figures(records, name=str(number)) for number, records in enumerate(runs)]

@@ -121,7 +121,7 @@ def test_a_detectable_difference_is_shown_as_often_as_promised(
     assert differ(sizes, deviations, 1500, shift) == pytest.approx(POWER, abs=0.045)
 
 
-# -------------------- Student's quantiles are those of the table (NIST/SEMATECH e-Handbook, table 1.3.
+# ---------------------------------- Student's quantiles (NIST/SEMATECH e-Handbook, table 1.3.6.7.2)
 @pytest.mark.parametrize(
     ("confidence", "freedom", "t"),
     [

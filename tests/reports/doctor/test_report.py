@@ -1,4 +1,4 @@
-"""The whole report as a person and as a script reads it, on this machine and on sick ones."""
+"""The doctor's report on this machine and on sick ones: what is read, and how it reads."""
 
 import json
 import os
@@ -145,7 +145,7 @@ def test_what_drivers_folders_and_environments_say_steers_nothing(
     assert not poison.strange_in_lines(written.encode("utf-8", "surrogatepass"))
 
 
-# -------------------- What is read from drivers: make-believe libraries of CUDA and NVML, and the kern
+# ---------------------------------------------------------------- drivers, and the kernel's folders
 PROGRAM = """
 import json, os, sys
 from dataclasses import asdict
@@ -228,7 +228,7 @@ def test_the_kernels_folders_tell_of_gpus_and_of_the_loaded_driver(tmp_path: Pat
     assert driver.shows_a_gpu
 
 
-# -------------------- What is found here: cores, memory, packages, folders and the terminal; and what
+# -------------------------------------------------------------------- what is found on this machine
 CPU = torch.device("cpu")
 
 

@@ -1,4 +1,4 @@
-"""The page: what it says of a run, that it needs nothing else, and that nobody's text takes it over."""
+"""The page: what it says and draws of a run, that it needs nothing else, and nobody's text takes it over."""
 
 import math
 import re
@@ -22,12 +22,11 @@ from amptui.telemetry.view import SessionView
 from tests.builders import make_started, make_step, make_steps, make_switch
 from tests.gan_journal import gan_records
 from tests.golden import Goldens
+from tests.record_values import RECORDS
 from tests.reports.export import hostile
-from tests.reports.export.pages import card_html, charts_of, contents, page_of
-from tests.reports.texts import Reading, page_words
+from tests.reports.texts import Reading, card_html, charts_of, contents, page_of, page_words
 from tests.telemetry import record_samples
-from tests.telemetry.record_strategies import RECORDS
-from tests.tui import numerics_views, rank_views, views
+from tests.tui import numerics_views, special_views, views
 from tests.tui.overlays.opened import float8_xray
 
 RUNS: dict[str, list[Record]] = {
@@ -75,10 +74,10 @@ CARDS: dict[str, Callable[[], Card | None]] = {
     "X-ray": lambda: cards.xray(numerics_views.xrayed()),
     "X-ray in FP8": lambda: cards.xray(float8_xray()),
     "events": lambda: cards.events(eventful()),
-    "8 ranks, slow input": lambda: cards.ranks(rank_views.view(8, "input")),
-    "1,024 ranks, slow compute": lambda: cards.ranks(rank_views.view(1024, "compute")),
-    "8 ranks in trouble": lambda: cards.ranks(rank_views.ALL["8 ranks in trouble"]()),
-    "ranks without numbers": lambda: cards.ranks(rank_views.unsampled()),
+    "8 ranks, slow input": lambda: cards.ranks(special_views.of_ranks(8, "input")),
+    "1,024 ranks, slow compute": lambda: cards.ranks(special_views.of_ranks(1024, "compute")),
+    "8 ranks in trouble": lambda: cards.ranks(special_views.RANKED["8 ranks in trouble"]()),
+    "ranks without numbers": lambda: cards.ranks(special_views.unsampled()),
 }
 """Those that the approved words of all situations lack."""
 
@@ -149,7 +148,7 @@ def test_no_text_becomes_markup(text: str) -> None:
         assert all(value == plain_own[name].replace(mark, inert) for name, value in own.items())
 
 
-# -------------------- What a page's script draws: the numbers in its figures, of which no spike and no
+# ---------------------------------------------------------------------------- what its script draws
 def losses(values: Sequence[float | None]) -> list[Record]:
     return [make_step(number, loss=value) for number, value in enumerate(values, 1)]
 

@@ -1,4 +1,4 @@
-"""The tables: every field of every step and rank, and nothing that was not measured."""
+"""Exports: files that appear whole or not at all; tables with every field, and nothing not measured."""
 
 import csv
 import sys
@@ -101,7 +101,7 @@ def test_a_distributed_run_has_a_table_of_its_ranks_beside_the_steps(tmp_path: P
     assert [float(row["compute_seconds"]) for row in rows(exported.ranks_csv)] == seconds
 
 
-# -------------------- An export: one pass, files that appear whole or not at all, and troubles told in
+# ----------------------------------------------------------------------------------- a whole export
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 

@@ -1,4 +1,4 @@
-"""Numbers on their way to the host and batches to the device: no wait for them, and none comes too early."""
+"""Numbers and checkpoints on their way to the host, batches to the device: no wait, none too early."""
 
 import gc
 import math
@@ -91,7 +91,7 @@ def test_few_batches_wait_on_a_device_that_is_far_behind_and_the_host_waits_for_
     assert 1 < active_bytes / source.nbytes <= MAX_AHEAD + 2
 
 
-# -------------------- Checkpoints on a GPU: a run goes on from one as if it had never stopped, and tak
+# -------------------------------------------------------------------------------------- checkpoints
 STEPS, STOP = 40, 22
 
 

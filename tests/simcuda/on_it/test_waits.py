@@ -1,4 +1,4 @@
-"""The host never waits for the device in a step, whatever the training is asked to do."""
+"""The host never waits for the device in a step, in whoever's loop, and few operators are added to it."""
 
 from collections import Counter
 from pathlib import Path
@@ -137,7 +137,7 @@ def test_no_batch_and_no_epoch_s_end_waits(pinned: bool) -> None:
     assert trained.marks.places() == NOWHERE
 
 
-# -------------------- A hand-written loop on the device waits no more often with a monitor than withou
+# ------------------------------------------------------------------------------- hand-written loops
 STEPS = 40
 
 SWITCHES = {12: "bf16", 24: "fp16", 50: "ieee", 60: "fp16"}
@@ -191,7 +191,7 @@ def test_watching_adds_no_wait_in_any_precision(form: Form, runs: Path) -> None:
     assert all(record.loss is not None for record in steps)
 
 
-# -------------------- What a usual step sends to the device beyond a plain loop's
+# ---------------------------------------------------- what a usual step sends beyond a plain loop's
 MAX_ADDED = {"fp32": 2, "bf16": 2, "fp16": 5}
 
 

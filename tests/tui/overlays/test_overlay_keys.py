@@ -23,7 +23,7 @@ from tests.golden import Goldens
 from tests.tui import views
 from tests.tui.overlays.opened import drawn, layer, lines, with_xray
 from tests.tui.special_views import at_the_floor, nan_weights
-from tests.tui.test_keys import MOVES
+from tests.tui.test_keyboard import MOVES
 
 OVERLAYS: dict[str, Callable[[], Overlay]] = {
     "help": lambda: Help("keys", KEYS),

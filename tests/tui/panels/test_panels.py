@@ -151,7 +151,7 @@ def test_whole_words_are_kept_and_no_number_looks_cut(text: str, width: int, wor
     assert whole_words(text, width) == words
 
 
-# -------------------- The cursor of an enlarged chart: it reads the series at its step, whatever the c
+# ------------------------------------------------------------------ the cursor of an enlarged chart
 def extent_of(series: Series, zoom: int = 0, columns: int = 70) -> Extent:
     return Extent(series, visible_window(series, zoom), visible_window(series, 0), columns)
 

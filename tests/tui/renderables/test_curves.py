@@ -230,7 +230,7 @@ def test_a_window_contains_the_newest_step_and_at_most_half_of_it_is_free(
         assert free <= window.steps / 2
 
 
-# -------------------- What holds for every histogram, of any size
+# --------------------------------------------------------------------------- histograms of any size
 def exponents(counts: dict[int, int], **changes: int) -> Float16Window:
     """Elements by exponent, in a window from 2^-60 to 2^41; ``changes`` are its exact counts."""
     total = sum(counts.values()) + changes.get("zeros", 0) + changes.get("nonfinite", 0)

@@ -114,7 +114,7 @@ def test_the_demo_is_whole_and_small_and_ends_with_an_answer() -> None:
     assert judge_xray(view.numerics.xray).state == "agree"
 
 
-# -------------------- The player: what is due is folded, at any speed, and the clock can be set to any
+# --------------------------------------------------------------------------------------- the player
 def recorded(steps: int) -> list[Record]:
     """A run that takes a second a step: it begins at 100 and its step n ends n seconds later."""
     return [started(), *(step(n, time=100.0 + n, precision="fp32") for n in range(1, steps + 1))]

@@ -18,8 +18,7 @@ from tests.builders import write_journal as write
 from tests.golden import Goldens
 from tests.telemetry.record_samples import run as started
 from tests.telemetry.record_samples import step, traced, xray
-from tests.tui.scripts import SIZE, Action, Script, said_after
-from tests.tui.watching import Screen, awaited
+from tests.tui.watching import SIZE, Action, Screen, Script, awaited, said_after
 
 LEAVING = {"leave", "interrupt"}
 
