@@ -62,6 +62,12 @@ MARKUP = (
 """Means something to others than terminals; a terminal shows it letter by letter."""
 
 
+EVIL = (
+    '</script></style></title>--><script>window.owned=1</script><img src=x onerror="window.owned=1">"\'`&lt;'
+)
+"""Would be markup and run in each place that a page has for text."""
+
+
 def words() -> Iterator[str]:
     """Poison without end: all of it in each text, another piece in front each time."""
     pieces = [*STEERING, FORGED, *MARKUP]
@@ -189,3 +195,9 @@ def poisoned_records(*, keep: Collection[str] = PRECISION_FIELDS) -> list[Record
     """`records` with every text poisoned but those in fields that ``keep`` names."""
     texts = words()
     return [poisoned(record, texts, keep=keep) for record in records()]
+
+
+def evil_records() -> list[Record]:
+    """`records` in which each text is `EVIL`, a precision's name too; every second is it on two lines."""
+    texts = cycle((EVIL, f"{EVIL}\n{EVIL}"))
+    return [poisoned(record, texts, keep=()) for record in records()]

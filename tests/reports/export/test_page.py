@@ -19,18 +19,18 @@ from amptui.reports.export.template import Card, Span, document
 from amptui.telemetry.events import event_of
 from amptui.telemetry.flops import flops_now
 from amptui.telemetry.view import SessionView
+from tests import poison
 from tests.builders import make_started, make_step, make_steps, make_switch
 from tests.gan_journal import gan_records
 from tests.golden import Goldens
 from tests.record_values import RECORDS
-from tests.reports.export import hostile
 from tests.reports.texts import Reading, card_html, charts_of, contents, page_of, page_words
 from tests.telemetry import record_samples
 from tests.tui import numerics_views, special_views, views
 from tests.tui.overlays.opened import float8_xray
 
 RUNS: dict[str, list[Record]] = {
-    "every kind of record": list(hostile.records("a text")),
+    "every kind of record": list(poison.records()),
     "two optimizers": list(gan_records(60)),
     "in mixed": [
         make_started(precision="mixed"),
@@ -91,9 +91,9 @@ def test_each_card_has_its_words(goldens: Goldens) -> None:
 
 
 def test_hostile_texts_add_no_tag_and_no_attribute() -> None:
-    reading = Reading(page_of(*hostile.records()))
+    reading = Reading(page_of(*poison.evil_records()))
     tags = [tag for tag, _ in reading.tags]
-    assert hostile.EVIL in reading.text
+    assert poison.EVIL in reading.text
     assert (tags.count("script"), "img" in tags) == (1, False)
     attributes = [(name, value) for _, own in reading.tags for name, value in own.items()]
     assert not [name for name, _ in attributes if name.startswith("on") or name in ("src", "href", "style")]

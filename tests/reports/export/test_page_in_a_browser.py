@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from amptui.reports.export import export
+from tests import poison
 from tests.builders import write_journal
-from tests.reports.export import hostile
 from tests.reports.texts import Reading
 from tests.telemetry.record_samples import run as started
 from tests.telemetry.record_samples import step, steps
@@ -80,7 +80,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def hostile_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("hostile")
-    export(write_journal(folder / "run", hostile.records()), html=folder / "run.html")
+    export(write_journal(folder / "run", poison.evil_records()), html=folder / "run.html")
     return folder / "run.html"
 
 
@@ -108,10 +108,10 @@ def test_hostile_texts_are_shown_and_not_run(hostile_page: Path, tmp_path: Path)
     shown = show(hostile_page)
     tags = [tag for tag, _ in shown.reading.tags]
     assert (tags.count("script"), "img" in tags, shown.console) == (1, False, "")
-    assert shown.reading.texts.count(hostile.EVIL) > 9
+    assert shown.reading.texts.count(poison.EVIL) > 9
     # And if markup came through, the page's policy would not let it run.
     broken = tmp_path / "broken.html"
-    broken.write_text(hostile_page.read_text().replace("</main>", f"{hostile.EVIL}</main>"))
+    broken.write_text(hostile_page.read_text().replace("</main>", f"{poison.EVIL}</main>"))
     shown = show(broken)
     assert "img" in [tag for tag, _ in shown.reading.tags], "the markup is in"
     assert shown.console.count("violates the following Content Security Policy") >= 2

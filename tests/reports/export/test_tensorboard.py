@@ -10,9 +10,9 @@ import pytest
 from amptui.records.findings import UpdatesMeasured
 from amptui.records.run import EpochFinished, PrecisionChanged, Record, Validation
 from amptui.reports.export import export
+from tests import poison
 from tests.builders import StepRow, of, one_by_one, write_journal
 from tests.gan_journal import DISCRIMINATOR, gan_records
-from tests.reports.export import hostile
 from tests.telemetry.record_samples import device, skip, step
 from tests.telemetry.record_samples import run as started
 
@@ -94,12 +94,12 @@ def test_each_record_has_its_curves_at_its_step(tmp_path: Path) -> None:
 
 def test_switches_skips_and_notes_are_text_that_markdown_leaves_alone(tmp_path: Path) -> None:
     switch = PrecisionChanged(time=100.0, step=2, previous="fp32", current="fp16")
-    events = exported(tmp_path, *hostile.records(), switch, skip(2))
+    events = exported(tmp_path, *poison.evil_records(), switch, skip(2))
     for tag in ("run", "events"):
         lines = text(events, tag).splitlines()
         assert lines
         assert all(line.startswith("    ") for line in lines)
-        assert any(hostile.EVIL in line for line in lines)
+        assert any(poison.EVIL in line for line in lines)
     assert "FP32 → AMP fp16" in text(events, "events")
 
 
