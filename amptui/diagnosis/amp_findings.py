@@ -260,8 +260,7 @@ def _agreement(question: Question) -> Finding:
     if xray is None or base_precision(xray.precision) != question.precision:
         return never_measured("agreement", question.precision, measured_by="x-ray")
     finding = judge_xray(xray)
-    if finding.state in ("overflow", "as in reference"):
-        # Whether overflows are many is the finding on overflow; what is as in bf16, FP8 does not cause.
+    if finding.state == "overflow":  # whether they are many is the finding on overflow
         finding = replace(finding, grade="neutral")
     return question.aged(finding, xray.loss_scale)
 

@@ -137,14 +137,6 @@ def _where(finding: Finding) -> str:
     return f"{begins} {layer_label(finding.place)}" if finding.place else ""
 
 
-def _in_reference(finding: Finding) -> str:
-    """Whether the first layer with NaN or Inf has one in the third precision, too."""
-    reference, cosine = finding.names.get("reference"), finding.numbers.get("reference_cosine")
-    if not reference:
-        return ""
-    return f", in {reference} too" if cosine is None or math.isnan(cosine) else f", not in {reference}"
-
-
 def _layers(finding: Finding) -> str:
     """``all 43 layers``, ``3 of 43 layers``."""
     count, layers = finding.numbers.get("count") or 0, finding.numbers.get("layers") or 0
@@ -185,9 +177,9 @@ def _kind_of_nonfinite(finding: Finding) -> str:
 NUMBERS: Mapping[str, Callable[[float | None], str]] = {
     **dict.fromkeys(("steps", "recent", "recent_skips", "in_a_row"), units.count),
     **dict.fromkeys(("gradients", "modules", "scale"), units.count),
-    **dict.fromkeys(("loss", "other_loss", "reference_loss", "detectable"), _loss),
+    **dict.fromkeys(("loss", "other_loss", "detectable"), _loss),
     **dict.fromkeys(("headroom_now", "headroom_then"), units.below_overflow),
-    **dict.fromkeys(("cosine", "reference_cosine"), cosine_words),
+    "cosine": cosine_words,
     "difference": _signed_loss,
     "largest": units.short_count,
     "share": lambda share: "an unknown share" if share is None else units.share(share, 1),
@@ -292,7 +284,6 @@ FIELDS: Mapping[str, Callable[[Finding], str]] = {
         "made" if finding.state == "over" else "makes" if finding.numbers.get("count") == 1 else "make"
     ),
     # What is added where it holds.
-    "in_reference": _in_reference,
     "overflowed": lambda finding: (
         "; the forward pass overflowed: use bf16 or FP32" if finding.precision == "fp16" else ""
     ),

@@ -7,7 +7,7 @@ from amptui.diagnosis.activity import newest
 from amptui.diagnosis.finding_fields import cosine_words, distance_words, output_words
 from amptui.diagnosis.labels import layer_label, precision_label
 from amptui.records.findings import Float16Window, LayerAgreement, ModuleRange, ModulesTraced, XRayTaken
-from amptui.records.run import LossScaleChanged
+from amptui.records.run import FP8_PRECISIONS, LossScaleChanged, base_precision
 from amptui.telemetry.numerics import MIN_OF
 from amptui.telemetry.view import NumericsView, SessionView
 
@@ -98,43 +98,26 @@ def distance(module: ModuleRange) -> str:
 
 # ------------------------------------------------------------------------------------------- X-ray
 
-_LAYERS_LEGEND = (
-    "AMP's gradients and FP32's of the same batch and weights: cosine 1 is the same direction, "
-    "error |AMP−FP32| / |FP32|, lost: zero only in AMP"
-)
-_FLOAT8_LEGEND = (
-    "Cosine of FP8's gradients and FP32's of the same batch and weights (1: the same direction); in bf16: of "
-    "bf16's and FP32's; to bf16: of FP8's and bf16's; error |FP8−FP32| / |FP32|; lost: zero only in FP8; "
-    "=: in bf16 as far from FP32"
-)
 OPERATORS_LEGEND = "how often each ran, forward and backward; _to_copy casts to that dtype"
 
 
 def layers_legend(xray: XRayTaken) -> str:
     """What the columns of an X-ray's layers are."""
-    return _FLOAT8_LEGEND if xray.reference else _LAYERS_LEGEND
+    low = "FP8" if base_precision(xray.precision) in FP8_PRECISIONS else "AMP"
+    return (
+        f"{low}'s gradients and FP32's of the same batch and weights: cosine 1 is the same direction, "
+        f"error |{low}−FP32| / |FP32|, lost: zero only in {low}"
+    )
 
 
 def xray_losses(xray: XRayTaken) -> str:
-    """``loss 0.503 in FP32, 0.504 in AMP fp16``; in FP8 bf16's between both."""
-    losses = ", ".join(f"{units.loss(loss)} in {precision_label(name)}" for name, loss in losses_of(xray))
-    return f"loss {losses}"
-
-
-def losses_of(xray: XRayTaken) -> list[tuple[str, float | None]]:
-    """The precisions of all passes, in their order, with the loss of each."""
-    between = [(xray.reference, xray.loss_reference)] if xray.reference else []
-    return [("fp32", xray.loss_fp32), *between, (xray.precision, xray.loss_amp)]
+    """``loss 0.503 in FP32, 0.504 in AMP fp16``."""
+    low = f"{units.loss(xray.loss_amp)} in {precision_label(xray.precision)}"
+    return f"loss {units.loss(xray.loss_fp32)} in FP32, {low}"
 
 
 def layer_line(layer: LayerAgreement) -> str:
-    """``0.9991 features.12 (Conv2d): relative error 0.0312, 0.024% lost``.
-
-    In FP8 ``0.9973 in mlp.fc (Linear, float8), 0.9999 in bf16: ...``.
-    """
+    """``0.9991 in features.12 (Conv2d): relative error 0.0312, 0.024% lost``."""
     agrees = f"{cosine_words(layer.cosine, 4)} in {layer_label(layer.name)}"
     lost = "" if layer.lost is None else f", {units.share(layer.lost, 1)} lost"
-    kind = f"{layer.kind}, float8" if layer.in_float8 else layer.kind
-    beside = "" if layer.reference is None else f", {cosine_words(layer.reference.cosine, 4)} in bf16"
-    error = units.loss(layer.relative_error)
-    return f"{agrees} ({kind}){beside}: relative error {error}{lost}"
+    return f"{agrees} ({layer.kind}): relative error {units.loss(layer.relative_error)}{lost}"

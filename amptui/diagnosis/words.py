@@ -269,7 +269,7 @@ _BUSY = (
     "[the loop waits for data {waiting} of the step]"
 )
 
-_WORST = "lowest cosine {cosine}[ in {layer}][ ({reference}: {reference_cosine})], losses {apart}"
+_WORST = "lowest cosine {cosine}[ in {layer}], losses {apart}"
 _MOST_IN = "[, most in {place} ({worst_share})][, {zeros}]"
 _SHARE, _AT_SCALE = "{share} of the gradient norm", "at loss scale {scale}[ ({overflowing_scale} overflows)]"
 
@@ -447,24 +447,17 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
         ),
         **{
             state: (
-                f"gradients {state} in {{layers}}[, more than in {{reference}}], {_WORST}[; {{caution}}]",
+                f"gradients {state} in {{layers}}, {_WORST}[; {{caution}}]",
                 f"gradients {state}: cosine {{cosine}}[ in {{layer}}]",
             )
             for state in ("differ", "disagree")
         },
-        "as in reference": (
-            f"gradients differ in {{layers}}, as much as in {{reference}}, {_WORST}[; {{caution}}]",
-            "cosine {cosine}[ in {layer}], no worse than {reference}",
-        ),
         "FP32 loss not finite": (
             "the loss is {other_loss} even in FP32: not a problem of {precision}",
             "the loss is not finite in FP32 either",
         ),
         "AMP loss not finite": (
-            (
-                "the loss is {loss} in {precision} but {other_loss} in FP32"
-                "[ and {reference_loss} in {reference}]{overflowed}"
-            ),
+            "the loss is {loss} in {precision} but {other_loss} in FP32{overflowed}",
             "the loss is finite in FP32 only",
         ),
         "overflow": (
@@ -474,7 +467,7 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
             ),
             "NaN or Inf[ in {layer}]",
         ),
-        "not finite": ("{precision}: NaN or Inf in {bad_layers}{in_reference}", "NaN or Inf[ in {layer}]"),
+        "not finite": ("{precision}: NaN or Inf in {bad_layers}", "NaN or Inf[ in {layer}]"),
         "nothing to compare": ("no layer has a gradient to compare", "no gradients to compare"),
     },
     "loss": {

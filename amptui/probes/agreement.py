@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from amptui.checkpoint.states import host_copy
 from amptui.device.accelerator import capabilities
-from amptui.records.findings import LayerAgreement, ReferenceAgreement
+from amptui.records.findings import LayerAgreement
 
 Gradients = Mapping[Tensor, Tensor]
 """Gradients by parameter; those that the backward pass did not reach are missing."""
@@ -113,24 +113,6 @@ def agreements(
             )
         )
     return tuple(compared)
-
-
-def beside_reference(
-    low: Sequence[LayerAgreement], reference: Sequence[LayerAgreement], added: Sequence[LayerAgreement]
-) -> tuple[LayerAgreement, ...]:
-    """Each layer of ``low`` with the figures of a third precision: against FP32, and ``low`` against it."""
-    return tuple(
-        replace(
-            layer,
-            reference=ReferenceAgreement(
-                cosine=of_reference.cosine,
-                relative_error=of_reference.relative_error,
-                added_cosine=of_added.cosine,
-                added_error=of_added.relative_error,
-            ),
-        )
-        for layer, of_reference, of_added in zip(low, reference, added, strict=True)
-    )
 
 
 def on_host(tensors: Sequence[Tensor]) -> list[list[float]]:

@@ -1,14 +1,11 @@
-"""The X-ray: the same batches in FP32 and AMP, from the same weights and random state; applies neither.
-
-In FP8 also in bf16, so that what float8 adds is seen apart from what bfloat16 does.
-"""
+"""The X-ray: the same batches in FP32 and AMP, from the same weights and random state; applies neither."""
 
 import copy
 import time
 import traceback
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,23 +20,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from amptui.data.batches import count_samples
 from amptui.device.accelerator import default_device, empty_cache
 from amptui.device.failure import is_out_of_memory
-from amptui.probes.agreement import (
-    Gradients,
-    Layer,
-    agreements,
-    beside_reference,
-    layer_sums,
-    layers_of,
-    on_host,
-)
+from amptui.probes.agreement import Gradients, agreements, layer_sums, layers_of, on_host
 from amptui.probes.flop_counter import FlopCounter
 from amptui.probes.memory import parameters_of, parts_of
 from amptui.probes.probe import dtype_name, tensors_in
 from amptui.probes.snapshot import Snapshot
 from amptui.recipe.precision import Precision, Tf32Flags
 from amptui.recipe.trained import Trained, checked_loss, loss_weights
-from amptui.records.findings import FlopsCounted, LayerAgreement, OperatorCount, XRayTaken
-from amptui.records.run import reference_precision
+from amptui.records.findings import FlopsCounted, OperatorCount, XRayTaken
 
 _UNCOUNTED = frozenset(
     {"_unsafe_view", "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
@@ -61,9 +49,8 @@ def take_xray(
 ) -> XRayTaken:
     """Run forward and backward of a step in ``ieee`` and then in ``precision``, one of ``LOW_PRECISIONS``.
 
-    In FP8 a pass in ``bf16`` comes between. ``batches`` are those that the step accumulates, one or several;
-    the saved bytes are the largest one's. ``emit`` takes the operations of the last pass: those of a compiled
-    model are not counted in its steps.
+    ``batches`` are those that the step accumulates, one or several; the saved bytes are the largest one's.
+    ``emit`` takes the operations of the last pass: those of a compiled model are not counted in its steps.
 
     Call it between two steps, in the thread that trains. The AMP loss is multiplied by ``loss_scale`` if it
     is given; the scaler is not touched. Compiled models run eagerly: compiled code hides its modules and
@@ -72,7 +59,7 @@ def take_xray(
     Afterwards weights, optimizer, scaler, gradients, buffers, random generators, flags and modes are bit for
     bit as before, even if something raised. What a model or a loss keeps in plain Python objects is not
     restored, except the experiment's attributes. Errors of the loss pass through. Memory can run out earlier
-    than in a step: the gradients of two passes, or three, exist beside those of the last step.
+    than in a step: the gradients of both passes exist beside those of the last step.
     """
     began = time.perf_counter()
     flops = FlopCounter(trained.model)
@@ -107,25 +94,28 @@ def _all_passes(
         for module in model.modules()
     )
     snapshot.restore()
-    reference = None
-    if (between := reference_precision(precision)) != "fp32":
-        reference = _run_pass(trained, _copied(batches), trained.precisions[between], None)
-        snapshot.restore()
     copies, counter = _copied(batches), OperatorCounter()
     with _output_dtypes(model) as dtypes, counter, flops:
         low = _run_pass(trained, copies, trained.precisions[precision], loss_scale)
     # This thread's hooks and counters do not see replicas.
     in_threads = any(isinstance(m, nn.DataParallel) and len(m.device_ids) > 1 for m in model.modules())
-    passes = [full, low] if reference is None else [full, low, reference]
-    as_low = trained.precisions[precision]
-    losses, agreed = _compared(layers, passes, dtypes, loss_scale=loss_scale, precision=as_low)
+    sums = layer_sums(layers, full.gradients, low.gradients, loss_scale=loss_scale or 1.0)
+    (loss_fp32,), (loss_amp,), *rows = on_host([full.loss, low.loss, *sums])  # the only wait
+    agreed = agreements(
+        layers,
+        rows,
+        full.gradients,
+        low.gradients,
+        output_dtypes=dtypes,
+        in_float16=precision == "fp16",
+    )
     return XRayTaken(
         time=time.time(),
         step=step,
         precision=precision,
         loss_scale=loss_scale,
-        loss_fp32=losses[0],
-        loss_amp=losses[1],
+        loss_fp32=loss_fp32,
+        loss_amp=loss_amp,
         layers=agreed,
         operators=() if in_threads else counter.counts(),
         output_dtypes=dtypes,
@@ -137,41 +127,7 @@ def _all_passes(
         saved_bytes_amp=None if in_threads else low.saved_bytes,
         random=random,
         seconds=0.0,
-        reference="" if reference is None else between,
-        loss_reference=None if reference is None else losses[2],
     )
-
-
-def _compared(
-    layers: Sequence[Layer],
-    passes: Sequence["_Pass"],
-    output_dtypes: Mapping[str, str],
-    *,
-    loss_scale: float | None,
-    precision: Precision,
-) -> tuple[list[float], tuple[LayerAgreement, ...]]:
-    """The losses of the ``passes``, FP32's and AMP's and maybe a reference's, and how far all layers agree.
-
-    In FP8 a layer also has whether a float8 product multiplied its weights. An embedding whose weight an
-    output projection shares holds that gradient too.
-    """
-    full, low, *reference = (one.gradients for one in passes)
-    pairs = [(full, low), *((full, other) for other in reference), *((other, low) for other in reference)]
-    sums = [row for pair in pairs for row in layer_sums(layers, *pair, loss_scale=loss_scale or 1.0)]
-    rows = on_host([*(one.loss for one in passes), *sums])  # the only wait
-    losses, rows = [row[0] for row in rows[: len(passes)]], rows[len(passes) :]
-    agreed = []
-    for number, pair in enumerate(pairs):  # only a low precision has a loss scale
-        own_rows = rows[number * len(layers) : (number + 1) * len(layers)]
-        in_float16 = precision.name == "fp16"
-        agreed.append(agreements(layers, own_rows, *pair, output_dtypes=output_dtypes, in_float16=in_float16))
-    of_layers = beside_reference(*agreed) if reference else agreed[0]
-    if precision.float8 is None or precision.linears is None:
-        return losses, of_layers
-    parameters = {p for linear in precision.linears.linears.values() for p in linear.parameters()}
-    marks = [not parameters.isdisjoint(layer.parameters) for layer in layers]
-    marked = (replace(one, in_float8=mark) for one, mark in zip(of_layers, marks, strict=True))
-    return losses, tuple(marked)
 
 
 # ---------------------------------------------------------------------------------- one pass

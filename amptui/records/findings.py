@@ -161,28 +161,8 @@ class ModulesTraced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReferenceAgreement:
-    """One layer's gradients in the precision that the X-rayed one builds on: bf16's, in FP8.
-
-    None where there are no gradients, as in :class:`LayerAgreement`.
-    """
-
-    cosine: float | None
-    """Of its gradient and FP32's."""
-    relative_error: float | None
-    """|bf16 - FP32| / |FP32|."""
-    added_cosine: float | None
-    """Of the X-rayed gradient and this one: what float8 adds to bf16."""
-    added_error: float | None
-    """|FP8 - bf16| / |bf16|."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LayerAgreement:
-    """How far one layer's gradients in AMP agree with those in FP32; None where there are no gradients.
-
-    Of an X-ray in FP8, what is said of AMP is said of FP8.
-    """
+    """How far one layer's gradients in AMP agree with those in FP32; None where there are no gradients."""
 
     name: str
     """The module that owns the parameters."""
@@ -202,10 +182,6 @@ class LayerAgreement:
     underflowing: float | None = None
     """In ``fp16``: sqrt(the part of FP32's sum of squares in elements that float16 holds as zero or as
     subnormals, at the loss scale); otherwise None, as in older journals."""
-    in_float8: bool | None = None
-    """Whether a product of its weights ran in float8; None outside FP8 and in older journals."""
-    reference: ReferenceAgreement | None = None
-    """The same batch in the X-ray's ``reference``; None where there was no such pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,16 +196,13 @@ class OperatorCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XRayTaken:
-    """One batch in FP32 (ieee) and in AMP, from the same weights and random state; neither was applied.
-
-    In FP8 also in bf16, on which it builds; what is said of AMP is said of FP8 then.
-    """
+    """One batch in FP32 (ieee) and in AMP or FP8, from the same weights and random state; neither applied."""
 
     time: float
     step: int
     """The step whose batch it was, which then ran as if nothing had been."""
     precision: str
-    """The AMP precision beside FP32."""
+    """The AMP precision or FP8 beside FP32: what is said of AMP is said of either."""
     loss_scale: float | None
     loss_fp32: float
     loss_amp: float
@@ -250,10 +223,6 @@ class XRayTaken:
     """Active dropout: both passes began with the same random state but may have drawn other masks."""
     seconds: float
     """Its duration, during which training was blocked."""
-    reference: str = ""
-    """The precision of a pass between both, ``bf16`` in FP8; empty where there was none, as in AMP."""
-    loss_reference: float | None = None
-    """Its loss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,13 +38,6 @@ XRAY_CAREFUL_COSINE = 0.5
 """Down to this cosine, rounding adds less than twice the gradient; below it, the layer learns mostly from
 rounding errors."""
 
-XRAY_FLOAT8_ERROR = 2.0
-"""In FP8 a layer that agrees less than it should counts only if its rounding adds at least so many times what
-bfloat16's does: then three quarters of the squared error, or more, are float8's. Where bfloat16 is as far
-from FP32, float8 changes nothing. float8 rounds 16 to 32 times as coarsely (3 or 2 bits of mantissa for 7):
-on char-gpt its error is 8 to 25 times bfloat16's in every layer, with cosines from 0.997. A healthy layer is
-far from both limits."""
-
 
 # ------------------------------------------------------------------------------- the float16 window
 
@@ -191,10 +184,9 @@ def judge_xray(xray: XRayTaken) -> Finding:
     """Whether gradients agree with FP32's on this batch, by the layer that agrees least.
 
     ``FP32 loss not finite``, ``AMP loss not finite``; ``overflow``: gradients in fp16, whose scaler would
-    skip the step; ``not finite`` in other precisions. Else ``agree``, ``differ`` or ``disagree``, in FP8
-    beyond what they do in bf16; ``as in reference``: some do, but in bf16 just as much. Layers without a
-    gradient, or with an FP32 gradient of zero, have no cosine and are not counted: ``nothing to compare`` if
-    none has.
+    skip the step; ``not finite`` in other precisions. Else ``agree``, ``differ`` or ``disagree``. Layers
+    without a gradient, or with an FP32 gradient of zero, have no cosine and are not counted: ``nothing to
+    compare`` if none has.
     """
     cosines = [(layer.cosine, layer) for layer in xray.layers if layer.cosine is not None]
     bad = [layer for cosine, layer in cosines if math.isnan(cosine)]
@@ -216,7 +208,6 @@ def judge_xray(xray: XRayTaken) -> Finding:
                 state, grade, count = worse, worse_grade, len(of_state)
                 _, worst = min(of_state, key=lambda pair: pair[0])
                 break
-    reference = None if worst is None else worst.reference
     return Finding(
         subject="agreement",
         state=state,
@@ -225,19 +216,14 @@ def judge_xray(xray: XRayTaken) -> Finding:
         about="" if state == "FP32 loss not finite" else base_precision(xray.precision),
         numbers={
             "cosine": None if worst is None else worst.cosine,
-            "reference_cosine": None if reference is None else reference.cosine,
             "count": float(count),
             "layers": float(layers),
             "loss": xray.loss_amp,
             "other_loss": xray.loss_fp32,
-            "reference_loss": xray.loss_reference,
             "scale": xray.loss_scale,
             "random": float(xray.random),
         },
-        names={
-            "place": "" if worst is None else worst.name or "the model",
-            "reference": xray.reference,
-        },
+        names={"place": "" if worst is None else worst.name or "the model"},
         step=xray.step,
         precision=xray.precision,
         measured_by="x-ray",
@@ -273,13 +259,12 @@ def judge_xray_underflow(xray: XRayTaken) -> Finding | None:
     )
 
 
-LayerState = Literal["nothing to compare", "agree", "differ", "disagree", "as in reference"]
+LayerState = Literal["nothing to compare", "agree", "differ", "disagree"]
 """Of one layer, by its cosine to FP32's."""
 
 _GRADES: Mapping[str, Grade] = {
     "disagree": "error",
     "differ": "warning",
-    "as in reference": "warning",
     "agree": "good",
 }
 """The worst first: the first that any layer is in is the verdict."""
@@ -291,19 +276,7 @@ def layer_state(layer: LayerAgreement) -> LayerState:
         return "nothing to compare"
     if layer.cosine >= XRAY_SAFE_COSINE:
         return "agree"
-    if layer.reference is not None:
-        error = _error_of(1.0 if layer.reference.cosine is None else layer.reference.cosine)
-        if error == math.inf or _error_of(layer.cosine) < XRAY_FLOAT8_ERROR * error:
-            return "as in reference"  # less than half of the error beside FP32 is float8's
     return "differ" if layer.cosine >= XRAY_CAREFUL_COSINE else "disagree"
-
-
-def _error_of(cosine: float) -> float:
-    """What rounding adds at a right angle to the gradient, by its size: infinite if they are opposed."""
-    squared = cosine * cosine
-    if not cosine > 0.0 or not squared > 0.0:  # NaN too, and what is too small for a float
-        return math.inf
-    return math.sqrt(max(0.0, 1.0 / squared - 1.0))
 
 
 def least_agreeing(layers: Iterable[LayerAgreement]) -> list[LayerAgreement]:

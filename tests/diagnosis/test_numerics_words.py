@@ -8,7 +8,7 @@ from typing import Any
 from amptui.diagnosis.finding_fields import losses_apart
 from amptui.diagnosis.probe_words import distance, last_change, layer_line, what_overflowed_first, xray_losses
 from amptui.diagnosis.words import long_words, short_words
-from amptui.records.findings import Float16Window, ModulesTraced, ReferenceAgreement, XRayTaken
+from amptui.records.findings import Float16Window, ModulesTraced, XRayTaken
 from amptui.telemetry.events import event_of
 from amptui.telemetry.finding import Finding, FindingReported
 from amptui.telemetry.health import judge_trace, judge_window, judge_xray
@@ -111,26 +111,6 @@ def with_cosines(*cosines: float | None, **changes: Any) -> XRayTaken:
     return xray(**{"layers": layers, "loss_amp": 0.5, **changes})
 
 
-def in_fp8(cosine: float, in_bf16: float | None, **changes: Any) -> XRayTaken:
-    """One layer, beside one that agrees."""
-    reference = ReferenceAgreement(
-        cosine=in_bf16, relative_error=0.004, added_cosine=cosine, added_error=0.06
-    )
-    layers = (
-        layer("a", cosine, reference=reference, in_float8=True),
-        layer("b", 0.999, reference=reference, in_float8=False),
-    )
-    facts = {
-        "precision": "fp8-emulated",
-        "loss_scale": None,
-        "reference": "bf16",
-        "loss_reference": 0.5005,
-        "layers": layers,
-        **changes,
-    }
-    return xray(**facts)
-
-
 MIB = 2**20
 
 XRAYS: Mapping[str, XRayTaken] = {
@@ -152,12 +132,8 @@ XRAYS: Mapping[str, XRayTaken] = {
     "activations that stay": xray(saved_bytes_amp=400 * MIB),
     "memory not measured in AMP": xray(saved_bytes_amp=None),
     "emulated memory": xray(precision="fp8-emulated"),
-    "fp8 differs more than bf16": in_fp8(0.7, 0.9999),
-    "fp8 disagrees more than bf16": in_fp8(0.3, 0.9999),
-    "fp8 differs as bf16": in_fp8(0.7, 0.71),
-    "NaN gradients in fp8": in_fp8(math.nan, 0.999),
-    "NaN loss in fp8": in_fp8(0.999, 0.999, loss_amp=math.nan, loss_reference=0.5),
-    "NaN loss in bf16 and fp8": in_fp8(0.999, 0.999, loss_amp=math.nan, loss_reference=math.nan),
+    "differ in FP8": with_cosines(0.7, 0.999, precision="fp8", loss_scale=None),
+    "NaN gradients in emulated FP8": with_cosines(math.nan, precision="fp8-emulated", loss_scale=None),
 }
 
 

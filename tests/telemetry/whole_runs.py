@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from amptui.records import codec
-from amptui.records.findings import OperatorCount, PhaseSeconds, ReferenceAgreement, StepTimed
+from amptui.records.findings import OperatorCount, PhaseSeconds, StepTimed
 from amptui.records.run import (
     Note,
     PauseChanged,
@@ -33,7 +33,6 @@ from tests.telemetry.record_samples import (
     flops,
     followed,
     growth,
-    layer,
     memory,
     module,
     nonfinite,
@@ -87,9 +86,6 @@ STORED = tuple(
 )
 """A record of each other type, as the journal's format has it."""
 
-BESIDE_BF16 = ReferenceAgreement(cosine=0.99999, relative_error=0.004, added_cosine=0.997, added_error=0.061)
-
-
 EVERYTHING: tuple[Record, ...] = (
     PhaseChanged(time=99.0, phase="first step", detail="cuDNN"),
     run(config={"batch_size": 256, "betas": [0.9, 0.999], "clip": None}, versions={"torch": "2.11"}),
@@ -118,16 +114,6 @@ EVERYTHING: tuple[Record, ...] = (
     memory("fp16", copies=10**6, peak=10**9),
     compared(106, pairs=(pair(),)),
     *(Note(time=101.0 + number, severity="info", text="again") for number in range(3)),
-    xray(
-        106,
-        precision="fp8",
-        loss_scale=None,
-        reference="bf16",
-        loss_reference=0.5005,
-        layers=(layer("mlp.fc", 0.997, in_float8=True, reference=BESIDE_BF16),),
-        operators=(OperatorCount(name="mm", dtype="bfloat16", count=3),),
-        output_dtypes={"mlp.fc": "bfloat16"},
-    ),
     RANKS.started(),
     *RANKS.samples(12),
     *STORED,

@@ -35,7 +35,7 @@ from amptui.tui.run_list.removal import RemovalQuestion
 from tests.diagnosis import amp_situations
 from tests.reports.compare.compared_runs import BF16, FP32
 from tests.tui import numerics_views, special_views, views
-from tests.tui.overlays.opened import printed, with_float8_xray, with_xray
+from tests.tui.overlays.opened import printed, with_xray
 from tests.tui.run_list.listed import NOW, STATE, plan
 from tests.tui.special_views import (
     DISCRIMINATOR,
@@ -181,7 +181,6 @@ def _overlays() -> Iterator[tuple[str, Draw]]:
         ("X-ray", lambda _view: XRay(), xray, ()),
         ("X-ray, operators", lambda _view: XRay(), xray, ("tab",)),
         ("X-ray, sorted", lambda _view: XRay(), xray, ("right",)),
-        ("X-ray in FP8", lambda _view: XRay(), with_float8_xray(), ()),
         ("floor", lambda _view: LossScaleQuestion(), at_the_floor(bf16="needs a newer GPU"), ()),
         ("NaN weights", lambda _view: LossScaleQuestion(), nan_weights(), ()),
         ("NaN weights, checkpoint", lambda _view: LossScaleQuestion(), nan_weights("step-000000008.pt"), ()),

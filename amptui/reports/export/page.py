@@ -15,14 +15,13 @@ from amptui.diagnosis.rank_numbers import RANK_NUMBERS
 from amptui.diagnosis.run_facts import detail_facts, run_facts
 from amptui.diagnosis.tensor_cores import flops_hints, mfu_words, rate_words
 from amptui.diagnosis.words import SIGNS, SUBJECTS, explanation, long_words, short_words
-from amptui.records.findings import Float16Window, ModulesTraced, ReferenceAgreement, XRayTaken
+from amptui.records.findings import Float16Window, ModulesTraced, XRayTaken
 from amptui.records.ranks import PERCENTILES
 from amptui.records.run import EpochFinished, Record, RunFailed, RunFinished, Validated, reference_precision
 from amptui.records.steps import Steps
 from amptui.reports.export.charts import charts, histogram, step_axis, zones
 from amptui.reports.export.template import Block, Card, Span, Words, chip, document, table, verdict
 from amptui.telemetry.comparison import ordered
-from amptui.telemetry.health import judge_xray
 from amptui.telemetry.memory import judge_saved
 from amptui.telemetry.optimizers import FIRST
 from amptui.telemetry.session import Session
@@ -411,48 +410,32 @@ def trace(traced: ModulesTraced | None) -> Card | None:
     )
 
 
-_NO_REFERENCE = ReferenceAgreement(cosine=None, relative_error=None, added_cosine=None, added_error=None)
-
-
 def xray(measured: XRayTaken | None) -> Card | None:
     """The newest X-ray: both losses, memory, and every layer."""
     if measured is None:
         return None
-    losses = [
-        (f"loss in {precision_label(name)}", units.loss(loss))
-        for name, loss in probe_words.losses_of(measured)
-    ]
     saved = judge_saved(measured)
-    losses += [
+    losses = [
+        ("loss in FP32", units.loss(measured.loss_fp32)),
+        (f"loss in {precision_label(measured.precision)}", units.loss(measured.loss_amp)),
         ("memory", "" if saved is None else long_words(saved)),
         ("took", milliseconds(measured.seconds)),
     ]
-    what: list[str | Span] = [f"Step {measured.step:,}, FP32"]
-    lines = []
-    if measured.reference:
-        what += [", ", chip(measured.reference)]
-        judged = judge_xray(measured)
-        lines.append(verdict(judged.severity, "verdict", long_words(judged)))
-    what += [" and ", chip(measured.precision), f". {probe_words.layers_legend(measured)}."]
+    legend = probe_words.layers_legend(measured)
     layers = table(
-        [(layer, layer.reference or _NO_REFERENCE) for layer in measured.layers],
+        measured.layers,
         (
-            ("layer", lambda row: row[0].name or "the model"),
-            ("kind", lambda row: row[0].kind),
-            ("cosine", lambda row: cosine_words(row[0].cosine, 5)),
-            ("in bf16", lambda row: cosine_words(row[1].cosine, 5)),
-            ("to bf16", lambda row: cosine_words(row[1].added_cosine, 5)),
-            ("relative error", lambda row: units.loss(row[0].relative_error)),
-            ("error in bf16", lambda row: units.loss(row[1].relative_error)),
-            ("error to bf16", lambda row: units.loss(row[1].added_error)),
-            ("lost", lambda row: units.share(row[0].lost, 1)),
-            ("output", lambda row: "float8" if row[0].in_float8 else row[0].output_dtype),
+            ("layer", lambda layer: layer.name or "the model"),
+            ("kind", lambda layer: layer.kind),
+            ("cosine", lambda layer: cosine_words(layer.cosine, 5)),
+            ("relative error", lambda layer: units.loss(layer.relative_error)),
+            ("lost", lambda layer: units.share(layer.lost, 1)),
+            ("output", lambda layer: layer.output_dtype),
         ),
     )
     return (
         "X-ray",
-        ("note", [what]),
-        ("verdict", lines),
+        ("note", [[f"Step {measured.step:,}, FP32 and ", chip(measured.precision), f". {legend}."]]),
         ("facts", losses),
         ("fold", layers, f"layers: {units.count(len(measured.layers))}"),
     )

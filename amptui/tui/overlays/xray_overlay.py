@@ -14,7 +14,7 @@ from amptui.diagnosis.finding_fields import MASKS_DIFFER, cosine_words, less_per
 from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.words import long_words
 from amptui.records.findings import LayerAgreement, XRayTaken
-from amptui.records.run import DTYPE_PRECISIONS, is_emulated
+from amptui.records.run import AMP_PRECISIONS, DTYPE_PRECISIONS, is_emulated
 from amptui.telemetry.health import XRAY_SAFE_COSINE, judge_xray, layer_state
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
@@ -48,9 +48,6 @@ _Operator: TypeAlias = tuple[str, Counter[str]]
 _Order: TypeAlias = Callable[[LayerAgreement], Any]
 """The sort key of an order of layers."""
 
-_FLOAT8 = Word("  float8", precision_style("fp8") | BOLD)
-"""In place of the dtype of a layer that multiplies in float8."""
-
 _BAR_WIDTH = 12
 """Of the cosine: half of it is ``XRAY_CAREFUL_COSINE``, nine tenths are ``XRAY_SAFE_COSINE``."""
 
@@ -73,8 +70,8 @@ class XRay(Page):
             open_box(canvas, "X-ray").text(0, 0, f"no X-ray yet{how}", Style.DIM)
         else:
             scale = f" at loss scale {units.count(xray.loss_scale)}" if xray.loss_scale is not None else ""
-            *others, last = (precision_label(name) for name, _ in probe_words.losses_of(xray))
-            inner = open_box(canvas, f"X-ray of step {xray.step:,}: {', '.join(others)} and {last}{scale}")
+            low = precision_label(xray.precision)
+            inner = open_box(canvas, f"X-ray of step {xray.step:,}: FP32 and {low}{scale}")
             y = self._draw_facts(inner, xray)
             legend: list[str] = []
             if inner.height >= _MIN_HEIGHT_FOR_LEGEND:
@@ -118,9 +115,9 @@ class XRay(Page):
             shown = self._scroll.visible(len(operators), table.height - 1)
             draw_table(table, _operator_columns(operators), operators, shown=shown)
             return
-        columns = _layer_columns(xray)
+        columns = _layer_columns()
         orders = _orders(columns)
-        order = self._order if self._order in orders else next(iter(orders))
+        order = self._order or next(iter(orders))
         title = f"{units.counted(len(xray.layers), 'layer')}, {order}"
         columns[1] = replace(columns[1], title=(title, Style.STRONG), short_titles=(order,))
         shown = self._scroll.visible(len(xray.layers), table.height - 1)
@@ -135,8 +132,8 @@ class XRay(Page):
         if key == "tab":
             self._operators, self._scroll.top = not self._operators, 0
         elif key in ("left", "right") and not self._operators and view.numerics.xray is not None:
-            orders = list(_orders(_layer_columns(view.numerics.xray)))
-            place = orders.index(self._order) if self._order in orders else 0
+            orders = list(_orders(_layer_columns()))
+            place = orders.index(self._order) if self._order else 0
             self._order = orders[(place + (1 if key == "right" else -1)) % len(orders)]
             self._scroll.top = 0
         self._scroll.press(key)
@@ -145,11 +142,11 @@ class XRay(Page):
 
 def _facts(xray: XRayTaken) -> dict[str, list[Phrase]]:
     """The facts above the tables by their labels, the most important first."""
-    # All losses to six digits, and how far the last is from FP32's.
-    losses = {name: Word(units.NOT_AVAILABLE, Style.DIM) for name, _ in probe_words.losses_of(xray)}
-    for name, loss in probe_words.losses_of(xray):
-        if loss is not None:
-            losses[name] = Word(f"{loss:.6g}", Style.STRONG if math.isfinite(loss) else Style.ERROR)
+    # Both losses to six digits, and how far the last is from FP32's.
+    losses = {
+        name: Word(f"{loss:.6g}", Style.STRONG if math.isfinite(loss) else Style.ERROR)
+        for name, loss in (("fp32", xray.loss_fp32), (xray.precision, xray.loss_amp))
+    }
     both_finite = xray.loss_fp32 and math.isfinite(xray.loss_amp - xray.loss_fp32)
     apart = [phrase(losses_apart(xray.loss_amp, xray.loss_fp32), Style.STRONG)] if both_finite else []
     # What the forward pass saves for the backward pass; an emulation's says nothing.
@@ -157,7 +154,8 @@ def _facts(xray: XRayTaken) -> dict[str, list[Phrase]]:
     before, after = xray.saved_bytes_fp32, xray.saved_bytes_amp
     if before is not None and after is not None and not is_emulated(xray.precision):
         # FP8 is judged against bf16, which was not measured.
-        change = f", {less_percent(1 - after / before)}" if before and not xray.reference else ""
+        is_judged = before and xray.precision in AMP_PRECISIONS
+        change = f", {less_percent(1 - after / before)}" if is_judged else ""
         sizes = {"fp32": before, xray.precision: after}
         words = {name: Word(units.number_of_bytes(size), Style.STRONG) for name, size in sizes.items()}
         saved = [*_by_precision(words), phrase(f"saved for backward{change}")]
@@ -167,9 +165,6 @@ def _facts(xray: XRayTaken) -> dict[str, list[Phrase]]:
         "optimizer": xray.optimizer_bytes,
         "buffers": xray.buffers_bytes,
     }
-    # Layers that multiply in float8, whose outputs are bfloat16's all the same.
-    layers = units.counted(sum(bool(layer.in_float8) for layer in xray.layers), "layer")
-    in_float8 = labelled("in float8:", layers, style=precision_style(xray.precision))
     # How many modules output which dtype in AMP, and which of them stayed in FP32.
     counts = Counter(dtype for dtype in xray.output_dtypes.values() if dtype)
     outputs = [
@@ -186,7 +181,6 @@ def _facts(xray: XRayTaken) -> dict[str, list[Phrase]]:
         "caution": [phrase(MASKS_DIFFER, Style.WARNING)] if xray.random else [],
         "saved": saved,
         "memory": [labelled(name, units.number_of_bytes(size)) for name, size in memory.items()],
-        "products": [in_float8] if xray.reference else [],
         "outputs": outputs,
     }
     return {label: phrases for label, phrases in lines.items() if phrases}
@@ -203,25 +197,9 @@ def _by_precision(words: Mapping[str, Word]) -> list[Phrase]:
 # ------------------------------------------------------------------------------------ tables
 
 
-def _layer_columns(xray: XRayTaken) -> list[Column[LayerAgreement]]:
-    """Of the layers, their names second; of an X-ray in FP8, bf16 is compared too."""
+def _layer_columns() -> list[Column[LayerAgreement]]:
+    """Of the layers, their names second."""
     number: Callable[..., Column[LayerAgreement]] = partial(Column, width=7)
-
-    def in_bf16(layer: LayerAgreement) -> Word:
-        return _cosine_word(None if layer.reference is None else layer.reference.cosine)
-
-    def to_bf16(layer: LayerAgreement) -> float | None:
-        return None if layer.reference is None else layer.reference.added_cosine
-
-    reference = [
-        number(title="in bf16", priority=2, cell=in_bf16),
-        number(
-            title="to bf16",
-            priority=2,
-            cell=lambda layer: _cosine_word(to_bf16(layer)),
-            sort=("least to bf16", lambda layer: _worst_first(to_bf16(layer), 1)),
-        ),
-    ]
     return [
         Column(
             title="",
@@ -242,9 +220,9 @@ def _layer_columns(xray: XRayTaken) -> list[Column[LayerAgreement]]:
         ),
         Column(title="kind", cell=lambda layer: (layer.kind, Style.DIM), priority=8, align="left", width=11),
         Column(
-            title="runs in" if xray.reference else "output",
-            cell=lambda layer: _FLOAT8 if layer.in_float8 else _dtype_word(layer.output_dtype),
-            priority=3 if xray.reference else 7,
+            title="output",
+            cell=lambda layer: _dtype_word(layer.output_dtype),
+            priority=7,
             align="left",
             width=10,
         ),
@@ -253,11 +231,10 @@ def _layer_columns(xray: XRayTaken) -> list[Column[LayerAgreement]]:
             priority=1,
             cell=lambda layer: _cosine_word(layer.cosine, unsafe=_layer_sign(layer)[1]),
         ),
-        *(reference if xray.reference else ()),
         number(title="error", priority=5, cell=lambda layer: _share_word(layer.relative_error)),
         number(
             title="lost",
-            priority=6 if xray.reference else 4,
+            priority=4,
             cell=lambda layer: _share_word(layer.lost),
             sort=("by lost", lambda layer: _worst_first(layer.lost, -1)),
         ),
@@ -291,17 +268,12 @@ def _draw_agreement(canvas: Canvas, x: int, y: int, width: int, layer: LayerAgre
 
 
 def _layer_sign(layer: LayerAgreement) -> tuple[str, Style]:
-    """The sign of a layer that does not agree with FP32, by the thresholds of `telemetry.health`.
-
-    In FP8 one that agrees no better in bf16 has a sign that warns of nothing.
-    """
+    """The sign of a layer that does not agree with FP32, by the thresholds of `telemetry.health`."""
     state = layer_state(layer)
     if state == "nothing to compare":
         return "·", Style.DIM
     if state == "agree":
         return " ", Style.GOOD
-    if state == "as in reference":
-        return "=", Style.WARNING
     return VERDICT_SIGNS["warning" if state == "differ" else "error"]
 
 

@@ -27,7 +27,6 @@ from tests.record_values import RECORDS
 from tests.reports.texts import Reading, card_html, charts_of, contents, page_of, page_words
 from tests.telemetry import record_samples
 from tests.tui import numerics_views, special_views, views
-from tests.tui.overlays.opened import float8_xray
 
 RUNS: dict[str, list[Record]] = {
     "every kind of record": list(poison.records()),
@@ -72,7 +71,6 @@ CARDS: dict[str, Callable[[], Card | None]] = {
     "float16": lambda: cards.float16_window(numerics_views.float16_window(-8, worst=numerics_views.LOSING)),
     "trace": lambda: cards.trace(numerics_views.traced()),
     "X-ray": lambda: cards.xray(numerics_views.xrayed()),
-    "X-ray in FP8": lambda: cards.xray(float8_xray()),
     "events": lambda: cards.events(eventful()),
     "8 ranks, slow input": lambda: cards.ranks(special_views.of_ranks(8, "input")),
     "1,024 ranks, slow compute": lambda: cards.ranks(special_views.of_ranks(1024, "compute")),

@@ -2,12 +2,7 @@
 
 from dataclasses import replace
 
-from amptui.records.findings import (
-    LayerAgreement,
-    OperatorCount,
-    ReferenceAgreement,
-    XRayTaken,
-)
+from amptui.records.findings import LayerAgreement, OperatorCount, XRayTaken
 from amptui.records.run import Printed, Record, RunFailed
 from amptui.telemetry.view import NumericsView, SessionView
 from amptui.tui.canvas import Canvas
@@ -94,49 +89,3 @@ def xray(**changes: object) -> XRayTaken:
 def with_xray(**changes: object) -> SessionView:
     """A session whose newest X-ray differs from the usual one in ``changes``."""
     return replace(views.compared(), numerics=NumericsView(xray=xray(**changes)))
-
-
-def float8_layer(
-    name: str, cosine: float, in_bf16: float, to_bf16: float, *, in_float8: bool = True, **changes: object
-) -> LayerAgreement:
-    """Cosines of FP8's gradient to FP32's, of bf16's to FP32's, and of FP8's to bf16's."""
-    reference = ReferenceAgreement(
-        cosine=in_bf16, relative_error=0.0041, added_cosine=to_bf16, added_error=0.061
-    )
-    facts = {
-        "kind": "Linear",
-        "output_dtype": "bfloat16",
-        "in_float8": in_float8,
-        "reference": reference,
-        **changes,
-    }
-    return layer(name, cosine, **facts)
-
-
-def float8_xray(**changes: object) -> XRayTaken:
-    """One layer that float8 spoils, one that bf16 spoils as much, and two that agree."""
-    layers = (
-        float8_layer(
-            "wte", 0.7812, 0.7911, 0.9512, kind="Embedding", output_dtype="float32", in_float8=False
-        ),
-        float8_layer("blocks.0.attn.qkv", 0.99731, 0.99998, 0.99730),
-        float8_layer("blocks.0.mlp.fc", 0.71234, 0.99991, 0.71222),
-        float8_layer("head", 0.99921, 0.99999, 0.99922, in_float8=False),
-    )
-    facts = {
-        "precision": "fp8-emulated",
-        "loss_scale": None,
-        "loss_fp32": 2.5003,
-        "loss_reference": 2.5008,
-        "loss_amp": 2.5112,
-        "layers": layers,
-        "reference": "bf16",
-        "output_dtypes": {layer.name: layer.output_dtype for layer in layers},
-        **changes,
-    }
-    return xray(**facts)
-
-
-def with_float8_xray(**changes: object) -> SessionView:
-    """A session whose newest X-ray is FP8's."""
-    return replace(views.compared(), numerics=NumericsView(xray=float8_xray(**changes)))
