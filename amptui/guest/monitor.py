@@ -99,7 +99,6 @@ class Monitor:
 
     def __init__(self, script: ObservedScript | WatchedScript | None, *, start_step: int = 0) -> None:
         self._run: ScriptRun | None = None
-        self._error: BaseException | None = None
         self._length = RunLength(start_step=start_step)
         self._pid = os.getpid()
         if script is not None:
@@ -107,26 +106,19 @@ class Monitor:
 
     def _open(self, script: ObservedScript | WatchedScript) -> None:
         """Begin to watch: at once, or when a framework has made model and optimizer."""
-        self._pid, self._error = os.getpid(), None  # a framework's loop may run in a fork of who made this
+        self._pid = os.getpid()  # a framework's loop may run in a fork of who made this
         # A notebook's cell was run again.
         close_monitors_of([script.optimizer, *(pair.optimizer for pair in script.others)])
         _OPEN.add(self)
         try:
             self._run = ScriptRun(script, processes_of_script(), self._length)
+            atexit.register(self._close_at_exit)
         except Exception as error:
             if is_from_signal_handler(error):
                 raise  # the script's alarm found us at work
             tell_fault("cannot watch this script", error)
             if script.loop is not None:
                 script.loop.leave()
-            return
-        try:
-            if not isinstance(sys.excepthook, _ErrorHook):  # ours may be behind somebody else's
-                sys.excepthook = _ErrorHook()
-            atexit.register(self._close_at_exit)
-        except BaseException:  # as above
-            self.close()
-            raise
 
     @property
     def loop(self) -> ObservedLoop | None:
@@ -239,16 +231,15 @@ class Monitor:
         self._close(error)
 
     def _close_at_exit(self) -> None:
-        self._close(self._error, at_exit=True)
+        # Python keeps the error that ended the script; an interactive session goes on after one.
+        error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
+        self._close(error, at_exit=True)
 
     def _close(self, error: BaseException | None, *, at_exit: bool = False) -> None:
         run, self._run = self._run, None
         if run is None or os.getpid() != self._pid:
             return
         atexit.unregister(self._close_at_exit)
-        # A hook that somebody else has put in front of ours stays there, and ours behind it passes errors on.
-        while not any(monitor._run for monitor in _OPEN) and isinstance(sys.excepthook, _ErrorHook):
-            sys.excepthook = sys.excepthook.before
         try:
             run.close(error, at_exit=at_exit)
         except Exception as fault:
@@ -299,18 +290,3 @@ def _one_number(value: Tensor | float) -> Tensor:
     if tensor.numel() != 1:
         raise ValueError(f"one number is expected, not a tensor of shape {tuple(tensor.shape)}")
     return tensor.reshape(())
-
-
-class _ErrorHook:
-    """Keeps the error that ends the script for the runs, which are closed at exit, and passes it on."""
-
-    def __init__(self) -> None:
-        self.before = sys.excepthook
-
-    def __call__(
-        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None, /
-    ) -> None:
-        if not hasattr(sys, "ps1"):  # an interactive session goes on
-            for monitor in _OPEN:
-                monitor._error = error
-        self.before(kind, error, trace)

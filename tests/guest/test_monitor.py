@@ -6,7 +6,6 @@ The same optimizer may be watched twice, and several monitors end in any order: 
 import copy
 import pickle
 import signal
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -253,24 +252,3 @@ def test_monitors_that_close_in_any_order_leave_torch_as_it_was(
     assert before["torch.autograd.backward"] is backward
     loops[0].run(1)  # theirs passes on to what torch had
     assert len(calls) == 3 * 3 * 2 + 1
-
-
-def test_a_hook_of_somebody_else_stays_in_front_and_ours_passes_errors_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    calls: list[str] = []
-    monkeypatch.setattr(sys, "excepthook", lambda *_: calls.append("before"))
-    before, loop = sys.excepthook, Loop("fp32")
-    monitor = amptui.observe(loop.model, loop.optimizer)
-    behind = sys.excepthook
-
-    def theirs(*args: Any) -> None:
-        calls.append("theirs")
-        behind(*args)
-
-    sys.excepthook = theirs
-    monitor.close()
-    assert sys.excepthook is theirs
-    theirs(ValueError, ValueError(), None)
-    assert calls == ["theirs", "before"]
-    sys.excepthook = before
