@@ -43,18 +43,19 @@ def await_torch() -> None:
     """Observe the first optimizer step of this process, which has not run a line of the script yet."""
     if handover.keep_run_dir():
         sys.meta_path.insert(0, _AwaitsTorch())
-        atexit.register(_note_why_no_step, os.getpid())
+        atexit.register(_tell_hint, os.getpid())
 
 
-def _note_why_no_step(pid: int) -> None:
-    """At the end of a script: what to do about torch's error that ended it."""
+def _tell_hint(pid: int) -> None:
+    """At the end of a script without a step: what to do about torch's error that ended it."""
     if os.getpid() != pid or not handover.is_run_dir_kept():
         return
     with suppress(Exception):  # the error's own words may fail
         from amptui.base.amp_errors import known_hint
+        from amptui.base.prompt import complain
 
         if hint := known_hint(str(getattr(sys, "last_value", "")))[1]:
-            handover.leave_note(handover.NO_STEP_FILE, hint)
+            complain(hint)
 
 
 class _AwaitsTorch:
@@ -78,9 +79,11 @@ class _AwaitsTorch:
                 _await_optimizer(module.Optimizer, self._search)
 
     def _search(self) -> None:
-        # Not in find_spec: the import system is iterating over the list.
-        if self in sys.meta_path:
+        try:
+            # Not in find_spec: the import system is iterating over the list.
             sys.meta_path.remove(self)
+        except ValueError:  # two threads have made an optimizer each
+            return
         if os.getpid() != self._pid:
             return
         try:
@@ -94,34 +97,21 @@ class _AwaitsTorch:
 
 
 def _await_optimizer(optimizer_class: Any, search: Callable[[], None]) -> None:
-    """Call ``search`` when the first optimizer has been made; its class is as before then.
-
-    Optimizers that other threads make meanwhile wait for it, or their first steps would be missed.
-    """
+    """Call ``search`` when the first optimizer has been made; its class is as before then."""
     import functools
-    import threading
 
-    before, pid, lock, is_searched = optimizer_class.__init__, os.getpid(), threading.RLock(), False
+    before = optimizer_class.__init__
 
     @functools.wraps(before)
     def hooked(self: Any, *args: Any, **kwargs: Any) -> None:
-        nonlocal is_searched
         try:
             before(self, *args, **kwargs)
         except BaseException as error:
             # A bare `raise` does not put this frame back.
             error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
             raise
-        if os.getpid() != pid:  # of a copy of the process, in which nobody may be left to release the lock
-            optimizer_class.__init__ = before
-            return
-        with lock:
-            if not is_searched:
-                is_searched = True
-                try:
-                    search()
-                finally:
-                    optimizer_class.__init__ = before
+        optimizer_class.__init__ = before
+        search()
 
     optimizer_class.__init__ = hooked
 
@@ -166,5 +156,4 @@ def _tell_fault(error: Exception) -> None:
         from amptui.loops.script.guard import fault_words
 
         complain(f"cannot watch this script: {fault_words(error)}")
-        handover.leave_note(handover.NO_STEP_FILE, fault_words(error))
-        handover.leave_note(handover.UNSAVED_FILE)
+        handover.mark_unsaved()

@@ -16,11 +16,8 @@ OBSERVE_VARIABLE = "AMPTUI_OBSERVE"
 LAUNCHER_VARIABLE = "AMPTUI_LAUNCHER"
 """Set if `amptui run --observe` starts a launcher, such as torchrun, whose ranks shall be observed."""
 
-NO_STEP_FILE = "no-step"
-"""In the folder of a run that was never opened: why, as far as the script's process knows."""
-
 UNSAVED_FILE = "unsaved"
-"""In the folder of a run that has ended: empty, and there if not all records could be saved."""
+"""In the folder of a run that has ended, or was not opened by a fault: empty, if records are missing."""
 
 _STARTUP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "startup")  # noqa: PTH100, PTH118, PTH120
 
@@ -61,19 +58,11 @@ def is_run_dir_kept() -> bool:
     return bool(_run_dir)
 
 
-def leave_note(name: str, text: str = "", *, run_dir: str | os.PathLike[str] = "") -> None:
-    """Leave a file for `amptui run` in the run's folder, by default the kept one.
-
-    An empty one fits on a full disk.
-    """
-    if not (run_dir or _run_dir):
-        return
-    path = os.path.join(run_dir or _run_dir, name)  # noqa: PTH118
-    with suppress(OSError):
-        with suppress(FileNotFoundError):
-            os.unlink(path)  # noqa: PTH108 - perhaps a link that somebody else put there
-        with open(path, "x") as file:  # noqa: PTH123
-            file.write(text)
+def mark_unsaved(run_dir: str | os.PathLike[str] = "") -> None:
+    """Tell `amptui run` by a file in the run's folder, by default the kept one; it fits on a full disk."""
+    if folder := run_dir or _run_dir:
+        with suppress(OSError):
+            open(os.path.join(folder, UNSAVED_FILE), "x").close()  # noqa: PTH118, PTH123
 
 
 def take_run() -> tuple[str, str]:

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from amptui.base.errors import RunFolderError, TerminalClosedError, UsageError
 from amptui.base.fork import ChildProcess, how_ended
 from amptui.base.prompt import complain
-from amptui.base.runfiles import open_file, open_to_read
+from amptui.base.runfiles import open_file
 from amptui.base.text import write_line
-from amptui.guest.handover import NO_STEP_FILE, UNSAVED_FILE, environment
+from amptui.guest.handover import UNSAVED_FILE, environment
 from amptui.process.capture import OutputLines
 from amptui.process.launch import left_running, tell
 from amptui.process.stop_signals import (
@@ -292,17 +292,11 @@ def _report(
     """
     folder, is_shown = script.folder, view is not None
     if view is None and not folder.journal_path.exists():
-        why = NEVER_CALLED
-        if script.observe:
-            why = NO_STEP
-            with suppress(OSError, UnicodeDecodeError), open_to_read(folder.path / NO_STEP_FILE) as file:
-                cause = file.read().decode()  # as far as the script's process knew
-                why = f"{NO_STEP}; {cause}" if cause else NO_STEP
-                if (folder.path / UNSAVED_FILE).exists():  # there were steps
-                    why = f"nothing was recorded: {cause}"
-        complain(why)
+        if (folder.path / UNSAVED_FILE).exists():  # by a fault, which was told
+            complain("nothing was recorded")
+        else:
+            complain(NO_STEP if script.observe else NEVER_CALLED)
         with suppress(OSError):
-            (folder.path / NO_STEP_FILE).unlink(missing_ok=True)
             if log_is_own:
                 folder.output_path.unlink(missing_ok=True)  # all of it was shown
             folder.path.rmdir()

@@ -22,7 +22,7 @@ _OWN_FOLDER = re.compile(r"checkpoints(\.before-\d+)?")
 
 _OWN_FILE = re.compile(
     r"journal(\.before-\d+|\.after-step-\d+-\d+)?\.jsonl|run(\.before-\d+)?\.json|run\.(lock|sock)"
-    r"|output\.log|no-step|\.amptui-[0-9a-f]+\.tmp"
+    r"|output\.log|\.amptui-[0-9a-f]+\.tmp"
 )
 
 _OTHERS_MAY_WRITE = 0o022
