@@ -63,9 +63,9 @@ class Script:
         from amptui.guest import processes
         from amptui.ranks.ends import progress
 
-        if self.kind in ("only rank 0", "only rank 1"):
-            processes.SIGN_IN_SECONDS = processes._LATER_SECONDS = 0.5
-            if self.kind != f"only rank {self.rank}":
+        if self.kind == "only rank 0":
+            processes.SIGN_IN_SECONDS = 0.5
+            if self.rank:
                 return
         if self.kind == "stuck":
             progress.AWAITED_SECONDS = 2.0

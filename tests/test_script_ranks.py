@@ -237,19 +237,6 @@ def test_where_only_rank_0_watches_it_tells_so_once_and_nobody_waits(
 
 
 @pytest.mark.nightly
-def test_where_rank_0_does_not_watch_one_line_says_so(
-    warm: WarmSource, bare: Steps, tmp_path: Path, runs: Path
-) -> None:
-    out = tmp_path / "out"
-    with started(warm, out, "only rank 1", 200) as process:
-        wait_until(lambda: "rank 0 has not called amptui" in said(out), "nobody said so", seconds=120)
-    assert process.returncode == 0
-    assert [steps[:200] for steps in steps_in(out)] == bare
-    assert said(out).count("rank 0 has not called amptui") == 1
-    assert not runs.exists()
-
-
-@pytest.mark.nightly
 def test_ranks_with_unequal_batches_train_as_without_us_and_refuse(
     warm: WarmSource, tmp_path: Path, runs: Path
 ) -> None:

@@ -39,11 +39,6 @@ from amptui.runs.rundir import RunDir
 SIGN_IN_SECONDS = 30.0
 """How long after its first step a rank waits for the others to call amptui."""
 
-_LATER_SECONDS = 10.0
-"""How much longer the others wait for rank 0."""
-
-_NO_LEADER = "rank 0 has not called amptui, so nothing is recorded"
-
 _CLOSING_SECONDS = 10.0
 
 _NO_GROUP = "the ranks share no process group: only rank 0 is watched"
@@ -250,7 +245,7 @@ class OneOfRanks(OneProcess):
             end=self._end_with,
             gives_up=False,
         )
-        while (verdict := self._verdict(sign_in, board)) is None:
+        while (verdict := self._verdict(sign_in)) is None:
             if self._stopping.wait(poll_seconds(self.world.size)):
                 return
         if isinstance(verdict, str):
@@ -266,14 +261,12 @@ class OneOfRanks(OneProcess):
         watch.start()
         self._control.connect(board, self._progress, self._lose)
 
-    def _verdict(self, sign_in: SignIn, board: Board) -> Sequence[Place] | str | None:
+    def _verdict(self, sign_in: SignIn) -> Sequence[Place] | str | None:
         waited = time.monotonic() - self._start_time
         verdict = sign_in.verdict() if waited > 0 else None
-        if verdict is None and waited > SIGN_IN_SECONDS + (0 if self.world.leads else _LATER_SECONDS):
-            sign_in.give_up("" if self.world.leads else _NO_LEADER)
+        if verdict is None and waited > SIGN_IN_SECONDS:
+            sign_in.give_up()
             verdict = sign_in.verdict()
-            if verdict == _NO_LEADER and board.count("told", 1) == 1:
-                complain(_NO_LEADER)
         return verdict
 
     def _lose(self, error: Exception) -> None:
