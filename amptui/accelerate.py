@@ -15,14 +15,13 @@ from torch.optim import Optimizer
 
 from amptui.base.prompt import complain
 from amptui.checkpoint.states import load_plain
-from amptui.guest.amp_monitor import AmpName, PrecisionName, check_precision
-from amptui.guest.framework import FrameworkMonitor, model_of
+from amptui.guest.amp_monitor import AmpName, check_precision
+from amptui.guest.framework import FirstPrecision, FrameworkMonitor, model_of
 from amptui.loops.script.guard import harmless
 from amptui.loops.script.script import AUTOCAST_DTYPES, SwitchedAmp
-from amptui.recipe.float8 import supported_float8
 from amptui.recipe.precision import unsupported_precisions
 from amptui.recipe.request import Fp8Recipe
-from amptui.records.run import AMP_PRECISIONS, PRECISIONS, parse_precision
+from amptui.records.run import AMP_PRECISIONS, FP8_PRECISIONS, PRECISIONS, parse_precision
 
 _T = TypeVar("_T")
 
@@ -38,7 +37,7 @@ _UNWATCHED = ("DEEPSPEED", "FSDP", "MEGATRON_LM", "XLA", "TP")
 def watch(
     accelerator: Accelerator,
     *,
-    precision: PrecisionName | None = None,
+    precision: FirstPrecision | None = None,
     amp: AmpName | None = None,
     fp8_recipe: Fp8Recipe | None = None,
     samples_per_step: int | None = None,
@@ -56,8 +55,7 @@ def watch(
     by default ``checkpoints`` in the accelerator's ``project_dir`` or the current folder. With automatic
     checkpoint naming the accelerator itself chooses.
 
-    In ``fp8`` the Linear layers of the model multiply in float8 by ``fp8_recipe``, as in
-    :func:`amptui.watch`; a model that has none that can trains in ``bf16``, which is told in one line.
+    No loop begins in FP8; the screen switches to it, with ``fp8_recipe`` as in :func:`amptui.watch`.
 
     Several processes, Accelerate's own fp8 and weights other than float32 are only observed, and only in the
     main process. DeepSpeed, FSDP, Megatron-LM and XLA are not watched.
@@ -96,7 +94,8 @@ class AcceleratorMonitor(FrameworkMonitor):
         self._optimizers: list[Optimizer] = []
         self._is_open = False
         unsupported = unsupported_precisions(accelerator.device)
-        precision = precision and supported_float8(parse_precision(precision), unsupported)
+        first_choices = [name for name in PRECISIONS if name not in FP8_PRECISIONS]
+        precision = precision and parse_precision(precision, first_choices)
         for name in filter(None, (precision, self._asked_amp)):
             check_precision(name, unsupported)
         own = str(accelerator.mixed_precision)
@@ -214,7 +213,7 @@ class AcceleratorMonitor(FrameworkMonitor):
 
     def _switch_forward(self, model: nn.Module, amp: SwitchedAmp) -> None:
         """Let the forward pass run in the current precision and return float32, as Accelerate does."""
-        forward, cache_enabled = model.forward, self._cache_enabled
+        forward = model.forward
         of_class = getattr(forward, "__func__", None)
         function = forward if of_class is None else of_class
 
@@ -222,7 +221,7 @@ class AcceleratorMonitor(FrameworkMonitor):
         def switched(*args: Any, **kwargs: Any) -> Any:
             if not torch.compiler.is_compiling() and torch.is_grad_enabled():
                 self.end_step()
-            with amp.autocast(cache_enabled=cache_enabled):
+            with amp.autocast():
                 outputs = function(*args, **kwargs)
             return convert_to_fp32(outputs) if amp.precision.name in AUTOCAST_DTYPES else outputs
 
@@ -244,12 +243,7 @@ class AcceleratorMonitor(FrameworkMonitor):
         if autocast_handler is not None and not autocast_handler.enabled:
             return torch.autocast(self.amp.device.type, enabled=False)
         self.end_step()
-        return self.amp.autocast(cache_enabled=self._cache_enabled)
-
-    @property
-    def _cache_enabled(self) -> bool:
-        handler = self._accelerator.autocast_handler
-        return handler is None or bool(handler.cache_enabled)
+        return self.amp.autocast()
 
     def _unscale_gradients(self, _method: object, optimizer: Any = None) -> None:
         optimizers = self._accelerator._optimizers if optimizer is None else optimizer
@@ -290,7 +284,4 @@ def _why_only_observed(accelerator: Accelerator) -> str:
     """What of its own settings keeps amptui from switching its precision; empty if nothing does."""
     if accelerator.mixed_precision not in ("no", "fp16", "bf16"):
         return f"amptui does not switch mixed_precision={str(accelerator.mixed_precision)!r}"
-    handler = accelerator.autocast_handler
-    if handler is not None and not handler.enabled:
-        return "the accelerator's AutocastKwargs disable autocast"
-    return ""
+    return "" if accelerator.autocast_handler is None else "the accelerator has AutocastKwargs of its own"

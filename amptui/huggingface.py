@@ -13,7 +13,8 @@ from transformers import Trainer, TrainerCallback
 
 from amptui.accelerate import AcceleratorMonitor
 from amptui.base.prompt import complain
-from amptui.guest.amp_monitor import AmpName, PrecisionName
+from amptui.guest.amp_monitor import AmpName
+from amptui.guest.framework import FirstPrecision
 from amptui.loops.script.guard import harmless
 from amptui.recipe.request import Fp8Recipe
 
@@ -26,7 +27,7 @@ _SPEEDS = ("_runtime", "_per_second", "_preparation_time", "_compilation_time")
 def watch(
     trainer: Trainer,
     *,
-    precision: PrecisionName | None = None,
+    precision: FirstPrecision | None = None,
     amp: AmpName | None = None,
     fp8_recipe: Fp8Recipe | None = None,
 ) -> "TrainerMonitor":

@@ -397,30 +397,6 @@ def test_copies_of_a_prepared_model_are_models_of_their_own(accelerate: Any, tmp
         assert torch.equal(bare(inputs), model(inputs))
 
 
-@pytest.mark.usefixtures("usable_torchao")
-@pytest.mark.parametrize("fits", [True, False])
-def test_it_may_begin_in_fp8_if_the_model_can_and_else_trains_in_bf16(
-    *, fits: bool, accelerate: Any, runs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    training, accelerator = Training(Situation()), ACCELERATE.accelerator(Situation())
-    if not fits:
-        training.model = nn.Sequential(nn.Linear(16, 10), nn.Linear(10, 4))
-        training.optimizer.param_groups[0]["params"] = list(training.model.parameters())
-    with accelerate.watch(accelerator, precision="fp8", fp8_recipe="rowwise") as monitor:
-        assert monitor.precision == "fp8-emulated"
-        ACCELERATE.loop(training, accelerator, monitor)
-        assert (type(training.model[0]).__name__ == "Float8Linear") == fits
-    assert type(training.model[0]) is nn.Linear
-    shown, said = only_run(runs), capsys.readouterr().err
-    assert {row["precision"] for row in shown.table()} == {"fp8-emulated" if fits else "bf16"}
-    if fits:
-        assert shown.of("Float8Layers")[0]["recipe"] == "rowwise"
-        assert "no fp8" not in said
-    else:
-        why = shown.of("RunStarted")[0]["unsupported"]["fp8-emulated"]
-        assert f"no fp8: {why}; training in bf16 instead" in said
-
-
 # ---------------------------------------------------------------------------------- Hugging Face
 
 
@@ -475,17 +451,6 @@ def test_what_the_trainer_logs_and_evaluates_is_shown(huggingface: Any, tmp_path
     mean = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     rows = shown.table()
     assert [float(rows[at]["losses.logged_loss"]) for at in (7, 15, 23)] == pytest.approx(mean)
-
-
-def test_the_scale_is_saved_too_where_nothing_is_watched_after_a_fault(
-    huggingface: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("amptui.guest.framework.NamedOptimizer", None)
-    trainer = HUGGING_FACE.trainer(Training(Situation()), tmp_path, save_strategy="steps", save_steps=4)
-    with huggingface.watch(trainer, precision="bf16"):
-        trainer.train()
-    assert capfd.readouterr().err.count("amptui: cannot watch this training") == 1
-    assert "scale" in torch.load(tmp_path / "checkpoint-4" / "amptui_scaler.bin", weights_only=True)
 
 
 # ------------------------------------------------------------------------------------- Lightning

@@ -186,16 +186,12 @@ class AmpMonitor(Monitor):
         """Unscale and clip the gradients, update the weights unless they overflowed, zero the gradients.
 
         ``name``: of several optimizers, the one whose step it is. What its loss left in the gradients of
-        others is the script's to clear. Raises ValueError if there is no optimizer of that name, TypeError if
-        it is a closure, which is the optimizer's to call.
+        others is the script's to clear. Raises ValueError if there is no optimizer of that name; a closure
+        is the optimizer's to call, with :meth:`backward` in it.
         """
         if (pair := self._optimizers.get(name)) is None:
-            if isinstance(name, str):
-                names = ", ".join(map(repr, self._optimizers))
-                raise ValueError(f"step() takes the name of one of the optimizers: {names}, not {name!r}")
-            raise TypeError(
-                "step() takes no closure: call optimizer.step(closure), with monitor.backward(loss) in it"
-            )
+            names = ", ".join(map(repr, self._optimizers))
+            raise ValueError(f"step() takes the name of one of the optimizers: {names}, not {name!r}")
         scaler, optimizer = self._amp.scaler, pair.optimizer
         if self._clip_norm is not None:
             scaler.unscale_(optimizer)

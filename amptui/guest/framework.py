@@ -6,16 +6,15 @@ takes the events. A framework's own file says what it calls these things.
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from amptui.base.prompt import complain
 from amptui.device.accelerator import TRAINABLE
-from amptui.guest.amp_monitor import check_fp8_recipe, checked_amp, must_have_closure
+from amptui.guest.amp_monitor import AmpName, check_fp8_recipe, checked_amp, must_have_closure
 from amptui.guest.monitor import Monitor, samples_of
 from amptui.guest.run import tell_fault
 from amptui.loops.script.guard import harmless
@@ -24,7 +23,10 @@ from amptui.loops.script.script import ObservedScript, SwitchedAmp, WatchedScrip
 from amptui.loops.script.switched_optimizer import SwitchedOptimizer
 from amptui.recipe.precision import amp_of, unsupported_precisions
 from amptui.recipe.trained import NamedOptimizer
-from amptui.records.run import FP8_PRECISIONS, precision_option
+from amptui.records.run import FP8_PRECISIONS
+
+FirstPrecision = Literal[AmpName, "fp32", "float32", "ieee", "tf32"]
+"""What a framework's loop may begin in; the screen switches it to any."""
 
 OWN_NAMES = {"32-true": "fp32", "16-mixed": "fp16", "bf16-mixed": "bf16"}
 """What amptui calls those of Lightning's precisions that it can switch."""
@@ -126,15 +128,11 @@ class FrameworkMonitor(Monitor):
                 first=first, samples_per_step=samples, loop=loop, scaler=scaler, reason=reason
             )
         else:
-            amp, name = self.amp, self.first_precision
+            amp = self.amp
             self.unsupported = amp.take_layers({"": model}, unsupported_precisions(amp.device))
             if has_closure or must_have_closure(optimizer):
                 kind = type(optimizer).__name__
                 self.unsupported["fp16"] = f"{kind} runs its closure again, which no scaler allows"
-            # FP8 begins only now that there is a model.
-            if name in FP8_PRECISIONS and (why := self.unsupported.get(name) or amp.begin(name)):
-                amp.follow(amp.precisions["bf16"])
-                complain(f"no {precision_option(name)}: {why}; training in bf16 instead")
             self.unsupported.pop(amp.precision.name, None)  # it is the script's own choice
             script = WatchedScript(
                 first=first,
