@@ -115,7 +115,7 @@ def test_a_forged_journal_on_the_screen(forged: Path, warm: WarmSource) -> None:
             ("?", "replay keys"),
             ("?", "loss scale  GradScaler"),
             ("?", "╭ throughput"),
-            ("e", r"▸.*✖ long long"),
+            ("e", r"(?s)▸[^\n]*✖ long long.* other pages ─+╯"),  # to its last line
             ("\x1b[B", r"▸.*✖ .*failed"),
             ("\r", "╭─ event 2 of"),
         )

@@ -3,28 +3,9 @@
 As in all records ``None`` is a number that was not measured and ``time`` is Unix seconds. Ranks count from 0.
 """
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
-
-MAX_RANKS_SAMPLED = 64
-"""A sample has the numbers of so many ranks at most: of larger runs those that stand out, and percentiles."""
-
-PERCENTILES = (0, 10, 50, 90, 100)
-
-_KEPT: Mapping[str, tuple[int, int]] = {
-    "compute_seconds": (4, 24),
-    "data_seconds": (0, 24),
-    "sm_clock_mhz": (8, 0),
-}
-"""How many ranks are kept at the lower and the upper end of each column; with rank 0 at most 61."""
-
-_NEWEST_WEIGHT = 0.15
-"""Of the newest sample in a rank's mean place: a hiccup elsewhere leaves a slow rank its place."""
-
-_DIGITS = 4
-"""Significant digits of what is kept: half the bytes of a float64, and more than a screen shows."""
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +41,10 @@ class RanksStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RanksSampled:
-    """What the ranks measured in the same steps, told by rank 0 about once a second.
+    """What the ranks measured in the same steps, told by rank 0 once a second, of many ranks less often.
 
     A column has one value for each of ``ranks``; one that no rank measured is empty. Seconds are finite, and
-    means over the ``steps`` steps that end with ``step``. See :func:`condensed` for runs of many ranks.
+    means over the ``steps`` steps that end with ``step``.
     """
 
     time: float
@@ -93,11 +74,6 @@ class RanksSampled:
     sm_clock_mhz: tuple[float | None, ...] = ()
     throttled: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """The ranks whose clocks are held down, by the reason in NVML's words."""
-    step_percentiles: tuple[float, ...] = ()
-    """``PERCENTILES`` of ``step_seconds`` over all ranks that measured it; as the next two empty where
-    ``ranks`` has all ranks, or none measured it."""
-    data_percentiles: tuple[float, ...] = ()
-    compute_percentiles: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,84 +206,8 @@ RecordOfRanks = (
 )
 
 
-class StandingOut:
-    """Finds the ranks that stand out over the newest samples; give it all samples of a run in order.
-
-    Ranks are ordered in each column, and their places averaged over some ten samples: by one sample alone a
-    slow rank among a thousand would be lost among those with a hiccup.
-    """
-
-    def __init__(self) -> None:
-        self._ranks: tuple[int, ...] = ()
-        self._means: dict[str, list[float]] = {}
-
-    def add(self, sample: RanksSampled) -> Sequence[int]:
-        """Add a sample; return where in its columns the ranks are that stand out, ascending."""
-        if sample.ranks != self._ranks:
-            self._ranks, self._means = sample.ranks, {}
-        places = {0}
-        for name, (low, high) in _KEPT.items():
-            order = self._ordered(name, getattr(sample, name))
-            places.update(order[:low], order[len(order) - high :] if high else ())
-        return sorted(places)
-
-    def _ordered(self, name: str, column: Sequence[float | None]) -> list[int]:
-        """The measured places of ``column``, ordered by their ranks' mean places in it so far."""
-        values = [math.nan if value is None else value for value in column]
-        measured = [i for i, value in enumerate(values) if not math.isnan(value)]
-        now = [0.0] * len(values)
-        for place, i in enumerate(sorted(measured, key=values.__getitem__)):
-            now[i] = place
-        before = self._means.get(name, now)
-        if len(before) == len(now):
-            now = [old + _NEWEST_WEIGHT * (new - old) for old, new in zip(before, now, strict=True)]
-        self._means[name] = now
-        return sorted(measured, key=now.__getitem__)
-
-
-def condensed(sample: RanksSampled, standing_out: StandingOut | None = None) -> RanksSampled:
-    """``sample`` with at most ``MAX_RANKS_SAMPLED`` ranks and 4 significant digits, for the journal.
-
-    Of more ranks it keeps rank 0 and those at the ends of the columns that find a slow rank: the longest
-    local compute, the longest waits for data, the lowest clocks; by ``standing_out`` over the newest samples,
-    else by this one alone. Percentiles stand for the others.
-    """
-    places: Sequence[int] = range(len(sample.ranks))
-    percentiles: dict[str, Any] = {}
-    if len(sample.ranks) > MAX_RANKS_SAMPLED:
-        places = (standing_out or StandingOut()).add(sample)
-        percentiles = {
-            f"{name}_percentiles": percentiles_of(getattr(sample, f"{name}_seconds"))
-            for name in ("step", "data", "compute")
-        }
-    columns: dict[str, Any] = {
-        name: tuple([_rounded(column[i]) for i in places]) if (column := getattr(sample, name)) else ()
-        for name in COLUMNS
-    }
-    ranks = tuple([sample.ranks[i] for i in places])
-    slow = {reason: set(all_ranks).intersection(ranks) for reason, all_ranks in sample.throttled.items()}
-    return replace(
-        sample,
-        ranks=ranks,
-        throttled={reason: tuple(sorted(some)) for reason, some in slow.items() if some},
-        **columns,
-        **percentiles,
-    )
-
-
 COLUMNS = (
     *("step_seconds", "data_seconds", "compute_seconds", "peak_allocated_bytes", "memory_used_bytes"),
     *("grad_norm", "skipped", "overflowed", "sm_clock_mhz"),
 )
 """The columns of a sample."""
-
-
-def percentiles_of(column: Sequence[float | None]) -> tuple[float, ...]:
-    """``PERCENTILES`` of what was measured, each the nearest value; empty if nothing was."""
-    values = sorted([value for value in column if value is not None and not math.isnan(value)])
-    last = len(values) - 1
-    return tuple([_rounded(values[round(last * part / 100)]) for part in PERCENTILES]) if values else ()
-
-
-def _rounded(value: Any) -> Any:
-    return float(f"{value:.{_DIGITS}g}") if type(value) is float else value

@@ -2,13 +2,11 @@
 
 import statistics
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from amptui.records.ranks import (
-    MAX_RANKS_SAMPLED,
-    PERCENTILES,
     PHASE_WORDS,
     RankLost,
     RankPlace,
@@ -17,7 +15,6 @@ from amptui.records.ranks import (
     RanksSampled,
     RanksStarted,
     StacksTaken,
-    percentiles_of,
 )
 from amptui.records.run import RunStarted
 from amptui.telemetry.finding import Finding, FindingReported, Grade
@@ -59,15 +56,12 @@ class RanksView:
 
     world_size: int
     rows: tuple[RankSummary, ...] = ()
-    """By rank; of a run of more than 64 ranks those that stand out."""
+    """By rank."""
     step: int | None = None
     """Of the newest sample; None before the first."""
     time: float | None = None
     samples: int = 0
     """How many the medians are over."""
-    percentiles: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    """``PERCENTILES`` of ``step``, ``data`` and ``compute`` seconds over all ranks, in the newest sample;
-    without those that were not measured."""
     findings: tuple[Finding, ...] = ()
     """Lost ranks, replicas that differ, ranks that all others wait for, and last the speed of the ranks."""
     restarts: int = 0
@@ -117,7 +111,7 @@ class RankWatch:
     def fold(self, record: RankRecord) -> FindingReported | None:
         """Add a record; return what the event list should tell of it.
 
-        A sample that is none, of too many ranks or of one twice, is left out.
+        A sample that is none, or of one rank twice, is left out.
         """
         self._view = None
         if isinstance(record, RanksSampled):
@@ -143,7 +137,7 @@ class RankWatch:
         return FindingReported(time=record.time, finding=finding)
 
     def _sample(self, record: RanksSampled) -> FindingReported | None:
-        if not 0 < len(set(record.ranks)) == len(record.ranks) <= MAX_RANKS_SAMPLED:
+        if not 0 < len(set(record.ranks)) == len(record.ranks):
             return None
         if self._window and self._window[-1].world_size != record.world_size:
             self._window.clear()
@@ -184,15 +178,13 @@ class RankWatch:
             )
             if self._window:
                 newest = self._window[-1]
-                rows = tuple(_rows(newest, self._window, self._places))
                 view = replace(
                     view,
                     world_size=newest.world_size,
-                    rows=rows,
+                    rows=tuple(_rows(newest, self._window, self._places)),
                     step=newest.step,
                     time=newest.time,
                     samples=len(self._window),
-                    percentiles=_percentiles(newest, rows),
                 )
             self._view = view
         return self._view
@@ -273,18 +265,6 @@ def _medians(window: Iterable[RanksSampled], name: str) -> dict[int, float]:
             if _is_sound(value):
                 values_by_rank.setdefault(rank, []).append(value)
     return {rank: statistics.median(values) for rank, values in values_by_rank.items()}
-
-
-def _percentiles(newest: RanksSampled, rows: Sequence[RankSummary]) -> dict[str, tuple[float, ...]]:
-    """As told; where the rows are all ranks, of the rows."""
-    percentiles = {}
-    for name in ("step", "data", "compute"):
-        values = getattr(newest, f"{name}_percentiles")
-        if not values and len(rows) == newest.world_size:
-            values = percentiles_of([getattr(row, f"{name}_seconds") for row in rows])
-        if len(values) == len(PERCENTILES) and all(map(_is_sound, values)):
-            percentiles[name] = values
-    return percentiles
 
 
 def _is_sound(value: float | None) -> bool:

@@ -6,11 +6,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from amptui.records.ranks import PERCENTILES, RanksSampled
+from amptui.records.ranks import RanksSampled
 from amptui.telemetry.finding import Finding
 
 WINDOW_SAMPLES = 20
-"""Findings and medians are over so many of the newest samples, about as many seconds."""
+"""Findings and medians are over so many of the newest samples."""
 
 MIN_SAMPLES = 12
 """With fewer nothing is found."""
@@ -40,9 +40,6 @@ _SIGMA_PER_MAD = 1.4826
 
 _MEDIAN_ERROR = 1.2533
 """Standard error of a median by that of a mean, of normal noise."""
-
-_SIGMA_PER_DECILES = 1 / 2.563
-"""Standard deviation by the distance from the 10th to the 90th percentile, of normal noise."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -148,23 +145,14 @@ def _outlier(
     ranks, table = _table(window, column)
     if len(ranks) < 2:
         return None
-    percentiles = [_percentiles(sample, column) for sample in window]
-    # The median over all ranks in each sample, also over those whose numbers are not told one by one.
-    centres = np.array(
-        [of_all[2] if of_all else own for of_all, own in zip(percentiles, _medians(table), strict=True)]
-    )
-    typical = _medians((sign * (table - centres[:, None])).T)
+    off_centre = table - _medians(table)[:, None]
+    typical = _medians((sign * off_centre).T)
     worst = int(np.argmax(typical))
-    ranges = [of_all[3] - of_all[1] for of_all in percentiles if of_all]
-    if ranges:
-        beside, spread = centres, _SIGMA_PER_DECILES * float(np.median(ranges))
-    else:
-        beside, others = _medians(np.delete(table, worst, axis=1)), np.delete(typical, worst)
-        # The deviation of few ranks cannot be estimated.
-        spread = _sigma(others) if len(others) >= 5 else float(np.ptp(others)) / 2
+    beside, others = _medians(np.delete(table, worst, axis=1)), np.delete(typical, worst)
+    # The deviation of few ranks cannot be estimated.
+    spread = _sigma(others) if len(others) >= 5 else float(np.ptp(others)) / 2
     beyond = sign * (table[:, worst] - beside)
     beyond = beyond[np.isfinite(beyond)]
-    off_centre = table - centres[:, None]
     sigmas = _SIGMA_PER_MAD * _medians(np.abs(off_centre - _medians(off_centre.T)).T)
     noise = max(_sigma(beyond), _median(sigmas))
     error = _MEDIAN_ERROR * noise / np.sqrt(len(beyond))
@@ -188,14 +176,6 @@ def _table(window: Sequence[RanksSampled], column: Column) -> tuple[list[int], F
     table[~((table >= 0) & (table < np.inf))] = np.nan
     enough = np.isnan(table).mean(axis=0) <= _MAX_MISSING
     return [rank for rank, keep in zip(ranks, enough, strict=True) if keep], table[:, enough]
-
-
-def _percentiles(sample: RanksSampled, column: Column) -> tuple[float, ...]:
-    """``PERCENTILES`` of a column; empty where they are not told."""
-    if column == "sm_clock_mhz":
-        return ()
-    values = sample.data_percentiles if column == "data_seconds" else sample.compute_percentiles
-    return values if len(values) == len(PERCENTILES) and np.isfinite(values).all() else ()
 
 
 def _sigma(values: Floats) -> float:

@@ -20,13 +20,7 @@ from amptui.ranks.numbers.meter import (
 from amptui.ranks.numbers.own_checks import WeightsCheck
 from amptui.ranks.parallel import data_parallel
 from amptui.ranks.parallel.data_parallel import ComputeTimer
-from amptui.records.ranks import (
-    MAX_RANKS_SAMPLED,
-    RanksDisagree,
-    RanksSampled,
-    RankValue,
-    condensed,
-)
+from amptui.records.ranks import RanksDisagree, RanksSampled, RankValue
 from amptui.records.samples import GpuSample
 from tests.builders import make_step, make_steps
 from tests.tiny import Log
@@ -211,44 +205,6 @@ def test_a_gpu_is_timed_in_one_step_which_is_read_once_it_is_over() -> None:
     steps()
     torch.cuda.synchronize()
     assert timer.take_seconds() is not None
-
-
-# What of them is kept in a journal.
-
-
-@pytest.mark.parametrize(
-    ("size", "kept", "percentiles"),
-    [
-        (MAX_RANKS_SAMPLED, set(range(MAX_RANKS_SAMPLED)), ()),
-        (1000, {0, 1, 5, 700, 999}, (0.0, 0.1, 0.5, 0.899, 0.999)),
-    ],
-)
-def test_a_journal_keeps_all_ranks_or_those_that_stand_out_and_percentiles(
-    size: int, kept: set[int], percentiles: tuple[float, ...]
-) -> None:
-    """Rank r computes for r ms and more; rank 700 waits for data, and rank 5's clock is held down."""
-    ranks = tuple(range(size))
-    sample = RanksSampled(
-        time=1.0,
-        step=9,
-        steps=9,
-        world_size=size,
-        ranks=ranks,
-        step_seconds=(1.23456,) * size,
-        compute_seconds=tuple(rank / 1000 for rank in ranks),
-        data_seconds=tuple(0.5 if rank == 700 else 0.0 for rank in ranks),
-        sm_clock_mhz=tuple(900.0 if rank == 5 else None if rank == 6 else 1980.0 for rank in ranks),
-        throttled={"thermal": (5,), "power cap": (300,)},
-    )
-    entry = condensed(sample)
-    assert len(entry.ranks) <= MAX_RANKS_SAMPLED
-    assert entry.ranks == tuple(sorted(set(entry.ranks)))
-    assert kept <= set(entry.ranks)
-    assert entry.step_seconds == (1.235,) * len(entry.ranks)
-    assert entry.compute_seconds == tuple(rank / 1000 for rank in entry.ranks)
-    assert entry.sm_clock_mhz[entry.ranks.index(5)] == 900.0
-    assert entry.throttled == {"thermal": (5,)}
-    assert entry.compute_percentiles == percentiles
 
 
 # Hashes of the weights: what they notice, and when ranks compute them.

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from amptui.records.ranks import RankPlace, RanksSampled, RanksStarted, StandingOut, condensed
+from amptui.records.ranks import RankPlace, RanksSampled, RanksStarted
 from amptui.records.run import Record
 from tests.telemetry.record_samples import run, step
 
@@ -102,7 +102,7 @@ class SimulatedRanks:
 
 
 def _floats(values: Any) -> tuple[float, ...]:
-    return tuple(map(float, values))
+    return tuple(float(f"{value:.4g}") for value in values)  # as rank 0 records them
 
 
 def run_of(
@@ -113,7 +113,7 @@ def run_of(
     parallel = {"world_size": size, "parallel": "ddp", "global_batch_size": 256 * size}
     yield run(**({"time": time, "gpu_uuid": "GPU-00000000", "precision": "fp16"} | parallel | changes))
     yield simulated.started(time)
-    standing_out, last = StandingOut(), 0
+    last = 0
     for sample in simulated.samples(seconds, time):
         for number in range(last + 1, sample.step + 1):
             part = (number - last) / sample.steps
@@ -130,4 +130,4 @@ def run_of(
                 settling=number <= 20,
             )
         last = sample.step
-        yield condensed(sample, standing_out)
+        yield sample

@@ -6,7 +6,7 @@ from typing import Any, get_args
 import pytest
 
 from amptui.diagnosis.event_words import event_text
-from amptui.records.ranks import RanksSampled, StandingOut, condensed
+from amptui.records.ranks import RanksSampled
 from amptui.records.run import Severity
 from amptui.telemetry.finding import FindingReported
 from amptui.telemetry.session import Session
@@ -53,9 +53,7 @@ MANY = [pytest.param(64, marks=pytest.mark.ci), pytest.param(1024, marks=pytest.
 
 
 def window(world_size: int, seed: int, seconds: int = 20, **options: Any) -> list[RanksSampled]:
-    standing_out = StandingOut()
-    simulated = SimulatedRanks(world_size, seed, **options)
-    return [condensed(sample, standing_out) for sample in simulated.samples(seconds)]
+    return [*SimulatedRanks(world_size, seed, **options).samples(seconds)]
 
 
 @pytest.mark.parametrize("world_size", [2, 8, *MANY])

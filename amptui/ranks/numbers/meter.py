@@ -11,14 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from amptui.ranks.agreement.orders import NEVER
-from amptui.records.ranks import (
-    RanksDisagree,
-    RanksOverflowed,
-    RanksSampled,
-    RankValue,
-    StandingOut,
-    condensed,
-)
+from amptui.records.ranks import RanksDisagree, RanksOverflowed, RanksSampled, RankValue
 from amptui.records.run import Record
 from amptui.records.samples import GpuSample, decode_clocks_event_reasons, encode_clocks_event_reasons
 from amptui.records.steps import Steps
@@ -27,7 +20,13 @@ if TYPE_CHECKING:
     from amptui.ranks.agreement.board import Board
 
 SAMPLE_SECONDS = 1.0
-"""The time from one sample in the journal to the next."""
+"""The time from one sample in the journal to the next, of up to ``SAMPLED_RANKS``."""
+
+SAMPLED_RANKS = 64
+"""How many ranks' numbers a journal takes a second: samples of more ranks come less often."""
+
+_DIGITS = 4
+"""Significant digits of what is recorded: half the bytes of a float64, and more than a screen shows."""
 
 MAX_NAMED = 8
 """Ranks that are named as different from the others."""
@@ -138,7 +137,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 class RankReport:
-    """Turns the rows of all ranks into records, about one a second; rank 0's."""
+    """Turns the rows of all ranks into records; rank 0's."""
 
     def __init__(self, emit: Callable[[Record], object]) -> None:
         self._emit = emit
@@ -150,7 +149,6 @@ class RankReport:
         self._hashed_step = -1.0
         self._blamed_step = 0
         self._disagreeing: set[str] = set()
-        self._standing_out = StandingOut()
         self.troubles: Callable[[], Sequence[Mapping[int, int]]] = lambda: ()
         """What was found in each rank's own steps with trouble, by step."""
 
@@ -171,8 +169,9 @@ class RankReport:
 
     def _tell_sample(self) -> None:
         if self._steps:
-            self._due = time.monotonic() + SAMPLE_SECONDS
-            self._emit(condensed(self._sample(), self._standing_out))
+            interval_seconds = SAMPLE_SECONDS * max(1.0, len(self._rows[-1]) / SAMPLED_RANKS)
+            self._due = time.monotonic() + interval_seconds
+            self._emit(self._sample())
             self._rows, self._steps = [], 0
 
     def _sample(self) -> RanksSampled:
@@ -266,11 +265,9 @@ def _all_equal(column: Floats) -> bool:
 
 def _column(values: Floats) -> tuple[float | None, ...]:
     """A record's column; empty where no rank measured it."""
-    missing = np.isnan(values)
-    if missing.all():
+    if np.isnan(values).all():
         return ()
-    numbers: list[float] = values.tolist()
-    return tuple([None if math.isnan(value) else value for value in numbers] if missing.any() else numbers)
+    return tuple([None if math.isnan(value) else float(f"{value:.{_DIGITS}g}") for value in values])
 
 
 def _throttled(masks: Floats) -> dict[str, tuple[int, ...]]:
@@ -283,7 +280,9 @@ def _throttled(masks: Floats) -> dict[str, tuple[int, ...]]:
 
 
 def _whole(values: Floats) -> tuple[int | None, ...]:
-    return tuple([None if value is None else int(value) for value in _column(values)])
+    if np.isnan(values).all():
+        return ()
+    return tuple([None if math.isnan(value) else int(value) for value in values])
 
 
 def ranks_at_fault(states: Sequence[int]) -> list[int]:

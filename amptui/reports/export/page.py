@@ -16,7 +16,6 @@ from amptui.diagnosis.run_facts import detail_facts, run_facts
 from amptui.diagnosis.tensor_cores import flops_hints, mfu_words, rate_words
 from amptui.diagnosis.words import SIGNS, SUBJECTS, explanation, long_words, short_words
 from amptui.records.findings import Float16Window, ModulesTraced, XRayTaken
-from amptui.records.ranks import PERCENTILES
 from amptui.records.run import EpochFinished, Record, RunFailed, RunFinished, Validated, reference_precision
 from amptui.records.steps import Steps
 from amptui.reports.export.charts import charts, histogram, step_axis, zones
@@ -28,6 +27,9 @@ from amptui.telemetry.session import Session
 from amptui.telemetry.timing import judge_gain, judge_limit
 from amptui.telemetry.underflow import underflowing_share
 from amptui.telemetry.view import SessionView
+
+MAX_RANKS = 64
+"""Rows of ranks, the slowest of more."""
 
 EVENTS_IN_SIGHT = 20
 """The newest events, which are visible at once; the others open on a click."""
@@ -295,16 +297,13 @@ def ranks(view: SessionView) -> Card | None:
         )
         for finding in seen.findings
     ]
-    has_all = len(seen.rows) == seen.world_size
-    names = [{0: "least", 50: "median", 100: "most"}.get(place, f"{place}%") for place in PERCENTILES]
-    percentiles = [(name, *map(milliseconds, values)) for name, values in seen.percentiles.items()]
     note = "no numbers of the ranks in the journal"
     if seen.step is not None:
         note = f"Times are medians of the last {seen.samples} samples up to step {units.count(seen.step)}."
-        if not has_all:
-            note += f" Of {units.count(seen.world_size)} ranks those that stand out have a row."
+        if len(seen.rows) > MAX_RANKS:
+            note += f" The {MAX_RANKS} slowest of {units.count(seen.world_size)} ranks have a row."
     rows = table(
-        seen.rows,
+        seen.slowest_first[:MAX_RANKS] if len(seen.rows) > MAX_RANKS else seen.rows,
         (
             ("rank", lambda row: str(row.rank)),
             ("device", lambda row: "" if row.place is None else row.place.name),
@@ -315,7 +314,6 @@ def ranks(view: SessionView) -> Card | None:
     return (
         labels.size_words(seen.world_size, view.run),
         ("verdict", lines),
-        ("table", [] if has_all else [("all ranks", *names), *percentiles]),
         rows,
         ("note", [note]),
     )

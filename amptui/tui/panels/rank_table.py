@@ -25,13 +25,7 @@ from amptui.tui.panels.phrases import (
     write_lines,
 )
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.renderables.gauges import (
-    draw_percentiles,
-    draw_rank_axis,
-    draw_stack,
-    draw_strip,
-    strip_text,
-)
+from amptui.tui.renderables.gauges import draw_rank_axis, draw_stack, draw_strip, strip_text
 from amptui.tui.renderables.table import draw_table
 from amptui.tui.style import BOLD, VERDICT_SIGNS, Style
 
@@ -103,7 +97,7 @@ def draw(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
     # All rows in so many tables side by side, if they fit.
     tables = -(-len(ranks.rows) // max(1, body.height - 1))
     fits = body.height > 1 and (tables == 1 or tables * (_MIN_TABLE + _TABLE_GAP) <= body.width)
-    if fits and len(ranks.rows) == ranks.world_size:
+    if fits:
         height, width = -(-len(ranks.rows) // tables), (body.width + _TABLE_GAP) // tables
         for i in range(tables):
             part = body.columns(i * width, width - _TABLE_GAP * (tables > 1))
@@ -131,7 +125,7 @@ def draw_line(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
         samples = units.rate(view.rank_samples_per_second, "samples")
         phrases.append(Phrase((Word(f"{samples:<14}"), Word(" each", Style.DIM)), 3))
     own_seconds = [row.own_seconds or None for row in ranks.rows]
-    if len(own_seconds) == ranks.world_size and any(own_seconds):
+    if any(own_seconds):
         bars = strip_text(own_seconds, ascii_only=canvas.ascii_only)
         slow = _slow_ranks(ranks)
         strip = [
@@ -160,7 +154,7 @@ def _draw_extremes(canvas: Canvas, view: SessionView, ranks: RanksView) -> None:
     if canvas.height < 2:
         return
     rows = ranks.slowest_first
-    fastest = _FASTEST if canvas.height >= 3 + 2 * _FASTEST and len(rows) == ranks.world_size else 0
+    fastest = _FASTEST if canvas.height >= 3 + 2 * _FASTEST else 0
     slowest = min(len(rows) - fastest, canvas.height - 1 - (fastest + 1 if fastest else 0))
     y = draw_table(canvas, _columns(canvas, view, ranks, "slowest"), rows, shown=slice(slowest))
     if fastest:
@@ -269,7 +263,6 @@ _STRIPS: tuple[tuple[str, str, Callable[[float | None], str], str], ...] = (
 
 def _draw_overview(canvas: Canvas, ranks: RanksView) -> int:
     """Draw what was measured; return the lines taken, a blank one below included."""
-    whole = len(ranks.rows) == ranks.world_size
     marked = {i for i, row in enumerate(ranks.rows) if row.rank in _slow_ranks(ranks)}
     is_wide = canvas.width >= _WIDE
     room = max(0, canvas.width - _LABEL_WIDTH - (_NUMBERS_WIDTH if is_wide else _EXTREME_WIDTH))
@@ -278,21 +271,16 @@ def _draw_overview(canvas: Canvas, ranks: RanksView) -> int:
     for label, name, text, end in _STRIPS:
         values = [getattr(row, name) for row in ranks.rows]
         numbers = sorted(value for value in values if value is not None)
-        if not whole:
-            numbers = [*ranks.percentiles.get(name.removesuffix("_seconds"), ())]
         if not numbers or y == lines:
             continue
         canvas.text(0, y, label, Style.DIM)
-        if whole:
-            draw_strip(canvas, _LABEL_WIDTH, y, room, values, marked=marked, lowest=end == "least")
-        else:
-            draw_percentiles(canvas, _LABEL_WIDTH, y, room, numbers)
+        draw_strip(canvas, _LABEL_WIDTH, y, room, values, marked=marked, lowest=end == "least")
         figures = [(numbers[0] if end == "least" else numbers[-1], end)]
         x = _LABEL_WIDTH + room
         for number, what in [(numbers[len(numbers) // 2], "median"), *figures] if is_wide else figures:
             x = canvas.text(x, y, text(number), width=11, align="right")
             x = canvas.text(x, y, f" {what}", Style.DIM)
         y += 1
-    if whole and y < canvas.height:
-        draw_rank_axis(canvas, _LABEL_WIDTH, y, room, ranks.world_size)
+    if y < canvas.height:
+        draw_rank_axis(canvas, _LABEL_WIDTH, y, room, len(ranks.rows))
     return y + 1

@@ -172,19 +172,3 @@ def draw_rank_axis(canvas: Canvas, x: int, y: int, width: int, ranks: int) -> No
         if at + len(str(rank)) < end:
             canvas.text(at, y, str(rank), Style.DIM)
     canvas.text(end, y, last, Style.DIM)
-
-
-def draw_percentiles(canvas: Canvas, x: int, y: int, width: int, values: Sequence[float]) -> None:
-    """Draw ``╶──━━┿━━────╴``: from the least to the most thin, from the 10th to the 90th percentile thick.
-
-    ``values`` are the 0th, 10th, 50th, 90th and 100th; the axis goes from 0 to the last of them.
-    """
-    top = values[-1]
-    if top <= 0 or width <= 0:
-        return
-    low, tenth, middle, ninetieth, high = (
-        x + min(width - 1, int(value / top * (width - 1))) for value in values
-    )
-    canvas.fill(Rect(low, y, high - low + 1, 1), "─", Style.DIM)
-    canvas.fill(Rect(tenth, y, ninetieth - tenth + 1, 1), "━", Style.TEXT)
-    canvas.text(middle, y, "┼", Style.STRONG)
