@@ -1,14 +1,10 @@
-"""Opens the files of a run's folder: regular files only, never through a link, new ones for this user alone.
+"""The files of a run's folder: new ones are for this user alone, replaced ones change as a whole.
 
-Somebody else may have prepared the folder: a symbolic link could lead to any file, and opening a FIFO would
-wait forever. Only the last part of a path is checked: the path to the folder itself may contain links.
+A folder of another user is refused where it is created, found or resumed: in one's own, links are one's own.
 """
 
-import errno
 import os
-import stat
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -18,52 +14,15 @@ FILE_MODE = 0o600
 
 FOLDER_MODE = 0o700
 
-_ALWAYS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
-LINK = "a symbolic link, and none is followed here"
-"""The reason in an error about one."""
-
-
-class OwnFolder:
-    """The folder of a live run, known by its identity: its path may come to mean another folder.
-
-    Raises OSError. Used by any thread.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._identity = path, path.stat()
-
-    def claim(self) -> None:
-        """To be called before anything is written or removed there: raise OSError if it is another folder."""
-        if not os.path.samestat(self._path.stat(), self._identity):
-            raise OSError(errno.ESTALE, "another folder has taken its place", str(self._path))
+def is_another_users(path: Path) -> bool:
+    """Whether neither this user nor root owns ``path``; root may use everybody's. Raises OSError."""
+    return os.geteuid() != 0 and path.stat().st_uid not in (0, os.geteuid())
 
 
-def open_file(path: Path | str, flags: int, *, folder: int | None = None) -> int:
-    """Open the file ``path`` with ``flags`` and return its descriptor; ``path`` may be a name in ``folder``.
-
-    Raises OSError, also if ``path`` is not a regular file.
-    """
-    try:
-        descriptor = os.open(path, flags | _ALWAYS, FILE_MODE, dir_fd=folder)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise OSError(errno.ELOOP, LINK, str(path)) from error
-        if error.errno == errno.ENXIO:  # a socket, or a FIFO that nobody reads
-            raise OSError(errno.ENXIO, "not a regular file", str(path)) from error
-        raise
-    mode = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(mode):
-        return descriptor
-    os.close(descriptor)
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    raise OSError(errno.EINVAL, "not a regular file", str(path))
-
-
-def open_to_read(path: Path | str, *, folder: int | None = None) -> BinaryIO:
-    """Open ``path`` for reading. Raises OSError as :func:`open_file` does."""
-    return os.fdopen(open_file(path, os.O_RDONLY, folder=folder), "rb")
+def open_file(path: Path | str, flags: int) -> int:
+    """Open ``path`` with ``flags`` and return its descriptor. Raises OSError."""
+    return os.open(path, flags, FILE_MODE)
 
 
 def open_to_append(path: Path) -> BinaryIO:
@@ -71,14 +30,13 @@ def open_to_append(path: Path) -> BinaryIO:
     return os.fdopen(open_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab", buffering=0)
 
 
-def open_new(path: Path | str, *, folder: int | None = None) -> int:
+def open_new(path: Path) -> int:
     """Create an empty file at ``path`` for reading and appending, and return its descriptor.
 
     An existing file of that name, left by a killed process, or a link is removed first. Raises OSError.
     """
-    with suppress(FileNotFoundError):
-        os.unlink(path, dir_fd=folder)
-    return open_file(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL, folder=folder)
+    path.unlink(missing_ok=True)
+    return open_file(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL)
 
 
 def temporary_beside(path: Path) -> Path:
@@ -101,29 +59,23 @@ def replace_text(path: Path, text: str) -> None:
         raise
 
 
-@contextmanager
-def opened_folder(path: Path) -> Iterator[int]:
-    """Open the folder ``path`` in a run's folder, so that nobody can replace it by a link meanwhile.
+def sync_folder(path: Path) -> None:
+    """Put the names in ``path`` on the disk: some file systems otherwise lose a new one in a crash.
 
-    Raises OSError.
+    Others cannot sync a folder; they are left alone.
     """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _ALWAYS)
-    except NotADirectoryError as error:
-        if path.is_symlink():
-            raise OSError(errno.ELOOP, LINK, str(path)) from error
-        raise
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
+    with suppress(OSError):
+        folder = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def names_in(path: Path) -> list[str]:
-    """The names in the folder ``path`` in a run's folder; empty if it cannot be read."""
+    """The names in the folder ``path``; empty if it cannot be read."""
     try:
-        with opened_folder(path) as folder:
-            return os.listdir(folder)  # noqa: PTH208 - a descriptor, not a path
+        return [entry.name for entry in path.iterdir()]
     except OSError:
         return []
 
@@ -141,5 +93,3 @@ class Removal:
     """Their paths in the folder, but for its lock's."""
     left: tuple[str, ...] = ()
     """Names in the folder that are not the run's: they stay, and so does the folder."""
-    restart_seconds: float | None = None
-    """For how long it has written nothing, if a launcher restarts its ranks and it did not end as asked."""

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from amptui.base.runfiles import FOLDER_MODE, names_in, open_new, open_to_read, opened_folder
+from amptui.base.runfiles import FOLDER_MODE, names_in, open_new, sync_folder
 from amptui.checkpoint.states import DiskFile, Keys, Part, load_plain, replaced, save_whole
 
 if TYPE_CHECKING:
@@ -73,26 +73,23 @@ class Shards:
 
     def check(self, *, checksums: bool) -> None:
         """Raise OSError or ValueError if a file is missing, cut or, with ``checksums``, changed."""
-        with opened_folder(self.folder) as folder:
-            for name, size_bytes, checksum, _ in self.files:
-                where = f"{self.folder.name}/{name}"
-                with open_to_read(name, folder=folder) as file:
-                    found_bytes = os.fstat(file.fileno()).st_size
-                    if found_bytes != size_bytes:
-                        raise ValueError(f"{where} has {found_bytes:,} bytes instead of {size_bytes:,}")
-                    actual = 0
-                    while checksums and (piece := file.read(_READ_BYTES)):
-                        actual = zlib.crc32(piece, actual)
-                    if checksums and actual != checksum:
-                        raise ValueError(f"checksum mismatch in {where}")
+        for name, size_bytes, checksum, _ in self.files:
+            where = f"{self.folder.name}/{name}"
+            with (self.folder / name).open("rb") as file:
+                found_bytes = os.fstat(file.fileno()).st_size
+                if found_bytes != size_bytes:
+                    raise ValueError(f"{where} has {found_bytes:,} bytes instead of {size_bytes:,}")
+                actual = 0
+                while checksums and (piece := file.read(_READ_BYTES)):
+                    actual = zlib.crc32(piece, actual)
+                if checksums and actual != checksum:
+                    raise ValueError(f"checksum mismatch in {where}")
 
     def write_metadata(self) -> None:
         """Write what torch's own reader needs; not before all files are there. Raises OSError."""
-        with opened_folder(self.folder) as folder:
-            with DiskFile(open_new(_METADATA, folder=folder)) as file:
-                file.write(pickle.dumps(self._metadata()))
-            with suppress(OSError):  # not every file system can sync a folder
-                os.fsync(folder)
+        with DiskFile(open_new(self.folder / _METADATA)) as file:
+            file.write(pickle.dumps(self._metadata()))
+        sync_folder(self.folder)
 
     def fill(self, states: Any, room: Callable[[Keys, Tensor], Tensor]) -> Any:
         """``states`` with the tensors that are here instead of empty ones on the meta device.
@@ -158,7 +155,7 @@ def write_part(folder: Path, rank: int, parts: Sequence[Part]) -> ShardFile:
     folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
     name = f"__{rank}_0.distcp"
     chunks: list[Chunk] = []
-    with opened_folder(folder) as opened, _SummedFile(open_new(name, folder=opened)) as file:
+    with _SummedFile(open_new(folder / name)) as file:
         for keys, shape, offsets, tensor in parts:
             start = file.size_bytes
             # A copy has a storage of its own; all of a storage is written.
@@ -187,17 +184,13 @@ def step_of_shards(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def remove_shards(name: str, *, folder: int) -> None:
-    """Remove the folder ``name`` in the opened ``folder``, as far as we wrote it and may."""
+def remove_shards(folder: Path) -> None:
+    """Remove the folder of shards, as far as we wrote it and may."""
     with suppress(OSError):
-        opened = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-        try:
-            for file_name in os.listdir(opened):  # noqa: PTH208 - a descriptor, not a path
-                if file_name == _METADATA or _FILE.fullmatch(file_name):
-                    os.unlink(file_name, dir_fd=opened)
-        finally:
-            os.close(opened)
-        os.rmdir(name, dir_fd=folder)
+        for name in names_in(folder):
+            if name == _METADATA or _FILE.fullmatch(name):
+                (folder / name).unlink()
+        folder.rmdir()
 
 
 def _name(keys: Keys) -> str:
@@ -296,21 +289,18 @@ def prune(folder: Path) -> None:
 
     Nothing may be in the middle of being written.
     """
-    with opened_folder(folder) as opened:
-        for path in checkpoints(folder)[MAX_CHECKPOINTS:]:
-            with suppress(FileNotFoundError):
-                os.unlink(path.name, dir_fd=opened)
-        _remove_lost_shards(opened)
+    for path in checkpoints(folder)[MAX_CHECKPOINTS:]:
+        path.unlink(missing_ok=True)
+    _remove_lost_shards(folder)
 
 
-def _remove_lost_shards(opened: int) -> None:
+def _remove_lost_shards(folder: Path) -> None:
     """Remove the shards of all steps without a checkpoint."""
-    names = os.listdir(opened)
-    steps = {_step(name) for name in names if _NAME.fullmatch(name)}
-    for name in names:
+    steps = {_step(path.name) for path in checkpoints(folder)}
+    for name in names_in(folder):
         step = step_of_shards(name)
         if step is not None and step not in steps:
-            remove_shards(name, folder=opened)
+            remove_shards(folder / name)
 
 
 def clear(folder: Path, *, after: int) -> None:
@@ -318,15 +308,14 @@ def clear(folder: Path, *, after: int) -> None:
 
     The run does not continue from those: they are damaged, or of another training.
     """
-    with suppress(OSError), opened_folder(folder) as opened:
-        _remove_lost_shards(opened)
-        for name in os.listdir(opened):  # noqa: PTH208 - a descriptor, not a path
-            with suppress(OSError):
-                step = _step(name) if _NAME.fullmatch(name) else step_of_shards(name)
-                if _NAME.fullmatch(name.removesuffix(WRITING)) and name.endswith(WRITING):
-                    os.unlink(name, dir_fd=opened)
-                elif step is not None and step > after:
-                    os.replace(name, name + SET_ASIDE, src_dir_fd=opened, dst_dir_fd=opened)
+    _remove_lost_shards(folder)
+    for name in names_in(folder):
+        with suppress(OSError):
+            step = _step(name) if _NAME.fullmatch(name) else step_of_shards(name)
+            if _NAME.fullmatch(name.removesuffix(WRITING)) and name.endswith(WRITING):
+                (folder / name).unlink()
+            elif step is not None and step > after:
+                (folder / name).replace(folder / (name + SET_ASIDE))
 
 
 def write(
@@ -338,32 +327,29 @@ def write(
     no file is left, nor are its shards, which have to be on the disk already.
     """
     folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
-    name = checkpoint_name(checkpoint.step)
-    unfinished = name + WRITING
+    path = folder / checkpoint_name(checkpoint.step)
+    unfinished = folder / (path.name + WRITING)
     shards = checkpoint.shards
     content = {entry: getattr(checkpoint, entry) for entry in _ENTRIES}
     content["shards"] = shards.plain() if shards else None
-    with opened_folder(folder) as opened:
-        try:
-            size_bytes = save_whole({"format": FORMAT, **content}, open_new(unfinished, folder=opened))
-            before_it_counts()
-            if shards:
-                shards.check(checksums=False)
-                size_bytes += sum(part_bytes for _, part_bytes, *_ in shards.files)
-            os.replace(unfinished, name, src_dir_fd=opened, dst_dir_fd=opened)
-        except BaseException:
-            if shards:
-                remove_shards(shards.folder.name, folder=opened)
-            raise
-        finally:
-            with suppress(OSError):
-                os.unlink(unfinished, dir_fd=opened)
-        with suppress(OSError):  # not every file system can sync a folder
-            os.fsync(opened)
+    try:
+        size_bytes = save_whole({"format": FORMAT, **content}, open_new(unfinished))
+        before_it_counts()
+        if shards:
+            shards.check(checksums=False)
+            size_bytes += sum(part_bytes for _, part_bytes, *_ in shards.files)
+        unfinished.replace(path)
+    except BaseException:
+        if shards:
+            remove_shards(shards.folder)
+        raise
+    finally:
         with suppress(OSError):
-            for older in os.listdir(opened):  # noqa: PTH208 - a descriptor, not a path
-                if step_of_shards(older) == checkpoint.step and not (shards and older == shards.folder.name):
-                    remove_shards(older, folder=opened)
+            unfinished.unlink()
+    sync_folder(folder)
+    for older in names_in(folder):
+        if step_of_shards(older) == checkpoint.step and not (shards and older == shards.folder.name):
+            remove_shards(folder / older)
     return size_bytes
 
 
@@ -373,7 +359,7 @@ def read(path: Path, *, checksums: bool = True) -> Checkpoint:
     Without ``checksums`` of its shards only their sizes are checked.
     """
     try:
-        with opened_folder(path.parent) as folder, open_to_read(path.name, folder=folder) as file:
+        with path.open("rb") as file:
             # torch checks no checksums.
             with zipfile.ZipFile(file) as archive:
                 wrong = archive.testzip()

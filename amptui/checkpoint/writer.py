@@ -4,7 +4,6 @@ import errno
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,10 +31,9 @@ class CheckpointWriter:
     """Writes checkpoints into ``folder``, one at a time; without a folder it writes none.
 
     If one comes due during a write, it waits and training goes on. Errors are reported, each once, and
-    training goes on. ``claim_folder`` raises OSError if the run's folder is another by now, where nothing may
-    be written or removed. ``journaled`` returns when the journal has everything that was emitted up to a
-    step; ``resumed_from`` is the place of the checkpoint that the run was resumed from, and
-    ``resume_command`` returns the command that resumes it, "" if nothing does.
+    training goes on. ``journaled`` returns when the journal has everything that was emitted up to a step;
+    ``resumed_from`` is the place of the checkpoint that the run was resumed from, and ``resume_command``
+    returns the command that resumes it, "" if nothing does.
     """
 
     def __init__(  # noqa: PLR0913 - options by name
@@ -45,7 +43,6 @@ class CheckpointWriter:
         control: Control,
         emit: Callable[[Record], object],
         every: int | None = None,
-        claim_folder: Callable[[], object] = lambda: None,
         journaled: Callable[[int], object] = lambda _step: None,
         resumed_from: Place | None = None,
         resume_command: Callable[[], str] = lambda: "amptui train --resume",
@@ -55,7 +52,6 @@ class CheckpointWriter:
         self._control = control
         self._emit = emit
         self._interval = every
-        self._claim_folder = claim_folder
         self._journaled = journaled
         self._newest = resumed_from
         self._taken_step = resumed_from[0] if resumed_from else 0
@@ -82,9 +78,7 @@ class CheckpointWriter:
         self._taken: Checkpoint | None = None
         """The last one, kept until the next: after the device has failed, pinned memory must not be freed."""
         if folder is not None:
-            with suppress(OSError):
-                claim_folder()
-                clear(folder, after=self._taken_step)
+            clear(folder, after=self._taken_step)
 
     @property
     def keeps(self) -> bool:
@@ -221,7 +215,6 @@ class CheckpointWriter:
         try:
             checkpoint = self._complete(checkpoint)
             refuse_lost(checkpoint.model, self.finite_names)
-            self._claim_folder()
             size_bytes = write(
                 checkpoint, self._folder, before_it_counts=lambda: self._journaled(checkpoint.step)
             )
@@ -239,7 +232,6 @@ class CheckpointWriter:
             )
             for request in requests:
                 self._control.answer(request)
-            self._claim_folder()
             prune(self._folder)
             self._missing = 0
             if self._troubles:

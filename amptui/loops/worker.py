@@ -45,19 +45,17 @@ class TrainingThread:
     The thread is joined before the process exits: exiting the interpreter while a thread is inside torch
     aborts the process. It is a daemon, so that a step that never ends does not keep the user from leaving.
 
-    ``claim_folder`` and ``journaled`` are what :class:`CheckpointWriter` needs. ``begin`` records the start,
-    or that the run goes on, before any later record is emitted.
-    ``resume_command`` returns what the user types to resume the run.
+    ``journaled`` is what :class:`CheckpointWriter` needs. ``begin`` records the start, or that the run goes
+    on, before any later record is emitted. ``resume_command`` returns what the user types to resume the run.
     """
 
-    def __init__(  # noqa: PLR0913 - options by name
+    def __init__(
         self,
         request: TrainRequest,
         spec: ModelSpec,
         control: Control,
         emit: Callable[[Record], object],
         *,
-        claim_folder: Callable[[], object] = lambda: None,
         journaled: Callable[[int], object] = lambda _step: None,
         begin: Callable[[RunStarted, RunResumed | None], object] | None = None,
         resume_command: Callable[[], str] = lambda: "amptui train --resume",
@@ -66,7 +64,6 @@ class TrainingThread:
         self._spec = spec
         self._control = control
         self._emit = emit
-        self._claim_folder = claim_folder
         self._journaled = journaled
         self._begin = begin or (lambda started, resumed: emit(resumed or started))
         self._resume_command = resume_command
@@ -186,7 +183,6 @@ class TrainingThread:
             control=self._control,
             emit=self._emit,
             every=self._request.checkpoint_every,
-            claim_folder=self._claim_folder,
             journaled=self._journaled,
             resumed_from=None if start is None else start.place,
             resume_command=self._resume_command,

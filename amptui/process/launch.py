@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from amptui.base.errors import OutputError, RunFolderError, UsageError
 from amptui.base.fork import ChildProcess, fork, how_ended
 from amptui.base.prompt import complain, say, show_traceback
-from amptui.base.runfiles import open_to_read
 from amptui.base.terminal import can_show_a_screen
 from amptui.base.webhook import Webhook
 from amptui.process.plan import Plan
@@ -173,7 +172,7 @@ def _killed_words(child: ChildProcess, run_dir: RunDir) -> str:
     if status is None or status >= 0:
         return ""
     what = f"the training process {how_ended(status)}"
-    with suppress(OSError), open_to_read(log) as file:
+    with suppress(OSError), log.open("rb") as file:
         file.seek(-min(_STACKS_BYTES, os.fstat(file.fileno()).st_size), os.SEEK_END)
         if b"Fatal Python error" in file.read():
             what = f"{what} (its stack: {log})"

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from amptui.base.errors import RunFolderError
-from amptui.base.runfiles import OwnFolder, open_to_read
 from amptui.device.sampler import Sampler
 from amptui.diagnosis.event_words import steps_missing
 from amptui.process.capture import LogTail
@@ -85,13 +84,10 @@ class Recording:
         self.run_dir = run_dir
         self._lock = RunLock.take(run_dir.path, new=not goes_on)
         try:
-            self._own_folder = OwnFolder(run_dir.path)
             self._journal = Journal(run_dir.journal_path)
         except BaseException:
             self._lock.release()
             raise
-        self.claim_folder = self._own_folder.claim
-        """Refuses to write where another folder has taken its place."""
         self._session = Session(str(run_dir.path))
         self._unfolded: list[Record] = []
         self._fold_due = 0.0
@@ -201,7 +197,7 @@ class Recording:
         self._outbox.append(mark)
         mark.wait(_KEEPING_SECONDS)
         # A checkpoint that survives a power cut needs the steps before it.
-        with suppress(OSError), open_to_read(self.run_dir.journal_path) as file:
+        with suppress(OSError), self.run_dir.journal_path.open("rb") as file:
             os.fsync(file.fileno())
 
     def begin(
@@ -351,7 +347,7 @@ class Recording:
     def _write_run_json(self) -> None:
         trouble = ""
         try:
-            self.run_dir.write_run_json(self._run_json, self._own_folder)
+            self.run_dir.write_run_json(self._run_json)
         except RunFolderError as error:
             trouble = str(error)
         if trouble or self._lacks_run_json:

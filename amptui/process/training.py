@@ -94,7 +94,6 @@ class Training:
             )
             self.emit = recording.emit
             options["begin"] = recording.begin
-            options["claim_folder"] = recording.claim_folder
             options["journaled"] = recording.wait_until_kept
         self.control: Control
         self.thread: TrainingThread

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from amptui.base import strictjson
 from amptui.base.errors import RunFolderError, UsageError
 from amptui.base.prompt import complain, say
-from amptui.base.runfiles import open_to_read, replace_text
+from amptui.base.runfiles import replace_text
 from amptui.base.terminal import can_show_a_screen
 from amptui.base.webhook import Webhook
 from amptui.diagnosis.alerts import Alerts
@@ -217,7 +217,7 @@ def replay(run: Path, *, speed: float) -> int:
 def read_pins() -> Pins:
     """Those that were written last; none if the file is missing, unreadable or no list of them."""
     try:
-        with open_to_read(_pins_path()) as file:
+        with _pins_path().open("rb") as file:
             content = strictjson.parse(file.read(_MAX_PINS_BYTES))
     except (OSError, ValueError, RunFolderError):
         return ()

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from amptui.base.errors import RunFolderError, UsageError, did_you_mean
-from amptui.base.runfiles import LINK
+from amptui.base.runfiles import is_another_users
 from amptui.runs.kept_run import KeptRun, look_at
-from amptui.runs.lock import holder, may_start_again, refuse_running_elsewhere
+from amptui.runs.lock import holder, refuse_running_elsewhere
 from amptui.runs.rundir import (
     JOURNAL_NAME,
     LOCK_NAME,
@@ -50,7 +50,7 @@ def find_run(text: str, *, trust: bool = False) -> Path:
     path = _existing(text)
     journal = journal_of(_newest_of(_named(text)).path if path is None else path)
     with suppress(OSError):  # whoever reads it says why that cannot be
-        if not trust and os.geteuid() and journal.stat().st_uid not in (0, os.geteuid()):
+        if not trust and is_another_users(journal):
             raise RunFolderError(f"{journal} is another user's", hint="add --trust to read it")
     return journal
 
@@ -74,9 +74,6 @@ def resumable(text: str, *, say: Callable[[str], object] = str) -> RunDir:
     lack = _lack(run_dir)
     if lack:
         raise RunFolderError(f"cannot resume {run_dir.path}: it {lack}", hint=_NOTHING)
-    if run_dir.checkpoints_path.is_symlink():
-        what = f"cannot read {run_dir.checkpoints_path}: {LINK}"
-        raise RunFolderError(what, hint="replace the link with the checkpoints themselves")
     refuse_running_elsewhere(run_dir.path)
     if path is None and run_dir.path.name != text:
         say(f"resuming {run_dir.path.name}" + (f": {why}" if why else ""))
@@ -248,7 +245,7 @@ def _lack(run_dir: RunDir) -> str:
     if is_of_a_script(run_dir):
         return "is of a script, which amptui does not resume"
     checkpoints = run_dir.checkpoints_path
-    has_checkpoints = _is_there(checkpoints) and (run_dir.holds_checkpoints or checkpoints.is_symlink())
+    has_checkpoints = _is_there(checkpoints) and run_dir.holds_checkpoints
     if holder(run_dir.path) is not None or (has_checkpoints and _is_there(run_dir.run_json_path)):
         return ""
     return f"has no {run_dir.run_json_path.name}" if has_checkpoints else "has no checkpoints"
@@ -324,9 +321,6 @@ def _not_live(run: KeptRun | None, *, is_named: bool) -> UsageError:
     words = {"stopped": "was stopped", "died": _DIED, "unreadable": "cannot be read"}
     ended = f"{run.name}{' ' if is_named else ', '}{words.get(run.state, run.state)}"
     argument = run_argument(run.folder)
-    if run.state == "died" and may_start_again(RunDir(run.folder)):
-        hint = "its ranks may be starting again: repeat this in a few seconds"
-        return UsageError(ended if is_named else f"no run is live; the newest, {ended}", hint=hint)
     hint = f"view it with `amptui replay {argument}`"
     if run.state not in ("finished", "unreadable") and RunDir(run.folder).checkpoints_path.is_dir():
         hint += f", or resume it with `{resume_command(run.folder)}`"

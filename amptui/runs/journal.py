@@ -12,7 +12,7 @@ from typing import BinaryIO, NamedTuple
 
 from amptui.base import strictjson, units
 from amptui.base.errors import RunFolderError
-from amptui.base.runfiles import open_file, open_to_read, opened_folder
+from amptui.base.runfiles import open_file, sync_folder
 from amptui.records import codec
 from amptui.records.codec import OtherFormError
 from amptui.records.run import Record, RunFailed, RunFinished, RunStarted
@@ -241,7 +241,7 @@ class JournalReader(Iterable[Record]):
 
     def _open(self) -> None:
         self.close()
-        self._file = open_to_read(self.path)
+        self._file = self.path.open("rb")
         self.size_bytes = os.fstat(self._file.fileno()).st_size
         self.damaged_lines = self.read_bytes = 0
         self._rest, self._skips_line = b"", False
@@ -284,7 +284,7 @@ class JournalReader(Iterable[Record]):
 
 def records_at_end(path: Path, length_bytes: int) -> list[Record]:
     """The records in the last ``length_bytes`` of a journal. Raises OSError."""
-    with open_to_read(path) as file:
+    with path.open("rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - length_bytes))
         lines = file.read().splitlines()  # the first may lack its beginning
     records = []
@@ -304,7 +304,7 @@ def cut_after(journal: Path, step: int) -> int:
     cannot be written; the journal is then unchanged.
     """
     try:
-        with os.fdopen(open_file(journal, os.O_RDWR), "r+b") as file:
+        with journal.open("r+b") as file:
             cut = _where_to_cut(file, step)
             size = os.fstat(file.fileno()).st_size
             lost_steps = _move(file, cut, journal, step) if cut.at < size else 0
@@ -423,9 +423,7 @@ def _move(file: BinaryIO, cut: _Cut, journal: Path, step: int) -> int:
                 out.write(line)
             out.flush()
             os.fsync(out.fileno())
-        # Some file systems otherwise lose a new file's name in a crash; some refuse to sync a folder.
-        with opened_folder(journal.parent) as folder, suppress(OSError):
-            os.fsync(folder)
+        sync_folder(journal.parent)
         if cut.block is not None:
             # Shorter than the line that it replaces: until the file is truncated only that line is damaged.
             file.seek(cut.at)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from amptui.base.errors import RunFolderError
-from amptui.base.runfiles import open_to_read
 from amptui.records import codec
 from amptui.records.answers import RequestMade, RequestRefused, RequestTaken
 from amptui.records.keeping import KeepingChanged, ViewersChanged
@@ -168,7 +167,7 @@ def _both_ends(journal: Path) -> tuple[RunStarted | None, _Newest, str | None]:
     """The run's first record and its newest ones, if present; and why none can be read."""
     begun, newest = None, _Newest()
     try:
-        with open_to_read(journal) as file:
+        with journal.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             for length in _HEAD_BYTES:
                 file.seek(0)

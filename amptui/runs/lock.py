@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from amptui.base.errors import RunFolderError
-from amptui.base.runfiles import open_file, open_to_read
-from amptui.runs.rundir import LOCK_NAME, RunDir, read_run_json, reason, refuse_a_run, run_argument, written
+from amptui.base.runfiles import open_file
+from amptui.runs.rundir import LOCK_NAME, RunDir, reason, refuse_a_run, run_argument, written
 
 _PATIENCE_SECONDS = 0.5
 """Checking whether the lock is held takes it for microseconds; a new run waits that out."""
@@ -186,7 +186,7 @@ def recent_signer_elsewhere(folder: Path) -> Holder | None:
     if last is None or abs(time.time() - last) >= RECENT_SECONDS:
         return None
     try:
-        with open_to_read(folder / LOCK_NAME) as file:
+        with (folder / LOCK_NAME).open("rb") as file:
             signer = _read_holder(file.fileno())
     except OSError:
         return None
@@ -211,24 +211,10 @@ def refuse_running_elsewhere(folder: Path) -> None:
     raise RunFolderError(what, hint="log in there to watch or stop it")
 
 
-def may_start_again(run_dir: RunDir) -> bool:
-    """Whether the run, which has no live process, was written just now and has a launcher that restarts."""
-    wrote = written(run_dir)
-    return wrote is not None and time.time() - wrote <= RESTART_SECONDS and has_restarts(run_dir)
-
-
-def has_restarts(run_dir: RunDir) -> bool:
-    """Whether a launcher starts the run's ranks again when they fail."""
-    with suppress(RunFolderError, KeyError, TypeError):
-        restarts = read_run_json(run_dir.path)["asked"]["max_restarts"]
-        return isinstance(restarts, int) and restarts > 0
-    return False
-
-
 def _extent(journal: Path) -> tuple[int, int] | None:
     """Which file it is, and its size. Opened each time: NFS answers from its cache otherwise."""
     try:
-        with open_to_read(journal) as file:
+        with journal.open("rb") as file:
             status = os.fstat(file.fileno())
     except OSError:
         return None

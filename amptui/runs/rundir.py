@@ -14,7 +14,7 @@ from typing import Any
 
 from amptui.base import strictjson
 from amptui.base.errors import RunFolderError
-from amptui.base.runfiles import FOLDER_MODE, OwnFolder, names_in, open_to_read, replace_text
+from amptui.base.runfiles import FOLDER_MODE, is_another_users, names_in, replace_text
 
 JOURNAL_NAME, LOCK_NAME = "journal.jsonl", "run.lock"
 
@@ -83,12 +83,10 @@ class RunDir:
         except OSError as error:
             raise RunFolderError(f"cannot start again in {self.path}: {reason(error)}") from error
 
-    def write_run_json(self, content: Mapping[str, Any], own: OwnFolder | None = None) -> None:
-        """Replace ``run.json`` if the folder is still the run's ``own``. Raises ``RunFolderError``."""
+    def write_run_json(self, content: Mapping[str, Any]) -> None:
+        """Replace ``run.json``. Raises ``RunFolderError``."""
         text = json.dumps(strictjson.plain(content), indent=2, allow_nan=False, ensure_ascii=True)
         try:
-            if own is not None:
-                own.claim()
             replace_text(self.run_json_path, f"{text}\n")
         except OSError as error:
             raise RunFolderError(f"cannot write {self.run_json_path}: {reason(error)}") from error
@@ -98,7 +96,8 @@ def create_run_dir(requested: Path | None, model: str) -> RunDir:
     """A folder for a new run of ``model``: ``requested``, or a new one among the user's runs.
 
     Two processes may get the same folder at the same time; the run's lock then admits one. Raises
-    ``RunFolderError`` if the folder cannot be created or written, or already contains a run.
+    ``RunFolderError`` if the folder cannot be created or written, is another user's, or already contains a
+    run.
     """
     if requested is None:
         base = default_base()
@@ -119,6 +118,8 @@ def create_run_dir(requested: Path | None, model: str) -> RunDir:
     try:
         path.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
         path = path.resolve()  # once: a model may change the current folder, and anybody a link
+        if is_another_users(path):
+            raise RunFolderError(f"the run folder {path} is another user's", hint=_CHOOSE)
     except OSError as error:
         raise _cannot_create(path, error) from error
     refuse_a_run(RunDir(path))
@@ -142,7 +143,7 @@ def read_run_json(path: Path) -> dict[str, Any]:
     """The content of ``run.json`` in the run's folder ``path``. Raises ``RunFolderError``."""
     file = RunDir(path).run_json_path
     try:
-        with open_to_read(file) as opened:
+        with file.open("rb") as opened:
             content = json.loads(opened.read(strictjson.MAX_LINE_BYTES))
     except OSError as error:
         raise RunFolderError(f"cannot read {file}: {reason(error)}") from error
@@ -262,9 +263,10 @@ def reason(error: OSError) -> str:
 
 
 def is_own(run_dir: RunDir) -> bool:
-    """Whether the user has written what the run asks for, and nobody else may."""
+    """Whether the user has the folder, and has written what the run asks for, and nobody else may."""
     status = run_dir.run_json_path.stat()
-    return status.st_uid == os.geteuid() and not status.st_mode & _OTHERS_MAY_WRITE
+    is_safe = status.st_uid == os.geteuid() and not status.st_mode & _OTHERS_MAY_WRITE
+    return is_safe and not is_another_users(run_dir.path)
 
 
 def resume_command(folder: Path) -> str:

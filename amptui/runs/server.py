@@ -242,13 +242,10 @@ class Server:
             if self._closing.is_set():
                 connection.close()
                 continue
-            if not socket_place.is_ours(connection):
-                why = "this run belongs to another user"
-            elif len(self._connected) >= MAX_VIEWERS:
-                why = f"{MAX_VIEWERS} screens are already attached"
-            else:
+            if len(self._connected) < MAX_VIEWERS:
                 self._welcome(Viewer(connection, adopted=False))
                 continue
+            why = f"{MAX_VIEWERS} screens are already attached"
             self._tell_refusal(why)
             with connection, suppress(OSError):
                 connection.setblocking(False)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from amptui.base.errors import RunFolderError
-from amptui.base.runfiles import FILE_MODE, FOLDER_MODE, LINK
+from amptui.base.runfiles import FILE_MODE, FOLDER_MODE
 from amptui.runs.lock import holder
 from amptui.runs.rundir import reason, run_argument
 
@@ -115,9 +115,6 @@ def connect(folder: Path) -> socket.socket:
     for path in socket_paths(folder):
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            # A link may lead to any of this user's sockets, for example an agent's that holds keys.
-            if path.is_symlink():
-                raise OSError(errno.ELOOP, LINK)
             # A suspended run accepts no connections: an error is better than waiting.
             connection.setblocking(False)
             with _address(path) as address:

@@ -27,18 +27,11 @@ def test_pins_come_back_and_are_this_user_s_alone(file: Path) -> None:
     assert [path.name for path in file.parent.iterdir()] == [file.name]
 
 
-def test_what_is_forged_or_no_regular_file_is_ignored_and_replaced(file: Path, tmp_path: Path) -> None:
+def test_what_is_forged_is_ignored_and_a_folder_in_its_place_is_told(file: Path) -> None:
     file.parent.mkdir(parents=True)
     for content in (b"{}", b'[["part", 1]]', b"\xff\xfe", b"[" * 5000):
         file.write_bytes(content)
         assert read_pins() == (), content[:20]
-    file.unlink()
-    (tmp_path / "other.json").write_text('[["part", "digit"]]')
-    file.symlink_to(tmp_path / "other.json")
-    assert read_pins() == ()
-    assert write_pins(PINS) == ""
-    assert (tmp_path / "other.json").read_text() == '[["part", "digit"]]'
-    assert read_pins() == PINS
     assert write_pins((("part", "x" * 5000),)), "a reason"
     file.unlink()
     file.mkdir()

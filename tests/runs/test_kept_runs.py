@@ -93,9 +93,9 @@ def test_a_run_that_said_its_last_word_and_is_still_closing_has_ended() -> None:
 def test_a_journal_that_cannot_be_opened_is_told() -> None:
     run_dir = kept("m", BEGUN)
     run_dir.journal_path.unlink()
-    os.mkfifo(run_dir.journal_path)
+    run_dir.journal_path.mkdir()
     found = look_at(run_dir)
-    why = f"cannot read {run_dir.journal_path}: not a regular file"
+    why = f"cannot read {run_dir.journal_path}: is a directory"
     assert (found.state, found.error) == ("unreadable", why)
     assert kept_names() == ["m"]
 

@@ -229,7 +229,6 @@ def _run_lists() -> Iterator[tuple[str, Draw]]:
         yield f"run list{name}", partial(_draw_list, state=STATE, screen=said)
     plans = {
         ", removal": plan("/home/me/runs/resnet50-20261124-091500", left=("notes.txt",)),
-        ", removal of ranks": plan("/home/me/runs/mine", restart_seconds=120.0),
         ", removal of much": plan("/home/me/runs/mnist-deep", left=("notes.txt", "a", "b", "c")),
         ", removal of a journal": plan("/r", journals=1, checkpoints=0, other_files=0, size_bytes=1024),
     }

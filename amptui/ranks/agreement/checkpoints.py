@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-from amptui.base.runfiles import opened_folder
 from amptui.checkpoint.file import Checkpoint, Place, Shards, remove_shards, shards_name, write_part
 from amptui.checkpoint.states import Part
 from amptui.checkpoint.writer import CheckpointWriter, Reason, Requests, explained, refuse_lost
@@ -132,7 +131,7 @@ class RankCheckpoints(CheckpointWriter):
         """Rank 0 failed to take its part: remove the others', and let the next checkpoint come after that."""
         with suppress(Exception):  # a rank has ended
             self._collect()
-        self._remove()
+        remove_shards(self._shards_folder)
         self._ranks.checkpoints_done = self._number
 
     def _collect(self) -> list[dict[str, Any]]:
@@ -157,7 +156,7 @@ class RankCheckpoints(CheckpointWriter):
                 raise RuntimeError(what) from error
             shards.write_metadata()
         except BaseException:
-            self._remove()
+            remove_shards(self._shards_folder)
             raise
         return replace(checkpoint, ranks=ranks, shards=shards)
 
@@ -176,11 +175,6 @@ class RankCheckpoints(CheckpointWriter):
             return {_FILE: write_part(self._shards_folder, self._rank, parts)}
         except Exception as error:  # noqa: BLE001 - the run must go on, whatever the disk does
             return {_TROUBLE: explained(error)}
-
-    def _remove(self) -> None:
-        folder = self._shards_folder
-        with suppress(OSError), opened_folder(folder.parent) as opened:
-            remove_shards(folder.name, folder=opened)
 
     def _report(self, error: Exception, reason: Reason, requests: Requests) -> None:
         if not self._given_up.is_set():

@@ -63,9 +63,6 @@ def _lines(plan: Removal, width: int) -> list[str]:
     ]
     contents = f"{', '.join(parts) or 'no files'}: {units.number_of_bytes(plan.size_bytes)}"
     lines = [*textwrap.wrap(printable(str(plan.folder)), width), *wrapped(contents, width, lines=2)]
-    if plan.restart_seconds is not None:
-        silence = f"its ranks have not restarted for {plan.restart_seconds:.0f} s or more"
-        lines += wrapped(f"it did not end as asked; {silence}", width, lines=3)
     if plan.left:
         names = ", ".join(map(printable, plan.left[:3])) + (", …" if len(plan.left) > 3 else "")
         lines += wrapped(f"not the run's, and kept with the folder: {names}", width, lines=2)
