@@ -1,7 +1,5 @@
 """watch() switches the precision of a loop; the bits are those of a loop that does so by itself."""
 
-import copy
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 import amptui
-from amptui import Monitor
 from amptui.guest.run import NO_LONGER_WATCHED
 from amptui.loops.compilation import compile_in_place
 from amptui.loops.script.switched_optimizer import SwitchedOptimizer
@@ -34,26 +31,6 @@ from tests.loops.compiled_runs import nothing_compiled
 from tests.own_loops import Form, Own, ask, switches, watched_run
 
 
-@pytest.mark.parametrize("form", ["monitor", "closure"])
-def test_parameters_that_are_added_later_are_clipped_too(form: Form) -> None:
-    def added(own: Own) -> None:
-        own.optimizer.add_param_group({"params": own.model.get_submodule("3").parameters()})
-
-    def fresh() -> Own:
-        own = Own(clip_norm=0.01)
-        own.optimizer = torch.optim.SGD(own.model.get_submodule("0").parameters(), lr=0.1)
-        return own
-
-    bare = fresh()
-    added(bare)
-    expected = bare.state(bare.bare(5))
-    own = fresh()
-    with own.watch() as monitor:
-        added(own)
-        own.watched(monitor, form, 5)
-        assert own.state(monitor.scaler) == expected
-
-
 def test_the_run_is_described_with_its_length_and_its_amp(runs: Path) -> None:
     own = Own()
     with own.watch(precision="bf16") as monitor:
@@ -70,26 +47,6 @@ def test_the_run_is_described_with_its_length_and_its_amp(runs: Path) -> None:
     assert [record.step for record in validated] == [4, 8, 12]
     assert {record.validation.accuracy for record in validated} == {0.5}
     assert {record.validation.metrics["top5"] for record in validated} == {0.75}
-
-
-def test_a_validation_that_raises_ends_there_and_later_steps_log_again(runs: Path) -> None:
-    own = Own()
-
-    def validate(monitor: Monitor) -> None:
-        with monitor.validation():
-            monitor.log(accuracy=0.5)
-            raise ValueError("my own")
-
-    with own.watch() as monitor:
-        own.watched(monitor, "monitor", 1)
-        monitor.log(before=1.0)
-        with pytest.raises(ValueError, match="my own"):
-            validate(monitor)
-        own.watched(monitor, "monitor", 1)
-        monitor.log(after=1.0)
-    journal = records(runs)
-    assert [record.validation.accuracy for record in of(Validated, journal)] == [0.5]
-    assert [record.losses for record in of(StepRow, journal)] == [{"before": 1.0}, {"after": 1.0}]
 
 
 def test_a_comparison_alternates_and_returns_to_the_precision_before(runs: Path) -> None:
@@ -226,29 +183,3 @@ def test_autocasts_may_be_nested_and_leave_the_state_from_before() -> None:
             assert torch.get_autocast_dtype("cpu") == torch.bfloat16
         assert torch.is_autocast_enabled("cpu")
     assert not torch.is_autocast_enabled("cpu")
-    with own.watch() as monitor:
-        with monitor.autocast():
-            assert not torch.is_autocast_enabled("cpu")
-        torch.set_autocast_dtype("cpu", torch.float16)  # the script's own, which stays
-        try:
-            with monitor.autocast():
-                assert torch.get_autocast_dtype("cpu") == torch.float16
-        finally:
-            torch.set_autocast_dtype("cpu", torch.bfloat16)
-
-
-def test_copies_and_pickles_of_the_scaler_are_scalers_of_their_own() -> None:
-    own = Own()
-    with own.watch(precision="fp16") as monitor:
-        own.watched(monitor, "scaler", 3)
-        state = monitor.scaler.state_dict()
-        copies = [
-            copy.deepcopy(monitor.scaler),
-            pickle.loads(pickle.dumps(monitor.scaler)),  # noqa: S301 - our own
-        ]
-        for model in copies:
-            assert model.state_dict() == state
-            assert getattr(model.step, "__self__", None) is model
-        fresh = torch.amp.GradScaler("cpu")
-        fresh.load_state_dict(state)
-        assert fresh.state_dict() == state

@@ -21,7 +21,7 @@ from amptui.records.findings import Float8Layers
 from amptui.records.run import RunStarted
 from tests.builders import StepRow, of
 from tests.builders import recorded as records
-from tests.own_loops import Form, Own, ask, switches, watched_run
+from tests.own_loops import Own, ask, switches, watched_run
 
 pytestmark = pytest.mark.usefixtures("usable_torchao")
 
@@ -72,29 +72,6 @@ def test_the_layers_are_plain_again_however_the_watching_ends(end: Callable[[Own
     own.model.load_state_dict(state)
     own.optimizer.zero_grad(set_to_none=True)
     assert pickle.dumps(own.model) == whole
-
-
-@pytest.mark.parametrize("form", ["monitor", "closure"])
-def test_an_error_of_the_scripts_leaves_the_layers_as_they_were(form: Form, runs: Path) -> None:
-    own, loss = Own(), Own.loss
-
-    def fails_once(batch: Any) -> torch.Tensor:
-        result = loss(own, batch)
-        if fails:
-            fails.clear()
-            raise ValueError("my own")
-        return result
-
-    fails: list[bool] = []
-    own.loss = fails_once  # type: ignore[method-assign]
-    with own.watch(precision="fp8") as monitor:
-        own.watched(monitor, form, 2)
-        fails.append(True)
-        with pytest.raises(ValueError, match="my own"):
-            own.watched(monitor, form, 2)
-        assert kinds(own.model) == IN_FLOAT8
-        own.watched(monitor, form, 2)
-    assert [step.precision for step in of(StepRow, records(runs))] == ["fp8-emulated"] * 4
 
 
 def test_what_the_script_saves_has_its_own_layers(runs: Path) -> None:

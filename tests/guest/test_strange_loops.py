@@ -3,9 +3,7 @@
 What many people write is generated in ``tests/loops``.
 """
 
-import contextlib
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -112,13 +110,13 @@ def gradients_of_two_tasks_added(training: Training) -> Iterator[Row]:
         yield {"loss": None, "loss_form": "edited", "grad_norm": None}
 
 
-def an_adversarial_pass(training: Training, *, to_none: bool = True) -> Iterator[Row]:
+def an_adversarial_pass(training: Training) -> Iterator[Row]:
     for x, y in training.batches(80):
         attacked = x.clone().requires_grad_()
         training.loss((attacked, y)).backward()
         assert attacked.grad is not None
         loss = training.loss(((attacked + 0.1 * attacked.grad.sign()).detach(), y))
-        training.optimizer.zero_grad(set_to_none=to_none)
+        training.optimizer.zero_grad()
         loss.backward()
         training.optimizer.step()
         yield {"loss": loss.item()}
@@ -144,34 +142,6 @@ def gradients_cleared_before_the_step(training: Training) -> Iterator[Row]:
         yield {"loss": None, "loss_form": "no backward"}
 
 
-class FailsOnce(torch.optim.SGD):
-    """Raises in its first step, after the closure has run."""
-
-    fails = True
-
-    def step(self, closure: Any = None) -> Any:
-        with torch.enable_grad():
-            loss = None if closure is None else closure()
-        if self.fails:
-            self.fails = False
-            raise ArithmeticError
-        super().step()
-        return loss
-
-
-def a_step_that_raises(training: Training) -> Iterator[Row]:
-    for batch in training.batches(4):
-
-        def closure(batch: Batch = batch) -> Tensor:
-            training.optimizer.zero_grad()
-            loss = training.loss(batch)
-            loss.backward()
-            return loss
-
-        with contextlib.suppress(ArithmeticError):
-            yield {"loss": training.optimizer.step(closure).item(), "loss_form": ""}
-
-
 # ------------------------------------------------------------------------------- gradients and scales
 
 
@@ -191,16 +161,6 @@ def divided_and_clipped(training: Training) -> Iterator[Row]:
         nn.utils.clip_grad_norm_(training.parameters, 1.0)
         training.optimizer.step()
         yield {"loss": loss.item(), "grad_norm": None}
-
-
-def scaler_called_with_a_loss_scaled_by_hand(training: Training) -> Iterator[Row]:
-    scaler = GradScaler("cpu", init_scale=256.0)
-    scaler.scale(torch.zeros(()))
-    for batch in training.batches():
-        (training.loss(batch) * scaler.get_scale()).backward()
-        scaler.step(training.optimizer)
-        scaler.update()
-        yield {"loss": None, "loss_form": "scaled", "loss_scale": 256.0, "grad_norm": None}
 
 
 def groups_added_later(training: Training) -> Iterator[Row]:
@@ -228,52 +188,7 @@ def a_scaler_that_was_not_named(training: Training) -> Iterator[Row]:
     assert scaler.get_scale() == 2.0
 
 
-class TwiceAdam(torch.optim.Adam):
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        super().step(closure)
-        super().step(closure)
-
-
-def a_step_of_two_steps(training: Training) -> Iterator[Row]:
-    torch.optim.Adam([nn.Parameter(torch.zeros(1))])  # from now on torch calls hooks in Adam's own step
-    for batch in training.batches():
-        loss = training.loss(batch)
-        loss.backward()
-        training.optimizer.step()
-        yield {"loss": loss.item(), "loss_form": ""}
-
-
-class Halving(torch.optim.SGD):
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            torch._foreach_add_(
-                [p.data for p in group["params"]], [p.grad for p in group["params"]], alpha=-group["lr"]
-            )
-            group["lr"] /= 2
-
-
-def a_rate_that_the_step_changes(training: Training) -> Iterator[Row]:
-    for batch in training.batches():
-        training.loss(batch).backward()
-        yield {"lr": training.optimizer.param_groups[0]["lr"]}
-        training.optimizer.step()
-
-
 # ------------------------------------------------------------------------------ computed in what
-
-
-def weights_cast_in_the_middle(training: Training) -> Iterator[Row]:
-    """A dtype other than float32 is a precision of its own."""
-    for dtype, word in (
-        (torch.float32, "fp32"),
-        (torch.bfloat16, "bf16 weights"),
-        (torch.float64, "float64"),
-    ):
-        training.model.to(dtype)
-        for x, y in training.batches():
-            training.loss((x.to(dtype), y.to(dtype))).backward()
-            training.optimizer.step()
-            yield {"precision": word}
 
 
 def micro_batches_in_two_precisions(training: Training) -> Iterator[Row]:
@@ -367,49 +282,33 @@ def both_forward_passes_before_the_backward_passes(training: Training) -> Iterat
         yield {"precision": "fp32", "optimizer": "Linear"}
 
 
-def last_layer(parameters: list[nn.Parameter], lr: float) -> torch.optim.SGD:
-    return torch.optim.SGD(parameters[2:], lr=lr)
-
-
-SGD = torch.optim.SGD
-
-
 @pytest.mark.torch
 @pytest.mark.parametrize(
-    ("loop", "optimizer", "model"),
+    ("loop", "built"),
     [
-        (loss_changed_in_place, SGD, small_net),
-        (logged_tensor_changed_in_place, SGD, small_net),
-        (gradients_of_two_tasks_added, SGD, small_net),
-        (an_adversarial_pass, SGD, deep_net),
-        (partial(an_adversarial_pass, to_none=False), SGD, deep_net),
-        (a_step_within_the_pass, SGD, lambda: nn.Linear(16, 1, bias=False)),
-        (gradients_cleared_before_the_step, SGD, small_net),
-        (a_step_that_raises, FailsOnce, small_net),
-        (scaled_by_hand, SGD, small_net),
-        (divided_and_clipped, SGD, small_net),
-        (scaler_called_with_a_loss_scaled_by_hand, SGD, small_net),
-        (a_scaler_that_was_not_named, SGD, small_net),
-        (groups_added_later, last_layer, small_net),
-        (a_step_of_two_steps, TwiceAdam, small_net),
-        (a_rate_that_the_step_changes, Halving, small_net),
-        (weights_cast_in_the_middle, SGD, small_net),
-        (micro_batches_in_two_precisions, SGD, small_net),
-        (a_body_in_bfloat16_below_a_large_head, SGD, small_net),
-        (casts_without_autocast, SGD, small_net),
-        (a_function_that_hides_what_it_computes, SGD, small_net),
-        (passes_within_a_pass, SGD, small_net),
-        (both_forward_passes_before_the_backward_passes, SGD, small_net),
+        (loss_changed_in_place, {}),
+        (logged_tensor_changed_in_place, {}),
+        (gradients_of_two_tasks_added, {}),
+        (an_adversarial_pass, {"model": deep_net}),
+        (a_step_within_the_pass, {"model": lambda: nn.Linear(16, 1, bias=False)}),
+        (gradients_cleared_before_the_step, {}),
+        (scaled_by_hand, {}),
+        (divided_and_clipped, {}),
+        (a_scaler_that_was_not_named, {}),
+        (groups_added_later, {"optimizer": lambda parameters, lr: torch.optim.SGD(parameters[2:], lr=lr)}),
+        (micro_batches_in_two_precisions, {}),
+        (a_body_in_bfloat16_below_a_large_head, {}),
+        (casts_without_autocast, {}),
+        (a_function_that_hides_what_it_computes, {}),
+        (passes_within_a_pass, {}),
+        (both_forward_passes_before_the_backward_passes, {}),
     ],
-    ids=lambda value: getattr(value, "__name__", "to zeros"),
+    ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_what_is_shown_is_what_happened(
-    loop: Callable[[Training], Iterator[Row]],
-    optimizer: Callable[..., torch.optim.Optimizer],
-    model: Callable[[], nn.Module],
-    runs: Path,
+    loop: Callable[[Training], Iterator[Row]], built: dict[str, Callable[..., Any]], runs: Path
 ) -> None:
-    training = Training(optimizer, model)
+    training = Training(**built)
     with training.monitor:
         rows = [*loop(training)]
     found = records(runs)
@@ -427,20 +326,6 @@ def test_what_is_shown_is_what_happened(
 
 
 # ------------------------------------------------------------------- what is told beside the steps
-
-
-def test_what_is_unscaled_without_a_step_has_no_part_in_the_next_one(runs: Path) -> None:
-    training, scaler = Training(), GradScaler("cpu", init_scale=4.0)
-    with training.monitor:
-        for number, batch in enumerate(training.batches(4)):
-            if number % 2:
-                training.loss(batch).backward()
-                training.optimizer.step()
-            else:
-                scaler.scale(training.loss(batch)).backward()
-                scaler.unscale_(training.optimizer)
-                scaler.update()
-    assert [(step.loss_scale, step.loss_form) for step in of(StepRow, records(runs))] == [(None, "")] * 2
 
 
 @pytest.mark.parametrize("same_model", [True, False])
