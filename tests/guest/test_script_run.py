@@ -23,43 +23,26 @@ from tests.tiny import Log
 KERNEL = "/env/lib/python3.12/site-packages/ipykernel_launcher.py"
 
 
-@pytest.fixture(autouse=True)
-def _no_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
-
-
 @pytest.mark.parametrize(
-    ("argument", "name"),
+    ("argument", "jupyter", "vs_code", "name"),
     [
-        ("train.py", "train"),
-        ("/home/me/runs/train_big.py", "train_big"),
-        ("/home/me/package/__main__.py", "package"),
-        ("-c", "script"),
-        ("", "script"),
-        (KERNEL, "notebook"),
-        ("/usr/local/lib/python3.12/dist-packages/colab_kernel_launcher.py", "notebook"),
+        ("/home/me/runs/train_big.py", "", "", "train_big"),
+        ("/home/me/package/__main__.py", "", "", "package"),
+        ("-c", "", "", "script"),
+        ("", "", "", "script"),
+        (KERNEL, "", "", "notebook"),
+        (KERNEL, "nested/Fine tuning.v2.ipynb", "", "Fine tuning.v2"),
+        (KERNEL, "", "/home/me/code.ipynb", "code"),
+        ("train.py", "nested/Fine tuning.v2.ipynb", "/home/me/code.ipynb", "train"),  # the notebook starts it
     ],
 )
 def test_a_run_has_the_name_of_what_python_runs(
-    argument: str, name: str, monkeypatch: pytest.MonkeyPatch
+    argument: str, jupyter: str, vs_code: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", [argument])
+    monkeypatch.setenv("JPY_SESSION_NAME", jupyter)
+    monkeypatch.setattr(sys.modules["__main__"], "__vsc_ipynb_file__", vs_code or None, raising=False)
     assert own_script_name() == name
-
-
-@pytest.mark.parametrize(
-    ("path", "name"), [("nested/Fine tuning.v2.ipynb", "Fine tuning.v2"), ("", "notebook")]
-)
-def test_a_notebook_s_run_has_the_notebook_s_name(
-    path: str, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "argv", [KERNEL, "-f", "/run/kernel-1.json"])
-    monkeypatch.setenv("JPY_SESSION_NAME", path)
-    assert own_script_name() == name
-    monkeypatch.setattr(sys.modules["__main__"], "__vsc_ipynb_file__", "/home/me/code.ipynb", raising=False)
-    assert own_script_name() == "code"
-    monkeypatch.setattr(sys, "argv", ["train.py"])  # which the notebook starts
-    assert own_script_name() == "train"
 
 
 @pytest.mark.parametrize(

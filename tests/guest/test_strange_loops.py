@@ -58,10 +58,6 @@ class Training:
     def gradients(self) -> list[Tensor]:
         return [p.grad for p in self.parameters if p.grad is not None]
 
-    @property
-    def norm(self) -> float:
-        return float(nn.utils.get_total_norm(self.gradients))
-
     def batches(self, count: int = 3) -> Iterator[Batch]:
         numbers = torch.Generator().manual_seed(1)
         for _ in range(count):
@@ -347,23 +343,6 @@ def test_an_optimizer_in_the_place_of_another_continues_its_steps(same_model: bo
         ("", 3, "Adam", "SGD"),
         ("", 6, "Adam", "Adam"),
     ]
-
-
-def test_a_pass_that_the_script_dies_of_is_told(runs: Path) -> None:
-    training = Training()
-
-    def train() -> None:
-        for number, batch in enumerate(training.batches()):
-            loss = training.loss(batch) * (1.0 if number < 2 else torch.nan)
-            loss.backward()
-            if not loss.isfinite():
-                raise FloatingPointError
-            training.optimizer.step()
-
-    with pytest.raises(FloatingPointError), training.monitor:
-        train()
-    (dropped,) = of(GradientsDropped, records(runs))
-    assert (dropped.step, dropped.passes, str(dropped.loss)) == (2, 1, "nan")
 
 
 def test_a_step_that_fails_right_after_a_switch_says_so(runs: Path) -> None:
