@@ -126,10 +126,8 @@ class PrecisionMonitor(FrameworkMonitor, Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not trainer.is_global_zero or not trainer.optimizers:
             return
-        plugin = trainer.precision_plugin
-        if not self.why_observed and getattr(plugin, "amp", None) is not self.amp:
-            self.why_observed = "another callback has set a precision plugin"
-        scaler, save = getattr(plugin, "scaler", None), partial(self._save, trainer)
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
+        save = partial(self._save, trainer)
         self.open(pl_module, trainer.optimizers[0], scaler=scaler, save=save)
         batches, steps = trainer.num_training_batches, trainer.estimated_stepping_batches
         self.begin(

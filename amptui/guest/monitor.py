@@ -82,10 +82,8 @@ def observe(
     return Monitor(script, start_step=start_step)
 
 
-def checked_integer(name: str, value: object, *, least: int) -> int:
+def checked_integer(name: str, value: SupportsIndex, *, least: int) -> int:
     """``value`` as an integer. Raises TypeError if it is none, and ValueError if it is below ``least``."""
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
-        raise TypeError(f"{name} must be an integer, not {type(value).__name__}")
     if (number := operator.index(value)) < least:
         raise ValueError(f"{name} must be at least {least}, but is {number}")
     return number

@@ -151,11 +151,9 @@ def test_a_resumed_script_s_steps_go_on_counting(way: str, runs: Path) -> None:
 @pytest.mark.parametrize(
     ("way", "option", "value", "error", "says"),
     [
-        ("observe", "start_step", True, TypeError, "^start_step must "),
-        ("observe", "data_parallel", "1", TypeError, "^data_parallel must "),
         ("observe", "start_step", -1, ValueError, "^start_step must "),
         ("watch", "data_parallel", 0, ValueError, "^data_parallel must "),
-        ("watch", "start_step", "1", TypeError, "^start_step must "),
+        ("watch", "start_step", "1", TypeError, "as an integer"),
         ("observe", "model", 1, TypeError, "^model must "),
         ("observe", "optimizer", "adam", TypeError, "^optimizer must "),
         ("observe", "scaler", 2.0, TypeError, "^scaler must "),
