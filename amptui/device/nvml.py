@@ -103,8 +103,7 @@ def open_probe(uuid: str | None = None) -> NullProbe:
 class NvmlProbe(NullProbe):
     """Every GPU that NVML lists, each followed by its MIG instances; created by `open_probe`.
 
-    A lost GPU stays listed without data, and each sample looks for it again. One whose UUID is unknown is
-    named by its index: ``GPU 0``.
+    A lost GPU stays listed without data. One whose UUID is unknown is named by its index: ``GPU 0``.
     """
 
     def __init__(self, gate: "_Gate", uuid: str | None = None) -> None:
@@ -116,7 +115,8 @@ class NvmlProbe(NullProbe):
             count = 0
         self._gpus: list[_Gpu] = []
         for index in range(count):
-            gpu = _Gpu(f"GPU {index}", self._gate, "nvmlDeviceGetHandleByIndex", index)
+            handle = self._gate.ask("nvmlDeviceGetHandleByIndex", index)
+            gpu = _Gpu(f"GPU {index}", self._gate, handle)
             self._gpus += [gpu, *gpu.mig_instances()]
         if uuid is not None:
             self._gpus = [gpu for gpu in self._gpus if gpu.has_uuid(uuid)]
@@ -208,30 +208,18 @@ class _Look:
 
 
 class _Gpu:
-    """One GPU or MIG instance over the run, which may be lost and found again."""
+    """One GPU or MIG instance."""
 
-    def __init__(self, label: str, gate: _Gate, *find: object, is_mig_instance: bool = False) -> None:
+    def __init__(self, label: str, gate: _Gate, handle: object, *, is_mig_instance: bool = False) -> None:
         self.label = label
         self._gate = gate
-        self._find = find
-        self._is_mig_instance = is_mig_instance
-        self._uuid: str | None = None
-        self._name: str | None = None
-        self._handle: object | None = None
-        self._missing = self._attach()
-
-    def _attach(self) -> str:
-        """Get a handle, by UUID once known, since an index may change; returns why not, or ``""``."""
-        find = ("nvmlDeviceGetHandleByUUID", self._uuid) if self._uuid else self._find
-        handle = self._gate.ask(str(find[0]), *find[1:])
-        if isinstance(handle, _Refusal):
-            self._handle = None
-            return handle.words
         self._handle = handle
-        look = _Look(self._gate, handle)
-        self._uuid = self._uuid or look.read("UUID", str, ("nvmlDeviceGetUUID",))
-        self._name = self._name or look.read("name", str, ("nvmlDeviceGetName",))
-        return ""
+        self._is_mig_instance = is_mig_instance
+        self._missing = handle.words if isinstance(handle, _Refusal) else ""
+        """Why there is no handle."""
+        look = _Look(gate, handle, self._missing)
+        self._uuid = look.read("UUID", str, ("nvmlDeviceGetUUID",))
+        self._name = look.read("name", str, ("nvmlDeviceGetName",))
 
     def has_uuid(self, uuid: str) -> bool:
         """Whether this is the one of that name; before a MIG instance's torch writes another prefix."""
@@ -242,31 +230,27 @@ class _Gpu:
 
         A container with only an instance may not read its GPU's memory, so the instance is listed too.
         """
-        if self._handle is None:
+        if self._missing:
             return []
         mode = self._gate.ask("nvmlDeviceGetMigMode", self._handle)
         if isinstance(mode, _Refusal) or mode[0] == 0:
             return []
         most = self._gate.ask("nvmlDeviceGetMaxMigDeviceCount", self._handle)
         slots = [] if isinstance(most, _Refusal) else range(most)
-        find = ("nvmlDeviceGetMigDeviceHandleByIndex", self._handle)
-        instances = [
-            _Gpu(f"{self.label} MIG {slot}", self._gate, *find, slot, is_mig_instance=True) for slot in slots
+        handles = {
+            slot: self._gate.ask("nvmlDeviceGetMigDeviceHandleByIndex", self._handle, slot) for slot in slots
+        }
+        return [
+            _Gpu(f"{self.label} MIG {slot}", self._gate, handle, is_mig_instance=True)
+            for slot, handle in handles.items()
+            if not isinstance(handle, _Refusal)  # slots may be empty
         ]
-        return [instance for instance in instances if instance._handle is not None]  # slots may be empty
 
     def look(self) -> tuple[GpuSample, str]:
         """A sample of the GPU, and what is missing and why, to follow its label."""
-        if self._handle is None:
-            self._missing = self._attach()
-        if self._handle is None:
-            return self._without_figures(), f": {self._missing}"
-        look = _Look(self._gate, self._handle)
+        look = _Look(self._gate, self._handle, self._missing)
         sample = self._sample_memory(look) if self._is_mig_instance else self._sample_all(look)
-        if look.gone:
-            self._handle = None
-            sample = self._without_figures()
-        return sample, look.trouble()
+        return self._without_figures() if look.gone else sample, look.trouble()
 
     def _without_figures(self) -> GpuSample:
         return GpuSample(uuid=self._uuid or self.label, name=self._name)

@@ -30,8 +30,8 @@ BASELINES = tuple(name for name in PRECISIONS if name not in LOW_PRECISIONS)
 MIN_STEPS = 20
 """Counted steps that each side needs before a ratio is shown."""
 
-MIN_PROVISIONAL_STEPS = 2
-"""Measured steps that each side needs before a provisional ratio is shown."""
+MIN_PROVISIONAL_STEPS = 3
+"""Measured steps that each side needs before a provisional ratio is shown: of so many the median is usual."""
 
 WINDOW_STEPS = 2048
 """A precision's median and rate are over its newest counted steps, at most so many."""
@@ -62,7 +62,7 @@ _WARM_UP_WINDOW = 50
 class PrecisionLedger:
     """Adds up a run's steps by precision.
 
-    A step counts if it was timed and applied and is not a warm-up step. Once two steps are counted, warm-up
+    A step counts if it was timed and applied and is not a warm-up step. Once three steps are counted, warm-up
     steps count only for the skips; until then they provide the provisional figures.
     """
 
@@ -128,51 +128,35 @@ class StepsOfSize(NamedTuple):
 class WarmUpSteps:
     """The newest warm-up steps of one precision, used until it has other steps.
 
-    The first step of each warm-up, which loads kernels and allocates, is left out once there is another.
+    By their median: the first step of each warm-up loads kernels and allocates.
     """
 
     _seconds: deque[float] = field(default_factory=lambda: deque(maxlen=_WARM_UP_WINDOW))
     _samples: deque[int] = field(default_factory=lambda: deque(maxlen=_WARM_UP_WINDOW))
-    _first_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=_WARM_UP_WINDOW))
-    """Of the first step of each warm-up."""
-    _first_samples: deque[int] = field(default_factory=lambda: deque(maxlen=_WARM_UP_WINDOW))
     _timed: int = 0
-    _next_step: int | None = None
-    """The step that would continue the warm-up that was added last."""
-    _first_is_due: bool = False
-    """Whether the warm-up has had no applied step yet."""
     _last_loss: float | None = None
 
     def add(self, steps: Steps) -> None:
         """Add warm-up steps, in order."""
-        seconds, samples = steps.timed("step_seconds"), steps.timed("samples")
-        if steps.first_step != self._next_step:
-            was_timed = len(seconds) > 0 and seconds[0] == steps.step_seconds[0]
-            self._first_is_due = bool(steps.skips[0]) or was_timed
-        begins = self._first_is_due and len(seconds) > 0
-        self._first_is_due = self._first_is_due and not begins
-        self._next_step = steps.last_step + 1
+        seconds = steps.timed("step_seconds")
         self._timed += len(seconds)
-        self._first_seconds.extend(seconds[:begins])
-        self._first_samples.extend(samples[:begins])
-        self._seconds.extend(seconds[begins:])
-        self._samples.extend(samples[begins:])
+        self._seconds.extend(seconds)
+        self._samples.extend(steps.timed("samples"))
         measured = (loss for loss in reversed(steps.loss) if loss is not None)
         self._last_loss = next(measured, self._last_loss)
 
     def stand_in(self, stats: PrecisionStats) -> PrecisionStats:
-        """``stats``, which has at most one counted step, with the figures of these steps."""
-        if not self._timed:
-            return replace(stats, last_loss=self._last_loss) if stats.last_loss is None else stats
-        seconds, samples = self._seconds, self._samples
-        if not seconds:
-            seconds, samples = self._first_seconds, self._first_samples
+        """``stats``, which has hardly a counted step, with the figures of these steps."""
+        last_loss = self._last_loss if stats.last_loss is None else stats.last_loss
+        seconds, samples = median(self._seconds), mean(self._samples)
+        if seconds is None:
+            return replace(stats, last_loss=last_loss)
         return replace(
             stats,
-            median_step_seconds=median(seconds),
-            mean_step_seconds=mean(seconds),
-            samples_per_second=samples_per_second(samples, seconds),
-            last_loss=self._last_loss if stats.last_loss is None else stats.last_loss,
+            median_step_seconds=seconds,
+            mean_step_seconds=seconds,
+            samples_per_second=samples / seconds if samples else None,
+            last_loss=last_loss,
             provisional_steps=self._timed,
         )
 
@@ -264,7 +248,7 @@ def median(values: deque[float]) -> float | None:
     return float(ordered[below]) / 2 + float(ordered[above]) / 2
 
 
-def mean(values: deque[float]) -> float | None:
+def mean(values: deque[float] | deque[int]) -> float | None:
     """The mean of ``values``; None if there are none."""
     return sum(values) / len(values) if values else None
 

@@ -59,7 +59,7 @@ class Track:
 
     @classmethod
     def empty(cls, buckets: int = 2048, recent: int = 2048, *, first_step: int = 1) -> "Track":
-        """A track without values. Raises ``ValueError`` unless ``buckets`` is even and ``recent`` above 0."""
+        """A track without values; ``buckets`` is even."""
         return cls(
             _first_step=first_step,
             _minimum=np.full(buckets, np.inf),
@@ -70,19 +70,6 @@ class Track:
             _ring=np.full(recent, np.nan),
             _ring_nonfinite=np.zeros(recent, np.bool_),
         )
-
-    def __post_init__(self) -> None:
-        """Raise ``ValueError`` for an inconsistent state."""
-        arrays = (self._minimum, self._maximum, self._sum, self._finite, self._nonfinite)
-        buckets, recent = len(self._sum), len(self._ring)
-        sizes = {len(array) for array in arrays}
-        if sizes != {buckets} or buckets < 2 or buckets % 2 or not recent == len(self._ring_nonfinite) > 0:
-            raise ValueError("arrays of different sizes")
-        capacity = buckets * self._bucket_steps
-        if self._bucket_steps.bit_count() != 1 or self._bucket_steps < 1 or not 0 <= self._count <= capacity:
-            raise ValueError("buckets of an invalid size")
-        if not 0 <= self._ring_count <= min(recent, self._count):
-            raise ValueError("more recent values than there are")
 
     @property
     def next_step(self) -> int:

@@ -40,13 +40,6 @@ class Metrics:
     _sampled_layers: tuple[str, ...] = ()
     _tracks: dict[str, dict[str, Track]] = field(default_factory=lambda: {kind: {} for kind in _KINDS})
 
-    def __post_init__(self) -> None:
-        """Raise ``ValueError`` for an inconsistent state."""
-        if set(self._tracks) != set(_KINDS):
-            raise ValueError("other kinds of metrics")
-        if self._named > MAX_NAMED or len(self._tracks["update"]) > MAX_LAYERS:
-            raise ValueError("too many metrics")
-
     def add(self, steps: Steps) -> None:
         """Add the columns and the loss parts of steps."""
         first_step, groups = steps.first_step, len(steps.group_lrs)  # of one group, or if all are equal, none

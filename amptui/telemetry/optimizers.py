@@ -18,9 +18,9 @@ MAX_OPTIMIZERS = 8
 """Further ones are left out: a script has two or three, and each costs the memory of its curves."""
 
 FOLLOW_AFTER_STEPS = 200
-"""The front passes to another optimizer that has made so many steps since the front's last one, and twice as
-many as ever before between two of the front's. Our choice: a GAN's critic makes 5 steps for one of its
-generator, at its start up to 100 (Arjovsky et al., 2017); the phases of a script take thousands."""
+"""The front passes to another optimizer that has made so many steps since the front's last one. Our choice: a
+GAN's critic makes 5 steps for one of its generator, at its start up to 100 (Arjovsky et al., 2017); the
+phases of a script take thousands."""
 
 
 @dataclass(slots=True, eq=False)
@@ -28,23 +28,17 @@ class FrontWatch:
     """Follows the optimizer that makes steps, where a script trains in phases."""
 
     name: str = FIRST
-    _longest_gap: dict[str, int] = field(default_factory=dict)
-    """How many steps of another one came between two of each optimizer that was in front."""
     _others: dict[str, int] = field(default_factory=dict)
     """Steps of each other one since the newest step of the front."""
 
     def add(self, name: str, steps: int) -> None:
         """So many steps in a row of one optimizer."""
-        if name == self.name:
-            if self._others:
-                gap = max(self._others.values())
-                self._longest_gap[name] = max(gap, self._longest_gap.get(name, 0))
-                self._others.clear()
-            return
-        count = self._others[name] = self._others.get(name, 0) + steps
-        if count >= FOLLOW_AFTER_STEPS and count > 2 * self._longest_gap.get(self.name, 0):
+        if name != self.name:
+            self._others[name] = self._others.get(name, 0) + steps
+            if self._others[name] < FOLLOW_AFTER_STEPS:
+                return
             self.name = name
-            self._others.clear()
+        self._others.clear()
 
 
 @dataclass(slots=True, eq=False)
@@ -55,13 +49,6 @@ class Optimizers:
     """Whether there are more than ``MAX_OPTIMIZERS``."""
     _by_name: dict[str, OptimizerSteps] = field(default_factory=lambda: {FIRST: OptimizerSteps()})
     _front: FrontWatch = field(default_factory=FrontWatch)
-
-    def __post_init__(self) -> None:
-        """Raise ``ValueError`` for an inconsistent state."""
-        if FIRST not in self._by_name or self._front.name not in self._by_name:
-            raise ValueError("without its first optimizer")
-        if len(self._by_name) > MAX_OPTIMIZERS:
-            raise ValueError("too many optimizers")
 
     def __iter__(self) -> Iterator[OptimizerSteps]:
         return iter(self._by_name.values())

@@ -68,60 +68,39 @@ class Pace:
         return None if seconds is None else max(1.0, seconds * steps_left) if steps_left > 0 else 0.0
 
 
-LATE_SECONDS = 60.0
-"""How much older a record may be than the one before it: several threads emit them, and some wait for a
-device. A record that is older still was written after the clock had been set back."""
-
-SILENT_SECONDS = 600.0
-"""A training run is never silent for so long: its sampler emits once a second. Between two records further
-apart the machine slept, or the clock was set forward."""
-
-
 @dataclass(slots=True, eq=False)
 class RunningTime:
-    """Adds up the time between records, without the time in which no process of the run was awake.
+    """Adds up the time from the first to the newest record of each process of the run, on the wall clock."""
 
-    It is the wall clock: it jumps when it is set, and continues while a laptop sleeps.
-    """
+    _earlier_seconds: float = 0.0
+    """Of the processes before."""
+    _began: float | None = None
+    _newest: float = 0.0
 
-    seconds: float = 0.0
-    _newest: float | None = None
+    @property
+    def seconds(self) -> float:
+        """All of it."""
+        return self._earlier_seconds + (0.0 if self._began is None else self._newest - self._began)
 
     def take(self, record: Record) -> None:
         """Count the time until ``record``."""
-        if isinstance(record, RunStarted):
-            self.seconds = 0.0
-        if isinstance(record, (RunStarted, RunResumed)) or (
-            isinstance(record, PhaseChanged) and record.phase == "importing"
-        ):
-            self._newest = record.time if math.isfinite(record.time) else None  # another process begins
-        else:
-            self.see(record.time)
+        begins = isinstance(record, PhaseChanged) and record.phase == "importing"
+        if begins or isinstance(record, (RunStarted, RunResumed)):  # another process
+            self._earlier_seconds = 0.0 if isinstance(record, RunStarted) else self.seconds
+            self._began = None
+        self._see(record.time)
 
     def see_steps(self, steps: Steps) -> None:
         """A block of steps ended."""
-        first, later = steps.step_seconds[0], steps.step_seconds[1:]
-        between = later if None not in later else [seconds for seconds in later if seconds is not None]
-        busy_seconds = first
-        if between:
-            busy_seconds = sum(between)  # type: ignore[arg-type]  # there is no None
-            self.see(steps.time - busy_seconds, first)
-        self.see(steps.time, busy_seconds)
+        self._see(steps.time - sum(filter(None, steps.step_seconds[1:])))
+        self._see(steps.time)
 
-    def see(self, time: float, busy_seconds: float | None = None) -> None:
-        """A record of ``time`` arrived; a step that took ``busy_seconds`` explains a silence of so long."""
-        newest = self._newest
-        if newest is None or time < newest - LATE_SECONDS:
-            self._newest = time if math.isfinite(time) else None
+    def _see(self, time: float) -> None:
+        if not math.isfinite(time):
             return
-        passed = time - newest
-        if not 0.0 < passed < math.inf:
-            return
-        self._newest = time
-        if passed > SILENT_SECONDS:
-            busy = busy_seconds if busy_seconds is not None and busy_seconds > 0.0 else 0.0
-            passed = min(passed, busy)
-        self.seconds += passed
+        if self._began is None:
+            self._began = self._newest = time
+        self._newest = max(self._newest, time)
 
 
 @dataclass(slots=True, eq=False)

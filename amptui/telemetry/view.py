@@ -171,7 +171,7 @@ class PrecisionSwitch:
 class PrecisionStats:
     """Statistics of one precision in this run, without warm-up and skipped steps, which are only counted.
 
-    Until two steps are counted, times and loss are those of warm-up steps, and ``provisional_steps`` says so.
+    Until three steps are counted, times and loss are those of warm-up steps: ``provisional_steps`` says so.
     """
 
     precision: str
@@ -234,8 +234,7 @@ class Comparison:
     memory_saving: float | None = None
     """The fraction of the baseline's peak allocated memory that ``low`` saved; negative if it needed more."""
     provisional_speedup: float | None = None
-    """The same while there are too few counted steps, from means of at least two steps: only a first
-    impression."""
+    """The same while there are too few counted steps, from three at least: only a first impression."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -99,7 +99,7 @@ COMPARISONS: dict[str, tuple[Sequence[list[Steps]], dict[str, Any]]] = {
         )
         for name, settling in (("warm-up", True), ("settled", False))
     },
-    # The first applied step of a stretch is the slow one.
+    # The first applied step of a warm-up is the slow one.
     "warm-up after skips": (
         [
             skips(1, 3, step_seconds=0.001, settling=True),
@@ -143,20 +143,6 @@ COMPARISONS: dict[str, tuple[Sequence[list[Steps]], dict[str, Any]]] = {
             "speedup": None,
         },
     ),
-    # A batch of records begins no stretch.
-    "warm-up in batches": (
-        [warm_up(1, 1, step_seconds=2.0), warm_up(2, 2, step_seconds=0.5), warm_up(3, 3, step_seconds=0.4)],
-        {"fp32.median_step_seconds": 0.45},
-    ),
-    # Each stretch begins with a step that is left out.
-    "warm-up of two stretches": (
-        [
-            [*warm_up(1, 1, step_seconds=2.0), *warm_up(2, 3, step_seconds=0.5)],
-            warm_up(4, 5, precision="fp16", step_seconds=0.25),
-            [*warm_up(6, 6, step_seconds=1.0), *warm_up(7, 7, step_seconds=0.5)],
-        ],
-        {"fp32.median_step_seconds": 0.5},
-    ),
     "one warm-up step": (
         [warm_up(1, 1, step_seconds=2.0), warm_up(2, 9, precision="fp16", step_seconds=0.5)],
         {"fp32.median_step_seconds": 2.0, "fp32.provisional_steps": 1, "provisional_speedup": None},
@@ -170,10 +156,10 @@ COMPARISONS: dict[str, tuple[Sequence[list[Steps]], dict[str, Any]]] = {
                 "fp32.median_step_seconds": seconds,
             },
         )
-        for counted, provisional, seconds in ((0, 10, 0.5), (1, 10, 0.5), (2, 0, 0.4), (30, 0, 0.4))
+        for counted, provisional, seconds in ((0, 10, 0.5), (2, 10, 0.5), (3, 0, 0.4), (30, 0, 0.4))
     },
     "few counted steps": (
-        [FP32, make_steps(31, 32, precision="fp16", step_seconds=0.001)],
+        [FP32, make_steps(31, 33, precision="fp16", step_seconds=0.001)],
         {"speedup": None, "provisional_speedup": 4.0},
     ),
     # ---------------------------------------------------------------- what a speed-up still needs

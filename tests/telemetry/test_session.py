@@ -24,7 +24,6 @@ from amptui.records.run import (
     Validation,
 )
 from amptui.records.steps import Steps
-from amptui.telemetry.pace import SILENT_SECONDS, RunningTime
 from amptui.telemetry.view import PrecisionSwitch, SessionView
 from tests.builders import (
     assert_holds,
@@ -431,32 +430,11 @@ def test_two_devices_are_not_compared() -> None:
 
 
 # --------------------------------------------------------------------------------- the running time
-# --------------------------------------------------------------------------------- the running time
 
 
-DAY = 86_400.0
-
-
-def test_a_long_step_explains_a_silence_and_no_more_than_it_took() -> None:
-    watch = RunningTime()
-    watch.see(0.0)
-    watch.see(3000.0, 2999.0)
-    assert watch.seconds == 2999.0
-    watch.see(3000.0 + DAY, 700.0)
-    assert watch.seconds == 3699.0
-    for odd in (None, math.nan, -1.0, 0.0):
-        watch.see(watch.seconds + 30 * DAY, odd)
-        assert watch.seconds == 3699.0
-
-
-@given(st.lists(st.floats()), st.lists(st.none() | st.floats()))
-def test_no_times_make_it_negative_or_endless(times: list[float], busy: list[float | None]) -> None:
-    watch = RunningTime()
-    before = 0.0
-    for place, time in enumerate(times):
-        took = busy[place] if place < len(busy) else None
-        watch.see(time, took)
-        most = max(SILENT_SECONDS, took) if took is not None and took > 0 else SILENT_SECONDS
-        assert before <= watch.seconds <= before + most
-        assert watch.seconds < math.inf
-        before = watch.seconds
+def test_the_running_time_is_that_of_all_processes_and_no_clock_that_is_set_back_lessens_it() -> None:
+    begun = [make_started(time=100.0), *make_steps(1, 2, time=110.0), make_step(3, time=50.0)]
+    session = fold([*begun, make_step(4, time=112.0), make_resumed(4, time=5000.0)])
+    assert session.view().elapsed_seconds == 12.0
+    session.fold([make_step(5, time=5003.0)])
+    assert session.view().elapsed_seconds == 15.0

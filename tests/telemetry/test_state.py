@@ -140,24 +140,15 @@ def test_a_state_of_another_version_is_refused_in_words(version: Any) -> None:
         Session().restore(json.loads(Session().state()) | {"version": version})
 
 
-FRONT: dict[str, Any] = {"name": "", "_longest_gap": {}, "_others": {}}
 EMPTY: dict[str, Any] = json.loads(Session().state())["session"]
-FACTS, FIRST_ALONE = EMPTY["_facts"], EMPTY["_optimizers"]
+FACTS = EMPTY["_facts"]
 
 
 @pytest.mark.parametrize(
     ("change", "told"),
     [
         ({"_log": None}, r"\(Session\._log: EventLog: expected an object, not None\)$"),
-        ({"_running_time": {"seconds": 0}}, r"\(Session\._running_time: RunningTime: missing _newest"),
-        (
-            {"_optimizers": {"is_left_out": False, "_by_name": {}, "_front": FRONT}},
-            r"\(Session\._optimizers: Optimizers: without its first optimizer",
-        ),
-        (
-            {"_optimizers": FIRST_ALONE | {"_front": FRONT | {"name": "another"}}},
-            r"\(Session\._optimizers: Optimizers: without its first optimizer",
-        ),
+        ({"_running_time": {"seconds": 0}}, r"\(Session\._running_time: RunningTime: missing _began"),
         ({"_speed": 1.0}, r"\(Session: unknown fields\)$"),
         (
             {"_facts": FACTS | {"state": "standing"}},
@@ -176,25 +167,3 @@ def test_a_version_that_declares_other_fields_is_refused_in_one_line(
         session.restore(state)
     assert "\n" not in str(refused.value)
     assert session.state() == before
-
-
-TEXT = session_of([*EVERYTHING, ENDS[1]]).state()
-
-
-@pytest.mark.parametrize(
-    ("attribute", "value", "words"),
-    [
-        ("_count", 10**9, "buckets of an invalid size"),
-        ("_bucket_steps", 3, "buckets of an invalid size"),
-        ("_sum", "", "arrays of different sizes"),
-        ("_ring_nonfinite", "AA==", "arrays of different sizes"),
-        ("_ring_count", 106, "more recent values"),
-        ("_sum", [0.0], "expected base64"),
-        ("_sum", "A", "not an array"),
-    ],
-)
-def test_a_track_that_could_hang_or_mislead_is_refused(attribute: str, value: Any, words: str) -> None:
-    state = json.loads(TEXT)
-    state["session"]["_optimizers"]["_by_name"][""]["tracks"]["_loss"][attribute] = value
-    with pytest.raises(JsonError, match=f"Tracks._loss: .*{words}"):
-        Session().restore(state)
