@@ -3,12 +3,11 @@
 import argparse
 import gc
 import os
-import socket
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from amptui.base.errors import RunFolderError, UsageError
+from amptui.base.errors import UsageError
 from amptui.base.terminal import can_show_a_screen
 from amptui.command.parser import (
     absolute_path,
@@ -170,11 +169,6 @@ def _train_as_rank(options: argparse.Namespace, world: "World") -> int:
         os.environ.update(variables_of(world))
 
     def make_plan(world: "World") -> "Plan":
-        if world.restart and options.run_dir is not None and not options.run_dir.is_dir():
-            what = (
-                f"the ranks were started again, and {socket.gethostname()}, where rank 0 runs now, does not"
-            )
-            raise RunFolderError(f"{what} see {options.run_dir}", hint="use a folder that all machines share")
         launchers = {"nproc": world.size, "max_restarts": world.max_restarts}
         given = {**training_fields(options), "interactive": False, **launchers}
         return _plan(options, given)

@@ -9,10 +9,8 @@ import json
 import os
 import resource
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -33,9 +31,6 @@ from amptui.recipe.request import HANG_SECONDS
 
 _CONNECTING = timedelta(minutes=30)
 """How long a rank tries to reach a store that is not there yet: a machine may be late."""
-
-_ANSWER_SECONDS = 30.0
-"""A store that is there, and is there so much later, has answered."""
 
 _PROBE_SECONDS = 1.0
 
@@ -254,24 +249,7 @@ def _own_host() -> str:
 
 
 def _client(host: str, port: int) -> Store:
-    store: Future[Store] = Future()
-
-    def connect() -> None:
-        try:
-            store.set_result(
-                TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=_CONNECTING)
-            )
-        except RuntimeError as error:
-            store.set_exception(error)
-
-    # Not in this thread: torch waits for ever for the answer of another program that has the port.
-    threading.Thread(target=connect, name="amptui-store", daemon=True).start()
-    listened = 0
-    while listened < 2:
-        with suppress(TimeoutError):
-            return store.result(_ANSWER_SECONDS)
-        listened = listened + 1 if _listens(host, port) else 0
-    raise RuntimeError("what listens there is no store")
+    return TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=_CONNECTING)
 
 
 def _listens(host: str, port: int) -> bool:

@@ -66,9 +66,6 @@ _MAX_NOISE_BYTES = 64 * 1024
 _MAX_ERROR_BYTES = 4096
 """The end of what ssh says that is kept."""
 
-_MAX_ERRORS_BYTES = 4 * 1024 * 1024
-"""What ssh and the shell on HOST may say in all before an answer."""
-
 _MAX_QUOTED_CHARACTERS = 160
 
 _SSH_FAILED = 255
@@ -237,7 +234,6 @@ class Ssh:
             theirs.close()
         self.connection.settimeout(_LOOK_SECONDS)
         self._error_text = b""
-        self._errors_bytes = 0
         self._noise = b""
         # ssh, and later the run, never wait for what it says to be read.
         self._errors = threading.Thread(target=self._read_errors, name="amptui-ssh-errors", daemon=True)
@@ -335,17 +331,14 @@ class Ssh:
                 self._process.wait()
 
     def _check_patience(self, limit: float) -> None:
-        """Raise an error if ``limit``, on the monotonic clock, is over, or HOST says too much."""
+        """Raise an error if ``limit``, on the monotonic clock, is over."""
         if time.monotonic() > limit:
             raise UnreachableError(self.host, f"no answer for {self._limit_seconds:g} s")
-        if self._errors_bytes > _MAX_ERRORS_BYTES:
-            raise RemoteError(f"{self.host} writes errors without end: {self.last_error()}")
 
     def _read_errors(self) -> None:
         assert self._process.stderr is not None, "a pipe"
         with self._process.stderr as errors:
             while piece := os.read(errors.fileno(), _MAX_ERROR_BYTES):
-                self._errors_bytes += len(piece)
                 self._error_text = (self._error_text + piece)[-_MAX_ERROR_BYTES:]
 
     def _wait(self, seconds: float) -> int | None:

@@ -85,9 +85,6 @@ MAX_VIEWERS = 16
 HELLO_SECONDS = 10.0
 """A connection that has not said hello by then is closed."""
 
-REFUSAL_SECONDS = 10.0
-"""At most one refusal in that time is reported: a flood of them must not fill the journal."""
-
 HISTORY_SHARE = 0.05
 """At most this part of the pump's time goes into histories, however often screens attach or fall behind."""
 
@@ -121,7 +118,6 @@ class Server:
         self._connected: list[Viewer] = []
         self._history: Callable[[], str] | None = None
         self._history_due = 0.0
-        self._refusal_due = 0.0
         self._closing = threading.Event()
         self._listening: socket_place.Listening | None = None
         self._thread = threading.Thread(target=self._accept, name="amptui-server", daemon=True)
@@ -246,7 +242,7 @@ class Server:
                 self._welcome(Viewer(connection, adopted=False))
                 continue
             why = f"{MAX_VIEWERS} screens are already attached"
-            self._tell_refusal(why)
+            self._tell("refused", why)
             with connection, suppress(OSError):
                 connection.setblocking(False)
                 connection.send(_refusal(why))
@@ -290,7 +286,7 @@ class Server:
             if viewer.introduced:
                 self._tell(change, one_line(why))
         if why and not viewer.introduced:
-            self._tell_refusal(one_line(why))
+            self._tell("refused", one_line(why))
 
     def _read(self, viewer: Viewer, requests: BinaryIO) -> _Change:
         """Handle the screen's hello and requests; return how it left."""
@@ -334,12 +330,6 @@ class Server:
                 viewer.connection.sendall(piece)
         with suppress(OSError):  # ends the reading once what the screen sent before is read
             viewer.connection.shutdown(socket.SHUT_RD)
-
-    def _tell_refusal(self, why: str) -> None:
-        now = time.monotonic()
-        if now >= self._refusal_due:
-            self._refusal_due = now + REFUSAL_SECONDS
-            self._tell("refused", why)
 
     def _tell(self, change: _Change, detail: str = "") -> None:
         if self._closing.is_set():

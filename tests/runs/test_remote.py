@@ -140,7 +140,6 @@ UPGRADE_THERE = (
             RemoteError,
             "amptui on box is too old for this; upgrade it there",
         ),
-        ("exec yes no >&2", RemoteError, "box writes errors without end: "),
         ("head -c 100000 /dev/zero", RemoteError, "box does not speak amptui's protocol"),
         ("echo refused: why >&2; exit 255", UnreachableError, "cannot reach box: refused: why"),
         (
