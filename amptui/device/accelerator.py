@@ -281,14 +281,6 @@ def capture_check(device: torch.device) -> Callable[[], bool]:
     return _own_function(device, "is_current_stream_capturing") or bool
 
 
-def why_no_scaler(device: torch.device) -> str:
-    """Why torch's GradScaler fails on ``device``: it divides in float64, but on MPS. Empty where it works."""
-    if device.type != "xpu":
-        return ""
-    gpu = torch.xpu.get_device_properties(device)
-    return "" if gpu.has_fp64 else f"{gpu.name} has no float64, without which torch's GradScaler fails"
-
-
 def older_scalers() -> tuple[type, ...]:
     """Classes that older scripts make instead of ``torch.amp.GradScaler``: subclasses that do the same."""
     return (torch.cuda.amp.GradScaler,)

@@ -17,7 +17,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from amptui.base.errors import UsageError
-from amptui.device.accelerator import capabilities, properties, why_no_scaler
+from amptui.device.accelerator import capabilities, properties
 from amptui.recipe.float8 import Float8Form, Float8Linears, why_no_float8
 from amptui.records.run import AMP_PRECISIONS, MIN_SOUND_SCALE, PRECISIONS, precision_option
 
@@ -248,8 +248,7 @@ def unsupported_precisions(device: torch.device) -> dict[str, str]:
     """The precisions that ``device`` does not support, each with a short reason."""
     unsupported = why_no_float8(device)
     if not capabilities(device).tf32:
-        why = why_no_scaler(device)
-        return {"tf32": "TF32 needs an NVIDIA GPU", **({"fp16": why} if why else {}), **unsupported}
+        return {"tf32": "TF32 needs an NVIDIA GPU", **unsupported}
     facts = properties(device)
     if facts.compute_capability is None or facts.compute_capability >= (8, 0):
         return unsupported

@@ -21,7 +21,7 @@ from amptui.records.run import (
 )
 from amptui.records.steps import Steps
 from amptui.telemetry.finding import Finding, Grade, never_measured
-from amptui.telemetry.gpu_use import EnergySpent, EnergySum
+from amptui.telemetry.gpu_use import MIN_SECONDS, GpuUse
 from amptui.telemetry.view import Comparison, PrecisionStats
 
 BASELINES = tuple(name for name in PRECISIONS if name not in LOW_PRECISIONS)
@@ -80,15 +80,15 @@ class PrecisionLedger:
             account = self._changing(precision)
             account.peak_bytes = max(peak_allocated_bytes, account.peak_bytes or 0)
 
-    def add_utilization(self, precision: str, percent: float) -> None:
-        """Add a GPU utilization sampled while ``precision`` trained."""
-        account = self._changing(precision)
-        account.percents += percent
-        account.percent_count += 1
-
-    def add_energy(self, spent: EnergySpent) -> None:
-        """Add energy that the training GPU used while a precision trained."""
-        self._changing(spent.precision).energy.add(spent)
+    def add_gpu_use(self, use: GpuUse) -> None:
+        """Add what the training GPU did while a precision trained."""
+        account = self._changing(use.precision)
+        if use.utilization_percent is not None:
+            account.percents += use.utilization_percent
+            account.percent_count += 1
+        account.joules += use.joules
+        account.energy_seconds += use.seconds
+        account.energy_samples += use.samples
 
     def comparison(self, precision: str = "") -> Comparison:
         """The precisions used so far, in the order of ``PRECISION_ORDER``, and a gain by :func:`compare`."""
@@ -180,7 +180,10 @@ class _Account:
     percents: float = 0.0
     """Of the GPU's utilization, in this many samples."""
     percent_count: int = 0
-    energy: EnergySum = field(default_factory=EnergySum)
+    joules: float = 0.0
+    """The GPU's energy, in so many seconds and for so many training samples."""
+    energy_seconds: float = 0.0
+    energy_samples: int = 0
     _warm_up: WarmUpSteps = field(default_factory=WarmUpSteps)
     cached_stats: PrecisionStats | None = field(default=None, init=False)
     _of_size: dict[int | None, StepsOfSize] = field(default_factory=dict, init=False)
@@ -229,7 +232,9 @@ class _Account:
                 skipped=self.skipped,
                 data_fraction=data_fraction(self._data_seconds, self._seconds),
                 utilization_percent=self.percents / self.percent_count if self.percent_count else None,
-                joules_per_1000_samples=self.energy.joules_per_1000_samples(),
+                joules_per_1000_samples=None
+                if self.energy_seconds < MIN_SECONDS
+                else 1000 * self.joules / self.energy_samples,
             )
             enough = self._steps >= MIN_PROVISIONAL_STEPS
             self.cached_stats = stats if enough else self._warm_up.stand_in(stats)

@@ -1,7 +1,7 @@
 """How busy the training GPU was in each precision, and the energy that it used."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from amptui.records.findings import ModulesTraced, XRayTaken
 from amptui.records.run import PauseChanged, PhaseChanged, PrecisionChanged, RunResumed, RunStarted
@@ -28,104 +28,69 @@ The counter moves every 20 to 100 ms (arXiv:2312.02741, and PETSc's manual page 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EnergySpent:
-    """The energy between two samples of the training GPU, and the training samples processed meanwhile."""
+class GpuUse:
+    """What a sample says of the training GPU while one precision trained."""
 
     precision: str
-    joules: float
-    """Of the whole GPU, including its idle power and other programs."""
-    seconds: float
+    utilization_percent: float | None = None
+    """NVML's, a mean over up to the last second."""
+    joules: float = 0.0
+    """Of the whole GPU, including its idle power and other programs, as are the next two."""
+    seconds: float = 0.0
+    samples: int = 0
+    """Training samples meanwhile; 0 if the energy is unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reading:
+    precision: str
+    joules: float | None
+    time: float
     samples: int
 
 
 @dataclass(slots=True, eq=False)
-class EnergyWatch:
-    """Attributes NVML's energy to the precision that trained meanwhile.
+class GpuWatch:
+    """Attributes NVML's utilization and energy to the precision that trained meanwhile.
 
-    Two readings in a row count if both found the same precision training and nothing interrupted training
-    between them, however briefly. A reading that finds no new training samples waits for one that does: it
-    fell into a long step, unless an interruption such as an X-ray is reported first.
+    A sample counts if it and the one before it, a second earlier, found the same precision training, and
+    nothing interrupted that between them, however briefly. Energy that finds no new training samples waits
+    for a sample that does: it fell into a long step, unless an interruption such as an X-ray comes first.
     """
 
-    _before: EnergySpent | None = None
-    """The last reading of the counters, at ``seconds`` of the clock."""
+    _before: _Reading | None = None
 
     def interrupt(self) -> None:
-        """Count nothing between the last reading and the next."""
+        """Count nothing between the last sample and the next."""
         self._before = None
 
     def add(
         self, sample: DeviceSample, run: RunStarted | None, *, training: bool, samples_trained: int
-    ) -> EnergySpent | None:
-        """The energy spent since the last reading; None if it is unknown.
+    ) -> GpuUse | None:
+        """What the GPU did since the last sample; None if that is unknown.
 
         ``training``: whether steps run. ``samples_trained`` is the total over all precisions; steps are
-        reported a little late, which cancels out between two readings. A counter that is missing or went
-        back, because the driver was reloaded, gives None.
+        reported a little late, which cancels out between two samples. A counter that is missing or went
+        back, because the driver was reloaded, tells no energy.
         """
         before, self._before = self._before, None
         gpu = SessionView(run=run, device=sample).training_gpu
-        if not training or sample.allocator is None or gpu is None or gpu.energy_joules is None:
+        if not training or sample.allocator is None or gpu is None:
             return None
-        precision = sample.allocator.precision
-        now = EnergySpent(
-            precision=precision, joules=gpu.energy_joules, seconds=sample.time, samples=samples_trained
+        precision = sample.allocator.precision  # read at the same moment
+        now = _Reading(
+            precision=precision, joules=gpu.energy_joules, time=sample.time, samples=samples_trained
         )
-        if before is None or before.precision != precision:
-            self._before = now
-            return None
-        if now.samples == before.samples and now.joules >= before.joules:
-            self._before = before  # in a step
-            return None
         self._before = now
-        joules, seconds = now.joules - before.joules, now.seconds - before.seconds
+        if before is None or before.precision != precision:
+            return None
+        use = GpuUse(precision=precision, utilization_percent=gpu.utilization_percent)
+        if now.joules is None or before.joules is None:
+            return use
+        joules, seconds = now.joules - before.joules, now.time - before.time
         samples = now.samples - before.samples
-        if not (0.0 <= joules < math.inf and 0.0 <= seconds < math.inf and samples > 0):
-            return None  # a counter or the clock went back or is not finite
-        return EnergySpent(precision=precision, joules=joules, seconds=seconds, samples=samples)
-
-
-@dataclass(slots=True, eq=False)
-class EnergySum:
-    """One precision's energy over the run."""
-
-    _joules: float = 0.0
-    _seconds: float = 0.0
-    _samples: int = 0
-
-    def add(self, spent: EnergySpent) -> None:
-        """Add energy spent in this precision."""
-        self._joules += spent.joules
-        self._seconds += spent.seconds
-        self._samples += spent.samples
-
-    def joules_per_1000_samples(self) -> float | None:
-        """Over everything counted; None until that covers ``MIN_SECONDS``."""
-        return None if self._seconds < MIN_SECONDS else 1000 * self._joules / self._samples
-
-
-@dataclass(slots=True, eq=False)
-class UtilizationWatch:
-    """Attributes NVML's utilization to the precision that was training.
-
-    NVML's value is a mean over up to the last second. A sample counts if it and the one before it, a second
-    earlier, found the same precision training: it then includes no switch, pause, validation or start.
-    """
-
-    _precision: str | None = None
-
-    def add(
-        self, sample: DeviceSample, run: RunStarted | None, *, training: bool
-    ) -> tuple[str, float] | None:
-        """The precision and the percentage of this sample; None if it does not count.
-
-        ``training``: whether steps run. The precision is the allocator's, which was read at the same moment.
-        """
-        before, self._precision = self._precision, None
-        if not training or sample.allocator is None:
-            return None
-        self._precision = sample.allocator.precision
-        gpu = SessionView(run=run, device=sample).training_gpu
-        if self._precision != before or gpu is None or gpu.utilization_percent is None:
-            return None
-        return self._precision, gpu.utilization_percent
+        if samples == 0 and joules >= 0.0:
+            self._before = before  # in a step
+        elif samples > 0 and 0.0 <= joules < math.inf and 0.0 <= seconds < math.inf:
+            return replace(use, joules=joules, seconds=seconds, samples=samples)
+        return use

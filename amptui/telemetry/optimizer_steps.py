@@ -9,7 +9,7 @@ from amptui.records.own_loop import GradientsDropped, OptimizerFollowed
 from amptui.records.steps import Steps, joined
 from amptui.telemetry.comparison import PrecisionLedger, low_precision_now
 from amptui.telemetry.flops import FlopsWatch
-from amptui.telemetry.gpu_use import EnergyWatch, UtilizationWatch
+from amptui.telemetry.gpu_use import GpuWatch
 from amptui.telemetry.metrics import Metrics
 from amptui.telemetry.numerics import FIRST_SCALE, NumericsWatch, headrooms
 from amptui.telemetry.pace import EpochPlace, Pace
@@ -40,8 +40,7 @@ class OptimizerSteps:
     pace: Pace = field(default_factory=Pace)
     epoch: EpochPlace = field(default_factory=EpochPlace)
     ledger: PrecisionLedger = field(default_factory=PrecisionLedger)
-    utilization: UtilizationWatch = field(default_factory=UtilizationWatch)
-    energy: EnergyWatch = field(default_factory=EnergyWatch)
+    gpu: GpuWatch = field(default_factory=GpuWatch)
     timing: TimingWatch = field(default_factory=TimingWatch)
     flops: FlopsWatch = field(default_factory=FlopsWatch)
     scaler: ScalerWatch = field(default_factory=ScalerWatch)
@@ -71,7 +70,7 @@ class OptimizerSteps:
         self.scaler.add(steps)
         self.samples_trained += sum(steps.samples)
         if steps.settling:
-            self.energy.interrupt()
+            self.gpu.interrupt()
         rewinds = steps.first_step <= self.tracks.last_step
         scale = self.scaler.scale
         if scale is None or scale < records.MIN_SOUND_SCALE:
@@ -94,8 +93,7 @@ class OptimizerSteps:
     def skip_sample(self) -> None:
         """The device was sampled, but what it did since the last time cannot be attributed to these steps."""
         self.steps_at_sample = self.steps_added
-        self.energy.interrupt()
-        self.utilization = UtilizationWatch()
+        self.gpu.interrupt()
 
     def add_sample(
         self, sample: samples.DeviceSample, run: records.RunStarted | None, *, training: bool
@@ -104,18 +102,16 @@ class OptimizerSteps:
         self.steps_at_sample = self.steps_added
         if sample.allocator is not None:
             self.ledger.add_peak(sample.allocator.precision, sample.allocator.peak_allocated_bytes)
-        busy = self.utilization.add(sample, run, training=training)
-        if busy is not None:
-            self.ledger.add_utilization(*busy)
-        spent = self.energy.add(sample, run, training=training, samples_trained=self.samples_trained)
-        if spent is not None:
-            self.ledger.add_energy(spent)
+        use = self.gpu.add(sample, run, training=training, samples_trained=self.samples_trained)
+        if use is not None:
+            self.ledger.add_gpu_use(use)
 
     # ----------------------------------------------------------------------- another process
 
     def resume(self) -> None:
         """Another process continues; what was timed in the one before says nothing of its pace."""
-        self.pace, self.utilization = Pace(), UtilizationWatch()
+        self.pace = Pace()
+        self.gpu.interrupt()
         self.tracks.expect_resume()
 
     def forget_after(self, step: int) -> None:

@@ -137,7 +137,7 @@ class Session:
                 self._fold_pending()
             if isinstance(record, INTERRUPTIONS):
                 for steps in self._optimizers:
-                    steps.energy.interrupt()
+                    steps.gpu.interrupt()
             self._running_time.take(record)
             if (fold := _FOLDS.get(type(record))) is not None:
                 fold(self, record)

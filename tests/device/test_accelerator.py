@@ -1,6 +1,5 @@
 """What each kind of accelerator cannot do, and what torch says of the one that is here."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -57,6 +56,7 @@ def test_float8_is_emulated_or_refused_where_it_was_never_run(
     monkeypatch.setattr(torch.version, "hip", "7.1")
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: object() if torchao else None)
     why = {kind.type: why_no_float8(kind) for kind in (CPU, CUDA, XPU, MPS)}
+    assert [amp_of(kind) for kind in (CPU, CUDA, XPU, MPS)] == ["bf16", "fp16", "bf16", "fp16"]
     if not torchao:
         assert [set(reasons.values()) for reasons in why.values()] == [{NO_TORCHAO}] * 4
         return
@@ -68,22 +68,6 @@ def test_float8_is_emulated_or_refused_where_it_was_never_run(
     }
     assert why["cuda"]["fp8"] == "amptui's FP8 needs an NVIDIA GPU"
     assert why["mps"]["fp8-emulated"] == "MPS has no float8 numbers, as far as amptui knows"
-
-
-@pytest.mark.parametrize("has_float64", [True, False])
-def test_amp_with_a_loss_scale_is_refused_where_torchs_scaler_fails(
-    has_float64: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Intel's Arc A has no float64."""
-    gpu = SimpleNamespace(name="Arc A770", has_fp64=has_float64)
-    monkeypatch.setattr(torch.xpu, "get_device_properties", lambda _device: gpu)
-    assert {kind: amp_of(kind) for kind in (CUDA, XPU, MPS, CPU)} == {
-        CUDA: "fp16",
-        XPU: "bf16",
-        MPS: "fp16",
-        CPU: "bf16",
-    }
-    assert ("fp16" in unsupported_precisions(XPU)) != has_float64
 
 
 @pytest.mark.gpu

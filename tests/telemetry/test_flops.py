@@ -12,7 +12,7 @@ from amptui.records.findings import FlopsCounted
 from amptui.records.run import PauseChanged, PhaseChanged, PrecisionChanged, Record, RunStarted
 from amptui.records.samples import DeviceSample
 from amptui.telemetry.flops import flops_now, peak_flops
-from amptui.telemetry.gpu_use import MIN_SECONDS, EnergyWatch
+from amptui.telemetry.gpu_use import MIN_SECONDS, GpuWatch
 from amptui.telemetry.view import PrecisionFlops
 from tests.builders import changed, fold
 from tests.diagnosis.wording import table
@@ -196,11 +196,11 @@ def watched(
     looks: Sequence[tuple[DeviceSample, int]], *, started: RunStarted | None = None, resting: int = -1
 ) -> list[tuple[float, int] | None]:
     """The joules and samples that each look and its count of samples tell; at ``resting`` nothing trains."""
-    watch, spans = EnergyWatch(), []
+    watch, spans = GpuWatch(), []
     for place, (sample, count) in enumerate(looks):
         training = place != resting
         spans.append(watch.add(sample, started or run(), training=training, samples_trained=count))
-    return [None if span is None else (span.joules, span.samples) for span in spans]
+    return [(span.joules, span.samples) if span is not None and span.samples else None for span in spans]
 
 
 LOOKS = [(look(float(t), 100.0 * t), 64 * t) for t in range(6)]
