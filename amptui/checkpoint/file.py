@@ -246,9 +246,6 @@ class Checkpoint:
     ranks: list[dict[str, Any]] = field(default_factory=list)
     """Of the other ranks from rank 1 on: their ``batches``, ``draws`` and ``epoch_draws``, and the number of
     their ``gpu``; empty for a single process."""
-    added_groups: list[dict[str, bool]] = field(default_factory=list)
-    """Parameter groups that the optimizer got while training: each parameter's name in the model, and whether
-    it is trained."""
     shards: Shards | None = None
     """Where the parts of a sharded model are."""
     parts: list[Part] = field(default_factory=list)

@@ -49,8 +49,10 @@ def capture(prepared: Prepared, position: DataPosition, monitor: TrainMonitor, w
     """Copy the training's state between two steps to host memory; waits for the device.
 
     ``warn`` gets what is left out. Raises NotPlainError if the state of model or optimizer contains an object
-    that cannot be saved.
+    that cannot be saved, and ValueError for an optimizer that a new process cannot make again.
     """
+    if len(prepared.optimizer.param_groups) != prepared.built_groups:
+        raise ValueError("the optimizer got a parameter group while training (make all in build_optimizer())")
     schedule = prepared.lr_schedule
     if schedule is not None:
         schedule.synchronize()
@@ -85,7 +87,6 @@ def capture(prepared: Prepared, position: DataPosition, monitor: TrainMonitor, w
         precision=monitor.switch.chosen,
         identity=identify(prepared),
         loop={**monitor.state(), "validated_step": position.validated_step},
-        added_groups=_added_groups(prepared),
         **copied,
         **position_states,
     )
@@ -118,22 +119,6 @@ def _scaler_state(scaler: GradScaler) -> dict[str, Any]:
         "growth_interval": scaler.get_growth_interval(),
         "_growth_tracker": tracker,
     }
-
-
-def _added_groups(prepared: Prepared) -> list[dict[str, bool]]:
-    """The groups that ``build_optimizer()`` did not make: each parameter's name, and whether it is trained.
-
-    Raises ValueError for a group with a parameter that is not the model's: no new process can make it again.
-    """
-    added = prepared.optimizer.param_groups[prepared.built_groups :]
-    names = {parameter: name for name, parameter in prepared.model.named_parameters()} if added else {}
-    try:
-        return [
-            {names[parameter]: parameter.requires_grad for parameter in group["params"]} for group in added
-        ]
-    except KeyError:
-        what = "the optimizer got a parameter that is not the model's, which a new process cannot make again"
-        raise ValueError(f"{what} (add it in build_optimizer())") from None
 
 
 def _extras(prepared: Prepared) -> Iterator[tuple[str, Any]]:
@@ -226,7 +211,6 @@ def restore(
     name = checkpoint_name(checkpoint.step)
     draws = _random_states_of(checkpoint, rank, ranks, prepared)
     _check_same(checkpoint, prepared)
-    _add_groups(checkpoint, prepared)
     try:
         _load(checkpoint, prepared, warn)
     except (RuntimeError, ValueError, KeyError) as error:
@@ -265,25 +249,6 @@ def _shapes(state: Mapping[str, Any]) -> dict[str, str]:
         for name, value in state.items()
         if isinstance(value, Tensor) and not is_lazy(value)
     }
-
-
-def _add_groups(checkpoint: Checkpoint, prepared: Prepared) -> None:
-    """Give the optimizer the groups that it had got before ``checkpoint``; their options are in its state."""
-    optimizer, parameters = prepared.optimizer, dict(prepared.model.named_parameters())
-    try:
-        for group in checkpoint.added_groups:
-            for name, is_trained in group.items():
-                parameters[name].requires_grad_(is_trained)
-            optimizer.add_param_group({"params": [parameters[name] for name in group]})
-        had = len(checkpoint.optimizer.get("param_groups", optimizer.param_groups))
-        has = len(optimizer.param_groups)
-        why = "" if had == has else f"its optimizer had {had} parameter group(s), now it has {has}"
-    except (KeyError, ValueError) as error:
-        why = f"while training, the optimizer got a parameter group that does not fit: {error}"
-    if why:
-        what = f"checkpoint {checkpoint_name(checkpoint.step)} cannot be resumed: {why}"
-        hint = "start a new run without --resume, with all groups in build_optimizer()"
-        raise UsageError(what, hint=hint)
 
 
 def _load(checkpoint: Checkpoint, prepared: Prepared, warn: Warn) -> None:

@@ -73,7 +73,7 @@ class Prepared(Trained):
     training: Batches
     validation: Batches | None
     built_groups: int
-    """The parameter groups that ``build_optimizer()`` made; training may add others."""
+    """The parameter groups that ``build_optimizer()`` made."""
     scaler: GradScaler
     schedule: Schedule
     strategy: Strategy

@@ -73,7 +73,6 @@ EXPERIMENTS = [
     row("all of it", TORCH, precision="fp16", spoilt="3,9,20", **ALL),
     row("lazy layers", lazy=True, norm=True, data="jitter", dropout=0.2),
     row("lazy layers, resumed", CI, lazy=True, norm=True, data="own order", ends=("term 5",)),
-    row("a second group after 5 steps", CI, unfreezes_after=5, optimizer="momentum", ends=("term 11",)),
     # ------------------------------------------------------------- data, lengths, seeds, validation
     row("a loader", CI, data="loader", dropout=0.2),
     row("a loader with an order of its own", CI, precision="bf16", data="own order", dropout=0.2),

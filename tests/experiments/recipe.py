@@ -80,8 +80,6 @@ class Recipe(Experiment):
     norm: bool = False
     lazy: bool = False
     """Its layers take their sizes from the first batch."""
-    unfreezes_after: int = 0
-    """After so many calls the optimizer gets the first layer as a second group; 0: it has all of them."""
     dropout: float = 0.0
     factor: float = 0.0
     """In the place of the cross entropy a squared output this large: float16 overflows at first."""
@@ -131,8 +129,6 @@ class Recipe(Experiment):
         layers: list[nn.Module] = [nn.Flatten(), first(16), nn.ReLU(), nn.Dropout(self.dropout), last(4)]
         if self.norm:
             layers.insert(2, nn.LazyBatchNorm1d() if self.lazy else nn.BatchNorm1d(16))
-        if self.unfreezes_after:
-            layers[1].requires_grad_(requires_grad=False)
         return nn.Sequential(*layers)
 
     def build_optimizer(self, model: nn.Module) -> Optimizer:
@@ -140,12 +136,11 @@ class Recipe(Experiment):
         self.sampled = Path(self.trail).open("a") if self.trail else None  # noqa: SIM115 - until the end
         if self.average:
             self.ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(self.average))
-        parameters: Any = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        parameters: Any = list(model.parameters())
         if self.groups:
             parameters = weight_decay_groups(model, 0.1)
             parameters[1]["lr"] = 2 * self.learning_rate
-        self.made = OPTIMIZERS[self.optimizer](parameters, lr=self.learning_rate)
-        return self.made
+        return OPTIMIZERS[self.optimizer](parameters, lr=self.learning_rate)
 
     def build_scheduler(self, optimizer: Optimizer, total_steps: int | None) -> LRScheduler | None:
         return SCHEDULES[self.schedule](optimizer, total_steps or 0) if self.schedule else None
@@ -185,9 +180,6 @@ class Recipe(Experiment):
     def after_step(self, model: nn.Module) -> None:
         if self.average:
             self.ema.update_parameters(model)
-        if self.calls.count == self.unfreezes_after and len(self.made.param_groups) == 1:
-            first = model.get_submodule("1").requires_grad_(requires_grad=True)
-            self.made.add_param_group({"params": list(first.parameters()), "lr": 0.003})
 
 
 class ByEpoch(Recipe):
