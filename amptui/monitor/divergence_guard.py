@@ -1,7 +1,7 @@
 """Detects a diverged run and ends it, or pauses it and asks the user."""
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -61,9 +61,9 @@ class DivergenceGuard:
         """Why it wants a pause, until that was taken."""
         self._gradients = reporter.gradients
         self._parameters = reporter.gradients.parameters
-        self._meant_infinite: frozenset[int] = frozenset()
-        """Which parameters hold Inf from the start: a mask that is a parameter, say."""
-        self._lost_counts = _Lost()
+        writer.finite_names = reporter.gradients.names
+        self._lost_count = 0
+        """How many parameters have lost their values."""
         self._suspect_step = 0
         self._accepted_lost = 0
         """How many lost parameters the user was asked about and went on with."""
@@ -71,8 +71,6 @@ class DivergenceGuard:
         """Whether the user was asked about a collapsed loss scale that has not recovered since."""
         self.ask_for_count: Callable[[], object] = self.count_weights
         """Has lost parameters counted; of a sharded model all ranks do that, after a step they agree on."""
-        largest = _largest(self._gradients, self._parameters)
-        readback.push([] if largest is None else [largest], self._take_start, timed=False)
 
     def check(self, precision: Precision) -> None:
         """Find a reason to pause, or raise ExperimentError, if training in ``precision`` cannot continue."""
@@ -81,7 +79,7 @@ class DivergenceGuard:
             self._check_weights(suspect.step)
         self._judge_weights()
         scale, skips = reporter.loss_scale, reporter.consecutive_skips
-        is_lost = self._lost_counts.parameters and reporter.nonfinite_losses
+        is_lost = self._lost_count and reporter.nonfinite_losses
         if not precision.scales or scale is None or is_lost:
             return
         if scale >= MIN_LOSS_SCALE:
@@ -111,13 +109,12 @@ class DivergenceGuard:
 
     def count_weights(self) -> None:
         """Count lost parameters: one pass over the weights, with no wait for the device."""
-        row = [_count_lost(self._gradients, self._meant_infinite)]
-        self._readback.push(row, self._take_count, timed=False)
+        self._readback.push([_count_lost(self._gradients)], self._take_count, timed=False)
         self._readback.drain()  # on a CPU the result is there at once
 
     def _judge_weights(self) -> None:
         """Act on the result of the last check."""
-        reporter, lost_count = self._reporter, self._lost_counts.parameters
+        reporter, lost_count = self._reporter, self._lost_count
         if reporter.nonfinite_losses and (
             reporter.bad_applied_steps >= HOPELESS_STEPS or (lost_count and not reporter.finite_losses)
         ):
@@ -140,61 +137,29 @@ class DivergenceGuard:
         self._accepted_lost = lost_count
         self.pause_reason = PauseReason("weights", what)
 
-    def _take_start(self, row: Sequence[float] | None, _seconds: float | None) -> None:
-        """Learn which parameters hold Inf on purpose; a checkpoint with Inf in another is no way back."""
-        if row:
-            names = self._reporter.gradients.names
-            self._meant_infinite = frozenset(i for i, largest in enumerate(row) if math.isinf(largest))
-            self._writer.finite_names = frozenset(names) - {names[i] for i in self._meant_infinite}
-
     def _take_count(self, row: Sequence[float] | None, _seconds: float | None) -> None:
-        if row is None:
-            return
-        self._lost_counts = _Lost(*map(int, row))
-        if not self._lost_counts.parameters:
-            self._accepted_lost = 0
+        if row is not None:
+            self._lost_count = int(row[0])
+            self._accepted_lost = self._accepted_lost if self._lost_count else 0
 
     def _lost_weights(self) -> str:
-        lost_count, infinite_count = self._lost_counts
-        if not lost_count:
-            return ""
-        kind = "NaN or Inf" if infinite_count else "NaN"
-        return f", and {lost_count:,} of {len(self._parameters):,} parameters contain {kind}"
-
-
-class _Lost(NamedTuple):
-    """How many parameters have lost their values."""
-
-    parameters: int = 0
-    infinite: int = 0
-    """Those of them with Inf and no NaN: they are NaN at the next step that uses them."""
+        lost = f", and {self._lost_count:,} of {len(self._parameters):,} parameters contain NaN or Inf"
+        return lost if self._lost_count else ""
 
 
 @torch.no_grad()
-def _largest(gradients: GradientProbe, parameters: Sequence[Tensor]) -> Tensor | None:
-    """[n]: the largest absolute value of each of ``parameters``, NaN where one holds NaN, on their device."""
-    if not parameters:
-        return None
-    elements = [dense_elements(p.detach()) for p in parameters]
-    present = [values for values in elements if values is not None]
-    if not present:
-        return gradients.largest_anywhere(torch.zeros(len(elements), device=parameters[0].device))
-    return gradients.largest_anywhere(row_with_gaps(norm_of_each(present, math.inf), elements))
+def _count_lost(gradients: GradientProbe) -> Tensor:
+    """0-d: how many parameters hold NaN or Inf; the host does not wait.
 
-
-def _count_lost(gradients: GradientProbe, meant_infinite: Collection[int]) -> Tensor:
-    """[2]: how many parameters hold NaN or Inf, and how many Inf alone; the host does not wait.
-
-    Left out are a parameter without a gradient, which has no part in the loss and may never have been
-    initialized, and Inf in those of ``meant_infinite``.
+    Left out is a parameter without a gradient, which has no part in the loss and may never have been
+    initialized.
     """
-    trained_parameters = [(i, p) for i, p in enumerate(gradients.parameters) if p.grad is not None]
-    row = _largest(gradients, [p for _, p in trained_parameters])
-    if row is None:
-        return torch.zeros(2)
-    largest = [
-        value.nan_to_num(nan=math.nan, posinf=0.0) if i in meant_infinite else value
-        for (i, _), value in zip(trained_parameters, row, strict=True)
-    ]
-    row = torch.stack(largest)
-    return torch.stack([(~row.isfinite()).sum(), row.isinf().sum()])
+    trained = [parameter for parameter in gradients.parameters if parameter.grad is not None]
+    if not trained:
+        return torch.zeros(())
+    elements = [dense_elements(parameter.detach()) for parameter in trained]
+    present = [values for values in elements if values is not None]
+    row = torch.zeros(len(elements), device=trained[0].device)
+    if present:
+        row = row_with_gaps(norm_of_each(present, math.inf), elements)
+    return (~gradients.largest_anywhere(row).isfinite()).sum()

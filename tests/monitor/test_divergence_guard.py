@@ -195,32 +195,3 @@ def test_what_hardly_shows_is_found_within_ten_steps(
     assert shown < len(losses(log)) <= min(64, shown + WITHIN_STEPS)
     assert "0000008.pt" in error.hint or at == 63
     assert bad_losses or "1 of 5 parameters" in error.what
-
-
-class Masked(Tiny):
-    """One of its parameters is a mask of -Inf, and one batch is bad."""
-
-    epochs: int = 4
-
-    def build_model(self) -> nn.Module:
-        model = super().build_model()
-        mask = torch.zeros(4)
-        mask[3] = -math.inf
-        model.mask = nn.Parameter(mask)
-        self.calls = 0
-        return model
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        inputs, targets = batch
-        self.calls += model.training
-        assert isinstance(model.mask, Tensor)
-        loss = functional.cross_entropy(model(inputs) + model.mask, targets.clamp(max=2))
-        return loss + math.inf if self.calls == 12 else loss
-
-
-@pytest.mark.parametrize("precision", ["ieee", "bf16"])
-def test_inf_that_was_there_from_the_start_is_meant(precision: str, tmp_path: Path) -> None:
-    log = Log()
-    assert train(prepare(Masked(), precision=precision), log, checkpoints=tmp_path) == "done"
-    assert [record.step for record in log.of(NonFinite) if record.what == "loss"] == [12]
-    assert [record.step for record in log.of(CheckpointWritten)][-1] == 32
