@@ -57,8 +57,8 @@ class Batches:
     """How many samples the data set has; None if unknown."""
     batches_per_epoch: int | None
     """How many batches an epoch has; None if unknown."""
-    dropped = 0
-    """How many batches of the newest epoch were None so far and were left out."""
+    dropped = False
+    """Whether a batch was None so far and was left out."""
     generators: tuple[torch.Generator, ...] = ()
     """Its own generators whose state carries over from epoch to epoch; not torch's global one."""
 
@@ -216,7 +216,6 @@ class _LoadedBatches(Batches):
 
     def _batches(self) -> Iterator[Batch]:
         """All batches but those that are None: a ``collate_fn`` that drops bad samples may have none left."""
-        self.dropped = 0
         default_device = torch.device("cpu") if draws_on_host(self._loader) else nullcontext()
         with default_device:
             self._iterator = iterator = iter(self._loader)
@@ -227,7 +226,7 @@ class _LoadedBatches(Batches):
                 if batch is END:
                     return
                 if batch is None:
-                    self.dropped += 1
+                    self.dropped = True
                 else:
                     yield batch
         except DataError as error:
