@@ -1,10 +1,204 @@
 """The threshold of underflow: no trouble is missed, no healthy model is flagged, and the margins are wide."""
 
-import pytest
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, get_args
 
-from amptui.telemetry.underflow import UNDERFLOW_SHARE
-from tests.benchmarks.healthy_models import HEALTHY
-from tests.benchmarks.underflow import TROUBLES, Row, healthy, trouble
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from amptui import Data, DataRequest, Experiment
+from amptui.base.errors import ExperimentError
+from amptui.data.sources import Arrays
+from amptui.diagnosis.amp_answer import amp_answer
+from amptui.loops.description import describe_run
+from amptui.models.char_gpt import CharGpt
+from amptui.models.mnist_deep import MnistDeep
+from amptui.models.multi_task import MultiTask
+from amptui.models.selective import Selective
+from amptui.models.simple_cnn import SimpleCnn
+from amptui.models.unstable import Unstable
+from amptui.records.control import Control, HistogramRequest, PrecisionRequest, Request, XRayRequest
+from amptui.records.findings import Float16Window, XRayTaken
+from amptui.records.run import Record
+from amptui.telemetry.finding import FindingReported
+from amptui.telemetry.underflow import UNDERFLOW_SHARE, underflowing_share, xray_share
+from tests.builders import StepRow, view_of
+from tests.models.on_images import on_images
+from tests.tiny import Log, prepare, train
+
+WORDS, LENGTH = 50, 24
+
+
+class Small(Experiment):
+    """Classifies digits; ``kind`` chooses the network."""
+
+    kind: str = "mlp"
+    batch_size: int = 32
+    learning_rate: float = 1e-3
+
+    def build_model(self) -> nn.Module:
+        return NETWORKS[self.kind]()
+
+
+class Regression(Small):
+    """Puts its input out again; the mean square of what it misses is the loss."""
+
+    def metrics(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
+        return {"loss": self.loss(model, batch)}
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        inputs, _ = batch
+        return functional.mse_loss(model(inputs), inputs)
+
+
+class Sequences(Small):
+    """Says which of four words occurs most often in a row of them."""
+
+    kind: str = "transformer"
+
+    def load_data(self, request: DataRequest) -> Data:
+        generator = torch.Generator().manual_seed(request.seed)
+        words = torch.randint(0, WORDS, (3200, LENGTH), generator=generator)
+        counts = functional.one_hot(words, WORDS).sum(1)[:, :4]
+        return Data(name="words", real=False, train=Arrays(words, counts.argmax(1)))
+
+
+class Residual(nn.Module):
+    """Two convolutions with batch norms, added to their input, [N, 16, H, W]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = _convolution(16, 16), _convolution(16, 16)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """[N, 16, H, W]."""
+        added: Tensor = self.second(self.first(features))
+        return functional.relu(features + added)
+
+
+class Attentive(nn.Module):
+    """Words [N, L] to logits [N, 4] by two layers of attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(WORDS, 64), nn.Linear(64, 4)
+        layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, words: Tensor) -> Tensor:
+        """[N, 4] logits."""
+        logits: Tensor = self.head(self.layers(self.words(words)).mean(1))
+        return logits
+
+
+def _convolution(inputs: int, outputs: int, *, stride: int = 1) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()
+    )
+
+
+NETWORKS: Mapping[str, Callable[[], nn.Module]] = {
+    "mlp": lambda: nn.Sequential(
+        nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10)
+    ),
+    "residual": lambda: nn.Sequential(
+        *(_convolution(1, 16, stride=2), Residual(), Residual()),
+        *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10)),
+    ),
+    "autoencoder": lambda: nn.Sequential(
+        nn.Flatten(),
+        *(nn.Linear(784, 64), nn.GELU(), nn.Linear(64, 16), nn.GELU()),
+        *(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 784), nn.Sigmoid()),
+        nn.Unflatten(1, (1, 28, 28)),
+    ),
+    "transformer": Attentive,
+    "embedding": lambda: nn.Sequential(nn.EmbeddingBag(WORDS, 32, mode="sum"), nn.Linear(32, 4)),
+}
+
+HEALTHY: Mapping[str, Callable[[], Experiment]] = {
+    "mnist-deep": lambda: MnistDeep(batch_size=8),
+    "simple-cnn": lambda: SimpleCnn(batch_size=16),
+    "multi-task": lambda: MultiTask(batch_size=16),
+    "selective": lambda: Selective(batch_size=16),
+    "char-gpt": lambda: CharGpt(
+        batch_size=8, layers=2, heads=2, width=64, context=32, learning_rate=1e-3, warmup_steps=5
+    ),
+    "mlp": Small,
+    "residual": partial(Small, kind="residual"),
+    "autoencoder": partial(Regression, kind="autoencoder"),
+    **{kind: partial(Sequences, kind=kind) for kind in ("transformer", "embedding")},
+}
+"""Experiments of varied kind that train well in float16, by name; each made anew."""
+
+OWN_DATA = (Sequences, CharGpt, SimpleCnn)
+"""Those that do not learn from digits."""
+
+
+FP32_STEPS, FP16_STEPS = 40, 60
+"""The trouble ``buffers`` comes at step 50, ``forward`` some 20 steps later."""
+
+HEALTHY_FP16_STEPS = 8
+"""A processor without float16 arithmetic takes seconds for one of ``mnist-deep``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was measured of one model."""
+
+    shares: list[float]
+    """Of the norm, where they could be measured: by the histogram of a step in FP32 at the scale that float16
+    would use, by that of a step in float16, where what was flushed on the way cannot be seen, by an X-ray."""
+    cause: str
+    """What the answer on AMP is about; empty without trouble."""
+    alarms: int
+    """Events of underflow."""
+
+    @property
+    def underflows(self) -> bool:
+        """Whether the answer, or an event, says that gradients underflow."""
+        return self.alarms > 0 or self.cause.startswith("float16")
+
+
+def measure(experiment: Experiment, *, fp16_steps: int = FP16_STEPS) -> Measured:
+    """Train in FP32 and then in float16, with a histogram of each and an X-ray."""
+    last = FP32_STEPS + fp16_steps
+    asks: dict[int, Request] = {
+        FP32_STEPS - 3: HistogramRequest(),
+        FP32_STEPS: PrecisionRequest("fp16"),
+        last - 6: HistogramRequest(),
+        last - 4: XRayRequest(),
+    }
+    control = Control()
+
+    def watch(record: Record) -> None:
+        if isinstance(record, StepRow) and record.step in asks:
+            control.ask(asks[record.step])
+
+    asked: dict[str, Any] = {"steps": last, "precision": "fp32", "amp_precision": "fp16"}
+    if isinstance(experiment, OWN_DATA):
+        prepared = prepare(experiment, **asked)
+    else:
+        prepared = on_images(experiment, validation_images=8, **asked)
+    log = Log(watch)
+    log.emit(describe_run("underflow", prepared))
+    with suppress(ExperimentError):  # a trouble may end the run
+        train(prepared, log, control)
+    view = view_of(*log)
+    windows = {window.precision: window for window in log.of(Float16Window)}  # the last of each
+    shares = [underflowing_share(windows[name]) for name in ("fp32", "fp16") if name in windows]
+    shares += [xray_share(xray) for xray in log.of(XRayTaken)[-1:]]
+    cause = amp_answer(view).cause
+    return Measured(
+        shares=[share for share in shares if share is not None],
+        cause="" if cause is None else f"{cause.subject}: {cause.state}",
+        alarms=sum(isinstance(event.about, FindingReported) for event in view.events),
+    )
+
 
 CI, NIGHTLY = pytest.mark.ci, pytest.mark.nightly
 
@@ -22,28 +216,28 @@ CAUSES = {
 """What the answer on AMP is about in each trouble of ``unstable``; empty without trouble."""
 
 
-def shares(row: Row) -> list[float]:
-    return [share for share in (row.fp32_share, row.fp16_share, row.xray_share) if share is not None]
-
-
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=CI if name == "underflow" else NIGHTLY) for name in TROUBLES]
+    "name",
+    [
+        pytest.param(name, marks=CI if name == "underflow" else NIGHTLY)
+        for name in get_args(Unstable.__annotations__["trouble"])
+    ],
 )
 def test_of_all_troubles_only_underflow_is_one(name: str) -> None:
-    row = trouble(name)
-    assert row.cause == CAUSES[name]
+    measured = measure(Unstable(trouble=name))
+    assert measured.cause == CAUSES[name]
     if name == "underflow":
-        assert min(shares(row)) > MIN_TROUBLED_SHARE
+        assert min(measured.shares) > MIN_TROUBLED_SHARE
     else:
-        assert not row.underflows
-        assert max(shares(row)) < MAX_HEALTHY_SHARE
+        assert not measured.underflows
+        assert max(measured.shares) < MAX_HEALTHY_SHARE
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=CI if name == "mlp" else NIGHTLY) for name in HEALTHY]
 )
 def test_no_healthy_model_is_flagged(name: str) -> None:
-    row = healthy(name)
-    assert not row.underflows
-    assert len(shares(row)) == 3
-    assert max(shares(row)) < MAX_HEALTHY_SHARE
+    measured = measure(HEALTHY[name](), fp16_steps=HEALTHY_FP16_STEPS)
+    assert not measured.underflows
+    assert len(measured.shares) == 3
+    assert max(measured.shares) < MAX_HEALTHY_SHARE
