@@ -39,8 +39,6 @@ class Figure:
     """Why the value says nothing, if it does not."""
     detail: Mapping[str, Any] = field(default_factory=dict)
     """What else a reader of the JSON wants to know; JSON values."""
-    explanation: str = ""
-    """Lines for a person that stand below the table."""
 
     @property
     def met(self) -> bool | None:
@@ -58,9 +56,8 @@ class Figure:
         return not low < self.aim < high
 
     def as_json(self) -> dict[str, Any]:
-        """All of it but what is for a person, in JSON's types."""
+        """All of it, in JSON's types."""
         facts = asdict(self)
-        del facts["explanation"]
         interval, detail = facts.pop("interval"), facts.pop("detail")
         return {**facts, "met": self.met, "sure": self.is_sure, "interval_95": interval, **detail}
 
@@ -79,11 +76,7 @@ class Figure:
 
 def table(figures: Sequence[Figure]) -> str:
     """One line a figure, in columns."""
-    return columns([("figure", "measured", "aim", ""), *(figure.as_row() for figure in figures)])
-
-
-def columns(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of equally many cells, one line each, in columns."""
+    rows = [("figure", "measured", "aim", ""), *(figure.as_row() for figure in figures)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 

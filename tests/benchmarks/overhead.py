@@ -1,18 +1,15 @@
 """What amptui costs the training and the terminal, each figure beside its aim.
 
     python -m tests.benchmarks.overhead [--quick] [--only NAME ...] [--restarts N] [--rounds N]
-                                        [--sides SIDE ...] [--precisions P ...] [--device D] [--json FILE]
-                                        [--judge]
+                                        [--precisions P ...] [--device D] [--json FILE] [--judge]
 
 Prints a table and then one JSON object. Ends by itself within twelve minutes, with 0 if all that was asked
 for could be measured, with 1 if not, and with ``--judge`` with 1 also if an aim was missed.
 
-Step times are taken in turns of seconds, the plain loop's beside those of the app, or of each of ``--sides``:
-``plain-again trainer no-probes recorder app``. Two processes of one program differ by a few percent, so all
-sides are started anew several times, and intervals are over restarts; ``plain-again`` shows whether they hold
-what they say. A busy machine is told by its counters and gets no verdict; on one, ``nice -n -10`` before the
-command helps. On a GPU the host's clock sees when steps are sent off: there only the mean says what they
-take.
+Step times are taken in turns of seconds, the plain loop's beside those of the app. Two processes of one
+program differ by a few percent, so both are started anew several times, and intervals are over restarts. A
+busy machine is told by its counters and gets no verdict; on one, ``nice -n -10`` before the command helps. On
+a GPU the host's clock sees when steps are sent off: there only the mean says what they take.
 """
 
 import argparse
@@ -31,25 +28,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from amptui.base import units
 from amptui.loops.description import device_name
 from amptui.monitor.ab_test import MIN_PAIRS
-from tests.benchmarks.figures import Figure, columns, mean_interval, mean_ratio, rounded, table
+from tests.benchmarks.figures import Figure, mean_interval, mean_ratio, rounded, table
 from tests.benchmarks.lab import Lab, open_lab
-from tests.benchmarks.turns import ALL_SIDES, APP, QUIET_CORES, Turn, Workload, take_turns, workloads
+from tests.benchmarks.side import PLAIN
+from tests.benchmarks.turns import APP, QUIET_CORES, Turn, Workload, take_turns, workloads
 from tests.terminal import Terminal, amptui_command
 
 LONGEST_SECONDS = 690.0
 LONGEST_TURNS_SECONDS = 230.0
 """A slow machine gets fewer rounds of turns, not a longer benchmark: no round begins later than that."""
-
-PLAIN = "plain"
-
-AGAIN = "plain-again"
-"""The plain loop a second time: its rate is 1, and 19 of 20 intervals should hold that."""
-
-BESIDE_PLAIN = (AGAIN, *ALL_SIDES[ALL_SIDES.index(PLAIN) + 1 :])
-"""Those that are told beside the plain loop, with ever more of amptui."""
 
 RESTARTS, QUICK_RESTARTS = 8, 2
 ROUNDS, QUICK_ROUNDS = 2, 1
@@ -87,9 +76,6 @@ def main() -> int:
     parser.add_argument("--only", action="append", choices=MEASURES, help="measure this; may be repeated")
     parser.add_argument("--restarts", type=int, help="sets of processes")
     parser.add_argument("--rounds", type=int, help="turns of each process")
-    parser.add_argument(
-        "--sides", nargs="+", choices=BESIDE_PLAIN, default=[APP], help="beside the plain loop"
-    )
     parser.add_argument("--precisions", nargs="+", choices=("fp32", "fp16", "bf16"), default=["fp32"])
     parser.add_argument(
         "--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu"
@@ -120,17 +106,13 @@ def main() -> int:
                     figures.append(first_panels(lab, QUICK_STARTS if quick else STARTS))
                     continue
                 workload = workloads(on_gpu=options.device == "cuda", quick=quick)[name]
-                sides = [side for side in BESIDE_PLAIN if side in options.sides]
-                times: Any = {"sides": sides, "restarts": restarts, "rounds": rounds}
+                times: Any = {"restarts": restarts, "rounds": rounds}
                 figures += beside_plain_loop(lab, workload, options.precisions, **times)
             except Exception as error:  # noqa: BLE001 - what fails here must not cost what was measured before
                 errors[name] = f"{type(error).__name__}: {error}"
     report |= {"seconds": round(time.monotonic() - began, 1), "errors": errors}
     report["figures"] = [figure.as_json() for figure in figures]
     print(table(figures))
-    for figure in figures:
-        if figure.explanation:
-            print(f"\n{figure.explanation}")
     for name, said in errors.items():
         print(f"{name} could not be measured: {said}")
     print(json.dumps(report))
@@ -163,35 +145,33 @@ def beside_plain_loop(
     workload: Workload,
     precisions: Sequence[str],
     *,
-    sides: Sequence[str] = (APP,),
     restarts: int,
     rounds: int,
 ) -> list[Figure]:
-    """The step rate of the app, and of the parts that were asked for, by the plain loop's."""
+    """The step rate of the app by the plain loop's."""
     figures = []
     for precision in precisions:
         asked = replace(workload, precision=precision)
         turns = take_turns(
             lab,
-            {side: (PLAIN if side == AGAIN else side, asked) for side in (PLAIN, *sides)},
+            {side: (side, asked) for side in (PLAIN, APP)},
             restarts=restarts,
             rounds=rounds,
             longest_seconds=LONGEST_TURNS_SECONDS,
         )
-        found = [figure for side in sides for figure in _figures(asked, side, turns)]
-        figures += [*found[:-1], replace(found[-1], explanation=_times_table(asked, turns))]
+        figures += _figures(asked, turns)
     return figures
 
 
-def _figures(workload: Workload, name: str, turns: Mapping[str, Sequence[Turn]]) -> list[Figure]:
-    """A side's step rate by the plain loop's, and the same by p10; the app's has an aim."""
-    pairs, caveat = _counted_pairs(turns[PLAIN], turns[name])
+def _figures(workload: Workload, turns: Mapping[str, Sequence[Turn]]) -> list[Figure]:
+    """The app's step rate by the plain loop's, and the same by p10."""
+    pairs, caveat = _counted_pairs(turns[PLAIN], turns[APP])
     found = {statistic: ratios(pairs, statistic) for statistic in STATISTICS}
     rate = Figure(
-        name=f"{workload.name}.{workload.precision}.{name}.rate",
+        name=f"{workload.name}.{workload.precision}.{APP}.rate",
         value=mean_ratio(found["mean"]),
         unit="fraction",
-        aim=workload.min_rate_ratio if name == APP else None,
+        aim=workload.min_rate_ratio,
         more_is_better=True,
         interval=mean_interval(found["mean"]),
         caveat=caveat,
@@ -199,17 +179,17 @@ def _figures(workload: Workload, name: str, turns: Mapping[str, Sequence[Turn]])
             "threads": workload.threads,
             "batch_size": workload.batch_size,
             "turn_seconds": workload.turn_seconds,
-            "pairs": len(turns[name]),
+            "pairs": len(turns[APP]),
             "counted_pairs": len(pairs),
             "ratios_of_restarts": {statistic: rounded(values) for statistic, values in found.items()},
-            "step_seconds": {side: _times(turns[side]) for side in (PLAIN, name)},
+            "step_seconds": {side: _times(of) for side, of in turns.items()},
         },
     )
     if workload.device != "cpu":
         return [rate]  # the host's clock says nothing of single steps of a device
     p10 = replace(
         rate,
-        name=f"{workload.name}.{workload.precision}.{name}.p10",
+        name=f"{workload.name}.{workload.precision}.{APP}.p10",
         value=mean_ratio(found["p10"]),
         interval=mean_interval(found["p10"]),
         caveat="" if _times(turns[PLAIN])["p10"] < SLICE_SECONDS else caveat,
@@ -269,24 +249,6 @@ def ratios(pairs: Sequence[Pair], statistic: str) -> list[float]:
 def _times(turns: Sequence[Turn]) -> dict[str, float]:
     """The median over turns of each statistic, in seconds."""
     return {name: rounded([median(map(tell, turns))])[0] for name, tell in STATISTICS.items()}
-
-
-def _times_table(workload: Workload, turns: Mapping[str, Sequence[Turn]]) -> str:
-    rows = [["step of", *STATISTICS, *(f"rate by {name}" for name in STATISTICS), "pairs"]]
-    for side, of in turns.items():
-        pairs, _ = _counted_pairs(turns[PLAIN], of)
-        rates = []
-        for name in STATISTICS:
-            found = ratios(pairs, name)
-            low_high = "" if (it := mean_interval(found)) is None else f" ({it[0]:.3f} to {it[1]:.3f})"
-            rates.append("" if side == PLAIN else f"{mean_ratio(found):.3f}{low_high}")
-        times = [units.milliseconds(seconds) for seconds in _times(of).values()]
-        rows.append([side, *times, *rates, "" if side == PLAIN else f"{len(pairs)} of {len(of)}"])
-    title = (
-        f"{workload.name} in {workload.precision}, {len(turns[PLAIN])} turns of {workload.turn_seconds:g} s "
-        f"in {len({turn.restart for turn in turns[PLAIN]})} restarts"
-    )
-    return f"{title}\n{columns(rows)}"
 
 
 if __name__ == "__main__":

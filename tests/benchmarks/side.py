@@ -1,12 +1,9 @@
 """One training for a comparison of step times, which goes on until it is killed.
 
-    python -m tests.benchmarks.side SIDE MODEL RUN_DIR [--precision P] [--device D] [--batch-size N]
-                                    [--mnist DIR]
+    python -m tests.benchmarks.side SIDE MODEL [--precision P] [--device D] [--batch-size N] [--mnist DIR]
 
-SIDE says how much of amptui runs: ``tutorial`` (none of it: mnist-deep as a tutorial writes it, on MNIST's
-files below DIR), ``plain`` (none of it but its data: a bare loop), ``trainer`` (the trainer's thread, whose
-records are dropped), ``no-probes`` (that without its looks into gradients and modules) or ``recorder``
-(journal, session, samplers and socket too, nobody attached). The whole app is started as a person starts it.
+SIDE is ``tutorial`` (mnist-deep as a tutorial writes it, on MNIST's files below DIR) or ``plain`` (a bare
+loop over amptui's data). The whole app is started as a person starts it.
 """
 
 import argparse
@@ -29,58 +26,29 @@ from amptui.data.sources import DataRequest
 from amptui.data.vision import MNIST_FOLDER, MNIST_MD5, synthetic_images
 from amptui.device.accelerator import enter_device
 from amptui.loops import setup
-from amptui.loops.worker import TrainingThread
 from amptui.models.mnist_deep import DeepCnn
-from amptui.process.plan import plan_new
-from amptui.process.training import Training
 from amptui.recipe.loading import build_experiment, load_class
-from amptui.recipe.request import TrainRequest, parse_model
-from amptui.records.control import Control
+from amptui.recipe.request import parse_model
 from tests.benchmarks.timed import VARIABLE, StampWriter
 
-SIDES = ("tutorial", "plain", "trainer", "no-probes", "recorder")
+TUTORIAL, PLAIN = "tutorial", "plain"
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
-_ENDLESS_EPOCHS = 1_000_000
 
 
 def main() -> None:
     """Train as the command line says."""
     parser = argparse.ArgumentParser(description="Train until killed.")
-    parser.add_argument("side", choices=SIDES)
+    parser.add_argument("side", choices=(TUTORIAL, PLAIN))
     parser.add_argument("model")
-    parser.add_argument("run_dir", type=Path)
     parser.add_argument("--precision", default="fp32")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--mnist", type=Path)
     options = parser.parse_args()
-    if options.side == "tutorial":
+    if options.side == TUTORIAL:
         tutorial_loop(options.mnist, options.precision, options.device, options.batch_size)
-        return
-    if options.side == "plain":
+    else:
         plain_loop(options.model, options.precision, options.device, options.batch_size)
-        return
-    request = TrainRequest(
-        model=options.model,
-        precision=options.precision,
-        device=options.device,
-        batch_size=options.batch_size,
-        epochs=_ENDLESS_EPOCHS,
-        data="synthetic",
-        probes=options.side != "no-probes",
-    )
-    if options.side == "recorder":  # all of a run's process, with nobody attached
-        with Training(plan_new(request, options.run_dir)) as training:
-            thread = training.thread
-            training.start()
-            thread.ended.wait()
-            training.close()
-    else:  # the trainer's thread and nothing beside it
-        thread = TrainingThread(request, parse_model(request.model), Control(), lambda _record: None)
-        thread.start()
-        thread.ended.wait()
-    if thread.error is not None:
-        raise thread.error
 
 
 def plain_loop(model_text: str, precision: str, device_text: str, batch_size: int) -> None:

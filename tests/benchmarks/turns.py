@@ -25,7 +25,7 @@ import numpy.typing as npt
 import psutil
 
 from tests.benchmarks.lab import Lab
-from tests.benchmarks.side import SIDES
+from tests.benchmarks.side import TUTORIAL
 from tests.benchmarks.timed import VARIABLE, StampReader
 from tests.checkout import ROOT
 from tests.living import run_pid, wait_until
@@ -33,11 +33,6 @@ from tests.terminal import Terminal, amptui_command
 
 APP = "app"
 """The side that is the whole app, with one screen of 120x40 in a terminal that takes all it writes."""
-
-ALL_SIDES = (*SIDES, APP)
-
-TUTORIAL = "tutorial"
-"""The side whose data come in an order of their own."""
 
 WARM_UP_STEPS = 10
 """Steps that no rate counts."""
@@ -175,7 +170,7 @@ def open_side(lab: Lab, workload: Workload, name: str) -> Iterator[Side]:
             pids, output = (run_pid(run) or screen, screen), run / "journal.jsonl"
         else:
             options += ["--mnist", str(workload.mnist)] if workload.mnist else []
-            command = [sys.executable, "-m", "tests.benchmarks.side", name, model, str(run), *options]
+            command = [sys.executable, "-m", "tests.benchmarks.side", name, model, *options]
             pids = (stack.enter_context(lab.start(command, environment, output)).pid,)
         side = Side(name, workload, StampReader(folder / "stamps"), pids)
         try:
@@ -233,7 +228,7 @@ def take_turns(
     """Turns of each entrant: ``rounds`` with each of ``restarts`` sets of processes.
 
     The same number of all; fewer rounds, and in the end fewer restarts, where time runs out.
-    An entrant is a side, one of :data:`ALL_SIDES`, and what it trains, by any name.
+    An entrant is a side, ``PLAIN``, ``TUTORIAL`` or ``APP``, and what it trains, by any name.
     Raises RuntimeError where two sides do not train the same, AssertionError where one stands still.
     """
     turns: dict[str, list[Turn]] = {name: [] for name in entrants}
@@ -264,6 +259,7 @@ def hold_to_the_same_training(sides: Mapping[str, Side]) -> None:
     for side in sides.values():
         loss = side.stamps.header()[1]
         # Kernels may add up in another order: no two of them differ by as much as one in a thousand.
+        # A tutorial's data come in an order of their own.
         if side.name != TUTORIAL and not np.isclose(
             loss, first.setdefault(side.workload.precision, loss), rtol=1e-3
         ):

@@ -10,7 +10,8 @@ from amptui.records.run import BlockFinished, EpochFinished, RunFinished, RunSta
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.lab import last_line
 from tests.benchmarks.overhead import beside_plain_loop, speedup
-from tests.benchmarks.turns import APP, TUTORIAL, take_turns, workloads
+from tests.benchmarks.side import TUTORIAL
+from tests.benchmarks.turns import APP, take_turns, workloads
 from tests.builders import StepRow, of
 from tests.gpu_check.bench import Bench, Found, judged, unmeasured
 from tests.terminal import amptui_command
