@@ -17,12 +17,17 @@ from typing import get_args
 import pytest
 from hypothesis import given, settings
 
-from amptui.base.errors import UsageError
+from amptui.base import strictjson
+from amptui.base.errors import RunFolderError, UsageError
 from amptui.diagnosis.amp_answer import amp_answer, answer_line, evidence_rows
 from amptui.diagnosis.summary import summary_lines
 from amptui.process.plain_lines import JsonLines, PlainFront
 from amptui.records.keeping import UNSAVED_STATUS
 from amptui.records.run import LOW_PRECISIONS, Note, Record, RunFinished
+from amptui.reports.compare.compare_frame import Choice, CompareFrame
+from amptui.reports.compare.compare_page import page
+from amptui.reports.compare.following import read_all
+from amptui.reports.compare.tables import as_json, plain_lines
 from amptui.reports.export import export
 from amptui.reports.run_list import read_row
 from amptui.runs.journal import JournalReader
@@ -55,6 +60,7 @@ from tests.living import (
     wait_for_end,
     wait_until,
 )
+from tests.reports.compare.compared_runs import FP32
 from tests.terminal import KNOBS, Terminal, amptui_command
 from tests.warm import WarmSource
 
@@ -412,12 +418,28 @@ def used_in_every_way(folder: Path) -> None:
     tensorboard = folder / "board" if TENSORBOARD else None
     export(folder, csv=folder / "steps.csv", html=folder / "page.html", tensorboard=tensorboard)
     look_at(RunDir(folder))
+    compare(folder)
     row = read_row(str(folder))
     entry = RunEntry(run=str(folder), name=folder.name, is_live=False, written=0.0, read=lambda: row)
     listed = Canvas(200, 20)
     run_list.draw(listed, ListState(entries=[entry], rows={entry.run: row}), ScreenState(now=0.0))
     assert row.state in listed.lines()[2]
     play(folder)
+
+
+def compare(folder: Path) -> None:
+    """With a run that nobody forged."""
+    try:
+        comparison = read_all([RunDir(folder).journal_path, FP32[0]], target=None)
+    except RunFolderError:
+        return  # nothing of it could be read
+    for axis in ("steps", "samples", "seconds"):
+        canvas = Canvas(80, 24)
+        CompareFrame().draw(canvas, comparison, Choice(axis=axis), ScreenState())
+        assert "".join(canvas.lines()).isprintable()
+    assert strictjson.line(as_json(comparison))
+    assert plain_lines(comparison)
+    assert "\x1b" not in page(comparison)
 
 
 def play(folder: Path) -> None:

@@ -6,7 +6,6 @@ import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from statistics import mean, median
-from typing import Any
 
 import torch
 
@@ -319,27 +318,10 @@ def _train_wide(bench: Bench, precision: str, *, compiles: bool) -> Found:
 
 # ----------------------------------------------------------------------------------- the screen
 def _keep_screen(bench: Bench, terminal: Terminal) -> list[str]:
-    """Write the screen as text, and as runs of equally coloured cells; return the files' names."""
+    """Write the screen as text; return the file's name."""
     if bench.keep is None:
         return []
     bench.keep.mkdir(parents=True, exist_ok=True)
-    text, cells = bench.keep / "app_on_gpu.txt", bench.keep / "app_on_gpu.screen.json"
+    text = bench.keep / "app_on_gpu.txt"
     text.write_text(f"{terminal.text}\n", encoding="utf-8")
-    cells.write_text(json.dumps(_runs(terminal), ensure_ascii=False), encoding="utf-8")
-    return [str(text), str(cells)]
-
-
-def _runs(terminal: Terminal) -> list[list[list[Any]]]:
-    """For each line its runs of cells: text, colour, background, bold, reverse."""
-    lines = []
-    for y in range(terminal.screen.lines):
-        runs: list[list[Any]] = []
-        for x in range(terminal.screen.columns):
-            cell = terminal.screen.buffer[y][x]
-            look = [cell.fg, cell.bg, cell.bold, cell.reverse]
-            if runs and runs[-1][1:] == look:
-                runs[-1][0] += cell.data
-            else:
-                runs.append([cell.data, *look])
-        lines.append(runs)
-    return lines
+    return [str(text)]

@@ -131,23 +131,6 @@ def test_json_is_one_object_a_run_and_nothing_without_one() -> None:
     assert found[2]["error"] == "no"
 
 
-HOSTILE = "\x1b]52;c;x\x07\x1b[2J\u202e\r\n\u200b\x9b31m"
-
-
-def test_names_are_only_text() -> None:
-    kept(f"a{HOSTILE}", [run(model=HOSTILE, device=HOSTILE), step(1, precision=HOSTILE)])
-    kept(os.fsdecode(b"not utf-8 \xff"), [run()])
-    for columns in (None, 80):
-        lines = shown(columns=columns)
-        assert len(lines) == 3
-        assert all(line.isprintable() for line in lines)
-    out = io.StringIO()
-    list_runs(json=True, out=out)
-    assert out.getvalue().isascii()
-    names = [json.loads(line)["name"] for line in out.getvalue().splitlines()]
-    assert f"a{HOSTILE}" in names
-
-
 MANY = 120
 
 

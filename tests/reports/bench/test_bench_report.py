@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from amptui.base.prompt import say
 from amptui.records.findings import PairCompared, PrecisionMeasured
 from amptui.records.run import PhaseChanged
 from amptui.reports.bench.progress import Progress
@@ -143,19 +142,6 @@ def test_each_report_as_strict_json(goldens: Goldens) -> None:
 
 
 # ------------------------------------------------------------------------------ while it measures
-
-
-def test_names_and_errors_cannot_steer_what_shows_the_tables() -> None:
-    texts = poison.words()
-    run = poison.poisoned(RUN, texts)
-    sizes = [measured(amp(), error=next(texts), run=run) for _ in poison.STEERING]
-    altered = replace(bench(*sizes, model=next(texts)), left_out={next(texts): next(texts)})
-    for encoding in ("utf-8", "ascii"):
-        written = io.BytesIO()
-        out = io.TextIOWrapper(written, encoding)
-        say(*report_lines(altered), out=out)
-        assert not poison.strange_in_lines(written.getvalue())
-        assert b"5;41mblink" in written.getvalue()
 
 
 @pytest.mark.parametrize("on_terminal", [True, False])

@@ -5,12 +5,9 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import product
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
 
 from amptui.base import strictjson
 from amptui.base.errors import RunFolderError
@@ -19,17 +16,14 @@ from amptui.records import codec
 from amptui.records.run import Record
 from amptui.reports.compare import following as module
 from amptui.reports.compare.command import MAX_RUNS
-from amptui.reports.compare.compare_frame import KEYS, Choice, CompareFrame
+from amptui.reports.compare.compare_frame import KEYS
 from amptui.reports.compare.compare_page import page
 from amptui.reports.compare.contrasts import Compared, compared
 from amptui.reports.compare.following import Following, read_all
 from amptui.reports.compare.tables import as_json, plain_lines
 from amptui.runs.lock import RunLock
-from amptui.tui.canvas import Canvas
-from amptui.tui.panels.screen_state import ScreenState
 from tests.builders import write_journal as write
 from tests.checkout import ROOT
-from tests.forging import forged_journals
 from tests.golden import Goldens
 from tests.living import assert_restored, wait_until
 from tests.reports.compare.compared_runs import (
@@ -43,7 +37,7 @@ from tests.reports.compare.compared_runs import (
     validating,
     whole_run,
 )
-from tests.reports.texts import Reading, page_words, without_style
+from tests.reports.texts import page_words, without_style
 from tests.terminal import Terminal, amptui_command
 from tests.warm import WarmSource
 
@@ -124,31 +118,6 @@ def test_an_unreadable_run_gives_the_terminal_back(warm: WarmSource, tmp_path: P
         assert terminal.wait() == 1
         assert "holds no records" in terminal.text
         assert terminal.modes == terminal.modes_before
-
-
-# --------------------------------------------------------------------------------- forged journals
-
-
-@pytest.mark.nightly
-@given(first=forged_journals(), second=forged_journals())
-@settings(max_examples=30, deadline=None)
-def test_no_journal_makes_a_comparison_fail(first: bytes, second: bytes) -> None:
-    with TemporaryDirectory() as folder:
-        journals = [Path(folder) / name for name in ("first.jsonl", "second.jsonl")]
-        for journal, content in zip(journals, (first, second), strict=True):
-            journal.write_bytes(content)
-        try:
-            comparison = read_all([*journals, FP32[0]], target=None)
-        except RunFolderError:
-            return  # nothing of it could be read
-    frame = CompareFrame()
-    for axis, validation in product(("steps", "samples", "seconds"), (False, True)):
-        canvas = Canvas(80, 24)
-        frame.draw(canvas, comparison, Choice(axis=axis, validation=validation), ScreenState())
-        assert "".join(canvas.lines()).isprintable()
-    assert strictjson.line(as_json(comparison))
-    assert plain_lines(comparison)
-    assert "\x1b" not in page(comparison)
 
 
 # ------------------------------------------------------------------------------------- the guide
@@ -253,17 +222,3 @@ def test_a_page_says_and_draws_what_was_compared(goldens: Goldens) -> None:
         "ten groups": many_groups(),
     }
     goldens.check_digests({name: without_style(page(comparison)) for name, comparison in pages.items()})
-
-
-HOSTILE = "<script>alert(1)</script>\x1b[2J&\"'"
-
-
-def test_no_text_of_a_run_becomes_markup() -> None:
-    runs = [
-        figures(whole_run(config={HOSTILE: HOSTILE}, model=HOSTILE, device_name=HOSTILE), name=HOSTILE),
-        figures(whole_run(config={HOSTILE: 1}, precision=HOSTILE), name="other"),
-    ]
-    html = page(compared(runs))
-    assert html.count("<script") == 1
-    assert "\x1b" not in html
-    assert "<script>alert(1)</script>?[2J&\"'" in Reading(html).text

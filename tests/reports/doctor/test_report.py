@@ -14,25 +14,21 @@ from typing import Any
 import pytest
 import torch
 
-from amptui.device.accelerator import Properties
 from amptui.loops.setup import choose_device
 from amptui.monitor.ab_test import Ratio
 from amptui.recipe.precision import Tf32Flags
-from amptui.records.samples import GpuSample
 from amptui.reports.doctor.cuda import read_driver
-from amptui.reports.doctor.gpus import NvmlLook, check_gpu, check_nvml
 from amptui.reports.doctor.machine import (
     NEEDED,
     check_folder,
-    check_terminal,
     compile_checks,
     machine_checks,
     release,
     software_checks,
 )
 from amptui.reports.doctor.precisions import measure
-from amptui.reports.doctor.report import Check, PlainReport, Section, examine, fine
-from tests import deprecations, poison
+from amptui.reports.doctor.report import Check, Section, examine, fine
+from tests import deprecations
 from tests.checkout import ROOT
 from tests.golden import Goldens
 from tests.terminal import Terminal
@@ -125,24 +121,6 @@ def test_a_look_that_fails_costs_no_other() -> None:
     assert (title, check.severity) == ("sick", "warning")
     assert check.text == "sick could not be checked: ZeroDivisionError: nobody"
     assert after == ("well", fine("b", "seen"))
-
-
-def test_what_drivers_folders_and_environments_say_steers_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    texts, show = poison.words(), PlainReport()
-    for _ in poison.STEERING:
-        kind = check_terminal(next(texts), (80, 24))[0]
-        gpu = Properties(name=next(texts), memory_bytes=1, compute_capability=(9, 0))
-        sample = GpuSample(uuid="GPU-1", name=next(texts))
-        found = NvmlLook(samples=(sample,), note=next(texts))
-        folder = tmp_path / next(texts).replace("\0", "").encode("utf-8", "replace").decode()[:40]
-        checks = [kind, check_gpu("cuda:0", gpu, []), check_folder("data-folder", folder)]
-        for check in [*checks, *check_nvml(found, expected=True)]:
-            show.check("section", check)
-    written = capsys.readouterr().out
-    assert "5;41mblink" in written
-    assert not poison.strange_in_lines(written.encode("utf-8", "surrogatepass"))
 
 
 # ---------------------------------------------------------------- drivers, and the kernel's folders
