@@ -8,11 +8,8 @@ from pathlib import Path
 
 
 def print_stacks_if_killed() -> None:
-    """Have Python write all threads' stacks to descriptor 2 on SIGSEGV, SIGABRT and their like.
-
-    Not if the user has decided that: by PYTHONFAULTHANDLER, set to anything, or by :mod:`faulthandler`.
-    """
-    if "PYTHONFAULTHANDLER" not in os.environ and not faulthandler.is_enabled():
+    """Have Python write all threads' stacks to descriptor 2 on SIGSEGV, SIGABRT and their like."""
+    if not faulthandler.is_enabled():  # perhaps by PYTHONFAULTHANDLER
         faulthandler.enable(2)
 
 
@@ -20,15 +17,14 @@ def print_stacks_if_killed() -> None:
 def stacks_if_killed(log: Path) -> Iterator[None]:
     """Within, those stacks go to the end of ``log``: what reads descriptor 2 here dies with this process.
 
-    A ``log`` that is still empty afterwards is removed. PYTHONFAULTHANDLER set to nothing is a refusal.
+    A ``log`` that is still empty afterwards is removed.
     """
     from amptui.base.runfiles import open_to_append  # not in a script that is only watched
 
     file = None
-    if os.environ.get("PYTHONFAULTHANDLER") != "":
-        with suppress(OSError):  # what comes first on a full disk is the training
-            file = open_to_append(log)
-            faulthandler.enable(file)
+    with suppress(OSError):  # what comes first on a full disk is the training
+        file = open_to_append(log)
+        faulthandler.enable(file)
     try:
         yield
     finally:

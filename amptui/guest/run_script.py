@@ -370,6 +370,7 @@ def _exit_status(status: int | None, folder: RunDir) -> int:
     with suppress(OSError):
         (folder.path / UNSAVED_FILE).unlink()
         is_unsaved = True
+        folder.path.rmdir()  # if nothing was recorded
     if status == 0:
         return UNSAVED_STATUS if is_unsaved else 0
     return 1 if status is None else status if status > 0 else 128 - status
