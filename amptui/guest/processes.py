@@ -132,11 +132,7 @@ class OneOfRanks(OneProcess):
 
     def layout(self, script: Script) -> ParallelLayout:
         layout, data_parallel = layout_of(script.model, self.world.size), script.data_parallel
-        if data_parallel is None:
-            return layout
-        is_odd = self.world.size % data_parallel
-        why = f"{self.world.size} ranks cannot be {data_parallel} times as many" if is_odd else ""
-        return replace(layout, data_parallel=0 if why else data_parallel, unknown=why)
+        return layout if data_parallel is None else replace(layout, data_parallel=data_parallel, unknown="")
 
     def add_to(self, started: RunStarted, layout: ParallelLayout) -> RunStarted:
         samples, data_parallel = started.batch_size, layout.data_parallel
