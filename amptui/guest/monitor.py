@@ -25,7 +25,6 @@ from amptui.base.text import one_line
 from amptui.data.batches import count_samples
 from amptui.guest.processes import processes_of_script
 from amptui.guest.run import RunLength, ScriptRun, tell_fault
-from amptui.loops.script.observed_loop import ObservedLoop
 from amptui.loops.script.script import ObservedScript, Pairs, WatchedScript, named_optimizers
 
 _T = TypeVar("_T")
@@ -117,11 +116,6 @@ class Monitor:
             tell_fault("cannot watch this script", error)
             if script.loop is not None:
                 script.loop.leave()
-
-    @property
-    def loop(self) -> ObservedLoop | None:
-        """What sees the steps; None if that could not begin, or is over."""
-        return None if self._run is None else self._run.loop
 
     def log(self, loss: Tensor | float | None = None, **values: Tensor | float) -> None:
         """Show ``values`` with the last step, or with the one that is being made; ``loss`` replaces its loss.

@@ -42,8 +42,8 @@ def raises(_own: Own, monitor: AmpMonitor) -> None:
 
 
 def has_a_fault_of_ours(own: Own, monitor: AmpMonitor) -> None:
-    assert monitor.loop is not None
-    monitor.loop.give_up(RuntimeError("a fault"))
+    assert monitor._run is not None
+    monitor._run.loop.give_up(RuntimeError("a fault"))
     assert kinds(own.model) == IN_FLOAT8  # the script goes on in the precision that it has
     own.watched(monitor, "monitor", 1)
     monitor.close()

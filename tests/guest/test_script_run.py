@@ -82,8 +82,8 @@ def test_after_an_error_of_a_rank_its_device_is_not_awaited(runs: Path) -> None:
     model = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with amptui.observe(model, optimizer) as monitor:
-        loop = monitor.loop
-        assert loop is not None
+        assert monitor._run is not None
+        loop = monitor._run.loop
         loop.first._readback = device = BlockedDevice(lambda: 0.0)
         loop.first.probes.drain, loop.first.probes.flush = device.drain, device.flush  # type: ignore[method-assign]
         model(torch.ones(2, 3)).sum().backward()

@@ -19,7 +19,6 @@ from amptui.guest.processes import OneProcess
 from amptui.guest.run import RunLength, ScriptRun
 from amptui.loops.script.observed_loop import ObservedLoop
 from amptui.loops.script.script import ObservedScript, WatchedScript
-from amptui.loops.script.switched_optimizer import SwitchedOptimizer
 from amptui.records.control import PrecisionRequest, new_number
 from tests.builders import one_by_one
 from tests.loops.loop_interpreter import LoopRun
@@ -119,10 +118,9 @@ class AmpWatcher(Watcher):
         """Ask in time for the precision of the next step: it is taken after this one."""
         for first, precision in self.watching.switches:
             if player == self.watching.player and first == step + 1:
-                loop = self.monitor.loop
-                assert loop is not None
-                assert isinstance(loop.first, SwitchedOptimizer)
-                loop.first.control.ask(PrecisionRequest(precision), new_number())
+                run = self.monitor._run
+                assert run is not None
+                run.control.ask(PrecisionRequest(precision), new_number())
 
 
 def _first_scaler(example: Example) -> GradScaler | None:
