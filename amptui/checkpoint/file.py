@@ -152,7 +152,8 @@ class _SummedFile(DiskFile):
 
 def write_part(folder: Path, rank: int, parts: Sequence[Part]) -> ShardFile:
     """Write what ``rank`` has, in host memory, into ``folder``, created if missing. Raises OSError."""
-    folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+    for missing in (folder.parent, folder):  # not the run's own: one that was moved is not made anew
+        missing.mkdir(FOLDER_MODE, exist_ok=True)
     name = f"__{rank}_0.distcp"
     chunks: list[Chunk] = []
     with _SummedFile(open_new(folder / name)) as file:
@@ -323,7 +324,7 @@ def write(
     ``before_it_counts`` is called when the file is on the disk but has not got its name yet. If this raises,
     no file is left, nor are its shards, which have to be on the disk already.
     """
-    folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+    folder.mkdir(FOLDER_MODE, exist_ok=True)
     path = folder / checkpoint_name(checkpoint.step)
     unfinished = folder / (path.name + WRITING)
     shards = checkpoint.shards

@@ -38,8 +38,6 @@ from amptui.telemetry.health import judge_trace, least_agreeing
 from amptui.telemetry.memory import judge_saved
 from amptui.telemetry.trouble import SkipRow, Storm
 
-_MAX_RANGES = 5
-
 _NAMED_RANKS = 4
 
 _HINDRANCES: Mapping[FloatHindrance, str] = {
@@ -273,17 +271,6 @@ def run_resumed(resumption: Resumption) -> str:
 def not_saved(changes: Sequence[KeepingChanged]) -> str:
     """``journal and checkpoints not saved``."""
     return f"{' and '.join(change.what for change in changes)} not saved"
-
-
-def steps_missing(ranges: Sequence[tuple[int, int]], last_step: int) -> str:
-    """``the journal lacks 513 of the 1,200 steps so far: 1 to 512, 600``; of many ranges the first few."""
-    first_ranges = ", ".join(
-        units.count(first) if first == last else f"{units.count(first)} to {units.count(last)}"
-        for first, last in ranges[:_MAX_RANGES]
-    )
-    more = f" and {units.count(len(ranges) - _MAX_RANGES)} more ranges" if len(ranges) > _MAX_RANGES else ""
-    steps = units.count(sum(last - first + 1 for first, last in ranges))
-    return f"the journal lacks {steps} of the {units.count(last_step)} steps so far: {first_ranges}{more}"
 
 
 def run_ended(outcome: RunFinished | RunFailed) -> str:

@@ -219,7 +219,7 @@ class ScriptRun:
                 step, last_step = self.first.step, look_at(recording.run_dir).step or 0
                 after, restarts = step - 1 if step > 1 else last_step, self.processes.world.restart
                 resumed = describe_resumption(started, step=after, restarts=restarts, cause="a rank ended")
-            recording.begin(started, resumed, starts_at_one=False)
+            recording.begin(started, resumed)
             if resumed is not None and step == 1:
                 self._steps_before = last_step
             if self.first.is_sharded:

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 from amptui.base.errors import RunFolderError
 from amptui.device.sampler import Sampler
-from amptui.diagnosis.event_words import steps_missing
 from amptui.process.capture import LogTail
 from amptui.process.notifier import Notifier, webhook_of
 from amptui.records.answers import RequestMade, RequestRefused
@@ -27,14 +26,7 @@ from amptui.records.run import (
     RunStarted,
 )
 from amptui.records.samples import AllocatorSample, DeviceSample
-from amptui.runs.journal import (
-    Journal,
-    JournalReader,
-    StepRanges,
-    cut_after,
-    line_of,
-    refuse_newer_checkpoint,
-)
+from amptui.runs.journal import Journal, JournalReader, cut_after, line_of
 from amptui.runs.lock import RunLock
 from amptui.runs.rundir import RunDir, read_run_json
 from amptui.runs.server import Server
@@ -200,26 +192,20 @@ class Recording:
         with suppress(OSError), self.run_dir.journal_path.open("rb") as file:
             os.fsync(file.fileno())
 
-    def begin(
-        self, started: RunStarted, resumed: RunResumed | None = None, *, starts_at_one: bool = True
-    ) -> None:
+    def begin(self, started: RunStarted, resumed: RunResumed | None = None) -> None:
         """Record that the run begins as ``started`` says, or that it goes on as ``resumed`` says.
 
         Then the journal is cut after that step: what came later is repeated. What is emitted meanwhile comes
-        after, and a warning of the steps that are missing; those of a script may have started anywhere. Both
-        are recorded if the journal has lost the run's first record. Raises RunFolderError for a journal that
-        ends before that step.
+        after. Both are recorded if the journal has lost the run's first record. Raises RunFolderError.
         """
         if resumed is None:
             self.emit(started)
             return
         # While records are held nothing is written: the pump need not wait for a long journal.
         step, journal = resumed.step, self.run_dir.journal_path
-        if starts_at_one:
-            refuse_newer_checkpoint(journal, step)
         lost_steps = cut_after(journal, step)
-        before, steps = Session(str(self.run_dir.path)), StepRanges()
-        before.fold(steps.seen(JournalReader(journal)))
+        before = Session(str(self.run_dir.path))
+        before.fold(JournalReader(journal))
         with self._keeping:
             before.fold(self._held or [])
             has_first_record = before.view().run is not None
@@ -231,9 +217,6 @@ class Recording:
                 self._journal.append_lines(map(line_of, held))
             if self._server is not None:
                 self._server.renew()
-        if missing := steps.missing(step, starts_at_one=starts_at_one):
-            text = steps_missing(missing, step)
-            self.emit(Note(time=time.time(), severity="warning", text=text))
         if not has_first_record:
             self.emit(started)
         self.emit(replace(resumed, lost_steps=lost_steps if has_first_record else 0))

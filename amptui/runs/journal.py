@@ -316,49 +316,6 @@ def cut_after(journal: Path, step: int) -> int:
     return lost_steps
 
 
-def refuse_newer_checkpoint(journal: Path, step: int) -> None:
-    """Raise ``RunFolderError`` if ``journal`` ends before ``step``: the checkpoint is of another run.
-
-    One that was deleted, or whose last megabyte has no steps, refuses nothing.
-    """
-    with suppress(OSError):
-        records = records_at_end(journal, 2**20)
-        last = max((r.last_step for r in records if isinstance(r, Steps) and not r.optimizer), default=step)
-        if last < step:
-            what = f"{journal} ends at step {last:,}, before the checkpoint of step {step:,}"
-            hint = "if it is of this run, move the journal away and resume again"
-            raise RunFolderError(f"{what}, which may be of another run", hint=hint)
-
-
-class StepRanges:
-    """Which steps of the run's first optimizer a journal has."""
-
-    def __init__(self) -> None:
-        self._ranges: list[list[int]] = []
-        """First and last step of each, in the order of the journal."""
-
-    def seen(self, records: Iterable[Record]) -> Iterator[Record]:
-        """``records``, whose steps are noted."""
-        for record in records:
-            if isinstance(record, Steps) and not record.optimizer:
-                if self._ranges and record.first_step == self._ranges[-1][1] + 1:
-                    self._ranges[-1][1] = record.last_step
-                else:
-                    self._ranges.append([record.first_step, record.last_step])
-            yield record
-
-    def missing(self, last_step: int, *, starts_at_one: bool) -> list[tuple[int, int]]:
-        """First and last step of each range that is missing up to ``last_step``, from the first one on."""
-        ranges = sorted(self._ranges)
-        expected = 1 if starts_at_one or not ranges else ranges[0][0]
-        missing = []
-        for first, last in [*ranges, [last_step + 1, last_step + 1]]:
-            if expected < first <= last_step + 1:
-                missing.append((expected, first - 1))
-            expected = max(expected, last + 1)
-        return missing
-
-
 class _Cut(NamedTuple):
     """The first byte to cut off; the file's size if there is none."""
 
