@@ -15,10 +15,6 @@ _ONE_TYPE = {"ieee": "float32", "tf32": "tf32", "fp16": "float16", "bf16": "bflo
 """What nearly all of a precision's operations multiply; in ``fp32`` torch's flags decide, unknown here."""
 
 
-MAX_SIZES = 8
-"""Numbers of samples of one precision whose counts are kept, the newest ones."""
-
-
 @dataclass(slots=True, eq=False)
 class FlopsWatch:
     """The newest count of each precision and number of samples."""
@@ -34,7 +30,7 @@ class FlopsWatch:
             others = [
                 count for count in self._counts.get(record.precision, ()) if count.samples != record.samples
             ]
-            self._counts[record.precision] = [*others[1 - MAX_SIZES :], record]
+            self._counts[record.precision] = [*others, record]
 
     def flops(self, ledger: PrecisionLedger, run: RunStarted | None) -> tuple[PrecisionFlops, ...]:
         """In the order of ``PRECISION_ORDER``; only counted steps, after warm-up, have a speed."""

@@ -16,12 +16,6 @@ from amptui.telemetry.view import Metric, MetricKind, SessionView
 MAX_NAMED = 128
 """So many loss parts and validation metrics are kept, the first that were logged: each takes 23 KiB."""
 
-MAX_GROUPS = 32
-"""Parameter groups whose learning rates are kept, the first ones: some optimizers have one a tensor."""
-
-MAX_LAYERS = 32
-"""Layers whose update ratios are kept, the first ones: no more are measured."""
-
 _BUCKETS, _RECENT = 512, 128
 
 _COLUMNS = ("grad_norm", "grad_max", "lr", "step_seconds", "data_seconds")
@@ -35,19 +29,17 @@ class Metrics:
     """Histories by kind and name. Steps of a metric that were not measured cost nothing."""
 
     are_left_out: bool = False
-    """Whether more than ``MAX_NAMED`` were logged, or of more than ``MAX_GROUPS`` parameter groups or
-    ``MAX_LAYERS`` layers."""
+    """Whether more than ``MAX_NAMED`` were logged."""
     _sampled_layers: tuple[str, ...] = ()
     _tracks: dict[str, dict[str, Track]] = field(default_factory=lambda: {kind: {} for kind in _KINDS})
 
     def add(self, steps: Steps) -> None:
         """Add the columns and the loss parts of steps."""
-        first_step, groups = steps.first_step, len(steps.group_lrs)  # of one group, or if all are equal, none
+        first_step = steps.first_step
         for name in _COLUMNS:
             self._add("step", name, first_step, getattr(steps, name))
-        self.are_left_out |= groups > MAX_GROUPS
-        for group in range(1, min(groups, MAX_GROUPS)):
-            self._add("step", f"lr {group + 1}", first_step, steps.group_lrs[group])
+        for group, rates in enumerate(steps.group_lrs[1:], 2):  # the first is the step's
+            self._add("step", f"lr {group}", first_step, rates)
         # The parts of the loss, and what else the training logs in each step.
         for name, column in steps.losses.items():
             self._add("part", name, first_step, column)
@@ -110,11 +102,9 @@ class Metrics:
             return
         tracks = self._tracks[kind]
         track = tracks.get(name)
-        if track is None:
-            has_name = kind in ("part", "own validation")
-            if (has_name and self._named == MAX_NAMED) or (kind == "update" and len(tracks) == MAX_LAYERS):
-                self.are_left_out = True
-                return
+        if track is None and kind in ("part", "own validation") and self._named == MAX_NAMED:
+            self.are_left_out = True
+            return
         if track is not None:
             track.rewind(first_step)
         if track is None or track.next_step > first_step:
