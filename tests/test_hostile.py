@@ -56,7 +56,6 @@ from tests.living import (
     last_step,
     outcome,
     records_of,
-    steps_of,
     wait_for_end,
     wait_until,
 )
@@ -349,28 +348,6 @@ def test_workers_of_every_kind_know_what_the_model_file_defines_and_leave_with_t
         assert last_step(run) == 8
         # It leads a session of its own, which all that it starts belongs to.
         wait_until(lambda: not session_of(int(told.read_text())), "a process of the run is left")
-
-
-STEPS = 40
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize("what", ["close the streams", "fork", "fork that exits"])
-def test_a_model_that_forks_or_closes_what_is_not_its_own_costs_no_record(
-    what: str, warm: WarmSource, tmp_path: Path
-) -> None:
-    run, settings = tmp_path / "run", ["--set", f"what={what}", "--set", f"folder={tmp_path}"]
-    recipe = str(RECIPES / "troublesome.py")
-    done = warm.run("train", recipe, "--device", "cpu", "--headless", "--run-dir", str(run), *settings)
-    assert done.returncode == 0, done.stderr
-    assert b"Traceback" not in done.stderr, done.stderr
-    assert isinstance(records_of(run)[-1], RunFinished)
-    assert [record.step for record in steps_of(run)] == list(range(1, STEPS + 1))
-    if what == "fork":
-        copy = int((tmp_path / "copy").read_text())
-        assert copy != int((tmp_path / "original").read_text())
-        wait_until(lambda: not Path(f"/proc/{copy}").exists(), "the copy trains on")
-        assert done.stderr.count(b"returned into the training loop") == 1
 
 
 # ----------------------------------------------------------- whatever is in a journal

@@ -82,8 +82,8 @@ class CheckpointWriter:
 
     @property
     def keeps(self) -> bool:
-        """Whether it writes any; a forked copy of it never does."""
-        return self._folder is not None and not self._control.is_copy
+        """Whether it writes any."""
+        return self._folder is not None
 
     @property
     def resume_hint(self) -> str:

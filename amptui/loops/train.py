@@ -154,8 +154,6 @@ class Trainer:
     def _look(self) -> bool:
         """Between two steps: report what arrived and handle requests; return False to end the run."""
         monitor, control, position = self.monitor, self._control, self._position
-        if control.is_copy:
-            return False
         if monitor.compilations.tell():
             self.phase = None  # compiling has shown its own
         monitor.look()

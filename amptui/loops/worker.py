@@ -1,7 +1,6 @@
 """The trainer thread: imports torch, prepares the run, trains, and records how it ended."""
 
 import gc
-import os
 import sys
 import threading
 import time
@@ -13,8 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from amptui.base.errors import AmptuiError, DeviceError
-from amptui.base.fork import in_forks
-from amptui.base.prompt import complain
 from amptui.base.text import one_line
 from amptui.recipe.request import ModelSpec, TrainRequest
 from amptui.records.control import Control
@@ -90,7 +87,6 @@ class TrainingThread:
 
     def start(self) -> None:
         """Start training; returns at once."""
-        in_forks(self._control.become_copy)
         self._thread.start()
 
     def join(self, timeout_seconds: float) -> bool:
@@ -156,9 +152,6 @@ class TrainingThread:
         except BaseException as error:  # noqa: BLE001 - a model file may raise anything, SystemExit too
             self._fail(error)
         finally:
-            if self._control.is_copy:
-                complain("a process forked by the model returned into the training loop; ending it")
-                os._exit(1)
             self.ended.set()
 
     def _train(self) -> None:
@@ -169,8 +162,6 @@ class TrainingThread:
 
         prepared, start = self._prepare()
         self._prepared = prepared
-        if self._control.is_copy:
-            return
         if self._control.stopping:
             self._finish_before_training()
             return
@@ -204,7 +195,7 @@ class TrainingThread:
         finally:
             gc.unfreeze()  # some libraries complain at exit about objects that were never collected
         step, weights = trainer.monitor.step, self._request.save_weights
-        if weights is not None and not self._control.is_copy:
+        if weights is not None:
             trainer.saving, trainer.doing = True, f"while writing {weights}"
             self._enter_phase("stopping", "writing the weights")
             model, state = prepared.model, prepared.strategy.state

@@ -200,13 +200,6 @@ class Control:
         self._step = 0
         self.attention = False
         """Whether there were requests since the trainer last looked; it clears this before it reads them."""
-        self.is_copy = False
-        """Whether this process was forked from the one that trains: it must not continue training."""
-
-    def become_copy(self) -> None:
-        """In a forked process: requests belong to the parent."""
-        self._changed = threading.Condition()  # a thread that does not exist here may have held it
-        self.is_copy = self.attention = True
 
     @property
     def stop_reason(self) -> str | None:

@@ -1,11 +1,9 @@
 """The trainer's thread: every way it can end becomes one last record."""
 
-import json
 import os
 import subprocess
 import sys
 import threading
-import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,15 +12,13 @@ import pytest
 
 from amptui.base.errors import DeviceError, ExperimentError, UsageError
 from amptui.checkpoint.file import checkpoints, read, write
-from amptui.records import codec
 from amptui.records.answers import RequestRefused
 from amptui.records.control import Control, PauseRequest, StopRequest
 from amptui.records.keeping import CheckpointWritten
 from amptui.records.run import Note, PhaseChanged, Record, RunFailed, RunFinished, RunResumed, RunStarted
-from tests.builders import StepRow, as_recorded
+from tests.builders import StepRow
 from tests.living import records_of
 from tests.loops.working import ENOUGH_SECONDS, Worker, hooked
-from tests.recipes.twisted import WAYS
 from tests.terminal import KNOBS
 from tests.tiny import NO_TF32, stopping
 
@@ -223,28 +219,3 @@ def test_who_waits_for_the_end_is_told_that_a_checkpoint_is_being_written(tmp_pa
     worker.end()
     assert not worker.thread.saving
     assert [record.reason for record in worker.log.of(CheckpointWritten)] == ["end"]
-
-
-# ------------------------------------------------------------------------- model files with a twist
-
-
-MODEL = str(Path(__file__).parents[1] / "recipes" / "twisted.py")
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize("way", WAYS)
-def test_a_model_file_with_one_twist_has_one_end(way: str, tmp_path: Path) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what torch thinks of such a model
-        worker = Worker(MODEL, settings={"way": way}, precision="fp32", steps=12, checkpoint_dir=tmp_path)
-        last = worker.end()
-    assert isinstance(last, RunFinished | RunFailed)
-    if isinstance(last, RunFailed):
-        assert last.error
-        assert len(last.error) < 1000
-        assert len(last.error.splitlines()) == 1
-        assert str(worker.thread.error) == last.error
-    for record in worker.log:
-        line = codec.dumps(as_recorded(record))
-        assert codec.loads(line) is not None
-        json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))

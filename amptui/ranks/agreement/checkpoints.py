@@ -63,8 +63,8 @@ class RankCheckpoints(CheckpointWriter):
 
     @property
     def keeps(self) -> bool:
-        """Whether the run has any; a forked copy of this process takes no part."""
-        return self._shared is not None and not self._control.is_copy
+        """Whether the run has any."""
+        return self._shared is not None
 
     def due(self, step: int, *, only_asked: bool) -> Reason | None:
         """See :class:`CheckpointWriter`; the same on all ranks."""

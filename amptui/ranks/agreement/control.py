@@ -243,8 +243,6 @@ class RankControl(Control):
 
     def at_boundary(self, *, validating: bool = False) -> None:
         """Count a boundary; obey what all ranks obey there, and measure if it is time."""
-        if self.is_copy:  # a forked process has no thread that talks
-            return
         agreement, rows = self._agreement, self.rows
         assert agreement is not None, "the ranks met before the first step"
         assert rows is not None, "as above"
