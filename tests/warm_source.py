@@ -30,7 +30,7 @@ LOADED = (
     *("cli", "process.launch", "process.training", "process.viewer", "reports.bench"),
     *("diagnosis.summary", "process.plain_lines", "process.followers", "runs.server", "tui.run_screen"),
     "tui.opening",
-    *("loops.description", "recipe.modelfile", "loops.train"),
+    *("loops.description", "recipe.loading", "loops.train"),
 )
 """What command lines import on the way, by way of which all the rest comes."""
 

@@ -1,6 +1,7 @@
 """From MODEL and --set on the command line to an experiment: its class, and the values of its fields."""
 
 import importlib
+import importlib.util
 import sys
 from collections.abc import Mapping
 from dataclasses import fields
@@ -10,7 +11,6 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from amptui.base.errors import ExperimentError, UsageError, did_you_mean
 from amptui.recipe.experiment import Experiment
-from amptui.recipe.modelfile import import_file
 from amptui.recipe.request import ModelSpec
 
 _BOOLEANS = dict(zip(("true", "false", "yes", "no", "on", "off", "1", "0"), (True, False) * 4, strict=True))
@@ -48,6 +48,27 @@ def load_class(spec: ModelSpec) -> type[Experiment]:
         what = "defines no Experiment" if not experiments else f"defines {len(experiments)} experiments"
         raise ExperimentError(f"{spec.text} {what}", hint=_class_hint(module, spec))
     return experiments[0]
+
+
+def import_file(path: Path) -> ModuleType:
+    """Run the file as a fresh module; like a script, it may import its neighbours.
+
+    It is named after the file, as if imported from its folder: a DataLoader's started workers can do that. If
+    another module has that name, or it has a dot, only forked ones know it.
+    """
+    file, name = path.resolve().parent / path.name, path.stem
+    if sys.path[:1] != [str(file.parent)]:
+        sys.path.insert(0, str(file.parent))
+    importlib.invalidate_caches()  # a neighbour may be newer than the cached listing of the folder
+    loaded = sys.modules.get(name)
+    if "." in name or (loaded is not None and getattr(loaded, "__file__", None) != str(file)):
+        name = f"model_file_{name.replace('.', '_')}"
+    module_spec = importlib.util.spec_from_file_location(name, file)
+    assert module_spec is not None, "the suffix is .py"
+    assert module_spec.loader is not None, "as above"
+    module = sys.modules[name] = importlib.util.module_from_spec(module_spec)
+    module_spec.loader.exec_module(module)
+    return module
 
 
 def build_experiment(experiment_class: type[Experiment], settings: Mapping[str, str]) -> Experiment:

@@ -27,7 +27,7 @@ from amptui.data.batches import Batches, open_batches
 from amptui.data.sources import Arrays
 from amptui.device.failure import explain
 from amptui.loops import setup
-from amptui.recipe.modelfile import import_file
+from amptui.recipe.loading import import_file
 from amptui.recipe.request import TrainRequest
 from tests.data.samples import CPU, arrays
 from tests.tiny import Tiny, prepare

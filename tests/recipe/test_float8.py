@@ -5,7 +5,6 @@ import importlib.util
 import pickle
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,12 +16,11 @@ from amptui.base.errors import UsageError
 from amptui.recipe.float8 import NO_LAYER, NO_SPEED, Float8Form, Float8Linears, supported_float8
 from amptui.recipe.request import FP8_RECIPES
 from amptui.records.answers import RequestRefused
-from amptui.records.control import ComparisonRequest, Control, PrecisionRequest
+from amptui.records.control import ComparisonRequest, Control
 from amptui.records.findings import Float8Layers, FlopsCounted, PrecisionsCompared
 from amptui.records.run import Note, PrecisionChanged
-from tests.builders import StepRow
 from tests.loops.compiled_runs import keeping
-from tests.tiny import Drawing, Log, Tiny, log_of, losses, prepare, resume, switching, train
+from tests.tiny import Log, Tiny, log_of, losses, prepare, switching, train
 
 needs_torchao = pytest.mark.usefixtures("usable_torchao")
 
@@ -127,34 +125,6 @@ def test_layers_stay_the_same_objects_and_leave_float8_without_a_trace(recipe: s
     assert calls == [1, 1, 1]
     assert [type(module) for module in model] == [nn.Linear, nn.Linear]
     assert [set(vars(module)) for module in modules] == attributes
-
-
-def float8_product(a: Tensor, b: Tensor, dtypes: tuple[torch.dtype, torch.dtype]) -> Tensor:
-    """The product of two matrices, each with one scale, as the hardware rounds its factors."""
-    factors = []
-    for matrix, dtype in zip((a, b), dtypes, strict=True):
-        scale = (torch.finfo(dtype).max / matrix.abs().max().double()).float()
-        factors.append((matrix.float() * scale).to(dtype).float() / scale)
-    return factors[0] @ factors[1]
-
-
-@needs_torchao
-@pytest.mark.torch
-def test_a_layer_computes_with_float8_numbers_and_bfloat16_results() -> None:
-    inputs: Any = torch.randn(8, 32, requires_grad=True)
-    linear: Any = nn.Linear(32, 16, bias=False)
-    in_float8(linear)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        outputs = linear(inputs)
-    gradient = torch.randn(8, 16).bfloat16()
-    outputs.backward(gradient)
-    e4m3, e5m2 = torch.float8_e4m3fn, torch.float8_e5m2
-    rounded, weight = inputs.detach().bfloat16(), linear.weight.detach()
-    assert torch.equal(outputs, float8_product(rounded, weight.t(), (e4m3, e4m3)).bfloat16())
-    of_weight = float8_product(gradient.t(), rounded, (e5m2, e4m3)).bfloat16().float()
-    assert torch.equal(linear.weight.grad, of_weight)
-    of_input = float8_product(gradient, weight, (e5m2, e4m3)).bfloat16().float()
-    assert torch.equal(inputs.grad, of_input)
 
 
 class Used(nn.Module):
@@ -295,31 +265,6 @@ def test_a_run_enters_float8_says_what_takes_part_and_comes_back_to_the_very_mod
     assert full.uncounted == float8.uncounted == bf16.uncounted == ()
     assert float8.flops_by_type["float8"] == 3 * (2 * 8 * 16 * 16)
     assert float8.flops == bf16.flops + 2 * 8 * 16 * 16
-
-
-@needs_torchao
-@pytest.mark.parametrize(
-    ("before", "after"), [("fp8-emulated", "fp32"), ("fp8-emulated", "bf16"), ("bf16", "fp8-emulated")]
-)
-def test_what_follows_a_switch_is_what_the_precision_does_from_the_same_state(
-    before: str, after: str, tmp_path: Path
-) -> None:
-    """A checkpoint taken in the last step before it, resumed by a process that never ran the precision."""
-    log = log_of(
-        prepare(Drawing(epochs=1)),
-        at={2: before, 5: after},
-        checkpoints=tmp_path,
-        every=5,
-        epoch_budget=0.0,
-    )
-    assert [change.current for change in log.of(PrecisionChanged)] == [before, after]
-    for path in sorted(tmp_path.iterdir())[1:]:
-        path.unlink()
-    resumed, control = Log(), Control()
-    control.ask(PrecisionRequest(after))
-    resume(prepare(Drawing(epochs=1), precision=before), tmp_path, resumed, control)
-    assert [step.precision for step in resumed.of(StepRow)] == [after] * 3
-    assert losses(resumed) == losses(log)[5:]
 
 
 @needs_torchao
