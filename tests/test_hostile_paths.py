@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from amptui.base.errors import AmptuiError, RunFolderError
+from amptui.base.errors import RunFolderError
 from amptui.checkpoint import file as checkpoint_file
 from amptui.checkpoint.file import checkpoint_name
 from amptui.cli import main
@@ -28,7 +28,6 @@ from amptui.runs.rundir import RunDir, create_run_dir
 from tests.builders import make_run, write_journal
 from tests.checkpoint.test_file import checkpoint_at
 from tests.reports.compare.compared_runs import whole_run
-from tests.telemetry.simulated_ranks import SimulatedRanks, run_of
 from tests.terminal import KNOBS
 
 SECRET = b"the only copy\n"
@@ -158,30 +157,6 @@ def test_two_formats_in_one_file_are_refused(
         with nothing_written(tmp_path, capsys, "--csv and --html would both write"):
             arguments = ["--csv", str(tmp_path / "same.csv"), "--html", str(tmp_path / second)]
             assert main(["export", str(read), *arguments]) == 2
-
-
-def test_a_link_where_the_table_of_ranks_is_written_is_not_followed(tmp_path: Path) -> None:
-    victim = tmp_path / "victim"
-    victim.write_bytes(SECRET)
-    (tmp_path / "steps.ranks.csv").symlink_to(victim)
-    run = write_journal(tmp_path / "run", run_of(SimulatedRanks(2, 1), 3))
-    assert main(["export", str(run), "--csv", str(tmp_path / "steps.csv")]) == 0
-    assert victim.read_bytes() == SECRET
-    assert not (tmp_path / "steps.ranks.csv").is_symlink()
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a link away")
-@pytest.mark.parametrize("target", ["home/page.html", "home"])
-def test_another_user_s_link_is_not_followed(
-    target: str, read: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "home").mkdir()
-    (tmp_path / "home" / "page.html").write_bytes(SECRET)
-    link = symbolic(tmp_path / "link", tmp_path / target)
-    os.chown(link, 65534, -1, follow_symlinks=False)
-    out = link / "page.html" if link.is_dir() else link
-    with nothing_written(tmp_path, capsys, f"{link} is another user's symbolic link"):
-        assert main(["export", str(read), "--html", str(out)]) == AmptuiError.exit_status
 
 
 # ----------------------------------------------------------------------------- forged run folders

@@ -26,7 +26,6 @@ CHECKS = (
     Check(paths.app_on_gpu),
     Check(paths.x_ray),
     Check(paths.goes_on, needs_gpu=False),
-    Check(paths.cuda_graphs),
     Check(paths.gpu_tests),
     Check(paths.float8, needs_gpu=False),
     Check(speed.published),

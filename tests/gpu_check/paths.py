@@ -14,7 +14,6 @@ from amptui.records.findings import (
     Float8Layers,
     Float16Window,
     FlopsCounted,
-    ModelCompiled,
     ModulesTraced,
     XRayTaken,
 )
@@ -38,9 +37,6 @@ WAIT = "synchronizing CUDA operation"
 
 MIN_COSINE = 0.9
 """Between a layer's gradients in FP32 and fp16: below it amptui itself says "gradients differ"."""
-
-MAX_LOSS_APART = 0.05
-"""Compiled kernels round otherwise; a loss that read overwritten memory would be far off."""
 
 _DESCRIBE = """
 import json, os, platform, torch
@@ -163,39 +159,6 @@ def goes_on(bench: Bench) -> Found:
         "blocked_seconds": [record.blocked_seconds for record in written],
         "seconds": [record.seconds for record in written],
     }
-
-
-def cuda_graphs(bench: Bench) -> Found:
-    """Train in CUDA graphs (``--compile reduce-overhead``) and compare with the losses of an eager run.
-
-    Both also with accumulated gradients.
-    """
-    found: Found = {}
-    losses = {}
-    graphs, accumulate = ("--compile", "reduce-overhead"), ("--accumulate", "2")
-    sides: dict[str, tuple[str, ...]] = {"eager": (), "graphs": graphs}
-    sides |= {f"{name}_accumulated": (*options, *accumulate) for name, options in sides.items()}
-    for name, options in sides.items():
-        model = ("char-gpt", "--set", "dropout=0", "--set", "warmup_steps=20", "--batch-size", "64")
-        asked = (*model, "--steps", "120", "--precision", bench.amp, *options)
-        records = bench.train(f"cuda_graphs_{name}", *asked)
-        steps = of(StepRow, records)
-        losses[name] = [step.loss for step in steps if step.loss is not None]
-        counted = of(FlopsCounted, records)
-        compiled = of(ModelCompiled, records)
-        found[name] = {
-            "median_step_seconds": median(step.step_seconds or 0.0 for step in steps[60:]),
-            "final_loss": losses[name][-1],
-            "lrs": [steps[0].lr, steps[-1].lr],
-            "flops": counted[-1].flops if counted else None,
-            "compiled": [[record.what, record.seconds, record.reason] for record in compiled],
-        }
-    apart = max(
-        abs(a - b)
-        for suffix in ("", "_accumulated")
-        for a, b in zip(losses[f"eager{suffix}"], losses[f"graphs{suffix}"], strict=True)
-    )
-    return {"ok": apart < MAX_LOSS_APART, "largest_difference_of_losses": apart, **found}
 
 
 def app_on_gpu(bench: Bench) -> Found:

@@ -358,17 +358,6 @@ def test_a_light_background_is_noticed_after_the_first_frame() -> None:
 
 
 @pytest.mark.ci
-def test_an_answer_in_pieces_with_pauses_is_no_key() -> None:
-    with answering({}) as terminal:
-        terminal.wait_until(lambda: BACKGROUND_QUESTION in terminal.written)
-        for piece in (b"\x1b", b"]1", b"1;rgb:f", b"fff/ffff/ffff\x1b", b"\\\x1b", b"[?62;2", b"2c"):
-            terminal.read(0.7)  # longer than an incomplete sequence is waited for
-            terminal.answer(piece)
-        terminal.wait_until(lambda: LIGHT_GREY in terminal.written)
-        leave(terminal)
-
-
-@pytest.mark.ci
 @pytest.mark.parametrize("answers", [{}, {b"\x1b[c": DA1}], ids=["nothing", "no colour"])
 def test_a_terminal_that_names_no_colour_is_left_as_it_is(answers: dict[bytes, bytes]) -> None:
     with answering(answers) as terminal:

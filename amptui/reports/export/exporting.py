@@ -71,11 +71,11 @@ def export(
         sinks: dict[Path, _Sink] = {}
         if csv is not None and ranks_csv is not None:
             sinks[csv] = stack.enter_context(_opened(csv, StepTable))
-            sinks[ranks_csv] = ranks = stack.enter_context(_opened(ranks_csv, RankTable, is_named=False))
+            sinks[ranks_csv] = ranks = stack.enter_context(_opened(ranks_csv, RankTable))
         if event_file is not None:
             from amptui.reports.export.tensorboard import EventFile
 
-            sinks[event_file] = stack.enter_context(_opened(event_file, EventFile, is_named=False))
+            sinks[event_file] = stack.enter_context(_opened(event_file, EventFile))
         new_page = None if html is None else stack.enter_context(_replacing(html))
         reader, is_empty = JournalReader(path), True
         for batch in in_batches(reader):
@@ -101,9 +101,9 @@ def export(
 
 
 @contextmanager
-def _opened(out: Path, make: Callable[[Path], _S], *, is_named: bool = True) -> Iterator[_S]:
+def _opened(out: Path, make: Callable[[Path], _S]) -> Iterator[_S]:
     """A file that is written from all records, and takes the place of ``out`` at the end."""
-    with _replacing(out, is_named=is_named) as temporary:
+    with _replacing(out) as temporary:
         with _writing(out):
             sink = make(temporary)
         try:
@@ -145,43 +145,29 @@ def refuse_unwritable(out: Path) -> None:
 
 
 @contextmanager
-def _replacing(out: Path, *, is_named: bool = True) -> Iterator[Path]:
+def _replacing(out: Path) -> Iterator[Path]:
     """A temporary file in the folder of ``out``: replaces ``out`` at the end, is removed after an error.
 
-    Creates missing folders; an empty file replaces nothing. ``is_named``: by the user. Raises ``AmptuiError``
-    if ``out`` cannot be written or is not a file.
+    Creates missing folders; an empty file replaces nothing. Raises ``AmptuiError`` if ``out`` cannot be
+    written or is not a file. A symbolic link is none: in a shared folder it may be another user's.
     """
     with _writing(out):
-        target = _target(out, is_named=is_named)
+        if out.is_symlink() or (out.exists() and not out.is_file()):
+            what = "a symbolic link" if out.is_symlink() else "not a file"
+            raise AmptuiError(f"cannot write {out}: it is {what}", hint=_HINT)
+        out.parent.mkdir(parents=True, exist_ok=True)
         # Not named after the target: TensorBoard reads every file with "tfevents" in its name.
-        temporary = temporary_beside(target)
+        temporary = temporary_beside(out)
         # Exclusively: in a shared folder such as /tmp, somebody's link could be there.
         os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
     try:
         yield temporary
         with _writing(out):
             if temporary.stat().st_size:
-                temporary.replace(target)
+                temporary.replace(out)
     finally:
         with suppress(OSError):
             temporary.unlink()
-
-
-def _target(out: Path, *, is_named: bool) -> Path:
-    """The file that is replaced when ``out`` is written, in a folder that is there.
-
-    A link in its place is followed only if the user named it; that and its folder only if this user or root
-    made the link: another user's, in a shared folder, would choose what is written over. Raises
-    ``AmptuiError``, for what is not a file as well.
-    """
-    for link in (out, out.parent) if is_named else (out.parent,):
-        if link.is_symlink() and link.lstat().st_uid not in (0, os.geteuid()):
-            raise AmptuiError(f"cannot write {out}: {link} is another user's symbolic link", hint=_HINT)
-    target = Path(os.path.realpath(out)) if is_named else Path(os.path.realpath(out.parent)) / out.name
-    if target.exists() and not target.is_file() and not target.is_symlink():
-        raise AmptuiError(f"cannot write {out}: it is not a file", hint=_HINT)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    return target
 
 
 @contextmanager
