@@ -7,7 +7,7 @@ import json
 import re
 import shlex
 import shutil
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -18,11 +18,10 @@ import pytest
 from hypothesis import given, settings
 
 from amptui.base import strictjson
-from amptui.base.errors import RunFolderError, UsageError
+from amptui.base.errors import RunFolderError
 from amptui.diagnosis.amp_answer import amp_answer, answer_line, evidence_rows
 from amptui.diagnosis.summary import summary_lines
 from amptui.process.plain_lines import JsonLines, PlainFront
-from amptui.records.keeping import UNSAVED_STATUS
 from amptui.records.run import LOW_PRECISIONS, Note, Record, RunFinished
 from amptui.reports.compare.compare_frame import Choice, CompareFrame
 from amptui.reports.compare.compare_page import page
@@ -242,59 +241,6 @@ def test_hostile_command_lines_and_kept_runs(
         assert done.stderr.count(b"\n") == 1
         said += done.stdout + done.stderr
     assert not poison.strange_in_lines(said)
-
-
-# -------------------------------------------------------------------------------- environments
-
-ODD = (
-    {"HOME": None, "TERM": None, "COLUMNS": "0", "LINES": "abc", "CUDA_VISIBLE_DEVICES": "garbage", "TZ": ""},
-    {"HOME": "relative", "TERM": "\x1b[31m", "TZ": ":/dev/null", "LC_ALL": "xx_YY.bad", "PATH": None},
-    {"XDG_STATE_HOME": "/dev/null", "TMPDIR": "/nonexistent", "TERM": "x" * 5000, "ODD": "\udcff\n"},
-    {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "3", "SLURM_JOB_ID": "x"},
-)
-"""What a command line reads of them when it runs; None: not there."""
-
-
-def assert_sound(status: int, out: bytes, said: bytes) -> None:
-    """It trained, or one line says why not, or what could not be saved; what it wrote is strict JSON."""
-    records = [json.loads(line, parse_constant=pytest.fail) for line in out.splitlines()]
-    lines = [line for line in said.splitlines() if line.startswith(b"amptui: ")]
-    assert b"Traceback" not in said
-    if status in (1, UsageError.exit_status):
-        assert len(lines) == 1
-        return
-    assert {line.split(b": ")[1] for line in lines} <= {b"journal", b"checkpoints", b"run.json"}
-    assert (status, bool(lines)) in ((0, False), (UNSAVED_STATUS, True)), said
-    blocks = [record for record in records if record["type"] == "Steps"]
-    steps = [block["first_step"] + index for block in blocks for index in range(block["count"])]
-    assert steps == [1, 2, 3]
-    # After a run's last word only the journal's own trouble is told, and the answer.
-    told = [each["type"] for each in records if each["type"] not in ("KeepingChanged", "AmpAnswer")]
-    assert told[-1] == "RunFinished"
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize("environment", ODD, ids=lambda found: "+".join(found)[:40])
-def test_a_training_in_an_odd_environment_trains_or_says_why_not(
-    environment: Mapping[str, str | None], warm: WarmSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    if "HOME" not in environment:
-        monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("XDG_STATE_HOME", "XDG_CACHE_HOME"):
-        monkeypatch.setenv(name, str(tmp_path / name))
-    for name, value in environment.items():
-        if value is None:
-            monkeypatch.delenv(name, raising=False)
-        else:
-            monkeypatch.setenv(name, value)
-    command = ["train", KNOBS, "--device", "cpu", "--headless", "--json", "--steps", "3"]
-    # Where runs are kept is a matter of the environment too.
-    is_odd = any(name.startswith(("HOME", "XDG")) for name in environment)
-    done = warm.run(*command, *(() if is_odd else ("--run-dir", str(tmp_path / "run"))))
-    would_be_a_rank = "WORLD_SIZE" in environment
-    assert (done.returncode == UsageError.exit_status) == would_be_a_rank
-    assert_sound(done.returncode, done.stdout, done.stderr)
 
 
 # ----------------------------------------------------------------------------- models that go wrong
