@@ -16,9 +16,10 @@ checkpoint itself says what is in the files; ``.metadata`` says the same to anyb
 import os
 import pickle
 import re
+import shutil
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from torch.distributed.checkpoint.metadata import Metadata
 
 _FOLDER = re.compile(r"step-(\d{9,})\.[0-9a-f]+-\d+\.shards")
-
-_FILE = re.compile(r"__\d+_0\.distcp")
 
 _METADATA = ".metadata"
 
@@ -56,20 +55,6 @@ class Shards:
     folder: Path
     files: Sequence[ShardFile]
     """Of each rank."""
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any], beside: Path) -> "Shards":
-        """Inverse of :meth:`plain`; ``beside`` is the checkpoints' folder. Raises ValueError and others."""
-        if not _FOLDER.fullmatch(plain["folder"]):
-            raise ValueError(f"{plain['folder']!r} is no name of a folder of shards")
-        for name, *_ in plain["files"]:
-            if not _FILE.fullmatch(name):
-                raise ValueError(f"{name!r} is no name of a rank's file")
-        return cls(beside / plain["folder"], plain["files"])
-
-    def plain(self) -> dict[str, Any]:
-        """As plain values, for a checkpoint."""
-        return {"folder": self.folder.name, "files": self.files}
 
     def check(self, *, checksums: bool) -> None:
         """Raise OSError or ValueError if a file is missing, cut or, with ``checksums``, changed."""
@@ -185,15 +170,6 @@ def step_of_shards(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def remove_shards(folder: Path) -> None:
-    """Remove the folder of shards, as far as we wrote it and may."""
-    with suppress(OSError):
-        for name in names_in(folder):
-            if name == _METADATA or _FILE.fullmatch(name):
-                (folder / name).unlink()
-        folder.rmdir()
-
-
 def _name(keys: Keys) -> str:
     return ".".join(map(str, keys))
 
@@ -298,7 +274,7 @@ def _remove_lost_shards(folder: Path) -> None:
     for name in names_in(folder):
         step = step_of_shards(name)
         if step is not None and step not in steps:
-            remove_shards(folder / name)
+            shutil.rmtree(folder / name, ignore_errors=True)
 
 
 def clear(folder: Path, *, after: int) -> None:
@@ -329,7 +305,7 @@ def write(
     unfinished = folder / (path.name + WRITING)
     shards = checkpoint.shards
     content = {entry: getattr(checkpoint, entry) for entry in _ENTRIES}
-    content["shards"] = shards.plain() if shards else None
+    content["shards"] = {"folder": shards.folder.name, "files": shards.files} if shards else None
     try:
         size_bytes = save_whole({"format": FORMAT, **content}, open_new(unfinished))
         before_it_counts()
@@ -339,7 +315,7 @@ def write(
         unfinished.replace(path)
     except BaseException:
         if shards:
-            remove_shards(shards.folder)
+            shutil.rmtree(shards.folder, ignore_errors=True)
         raise
     finally:
         with suppress(OSError):
@@ -347,7 +323,7 @@ def write(
     sync_folder(folder)
     for older in names_in(folder):
         if step_of_shards(older) == checkpoint.step and not (shards and older == shards.folder.name):
-            remove_shards(folder / older)
+            shutil.rmtree(folder / older, ignore_errors=True)
     return size_bytes
 
 
@@ -380,7 +356,7 @@ def read(path: Path, *, checksums: bool = True) -> Checkpoint:
     plain = content["shards"]
     try:
         if plain is not None:
-            content["shards"] = Shards.from_plain(plain, path.parent)
+            content["shards"] = Shards(path.parent / plain["folder"], plain["files"])
             content["shards"].check(checksums=checksums)
     except OSError as error:
         raise DamagedError(f"{plain['folder']}: {error.strerror or error}") from error

@@ -6,6 +6,7 @@ writes its own parts first, and rank 0's file makes them count: nothing is gathe
 """
 
 import io
+import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -15,7 +16,7 @@ from typing import Any
 
 import torch
 
-from amptui.checkpoint.file import Checkpoint, Place, Shards, remove_shards, shards_name, write_part
+from amptui.checkpoint.file import Checkpoint, Place, Shards, shards_name, write_part
 from amptui.checkpoint.states import Part
 from amptui.checkpoint.writer import CheckpointWriter, Reason, Requests, explained, refuse_lost
 from amptui.ranks.agreement.control import RankControl
@@ -131,7 +132,7 @@ class RankCheckpoints(CheckpointWriter):
         """Rank 0 failed to take its part: remove the others', and let the next checkpoint come after that."""
         with suppress(Exception):  # a rank has ended
             self._collect()
-        remove_shards(self._shards_folder)
+        shutil.rmtree(self._shards_folder, ignore_errors=True)
         self._ranks.checkpoints_done = self._number
 
     def _collect(self) -> list[dict[str, Any]]:
@@ -156,7 +157,7 @@ class RankCheckpoints(CheckpointWriter):
                 raise RuntimeError(what) from error
             shards.write_metadata()
         except BaseException:
-            remove_shards(self._shards_folder)
+            shutil.rmtree(self._shards_folder, ignore_errors=True)
             raise
         return replace(checkpoint, ranks=ranks, shards=shards)
 
