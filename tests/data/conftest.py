@@ -20,13 +20,12 @@ class Web:
     asked: list[str] = field(default_factory=list)
     closing: threading.Event = field(default_factory=threading.Event)
 
-    def serve(self, path: str, content: bytes, *, length: int | None = None, announces: bool = True) -> str:
-        """Answer with ``content``, announcing ``length`` bytes or nothing."""
+    def serve(self, path: str, content: bytes, *, length: int | None = None) -> str:
+        """Answer with ``content``, announcing ``length`` bytes."""
 
         def answer(handler: BaseHTTPRequestHandler) -> None:
             handler.send_response(200)
-            if announces:
-                handler.send_header("Content-Length", str(len(content) if length is None else length))
+            handler.send_header("Content-Length", str(len(content) if length is None else length))
             handler.end_headers()
             handler.wfile.write(content)
 

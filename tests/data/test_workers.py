@@ -30,7 +30,7 @@ from amptui.loops import setup
 from amptui.recipe.loading import import_file
 from amptui.recipe.request import TrainRequest
 from tests.data.samples import CPU, arrays
-from tests.tiny import Tiny, prepare
+from tests.tiny import Jittered, Tiny, prepare
 
 pytestmark = pytest.mark.usefixtures("no_trace_of_imports")
 
@@ -128,18 +128,12 @@ def test_no_worker_outlives_its_batches_or_the_end(ending: str, trainer: ThreadP
     assert multiprocessing.active_children() == []
 
 
-class Augmented(Dataset[tuple[Tensor, Tensor]]):
-    """Images with noise from all three generators that people use, whoever loads them."""
-
-    def __init__(self, source: Arrays) -> None:
-        self.source = source
-
-    def __len__(self) -> int:
-        return len(self.source)
+class Augmented(Jittered):
+    """Whoever loads them."""
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         noise = torch.rand(()) + random.random() + float(np.random.random())
-        return self.source.inputs[index] / 255 + 0.1 * noise, self.source.targets[index]
+        return self.arrays.inputs[index] / 255 + 0.1 * noise, self.arrays.targets[index]
 
 
 class Together(Augmented):

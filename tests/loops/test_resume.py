@@ -1,7 +1,6 @@
 """What a resumed run goes on from: every kind of state, on other ranks and devices; and what it refuses."""
 
 import math
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from operator import attrgetter
@@ -16,7 +15,7 @@ from torch import nn
 
 from amptui import Experiment
 from amptui.base.errors import RunFolderError, UsageError
-from amptui.checkpoint.file import Checkpoint, checkpoint_name, checkpoints, read
+from amptui.checkpoint.file import Checkpoint, checkpoints, read
 from amptui.loops.resume import newest_checkpoint, restore, share_batch
 from amptui.recipe.request import TrainRequest
 from amptui.records.control import ComparisonRequest, Control, StopRequest
@@ -95,32 +94,6 @@ def test_a_run_that_was_stopped_anywhere_and_goes_on_is_one_that_was_never_stopp
     assert steps(first, second) == steps(whole)
     assert epochs(first, second) == epochs(whole)
     assert len(epochs(whole)) == EPOCHS
-
-
-def test_a_run_that_was_killed_goes_on_from_any_checkpoint_it_left(tmp_path: Path) -> None:
-    whole, folder = Log(), tmp_path / "whole"
-    copied_steps = list[int]()
-
-    def keep_all(step: int) -> None:
-        """As many as there are, each in a folder of its own."""
-        copied_steps.append(step)
-        (tmp_path / str(step)).mkdir()
-        shutil.copy(folder / f"{checkpoint_name(step)}.writing", tmp_path / str(step) / checkpoint_name(step))
-
-    train(
-        prepare(Drawing(epochs=2, source="loader"), precision="fp16"),
-        whole,
-        checkpoints=folder,
-        every=3,
-        journaled=keep_all,
-    )
-    assert len(copied_steps) >= 2
-    assert notes(whole) == []
-    for step in copied_steps[:-1]:
-        log = Log()
-        resume(prepare(Drawing(epochs=2, source="loader"), precision="fp16"), tmp_path / str(step), log)
-        assert steps(log) == steps(whole)[step:]
-        assert epochs(log) == [epoch for epoch in epochs(whole) if epoch[0] > step]
 
 
 @pytest.mark.parametrize(
@@ -267,7 +240,6 @@ def test_a_run_goes_on_on_another_device(first: str, second: str, precision: str
 
 
 NEW_RUN = "start a new run without --resume"
-STOP = StopRequest("the test")
 
 
 def trained(folder: Path, **options: Any) -> None:
