@@ -6,6 +6,7 @@ screen opens. Without a screen, the script has this process's streams and termin
 """
 
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -46,11 +47,6 @@ _DRAW_SECONDS = 0.1
 
 _MAX_LINES = 500
 """How much of the script's output is kept for that: as many as the highest screen shows."""
-
-_MAX_BEHIND_BYTES = 1024**2
-"""What was written before that is not drawn, if the script writes faster than a terminal could show."""
-
-_PIECE_BYTES = 65536
 
 _PASSED_ON = (signal.SIGHUP, signal.SIGTERM, *BY_SCHEDULER)
 """Signals to this process that are meant for the script, as SIGINT is unless it is a terminal's Ctrl+C."""
@@ -247,9 +243,7 @@ def _wait_for_run(script: Script, child: ChildProcess) -> socket.socket | None:
                 return connection
             _pass_signals(child)
             if time.monotonic() - drawn_at >= _DRAW_SECONDS:
-                written = os.fstat(file.fileno()).st_size
-                file.seek(max(file.tell(), written - _MAX_BEHIND_BYTES))
-                lines.extend(output.feed(file.read(_MAX_BEHIND_BYTES)))
+                lines.extend(output.feed(file.read()))
                 screen.show([*lines, output.unfinished])  # which may be a progress bar
                 drawn_at = time.monotonic()
     return None
@@ -277,8 +271,7 @@ def _pass_signals(child: ChildProcess) -> None:
 
 def _copy(output_file: BinaryIO) -> None:
     with suppress(OSError):
-        while data := output_file.read(_PIECE_BYTES):
-            sys.stdout.buffer.write(data)
+        shutil.copyfileobj(output_file, sys.stdout.buffer)
         sys.stdout.flush()
 
 
