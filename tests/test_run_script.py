@@ -10,7 +10,7 @@ import pytest
 
 from amptui.base.amp_errors import known_hint
 from amptui.base.fork import how_ended
-from amptui.guest.run_script import LEFT, NEVER_CALLED, script_name
+from amptui.guest.run_script import NEVER_CALLED, script_name
 from amptui.records.run import Note, Printed, RunFailed, RunFinished
 from amptui.runs.kept_run import look_at
 from amptui.runs.rundir import RunDir
@@ -136,9 +136,9 @@ HOW_SCRIPTS_END = (
     ),
     ("os.kill(os.getpid(), signal.SIGKILL)", 137, f"the script {how_ended(-signal.SIGKILL)}"),
     ("os.kill(os.getpid(), signal.SIGSEGV)", 139, "the script was killed by SIGSEGV"),
-    ("os._exit(7)", 7, f"the script exited with status 7, {LEFT}"),
+    ("os._exit(7)", 7, "the script exited with status 7"),
     ("os._exit(0)", 0, ""),
-    ("os.execv('/bin/sh', ['sh', '-c', 'exit 4'])", 4, f"the script exited with status 4, {LEFT}"),
+    ("os.execv('/bin/sh', ['sh', '-c', 'exit 4'])", 4, "the script exited with status 4"),
 )
 """What it does at its end, its exit status, and what its run says of that."""
 

@@ -56,8 +56,6 @@ _TORCHRUN = "torch.distributed.run"
 
 NEVER_CALLED = "the script opened no amptui run, so nothing was recorded; see amptui.observe() or --observe"
 
-LEFT = "and left its run by os._exit, or by os.exec"
-
 _ENDING_SECONDS = 1.0
 """How long a process may take to end after its connections."""
 
@@ -330,7 +328,7 @@ def _with_last_record(script: Script, status: int, view: "SessionView") -> "Sess
     records: list[Record] = []
     last: RunFinished | RunFailed
     if status:
-        error = _end_words(script, status, has_closed=ended is not None)
+        error = _end_words(script, status)
         last = RunFailed(time=now, step=step, error=error, traceback="")
     elif isinstance(ended, RunFinished):
         last = ended if ended.unwatched else replace(ended, reason="done")
@@ -349,12 +347,9 @@ def _with_last_record(script: Script, status: int, view: "SessionView") -> "Sess
     return replace(view, outcome=last)
 
 
-def _end_words(script: Script, status: int | None, *, has_closed: bool = False) -> str:
-    """How the script ended, and that it left its run unless that ``has_closed``; empty if it goes on."""
-    if status is None:
-        return ""
-    words = f"{'torchrun' if script.launches else 'the script'} {how_ended(status)}"
-    return words if has_closed or status < 0 else f"{words}, {LEFT}"
+def _end_words(script: Script, status: int | None) -> str:
+    """How the script ended; empty if it goes on."""
+    return "" if status is None else f"{'torchrun' if script.launches else 'the script'} {how_ended(status)}"
 
 
 def _exit_status(status: int | None, folder: RunDir) -> int:
