@@ -165,8 +165,8 @@ def _first_and_more(names: Sequence[str], count: int | None) -> str:
 def _by_module(names: Sequence[str], kinds: Sequence[NonFiniteKind], count: int | None) -> str:
     """Parameters or buffers by NaN or Inf and by module; empty without names.
 
-    ``NaN in head (weight, bias); Inf in features.13.conv (weight); 3 more``. Names without a kind, as older
-    journals have them, are ``NaN or Inf``. ``count`` is how many there are in all.
+    ``NaN in head (weight, bias); Inf in features.13.conv (weight); 3 more``. Names without a kind are ``NaN
+    or Inf``. ``count`` is how many there are in all.
     """
     modules_by_kind: dict[str, dict[str, list[str]]] = {}
     for index, name in enumerate(names):

@@ -81,7 +81,7 @@ class Float16Window:
     """Seconds since the one before on the host's clock: the measurement's share of the time."""
     squares: float | None = None
     """The sum of (g s)^2 over all elements: the square of the scaled gradient's L2 norm. None, as the two
-    below, beside NaN or Inf and in older journals."""
+    below, beside NaN or Inf."""
     flushed_squares: float | None = None
     """The part of it in flushed elements."""
     subnormal_squares: float | None = None
@@ -157,7 +157,7 @@ class ModulesTraced:
     inputs: tuple[str, ...] = ()
     """The model's inputs that hold NaN or Inf, by index or keyword: then ``first`` is None too."""
     cause: NonFiniteCause = ""
-    """Where NaN or Inf of this step came from; empty if there was none, or in an older journal."""
+    """Where NaN or Inf of this step came from; empty if there was none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,10 +178,10 @@ class LayerAgreement:
     output_dtype: str
     """What its output was in AMP: ``float16``; empty if it put out no tensor."""
     norm: float | None = None
-    """The L2 norm of FP32's gradient, without a loss scale; older journals do not say."""
+    """The L2 norm of FP32's gradient, without a loss scale."""
     underflowing: float | None = None
     """In ``fp16``: sqrt(the part of FP32's sum of squares in elements that float16 holds as zero or as
-    subnormals, at the loss scale); otherwise None, as in older journals."""
+    subnormals, at the loss scale); otherwise None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,7 +282,7 @@ class PrecisionsCompared:
     failed: Mapping[str, str] = field(default_factory=dict)
     """The precisions that could not be entered, each with the error; the others began anew without them."""
     chosen: str = ""
-    """What ran before it and runs again after it; older journals do not say."""
+    """What ran before it and runs again after it."""
     pairs: tuple[PairCompared, ...] = ()
     """Where each precision ran eagerly too: compiled by eager, and compiled by the first one compiled."""
 
@@ -400,12 +400,12 @@ class UnalignedProduct:
     """A matrix product or convolution with a size that could be padded to a multiple of 8."""
 
     name: str
-    """A layer with a weight of that shape; older journals have an empty name for none."""
+    """A layer with a weight of that shape."""
     sizes: tuple[int, ...]
     """M, N and K of a product; channels in and out of a convolution."""
     flops: int
     padded: tuple[int, ...] = ()
-    """Those of the sizes that are worth padding; older journals do not say."""
+    """Those of the sizes that are worth padding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -428,6 +428,6 @@ class FlopsCounted:
     uncounted: tuple[str, ...]
     """What ran, may have computed more than elements, and has no formula: then ``flops`` is a lower bound."""
     samples: int | None = None
-    """Of the counted step, which stands for the steps of as many samples; older journals do not say."""
+    """Of the counted step, which stands for the steps of as many samples."""
     shapes_vary: bool = False
     """Another step of as many samples had inputs of other shapes: no count stands for all of them."""

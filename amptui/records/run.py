@@ -167,7 +167,7 @@ class RunStarted:
     """Of the journal that this record is in."""
 
     def __post_init__(self) -> None:
-        # Records are shared as pages and tables; those of older journals come through here as well.
+        # Records are shared as pages and tables, also those of a journal that somebody else wrote.
         object.__setattr__(self, "config", masked(self.config))
         object.__setattr__(self, "environment", masked(self.environment))
 
@@ -293,7 +293,7 @@ class PauseChanged:
     reason: str = ""
     """Why the trainer paused by itself, in one line; empty when the person paused it."""
     cause: PauseCause = ""
-    """What a person is asked about; older journals have none, and mean the loss scale."""
+    """What a person is asked about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,7 @@ def underflowing_share(window: Float16Window | ParameterWindow) -> float | None:
     zero already. None without nonzero elements, and beside NaN or Inf.
     """
     if window.squares is None or not math.isfinite(window.squares):
-        return share_by_exponent(window) if isinstance(window, Float16Window) else None
+        return None
     if window.squares <= 0.0:  # float32 cannot hold squares that small
         return 1.0 if window.elements > window.zeros else None
     small = (window.flushed_squares or 0.0) + (window.subnormal_squares or 0.0)
@@ -41,7 +41,7 @@ def underflowing_share(window: Float16Window | ParameterWindow) -> float | None:
 
 
 def share_by_exponent(window: Float16Window, halvings: int = 0) -> float | None:
-    """The same from the counts, after so many halvings of the scale; for older journals too.
+    """The same from the counts, after so many halvings of the scale.
 
     All elements of a bin count as equal: the share is exact to a factor of 2.
     """
@@ -65,8 +65,8 @@ def worst_parameter(window: Float16Window) -> ParameterWindow | None:
 def xray_share(xray: XRayTaken) -> float | None:
     """The share of FP32's norm in elements that float16 held as zero or as subnormals.
 
-    Nothing is hidden: FP32 says what float16's zeros would have been. None outside float16, beside NaN or
-    Inf, and in older journals.
+    Nothing is hidden: FP32 says what float16's zeros would have been. None outside float16, and beside NaN or
+    Inf.
     """
     layers = [
         (layer.norm, layer.underflowing)

@@ -16,7 +16,6 @@ from amptui.telemetry.view import SessionView
 from tests.builders import fold, make_switch
 from tests.telemetry import record_samples as samples
 from tests.telemetry.record_samples import losing as loses
-from tests.telemetry.record_samples import spread
 
 Records = list[Record]
 
@@ -236,10 +235,6 @@ SITUATIONS: Mapping[str, Callable[[], Records]] = {
         samples.window(10),
     ],
     "underflow_foretold_in_fp32": lambda: [*never_tried(), loses(0.31, 40)],
-    "underflow_in_an_older_journal": lambda: [
-        *never_tried(),
-        replace(spread({-20: 100, -28: 900}), time=100.04, step=40),
-    ],
     # Nine of ten elements are flushed, and are a thousandth of the norm.
     "many_tiny_gradients_that_do_not_matter": lambda: [
         *both(),

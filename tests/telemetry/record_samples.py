@@ -141,6 +141,9 @@ window = _like(
         worst=(),
         seconds=0.0003,
         steps_since=32,
+        squares=8000 * 2.0**-20,
+        flushed_squares=0.0,
+        subnormal_squares=0.0,
     )
 )
 """Gradients of an FP32 step that lie well within float16's range."""
@@ -277,6 +280,7 @@ product = _called(UnalignedProduct(name="head", sizes=(256, 10, 512), flops=1_00
 
 def spread(exponents: dict[int, int], zeros: int = 0, scale: float = 65536.0) -> Float16Window:
     """A window of gradients that all lie in the middle of their bins."""
+    squares = {exponent: count * (1.5 * 2.0**exponent) ** 2 for exponent, count in exponents.items()}
     return window(
         loss_scale=scale,
         first_exponent=-60,
@@ -286,6 +290,9 @@ def spread(exponents: dict[int, int], zeros: int = 0, scale: float = 65536.0) ->
         flushed=sum(count for exponent, count in exponents.items() if exponent <= -26),
         subnormal=sum(count for exponent, count in exponents.items() if -25 <= exponent < -14),
         overflowing=sum(count for exponent, count in exponents.items() if exponent >= 16),
+        squares=sum(squares.values()),
+        flushed_squares=sum(square for exponent, square in squares.items() if exponent <= -26),
+        subnormal_squares=sum(square for exponent, square in squares.items() if -25 <= exponent < -14),
     )
 
 
