@@ -5,7 +5,6 @@ import hashlib
 import os
 import socket
 import stat
-import struct
 import sys
 import tempfile
 import time
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from amptui.base.errors import RunFolderError
-from amptui.base.runfiles import FILE_MODE, FOLDER_MODE
+from amptui.base.runfiles import FILE_MODE, FOLDER_MODE, is_another_users
 from amptui.runs.lock import holder
 from amptui.runs.rundir import reason, run_argument
 
@@ -34,14 +33,6 @@ _RETRY_SECONDS = 0.02
 
 _BACKLOG = 128
 """Limit of connections waiting to be accepted; large enough that other users cannot keep a viewer out."""
-
-
-_UCRED = struct.Struct("iII")
-"""Linux' ``struct ucred``: process, user, group (unix(7))."""
-
-_SOL_LOCAL, _LOCAL_PEERCRED = 0, 1
-_XUCRED = struct.Struct("IIh16I")
-"""macOS' ``struct xucred``: version, user, number of groups, groups (sys/ucred.h, sys/un.h)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +106,12 @@ def connect(folder: Path) -> socket.socket:
     for path in socket_paths(folder):
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
+            if is_another_users(path):
+                raise PermissionError(errno.EPERM, "it belongs to another user")
             # A suspended run accepts no connections: an error is better than waiting.
             connection.setblocking(False)
             with _address(path) as address:
                 connection.connect(address)
-            if not is_ours(connection):
-                raise PermissionError(errno.EPERM, "it belongs to another user")
         except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
             connection.close()
         except OSError as error:
@@ -142,17 +133,6 @@ def socket_paths(folder: Path) -> list[Path]:
         name = hashlib.sha1(os.fsencode(home), usedforsecurity=False).hexdigest()[:16]
         paths.append(runtime / "amptui" / f"{name}.sock")
     return paths
-
-
-def is_ours(connection: socket.socket) -> bool:
-    """Whether the other end's process runs as this user."""
-    if sys.platform == "darwin":
-        credentials = connection.getsockopt(_SOL_LOCAL, _LOCAL_PEERCRED, _XUCRED.size)
-        _, user, *_ = _XUCRED.unpack(credentials)
-    else:
-        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-        _, user, _ = _UCRED.unpack(credentials)
-    return bool(user == os.geteuid())
 
 
 def _listen_at(path: Path) -> Listening:

@@ -223,7 +223,7 @@ def test_a_run_that_cannot_be_reached_is_told_in_one_line(
 ) -> None:
     absent = tmp_path / "absent"
     assert unreachable(absent) == f"no live run in {absent}; `amptui runs` shows which runs are live"
-    monkeypatch.setattr(socket_place, "is_ours", lambda _connection: False)
+    monkeypatch.setattr(socket_place, "is_another_users", lambda _path: True)
     assert unreachable(run.folder).endswith("run.sock: it belongs to another user")
 
 
