@@ -18,7 +18,7 @@ Deliver = Callable[[Sequence[float] | None, float | None], object]
 """Takes a row (None if it was dropped) and the step's seconds (None if they were not measured)."""
 
 Delivered = tuple[Any, Sequence[float] | None, float | None]
-"""The facts of a step as they were pushed, its row, and its seconds."""
+"""A step as it was pushed, its row, and its seconds."""
 
 DeliverSteps = Callable[[list[Delivered]], object]
 """Takes the steps that have arrived, oldest first, at least one."""

@@ -27,7 +27,7 @@ from amptui.monitor.divergence_guard import DivergenceGuard, PauseReason
 from amptui.monitor.lr_schedule import LearningRateReader
 from amptui.monitor.precision_switch import PrecisionSwitch
 from amptui.monitor.reporting import StepReporter
-from amptui.monitor.step_rows import LOSS_ALONE, Step, StepFacts, StepKind, row_of
+from amptui.monitor.step_rows import Step
 from amptui.monitor.warm_up import WarmUp
 from amptui.probes.flop_counter import step_inputs
 from amptui.probes.gradients import GradientProbe
@@ -92,7 +92,7 @@ class Monitor:
         self._ended = time.perf_counter()
         """When the newest step ended."""
         self.probes = Probes(device, emit, gradients=gradients, enabled=probes, optimizer=name)
-        self.reporter = StepReporter(self._report, self.probes.norms.probe)
+        self.reporter = StepReporter(self._report, self.probes.norms.probe, name)
         clock = partial(getattr, self, "_ended")
         self._readback = open_readback(device, clock=clock, deliver_steps=self.reporter.steps)
         self.allocator = AllocatorWatch(device)
@@ -100,7 +100,6 @@ class Monitor:
         self._warm_up, self._warms_up = WarmUp(), True
         """Where the precision is not amptui's: no step is one of the warm-up after the first that is not."""
         self._reported_precision = ""
-        self._kind = StepKind(0, "")
         self._look_step, self._look_due = 0, 0.0
 
     def take_requests(self, trained: Trained, control: Control) -> None:
@@ -114,28 +113,8 @@ class Monitor:
 
     def send(self, step: Step) -> Sequence[float] | None:
         """Send the numbers of a step to the host; never waits. Returns its row if that is known already."""
-        loss, kind, lrs, load_start = step.loss, self._kind, step.lrs, step.load_start
-        is_short = step.scale is None and step.gradients is None and step.clip_norm is None
-        if is_short and loss is not None and not step.parts and not lrs.on_device:
-            layout, values = LOSS_ALONE, [loss]  # the usual case without a scaler
-        else:
-            layout, values = row_of(step)
-        common = (
-            *(self.epoch, step.precision, step.warming_up, layout),
-            *(step.gradients_scaled, step.micro_batches, self.name, step.form),
-        )
-        if kind != common:
-            kind = self._kind = StepKind(*common)
-        facts = StepFacts(
-            kind,
-            self.step,
-            step.samples,
-            None if load_start is None else step.data_seconds,
-            self._ended if load_start is None else load_start,
-            lrs.first,
-            lrs.groups,
-        )
-        row = self._readback.push_step(values, facts, timed=step.is_timed)
+        step.number, step.epoch, step.ended = self.step, self.epoch, self._ended
+        row = self._readback.push_step(step.row(), step, timed=step.is_timed)
         if not step.is_timed:
             self._readback.begin_interval()
         return row

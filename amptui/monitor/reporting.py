@@ -60,6 +60,8 @@ class StepReporter:
 
     emit: Callable[[Record], object]
     gradients: GradientProbe
+    optimizer: str = ""
+    """Under which name its steps are recorded."""
     consecutive_skips: int = 0
     loss_scale: float | None = None
     """The scale after the newest delivered scaled step."""
@@ -118,34 +120,32 @@ class StepReporter:
         self._epoch = _EpochSums(**state["epoch"])
 
     def steps(self, delivered: Sequence[Delivered]) -> None:
-        """Emit the records of steps that were pushed with their :class:`StepFacts`, in order.
+        """Emit the records of :class:`Step` objects that were pushed, in order.
 
         One look reads many steps. A step ends its seconds after the one before, and not before its batch
         was loaded: no time is later than the true one, nor earlier than that of the step before. It follows
         in a block if it is the next one and like it, and began when the one before ended.
         """
-        start, ends, end, before, width = 0, list[float](), self._end, delivered[0][0], -1
-        for index, (facts, row, seconds) in enumerate(delivered):
-            loaded = facts.load_start + (facts.data_seconds or 0.0)
+        start, ends, end, before = 0, list[float](), self._end, 0
+        kind: tuple[object, ...] = ()
+        for index, (step, row, seconds) in enumerate(delivered):
+            loaded = step.ended if step.load_start is None else step.load_start + step.data_seconds
             end += seconds or 0.0
             is_gap = loaded - end > MAX_GAP_SECONDS
             end = max(end, loaded)
-            columns, groups = -1 if row is None else len(row), len(facts.group_lrs)
-            is_next = facts.step == before.step + 1 and not is_gap
-            is_alike = columns == width and groups == len(before.group_lrs)
-            if ends and not (
-                is_next and is_alike and (facts.kind is before.kind or facts.kind == before.kind)
-            ):
+            before_kind, kind = kind, (step.likeness(), -1 if row is None else len(row))
+            if ends and (is_gap or step.number != before + 1 or kind != before_kind):
                 self._report(delivered[start:index], ends)
                 start, ends = index, []
             ends.append(end)
-            before, width = facts, columns
+            before = step.number
         self._end = end
         self._report(delivered[start:], ends)
 
     def _report(self, delivered: Sequence[Delivered], ends: Sequence[float]) -> None:
         """Emit a block, or several: a step that has records of its own ends one, a skipped one is alone."""
-        block = read_block(delivered, ends, self._unix_seconds(ends[-1]), self.gradients)
+        now = self._unix_seconds(ends[-1])
+        block = read_block(delivered, ends, now, self.gradients, self.optimizer)
         start, count = 0, block.steps.count
         for index in [count - 1] if block.is_quiet else range(count):
             if block.steps.skipped[index] and start < index:

@@ -39,7 +39,10 @@ _row_layout = lru_cache(maxsize=64)(RowLayout)
 
 
 class Step:
-    """One optimizer step, filled by whoever knows of it: what nobody fills is unknown, as it stands here."""
+    """One optimizer step, filled by whoever knows of it: what nobody fills is unknown, as it stands here.
+
+    Sent, it keeps what the host knows until its row is there; its tensors are in the row.
+    """
 
     precision = "unknown"
     warming_up = False
@@ -66,55 +69,43 @@ class Step:
     """How long that took."""
     is_timed = True
     """Whether its own time is known: its beginning was seen."""
+    number = 0
+    """Steps are counted from 1; as the next two, it is set as the step is sent."""
+    epoch = 1
+    ended = 0.0
+    """When it ended on the host, by ``perf_counter``."""
+    layout = LOSS_ALONE
 
+    def row(self) -> list[Tensor]:
+        """The values to send to the host, which ``layout`` reads there; the step holds them no longer."""
+        loss, parts, lrs = self.loss, self.parts, self.lrs.on_device
+        scale, clip_norm, gradients = self.scale, self.clip_norm, self.gradients
+        values: list[Tensor] = [] if loss is None else [loss]
+        if loss is not None:
+            self.loss = None
+            if parts is scale is clip_norm is gradients is None and not lrs:
+                return values  # the usual case without a scaler
+        names: tuple[str, ...] = ()
+        if parts:
+            names = tuple(parts)
+            values += parts.values()
+        values += lrs
+        if scale is not None:
+            values += scale
+        if clip_norm is not None:
+            values.append(clip_norm)
+        if gradients is not None:
+            values.append(gradients)
+        self.layout = _row_layout(names, len(lrs), scale is not None, clip_norm is not None, loss is not None)
+        self.parts = self.scale = self.clip_norm = self.gradients = None
+        return values
 
-def row_of(step: Step) -> tuple[RowLayout, list[Tensor]]:
-    """The values of a step to send to the host, and the layout that reads them there."""
-    loss, parts, lrs = step.loss, step.parts, step.lrs.on_device
-    scale, clip_norm, gradients = step.scale, step.clip_norm, step.gradients
-    values: list[Tensor] = [] if loss is None else [loss]
-    names: tuple[str, ...] = ()
-    if parts:
-        names = tuple(parts)
-        values += parts.values()
-    values += lrs
-    if scale is not None:
-        values += scale
-    if clip_norm is not None:
-        values.append(clip_norm)
-    if gradients is not None:
-        values.append(gradients)
-    layout = _row_layout(names, len(lrs), scale is not None, clip_norm is not None, loss is not None)
-    return layout, values
-
-
-class StepKind(NamedTuple):
-    """What the steps of one block have in common. Who sends steps makes one and keeps it while it is true."""
-
-    epoch: int
-    precision: str
-    warming_up: bool = False
-    layout: RowLayout = LOSS_ALONE
-    gradients_scaled: bool = False
-    """Whether the row's gradients were measured before unscaling."""
-    micro_batches: int = 1
-    optimizer: str = ""
-    loss_form: LossForm = ""
-
-
-class StepFacts(NamedTuple):
-    """What the host knows about a step when it is sent to the device. A tuple is quick to create."""
-
-    kind: StepKind
-    step: int
-    samples: int
-    data_seconds: float | None
-    """None in somebody else's loop, where nobody measures it."""
-    load_start: float
-    """When loading its batch began, by ``perf_counter``."""
-    lr: float | None
-    """None if the optimizer has none, or if the row holds it."""
-    group_lrs: tuple[float, ...] = ()
+    def likeness(self) -> tuple[object, ...]:
+        """What the steps of one block have in common."""
+        return (
+            *(self.epoch, self.precision, self.warming_up, self.layout, self.gradients_scaled),
+            *(self.micro_batches, self.form, len(self.lrs.groups)),
+        )
 
 
 class StepBlock(NamedTuple):
@@ -150,18 +141,18 @@ class StepBlock(NamedTuple):
 
 
 def read_block(
-    delivered: Sequence[Delivered], ends: Sequence[float], time: float, probe: GradientProbe
+    delivered: Sequence[Delivered], ends: Sequence[float], time: float, probe: GradientProbe, optimizer: str
 ) -> StepBlock:
     """Read steps that follow each other, at least one; ``time`` is the Unix time of the last of ``ends``."""
-    facts, rows, seconds = zip(*delivered, strict=True)
-    count, kind, is_measured = len(facts), facts[0].kind, rows[0] is not None
-    by_name: Any = StepFacts._make(zip(*facts, strict=True))  # a column in the place of each fact
-    layout = kind.layout if is_measured else RowLayout(loss=False)
+    sent, rows, seconds = zip(*delivered, strict=True)
+    count, first, is_measured = len(sent), sent[0], rows[0] is not None
+    layout = first.layout if is_measured else RowLayout(loss=False)
     columns = iter([list(column) for column in zip(*rows, strict=True)] if is_measured else [])
     nothing: list[Any] = [None] * count
     loss = next(columns) if layout.loss else nothing
     parts = {name: next(columns) for name in layout.parts}
-    lr, group_lrs = list(by_name.lr), [list(lrs) for lrs in zip(*by_name.group_lrs, strict=True)]
+    lr = [step.lrs.first for step in sent]
+    group_lrs = [list(lrs) for lrs in zip(*(step.lrs.groups for step in sent), strict=True)]
     if lrs := [next(columns) for _ in range(layout.lrs)]:
         lr, group_lrs = list(lrs[0]), lrs if any(lr != lrs[0] for lr in lrs) else []
     scale, next_scale, growth_tracker, skipped = nothing, nothing, nothing, [False] * count
@@ -172,21 +163,21 @@ def read_block(
     gradients = [*zip(*columns, strict=True)]
     healths: Sequence[GradientHealth | None] = nothing
     if gradients or layout.clipped:
-        scales = scale if kind.gradients_scaled else [1.0] * count
+        scales = scale if first.gradients_scaled else [1.0] * count
         step_values = zip(gradients or [()] * count, clip_norms, scales, strict=True)
         healths = [_health(probe, *values) for values in step_values]
     steps = Steps(
         time=time,
-        first_step=facts[0].step,
+        first_step=first.number,
         count=count,
-        epoch=kind.epoch,
-        precision=kind.precision,
+        epoch=first.epoch,
+        precision=first.precision,
         skipped=skipped,
-        settling=kind.warming_up,
+        settling=first.warming_up,
         loss=loss,
-        samples=by_name.samples,
+        samples=[step.samples for step in sent],
         step_seconds=_rounded(seconds) if is_measured else nothing,
-        data_seconds=_rounded(by_name.data_seconds),
+        data_seconds=_rounded([None if step.load_start is None else step.data_seconds for step in sent]),
         lr=lr,
         loss_scale=scale,
         growth_tracker=growth_tracker,
@@ -194,10 +185,10 @@ def read_block(
         nonfinite_gradients=[None if health is None else health.nonfinite_count for health in healths],
         grad_max=[None if health is None else health.largest for health in healths],
         losses=parts,
-        micro_batches=kind.micro_batches,
+        micro_batches=first.micro_batches,
         group_lrs=tuple(group_lrs),
-        optimizer=kind.optimizer,
-        loss_form=kind.loss_form if is_measured else "",
+        optimizer=optimizer,
+        loss_form=first.form if is_measured else "",
     )
     return StepBlock(steps, ends, healths, next_scale, is_measured)
 

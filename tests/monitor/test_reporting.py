@@ -10,7 +10,7 @@ from torch import nn
 
 from amptui.device.readback import open_readback
 from amptui.monitor.reporting import StepReporter
-from amptui.monitor.step_rows import StepFacts, StepKind
+from amptui.monitor.step_rows import Step
 from amptui.probes.gradients import GradientProbe
 from tests.builders import StepRow
 from tests.loops.clock import Clock
@@ -18,8 +18,6 @@ from tests.tiny import Log
 
 MODEL = nn.Linear(1, 1)  # two gradients of one element each: weight, bias
 
-KIND = StepKind(epoch=1, precision="fp32")
-FACTS = StepFacts(KIND, step=1, samples=8, data_seconds=0.001, load_start=0.0, lr=0.1)
 
 
 def reporter() -> tuple[StepReporter, Log]:
@@ -44,8 +42,9 @@ def test_a_step_ends_after_the_one_before_and_when_its_time_is_over(
     for look_seconds, data_seconds, compute_seconds, is_timed in steps:
         began, load_start = now, now + look_seconds
         now = load_start + data_seconds + compute_seconds
-        facts = FACTS._replace(load_start=load_start, data_seconds=data_seconds)
-        reports.steps([(facts, [1.0, *gradients], now - began if is_timed else None)])
+        step = Step()
+        step.load_start, step.data_seconds = load_start, data_seconds
+        reports.steps([(step, [1.0, *gradients], now - began if is_timed else None)])
         ends.append((load_start + data_seconds, now))
     record_times = [record.time - reports._clock_ahead for record in log.of(StepRow)]
     assert record_times == sorted(record_times)
