@@ -134,8 +134,6 @@ def read_pass(
     scalers = {scaler for mark in marks if mark is not None and (scaler := mark.scaler()) is not None}
     if len(scalers) == 1:
         (result.scaler,) = scalers
-    elif tensors:
-        result.is_product = type(tensors[0].grad_fn).__name__ == "MulBackward0"
     if not tensors or any(tensor.numel() != 1 for tensor in tensors):
         result.form = "several values"
     elif len(scalers) > 1 or (scalers and None in marks):
@@ -229,9 +227,9 @@ class PassReader:
         self.has_scaled = False
         """Whether any scaler has scaled anything."""
         self._kinds: dict[type, int] = {}
-        self._precisions: dict[tuple[type, int, torch.dtype | None], str] = {}
+        self._precisions: dict[tuple[type, int, torch.dtype], str] = {}
         """What the graphs ran in that have been searched, by how each began, its number of nodes, and the
-        product nearest to the loss: casts are nodes, too. Emptied as autocast is entered."""
+        dtype of the loss: casts are nodes, too. Emptied as autocast is entered."""
         self._newest_node = 0
         self._looks = _PASSES_AFTER_AUTOCAST
         self._lower_looks = 0
@@ -261,7 +259,6 @@ class PassReader:
         if is_usual and not self.has_scaled:  # loss.backward()
             backward, tensors = BackwardPass(), args[:1]
             backward.loss = loss.detach().clone()
-            backward.is_product = type(loss.grad_fn).__name__ == "MulBackward0"
         elif is_usual and (mark := mark_of(loss.grad_fn)) is not None and mark.product() is loss:
             backward, tensors = BackwardPass(), args[:1]  # scaler.scale(loss).backward()
             backward.loss, backward.scaler = mark.loss, mark.scaler()
@@ -271,22 +268,16 @@ class PassReader:
         if root is None:
             backward.precision = "unknown"
             return backward
-        node = root
-        for _ in range(_NEAR_NODES):
-            if node is None or self._kinds.get(type(node)) == _PRODUCT:
-                break
-            children = node.next_functions
-            node = children[0][0] if children else None
-        nearest = node._input_metadata[0].dtype if self._kinds.get(type(node)) == _PRODUCT else None
-        newest, self._newest_node = self._newest_node, root._sequence_nr()
-        if nearest in LOW_DTYPES:
-            self._entered.clear()
-            backward.precision = _COMPUTED_WORDS[nearest]  # the usual case with autocast
-            return backward
-        shape = type(root), self._newest_node - newest, nearest
+        kind, newest = type(root), root._sequence_nr()
+        shape, self._newest_node = (kind, newest - self._newest_node, tensors[0].dtype), newest
+        if kind.__name__ == "MulBackward0" and backward.scaler is None:
+            backward.is_product = True
         is_settled = not (self._looks or _is_any_autocast_enabled())
-        if is_settled and shape in self._precisions:
-            backward.precision = self._precisions[shape]  # and without it
+        if is_settled and (precision := self._precisions.get(shape)) is not None:
+            backward.precision = precision  # the usual case without autocast
+        elif (dtype := self._nearest_dtype(root)) in LOW_DTYPES:
+            self._entered.clear()
+            backward.precision = _COMPUTED_WORDS[dtype]  # and with it
         elif is_settled and len(self._precisions) >= _MAX_SHAPES:
             precisions = {*self._precisions.values()}
             backward.precision = precisions.pop() if len(precisions) == 1 else "unknown"
@@ -295,6 +286,18 @@ class PassReader:
             if is_settled and backward.precision not in AMP_PRECISIONS:
                 self._precisions[shape] = backward.precision
         return backward
+
+    def _nearest_dtype(self, root: Any) -> torch.dtype | None:
+        """What the product nearest to the loss ran in; None if none is near."""
+        node = root
+        for _ in range(_NEAR_NODES):
+            if node is None or self._kinds.get(type(node)) == _PRODUCT:
+                break
+            children = node.next_functions
+            node = children[0][0] if children else None
+        near: Any = node if self._kinds.get(type(node)) == _PRODUCT else None
+        dtype: torch.dtype | None = None if near is None else near._input_metadata[0].dtype
+        return dtype
 
     def _search(self, backward: BackwardPass, tensors: Sequence[Tensor]) -> None:
         """Look at the whole graph: what a product was lower in, else float32 if there are products."""
