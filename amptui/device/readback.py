@@ -56,8 +56,8 @@ class HostReadback:
         """Measure the next timed row from this moment instead of from the previous row."""
         self._interval_start = self._clock()
 
-    def push(self, values: Sequence[Tensor], deliver: Deliver, *, timed: bool) -> list[float]:
-        """Pass the 0- or 1-dimensional ``values``, concatenated, to ``deliver`` at a later :meth:`drain`.
+    def push(self, values: Sequence[Tensor | float], deliver: Deliver, *, timed: bool) -> list[float]:
+        """Pass numbers and 0- or 1-dimensional tensors, concatenated, to ``deliver`` at a later :meth:`drain`.
 
         ``timed``: the row ends a step and its seconds are measured. Returns the row if it is known already.
         """
@@ -67,11 +67,13 @@ class HostReadback:
         self._before.append((steps, deliver, row, seconds))
         return row
 
-    def push_step(self, values: Sequence[Tensor], facts: object, *, timed: bool) -> list[float]:
+    def push_step(self, values: Sequence[Tensor | float], facts: object, *, timed: bool) -> list[float]:
         """The same for the row of a step, which is delivered together with those around it."""
         row: list[float] = []
         for value in values:  # faster than concatenating them first
-            if value.dim() == 0:
+            if isinstance(value, float):
+                row.append(value)
+            elif value.dim() == 0:
                 row.append(value.item())
             else:
                 row += value.detach().reshape(-1).tolist()
@@ -134,11 +136,11 @@ class DeviceReadback:
         self._last_end = self._new_event()
         self._last_end.record(self._stream())
 
-    def push(self, values: Sequence[Tensor], deliver: Deliver, *, timed: bool) -> None:
+    def push(self, values: Sequence[Tensor | float], deliver: Deliver, *, timed: bool) -> None:
         self.push_step(values, None, timed=timed, deliver=deliver)
 
     def push_step(
-        self, values: Sequence[Tensor], facts: object, *, timed: bool, deliver: Deliver | None = None
+        self, values: Sequence[Tensor | float], facts: object, *, timed: bool, deliver: Deliver | None = None
     ) -> None:
         if self._occupied >= self._capacity - 1:
             self._drop(deliver, facts)
@@ -230,8 +232,9 @@ class DeviceReadback:
             slices = self._slots[length] = list(rows[:, :length].unbind())
         return slices[slot]
 
-    def _row_of(self, values: Sequence[Tensor]) -> Tensor:
-        """One float32 row on the device, empty without values; values on the host are copied there."""
+    def _row_of(self, numbers: Sequence[Tensor | float]) -> Tensor:
+        """One float32 row on the device, empty without numbers; those on the host are copied there."""
+        values = [one if isinstance(one, Tensor) else torch.tensor(one, device="cpu") for one in numbers]
         if len(values) == 1 and not values[0].is_cpu and values[0].dtype is torch.float32:
             return values[0].detach().reshape(-1)
         if not values:

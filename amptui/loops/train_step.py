@@ -258,7 +258,7 @@ class TrainMonitor(Monitor):
         current = self._current
         probes.norms.scaled_steps += current.scale is not None
         # Accumulated losses have no graph.
-        loss = current.loss if current.loss is not None and current.loss.requires_grad else None
+        loss = current.loss if isinstance(current.loss, Tensor) and current.loss.requires_grad else None
         self.break_down_memory(current.precision, loss)
 
     def _update(self, precision: Precision) -> None:
@@ -284,7 +284,7 @@ class TrainMonitor(Monitor):
             updates.measure(self.step, found_inf)
         if found_inf is not None and current.gradients is None and not self._reads_later and found_inf.item():
             current.gradients = self.probes.norms.measure()  # on a CPU a skip is known before they are gone
-        assert current.loss is not None, "the passes have called backward()"
+        assert isinstance(current.loss, Tensor), "the passes have called backward()"
         if self._together is not None:
             current.loss = self._together.mean_loss(current.loss)
 

@@ -46,8 +46,8 @@ class Step:
 
     precision = "unknown"
     warming_up = False
-    loss: Tensor | None = None
-    """The mean over the step's samples; it has a graph if a loop of ours made it of one batch."""
+    loss: Tensor | float | None = None
+    """The mean over the step's samples; a tensor has a graph if a loop of ours made it of one batch."""
     form: LossForm = ""
     """What the loss is, or why there is none, if it is not simply that of the step."""
     parts: Mapping[str, Tensor] | None = None
@@ -76,14 +76,14 @@ class Step:
     """When it ended on the host, by ``perf_counter``."""
     layout = LOSS_ALONE
 
-    def row(self) -> list[Tensor]:
+    def row(self) -> list[Tensor | float]:
         """The values to send to the host, which ``layout`` reads there; the step holds them no longer."""
         loss, parts, lrs = self.loss, self.parts, self.lrs.on_device
         scale, clip_norm, gradients = self.scale, self.clip_norm, self.gradients
-        values: list[Tensor] = [] if loss is None else [loss]
+        values: list[Tensor | float] = [] if loss is None else [loss]
         if loss is not None:
             self.loss = None
-            if parts is scale is clip_norm is gradients is None and not lrs:
+            if scale is None and gradients is None and clip_norm is None and not (parts or lrs):
                 return values  # the usual case without a scaler
         names: tuple[str, ...] = ()
         if parts:

@@ -53,10 +53,10 @@ class BackwardPass:
     What most have in common stands in the class.
     """
 
-    loss: Tensor | None = None
+    loss: Tensor | float | None = None
     """The sum of what is backpropagated, unscaled and without dimensions; None for the reason ``form``.
 
-    A copy: the script may change its own in place.
+    A copy: the script may change its own in place. A float is one in float32 that was on the host.
     """
     form: LossForm = ""
     count = 1
@@ -96,16 +96,21 @@ def all_of(passes: Sequence[BackwardPass]) -> BackwardPass:
     result.count, result.form = len(passes), "sum" if passes else "no backward"
     result.precision = "mixed" if len(precisions) > 1 else next(iter(precisions), "")
     result.precisions = precisions
+    total: Tensor | None = None
     for one in passes:
         result.scaler = result.scaler or one.scaler
         result.may_be_lower |= one.may_be_lower
         loss = one.loss
         if loss is None:
-            result.loss, result.form = None, one.form
+            result.form = one.form
             break
+        if isinstance(loss, float):
+            loss = torch.tensor(loss, dtype=torch.float32, device="cpu")
         if loss.dtype in LOW_DTYPES:
             loss = loss.float()  # sums of 16-bit numbers would be rounded
-        result.loss = loss if result.loss is None else result.loss + loss.to(result.loss.device)
+        total = loss if total is None else total + loss.to(total.device)
+    else:
+        result.loss = total
     return result
 
 
@@ -258,7 +263,8 @@ class PassReader:
         is_usual = type(loss) is Tensor and not loss.dim()
         if is_usual and not self.has_scaled:  # loss.backward()
             backward, tensors = BackwardPass(), args[:1]
-            backward.loss = loss.detach().clone()
+            is_known = loss.is_cpu and loss.dtype is torch.float32
+            backward.loss = loss.item() if is_known else loss.detach().clone()
         elif is_usual and (mark := mark_of(loss.grad_fn)) is not None and mark.product() is loss:
             backward, tensors = BackwardPass(), args[:1]  # scaler.scale(loss).backward()
             backward.loss, backward.scaler = mark.loss, mark.scaler()
