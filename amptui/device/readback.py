@@ -57,7 +57,7 @@ class HostReadback:
         self._interval_start = self._clock()
 
     def push(self, values: Sequence[Tensor | float], deliver: Deliver, *, timed: bool) -> list[float]:
-        """Pass numbers and 0- or 1-dimensional tensors, concatenated, to ``deliver`` at a later :meth:`drain`.
+        """Pass numbers and tensors of 0 or 1 dimension, in a row, to ``deliver`` at a later :meth:`drain`.
 
         ``timed``: the row ends a step and its seconds are measured. Returns the row if it is known already.
         """

@@ -215,6 +215,8 @@ _MAX_NODES = 20_000
 
 _NEAR_NODES = 8
 
+_FLOAT32 = torch.float32
+
 _MAX_SHAPES = 64
 """Graphs that are remembered. Of a loop with more, each of another size, they stand for all."""
 
@@ -263,7 +265,7 @@ class PassReader:
         is_usual = type(loss) is Tensor and not loss.dim()
         if is_usual and not self.has_scaled:  # loss.backward()
             backward, tensors = BackwardPass(), args[:1]
-            is_known = loss.is_cpu and loss.dtype is torch.float32
+            is_known = loss.is_cpu and loss.dtype is _FLOAT32
             backward.loss = loss.item() if is_known else loss.detach().clone()
         elif is_usual and (mark := mark_of(loss.grad_fn)) is not None and mark.product() is loss:
             backward, tensors = BackwardPass(), args[:1]  # scaler.scale(loss).backward()

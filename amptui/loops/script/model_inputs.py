@@ -18,7 +18,8 @@ from threading import get_ident
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, is_grad_enabled, nn
+from torch.compiler import is_compiling
 
 from amptui.device.readback import Readback
 from amptui.loops.script.guard import not_compiled
@@ -126,14 +127,14 @@ class FreshSamples:
             remove()
 
     def _see(self, _model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not torch.is_grad_enabled() or torch.compiler.is_compiling() or get_ident() != self._thread:
+        if not is_grad_enabled() or is_compiling() or get_ident() != self._thread:
             return
         was_odd, before, version, begins_step = self._is_odd, self._newest, self._version, self.begins_step
         self.calls += 1
         self.begins_step = self._is_odd = False
         if len(args) == 1 and not kwargs and type(only := args[0]) is Tensor and only.dim() > 1:
             self._newest, self._version = ((0, weakref.ref(only)),), only._version  # the usual case
-            size = only.shape[0]
+            size = len(only)
         else:
             size = self._size_of(args, kwargs)
         if self.calls > 1:
