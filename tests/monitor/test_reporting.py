@@ -19,7 +19,6 @@ from tests.tiny import Log
 MODEL = nn.Linear(1, 1)  # two gradients of one element each: weight, bias
 
 
-
 def reporter() -> tuple[StepReporter, Log]:
     log = Log()
     return StepReporter(log.emit, GradientProbe(MODEL)), log
