@@ -1,16 +1,14 @@
 """Where a benchmark's children run, how long they may, and that none of them outlives it."""
 
 import os
-import shutil
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import mkdtemp, mkstemp
+from tempfile import TemporaryDirectory, mkstemp
 
 import psutil
 
@@ -127,24 +125,18 @@ class Lab:
 def open_lab(longest_seconds: float) -> Iterator[Lab]:
     """A lab whose measurements end after ``longest_seconds`` at the latest.
 
-    Its folder and all its children, detached ones too, end with it or with this process, also by SIGKILL.
+    Its folder and all its children, detached ones too, end with it.
     """
     deadline = time.monotonic() + longest_seconds
-    folder = mkdtemp(prefix="amptui-lab-")
-    # It sees the end of its input when this process is gone; a session of its own keeps signals to ours away.
-    command = [sys.executable, "-m", "tests.benchmarks.lab", folder]
     with (
+        TemporaryDirectory(prefix="amptui-lab-", ignore_cleanup_errors=True) as folder,
         child_environment() as environment,
-        subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, start_new_session=True),
     ):
-        yield Lab(Path(folder), {**environment, VARIABLE: folder}, deadline)
-
-
-def close(folder: str) -> None:
-    """Kill all that still runs in the lab of that folder, and remove the folder."""
-    while _kill_children(folder):
-        time.sleep(0.02)  # until they are gone: they write there
-    shutil.rmtree(folder)
+        try:
+            yield Lab(Path(folder), {**environment, VARIABLE: folder}, deadline)
+        finally:
+            while _kill_children(folder):
+                time.sleep(0.02)  # until they are gone: they write there
 
 
 def _kill_children(folder: str) -> int:
@@ -164,8 +156,3 @@ def last_line(done: subprocess.CompletedProcess[str]) -> str:
         told = (done.stderr or done.stdout).strip()[-2000:]
         raise RuntimeError(f"exit status {done.returncode} of {done.args}: {told}")
     return done.stdout.strip().splitlines()[-1]
-
-
-if __name__ == "__main__":
-    sys.stdin.read()
-    close(sys.argv[1])
