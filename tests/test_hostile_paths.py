@@ -207,6 +207,16 @@ def test_no_run_is_started_in_another_user_s_folder() -> None:
             os.seteuid(0)
 
 
+def test_what_a_link_in_the_place_of_a_lock_leads_to_is_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "victim").write_bytes(SECRET)
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "run.lock").symlink_to(tmp_path / "victim")
+    with nothing_written(tmp_path, capsys, f"cannot lock {tmp_path / 'shared'}"):
+        main(["train", KNOBS, "--headless", "--steps", "1", "--run-dir", str(tmp_path / "shared")])
+
+
 def test_a_journal_that_a_person_names_may_be_a_link(tmp_path: Path) -> None:
     kept = write_journal(tmp_path / "run", make_run(9))
     (tmp_path / "best.jsonl").symlink_to(kept / "journal.jsonl")

@@ -57,7 +57,8 @@ class RunLock:
         """
         run_dir = RunDir(folder)
         try:
-            file = open_file(run_dir.lock_path, os.O_RDWR | os.O_CREAT)
+            # A folder of root's may be everybody's, and what a link there leads to would be overwritten.
+            file = open_file(run_dir.lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
         except OSError as error:
             raise RunFolderError(f"cannot lock {folder}: {reason(error)}") from error
         limit = time.monotonic() + _PATIENCE_SECONDS
