@@ -1,11 +1,11 @@
 """A run's passes over its data: what is counted on the way, where a resumed run goes on, and validation."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,32 +13,31 @@ from torch import Tensor, nn
 from amptui.base.errors import DataError, ExperimentError
 from amptui.checkpoint.file import Checkpoint
 from amptui.data.batches import Batch, Batches, count_samples
+from amptui.loops.setup import Prepared
+from amptui.loops.strategy import MetricSums
 from amptui.loops.train_step import TrainMonitor
 from amptui.probes.snapshot import Generators
 from amptui.recipe.trained import check_scalars
 from amptui.records.control import Control
-from amptui.records.run import Note, Phase, PhaseChanged, Record, Severity, Validation
-
-if TYPE_CHECKING:
-    from amptui.loops.setup import Prepared
+from amptui.records.run import Note, Phase, PhaseChanged, Record, Severity
 
 INTERVAL_SECONDS = 0.25
 
 
-def random_states(prepared: "Prepared") -> dict[str, Any]:
+def random_states(prepared: Prepared) -> dict[str, Any]:
     """The states of all random generators that a training uses, as plain values and tensors for a file."""
     loaders = [generator.get_state() for generator in _of_loaders(prepared)]
     return {"process": Generators.current(prepared.device).plain(), "loaders": loaders}
 
 
-def set_random_states(states: Mapping[str, Any], prepared: "Prepared") -> None:
+def set_random_states(states: Mapping[str, Any], prepared: Prepared) -> None:
     """Inverse of :func:`random_states`."""
     Generators.from_plain(states["process"], prepared.device).apply()
     for generator, state in zip(_of_loaders(prepared), states["loaders"], strict=False):
         generator.set_state(state)
 
 
-def _of_loaders(prepared: "Prepared") -> list[torch.Generator]:
+def _of_loaders(prepared: Prepared) -> list[torch.Generator]:
     """The generators that the model file gave to its loaders."""
     both = (prepared.training, prepared.validation)
     return [generator for batches in both if batches is not None for generator in batches.generators]
@@ -49,7 +48,7 @@ class DataPosition:
 
     def __init__(
         self,
-        prepared: "Prepared",
+        prepared: Prepared,
         start: Checkpoint | None,
         control: Control,
         emit: Callable[[Record], object],
@@ -204,52 +203,10 @@ class PhaseProgress:
             )
 
 
-class MetricSums:
-    """Sums of metrics weighted by samples, on the model's device."""
-
-    def __init__(self) -> None:
-        self._sums: dict[str, Tensor] = {}
-        self._samples = 0
-
-    def add(self, metrics: dict[str, Tensor], samples: int) -> None:
-        """Add the means of one batch."""
-        for name, value in metrics.items():
-            weighted = value.detach().float() * samples
-            self._sums[name] = self._sums[name] + weighted if name in self._sums else weighted
-        self._samples += samples
-
-    def over_ranks(self, gather: Callable[[object], list[Any]]) -> "MetricSums":
-        """Those of all ranks together, in float64; ``gather`` returns what each rank gave it."""
-        everybody = gather((self._samples, {name: value.item() for name, value in self._sums.items()}))
-        total = MetricSums()
-        for samples, sums in everybody:
-            total._samples += samples
-            for name, value in sums.items():
-                before = total._sums.get(name, torch.zeros((), dtype=torch.float64, device="cpu"))
-                total._sums[name] = before + value
-        return total
-
-    def tensors(self) -> list[Tensor]:
-        """The sums, for the readback."""
-        return list(self._sums.values())
-
-    def means(self, row: Sequence[float] | None) -> Validation | None:
-        """The means, from a row of the sums; None if the row was dropped or there were no samples."""
-        if row is None or not self._samples:
-            return None
-        means = dict(zip(self._sums, (value / self._samples for value in row), strict=True))
-        return Validation(
-            loss=means.pop("loss", None),
-            accuracy=means.pop("accuracy", None),
-            samples=self._samples,
-            metrics=means,
-        )
-
-
 class Validator:
     """Runs the validation pass; leaves the model unchanged."""
 
-    def __init__(self, prepared: "Prepared", control: Control, emit: Callable[[Record], object]) -> None:
+    def __init__(self, prepared: Prepared, control: Control, emit: Callable[[Record], object]) -> None:
         self._prepared = prepared
         self._control = control
         self._emit = emit

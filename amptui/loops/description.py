@@ -6,17 +6,15 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from amptui.base.version import __version__
 from amptui.device.accelerator import properties, runtime_versions
+from amptui.loops.setup import Prepared
 from amptui.recipe.experiment import Experiment
 from amptui.records.run import DataInfo, RunResumed, RunStarted
-
-if TYPE_CHECKING:
-    from amptui.loops.setup import Prepared
 
 _SAME_WHEN_RESUMED = (
     *("time", "device", "device_name", "gpu_uuid", "precision", "versions", "total_epochs", "total_steps"),
@@ -31,7 +29,7 @@ _OTHER_VARIABLES = ("DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA", "ONEDNN_DEFAULT_FP
 _MAX_VALUE_CHARACTERS = 200
 
 
-def describe_run(model_name: str, prepared: "Prepared") -> RunStarted:
+def describe_run(model_name: str, prepared: Prepared) -> RunStarted:
     """The run's first record."""
     request = prepared.request
     config = plain_fields(prepared.experiment) | {

@@ -32,10 +32,10 @@ from amptui.loops.compilation import (
     uses_cuda_graphs,
 )
 from amptui.loops.strategy import Ranks, Strategy
-from amptui.monitor.lr_schedule import LrSchedule
 from amptui.probes.snapshot import Generators, Snapshot
 from amptui.recipe.experiment import Experiment
 from amptui.recipe.float8 import float8_linears, supported_float8
+from amptui.recipe.lr_schedule import LrSchedule
 from amptui.recipe.precision import (
     Precision,
     amp_of,

@@ -5,8 +5,9 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -14,12 +15,63 @@ from amptui.checkpoint.file import whole_room
 from amptui.checkpoint.states import Keys, Part
 from amptui.data.batches import Batch, Batches, count_samples
 from amptui.data.order import WHOLE, Share
-from amptui.loops.data_passes import MetricSums
-from amptui.loops.train_step import MicroBatch
 from amptui.probes.gradients import GradientProbe
 from amptui.recipe.experiment import Experiment
+from amptui.records.run import Validation
 
 R = TypeVar("R")
+
+
+class MicroBatch(NamedTuple):
+    """A batch of an optimizer step; most steps have one."""
+
+    compute_loss: Callable[[], object]
+    """Runs the forward pass; returns what :meth:`amptui.Experiment.loss` may return."""
+    samples: int
+    batch: object
+    """What the loss is computed of."""
+
+
+class MetricSums:
+    """Sums of metrics weighted by samples, on the model's device."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+        self._samples = 0
+
+    def add(self, metrics: dict[str, Tensor], samples: int) -> None:
+        """Add the means of one batch."""
+        for name, value in metrics.items():
+            weighted = value.detach().float() * samples
+            self._sums[name] = self._sums[name] + weighted if name in self._sums else weighted
+        self._samples += samples
+
+    def over_ranks(self, gather: Callable[[object], list[Any]]) -> "MetricSums":
+        """Those of all ranks together, in float64; ``gather`` returns what each rank gave it."""
+        everybody = gather((self._samples, {name: value.item() for name, value in self._sums.items()}))
+        total = MetricSums()
+        for samples, sums in everybody:
+            total._samples += samples
+            for name, value in sums.items():
+                before = total._sums.get(name, torch.zeros((), dtype=torch.float64, device="cpu"))
+                total._sums[name] = before + value
+        return total
+
+    def tensors(self) -> list[Tensor]:
+        """The sums, for the readback."""
+        return list(self._sums.values())
+
+    def means(self, row: Sequence[float] | None) -> Validation | None:
+        """The means, from a row of the sums; None if the row was dropped or there were no samples."""
+        if row is None or not self._samples:
+            return None
+        means = dict(zip(self._sums, (value / self._samples for value in row), strict=True))
+        return Validation(
+            loss=means.pop("loss", None),
+            accuracy=means.pop("accuracy", None),
+            samples=self._samples,
+            metrics=means,
+        )
 
 
 class Strategy:

@@ -14,10 +14,11 @@ from amptui.checkpoint.file import Checkpoint
 from amptui.checkpoint.writer import CheckpointWriter, Reason
 from amptui.device.failure import is_device_lost, never_free
 from amptui.device.readback import LOOK_INTERVAL_SECONDS
-from amptui.loops.data_passes import DataPosition, MetricSums, Validator
+from amptui.loops.data_passes import DataPosition, Validator
 from amptui.loops.resume import capture, capture_parts
 from amptui.loops.setup import Prepared
-from amptui.loops.train_step import MicroBatch, TrainMonitor
+from amptui.loops.strategy import MetricSums, MicroBatch
+from amptui.loops.train_step import TrainMonitor
 from amptui.recipe.trained import loss_weights
 from amptui.records.control import Control
 from amptui.records.run import Phase, PhaseChanged, Record

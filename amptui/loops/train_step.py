@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from amptui.checkpoint.file import Checkpoint
 from amptui.checkpoint.writer import CheckpointWriter
 from amptui.loops.compilation import CompiledIn, CompileWatch
+from amptui.loops.setup import Prepared
+from amptui.loops.strategy import MicroBatch
 from amptui.monitor.divergence_guard import DivergenceGuard
 from amptui.monitor.monitor import Monitor
 from amptui.monitor.step_rows import Step
@@ -28,24 +30,11 @@ from amptui.recipe.trained import checked_loss
 from amptui.records.control import Control
 from amptui.records.run import Record
 
-if TYPE_CHECKING:
-    from amptui.loops.setup import Prepared
-
 NORMS, WINDOW, WEIGHTS = 1, 2, 4
 """What all ranks measure in the same step where each has a part of it, as bits of one number: gradient norms,
 the float16 window, and how many weights are lost."""
 
 _NO_PARTS: Mapping[str, Tensor] = {}
-
-
-class MicroBatch(NamedTuple):
-    """A batch of an optimizer step; most steps have one."""
-
-    compute_loss: Callable[[], object]
-    """Runs the forward pass; returns what :meth:`amptui.Experiment.loss` may return."""
-    samples: int
-    batch: object
-    """What the loss is computed of."""
 
 
 class TrainMonitor(Monitor):
@@ -68,7 +57,7 @@ class TrainMonitor(Monitor):
 
     def __init__(
         self,
-        prepared: "Prepared",
+        prepared: Prepared,
         control: Control,
         emit: Callable[[Record], object],
         writer: CheckpointWriter,

@@ -24,7 +24,6 @@ from amptui.device.readback import (
     open_readback,
 )
 from amptui.monitor.divergence_guard import DivergenceGuard, PauseReason
-from amptui.monitor.lr_schedule import LearningRateReader
 from amptui.monitor.precision_switch import PrecisionSwitch
 from amptui.monitor.reporting import StepReporter
 from amptui.monitor.step_rows import Step
@@ -34,6 +33,7 @@ from amptui.probes.gradients import GradientProbe
 from amptui.probes.memory import AllocatorWatch, break_down
 from amptui.probes.schedule import Probes
 from amptui.probes.xray import take_xray
+from amptui.recipe.lr_schedule import LearningRateReader
 from amptui.recipe.sharding import is_sharded
 from amptui.recipe.trained import Trained
 from amptui.records.control import (

@@ -10,8 +10,8 @@ import numpy as np
 from torch import Tensor
 
 from amptui.device.readback import Delivered
-from amptui.monitor.lr_schedule import LearningRates
 from amptui.probes.gradients import GradientHealth, GradientProbe
+from amptui.recipe.lr_schedule import LearningRates
 from amptui.recipe.precision import ScalerTensors
 from amptui.records.own_loop import LossForm
 from amptui.records.steps import SECONDS_DECIMALS, Steps, are_finite

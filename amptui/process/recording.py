@@ -196,7 +196,8 @@ class Recording:
         """Record that the run begins as ``started`` says, or that it goes on as ``resumed`` says.
 
         Then the journal is cut after that step: what came later is repeated. What is emitted meanwhile comes
-        after. Both are recorded if the journal has lost the run's first record. Raises RunFolderError.
+        after, and a warning if the journal ends before that step. Both are recorded if it has lost the run's
+        first record. Raises RunFolderError.
         """
         if resumed is None:
             self.emit(started)
@@ -217,6 +218,9 @@ class Recording:
                 self._journal.append_lines(map(line_of, held))
             if self._server is not None:
                 self._server.renew()
+        if (last_step := before.status().step) < step:
+            text = f"the journal ends at step {last_step:,}: the steps from there to {step:,} are not in it"
+            self.emit(Note(time=time.time(), severity="warning", text=text))
         if not has_first_record:
             self.emit(started)
         self.emit(replace(resumed, lost_steps=lost_steps if has_first_record else 0))

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +12,8 @@ from torch.optim import Optimizer
 
 from amptui.base.errors import ExperimentError
 from amptui.recipe.experiment import Experiment
+from amptui.recipe.lr_schedule import LrSchedule
 from amptui.recipe.precision import Precision
-
-if TYPE_CHECKING:
-    from amptui.monitor.lr_schedule import LrSchedule
 
 _REFERENCES = 2
 """To an optimizer that only its NamedOptimizer holds, while they are counted."""
@@ -54,7 +51,7 @@ class Trained:
     """What AMP means: ``fp16`` or ``bf16``."""
     unsupported: Mapping[str, str]
     """Those that the device does not support, each with the reason."""
-    lr_schedule: "LrSchedule | None" = None
+    lr_schedule: LrSchedule | None = None
     """None also if a script has its own."""
     probes: bool
     """Whether to probe gradients and modules."""

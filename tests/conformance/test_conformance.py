@@ -262,7 +262,7 @@ FAULTS: list[tuple[Watcher, tuple[str, ...]]] = [
         (
             "amptui.guest.run.describe",
             f"{PROBES}.memory.AllocatorWatch.look",
-            f"{MONITOR}.lr_schedule.LearningRateReader.read",
+            "amptui.recipe.lr_schedule.LearningRateReader.read",
             f"{GUEST}.observed_loop.mark_scaled",
             f"{GUEST}.backward_pass.PassReader.see_autocast",
             f"{GUEST}.observed_optimizer.current_scale",

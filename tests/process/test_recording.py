@@ -160,6 +160,7 @@ def test_a_run_whose_journal_is_gone_says_again_how_it_began(tmp_path: Path) -> 
     recording.begin(make_started(), make_resumed(5))
     after = closed(recording)
     assert [len(of(kind, after)) for kind in (RunStarted, RunResumed)] == [1, 1]
+    assert texts(after) == ["the journal ends at step 0: the steps from there to 5 are not in it"]
 
 
 def test_the_folder_is_free_for_another_process_once_a_recording_is_closed(tmp_path: Path) -> None:

@@ -24,10 +24,10 @@ from amptui.loops.script.loop_hooks import HOOKS
 from amptui.loops.script.model_inputs import FreshSamples, NonFiniteOrigin
 from amptui.loops.script.pass_account import LoopStep, PassAccount
 from amptui.loops.script.script_model import LooseParameters, kind_of
-from amptui.monitor.lr_schedule import LearningRateReader, LearningRates
 from amptui.monitor.monitor import Monitor
 from amptui.probes.flop_counter import StepInputs
 from amptui.recipe.float8 import has_float8_layers
+from amptui.recipe.lr_schedule import LearningRateReader, LearningRates
 from amptui.recipe.precision import ScalerTensors, current_scale, found_inf, growth_tracker
 from amptui.recipe.sharding import is_sharded
 from amptui.records.own_loop import FLOAT8_LAYERS, GradientsDropped

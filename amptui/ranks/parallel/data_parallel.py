@@ -16,9 +16,7 @@ from amptui.base.errors import ExperimentError
 from amptui.data.batches import Batch, Batches, count_samples
 from amptui.device.accelerator import capabilities
 from amptui.device.failure import explain, is_device_lost
-from amptui.loops.data_passes import MetricSums
-from amptui.loops.strategy import Strategy
-from amptui.loops.train_step import MicroBatch
+from amptui.loops.strategy import MetricSums, MicroBatch, Strategy
 from amptui.monitor.precision_switch import TrialFailedError
 from amptui.ranks.agreement.board import collectives_made
 from amptui.ranks.failure import is_of_a_group

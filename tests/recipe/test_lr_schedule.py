@@ -10,7 +10,7 @@ from torch.optim import SGD, Adam, Optimizer
 from torch.optim.lr_scheduler import ExponentialLR, LRScheduler, OneCycleLR, SequentialLR
 
 from amptui.base.errors import ExperimentError
-from amptui.monitor.lr_schedule import LrSchedule
+from amptui.recipe.lr_schedule import LrSchedule
 from tests.tiny import Tiny, prepare
 
 
@@ -21,8 +21,8 @@ def followed(optimizer: Optimizer, scheduler: LRScheduler) -> LrSchedule:
 @pytest.mark.parametrize("kind", ["cosine", "chained", "sequence"])
 def test_the_device_s_schedule_is_the_host_s(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps are skipped, and the table is made anew several times, late or early."""
-    monkeypatch.setattr("amptui.monitor.lr_schedule.TABLE_STEPS", 40)
-    monkeypatch.setattr("amptui.monitor.lr_schedule.REFILL_STEPS", 7)
+    monkeypatch.setattr("amptui.recipe.lr_schedule.TABLE_STEPS", 40)
+    monkeypatch.setattr("amptui.recipe.lr_schedule.REFILL_STEPS", 7)
 
     def build() -> tuple[nn.Module, Optimizer, LRScheduler]:
         torch.manual_seed(0)
