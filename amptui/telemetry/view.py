@@ -194,9 +194,9 @@ class PrecisionStats:
     """The training GPU's energy by NVML's counter, over samples with only this precision's steps after
     warm-up; None until they cover 10 s."""
     provisional_steps: int = 0
-    """The number of timed warm-up steps behind median and rate if there are no counted ones; else 0."""
+    """The number of timed warm-up steps behind median and rate while too few are counted; else 0."""
     mean_step_seconds: float | None = None
-    """Over the steps of the median."""
+    """Over the steps of the median; of warm-up steps, whose first is slow, the median itself."""
     untimed_steps: int = 0
     """Steps after the warm-up that do not count, since they were not timed."""
 
