@@ -152,9 +152,11 @@ class BatchCount:
         is_empty = not passed
         for batch in left:
             is_empty = False
-            self._check_dropped()
+            if self._batches.dropped:
+                self._tell_dropped()
             yield batch
-        self._check_dropped()
+        if self._batches.dropped:
+            self._tell_dropped()
         if not is_empty:
             return
         what, hint = f"no {self._role} batches", "let each iter() yield at least one that is not None"
@@ -162,9 +164,9 @@ class BatchCount:
             raise DataError(f"epoch {epoch}: {what}", hint=hint)
         self._note("error", f"no validation: {what}; {hint}")  # an epoch without one still counts
 
-    def _check_dropped(self) -> None:
+    def _tell_dropped(self) -> None:
         """Tell of the first batch that was None."""
-        if not self._batches.dropped or self._reported_none:
+        if self._reported_none:
             return
         what = f"a {self._role} batch was None (from collate_fn?)"
         if self._equal:

@@ -114,7 +114,12 @@ class Monitor:
     def send(self, step: Step) -> Sequence[float] | None:
         """Send the numbers of a step to the host; never waits. Returns its row if that is known already."""
         step.number, step.epoch, step.ended = self.step, self.epoch, self._ended
-        row = self._readback.push_step(step.row(), step, timed=step.is_timed)
+        loss, is_short = step.loss, step.scale is None and step.gradients is None and step.clip_norm is None
+        if is_short and loss is not None and not (step.parts or step.lrs.on_device):
+            values, step.loss = [loss], None  # the usual case without a scaler
+        else:
+            values = step.row()
+        row = self._readback.push_step(values, step, timed=step.is_timed)
         if not step.is_timed:
             self._readback.begin_interval()
         return row

@@ -81,10 +81,6 @@ class Step:
         loss, parts, lrs = self.loss, self.parts, self.lrs.on_device
         scale, clip_norm, gradients = self.scale, self.clip_norm, self.gradients
         values: list[Tensor | float] = [] if loss is None else [loss]
-        if loss is not None:
-            self.loss = None
-            if scale is None and gradients is None and clip_norm is None and not (parts or lrs):
-                return values  # the usual case without a scaler
         names: tuple[str, ...] = ()
         if parts:
             names = tuple(parts)
@@ -97,7 +93,7 @@ class Step:
         if gradients is not None:
             values.append(gradients)
         self.layout = _row_layout(names, len(lrs), scale is not None, clip_norm is not None, loss is not None)
-        self.parts = self.scale = self.clip_norm = self.gradients = None
+        self.loss = self.parts = self.scale = self.clip_norm = self.gradients = None
         return values
 
     def likeness(self) -> tuple[object, ...]:

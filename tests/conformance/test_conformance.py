@@ -275,7 +275,7 @@ FAULTS: list[tuple[Watcher, tuple[str, ...]]] = [
             f"{MONITOR}.precision_switch.PrecisionSwitch.finish",
             f"{PROBES}.gradients.GradientProbe.measure",
             f"{PROBES}.schedule.Probes.after_backward",
-            f"{MONITOR}.step_rows.Step.row",
+            "amptui.device.readback.HostReadback.push_step",
             f"{GUEST}.switched_optimizer.SwitchedOptimizer.forward_begins",
         ),
     ),

@@ -123,8 +123,8 @@ def test_an_alarm_of_the_script_that_finds_us_at_work_reaches_the_script(
     try:
         with monkeypatch.context() as patch:
             patch.setattr(
-                "amptui.monitor.step_rows.Step.row",
-                lambda *_: signal.raise_signal(signal.SIGUSR1),
+                "amptui.device.readback.HostReadback.push_step",
+                lambda *_, **__: signal.raise_signal(signal.SIGUSR1),
             )
             with pytest.raises(TimeoutError) as raised:
                 loop.train_step(2)
