@@ -56,7 +56,8 @@ def import_file(path: Path) -> ModuleType:
     It is named after the file, as if imported from its folder: a DataLoader's started workers can do that. If
     another module has that name, or it has a dot, only forked ones know it.
     """
-    file, name = path.resolve().parent / path.name, path.stem
+    file = path.resolve()
+    name = file.stem
     if sys.path[:1] != [str(file.parent)]:
         sys.path.insert(0, str(file.parent))
     importlib.invalidate_caches()  # a neighbour may be newer than the cached listing of the folder

@@ -43,7 +43,9 @@ def test_a_file_imports_its_neighbours_as_a_script_does_and_only_what_it_defines
         "from __future__ import annotations\nfrom base_of_net import Base\n"
         "class Derived(Base):\n    depth: int = 1\nclass _Hidden(Base): ...\n"
     )
+    (tmp_path / "link.py").symlink_to(folder / "derived.py")
     monkeypatch.chdir(tmp_path)
+    assert load("link.py").__name__ == "Derived"
     derived = load("elsewhere/derived.py")
     assert derived.__name__ == "Derived"
     assert vars(build_experiment(derived, {"depth": "4"})).get("depth") == 4
