@@ -270,8 +270,9 @@ def prune(folder: Path) -> None:
 
 def _remove_lost_shards(folder: Path) -> None:
     """Remove the shards of all steps without a checkpoint."""
-    steps = {_step(path.name) for path in checkpoints(folder)}
-    for name in names_in(folder):
+    names = names_in(folder)  # once: all shards would look lost beside a list that could not be read
+    steps = {_step(name) for name in names if _NAME.fullmatch(name)}
+    for name in names:
         step = step_of_shards(name)
         if step is not None and step not in steps:
             shutil.rmtree(folder / name, ignore_errors=True)
