@@ -234,7 +234,11 @@ class DeviceReadback:
 
     def _row_of(self, numbers: Sequence[Tensor | float]) -> Tensor:
         """One float32 row on the device, empty without numbers; those on the host are copied there."""
-        values = [one if isinstance(one, Tensor) else torch.tensor(one, device="cpu") for one in numbers]
+        # In float32 whatever the script's default is: in 16 bits a loss would be rounded.
+        values = [
+            one if isinstance(one, Tensor) else torch.tensor(one, dtype=torch.float32, device="cpu")
+            for one in numbers
+        ]
         if len(values) == 1 and not values[0].is_cpu and values[0].dtype is torch.float32:
             return values[0].detach().reshape(-1)
         if not values:
