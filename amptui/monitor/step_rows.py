@@ -94,6 +94,8 @@ class Step:
             values.append(gradients)
         self.layout = _row_layout(names, len(lrs), scale is not None, clip_norm is not None, loss is not None)
         self.loss = self.parts = self.scale = self.clip_norm = self.gradients = None
+        if lrs:
+            self.lrs = LearningRates(None)
         return values
 
     def likeness(self) -> tuple[object, ...]:

@@ -328,6 +328,7 @@ class ObservedOptimizer(Monitor):
         assert overflow is not None, "it has looked for overflows"
         loop_step.awaits_update, scale = False, current_scale(scaler)
         loop_step.scale = ScalerTensors(scale_before, overflow, scale, growth_tracker(scaler))
+        loop_step.scaler = loop_step.found_inf = loop_step.scale_before = None
         self._finish_step()
 
     def take_batch(self, load_start: float, seconds: float, samples: int) -> None:
@@ -449,6 +450,7 @@ class ObservedOptimizer(Monitor):
             loop_step.gradients = None  # measured before the loop divided, or added to, the gradients itself
         samples = loop_step.trained_samples or 0 if passes.count else loop_step.samples
         loop_step.samples = self._samples or samples
+        del loop_step.passes  # which hold the scaler; sent, a step holds nothing of the loop
         self._loop_step, self._ended = LoopStep(), time.perf_counter()
         if self._logs or (is_first and not self.name):
             self.pending = loop_step

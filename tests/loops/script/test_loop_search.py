@@ -73,6 +73,16 @@ def test_what_was_searched_is_held_by_nobody() -> None:
         gc.enable()
 
 
+def test_steps_that_nobody_has_read_hold_nothing_of_the_loop() -> None:
+    loop = Loop("fp16")
+    with amptui.observe(loop.model, loop.optimizer):
+        loop.run(3)
+        scaler = weakref.ref(loop.scaler)
+        del loop
+        gc.collect()
+        assert scaler() is None
+
+
 def steps_in(runs: Path) -> list[StepRow]:
     (run,) = runs.iterdir()
     close_monitors()
