@@ -254,9 +254,9 @@ def test_whatever_the_umask_a_run_is_its_user_s_alone(
         run_dir.write_run_json({"asked": {}})
         redirect_output(run_dir.output_path, [])
         checkpoint_file.write(checkpoint_at(7, numbers=1), run_dir.checkpoints_path)
-        found = modes(tmp_path)
+        modes_by_path = modes(tmp_path)
     folders = {"state", "state/amptui", "state/amptui/runs"}
     folders |= {"state/amptui/runs/m", "state/amptui/runs/m/checkpoints"}
-    assert {name for name, mode in found.items() if mode == 0o700} == folders
-    assert len(found) >= len(folders) + 6
-    assert {mode for name, mode in found.items() if name not in folders} == {0o600}
+    assert {name for name, mode in modes_by_path.items() if mode == 0o700} == folders
+    assert len(modes_by_path) >= len(folders) + 6
+    assert {mode for name, mode in modes_by_path.items() if name not in folders} == {0o600}

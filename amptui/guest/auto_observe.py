@@ -43,10 +43,10 @@ def await_torch() -> None:
     """Observe the first optimizer step of this process, which has not run a line of the script yet."""
     if handover.keep_run_dir():
         sys.meta_path.insert(0, _AwaitsTorch())
-        atexit.register(_tell_hint, os.getpid())
+        atexit.register(_print_hint, os.getpid())
 
 
-def _tell_hint(pid: int) -> None:
+def _print_hint(pid: int) -> None:
     """At the end of a script without a step: what to do about torch's error that ended it."""
     if os.getpid() != pid or not handover.is_run_dir_kept():
         return

@@ -261,7 +261,7 @@ class OneOfRanks(OneProcess):
         waited = time.monotonic() - self._start_time
         verdict = sign_in.verdict() if waited > 0 else None
         if verdict is None and waited > SIGN_IN_SECONDS:
-            sign_in.give_up()
+            sign_in.end()
             verdict = sign_in.verdict()
         return verdict
 

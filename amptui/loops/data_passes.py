@@ -153,10 +153,10 @@ class BatchCount:
         for batch in left:
             is_empty = False
             if self._batches.dropped:
-                self._tell_dropped()
+                self._report_none()
             yield batch
         if self._batches.dropped:
-            self._tell_dropped()
+            self._report_none()
         if not is_empty:
             return
         what, hint = f"no {self._role} batches", "let each iter() yield at least one that is not None"
@@ -164,7 +164,7 @@ class BatchCount:
             raise DataError(f"epoch {epoch}: {what}", hint=hint)
         self._note("error", f"no validation: {what}; {hint}")  # an epoch without one still counts
 
-    def _tell_dropped(self) -> None:
+    def _report_none(self) -> None:
         """Tell of the first batch that was None."""
         if self._reported_none:
             return

@@ -88,14 +88,14 @@ class RunningTime:
         if begins or isinstance(record, (RunStarted, RunResumed)):  # another process
             self._earlier_seconds = 0.0 if isinstance(record, RunStarted) else self.seconds
             self._began = None
-        self._see(record.time)
+        self._extend_to(record.time)
 
     def see_steps(self, steps: Steps) -> None:
         """A block of steps ended."""
-        self._see(steps.time - sum(filter(None, steps.step_seconds[1:])))
-        self._see(steps.time)
+        self._extend_to(steps.time - sum(filter(None, steps.step_seconds[1:])))
+        self._extend_to(steps.time)
 
-    def _see(self, time: float) -> None:
+    def _extend_to(self, time: float) -> None:
         if not math.isfinite(time):
             return
         if self._began is None:

@@ -256,7 +256,7 @@ class SignIn:
         members = board.look(_MEMBERS)
         return [Place(**place) for place in members] if isinstance(members, list) else members
 
-    def give_up(self) -> None:
+    def end(self) -> None:
         """Nobody waits any more for ranks that have not come."""
         absent = [rank for rank in range(self._world.size) if self._board.look(f"place/{rank}") is None]
         who = f"rank {absent[0]}" if absent else "a rank"
