@@ -1,7 +1,6 @@
 """One viewer in this process: shows a run that goes on, from its socket, or plays back what one recorded."""
 
 import gc
-import json
 import signal
 import sys
 import threading
@@ -12,10 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from amptui.base import strictjson
-from amptui.base.errors import RunFolderError, UsageError
+from amptui.base.errors import UsageError
 from amptui.base.prompt import complain, say
-from amptui.base.runfiles import replace_text
 from amptui.base.terminal import can_show_a_screen
 from amptui.base.webhook import Webhook
 from amptui.diagnosis.alerts import Alerts
@@ -27,7 +24,6 @@ from amptui.process.stop_signals import StopSignals, show
 from amptui.records.control import Control, StopRequest
 from amptui.records.run import PhaseChanged
 from amptui.runs.find import journal_of
-from amptui.runs.rundir import make_private, reason, xdg_folder
 from amptui.telemetry.view import EMPTY_VIEW, SessionView
 from amptui.tui.frame import Frame
 from amptui.tui.opening import Opening
@@ -45,11 +41,6 @@ PATIENCE_SECONDS = 30.0
 _GOODBYE_SECONDS = 1.0
 
 _POLL_SECONDS = 0.5
-
-_MAX_PINS_BYTES = 4096
-
-Pins = tuple[tuple[str, str], ...]
-"""Kind and name of each metric that a user has pinned to the screen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +97,6 @@ def watch_run(
             why_silent=lambda: run.waiting or run.silence(),
             is_away=lambda: bool(run.waiting),
             opening=opening,
-            pinned=read_pins(),
-            write_pins=write_pins,
             alerts=None if quiet else Alerts(time.time()),
         )
         app = RunScreen(parts, attached=attached)
@@ -200,7 +189,7 @@ def replay(run: Path, *, speed: float) -> int:
 
         nonlocal player
         player = Player(path, speed=speed)
-        return ReplayScreen(player, control, opening, pinned=read_pins(), write_pins=write_pins)
+        return ReplayScreen(player, control, opening)
 
     status = None
     try:
@@ -212,36 +201,3 @@ def replay(run: Path, *, speed: float) -> int:
         ):  # else nobody can read it
             say("")  # ends the line the cursor was left in by a terminal without an alternate screen
             complain(player.passed_over)
-
-
-def read_pins() -> Pins:
-    """Those that were written last; none if the file is missing, unreadable or no list of them."""
-    try:
-        with _pins_path().open("rb") as file:
-            content = strictjson.parse(file.read(_MAX_PINS_BYTES))
-    except (OSError, ValueError, RunFolderError):
-        return ()
-    if not isinstance(content, list) or not all(isinstance(pin, list) and len(pin) == 2 for pin in content):
-        return ()
-    pins = ((kind, name) for kind, name in content if type(kind) is str and type(name) is str)
-    return tuple(dict.fromkeys(pins))
-
-
-def write_pins(pins: Pins) -> str:
-    """Keep ``pins`` for the user's next screen; the reason if that fails, else empty."""
-    text = json.dumps(pins)
-    if len(text) > _MAX_PINS_BYTES:
-        return "their names are too long"
-    try:
-        path = _pins_path()
-        make_private(path.parent)
-        replace_text(path, text)
-    except OSError as error:
-        return reason(error)
-    except RunFolderError as error:
-        return str(error)
-    return ""
-
-
-def _pins_path() -> Path:
-    return xdg_folder("XDG_STATE_HOME", ".local/state") / "amptui" / "pinned.json"

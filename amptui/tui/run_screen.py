@@ -80,9 +80,6 @@ UNANSWERED = "waiting for your answer: press space"
 HURRIED_SECONDS = 5.0
 """How long the screen waits for a run that was asked to end at once."""
 
-Pins = tuple[tuple[str, str], ...]
-"""The metrics that a user pinned: kind and name of each."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
@@ -109,10 +106,6 @@ class Parts:
     """What the terminal shows until this screen takes it over."""
     alerts: Alerts | None = None
     """Decides what rings the terminal's bell; None for a screen that stays quiet."""
-    pinned: Pins = ()
-    """What this user pinned on an earlier screen."""
-    write_pins: Callable[[Pins], str] = lambda _pins: ""
-    """Keeps them for the next screen; returns the reason if it cannot."""
 
 
 class RunScreen(Screen):
@@ -133,7 +126,7 @@ class RunScreen(Screen):
         self._control = parts.control
         self._attached = attached
         self._frame = Frame()
-        self._state = replace(self._state, hints=FOOTER_HINTS, pinned=parts.pinned[-MAX_PINNED:])
+        self._state = replace(self._state, hints=FOOTER_HINTS)
         self._chosen_front: str | None = None
         """The optimizer that the user chose to look at."""
         self._over = False
@@ -290,8 +283,6 @@ class RunScreen(Screen):
             if answer.pin not in self._state.pinned:
                 pinned = (*pinned, answer.pin)[-MAX_PINNED:]
             self._state = replace(self._state, pinned=pinned)
-            if why := self._parts.write_pins(pinned):
-                self._say(f"not remembered for the next screen: {why}")
         await super()._take_answer(answer)
 
     def _point(self, column: int, line: int) -> None:

@@ -1,7 +1,7 @@
 """The screen of a replay and its keys: that of a training run, with a clock instead of a trainer."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from amptui.base import units
@@ -12,7 +12,7 @@ from amptui.tui.keys import ENDED_KEYS, KEYS, Key
 from amptui.tui.opening import Opening
 from amptui.tui.overlays.event_browser import EventBrowser
 from amptui.tui.replay.player import Player, Position
-from amptui.tui.run_screen import Parts, Pins, RunScreen
+from amptui.tui.run_screen import Parts, RunScreen
 
 FRAMES_PER_SECOND = 8.0
 """Smoother than during training, which needs the CPU cores itself."""
@@ -54,23 +54,13 @@ class ReplayScreen(RunScreen):
     HELP_TITLE = "replay keys"
     KEY_ENDS_MESSAGE = True
 
-    def __init__(
-        self,
-        player: Player,
-        control: Control,
-        opening: Opening | None = None,
-        *,
-        pinned: Pins = (),
-        write_pins: Callable[[Pins], str] = lambda _pins: "",
-    ) -> None:
+    def __init__(self, player: Player, control: Control, opening: Opening | None = None) -> None:
         parts = Parts(
             look=player.look,
             control=control,
             ended=threading.Event(),
             frames_per_second=FRAMES_PER_SECOND,
             opening=opening,
-            pinned=pinned,
-            write_pins=write_pins,
         )
         super().__init__(parts, reader=player)
         self.player = player
