@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, NoReturn
 
 from amptui.base import units
 from amptui.base.errors import RemoteError, RunFolderError, UsageError
-from amptui.base.version import __version__
 from amptui.records.answers import RequestMade, RequestRefused
 from amptui.records.control import Request, StopRequest, new_number, record_of
 from amptui.records.run import FORM, Record, RunFailed, RunFinished
@@ -276,11 +275,8 @@ class Follower:
                 try:
                     self.session.restore(state, host=self.host)
                 except ValueError as error:  # it is of another version
-                    version = self.hello.version if self.hello is not None else __version__
-                    why = str(error)
-                    if version != __version__:
-                        why = f"{why.partition(';')[0]}; attach with amptui {version}"
-                    raise ProtocolError(why) from error
+                    assert self.hello is not None, "it comes first"
+                    raise ProtocolError(f"{error}; attach with amptui {self.hello.version}") from error
                 # The run, whose history this is, has never heard of some.
                 view, doubtful, self._doubtful = self.session.view(), self._doubtful, []
                 arrived = {request.number for request in view.pending}

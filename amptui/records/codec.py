@@ -63,12 +63,10 @@ class Codec(Generic[_T]):
     An object is written as the arguments of its constructor; fields with ``init=False``, such as a cache or a
     lock, are created again. Objects of a union begin with their ``type``.
 
-    Unknown fields are ignored, missing ones get their defaults. An ``exact`` codec, for two processes of the
-    same version, refuses both.
+    Unknown fields are ignored, missing ones get their defaults.
     """
 
-    def __init__(self, hint: Any, *, exact: bool = False) -> None:
-        self._exact = exact
+    def __init__(self, hint: Any) -> None:
         self._objects: dict[type[Any], _Reader] = {}
         self._of_unions: set[type[Any]] = set()
         self._writers: dict[type[Any], Callable[[Any], Any]] = {
@@ -82,11 +80,6 @@ class Codec(Generic[_T]):
         }
         self._read = self._reader(hint)
         self._writers |= {cls: self._writer(cls) for cls in self._objects}
-
-    @property
-    def classes(self) -> frozenset[type[Any]]:
-        """All dataclasses that can be read."""
-        return frozenset(self._objects)
 
     def dumps(self, value: _T) -> str:
         """``value`` as one line of strict ASCII JSON, without the line break."""
@@ -172,9 +165,8 @@ class Codec(Generic[_T]):
             fields = [field for field in dataclasses.fields(cls) if field.init]
             hints, missing = get_type_hints(cls), dataclasses.MISSING
             readers = {field.name: self._reader(hints[field.name], field.name) for field in fields}
-            required = {f.name for f in fields if self._exact or f.default is f.default_factory is missing}
-            known_names = {*readers, "type"} if self._exact else None
-            self._objects[cls] = _object_reader(cls, readers, required, known_names)
+            required = {f.name for f in fields if f.default is f.default_factory is missing}
+            self._objects[cls] = _object_reader(cls, readers, required)
         return self._objects[cls]
 
     def _literal(self, *choices: Any) -> _Reader:
@@ -246,10 +238,8 @@ class Codec(Generic[_T]):
     }
 
 
-def _object_reader(
-    cls: type[Any], readers: Mapping[str, _Reader], required: Set[str], known_names: Set[str] | None
-) -> _Reader:
-    """Reads an object of ``cls`` with ``readers`` for its fields; other than ``known_names`` are errors."""
+def _object_reader(cls: type[Any], readers: Mapping[str, _Reader], required: Set[str]) -> _Reader:
+    """Reads an object of ``cls`` with ``readers`` for its fields."""
     name = cls.__name__
 
     def read(value: Any) -> Any:
@@ -257,8 +247,6 @@ def _object_reader(
             raise JsonError(f"{name}: expected an object, not {shown(value)}")
         if absent := required - value.keys():
             raise JsonError(f"{name}: missing {', '.join(sorted(absent))}")
-        if known_names is not None and not value.keys() <= known_names:
-            raise JsonError(f"{name}: unknown fields")
         fields = {}
         for key, reader in readers.items():
             if key in value:

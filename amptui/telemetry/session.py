@@ -27,8 +27,6 @@ from amptui.telemetry.rank_watch import RankRecord, RankWatch
 from amptui.telemetry.underflow import UnderflowWatch
 from amptui.telemetry.view import RunFacts, RunStatus, SessionView
 
-_OTHER_VERSION = "the run was started by another version of amptui; attach with that version"
-
 _BETWEEN_STEPS = (
     *(records.RunStarted, records.RunResumed, records.PrecisionChanged),
     *(records.LossScaleChanged, samples.DeviceSample),
@@ -89,23 +87,19 @@ class Session:
             for steps in self._optimizers:
                 steps.tracks.settle()
                 steps.metrics.settle()
-            return f'{{"version":{records.FORM},"session":{_codec().dumps(self)}}}'
+            return _codec().dumps(self)
 
     def restore(self, state: Any, *, host: str = "") -> None:
         """Replace the state with the parsed JSON of :meth:`state`; ``host`` is the machine it comes from.
 
         The state's run folder wins if it has one; of another machine it is ``HOST:FOLDER``. Raises
-        ``ValueError`` if it is not a state of this version; this session is then unchanged.
+        ``ValueError`` if this amptui cannot read it; this session is then unchanged.
         """
-        if not isinstance(state, dict) or "version" not in state:
-            raise JsonError("not the state of a run")
-        if state["version"] != records.FORM:
-            raise JsonError(_OTHER_VERSION)
         try:
-            session = _codec().read(state.get("session"))
+            session = _codec().read(state)
             session.view()
         except Exception as error:  # a number out of place may do anything
-            raise JsonError(f"{_OTHER_VERSION} ({error})") from error
+            raise JsonError(f"this amptui cannot read the run's state: {error}") from error
         if host and session._run_dir:
             session._run_dir = f"{host}:{session._run_dir}"
         self.adopt(session)
@@ -451,4 +445,4 @@ _FOLDS_OF_OPTIMIZER: Mapping[type[Any], Callable[[Session, OptimizerSteps, Any],
 
 @cache
 def _codec() -> Codec[Session]:
-    return Codec(Session, exact=True)
+    return Codec(Session)

@@ -164,8 +164,11 @@ def test_lines_that_are_no_records_are_left_out(scripted: Scripted) -> None:
             "the run uses protocol 1, this amptui 10; attach with amptui 1.2",
         ),
         (
-            [RUN_HELLO, protocol.history_line('{"version": 1}')],
-            "the run was started by another version of amptui; attach with amptui 1.2",
+            [RUN_HELLO, protocol.history_line("[]")],
+            (
+                "this amptui cannot read the run's state: "
+                "Session: expected an object, not list; attach with amptui 1.2"
+            ),
         ),
     ],
 )
