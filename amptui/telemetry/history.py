@@ -1,4 +1,4 @@
-"""One value's history over a run of any length in bounded memory: recent values exactly, all in buckets."""
+"""The curves of a run of any length, in bounded memory: recent values exactly, all in buckets."""
 
 import array as packed
 import math
@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from amptui.records.steps import are_finite
-from amptui.telemetry.view import Counts, Floats, Series
+from amptui.records.steps import Column, Steps, are_finite
+from amptui.telemetry.view import EMPTY_SERIES, Counts, Floats, Series
 
 _SUM_SCALE = 2.0**-64
 """Sums are scaled by this power of two, which is exact: no sum of float64s ever overflows."""
@@ -324,3 +324,82 @@ class RateTrack:
                 array.flags.writeable = False
             self._snapshot = replace(rates, mean=mean, weights=seconds, recent_weights=recent_seconds)
         return self._snapshot
+
+
+@dataclass(slots=True, eq=False)
+class Tracks:
+    """Loss, samples per second, loss scale, skips and headroom of every step."""
+
+    _started: bool = False
+    _resuming: bool = False
+    _first_step: int = 1
+    _loss: Track = field(default_factory=Track.empty)
+    _rate: RateTrack = field(default_factory=RateTrack.empty)
+    _scale: Track = field(default_factory=Track.empty)
+    _skips: Track = field(default_factory=Track.empty)
+    _headrooms: Track = field(default_factory=Track.empty)
+
+    @property
+    def _all(self) -> tuple[Track | RateTrack, ...]:
+        return self._loss, self._rate, self._scale, self._skips, self._headrooms
+
+    @property
+    def last_step(self) -> int:
+        """The newest step; 0 before the first."""
+        return self._loss.next_step - 1 if self._started else 0
+
+    def series(self) -> tuple[Series, Series, Series, Series, Series]:
+        """The loss, the samples per second, the loss scale, the skips and the headroom of each step.
+
+        Of several steps the rate is their samples by their seconds. A skip is 1 for a skipped step, 0 for an
+        applied one. The headroom is in doublings, for steps whose gradients were measured.
+        """
+        loss, rate, scale, skips, headrooms = (
+            track.snapshot() if self._started else EMPTY_SERIES for track in self._all
+        )
+        return loss, rate, scale, skips, headrooms
+
+    def expect_resume(self) -> None:
+        """The next steps may begin before the newest one: they replace those from there on."""
+        self._resuming = True
+
+    def rewind(self, next_step: int) -> None:
+        """Forget the steps from ``next_step`` on: they are repeated."""
+        if next_step <= self._first_step:
+            self._started = False
+        for track in self._all:
+            track.rewind(next_step)
+
+    def add(self, steps: Steps, headrooms: Column | None = None) -> bool:
+        """Add steps; false if they arrive after newer ones and are left out.
+
+        Missing steps before them count as not measured, as does the headroom without ``headrooms``.
+        """
+        first = steps.first_step
+        if not self._started or (self._resuming and first < self._first_step):
+            self._loss, self._scale, self._skips, self._headrooms = (
+                Track.empty(first_step=first) for _ in range(4)
+            )
+            self._rate = RateTrack.empty(first_step=first)
+            self._first_step, self._started = first, True
+        gap = first - self._loss.next_step
+        if gap < 0 and not self._resuming:
+            return False
+        for track in self._all:
+            track.rewind(first)
+            track.skip(max(0, gap))
+        self._resuming = False
+        self._loss.extend(steps.loss)
+        self._rate.extend(steps.rates(), steps.samples, steps.step_seconds)
+        self._scale.extend(steps.loss_scale)
+        self._skips.extend(steps.skips)
+        if headrooms is None:
+            self._headrooms.skip(steps.count)
+        else:
+            self._headrooms.extend(headrooms)
+        return True
+
+    def settle(self) -> None:
+        """As :meth:`Track.settle`."""
+        for track in self._all:
+            track.settle()

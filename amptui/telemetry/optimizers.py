@@ -1,15 +1,27 @@
-"""The optimizers of a run by name, and which of them a screen shows in front."""
+"""The optimizers of a run by name: what follows from the steps of each, and which of them is in front."""
 
+import math
+from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import attrgetter
 
-from amptui.records.run import RunStarted
-from amptui.records.steps import Steps
+from amptui.records import findings, samples
+from amptui.records import run as records
+from amptui.records.own_loop import GradientsDropped, OptimizerFollowed
+from amptui.records.steps import Steps, are_finite, joined
+from amptui.telemetry.comparison import PrecisionLedger, low_precision_now
 from amptui.telemetry.events import cut_label
-from amptui.telemetry.optimizer_steps import OptimizerSteps
-from amptui.telemetry.view import OptimizerView
+from amptui.telemetry.flops import FlopsWatch
+from amptui.telemetry.gpu_use import GpuWatch
+from amptui.telemetry.history import Tracks
+from amptui.telemetry.metrics import Metrics
+from amptui.telemetry.numerics import FIRST_SCALE, NumericsWatch, headrooms
+from amptui.telemetry.pace import EpochPlace, Pace
+from amptui.telemetry.scaling import ScalerWatch
+from amptui.telemetry.timing import TimingWatch
+from amptui.telemetry.view import OptimizerView, PrecisionSwitch, SessionView
 
 FIRST = ""
 """The name of a run's first optimizer."""
@@ -21,6 +33,260 @@ FOLLOW_AFTER_STEPS = 200
 """The front passes to another optimizer that has made so many steps since the front's last one. Our choice: a
 GAN's critic makes 5 steps for one of its generator, at its start up to 100 (Arjovsky et al., 2017); the
 phases of a script take thousands."""
+
+
+SMOOTHING = 0.98
+"""The decay of the moving average per finite loss: it spans about 50 steps."""
+
+
+@dataclass(slots=True, eq=False)
+class LossSummary:
+    """Exponential moving average and minimum of the finite losses, and the number of unmeasured ones."""
+
+    best: float | None = None
+    best_step: int | None = None
+    unmeasured_steps: int = 0
+    _average: float = 0.0
+    _weight: float = 0.0
+
+    def add(self, steps: Steps) -> None:
+        """Add steps."""
+        losses = steps.loss
+        measured = [loss for loss in losses if loss is not None]
+        finite = measured if are_finite(measured) else [loss for loss in measured if math.isfinite(loss)]
+        self.unmeasured_steps += steps.unmeasured
+        if not finite:
+            return
+        lowest = min(finite)
+        if self.best is None or lowest < self.best:
+            self.best, self.best_step = lowest, steps.first_step + losses.index(lowest)
+        average, weight, share = self._average, self._weight, 1 - SMOOTHING
+        for loss in finite:
+            average += share * (loss - average)
+        for _ in finite:
+            before, weight = weight, weight + share * (1 - weight)
+            if weight == before:  # as close to 1 as a float gets
+                break
+        self._average, self._weight = average, weight
+
+    @property
+    def smoothed(self) -> float | None:
+        """The moving average with bias correction, as in Adam (Kingma and Ba, 2015)."""
+        return self._average / self._weight if self._weight else None
+
+
+KEPT_SWITCHES = 1000
+"""So many of the newest switches are kept."""
+
+
+@dataclass(slots=True, eq=False)
+class SwitchList:
+    """The run's switches by step, including the precision of the first step."""
+
+    _switches: deque[PrecisionSwitch] = field(default_factory=lambda: deque(maxlen=KEPT_SWITCHES))
+
+    @property
+    def switches(self) -> tuple[PrecisionSwitch, ...]:
+        """Oldest first."""
+        return tuple(self._switches)
+
+    @property
+    def current(self) -> str | None:
+        """The precision of the newest steps."""
+        return self._switches[-1].precision if self._switches else None
+
+    def at(self, step: int) -> str | None:
+        """The precision of ``step``; None before the first known switch."""
+        for switch in reversed(self._switches):
+            if switch.step <= step:
+                return switch.precision
+        return None
+
+    def switch(self, step: int, precision: str) -> None:
+        """Steps from ``step`` on run in ``precision``, which overrides what was known before."""
+        while self._switches and self._switches[-1].step >= step:
+            self._switches.pop()
+        if self.current != precision:
+            self._switches.append(PrecisionSwitch(step, precision))
+
+    def observe(self, step: int, precision: str) -> None:
+        """Steps from ``step`` on were seen to run in ``precision``.
+
+        Step records arrive a little later than a switch: those from before it do not contradict it.
+        """
+        if not self._switches or step >= self._switches[-1].step:
+            self.switch(step, precision)
+        elif len(self._switches) == 1 and precision != self._switches[0].precision:
+            self._switches.appendleft(PrecisionSwitch(step, precision))
+
+
+@dataclass(slots=True, eq=False)
+class OptimizerSteps:
+    """Everything that follows from the steps of one optimizer, which counts them from 1."""
+
+    newest: Steps | None = None
+    """The row of the newest step, with a measured loss or without."""
+    last: Steps | None = None
+    """That of the newest with a measured loss."""
+    grad_norm: float | None = None
+    """The newest measured one."""
+    samples_trained: int = 0
+    steps_at_sample: int = 0
+    """How many steps had been added when the device was sampled last."""
+    steps_added: int = 0
+    followed: OptimizerFollowed | None = None
+    tracks: Tracks = field(default_factory=Tracks)
+    metrics: Metrics = field(default_factory=Metrics)
+    losses: LossSummary = field(default_factory=LossSummary)
+    pace: Pace = field(default_factory=Pace)
+    epoch: EpochPlace = field(default_factory=EpochPlace)
+    ledger: PrecisionLedger = field(default_factory=PrecisionLedger)
+    gpu: GpuWatch = field(default_factory=GpuWatch)
+    timing: TimingWatch = field(default_factory=TimingWatch)
+    flops: FlopsWatch = field(default_factory=FlopsWatch)
+    scaler: ScalerWatch = field(default_factory=ScalerWatch)
+    numerics: NumericsWatch = field(default_factory=NumericsWatch)
+    memory: dict[str, findings.MemoryBreakdown] = field(default_factory=dict)
+    """The newest of each precision."""
+    switches: SwitchList = field(default_factory=SwitchList)
+    dropped: GradientsDropped | None = None
+    """The newest of which no step was made and whose loss was not finite."""
+    bad_buffers: records.NonFinite | None = None
+    """The newest record of buffers that hold NaN or Inf: nothing says that they recover."""
+
+    def add(self, blocks: Sequence[Steps], steps_per_epoch: int | None) -> None:
+        """Add steps of this optimizer, at least one, in the order in which they were emitted."""
+        for steps in joined(blocks):
+            self._add(steps, steps_per_epoch)
+            self.steps_added += steps.count
+        self.newest = blocks[-1].part(blocks[-1].count - 1, blocks[-1].count)
+        newest_first = blocks[::-1]
+        self.last = next(filter(None, (block.newest("loss") for block in newest_first)), self.last)
+        with_norm = next(filter(None, (block.newest("grad_norm") for block in newest_first)), None)
+        if with_norm is not None:
+            self.grad_norm = with_norm.grad_norm[0]
+
+    def _add(self, steps: Steps, steps_per_epoch: int | None) -> None:
+        self.ledger.add(steps)
+        self.scaler.add(steps)
+        self.samples_trained += sum(steps.samples)
+        if steps.settling:
+            self.gpu.interrupt()
+        rewinds = steps.first_step <= self.tracks.last_step
+        scale = self.scaler.scale
+        if scale is None or scale < records.MIN_SOUND_SCALE:
+            scale = FIRST_SCALE
+        rooms = headrooms(steps, scale)
+        if not self.tracks.add(steps, rooms):
+            return
+        self.metrics.add(steps)
+        self.numerics.add(steps, rooms, scale)
+        if rewinds:
+            self.switches.switch(steps.first_step, steps.precision)
+        else:
+            self.switches.observe(steps.first_step, steps.precision)
+        self.losses.add(steps)
+        self.pace.add(steps)
+        self.epoch.add(steps, steps_per_epoch)
+
+    # ---------------------------------------------------------------------------- the device
+
+    def skip_sample(self) -> None:
+        """The device was sampled, but what it did since the last time cannot be attributed to these steps."""
+        self.steps_at_sample = self.steps_added
+        self.gpu.interrupt()
+
+    def add_sample(
+        self, sample: samples.DeviceSample, run: records.RunStarted | None, *, training: bool
+    ) -> None:
+        """Attribute a sample of the device to the precision that this optimizer trained in."""
+        self.steps_at_sample = self.steps_added
+        if sample.allocator is not None:
+            self.ledger.add_peak(sample.allocator.precision, sample.allocator.peak_allocated_bytes)
+        use = self.gpu.add(sample, run, training=training, samples_trained=self.samples_trained)
+        if use is not None:
+            self.ledger.add_gpu_use(use)
+
+    # ----------------------------------------------------------------------- another process
+
+    def resume(self) -> None:
+        """Another process continues; what was timed in the one before says nothing of its pace."""
+        self.pace = Pace()
+        self.gpu.interrupt()
+        self.tracks.expect_resume()
+
+    def forget_after(self, step: int) -> None:
+        """Later steps no longer count: they are repeated."""
+        self.tracks.rewind(step + 1)
+        self.metrics.rewind(step + 1)
+        self.scaler.rewind(step + 1)
+        if self.last is not None and self.last.step > step:
+            self.last = None
+        if self.newest is not None and self.newest.step > step:
+            self.newest = self.last
+        self.dropped = self.bad_buffers = None  # the next process finds buffers anew
+
+    def change_device(self) -> None:
+        """Seconds, bytes and joules of two devices do not compare."""
+        self.ledger, self.timing, self.memory = PrecisionLedger(), TimingWatch(), {}
+        self.flops = FlopsWatch()
+
+    # -------------------------------------------------------------------------------- views
+
+    def in_front(self, view: SessionView) -> SessionView:
+        """``view`` with these steps; its ``run``, ``precision``, ``compared`` and ``step`` are read."""
+        low = low_precision_now(view.precision, view.compared)
+        comparison, scaler = self.ledger.comparison(low), self.scaler.view()
+        loss, samples_rate, loss_scale, skips, rooms = self.tracks.series()
+        return replace(
+            view,
+            epoch=self.epoch.number,
+            epoch_step=self.epoch.steps_done(view.step),
+            last=self.last,
+            newest=self.newest,
+            smoothed_loss=self.losses.smoothed,
+            best_loss=self.losses.best,
+            best_loss_step=self.losses.best_step,
+            samples_per_second=self.pace.samples_per_second,
+            loss=loss,
+            samples_rate=samples_rate,
+            loss_scale=loss_scale,
+            skips=skips,
+            metrics=self.metrics.view(),
+            metrics_left_out=self.metrics.are_left_out,
+            switches=self.switches.switches,
+            comparison=comparison,
+            memory=tuple(self.memory[name] for name in records.PRECISION_ORDER if name in self.memory),
+            timings=self.timing.timings(comparison),
+            flops=self.flops.flops(self.ledger, view.run),
+            scaler=scaler,
+            numerics=self.numerics.view(scaler, rooms, view.precision, low),
+            unmeasured_steps=self.losses.unmeasured_steps,
+            dropped=self.dropped,
+            bad_buffers=self.bad_buffers,
+        )
+
+    def beside(self, name: str, label: str, precision: str | None, *, is_front: bool) -> OptimizerView:
+        """Its newest numbers in short."""
+        newest = self.newest
+        has_no_loss = newest is not None and newest.loss[0] is None and bool(newest.loss_form)
+        return OptimizerView(
+            name=name,
+            label=label,
+            kind="" if self.followed is None else self.followed.kind,
+            step=self.tracks.last_step,
+            precision=precision,
+            loss=None if self.last is None or has_no_loss else self.last.loss[0],
+            smoothed_loss=self.losses.smoothed,
+            best_loss=self.losses.best,
+            loss_form="" if newest is None else newest.loss_form,
+            micro_batches=1 if newest is None else newest.micro_batches,
+            lr=None if newest is None else newest.lr[0],
+            grad_norm=self.grad_norm,
+            skipped=self.ledger.skipped,
+            step_seconds=self.pace.step_seconds,
+            is_front=is_front,
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -115,7 +381,7 @@ class Optimizers:
         """Raises ``KeyError`` if there is none of that name."""
         return self._by_name[name]
 
-    def label(self, name: str, run: RunStarted | None) -> str:
+    def label(self, name: str, run: records.RunStarted | None) -> str:
         """What a screen calls it; of the first its class where the script did not name it."""
         if name != FIRST:
             return cut_label(name)
@@ -126,7 +392,7 @@ class Optimizers:
             next((choice for choice in choices if choice and choice not in self._by_name), "first")
         )
 
-    def views(self, front: str, run: RunStarted | None) -> tuple[OptimizerView, ...]:
+    def views(self, front: str, run: records.RunStarted | None) -> tuple[OptimizerView, ...]:
         """All in the order in which they came; empty for a single one."""
         if not self.are_several:
             return ()
@@ -135,7 +401,7 @@ class Optimizers:
             for name, steps in self._by_name.items()
         )
 
-    def precision(self, name: str, run: RunStarted | None) -> str | None:
+    def precision(self, name: str, run: records.RunStarted | None) -> str | None:
         """The precision of its steps last confirmed by the engine."""
         of_run = run.precision if run is not None and name == FIRST else None
         return self._by_name[name].switches.current or of_run

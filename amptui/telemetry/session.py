@@ -20,8 +20,7 @@ from amptui.telemetry.events import ComparisonOver, Resumption, summary_of_xray
 from amptui.telemetry.finding import Finding, FindingReported
 from amptui.telemetry.gpu_use import INTERRUPTIONS
 from amptui.telemetry.health import judge_window, judge_xray_underflow
-from amptui.telemetry.optimizer_steps import OptimizerSteps
-from amptui.telemetry.optimizers import FIRST, Optimizers
+from amptui.telemetry.optimizers import FIRST, Optimizers, OptimizerSteps
 from amptui.telemetry.pace import RunningTime, judge_start
 from amptui.telemetry.rank_watch import RankRecord, RankWatch
 from amptui.telemetry.underflow import UnderflowWatch

@@ -13,8 +13,7 @@ from amptui.records.run import Record
 from amptui.records.steps import Steps, joined
 from amptui.telemetry.health import LARGEST_FLOAT16, judge_window
 from amptui.telemetry.numerics import MIN_OF
-from amptui.telemetry.scaler import ScalerWatch
-from amptui.telemetry.scaling import RECENT_STEPS, ScalerView
+from amptui.telemetry.scaling import RECENT_STEPS, ScalerView, ScalerWatch
 from amptui.telemetry.underflow import RECOVERED_SHARE, UNDERFLOW_SHARE, UnderflowWatch
 from amptui.telemetry.view import NO_GROWTH, NumericsView
 from tests.builders import assert_holds, changed, make_started, make_step, make_steps, view_of
