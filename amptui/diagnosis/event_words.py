@@ -8,12 +8,19 @@ from amptui.base import units
 from amptui.diagnosis import probe_words, speed
 from amptui.diagnosis.labels import data_label, precision_label, run_words
 from amptui.diagnosis.words import explanation, long_words
-from amptui.records.findings import Float8Layers, FloatHindrance, ModelCompiled, ModulesTraced
+from amptui.records.findings import (
+    Float8Layers,
+    FloatHindrance,
+    ModelCompiled,
+    ModulesTraced,
+    PrecisionsCompared,
+)
 from amptui.records.keeping import CheckpointWritten, KeepingChanged, WeightsSaved
 from amptui.records.own_loop import GradientsDropped, OptimizerFollowed
 from amptui.records.ranks import PHASE_WORDS
 from amptui.records.run import (
     EpochFinished,
+    LossScaleChanged,
     NonFiniteKind,
     Note,
     PauseChanged,
@@ -21,16 +28,14 @@ from amptui.records.run import (
     Printed,
     RunFailed,
     RunFinished,
+    RunResumed,
     RunStarted,
     StepSkipped,
     Validated,
     Validation,
 )
 from amptui.telemetry.events import (
-    ComparisonOver,
     Event,
-    Resumption,
-    ScaleMove,
     XRaySummary,
 )
 from amptui.telemetry.finding import FindingReported
@@ -68,18 +73,9 @@ def event_details(event: Event) -> list[str]:
 _KINDS: Mapping[NonFiniteKind, str] = {"nan": "NaN", "inf": "Inf"}
 
 
-def scale_moved(move: ScaleMove) -> str:
-    """``loss scale 65,536 → 131,072 after 2,000 clean steps``, or a backoff."""
-    change, interval = move.record, move.growth_interval
-    moved = f"loss scale {probe_words.scale_move(change.previous, change.current)}"
-    if change.reason == "backoff":
-        return f"overflow: {moved}"
-    return f"{moved} after {units.count(interval)} clean steps" if interval else moved
-
-
 def skipped(row: SkipRow) -> str:
     """``overflow: step skipped, scale 131,072 → 65,536, ...``, with what it means."""
-    first, last = row.first[0], row.newest
+    first, last = row.first, row.last
     steps, scale_now = "step skipped", row.scale_after
     if row.count > 1:
         whole = last.step - first.step + 1
@@ -93,10 +89,10 @@ def skipped(row: SkipRow) -> str:
 
 
 def _skip_details(row: SkipRow) -> list[str]:
-    """An explanation, a line for each skip kept, and one for the trace."""
-    left_out = row.count - len(row.first) - len(row.last)
-    more = [f"{units.count(left_out)} more"] if left_out else []
-    skips = [*map(_skip_line, row.first), *more, *map(_skip_line, row.last)]
+    """An explanation, a line for the first and the last skip, and one for the trace."""
+    skips = [_skip_line(skip) for skip in (row.first, row.last)[: row.count]]
+    if row.count > 2:
+        skips.insert(1, f"{units.count(row.count - 2)} more")
     return [*filter(None, [explanation(row.finding)]), *skips, *_trace_line(row.trace)]
 
 
@@ -127,8 +123,8 @@ def storm_text(storm: Storm) -> str:
     if first.what == "loss":
         text = f"the loss is {kind}"
     text += _on_ranks(first.ranks)
-    if storm.times > 1:
-        text += f" in {units.count(storm.times)} steps, {_span(first.step, storm.last.step)}"
+    if storm.count > 1:
+        text += f" in {units.count(storm.count)} steps, {_span(first.step, storm.last.step)}"
     if first.ranks and not storm.in_float16:
         text += "; averaging spread it to all ranks"
     return f"{text}; {long_words(storm.finding)}"
@@ -193,10 +189,10 @@ def run_started(record: RunStarted) -> str:
     return f"run started: {record.model} on {where}, {precision_label(record.precision)}{ranks}"
 
 
-def comparison_over(over: ComparisonOver) -> str:
+def comparison_over(result: PrecisionsCompared) -> str:
     """The first result of a comparison as a card, or that it was stopped before it had one."""
-    stopped = "comparison stopped: " if over.record.reason == "stopped" else ""
-    first = next(iter(speed.result_cards(over.record, over.run)), "no precision completed a block")
+    stopped = "comparison stopped: " if result.reason == "stopped" else ""
+    first = next(iter(speed.result_cards(result)), "no precision completed a block")
     return stopped + first
 
 
@@ -247,12 +243,11 @@ def weights_saved(record: WeightsSaved) -> str:
     return f"{'averaged weights' if record.averaged else 'weights'} saved to {record.path}"
 
 
-def run_resumed(resumption: Resumption) -> str:
+def run_resumed(record: RunResumed) -> str:
     """``resumed after step 1,200 from step-000001200.pt on NVIDIA H200; 37 steps are repeated``.
 
     After a restart by the launcher also how many there were, and why.
     """
-    record = resumption.record
     text = f"resumed after step {units.count(record.step)} from {record.checkpoint} on {record.device_name}"
     if not record.checkpoint and record.step:
         text = f"the script continues after step {units.count(record.step)} on {record.device_name}"
@@ -260,8 +255,6 @@ def run_resumed(resumption: Resumption) -> str:
         text = f"started from the beginning, before the first checkpoint, on {record.device_name}"
     if record.restarts:
         text = f"restart {units.count(record.restarts)}, {' '.join(record.cause.split())}: {text}"
-    if record.device_name != resumption.device_before:
-        text += f" (previously {resumption.device_before}): the comparison restarts"
     if record.lost_steps:
         again = "step is" if record.lost_steps == 1 else "steps are"
         text += f"; {units.count(record.lost_steps)} {again} repeated"
@@ -337,13 +330,16 @@ def float8_details(record: Float8Layers) -> list[str]:
 _TEXTS: Mapping[type[Any], Callable[[Any], str]] = {
     RunStarted: run_started,
     PrecisionChanged: lambda it: f"{precision_label(it.previous)} → {precision_label(it.current)}",
-    ScaleMove: scale_moved,
+    LossScaleChanged: lambda it: (
+        f"{'overflow: ' if it.reason == 'backoff' else ''}"
+        f"loss scale {probe_words.scale_move(it.previous, it.current)}"
+    ),
     SkipRow: skipped,
     Storm: storm_text,
     ModulesTraced: lambda it: f"{'trace' if it.asked else 'automatic trace'}: {long_words(judge_trace(it))}",
     FindingReported: lambda it: long_words(it.finding),
     XRaySummary: lambda it: f"X-ray: {long_words(it.finding)}",
-    ComparisonOver: comparison_over,
+    PrecisionsCompared: comparison_over,
     EpochFinished: epoch_finished,
     Validated: lambda it: f"validation {validation_words(it.validation)}",
     ModelCompiled: model_compiled,
@@ -353,7 +349,7 @@ _TEXTS: Mapping[type[Any], Callable[[Any], str]] = {
     Printed: lambda it: it.text.rstrip(),
     CheckpointWritten: checkpoint_written,
     WeightsSaved: weights_saved,
-    Resumption: run_resumed,
+    RunResumed: run_resumed,
     KeepingChanged: lambda it: (
         it.trouble or f"saving {'the journal' if it.what == 'journal' else it.what} again"
     ),
@@ -374,7 +370,7 @@ _DETAILS: Mapping[type[Any], Callable[[Any], list[str]]] = {
         f"{probe_words.place_of(module)}: {probe_words.distance(module)}" for module in it.nearest
     ],
     XRaySummary: _xray_details,
-    ComparisonOver: lambda it: speed.result_cards(it.record, it.run)[1:],
+    PrecisionsCompared: lambda it: speed.result_cards(it)[1:],
     Float8Layers: float8_details,
     CheckpointWritten: lambda it: [
         f"written in {units.span(it.seconds)}, training blocked for {units.milliseconds(it.blocked_seconds)}"

@@ -23,7 +23,7 @@ _FEW_BLOCKS = "(too few blocks for an interval)"
 # --------------------------------------------------------------------- the result of a comparison
 
 
-def result_cards(result: PrecisionsCompared, run: RunStarted | None) -> list[str]:
+def result_cards(result: PrecisionsCompared, run: RunStarted | None = None) -> list[str]:
     """A card for each precision beside the baseline; none before its first pair of blocks.
 
     ``AMP fp16 1.71× the speed of FP32 (1.68 to 1.74), 38% less peak memory, 0 skips, 12 blocks of 20

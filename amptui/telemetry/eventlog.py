@@ -3,6 +3,7 @@
 from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
+from typing import Any
 
 from amptui.records.findings import ModulesTraced
 from amptui.records.ranks import RanksOverflowed
@@ -10,14 +11,14 @@ from amptui.records.run import LossScaleChanged, NonFinite, Printed, Severity, S
 from amptui.telemetry.events import (
     Event,
     Happening,
-    ScaleMove,
     cut_label,
     event_of,
     is_repeated,
     optimizer_of,
     severity_of,
 )
-from amptui.telemetry.trouble import STORM_GAP_STEPS, SkipRow, Storm
+from amptui.telemetry.scaling import ScalerWatch
+from amptui.telemetry.trouble import SkipRow, Storm, with_ranks
 
 PRINTS = 300
 """Printed lines kept at most: user code that prints must not push out the warnings."""
@@ -35,17 +36,12 @@ class EventLog:
     first_optimizer: str = ""
     """What lines call a run's first optimizer; empty while it is the only one."""
     _trace: ModulesTraced | None = None
-    _skip_counts: Counter[str] = field(default_factory=Counter)
-    """By optimizer."""
-    _have_grown: dict[str, bool] = field(default_factory=dict)
-    """The optimizers whose scale has grown."""
     _lines: Counter[Severity] = field(default_factory=Counter)
     _sequence: int = 0
     _changes: int = 0
     _newest: "_Line | None" = field(default=None, init=False)
-    _skips: dict[str, "_Line"] = field(default_factory=dict, init=False)
-    """The newest of each optimizer, as are the storms of each kind."""
-    _storms: dict[tuple[str, str, str], "_Line"] = field(default_factory=dict, init=False)
+    _rows: "dict[tuple[str, str], _Line]" = field(default_factory=dict, init=False)
+    """The newest skips and storms of each kind and optimizer."""
     _bars: "dict[str, _Line]" = field(default_factory=dict, init=False)
     """The live line of each stream of output."""
     _events: tuple[Event, ...] | None = field(default=None, init=False)
@@ -104,68 +100,55 @@ class EventLog:
             self._newest = None if self._newest is bar else self._newest
         return not printed.live or bool(printed.text)
 
-    def add_skip(self, record: StepSkipped) -> None:
+    def add_skip(self, record: StepSkipped, scaler: ScalerWatch) -> None:
         """Add a skipped step; skips in a row, and harmless ones near each other, are one line."""
-        name = record.optimizer
-        line = self._skips.get(name)
-        if line is not None and isinstance(line.about, SkipRow) and line.about.continues_with(record):
-            self._change(line, line.about.with_skip(record))
+        before, has_grown = scaler.skips_told, scaler.has_grown
+        self._add_row(SkipRow(first=record, last=record, skips_before=before, scale_has_grown=has_grown))
+
+    def add_nonfinite(self, record: NonFinite, precision: str | None) -> None:
+        """Add NaN or Inf found in a step that ran in ``precision``; those of a kind are one line."""
+        self._add_row(Storm(first=record, last=record, in_float16=precision == "fp16"))
+
+    def _add_row(self, row: SkipRow | Storm) -> None:
+        """Let the line of such steps tell of one more, or begin another."""
+        line = self._rows.get(_key_of(row))
+        about: Any = None if line is None else line.about
+        longer = about and about.with_step(row.last)
+        if line is not None and longer is not None:
+            self._change(line, longer)
         else:
-            has_grown = name in self._have_grown
-            row = SkipRow(first=(record,), skips_before=self._skip_counts[name], scale_has_grown=has_grown)
             line = self._append(_Line(row))
         self._explain(line)
-        self._skip_counts[name] += 1
 
     def add_trace(self, record: ModulesTraced) -> None:
         """Add the result of a trace, also to the lines of the steps that caused it."""
         self._trace = record
-        for line in (*self._skips.values(), *self._storms.values()):
+        for line in self._rows.values():
             self._explain(line)
         self.add(record)
 
     def _explain(self, line: "_Line") -> None:
         """Add the newest trace to a line that it is about: it is of steps of the first optimizer."""
-        if (
-            self._trace is not None
-            and isinstance(line.about, SkipRow | Storm)
-            and not optimizer_of(line.about)
-        ):
-            explained = line.about.with_trace(self._trace)
-            if explained is not line.about:
+        about: Any = line.about
+        if self._trace is not None and not optimizer_of(about):
+            explained = about.with_trace(self._trace)
+            if explained is not about:
                 self._change(line, explained)
 
-    def add_scale_change(self, record: LossScaleChanged, growth_interval: int | None) -> None:
+    def add_scale_change(self, record: LossScaleChanged) -> None:
         """Add a growth of the scale, or a backoff to the line of its skipped step."""
-        line = self._skips.get(record.optimizer)
-        if record.reason == "growth":
-            self._have_grown[record.optimizer] = True
-            self.add(ScaleMove(record=record, growth_interval=growth_interval))
-        elif line is not None and isinstance(line.about, SkipRow) and line.about.newest.step == record.step:
-            self._change(line, replace(line.about, scale_after=record.current))
+        line = self._rows.get(("skip", record.optimizer)) if record.reason == "backoff" else None
+        row = None if line is None else line.about
+        if line is not None and isinstance(row, SkipRow) and row.last.step == record.step:
+            self._change(line, replace(row, scale_after=record.current))
         else:
-            self.add(ScaleMove(record=record, growth_interval=None))
-
-    def add_nonfinite(self, record: NonFinite, precision: str | None) -> None:
-        """Add NaN or Inf found in a step that ran in ``precision``."""
-        line = self._storms.get((record.what, record.kind, record.optimizer))
-        storm = None if line is None else line.about
-        if (
-            line is not None
-            and isinstance(storm, Storm)
-            and 0 <= record.step - storm.last.step <= STORM_GAP_STEPS
-        ):
-            self._change(line, replace(storm, last=record, times=storm.times + 1))
-        else:
-            storm = Storm(first=record, last=record, times=1, in_float16=precision == "fp16")
-            line = self._append(_Line(storm))
-        self._explain(line)
+            self.add(record)
 
     def add_overflow(self, record: RanksOverflowed) -> None:
         """Add to the lines of a step's trouble which ranks it came from: they tell of the first optimizer."""
-        for line in (*self._skips.values(), *self._storms.values()):
+        for line in self._rows.values():
             if isinstance(line.about, SkipRow | Storm) and not optimizer_of(line.about):
-                line.about = line.about.with_ranks(record)
+                line.about = with_ranks(line.about, record)
                 line.cached = self._events = None
 
     def _append(self, line: "_Line") -> "_Line":
@@ -185,10 +168,8 @@ class EventLog:
         self._newest, about = line, line.about
         if isinstance(about, Printed) and about.live:
             self._bars[about.stream] = line
-        elif isinstance(about, SkipRow):
-            self._skips[about.newest.optimizer] = line
-        elif isinstance(about, Storm):
-            self._storms[about.first.what, about.first.kind, about.first.optimizer] = line
+        elif isinstance(about, SkipRow | Storm):
+            self._rows[_key_of(about)] = line
 
     def _change(self, line: "_Line", about: Happening) -> None:
         """Let a line tell of more; it is counted under its new severity and rises to the top."""
@@ -203,6 +184,12 @@ class EventLog:
         self._changes += 1
         line.last_change = self._changes
         self._events = None
+
+
+def _key_of(row: SkipRow | Storm) -> tuple[str, str]:
+    """The kind of trouble, and the optimizer in whose steps it is."""
+    kind = "skip" if isinstance(row, SkipRow) else f"{row.first.what} {row.first.kind}"
+    return kind, row.first.optimizer
 
 
 @dataclass(slots=True, eq=False)

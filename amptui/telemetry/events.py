@@ -60,14 +60,6 @@ EventKind = Literal[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScaleMove:
-    """A growth of the loss scale, or a backoff without a record of its skipped step."""
-
-    record: LossScaleChanged
-    growth_interval: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class XRaySummary:
     """An X-ray with its ``XRAY_WORST_LAYERS`` only, and what all of them come to."""
 
@@ -75,32 +67,16 @@ class XRaySummary:
     finding: Finding
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparisonOver:
-    """The result of a comparison, and what it was measured on."""
-
-    record: PrecisionsCompared
-    run: RunStarted | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resumption:
-    """A resumed run, and the device that it ran on before."""
-
-    record: RunResumed
-    device_before: str
-
-
 Happening = (
     RunStarted
     | PrecisionChanged
-    | ScaleMove
+    | LossScaleChanged
     | SkipRow
     | Storm
     | ModulesTraced
     | XRaySummary
     | FindingReported
-    | ComparisonOver
+    | PrecisionsCompared
     | EpochFinished
     | Validated
     | ModelCompiled
@@ -110,7 +86,7 @@ Happening = (
     | Printed
     | CheckpointWritten
     | WeightsSaved
-    | Resumption
+    | RunResumed
     | KeepingChanged
     | OptimizerFollowed
     | GradientsDropped
@@ -158,11 +134,9 @@ def optimizer_of(about: Happening) -> str | None:
 
 def _record_of(about: Happening) -> Any:
     """The record that it is about, the newest of several."""
-    if isinstance(about, (ScaleMove, XRaySummary, ComparisonOver, Resumption)):
+    if isinstance(about, XRaySummary):
         return about.record
-    if isinstance(about, SkipRow):
-        return about.newest
-    return about.last if isinstance(about, Storm) else about
+    return about.last if isinstance(about, SkipRow | Storm) else about
 
 
 _KINDS: Mapping[type[Any], EventKind] = {
@@ -214,10 +188,10 @@ _SEVERITIES: Mapping[type[Any], Callable[[Any], Severity]] = {
         (SkipRow, Storm, XRaySummary, FindingReported),
         lambda about: about.finding.severity,
     ),
-    Resumption: lambda resumption: "warning" if resumption.record.restarts > 0 else "info",
+    RunResumed: lambda resumed: "warning" if resumed.restarts > 0 else "info",
     GradientsDropped: lambda _: "warning",
-    ScaleMove: lambda move: (
-        "error" if move.record.reason == "backoff" and move.record.current < MIN_SOUND_SCALE else "info"
+    LossScaleChanged: lambda change: (
+        "error" if change.reason == "backoff" and change.current < MIN_SOUND_SCALE else "info"
     ),
     PauseChanged: lambda pause: "error" if pause.reason else "info",
     KeepingChanged: lambda change: "error" if change.trouble else "info",

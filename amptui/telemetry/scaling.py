@@ -71,7 +71,8 @@ class ScalerWatch:
     _last: Steps | None = None
     """The row of the newest step with a scale."""
     _change: LossScaleChanged | None = None
-    _has_grown: bool = False
+    has_grown: bool = False
+    skips_told: int = 0
     newest_skip: StepSkipped | None = None
 
     def add(self, steps: Steps) -> None:
@@ -96,7 +97,11 @@ class ScalerWatch:
     def add_change(self, change: LossScaleChanged) -> None:
         """Add a change of the scale."""
         self._change = change
-        self._has_grown = self._has_grown or change.reason == "growth"
+        self.has_grown = self.has_grown or change.reason == "growth"
+
+    def add_skip(self, skip: StepSkipped) -> None:
+        """Add the record of a skipped step."""
+        self.newest_skip, self.skips_told = skip, self.skips_told + 1
 
     def rewind(self, next_step: int) -> None:
         """Forget the scale of steps from ``next_step`` on, and their changes of it; the counts stay."""
@@ -126,7 +131,7 @@ class ScalerWatch:
             skips_in_a_row=self._skips_in_a_row,
             recent_skips=len(recent),
             lost_loss_step=next(filter(None, reversed(recent)), None),
-            has_grown=self._has_grown,
+            has_grown=self.has_grown,
             newest_skip=self.newest_skip,
             last_change=self._change,
         )

@@ -16,7 +16,7 @@ from amptui.records.keeping import CheckpointWritten, KeepingChanged, ViewersCha
 from amptui.records.own_loop import GradientsDropped, OptimizerFollowed
 from amptui.records.steps import Steps, in_batches
 from amptui.telemetry.eventlog import EventLog
-from amptui.telemetry.events import ComparisonOver, Resumption, summary_of_xray
+from amptui.telemetry.events import summary_of_xray
 from amptui.telemetry.finding import Finding, FindingReported
 from amptui.telemetry.gpu_use import INTERRUPTIONS
 from amptui.telemetry.health import judge_window, judge_xray_underflow
@@ -198,11 +198,11 @@ class Session:
 
     def _change_loss_scale(self, steps: OptimizerSteps, record: records.LossScaleChanged) -> None:
         steps.scaler.add_change(record)
-        self._log.add_scale_change(record, steps.scaler.growth_interval)
+        self._log.add_scale_change(record)
 
     def _skip(self, steps: OptimizerSteps, record: records.StepSkipped) -> None:
-        steps.scaler.newest_skip = record
-        self._log.add_skip(record)
+        self._log.add_skip(record, steps.scaler)
+        steps.scaler.add_skip(record)
 
     def _follow_optimizer(self, steps: OptimizerSteps, record: OptimizerFollowed) -> None:
         steps.followed = record
@@ -249,7 +249,7 @@ class Session:
     def _compare(self, record: findings.PrecisionsCompared) -> None:
         self._change(compared=record)
         if record.over:
-            self._log.add(ComparisonOver(record=record, run=self._facts.run))
+            self._log.add(record)
 
     @property
     def _is_comparing(self) -> bool:
@@ -313,7 +313,7 @@ class Session:
             for steps in self._optimizers:
                 steps.change_device()
             self._change(compared=None)
-        self._log.add(Resumption(record=record, device_before=before))
+        self._log.add(record)
 
     def _end(self, record: records.RunFinished | records.RunFailed) -> None:
         state = "finished" if isinstance(record, records.RunFinished) else "failed"

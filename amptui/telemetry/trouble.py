@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any
 
 from amptui.records.findings import ModulesTraced
 from amptui.records.ranks import RanksOverflowed
@@ -10,9 +10,6 @@ from amptui.records.run import COLLAPSE_SKIPS, MIN_SOUND_SCALE, NonFinite, StepS
 from amptui.telemetry.finding import Finding, Grade
 from amptui.telemetry.health import found_origin, judge_lost_loss, judge_trace
 from amptui.telemetry.scaling import calibrates, skip_origin
-
-KEPT_SKIPS = 5
-"""Skips kept from each end of a row: a collapse has hundreds that look the same."""
 
 STORM_GAP_STEPS = 100
 """NaN or Inf of one kind is one line as long as it recurs within so many steps, and so are harmless skips."""
@@ -25,10 +22,8 @@ TRACE_WITHIN_STEPS = 10
 class SkipRow:
     """Steps that the scaler skipped, in a row or near each other."""
 
-    first: tuple[StepSkipped, ...]
-    """The first ``KEPT_SKIPS`` of them."""
-    last: tuple[StepSkipped, ...] = ()
-    """The newest ``KEPT_SKIPS`` of the others."""
+    first: StepSkipped
+    last: StepSkipped
     count: int = 1
     scale_after: float | None = None
     """The scale after the newest; None if it is not known yet."""
@@ -40,14 +35,9 @@ class SkipRow:
     """A trace during or right after them: the first that found an origin, else the newest."""
 
     @property
-    def newest(self) -> StepSkipped:
-        """The row's newest skip."""
-        return (self.last or self.first)[-1]
-
-    @property
     def finding(self) -> Finding:
         """What the newest skip means, in the states of :func:`judge_scaler`; any other is ``occasional``."""
-        skip = self.newest
+        skip = self.last
         scale = skip.loss_scale if self.scale_after is None else self.scale_after
         is_finite = skip.loss is None or math.isfinite(skip.loss)
         origin = skip_origin(skip, self.trace, loss_is_finite=is_finite)
@@ -62,27 +52,16 @@ class SkipRow:
         grade: Grade = "error" if collapses else "neutral" if is_finite else "warning"
         return replace(origin, subject="skips", state=state, grade=grade)
 
-    def continues_with(self, skip: StepSkipped) -> bool:
-        """Whether ``skip`` goes on with the row; trouble that has ended is not mixed with later skips."""
-        gap = skip.step - self.newest.step
-        return gap == 1 or (1 < gap <= STORM_GAP_STEPS and self.finding.grade == "neutral")
-
-    def with_skip(self, skip: StepSkipped) -> "SkipRow":
-        """With a later step that was skipped, too."""
-        is_early = self.count < KEPT_SKIPS
-        first = (*self.first, skip) if is_early else self.first
-        last = self.last if is_early else (*self.last, skip)[-KEPT_SKIPS:]
-        return replace(self, count=self.count + 1, first=first, last=last, scale_after=None)
+    def with_step(self, skip: StepSkipped) -> "SkipRow | None":
+        """With a later skip that goes on with the row: trouble that has ended is not mixed with others."""
+        gap = skip.step - self.last.step
+        goes_on = gap == 1 or (1 < gap <= STORM_GAP_STEPS and self.finding.grade == "neutral")
+        return replace(self, last=skip, count=self.count + 1, scale_after=None) if goes_on else None
 
     def with_trace(self, trace: ModulesTraced) -> "SkipRow":
         """With a trace, if it is about these steps and no earlier one found an origin."""
-        explains = _explains(trace, self.trace, self.first[0].step, self.newest.step)
+        explains = _explains(trace, self)
         return replace(self, trace=trace) if explains else self
-
-    def with_ranks(self, record: RanksOverflowed) -> "SkipRow":
-        """With the ranks that a step's overflow came from, if that step is kept."""
-        first, last = (_with_ranks(skips, record) for skips in (self.first, self.last))
-        return replace(self, first=first, last=last)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +70,7 @@ class Storm:
 
     first: NonFinite
     last: NonFinite
-    times: int
+    count: int = 1
     in_float16: bool
     """Whether the first such step ran in ``fp16``."""
     trace: ModulesTraced | None = None
@@ -117,30 +96,33 @@ class Storm:
         grade: Grade = "warning" if self.in_float16 and what != "buffer" else "error"
         return replace(finding, subject="storm", state=state, grade=grade)
 
+    def with_step(self, record: NonFinite) -> "Storm | None":
+        """With a later step of the same kind, if it is near the last."""
+        is_near = 0 <= record.step - self.last.step <= STORM_GAP_STEPS
+        return replace(self, last=record, count=self.count + 1) if is_near else None
+
     def with_trace(self, trace: ModulesTraced) -> "Storm":
         """With a trace, if it is about the loss of these steps and no earlier one found an origin.
 
         Not with what a later step found lost where these were applied: they may have lost it themselves.
         """
-        explains = _explains(trace, self.trace, self.first.step, self.last.step)
+        explains = _explains(trace, self)
         was_lost = judge_trace(trace).state in ("weights lost", "buffers lost")
         follows = was_lost and trace.step > self.first.step and not self.in_float16
         return replace(self, trace=trace) if explains and self.first.what == "loss" and not follows else self
 
-    def with_ranks(self, record: RanksOverflowed) -> "Storm":
-        """With the ranks that NaN or Inf came from in a step, if that step is kept."""
-        first, last = _with_ranks((self.first, self.last), record)
-        return replace(self, first=first, last=last)
+
+def with_ranks(row: SkipRow | Storm, record: RanksOverflowed) -> SkipRow | Storm:
+    """With the ranks that a step's NaN or Inf came from, if it is the first or the last."""
+    ends: dict[str, Any] = {"first": row.first, "last": row.last}
+    changed = {
+        name: replace(end, ranks=record.ranks) for name, end in ends.items() if end.step == record.step
+    }
+    return replace(row, **changed)
 
 
-_Bad = TypeVar("_Bad", StepSkipped, NonFinite)
-
-
-def _with_ranks(steps: tuple[_Bad, ...], record: RanksOverflowed) -> tuple[_Bad, ...]:
-    return tuple(replace(bad, ranks=record.ranks) if bad.step == record.step else bad for bad in steps)
-
-
-def _explains(trace: ModulesTraced, before: ModulesTraced | None, first_step: int, last_step: int) -> bool:
+def _explains(trace: ModulesTraced, row: SkipRow | Storm) -> bool:
+    before = row.trace
     if before is trace or (before is not None and found_origin(before)):
         return False
-    return first_step <= trace.step <= last_step + TRACE_WITHIN_STEPS
+    return row.first.step <= trace.step <= row.last.step + TRACE_WITHIN_STEPS

@@ -29,7 +29,6 @@ from amptui.records.control import (
     XRayRequest,
 )
 from amptui.records.run import RunFailed
-from amptui.telemetry.events import ComparisonOver
 from amptui.telemetry.health import judge_trace
 from amptui.telemetry.optimizers import FIRST
 from amptui.telemetry.view import SessionView
@@ -227,7 +226,7 @@ class RunScreen(Screen):
                 self._tell(answer)
         was_comparing, self._comparing = self._comparing, speed.running(view) is not None
         if was_comparing and view.compared is not None and view.compared.over:
-            result = comparison_over(ComparisonOver(record=view.compared, run=view.run))
+            result = comparison_over(view.compared)
             self._say(result, severity="info", seconds=FINDING_SECONDS)
         # Close a question that the run or another screen has answered; open one, or a new X-ray.
         asks = bool(view.pause_reason)

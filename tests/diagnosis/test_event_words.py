@@ -143,7 +143,7 @@ EVENTS: dict[str, Sequence[Record]] = {
     "dropped gradients": [dropped(7)],
     "comparison": [compared()],
     # ------------------------------------------------------------------------------------- loss scale
-    "growth after clean steps": [make_started(), growth(2000, 65536.0)],
+    "growth": [make_started(), growth(2000, 65536.0)],
     "backoff alone": [backoff(7, 65536.0)],
     "skip": [growth(600, 65536.0), skip(612), backoff(612, 131072.0)],
     "skip before its backoff": [skip(612, names=())],

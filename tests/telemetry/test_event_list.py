@@ -90,14 +90,13 @@ def test_a_collapsing_scale_grows_from_calm_to_error_in_one_line() -> None:
 
 def test_the_ranks_of_a_skip_come_later_and_stay_with_it() -> None:
     session = fold(skip_row(100, 20, 65536.0))
-    for number in (103, 110, 118, 119, 200):
+    for number in (100, 110, 119, 200):
         session.fold([RanksOverflowed(time=1.0, step=number, ranks=(number % 7,), count=1)])
     (event,) = session.view().events
-    remaining = {item.step: item.ranks for item in (*about(event).first, *about(event).last)}
-    assert {at: ranks for at, ranks in remaining.items() if ranks} == {103: (5,), 118: (6,), 119: (0,)}
+    assert (about(event).first.ranks, about(event).last.ranks) == ((2,), (0,))
     session.fold([nonfinite(300), nonfinite(301), RanksOverflowed(time=1.0, step=300, ranks=(2,), count=1)])
     storm = about(session.view().events[0])
-    assert (storm.first.ranks, storm.last.ranks, storm.times) == ((2,), (), 2)
+    assert (storm.first.ranks, storm.last.ranks, storm.count) == ((2,), (), 2)
 
 
 # --------------------------------------------------------------------------------------- NaN and Inf
@@ -118,11 +117,8 @@ def test_storms_of_several_kinds_at_once_are_a_line_each_with_count_and_steps() 
     others = session.view().events
     assert sorted(event.kind for event in others) == ["nonfinite", "nonfinite", "skip"]
     for event in others:
-        if event.kind == "skip":
-            assert about(event).count == steps
-        else:
-            storm = about(event)
-            assert (storm.first.step, storm.last.step, storm.times) == (1, steps, steps)
+        row = about(event)
+        assert (row.first.step, row.last.step, row.count) == (1, steps, steps)
 
 
 # -------------------------------------------------------------------------------------------- prints

@@ -135,10 +135,10 @@ def rows_of(skips: Sequence[int]) -> list[SkipRow]:
         before = step
         names = ("features.13.conv.weight",)
         skip = record_samples.skip(step, time=NOW, names=names, consecutive=consecutive)
-        if rows and rows[-1].continues_with(skip):
-            rows[-1] = rows[-1].with_skip(skip)
+        if rows and (longer := rows[-1].with_step(skip)):
+            rows[-1] = longer
         else:
-            rows.append(SkipRow(first=(skip,), scale_after=65536.0, scale_has_grown=True))
+            rows.append(SkipRow(first=skip, last=skip, scale_after=65536.0, scale_has_grown=True))
     return rows
 
 
@@ -189,7 +189,7 @@ def events_of(switched: list[int], blocks: Sequence[tuple[str, int]], skips: lis
         for step, ((one, _), (other, _)) in zip(switched, pairwise(blocks), strict=False)
     ]
     for row in rows_of(skips):
-        step = row.newest.step
+        step = row.last.step
         events.append(Event(NOW - 40 + step / 30, step, "skip", severity_of(row), row))
     epoch = EpochFinished(time=NOW, step=235, epoch=1, seconds=1.0, mean_loss=0.412, validation=None)
     events.append(Event(NOW - 39, 235, "epoch", "info", epoch))
@@ -323,7 +323,7 @@ def nan_losses() -> SessionView:
     values = losses(before.step)
     values[899:] = [float("nan")] * len(values[899:])
     nonfinite = record_samples.nonfinite(900, time=NOW - 2)
-    storm = Storm(first=nonfinite, last=nonfinite, times=1, in_float16=False)
+    storm = Storm(first=nonfinite, last=nonfinite, in_float16=False)
     event = Event(time=NOW - 2, step=900, kind="nonfinite", severity="error", about=storm)
     return replace(
         before,

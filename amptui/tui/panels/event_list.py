@@ -58,7 +58,7 @@ def _stands(event: Event, view: SessionView, now: float) -> bool:
         return about in view.not_kept
     if isinstance(about, PauseChanged):
         return bool(view.pause_reason)
-    if isinstance(about, SkipRow) and view.switches and view.switches[-1].step > about.newest.step:
+    if isinstance(about, SkipRow) and view.switches and view.switches[-1].step > about.last.step:
         return False  # another precision runs
     return view.outcome is not None or now - event.time < _STANDING_SECONDS
 
