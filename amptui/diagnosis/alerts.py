@@ -24,9 +24,6 @@ STALL_PAUSES = 3.0
 A script validates between its steps and says nothing of it: its first long validation shows what is usual.
 """
 
-_MAX_UNSEEN_SECONDS = 30.0
-"""If nobody looked for longer, this process was stopped, as a screen is by ctrl+z: no stall of the run."""
-
 _URGENCY = {"failed": 3, "finished": 2, "pause": 1}
 """Of several that come together only the most urgent is told; alarms of all other kinds come last."""
 
@@ -98,16 +95,13 @@ class _Stall:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._steps: tuple[int, ...] = ()
-        self._since = self._looked_at = clock()
+        self._since = clock()
         self._longest_pause_seconds = 0.0
         self._is_reported = False
 
     def news(self, status: RunStatus) -> str:
         """What to say of a stall, once until steps come again; empty if there is none."""
         now = self._clock()
-        if now - self._looked_at > _MAX_UNSEEN_SECONDS:
-            self._since = now
-        self._looked_at = now
         steps = (status.step, *(optimizer.step for optimizer in status.optimizers))
         if steps != self._steps or not _makes_steps(status):
             if self._steps and self._steps[0] and _makes_steps(status):

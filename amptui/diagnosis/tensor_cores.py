@@ -76,11 +76,6 @@ def _hints(flops: PrecisionFlops) -> list[str]:
         hints.append(f"{part} of the operations in {label} run in float32: an X-ray names the operators")
     if not flops.on_gpu:
         return hints
-    half = counted.flops_by_type.get("bfloat16", 0)
-    if counted.precision == "fp8" and half >= MIN_SHARE * counted.flops:
-        part = units.percent(half / counted.flops)
-        where = "attention, convolutions and Linear layers left out"
-        hints.append(f"{part} of the operations in FP8 run in bfloat16, at half of float8's peak: {where}")
     worst = counted.unaligned[0] if counted.unaligned else None
     if worst is not None and worst.padded and counted.unaligned_flops >= MIN_SHARE * counted.flops:
         sizes = " × ".join(map(units.count, worst.sizes))

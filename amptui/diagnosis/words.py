@@ -513,10 +513,6 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
             "{doubles} and will probably overflow: gradients {headroom_now}",
             "will probably overflow",
         ),
-        "overflowed": (
-            "{doubles} and will probably overflow: {scale} overflowed at step {step}",
-            "will probably overflow",
-        ),
     },
     "pause": {
         "no checkpoint": "there is no checkpoint to go back to: quit and restart with a smaller --lr",

@@ -15,6 +15,7 @@ from amptui.device.sampler import Sampler
 from amptui.process.capture import LogTail
 from amptui.process.notifier import Notifier, webhook_of
 from amptui.records.answers import RequestMade, RequestRefused
+from amptui.records.codec import line_of
 from amptui.records.control import Request
 from amptui.records.keeping import KeepingChanged, ViewersChanged
 from amptui.records.run import (
@@ -26,7 +27,7 @@ from amptui.records.run import (
     RunStarted,
 )
 from amptui.records.samples import AllocatorSample, DeviceSample
-from amptui.runs.journal import Journal, JournalReader, cut_after, line_of
+from amptui.runs.journal import Journal, JournalReader, cut_after
 from amptui.runs.lock import RunLock
 from amptui.runs.rundir import RunDir, read_run_json
 from amptui.runs.server import Server

@@ -44,6 +44,11 @@ def dumps(record: Record) -> str:
     return _RECORDS.dumps(record)
 
 
+def line_of(record: Record) -> bytes:
+    """The same with the line break: what a journal holds, and a screen is sent."""
+    return f"{_RECORDS.dumps(record)}\n".encode()
+
+
 def loads(line: str | bytes) -> Record:
     """The record in ``line``.
 

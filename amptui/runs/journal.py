@@ -14,7 +14,7 @@ from amptui.base import strictjson, units
 from amptui.base.errors import RunFolderError
 from amptui.base.runfiles import open_file, sync_folder
 from amptui.records import codec
-from amptui.records.codec import OtherFormError
+from amptui.records.codec import OtherFormError, line_of
 from amptui.records.run import Record, RunFailed, RunFinished, RunStarted
 from amptui.records.steps import Steps
 from amptui.runs.rundir import reason
@@ -27,11 +27,6 @@ LINES_A_WRITE = 1000
 
 PIECE_BYTES = 1 << 20
 """Read at once: some thousand steps."""
-
-
-def line_of(record: Record) -> bytes:
-    """The record as a line of the journal, with its line break."""
-    return f"{codec.dumps(record)}\n".encode()
 
 
 class Journal:

@@ -77,8 +77,6 @@ class NumericsWatch:
     _newest_scale: float = FIRST_SCALE
     _recent: deque[tuple[int, float, float]] = field(default_factory=lambda: deque(maxlen=MIN_OF))
     """Step, headroom and the scale that it is for."""
-    _forward_overflows: deque[int] = field(default_factory=lambda: deque(maxlen=MIN_OF))
-    """Those steps whose loss was not finite: their gradients say nothing about the scale."""
     window: Float16Window | None = None
     trace: ModulesTraced | None = None
     xray: XRayTaken | None = None
@@ -100,12 +98,6 @@ class NumericsWatch:
         recent = slice(-MIN_OF if None not in rooms else 0, None)
         measured = zip(numbers[recent], rooms[recent], scales[recent], strict=True)
         self._recent.extend((step, room, scale) for step, room, scale in measured if room is not None)
-        if not are_finite(steps.loss):
-            self._forward_overflows.extend(
-                step
-                for step, room, loss in zip(numbers, rooms, steps.loss, strict=True)
-                if room is not None and loss is not None and not math.isfinite(loss)
-            )
 
     def view(self, scaler: ScalerView, series: Series, precision: str | None, low: str) -> NumericsView:
         """Everything. ``series``: the run's headrooms; ``precision``: the confirmed one.
@@ -140,37 +132,30 @@ class NumericsWatch:
             min_headroom=self._least(self._newest_scale),
         )
 
-    def _least(self, scale: float, *, overflowed: bool = True) -> float | None:
-        """The minimum recent headroom, each converted to ``scale``; -inf if any step ``overflowed``."""
+    def _least(self, scale: float) -> float | None:
+        """The minimum recent headroom, each converted to ``scale``; -inf if any step overflowed."""
         if not 0 < scale < math.inf:
             return None
         least: dict[float, float] = {}  # at each scale: many steps, but only a scale or two
         for _, room, at in self._recent:
-            if room <= least.get(at, math.inf) and (overflowed or room > -math.inf):
-                least[at] = room
+            least[at] = min(room, least.get(at, math.inf))
         rooms = (room + (math.log2(at) - math.log2(scale)) for at, room in least.items())
         return min(rooms, default=None)
 
     def _growth(self, scaler: ScalerView) -> Finding:
         """When the scale grows next, and whether recent gradients would still fit, as far as known.
 
-        ``overflowed``: a recent step did, at the grown scale or below it; else ``overflows`` or ``fits`` by
-        the least headroom of the others, in doublings.
+        ``overflows`` or ``fits`` by the least recent headroom, in doublings. Not foretold soon after an
+        overflow, of which gradients do not say how large they would have been.
         """
         newest = self._newest
-        if newest is None or newest.loss_scale[0] is None or self._newest_headroom == -math.inf:
+        if newest is None or newest.loss_scale[0] is None:
             return NO_GROWTH
         scale, steps = scaler.scale, (scaler.growth_interval or 0) - (scaler.growth_tracker or 0)
         if scaler.growth_tracker is None or steps <= 0 or scale is None or not 0 < scale < math.inf:
             return NO_GROWTH
-        for step, room, at in reversed(self._recent):
-            if room == -math.inf and at <= GROWTH_FACTOR * scale and step not in self._forward_overflows:
-                numbers = {"steps": steps, "scale": at}
-                return Finding(
-                    subject="growth", state="overflowed", grade="warning", numbers=numbers, step=step
-                )
-        now = self._least(scale, overflowed=False)
-        if now is None:
+        now = self._least(scale)
+        if now is None or not math.isfinite(now):
             return NO_GROWTH
         then = now - math.log2(GROWTH_FACTOR)
         numbers = {"steps": steps, "headroom_now": now, "headroom_then": then}

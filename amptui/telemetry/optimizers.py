@@ -47,7 +47,8 @@ class LossSummary:
     best_step: int | None = None
     unmeasured_steps: int = 0
     _average: float = 0.0
-    _weight: float = 0.0
+    _count: int = 0
+    """Of the finite losses."""
 
     def add(self, steps: Steps) -> None:
         """Add steps."""
@@ -60,19 +61,15 @@ class LossSummary:
         lowest = min(finite)
         if self.best is None or lowest < self.best:
             self.best, self.best_step = lowest, steps.first_step + losses.index(lowest)
-        average, weight, share = self._average, self._weight, 1 - SMOOTHING
+        average, share = self._average, 1 - SMOOTHING
         for loss in finite:
             average += share * (loss - average)
-        for _ in finite:
-            before, weight = weight, weight + share * (1 - weight)
-            if weight == before:  # as close to 1 as a float gets
-                break
-        self._average, self._weight = average, weight
+        self._average, self._count = average, self._count + len(finite)
 
     @property
     def smoothed(self) -> float | None:
         """The moving average with bias correction, as in Adam (Kingma and Ba, 2015)."""
-        return self._average / self._weight if self._weight else None
+        return self._average / (1 - SMOOTHING**self._count) if self._count else None
 
 
 KEPT_SWITCHES = 1000

@@ -136,16 +136,6 @@ def test_a_stall_is_told_once_until_there_are_steps_again() -> None:
     assert run.hears_in(11 * STALL_PAUSES * MIN_STALL_SECONDS) != ""
 
 
-def test_a_screen_that_was_stopped_takes_its_own_absence_for_no_stall() -> None:
-    run = Waiting()
-    run.steps(10)
-    run.now += 10 * MIN_STALL_SECONDS  # by ctrl+z; what the run did meanwhile has not arrived yet
-    assert run.hears() == ""
-    run.steps(10)
-    assert run.hears_in(MIN_STALL_SECONDS - 1) == ""
-    assert run.hears_in(1) != ""
-
-
 def test_long_steps_are_no_stall() -> None:
     run = Waiting()
     run.steps(10, step_seconds=60.0)

@@ -178,9 +178,6 @@ GROWTHS: Mapping[str, Finding] = {
     "growth with room": growing("fits", 760, 3.1),
     "growth with just enough room": growing("fits", 1, 1.0),
     "growth without room": growing("overflows", 760, 0.6),
-    "growth to what overflowed": replace(
-        growing("overflowed", 1999, 0.0), numbers={"steps": 1999, "scale": 65536.0}, step=1
-    ),
 }
 
 

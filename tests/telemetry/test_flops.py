@@ -163,9 +163,6 @@ def test_what_is_said_of_operations(goldens: Goldens) -> None:
             count("fp16", **{**TROUBLED, "unaligned": (samples.product("", sizes=(1, 64), padded=()),)})
         ),
         "one without a formula": hints(count(uncounted=("mine",)), count("bf16", uncounted=("mine", "fft"))),
-        "much in bfloat16 beside float8": hints(
-            count("fp8", flops=1000, flops_by_type={"float8": 600, "bfloat16": 400})
-        ),
         "shapes that vary": flops_hints(folded(count(samples=256), varied, *STEPS)),
     }
     goldens.check("words/operations", table(rows))

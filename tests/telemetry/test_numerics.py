@@ -17,7 +17,7 @@ from amptui.telemetry.scaling import RECENT_STEPS, ScalerView, ScalerWatch
 from amptui.telemetry.underflow import RECOVERED_SHARE, UNDERFLOW_SHARE, UnderflowWatch
 from amptui.telemetry.view import NO_GROWTH, NumericsView
 from tests.builders import assert_holds, changed, make_started, make_step, make_steps, view_of
-from tests.telemetry.record_samples import backoff, growth, losing, skip, spread, traced, window, xray
+from tests.telemetry.record_samples import backoff, growth, losing, spread, traced, window, xray
 
 
 def numerics_of(*records: Record) -> NumericsView:
@@ -86,7 +86,7 @@ KNOWN: dict[str, tuple[Sequence[Record], dict[str, Any]]] = {
     ),
     "forward overflow": (
         [scaled(1, 3.0), changed(scaled(2, 3.0), loss=math.nan, grad_max=math.nan), scaled(3, 3.0)],
-        {"min_headroom": -math.inf, **grows("fits", 2000, 3.0)},
+        {"min_headroom": -math.inf, "growth": NO_GROWTH},
     ),
     "newest findings": (
         [window(600), window(632), traced(615), traced(800), xray(700), xray(701)],
@@ -98,16 +98,8 @@ KNOWN: dict[str, tuple[Sequence[Record], dict[str, Any]]] = {
         [scaled(1, 0.6), scaled(2, 5.0, growth_tracker=1240)],
         grows("overflows", 760, 0.6),
     ),
-    "growth to a scale that overflowed": (
-        [SKIPPED, skip(1), backoff(1, 65536.0), scaled(2, 4.0, scale=32768.0, growth_tracker=1)],
-        {
-            "growth.state": "overflowed",
-            "growth.numbers": {"steps": 1999, "scale": 65536.0},
-            "growth.step": 1,
-        },
-    ),
-    "growth to a lower scale than overflowed": (
-        [SKIPPED, backoff(1, 2048.0), scaled(2, 4.0, scale=1024.0, growth_tracker=1)],
+    "growth long after an overflow": (
+        [SKIPPED, backoff(1, 65536.0), *(scaled(number, 4.0, growth_tracker=1) for number in range(2, 258))],
         grows("fits", 1999, 4.0),
     ),
     "growth that has just come": (
@@ -122,10 +114,7 @@ KNOWN: dict[str, tuple[Sequence[Record], dict[str, Any]]] = {
             "after FP32": [scaled(1, 3.0), make_step(2)],
             "without a tracker": [scaled(1, 3.0, growth_tracker=None)],
             "at the interval": [scaled(1, 3.0, growth_tracker=2000)],
-            "after a skip": [
-                scaled(1, 3.0),
-                make_step(2, precision="fp16", grad_max=math.nan, skipped=True),
-            ],
+            "after a skip": [SKIPPED, backoff(1, 65536.0), scaled(2, 4.0, scale=32768.0, growth_tracker=1)],
         }.items()
     },
 }
