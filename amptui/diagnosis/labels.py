@@ -15,7 +15,7 @@ from amptui.records.run import (
 )
 from amptui.records.samples import GpuSample
 from amptui.records.steps import Steps
-from amptui.telemetry.view import RunStatus, SessionView
+from amptui.telemetry.view import SessionView
 
 _SIGNS: Mapping[str, tuple[str, str]] = {
     "fp32": ("F", "FP32"),
@@ -114,11 +114,11 @@ MEMORY_KINDS: Mapping[str, str] = {
 SYNTHETIC = "synthetic data"
 
 
-def run_label(status: RunStatus) -> str:
+def run_label(view: SessionView) -> str:
     """The model; before that is known the run's folder, without the time that its name may end with."""
-    if status.run is not None:
-        return status.run.model
-    return re.sub(r"-\d{8}-\d{6}(-\d+)?$", "", status.folder_name) or "run"
+    if view.run is not None:
+        return view.run.model
+    return re.sub(r"-\d{8}-\d{6}(-\d+)?$", "", view.folder_name) or "run"
 
 
 def data_label(data: DataInfo) -> str:

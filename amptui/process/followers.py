@@ -170,7 +170,7 @@ class Follower:
 
     def exit_reason(self) -> str:
         """What became of a run that was cut off."""
-        return self.why_ended() if self.ended.is_set() and self.session.status().outcome is None else ""
+        return self.why_ended() if self.ended.is_set() and self.session.view().outcome is None else ""
 
     def silence(self) -> str:
         """What to say of a run that is silent: it sends something every second; empty if it is not."""

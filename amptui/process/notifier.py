@@ -10,7 +10,7 @@ from amptui.base.prompt import complain
 from amptui.base.webhook import DeliveryError, News, Webhook, parse_webhook, post
 from amptui.diagnosis.alerts import Alerts
 from amptui.records.run import Note
-from amptui.telemetry.view import RunStatus
+from amptui.telemetry.view import SessionView
 
 POLL_SECONDS = 1.0
 """How often there may be news."""
@@ -40,7 +40,7 @@ def webhook_of(url: str) -> Webhook | None:
 
 
 class Notifier:
-    """Follows a run by ``read_status`` and sends to ``webhook`` what deserves a bell, until :meth:`close`.
+    """Follows a run by ``read_view`` and sends to ``webhook`` what deserves a bell, until :meth:`close`.
 
     ``say`` takes the event of a message that could not be sent, one until another is sent. ``exit_reason``
     returns what became of a run that ended without its last record.
@@ -50,12 +50,12 @@ class Notifier:
         self,
         webhook: Webhook,
         *,
-        read_status: Callable[[], RunStatus],
+        read_view: Callable[[], SessionView],
         say: Callable[[Note], object],
         exit_reason: Callable[[], str] = str,
     ) -> None:
         self._webhook = webhook
-        self._read_status = read_status
+        self._read_view = read_view
         self._say = say
         self._exit_reason = exit_reason
         self._alerts = Alerts(time.time())
@@ -96,10 +96,10 @@ class Notifier:
 
     def _send_news(self) -> bool:
         """Send what has happened since the last call; return whether the run is over."""
-        status, exit_reason = self._read_status(), self._exit_reason()
-        if text := self._alerts.news(status, exit_reason=exit_reason):
-            self._send(News(text, status.folder_name, socket.gethostname()), last_attempt=False)
-        return status.outcome is not None or bool(exit_reason)
+        view, exit_reason = self._read_view(), self._exit_reason()
+        if text := self._alerts.news(view, exit_reason=exit_reason):
+            self._send(News(text, view.folder_name, socket.gethostname()), last_attempt=False)
+        return view.outcome is not None or bool(exit_reason)
 
     def _send(self, news: News, *, last_attempt: bool) -> None:
         try:

@@ -32,7 +32,7 @@ from amptui.runs.lock import RunLock
 from amptui.runs.rundir import RunDir, read_run_json
 from amptui.runs.server import Server
 from amptui.telemetry.session import Session
-from amptui.telemetry.view import RunStatus, SessionView
+from amptui.telemetry.view import SessionView
 
 INTERVAL_SECONDS = 0.1
 """Ten times a second: faster than anyone reads, slow enough to cost the trainer nothing."""
@@ -102,7 +102,7 @@ class Recording:
         self._output: LogTail | None = None
         webhook = webhook_of(notify_url)
         self._notifier = (
-            Notifier(webhook, read_status=self.status, say=self.emit) if webhook is not None else None
+            Notifier(webhook, read_view=self.view, say=self.emit) if webhook is not None else None
         )
         self._keeping = threading.Lock()  # guards the journal's file and the attributes below
         self._held: list[Record] | None = [] if goes_on else None
@@ -179,11 +179,6 @@ class Recording:
         self._fold()
         return self._session.view()
 
-    def status(self) -> RunStatus:
-        """As :meth:`view`, without its curves."""
-        self._fold()
-        return self._session.status()
-
     def wait_until_kept(self, _step: int) -> None:
         """Wait until the journal contains all that was emitted so far, within the time of a slow disk."""
         mark = threading.Event()
@@ -219,7 +214,7 @@ class Recording:
                 self._journal.append_lines(map(line_of, held))
             if self._server is not None:
                 self._server.renew()
-        if (last_step := before.status().step) < step:
+        if (last_step := before.view().step) < step:
             text = f"the journal ends at step {last_step:,}: the steps from there to {step:,} are not in it"
             self.emit(Note(time=time.time(), severity="warning", text=text))
         if not has_first_record:

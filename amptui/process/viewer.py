@@ -110,7 +110,7 @@ def watch_run(
         if webhook is not None:  # its trouble is shown here only
             notifier = Notifier(
                 webhook,
-                read_status=session.status,
+                read_view=session.view,
                 say=lambda note: session.fold([note]),
                 exit_reason=run.exit_reason,
             )

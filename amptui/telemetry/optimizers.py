@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import attrgetter
 
-from amptui.records import findings, samples
+from amptui.records import findings
 from amptui.records import run as records
 from amptui.records.own_loop import GradientsDropped, OptimizerFollowed
 from amptui.records.steps import Steps, are_finite, joined
@@ -128,9 +128,6 @@ class OptimizerSteps:
     grad_norm: float | None = None
     """The newest measured one."""
     samples_trained: int = 0
-    steps_at_sample: int = 0
-    """How many steps had been added when the device was sampled last."""
-    steps_added: int = 0
     followed: OptimizerFollowed | None = None
     tracks: Tracks = field(default_factory=Tracks)
     metrics: Metrics = field(default_factory=Metrics)
@@ -155,7 +152,6 @@ class OptimizerSteps:
         """Add steps of this optimizer, at least one, in the order in which they were emitted."""
         for steps in joined(blocks):
             self._add(steps, steps_per_epoch)
-            self.steps_added += steps.count
         self.newest = blocks[-1].part(blocks[-1].count - 1, blocks[-1].count)
         newest_first = blocks[::-1]
         self.last = next(filter(None, (block.newest("loss") for block in newest_first)), self.last)
@@ -185,24 +181,6 @@ class OptimizerSteps:
         self.losses.add(steps)
         self.pace.add(steps)
         self.epoch.add(steps, steps_per_epoch)
-
-    # ---------------------------------------------------------------------------- the device
-
-    def skip_sample(self) -> None:
-        """The device was sampled, but what it did since the last time cannot be attributed to these steps."""
-        self.steps_at_sample = self.steps_added
-        self.gpu.interrupt()
-
-    def add_sample(
-        self, sample: samples.DeviceSample, run: records.RunStarted | None, *, training: bool
-    ) -> None:
-        """Attribute a sample of the device to the precision that this optimizer trained in."""
-        self.steps_at_sample = self.steps_added
-        if sample.allocator is not None:
-            self.ledger.add_peak(sample.allocator.precision, sample.allocator.peak_allocated_bytes)
-        use = self.gpu.add(sample, run, training=training, samples_trained=self.samples_trained)
-        if use is not None:
-            self.ledger.add_gpu_use(use)
 
     # ----------------------------------------------------------------------- another process
 
@@ -355,18 +333,6 @@ class Optimizers:
             steps.resume()
         self.first.forget_after(step)
         self.first.switches.switch(step + 1, precision)
-
-    def training(self, precision: str) -> tuple[OptimizerSteps, ...]:
-        """Those to which a sample of the device in ``precision`` can be attributed.
-
-        All that made steps since the last sample, if they ran in that precision; the sample says nothing of
-        a mixture. With a single optimizer that one, which may be within a long step.
-        """
-        if not self.are_several:
-            return (self.first,)
-        stepped = tuple(steps for steps in self if steps.steps_added > steps.steps_at_sample)
-        agree = all(steps.switches.current == precision for steps in stepped)
-        return stepped if agree else ()
 
     # ------------------------------------------------------------------------------- the front
 

@@ -24,7 +24,7 @@ from amptui.telemetry.optimizers import FIRST, Optimizers, OptimizerSteps
 from amptui.telemetry.pace import RunningTime, judge_start
 from amptui.telemetry.rank_watch import RankRecord, RankWatch
 from amptui.telemetry.underflow import UnderflowWatch
-from amptui.telemetry.view import RunFacts, RunStatus, SessionView
+from amptui.telemetry.view import RunFacts, SessionView
 
 _BETWEEN_STEPS = (
     *(records.RunStarted, records.RunResumed, records.PrecisionChanged),
@@ -74,11 +74,6 @@ class Session:
             if name not in self._views:
                 self._views[name] = self._compose(name)
             return self._views[name]
-
-    def status(self) -> RunStatus:
-        """What :meth:`view` says of the run's state and events, without the cost of its curves."""
-        with self._lock:
-            return self._status(self._optimizers.front(None))
 
     def state(self) -> str:
         """The whole state as one line of JSON, for :meth:`restore`."""
@@ -182,14 +177,16 @@ class Session:
             record = replace(record, note="")
         self._change(device=record, allocator=record.allocator or self._facts.allocator)
         first.metrics.add_sample(record, run, first.tracks.last_step)
-        training = self._facts.state == "running" and (phase is None or phase.phase == "training")
-        precision = "" if record.allocator is None else record.allocator.precision
-        attributed = self._optimizers.training(precision)
-        for steps in self._optimizers:
-            if steps in attributed:
-                steps.add_sample(record, run, training=training)
-            else:
-                steps.skip_sample()
+        alone = not self._optimizers.are_several
+        if (allocator := record.allocator) is not None:
+            for steps in self._optimizers:
+                if alone or steps.switches.current == allocator.precision:
+                    steps.ledger.add_peak(allocator.precision, allocator.peak_allocated_bytes)
+        # What several optimizers do between two samples cannot be told apart.
+        training = self._facts.state == "running" and (phase is None or phase.phase == "training") and alone
+        use = first.gpu.add(record, run, training=training, samples_trained=first.samples_trained)
+        if use is not None:
+            first.ledger.add_gpu_use(use)
 
     def _change_precision(self, steps: OptimizerSteps, record: records.PrecisionChanged) -> None:
         steps.switches.switch(record.step, record.current)
@@ -319,16 +316,18 @@ class Session:
         state = "finished" if isinstance(record, records.RunFinished) else "failed"
         self._note(record, state=state, outcome=record, pause_reason="", pause_cause="")
 
-    def _status(self, front: str) -> RunStatus:
-        steps, run = self._optimizers.steps_of(front), self._facts.run
+    def _compose(self, front: str) -> SessionView:
+        steps, run, eta_seconds = self._optimizers.steps_of(front), self._facts.run, None
         facts = {attribute.name: getattr(self._facts, attribute.name) for attribute in fields(RunFacts)}
         if run is not None and front != FIRST:  # the run's length is counted in steps of its first optimizer
             facts["run"] = replace(run, total_steps=None, steps_per_epoch=None, total_epochs=0)
+        elif run is not None and run.total_steps is not None and self._facts.state == "running":
+            eta_seconds = steps.pace.eta_seconds(run.total_steps - steps.tracks.last_step)
         if front != FIRST and not self._is_comparing:
             facts["compared"] = None
         if self._facts.outcome is not None:
             facts["pending"] = ()
-        return RunStatus(
+        view = SessionView(
             **facts,
             run_dir=self._run_dir,
             step=steps.tracks.last_step,
@@ -336,15 +335,6 @@ class Session:
             optimizers=self._optimizers.views(front, run),
             events=self._log.events(),
             printed=self._log.printed(),
-        )
-
-    def _compose(self, front: str) -> SessionView:
-        status, run, eta_seconds = self._status(front), self._facts.run, None
-        if run is not None and run.total_steps is not None and status.state == "running" and front == FIRST:
-            first = self._optimizers.first
-            eta_seconds = first.pace.eta_seconds(run.total_steps - first.tracks.last_step)
-        view = SessionView(
-            **{attribute.name: getattr(status, attribute.name) for attribute in fields(status)},
             precision=self._optimizers.precision(front, run),
             front=front,
             optimizers_left_out=self._optimizers.is_left_out,
@@ -354,7 +344,7 @@ class Session:
             warnings=self._log.warnings,
             errors=self._log.errors,
         )
-        return self._optimizers.steps_of(front).in_front(view)
+        return steps.in_front(view)
 
 
 _Saved = TypeVar("_Saved", CheckpointWritten, records.EpochFinished | records.Validated)

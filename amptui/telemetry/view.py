@@ -370,8 +370,8 @@ class RunFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunStatus(RunFacts):
-    """How a run is doing: what deserves a bell follows from it, and no curve is needed."""
+class SessionView(RunFacts):
+    """Everything known about a run at one moment."""
 
     run_dir: str = ""
     step: int = 0
@@ -383,18 +383,6 @@ class RunStatus(RunFacts):
     """Newest first; the newest 800."""
     printed: tuple[Event, ...] = ()
     """Lines that the run's process printed, oldest first; the newest 300."""
-
-    @property
-    def folder_name(self) -> str:
-        """The last part of ``run_dir``; empty if there is none."""
-        folder = Path(self.run_dir)
-        return (folder.name or folder.absolute().name) if self.run_dir else ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionView(RunStatus):
-    """Everything known about a run at one moment."""
-
     precision: str | None = None
     """The precision confirmed by the engine."""
     epoch: int = 0
@@ -449,6 +437,12 @@ class SessionView(RunStatus):
     """The newest gradients that no step used and whose loss was NaN or Inf."""
     bad_buffers: NonFinite | None = None
     """The newest buffers that were found to hold NaN or Inf."""
+
+    @property
+    def folder_name(self) -> str:
+        """The last part of ``run_dir``; empty if there is none."""
+        folder = Path(self.run_dir)
+        return (folder.name or folder.absolute().name) if self.run_dir else ""
 
     @property
     def pause_findings(self) -> list[Finding]:

@@ -19,7 +19,7 @@ class Listening:
 
     def hears(self, *records: Record, stop_asked: bool = False, lost: str = "") -> str:
         self.session.fold(records)
-        return self.alerts.news(self.session.status(), stop_asked=stop_asked, exit_reason=lost)
+        return self.alerts.news(self.session.view(), stop_asked=stop_asked, exit_reason=lost)
 
 
 def finished(reason: str = "done") -> RunFinished:

@@ -28,7 +28,7 @@ class Run:
         self.session = Session("runs/knobs-1")
         self.session.fold([make_started(time=time.time())])
         self.said: list[Note] = []
-        self.notifier = Notifier(parse_webhook(url), read_status=self.session.status, say=self.said.append)
+        self.notifier = Notifier(parse_webhook(url), read_view=self.session.view, say=self.said.append)
 
     def tell(self, *records: Record) -> None:
         self.session.fold(records)
@@ -113,10 +113,10 @@ def test_workers_that_are_forked_meanwhile_never_meet_half_an_import() -> None:
 import sys
 from amptui.base.webhook import DeliveryError, News, parse_webhook, post
 from amptui.process.notifier import Notifier
-from amptui.telemetry.view import RunStatus
+from amptui.telemetry.view import SessionView
 
 webhook = parse_webhook("http://localhost:1")
-notifier = Notifier(webhook, read_status=RunStatus, say=print)
+notifier = Notifier(webhook, read_view=SessionView, say=print)
 assert "http.client" not in sys.modules, "or this test shows nothing"
 notifier.start()
 notifier.close(awaits_end=False)

@@ -115,7 +115,7 @@ def test_a_run_that_is_over_before_it_sends_its_history_is_known_from_its_journa
     watching = scripted.tell(*said)
     assert watching.known == known
     assert watching.error == error
-    assert (watching.session.status().outcome == FAILED) == (not error)
+    assert (watching.session.view().outcome == FAILED) == (not error)
 
 
 def test_a_lost_connection_is_followed_by_one_to_the_run_that_was_started_again() -> None:

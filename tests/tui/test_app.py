@@ -111,11 +111,11 @@ async def test_a_pins_two_charts_beside_the_loss() -> None:
         await screen.press("g", "slash", *"gradient norm", "enter", "a", "escape")
         await screen.press("escape", "g", "slash", *"learning", "enter", "a")
         await screen.press("a")
-        assert screen.state.pinned == (norm,)
+        assert [*screen.state.pinned] == [norm]
         await screen.press("a", "escape", "escape")
         await screen.until(lambda: "learning rate" in screen.text and "gradient norm" in screen.text)
         await screen.press("g", "a")
-        assert screen.state.pinned == (lr, ("panel", "loss")), "two at most"
+        assert [*screen.state.pinned] == [lr, ("panel", "loss")], "two at most"
 
 
 # --------------------------------------------------------------------------- when and how it leaves
