@@ -20,9 +20,6 @@ _SUM_SCALE = 2.0**-64
 _MAX_WAITING = 2048
 """Values that wait to be added together: numpy takes as long for one as for hundreds."""
 
-_ARRAYS = ("_minimum", "_maximum", "_sum", "_finite", "_nonfinite", "_ring", "_ring_nonfinite")
-"""The attributes of a track that are arrays."""
-
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
@@ -54,8 +51,6 @@ class Track:
     _snapshot: Series | None = field(default=None, init=False)
     _waiting: list[float | None] = field(default_factory=list, init=False)
     """The newest values, which the arrays lack."""
-    _is_shared: bool = field(default=False, init=False)
-    """Whether a copy has the same arrays."""
 
     @classmethod
     def empty(cls, buckets: int = 2048, recent: int = 2048, *, first_step: int = 1) -> "Track":
@@ -103,7 +98,6 @@ class Track:
             if is_missing.all():
                 self.skip(len(values))
                 return
-        self._own()
         start = 0
         while start < len(values):
             if self._count == len(self._sum) * self._bucket_steps:
@@ -118,7 +112,6 @@ class Track:
             return
         self.settle()
         self._snapshot = None
-        self._own()
         while self._count + steps > len(self._sum) * self._bucket_steps:
             self._merge_pairs()
         self._count += steps
@@ -135,7 +128,6 @@ class Track:
         if count >= self._count + len(self._waiting):
             return
         self.settle()
-        self._own()
         self._snapshot = None
         self._ring_count = max(0, self._ring_count - (self._count - count))
         self._count = count
@@ -172,25 +164,6 @@ class Track:
         for array in (minimum, maximum, mean, series.nonfinite, series.recent, series.recent_nonfinite):
             array.flags.writeable = False
         return series
-
-    def copy(self) -> "Track":
-        """A track with the same values, which another thread may read.
-
-        Both share their arrays until one of them changes its own: cheap enough for hundreds in a frame.
-        """
-        copied = object.__new__(Track)
-        for name in Track.__slots__:  # four times as fast as copy.copy
-            setattr(copied, name, getattr(self, name))
-        copied._waiting = self._waiting.copy()
-        self._is_shared = copied._is_shared = True
-        return copied
-
-    def _own(self) -> None:
-        """Before the arrays change: copy them if another track shares them."""
-        if self._is_shared:
-            for name in _ARRAYS:
-                setattr(self, name, getattr(self, name).copy())
-            self._is_shared = False
 
     def _merge_pairs(self) -> None:
         half = len(self._sum) // 2

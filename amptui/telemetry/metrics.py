@@ -3,7 +3,9 @@
 Each is kept in a quarter of the resolution of the panels' curves, because there may be many.
 """
 
+import threading
 from dataclasses import dataclass, field
+from functools import partial
 from typing import get_args
 
 from amptui.records.findings import UpdatesMeasured
@@ -11,7 +13,7 @@ from amptui.records.run import RunStarted, Validation
 from amptui.records.samples import DeviceSample
 from amptui.records.steps import Column, Steps
 from amptui.telemetry.history import Track
-from amptui.telemetry.view import Metric, MetricKind, SessionView
+from amptui.telemetry.view import Metric, MetricKind, Series, SessionView
 
 MAX_NAMED = 128
 """So many loss parts and validation metrics are kept, the first that were logged: each takes 23 KiB."""
@@ -83,13 +85,21 @@ class Metrics:
             for track in tracks.values():
                 track.settle()
 
-    def view(self) -> tuple[Metric, ...]:
-        """All of them, by kind and in the order in which they came. A history is computed when it is read."""
+    def view(self, lock: threading.Lock) -> tuple[Metric, ...]:
+        """All of them, by kind and in the order in which they came.
+
+        A history is computed when it is read, under the ``lock`` of who adds to it.
+        """
+
+        def read(track: Track) -> Series:
+            with lock:
+                return track.snapshot()
+
         return tuple(
             Metric(
                 kind=kind,
                 name=name,
-                read=track.copy().snapshot,
+                read=partial(read, track),
                 is_estimate=kind == "update" and name in self._sampled_layers,
             )
             for kind in _KINDS

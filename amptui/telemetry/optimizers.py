@@ -1,6 +1,7 @@
 """The optimizers of a run by name: what follows from the steps of each, and which of them is in front."""
 
 import math
+import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -208,8 +209,11 @@ class OptimizerSteps:
 
     # -------------------------------------------------------------------------------- views
 
-    def in_front(self, view: SessionView) -> SessionView:
-        """``view`` with these steps; its ``run``, ``precision``, ``compared`` and ``step`` are read."""
+    def in_front(self, view: SessionView, lock: threading.Lock) -> SessionView:
+        """``view`` with these steps; its ``run``, ``precision``, ``compared`` and ``step`` are read.
+
+        ``lock`` guards what is added.
+        """
         low = low_precision_now(view.precision, view.compared)
         comparison, scaler = self.ledger.comparison(low), self.scaler.view()
         loss, samples_rate, loss_scale, skips, rooms = self.tracks.series()
@@ -227,7 +231,7 @@ class OptimizerSteps:
             samples_rate=samples_rate,
             loss_scale=loss_scale,
             skips=skips,
-            metrics=self.metrics.view(),
+            metrics=self.metrics.view(lock),
             metrics_left_out=self.metrics.are_left_out,
             switches=self.switches.switches,
             comparison=comparison,

@@ -19,11 +19,10 @@ from amptui.telemetry.eventlog import EventLog
 from amptui.telemetry.events import summary_of_xray
 from amptui.telemetry.finding import Finding, FindingReported
 from amptui.telemetry.gpu_use import INTERRUPTIONS
-from amptui.telemetry.health import judge_window, judge_xray_underflow
+from amptui.telemetry.health import UnderflowWatch, judge_window, judge_xray_underflow
 from amptui.telemetry.optimizers import FIRST, Optimizers, OptimizerSteps
 from amptui.telemetry.pace import RunningTime, judge_start
 from amptui.telemetry.rank_watch import RankRecord, RankWatch
-from amptui.telemetry.underflow import UnderflowWatch
 from amptui.telemetry.view import RunFacts, SessionView
 
 _BETWEEN_STEPS = (
@@ -344,7 +343,7 @@ class Session:
             warnings=self._log.warnings,
             errors=self._log.errors,
         )
-        return steps.in_front(view)
+        return steps.in_front(view, self._lock)
 
 
 _Saved = TypeVar("_Saved", CheckpointWritten, records.EpochFinished | records.Validated)

@@ -154,7 +154,7 @@ class Metric:
     name: str
     """As the user named it, or the field of the record."""
     read: Callable[[], Series]
-    """Its values of the same moment as the view. A run may log hundreds, of which a screen shows a few."""
+    """Its values so far. A run may log hundreds, of which a screen shows a few."""
     is_estimate: bool = False
     """Whether its values come from a sample."""
 

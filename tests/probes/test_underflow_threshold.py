@@ -26,7 +26,7 @@ from amptui.records.control import Control, HistogramRequest, PrecisionRequest, 
 from amptui.records.findings import Float16Window, XRayTaken
 from amptui.records.run import Record
 from amptui.telemetry.finding import FindingReported
-from amptui.telemetry.underflow import UNDERFLOW_SHARE, underflowing_share, xray_share
+from amptui.telemetry.health import UNDERFLOW_SHARE, underflowing_share, xray_share
 from tests.builders import StepRow, view_of
 from tests.models.on_images import on_images
 from tests.tiny import Log, prepare, train

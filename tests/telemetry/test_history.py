@@ -145,15 +145,6 @@ def test_ten_million_steps_stay_small_and_keep_a_spike_of_one_step() -> None:
     assert (np.delete(series.maximum, spike) == 0.5).all()
 
 
-def test_means_of_the_largest_numbers_do_not_overflow() -> None:
-    largest = 1.7976931348623157e308
-    track = Track.empty(2, 2)
-    track.extend([largest] * 3 + [-largest] * 2)
-    series = track.snapshot()
-    assert np.isfinite(series.mean).all()
-    assert series.mean[0] == pytest.approx(largest / 2)
-
-
 def test_snapshots_are_copies_that_nobody_can_write_to() -> None:
     track = filled([[1.0, None, math.nan]])
     series = track.snapshot()
@@ -167,31 +158,3 @@ def test_snapshots_are_copies_that_nobody_can_write_to() -> None:
     for counts in (series.nonfinite, series.recent_nonfinite):
         with pytest.raises(ValueError, match="read-only"):
             counts[0] = 1
-
-
-@given(VALUES, VALUES, VALUES, st.integers(0, 160), st.booleans())
-def test_a_copy_and_its_original_go_on_apart(
-    before: list[float | None],
-    after: list[float | None],
-    other: list[float | None],
-    next_step: int,
-    settled: bool,
-) -> None:
-    track, twin = Track.empty(BUCKETS, RECENT), Track.empty(BUCKETS, RECENT)
-    for entry in (track, twin):
-        entry.extend(before)
-        if settled:
-            entry.settle()
-    copied, untouched = track.copy(), track.copy()
-    for entry in (track, twin):
-        entry.extend(after)
-        entry.rewind(next_step)
-        entry.skip(3)
-    copied.extend(other)
-    lone = Track.empty(BUCKETS, RECENT)
-    lone.extend(before)
-    assert_same(untouched.snapshot(), lone.snapshot())
-    assert_same(track.snapshot(), twin.snapshot())
-    lone.settle()
-    lone.extend(other)
-    assert_same(copied.snapshot(), lone.snapshot())

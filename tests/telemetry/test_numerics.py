@@ -11,10 +11,15 @@ from hypothesis import strategies as st
 
 from amptui.records.run import Record
 from amptui.records.steps import Steps, joined
-from amptui.telemetry.health import LARGEST_FLOAT16, judge_window
+from amptui.telemetry.health import (
+    LARGEST_FLOAT16,
+    RECOVERED_SHARE,
+    UNDERFLOW_SHARE,
+    UnderflowWatch,
+    judge_window,
+)
 from amptui.telemetry.numerics import MIN_OF
 from amptui.telemetry.scaling import RECENT_STEPS, ScalerView, ScalerWatch
-from amptui.telemetry.underflow import RECOVERED_SHARE, UNDERFLOW_SHARE, UnderflowWatch
 from amptui.telemetry.view import NO_GROWTH, NumericsView
 from tests.builders import assert_holds, changed, make_started, make_step, make_steps, view_of
 from tests.telemetry.record_samples import backoff, growth, losing, spread, traced, window, xray

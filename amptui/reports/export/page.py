@@ -21,11 +21,11 @@ from amptui.records.steps import Steps
 from amptui.reports.export.charts import charts, histogram, step_axis, zones
 from amptui.reports.export.template import Block, Card, Span, Words, chip, document, table, verdict
 from amptui.telemetry.comparison import ordered
+from amptui.telemetry.health import underflowing_share
 from amptui.telemetry.memory import judge_saved
 from amptui.telemetry.optimizers import FIRST
 from amptui.telemetry.session import Session
 from amptui.telemetry.timing import judge_gain, judge_limit
-from amptui.telemetry.underflow import underflowing_share
 from amptui.telemetry.view import SessionView
 
 MAX_RANKS = 64

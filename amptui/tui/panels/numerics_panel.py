@@ -11,8 +11,7 @@ from amptui.diagnosis.words import SIGNS, age_words, long_words, measured_at, sh
 from amptui.records.findings import ParameterWindow, is_old
 from amptui.records.run import base_precision
 from amptui.telemetry.finding import Finding
-from amptui.telemetry.health import judge_trace, judge_window, judge_xray
-from amptui.telemetry.underflow import underflowing_share
+from amptui.telemetry.health import judge_trace, judge_window, judge_xray, underflowing_share
 from amptui.telemetry.view import NumericsView, SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels.phrases import (
