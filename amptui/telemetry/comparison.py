@@ -4,6 +4,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import compress
 from typing import NamedTuple
 
@@ -125,40 +126,28 @@ class StepsOfSize(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class WarmUpSteps:
-    """The newest warm-up steps of one precision, used until it has other steps.
+class _TimedSteps:
+    """The newest steps of one precision that were timed and applied, of its warm-up or after it."""
 
-    By their median: the first step of each warm-up loads kernels and allocates.
-    """
+    seconds: deque[float]
+    samples: deque[int]
+    count: int = 0
+    last_loss: float | None = None
 
-    _seconds: deque[float] = field(default_factory=lambda: deque(maxlen=_WARM_UP_WINDOW))
-    _samples: deque[int] = field(default_factory=lambda: deque(maxlen=_WARM_UP_WINDOW))
-    _timed: int = 0
-    _last_loss: float | None = None
+    @classmethod
+    def newest(cls, most: int) -> "_TimedSteps":
+        """So many at most."""
+        return cls(deque(maxlen=most), deque(maxlen=most))
 
-    def add(self, steps: Steps) -> None:
-        """Add warm-up steps, in order."""
+    def add(self, steps: Steps) -> int:
+        """Add steps, in order; return how many were timed."""
         seconds = steps.timed("step_seconds")
-        self._timed += len(seconds)
-        self._seconds.extend(seconds)
-        self._samples.extend(steps.timed("samples"))
+        self.count += len(seconds)
+        self.seconds.extend(seconds)
+        self.samples.extend(steps.timed("samples"))
         measured = (loss for loss in reversed(steps.loss) if loss is not None)
-        self._last_loss = next(measured, self._last_loss)
-
-    def stand_in(self, stats: PrecisionStats) -> PrecisionStats:
-        """``stats``, which has hardly a counted step, with the figures of these steps."""
-        last_loss = self._last_loss if stats.last_loss is None else stats.last_loss
-        seconds, samples = median(self._seconds), mean(self._samples)
-        if seconds is None:
-            return replace(stats, last_loss=last_loss)
-        return replace(
-            stats,
-            median_step_seconds=seconds,
-            mean_step_seconds=seconds,
-            samples_per_second=samples / seconds if samples else None,
-            last_loss=last_loss,
-            provisional_steps=self._timed,
-        )
+        self.last_loss = next(measured, self.last_loss)
+        return len(seconds)
 
 
 @dataclass(slots=True, eq=False)
@@ -168,14 +157,11 @@ class _Account:
     _precision: str
     used: bool = False
     """Whether a step ran in it; a peak alone makes no row."""
-    _steps: int = 0
     _warm_up_steps: int = 0
     _untimed_steps: int = 0
     skipped: int = 0
     peak_bytes: int | None = None
-    _last_loss: float | None = None
-    _seconds: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW_STEPS))
-    _samples: deque[int] = field(default_factory=lambda: deque(maxlen=WINDOW_STEPS))
+    _counted: _TimedSteps = field(default_factory=partial(_TimedSteps.newest, WINDOW_STEPS))
     _data_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW_STEPS))
     percents: float = 0.0
     """Of the GPU's utilization, in this many samples."""
@@ -184,7 +170,7 @@ class _Account:
     """The GPU's energy, in so many seconds and for so many training samples."""
     energy_seconds: float = 0.0
     energy_samples: int = 0
-    _warm_up: WarmUpSteps = field(default_factory=WarmUpSteps)
+    _warm_up: _TimedSteps = field(default_factory=partial(_TimedSteps.newest, _WARM_UP_WINDOW))
     cached_stats: PrecisionStats | None = field(default=None, init=False)
     _of_size: dict[int | None, StepsOfSize] = field(default_factory=dict, init=False)
 
@@ -196,49 +182,58 @@ class _Account:
             self._warm_up_steps += steps.count
             self._warm_up.add(steps)
             return
-        seconds = steps.timed("step_seconds")
-        self._steps += len(seconds)
-        self._untimed_steps += steps.count - len(seconds)
-        self._seconds.extend(seconds)
-        self._samples.extend(steps.timed("samples"))
+        self._untimed_steps += steps.count - self._counted.add(steps)
         waits = steps.timed("data_seconds")[-WINDOW_STEPS:]
         self._data_seconds.extend(math.nan if wait is None else wait for wait in waits)
-        measured = (loss for loss in reversed(steps.loss) if loss is not None)
-        self._last_loss = next(measured, self._last_loss)
 
     def steps_of(self, samples: int | None) -> StepsOfSize:
-        if self._steps < MIN_PROVISIONAL_STEPS:
+        counted = self._counted
+        if counted.count < MIN_PROVISIONAL_STEPS:
             return StepsOfSize(0, False, None)
         if samples not in self._of_size:
-            seconds = self._seconds
-            if samples is not None and self._samples.count(samples) < len(seconds):
-                seconds = deque(compress(seconds, [size == samples for size in self._samples]))
-            others = len(seconds) < len(self._seconds)
+            seconds = counted.seconds
+            if samples is not None and counted.samples.count(samples) < len(seconds):
+                seconds = deque(compress(seconds, [size == samples for size in counted.samples]))
+            others = len(seconds) < len(counted.seconds)
             self._of_size[samples] = StepsOfSize(len(seconds), others, median(seconds))
         return self._of_size[samples]
 
     def stats(self) -> PrecisionStats:
-        if self.cached_stats is None:
-            stats = PrecisionStats(
-                precision=self._precision,
-                steps=self._steps,
-                warm_up_steps=self._warm_up_steps,
-                untimed_steps=self._untimed_steps,
-                median_step_seconds=median(self._seconds),
-                mean_step_seconds=mean(self._seconds),
-                samples_per_second=samples_per_second(self._samples, self._seconds),
-                peak_allocated_bytes=self.peak_bytes,
-                last_loss=self._last_loss,
-                skipped=self.skipped,
-                data_fraction=data_fraction(self._data_seconds, self._seconds),
-                utilization_percent=self.percents / self.percent_count if self.percent_count else None,
-                joules_per_1000_samples=None
-                if self.energy_seconds < MIN_SECONDS
-                else 1000 * self.joules / self.energy_samples,
-            )
-            enough = self._steps >= MIN_PROVISIONAL_STEPS
-            self.cached_stats = stats if enough else self._warm_up.stand_in(stats)
-        return self.cached_stats
+        if self.cached_stats is not None:
+            return self.cached_stats
+        counted, warm_up = self._counted, self._warm_up
+        stats = PrecisionStats(
+            precision=self._precision,
+            steps=counted.count,
+            warm_up_steps=self._warm_up_steps,
+            untimed_steps=self._untimed_steps,
+            median_step_seconds=median(counted.seconds),
+            mean_step_seconds=mean(counted.seconds),
+            samples_per_second=samples_per_second(counted.samples, counted.seconds),
+            peak_allocated_bytes=self.peak_bytes,
+            last_loss=counted.last_loss,
+            skipped=self.skipped,
+            data_fraction=data_fraction(self._data_seconds, counted.seconds),
+            utilization_percent=self.percents / self.percent_count if self.percent_count else None,
+            joules_per_1000_samples=None
+            if self.energy_seconds < MIN_SECONDS
+            else 1000 * self.joules / self.energy_samples,
+        )
+        if counted.count < MIN_PROVISIONAL_STEPS:
+            if stats.last_loss is None:
+                stats = replace(stats, last_loss=warm_up.last_loss)
+            # By their median: the first step of each warm-up loads kernels and allocates.
+            if seconds := median(warm_up.seconds):
+                samples = mean(warm_up.samples)
+                stats = replace(
+                    stats,
+                    median_step_seconds=seconds,
+                    mean_step_seconds=seconds,
+                    samples_per_second=samples / seconds if samples else None,
+                    provisional_steps=warm_up.count,
+                )
+        self.cached_stats = stats
+        return stats
 
 
 def median(values: deque[float]) -> float | None:
