@@ -43,8 +43,6 @@ GROWN = growth(9, 65536.0)
     ("records", "rows"),
     [
         ([GROWN, skip(612), backoff(612, 131072.0)], [(1, 65536.0, "occasional", "info")]),
-        ([*skip_row(1, 2, 65536.0), skip(3, loss_scale=16384.0)], [(3, None, "calibrating", "info")]),
-        (skip_row(1, 3, 65536.0, names=()), [(3, 8192.0, "calibrating", "info")]),
         (skip_row(1, 4, 65536.0), [(4, 4096.0, "calibrating", "info")]),
         ([GROWN, *skip_row(10, 4, 65536.0)], [(4, 4096.0, "occasional", "info")]),
         ([GROWN, *skip_row(10, 5, 65536.0)], [(5, 2048.0, "collapsing", "error")]),
@@ -58,12 +56,6 @@ GROWN = growth(9, 65536.0)
             [(2, None, "occasional", "info"), (5, 2048.0, "collapsing", "error")],
         ),
         ([GROWN, *skip_row(10, 1, 2.0)], [(1, 1.0, "occasional", "info")]),
-        (skip_row(10, 1, 1.0), [(1, 0.5, "collapsed", "error")]),
-        ([skip(10, loss_scale=0.0)], [(1, None, "collapsed", "error")]),
-        *(
-            ([skip(10, loss=loss)], [(1, None, "loss not finite", "warning")])
-            for loss in (math.nan, math.inf, -math.inf)
-        ),
         (skip_row(10, 5, 65536.0, loss=math.inf), [(5, 2048.0, "loss not finite", "error")]),
     ],
 )

@@ -9,10 +9,9 @@ import pytest
 
 from amptui.diagnosis.tensor_cores import flops_hints, flops_line, mfu_words, rate_words
 from amptui.records.findings import FlopsCounted
-from amptui.records.run import PauseChanged, PhaseChanged, PrecisionChanged, Record, RunStarted
-from amptui.records.samples import DeviceSample
+from amptui.records.run import PauseChanged, PhaseChanged, PrecisionChanged, Record
 from amptui.telemetry.flops import flops_now, peak_flops
-from amptui.telemetry.gpu_use import MIN_SECONDS, GpuWatch
+from amptui.telemetry.gpu_use import MIN_SECONDS
 from amptui.telemetry.view import PrecisionFlops
 from tests.builders import changed, fold
 from tests.diagnosis.wording import table
@@ -185,67 +184,17 @@ def test_emulated_float8_has_operations_but_no_speed_and_no_peak() -> None:
 # ---------------------------------------------------------------------------------- joules a sample
 
 
-def look(time: float, joules: float | None, precision: str = "fp32") -> DeviceSample:
-    return device(time, precision, None, energy_joules=joules)
-
-
-def watched(
-    looks: Sequence[tuple[DeviceSample, int]], *, started: RunStarted | None = None, resting: int = -1
-) -> list[tuple[float, int] | None]:
-    """The joules and samples that each look and its count of samples tell; at ``resting`` nothing trains."""
-    watch, spans = GpuWatch(), []
-    for place, (sample, count) in enumerate(looks):
-        training = place != resting
-        spans.append(watch.add(sample, started or run(), training=training, samples_trained=count))
-    return [(span.joules, span.samples) if span is not None and span.samples else None for span in spans]
-
-
-LOOKS = [(look(float(t), 100.0 * t), 64 * t) for t in range(6)]
-UNKNOWN = [None] * 6
-
-
-@pytest.mark.parametrize(
-    ("looks", "facts", "spans"),
-    [
-        (LOOKS, {"resting": 2}, [None, (100.0, 64), None, None, (100.0, 64), (100.0, 64)]),
-        (LOOKS, {"started": run(gpu_uuid=None)}, UNKNOWN),
-        ([(replace(sample, allocator=None), count) for sample, count in LOOKS], {}, UNKNOWN),
-        (
-            [(look(1.0, 5000.0), 0), (look(2.0, 3.0), 64), (look(3.0, 203.0), 128)],
-            {},
-            [None, None, (200.0, 64)],
-        ),
-        *(
-            (
-                [(look(1.0, 0.0), 0), (look(2.0, no), 64), (look(3.0, 200.0), 128), (look(4.0, 300.0), 192)],
-                {},
-                [None, None, None, (100.0, 64)],
-            )
-            for no in (None, math.nan, math.inf)
-        ),
-    ],
-    ids=["nothing trains", "unknown GPU", "no allocator", "counter went back", "no counter", "NaN", "Inf"],
-)
-def test_a_look_tells_the_energy_since_the_one_before_or_nothing(
-    looks: Any, facts: Any, spans: list[Any]
-) -> None:
-    assert watched(looks, **facts) == spans
-
-
-# ------------------------------------------------------------------------------------ in a whole run
-
-
 def second(number: int, watts: float, precision: str = "fp32", **changes: object) -> list[Record]:
     """A second's 100 steps of 256 samples and then a look, in a run that always takes ``watts``."""
     first = 100 * number + 1
     return [
         *steps(first, first + 99, precision=precision, **changes),
-        look(100.0 + number, 1e6 + watts * number, precision),
+        device(100.0 + number, precision, None, energy_joules=1e6 + watts * number),
     ]
 
 
-def energies(*records: Record) -> dict[str, float | None]:
-    session = fold([run(), *records])
+def energies(*records: Record, **started: Any) -> dict[str, float | None]:
+    session = fold([run(**started), *records])
     return {row.precision: row.joules_per_1000_samples for row in session.view().comparison.rows}
 
 
@@ -286,3 +235,22 @@ def test_what_passes_between_two_looks_still_interrupts_the_training(interruptio
     settling = flat([second(number, 9000.0, settling=True, samples=1) for number in range(12, 15)])
     settled = second(15, 512.0)
     assert energies(*flat(looks), *more, *settling, *settled) == {"fp32": pytest.approx(20.0)}
+
+
+@pytest.mark.parametrize("joules", [None, math.nan, math.inf])
+def test_a_counter_that_is_missing_tells_nothing_of_two_seconds(joules: float | None) -> None:
+    looks = [second(number, 512.0) for number in range(int(MIN_SECONDS) + 3)]
+    looks[5][-1] = device(105.0, "fp32", None, energy_joules=joules)
+    assert energies(*flat(looks[:-1])) == {"fp32": None}
+    assert energies(*flat(looks)) == {"fp32": pytest.approx(20.0)}
+    assert energies(*flat(looks), gpu_uuid=None) == {"fp32": None}
+
+
+def test_a_counter_that_begins_anew_tells_nothing_of_that_second() -> None:
+    looks = [second(number, 512.0) for number in range(5)]
+    looks += [
+        [*steps(100 * n + 1, 100 * n + 100), device(100.0 + n, "fp32", None, None, 512.0 * n)]
+        for n in range(5, 12)
+    ]
+    assert energies(*flat(looks[:-1])) == {"fp32": None}
+    assert energies(*flat(looks)) == {"fp32": pytest.approx(20.0)}

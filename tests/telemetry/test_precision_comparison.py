@@ -85,29 +85,6 @@ COMPARISONS: dict[str, tuple[Sequence[list[Steps]], dict[str, Any]]] = {
             "speedup": 2.0,
         },
     ),
-    **{
-        f"skipped steps alone, {name}": (
-            [FP32, skips(31, 56, step_seconds=0.001, settling=settling)],
-            {
-                "fp16.measured_steps": 0,
-                "fp16.skipped": 26,
-                "fp16.median_step_seconds": None,
-                "fp16.samples_per_second": None,
-                "speedup": None,
-                "provisional_speedup": None,
-            },
-        )
-        for name, settling in (("warm-up", True), ("settled", False))
-    },
-    # The first applied step of a warm-up is the slow one.
-    "warm-up after skips": (
-        [
-            skips(1, 3, step_seconds=0.001, settling=True),
-            warm_up(4, 4, precision="fp16", step_seconds=5.0),
-            warm_up(5, 6, precision="fp16", step_seconds=0.002),
-        ],
-        {"fp16.median_step_seconds": 0.002},
-    ),
     "warm-up is left out": (
         [
             skips(1, 5, settling=True, step_seconds=1.0, loss=9.0),
@@ -142,10 +119,6 @@ COMPARISONS: dict[str, tuple[Sequence[list[Steps]], dict[str, Any]]] = {
             "provisional_speedup": 2.0,
             "speedup": None,
         },
-    ),
-    "one warm-up step": (
-        [warm_up(1, 1, step_seconds=2.0), warm_up(2, 9, precision="fp16", step_seconds=0.5)],
-        {"fp32.median_step_seconds": 2.0, "fp32.provisional_steps": 1, "provisional_speedup": None},
     ),
     **{
         f"{counted} counted steps after warm-up": (
