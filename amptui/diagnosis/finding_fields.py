@@ -252,11 +252,6 @@ FIELDS: Mapping[str, Callable[[Finding], str]] = {
     "interval": _interval,
     "no_verdict": _no_verdict,
     "layer": lambda finding: layer_label(finding.place) if finding.place else "",
-    "module": lambda finding: (
-        f"{finding.place} ({finding.names['kind']}, {finding.names['dtype']})"
-        if finding.names.get("kind")
-        else finding.place
-    ),
     "output": _output,
     "kind": _kind_of_nonfinite,
     "where": _where,

@@ -19,7 +19,7 @@ from amptui.telemetry.gpu_use import GpuWatch
 from amptui.telemetry.history import Tracks
 from amptui.telemetry.metrics import Metrics
 from amptui.telemetry.numerics import FIRST_SCALE, NumericsWatch, headrooms
-from amptui.telemetry.pace import EpochPlace, Pace
+from amptui.telemetry.pace import Pace
 from amptui.telemetry.scaling import ScalerWatch
 from amptui.telemetry.timing import TimingWatch
 from amptui.telemetry.view import OptimizerView, PrecisionSwitch, SessionView
@@ -128,13 +128,13 @@ class OptimizerSteps:
     """That of the newest with a measured loss."""
     grad_norm: float | None = None
     """The newest measured one."""
+    epoch: int = 0
     samples_trained: int = 0
     followed: OptimizerFollowed | None = None
     tracks: Tracks = field(default_factory=Tracks)
     metrics: Metrics = field(default_factory=Metrics)
     losses: LossSummary = field(default_factory=LossSummary)
     pace: Pace = field(default_factory=Pace)
-    epoch: EpochPlace = field(default_factory=EpochPlace)
     ledger: PrecisionLedger = field(default_factory=PrecisionLedger)
     gpu: GpuWatch = field(default_factory=GpuWatch)
     timing: TimingWatch = field(default_factory=TimingWatch)
@@ -149,10 +149,10 @@ class OptimizerSteps:
     bad_buffers: records.NonFinite | None = None
     """The newest record of buffers that hold NaN or Inf: nothing says that they recover."""
 
-    def add(self, blocks: Sequence[Steps], steps_per_epoch: int | None) -> None:
+    def add(self, blocks: Sequence[Steps]) -> None:
         """Add steps of this optimizer, at least one, in the order in which they were emitted."""
         for steps in joined(blocks):
-            self._add(steps, steps_per_epoch)
+            self._add(steps)
         self.newest = blocks[-1].part(blocks[-1].count - 1, blocks[-1].count)
         newest_first = blocks[::-1]
         self.last = next(filter(None, (block.newest("loss") for block in newest_first)), self.last)
@@ -160,7 +160,7 @@ class OptimizerSteps:
         if with_norm is not None:
             self.grad_norm = with_norm.grad_norm[0]
 
-    def _add(self, steps: Steps, steps_per_epoch: int | None) -> None:
+    def _add(self, steps: Steps) -> None:
         self.ledger.add(steps)
         self.scaler.add(steps)
         self.samples_trained += sum(steps.samples)
@@ -181,7 +181,7 @@ class OptimizerSteps:
             self.switches.observe(steps.first_step, steps.precision)
         self.losses.add(steps)
         self.pace.add(steps)
-        self.epoch.add(steps, steps_per_epoch)
+        self.epoch = steps.epoch
 
     # ----------------------------------------------------------------------- another process
 
@@ -219,8 +219,7 @@ class OptimizerSteps:
         loss, samples_rate, loss_scale, skips, rooms = self.tracks.series()
         return replace(
             view,
-            epoch=self.epoch.number,
-            epoch_step=self.epoch.steps_done(view.step),
+            epoch=self.epoch,
             last=self.last,
             newest=self.newest,
             smoothed_loss=self.losses.smoothed,
@@ -317,10 +316,10 @@ class Optimizers:
         self.is_left_out |= steps is None
         return steps
 
-    def add(self, blocks: Sequence[Steps], steps_per_epoch: int | None) -> None:
-        """Add steps, at least one; ``steps_per_epoch`` is of the first optimizer."""
+    def add(self, blocks: Sequence[Steps]) -> None:
+        """Add steps, at least one."""
         if not self.are_several and all(block.optimizer == FIRST for block in blocks):
-            self.first.add(blocks, steps_per_epoch)
+            self.first.add(blocks)
             return
         by_name: dict[str, list[Steps]] = {}
         for name, in_a_row in groupby(blocks, attrgetter("optimizer")):
@@ -329,7 +328,7 @@ class Optimizers:
                 by_name.setdefault(name, []).extend(group)
                 self._front.add(name, sum(block.count for block in group))
         for name, own in by_name.items():
-            self._by_name[name].add(own, steps_per_epoch if name == FIRST else None)
+            self._by_name[name].add(own)
 
     def resume_after(self, step: int, precision: str) -> None:
         """Another process continues after a step of the first; of the others the next record tells where."""

@@ -1,4 +1,4 @@
-"""How far a run is: its speed, the time left, the time it has been training, and the place in its epoch."""
+"""How far a run is: its speed, the time left, and the time it has been training."""
 
 import math
 from collections import deque
@@ -101,34 +101,6 @@ class RunningTime:
         if self._began is None:
             self._began = self._newest = time
         self._newest = max(self._newest, time)
-
-
-@dataclass(slots=True, eq=False)
-class EpochPlace:
-    """Follows the epochs of the steps, and where each began if that is known."""
-
-    number: int = 0
-    """Counted from 1; 0 before the first step."""
-    _first_step: int = 1
-
-    def add(self, steps: Steps, steps_per_epoch: int | None) -> None:
-        """Add steps; ``steps_per_epoch`` is None if the data has no length."""
-        if steps.epoch == self.number:
-            return
-        previous, self.number = self.number, steps.epoch
-        if steps.epoch == 1:
-            self._first_step = 1
-        elif previous + 1 == steps.epoch and previous:
-            self._first_step = steps.first_step
-        elif steps_per_epoch is not None:
-            # The epoch's first steps were never seen: a resumed run, or a journal without its beginning.
-            self._first_step = min(steps.first_step, (steps.epoch - 1) * steps_per_epoch + 1)
-        else:
-            self._first_step = steps.first_step
-
-    def steps_done(self, step: int) -> int:
-        """How many of the epoch's steps are done after ``step``."""
-        return max(0, step - self._first_step + 1) if self.number else 0
 
 
 def judge_start(block: Steps, run: RunStarted) -> Finding | None:

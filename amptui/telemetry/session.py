@@ -139,7 +139,7 @@ class Session:
         if self._facts.state == "starting":
             self._change(state="running")
         run = self._facts.run
-        self._optimizers.add(steps, run.steps_per_epoch if run else None)
+        self._optimizers.add(steps)
         if steps[0].first_step <= 2 and run is not None:
             for block in steps:
                 if (finding := judge_start(block, run)) is not None:

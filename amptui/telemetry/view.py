@@ -386,8 +386,6 @@ class SessionView(RunFacts):
     precision: str | None = None
     """The precision confirmed by the engine."""
     epoch: int = 0
-    epoch_step: int = 0
-    """Steps done in this epoch."""
     elapsed_seconds: float | None = None
     """From the run's start to its newest record, without the time in which none of its processes ran."""
     eta_seconds: float | None = None

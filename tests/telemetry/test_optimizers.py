@@ -32,7 +32,7 @@ GENERATOR, DISCRIMINATOR = "", "discriminator"
 # ----------------------------------------------------------------------------- as if alone
 
 OF_STEPS = {
-    *("step", "epoch", "epoch_step", "last", "newest", "smoothed_loss", "best_loss", "best_loss_step"),
+    *("step", "epoch", "last", "newest", "smoothed_loss", "best_loss", "best_loss_step"),
     *("step_seconds", "samples_per_second", "loss", "samples_rate", "loss_scale", "skips", "switches"),
     *("comparison", "scaler", "numerics", "unmeasured_steps"),
 }

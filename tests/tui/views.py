@@ -217,7 +217,6 @@ def trained(
         precision=precision,
         step=step,
         epoch=1 + (step - 1) // 235,
-        epoch_step=1 + (step - 1) % 235,
         elapsed_seconds=41.0,
         eta_seconds=(2350 - step) * STEP_SECONDS[precision],
         last=last_step(step, precision, values[-1], scales[-1]),

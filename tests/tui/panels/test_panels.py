@@ -44,7 +44,7 @@ def test_while_a_run_goes_on_nothing_moves_in_the_header(width: int) -> None:
     lines = [
         line_of(header.draw, one, width)
         for one in (
-            replace(view, step=9, epoch=1, epoch_step=9),
+            replace(view, step=9, epoch=1),
             view,
             replace(view, eta_seconds=None),
             replace(view, eta_seconds=4000.0, precision="fp32"),
