@@ -89,11 +89,6 @@ class Steps:
         """The same, by the name that other records of a step have for it."""
         return self.last_step
 
-    @property
-    def is_measured(self) -> bool:
-        """Whether their numbers reached the host, or there is a reason why they have no loss."""
-        return bool(self.loss_form) or self.loss[-1] is not None
-
     def times(self) -> list[float]:
         """When each step ended, Unix seconds."""
         between: Sequence[Any] = self.step_seconds[:0:-1]

@@ -304,7 +304,6 @@ class Tracks:
     """Loss, samples per second, loss scale, skips and headroom of every step."""
 
     _started: bool = False
-    _resuming: bool = False
     _first_step: int = 1
     _loss: Track = field(default_factory=Track.empty)
     _rate: RateTrack = field(default_factory=RateTrack.empty)
@@ -332,10 +331,6 @@ class Tracks:
         )
         return loss, rate, scale, skips, headrooms
 
-    def expect_resume(self) -> None:
-        """The next steps may begin before the newest one: they replace those from there on."""
-        self._resuming = True
-
     def rewind(self, next_step: int) -> None:
         """Forget the steps from ``next_step`` on: they are repeated."""
         if next_step <= self._first_step:
@@ -343,25 +338,22 @@ class Tracks:
         for track in self._all:
             track.rewind(next_step)
 
-    def add(self, steps: Steps, headrooms: Column | None = None) -> bool:
-        """Add steps; false if they arrive after newer ones and are left out.
+    def add(self, steps: Steps, headrooms: Column | None = None) -> None:
+        """Add steps, in place of those from the first of them on.
 
         Missing steps before them count as not measured, as does the headroom without ``headrooms``.
         """
         first = steps.first_step
-        if not self._started or (self._resuming and first < self._first_step):
+        if not self._started or first < self._first_step:
             self._loss, self._scale, self._skips, self._headrooms = (
                 Track.empty(first_step=first) for _ in range(4)
             )
             self._rate = RateTrack.empty(first_step=first)
             self._first_step, self._started = first, True
         gap = first - self._loss.next_step
-        if gap < 0 and not self._resuming:
-            return False
         for track in self._all:
             track.rewind(first)
             track.skip(max(0, gap))
-        self._resuming = False
         self._loss.extend(steps.loss)
         self._rate.extend(steps.rates(), steps.samples, steps.step_seconds)
         self._scale.extend(steps.loss_scale)
@@ -370,7 +362,6 @@ class Tracks:
             self._headrooms.skip(steps.count)
         else:
             self._headrooms.extend(headrooms)
-        return True
 
     def settle(self) -> None:
         """As :meth:`Track.settle`."""

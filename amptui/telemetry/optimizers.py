@@ -171,8 +171,7 @@ class OptimizerSteps:
         if scale is None or scale < records.MIN_SOUND_SCALE:
             scale = FIRST_SCALE
         rooms = headrooms(steps, scale)
-        if not self.tracks.add(steps, rooms):
-            return
+        self.tracks.add(steps, rooms)
         self.metrics.add(steps)
         self.numerics.add(steps, rooms, scale)
         if rewinds:
@@ -189,7 +188,6 @@ class OptimizerSteps:
         """Another process continues; what was timed in the one before says nothing of its pace."""
         self.pace = Pace()
         self.gpu.interrupt()
-        self.tracks.expect_resume()
 
     def forget_after(self, step: int) -> None:
         """Later steps no longer count: they are repeated."""

@@ -166,8 +166,6 @@ class Session:
             pause_cause="",
             compared=None if self._is_comparing else self._facts.compared,
         )
-        for steps in self._optimizers:
-            steps.tracks.expect_resume()
         self._ranks.restart()
 
     def _sample_device(self, record: samples.DeviceSample) -> None:
