@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
 from amptui.base.errors import DataError
@@ -25,7 +25,7 @@ from amptui.data.loaders import (
     without_workers,
     worker_count,
 )
-from amptui.data.order import WHOLE, DealtOrder, Order, Share, check_shared, is_split
+from amptui.data.order import WHOLE, Order, Share, check_shared, is_split
 from amptui.data.sources import Arrays, Source
 from amptui.device.accelerator import PINNING, free_bytes
 
@@ -40,6 +40,13 @@ Passed = Callable[[int], bool]
 
 Collate = Callable[[list[Any]], Batch]
 """Makes a batch of samples."""
+
+
+_LOADER_OPTIONS = (
+    *("num_workers", "collate_fn", "timeout", "worker_init_fn", "multiprocessing_context"),
+    *("prefetch_factor", "persistent_workers", "in_order"),
+)
+"""What is kept of a DataLoader whose samples several processes share."""
 
 
 def _go_on(_passed: int) -> bool:
@@ -78,10 +85,6 @@ class Batches:
         """
         return next(self.epoch(1))
 
-    def checksum(self) -> int:
-        """Of the first epoch's order, where ranks might draw different ones; leaves the generators alone."""
-        return 0
-
     def close(self) -> None:
         """End the workers, if any; there is no epoch after this."""
 
@@ -102,8 +105,8 @@ def open_batches(  # noqa: PLR0913 - each is a choice of its own
 ) -> Batches:
     """Batches of ``source`` on ``device``: for training shuffled and without a last short one, else in order.
 
-    A :class:`DataLoader` is used as it is, with its own batch size and order; several processes take its
-    batches in turn, in an order that they draw for each epoch. ``Arrays`` are kept on the device if they take
+    A :class:`DataLoader` is used as it is, with its own batch size and order; several processes share its
+    samples as those of its data set, shuffled if it shuffles. ``Arrays`` are kept on the device if they take
     at most a quarter of a GPU's free memory. Raises ``DataError`` if there is not one batch.
 
     ``workers`` processes load the samples of a map-style ``Dataset``, whose batches do not depend on their
@@ -113,9 +116,13 @@ def open_batches(  # noqa: PLR0913 - each is a choice of its own
     for data that several processes cannot share.
     """
     if share.world_size > 1 and not is_split(source, share):
-        check_shared(source, _role(training), share.world_size)
+        check_shared(source, _role(training))
         if isinstance(source, DataLoader):
-            return _DealtBatches(source, DealtOrder(source, seed, training=training, share=share), device)
+            options = {name: getattr(source, name) for name in _LOADER_OPTIONS}
+            samples = _samples(source.dataset, source.batch_size or 1, training, share.world_size)
+            order = Order(samples, source.batch_size or 1, seed, training=training, share=share)
+            order.shuffles, order.seeds_batches = isinstance(source.sampler, RandomSampler), True
+            return _DatasetBatches(source.dataset, order, device, **options)
     if isinstance(source, DataLoader):
         batches: Batches = _LoadedBatches(source, device)
         if batches.batches_per_epoch == 0:
@@ -129,7 +136,13 @@ def open_batches(  # noqa: PLR0913 - each is a choice of its own
     order = Order(samples, batch_size, seed, training=training, share=share)
     if isinstance(source, Arrays):
         return _ArrayBatches(source, order, device)
-    return _DatasetBatches(source, order, device, workers=workers, collate=collate)
+    on_gpu = device.type != "cpu"
+    order.seeds_batches = workers is not None or on_gpu
+    if workers is None:
+        workers = worker_count(4) if on_gpu else 0
+    return _DatasetBatches(
+        source, order, device, num_workers=workers, persistent_workers=workers > 0, collate_fn=collate
+    )
 
 
 def count_samples(batch: Batch) -> int:
@@ -243,36 +256,22 @@ class _LoadedBatches(Batches):
 
 
 class _DatasetBatches(_LoadedBatches):
-    """A map-style data set in a DataLoader with our order.
+    """A map-style data set in a DataLoader with our order and ``options`` of its own.
 
     Samples may draw random numbers, to augment images say. Where workers load them, or a number of workers
     was asked for, each batch has its own seed for that: it is the same whoever loads it, also after a resume.
     """
 
-    def __init__(
-        self,
-        dataset: Dataset[Any],
-        order: Order,
-        device: torch.device,
-        *,
-        workers: int | None,
-        collate: Collate | None,
-    ) -> None:
+    def __init__(self, dataset: Dataset[Any], order: Order, device: torch.device, **options: Any) -> None:
         # The loader draws its workers' seeds from this generator, not from torch's global one.
         self._generator = torch.Generator()
         self._order = order
-        on_gpu = device.type != "cpu"
-        order.seeds_batches = workers is not None or on_gpu
-        if workers is None:
-            workers = worker_count(4) if on_gpu else 0
         loader = DataLoader(
             SeededSamples(dataset) if order.seeds_batches else dataset,
             batch_sampler=order,
             generator=self._generator,
-            num_workers=workers,
-            persistent_workers=workers > 0,
             pin_memory=device.type in PINNING,
-            collate_fn=collate,
+            **options,
         )
         super().__init__(loader, device)
         self.generators = ()  # seeded again for each epoch
@@ -288,42 +287,6 @@ class _DatasetBatches(_LoadedBatches):
         self._order.epoch, self._order.skip = number, skip
         self._generator.manual_seed(self._order.epoch_seed(number))
         return super().epoch(number)
-
-
-class _DealtBatches(_LoadedBatches):
-    """One rank's part of a DataLoader's batches."""
-
-    def __init__(self, loader: DataLoader[Any], order: DealtOrder, device: torch.device) -> None:
-        batched: dict[str, Any] = {"batch_sampler": order}
-        shared: DataLoader[Any] = DataLoader(
-            loader.dataset,
-            **({"sampler": order, "batch_size": None} if loader.batch_sampler is None else batched),
-            num_workers=loader.num_workers,
-            collate_fn=loader.collate_fn,
-            pin_memory=loader.pin_memory,
-            timeout=loader.timeout,
-            worker_init_fn=loader.worker_init_fn,
-            multiprocessing_context=loader.multiprocessing_context,
-            generator=loader.generator,
-            prefetch_factor=loader.prefetch_factor,
-            persistent_workers=loader.persistent_workers,
-            in_order=loader.in_order,
-        )
-        super().__init__(shared, device)
-        self.generators = generators_of(loader)
-        self._order = order
-
-    def checksum(self) -> int:
-        with unchanged(self.generators):
-            return self._order.checksum()
-
-    def first(self) -> Batch:
-        self._order.epoch = 1
-        return super().first()
-
-    def epoch(self, number: int, *, skip: int = 0, passed: Passed = _go_on) -> Iterator[Batch]:
-        self._order.epoch = number
-        return super().epoch(number, skip=skip, passed=passed)  # its workers draw as they did before
 
 
 def _scaled(inputs: Tensor) -> Tensor:

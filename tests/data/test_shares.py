@@ -1,13 +1,12 @@
 """Which samples each rank takes: of a data set in our order, and of a DataLoader of one's own."""
 
-from collections.abc import Iterator
 from itertools import chain
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader, WeightedRandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
 from amptui.base.errors import AmptuiError, DataError, UsageError
@@ -77,52 +76,23 @@ def numbers_of(batches: Batches, epoch: int = 1, skip: int = 0) -> list[list[int
     return [batch.tolist() for batch in batches.epoch(epoch, skip=skip)]
 
 
-@given(
-    samples=st.integers(12, 40),
-    batch_size=st.integers(1, 4),
-    ranks=st.integers(2, 3),
-    shuffled=st.booleans(),
-    drop_last=st.booleans(),
-)
-def test_ranks_take_whole_groups_of_one_order_without_overlap(
-    samples: int, batch_size: int, ranks: int, shuffled: bool, drop_last: bool
-) -> None:
-    loader = DataLoader(Numbers(samples), batch_size, shuffle=shuffled, drop_last=drop_last)
-    shares = [shared(loader, ranks, rank) for rank in range(ranks)]
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_ranks_share_a_loader_s_samples_as_those_of_its_data_set(shuffled: bool) -> None:
+    loader = DataLoader(Numbers(23), 3, shuffle=shuffled)
+    shares = [shared(loader, 2, rank) for rank in range(2)]
     parts = [numbers_of(each) for each in shares]
-    count = samples // batch_size // ranks
-    assert [each.batches_per_epoch for each in shares] == [len(part) for part in parts] == [count] * ranks
-    seen = list(chain(*chain(*parts)))
-    assert len(set(seen)) == len(seen) == count * batch_size * ranks
-    assert {len(batch) for part in parts for batch in part} == {batch_size}
-    left = -(-samples // batch_size) if not drop_last else samples // batch_size
-    told = left_out(loader, 99, Share(0, ranks))
-    assert told.startswith(f"the last {left - count * ranks} of {left} training batches" if told else "")
-    assert bool(told) == (left > count * ranks)
-    if not shuffled:
-        in_order = [list(chain(*group)) for group in zip(*parts, strict=True)]
-        assert list(chain(*in_order)) == list(range(count * batch_size * ranks))
-
-
-@given(samples=st.integers(3, 40), batch_size=st.integers(1, 6), ranks=st.integers(2, 5))
-def test_validation_leaves_no_sample_out(samples: int, batch_size: int, ranks: int) -> None:
-    loader = DataLoader(Numbers(samples), batch_size)
-    parts = [numbers_of(shared(loader, ranks, rank, training=False), 0) for rank in range(ranks)]
-    assert sorted(chain(*chain(*parts))) == list(range(samples))
-
-
-def test_the_order_depends_on_seed_and_epoch_and_on_nothing_drawn_before() -> None:
-    loader = DataLoader(Numbers(24), 4, shuffle=True)
-    batches = shared(loader, 2, 0)
-    first, second = numbers_of(batches, 1), numbers_of(batches, 2)
-    torch.rand(3)
-    state = torch.get_rng_state()
-    assert numbers_of(shared(loader, 2, 0), 1) == first != second
-    assert numbers_of(shared(loader, 2, 0), 2, skip=1) == second[1:]
-    assert numbers_of(shared(loader, 2, 0, seed=2), 1) != first
-    batches.checksum()
-    assert shared(loader, 2, 0).checksum() == shared(loader, 2, 1).checksum()
-    torch.set_rng_state(state)
+    assert [each.batches_per_epoch for each in shares] == [3, 3]
+    together = [list(chain(*group)) for group in zip(*parts, strict=True)]
+    alone = Order(23, 6, 1, training=True)
+    in_order = [list(range(start, start + 6)) for start in (0, 6, 12)]
+    assert together == ([batch.tolist() for batch in alone.batches(1)] if shuffled else in_order)
+    assert numbers_of(shares[0], 1, skip=1) == parts[0][1:]
+    others = ", others each time" if shuffled else ""
+    assert left_out(loader, 99, Share(0, 2)).startswith(
+        f"5 of 23 training samples are left out of each epoch{others}: "
+    )
+    held_out = [numbers_of(shared(loader, 2, rank, training=False), 0) for rank in range(2)]
+    assert sorted(chain(*chain(*held_out))) == list(range(23))
 
 
 def test_workers_and_a_collate_function_of_one_s_own_are_kept() -> None:
@@ -144,30 +114,24 @@ def test_a_distributed_sampler_splits_the_data_itself() -> None:
         opened(1, of=3)
 
 
-class Buckets(Sampler[list[int]]):
-    """Batches of different sizes."""
-
-    def __iter__(self) -> Iterator[list[int]]:
-        yield from ([0, 1], [2, 3], [4], [5, 6, 7])
-
-    def __len__(self) -> int:
-        return 4
-
-
 @pytest.mark.parametrize(
     ("source", "kind", "said"),
     [
         (Stream(), UsageError, "the training data is a stream"),
         (Numbers(1), DataError, "the training set has 1 samples, .*; use fewer ranks"),
         (Numbers(190), DataError, "each of 2 ranks; use --batch-size 95 or less"),
-        (DataLoader(Numbers(3), 2), DataError, "the training DataLoader has 2 batches, not a whole one"),
         (
-            DataLoader(Numbers(8), batch_sampler=Buckets()),
+            DataLoader(Numbers(3), 2),
             DataError,
-            r"training batches 3 to 4 have \[1, 3\]",
+            "3 samples, fewer than one batch of 2 for",
+        ),
+        (
+            DataLoader(Numbers(8), 2, sampler=WeightedRandomSampler([1.0] * 8, 8)),
+            UsageError,
+            "the training DataLoader has a sampler",
         ),
     ],
-    ids=["stream", "one sample", "few samples", "too few", "unequal"],
+    ids=["stream", "one sample", "few samples", "too few", "own sampler"],
 )
 def test_what_ranks_cannot_share_is_refused(source: Source, kind: type[AmptuiError], said: str) -> None:
     with pytest.raises(kind, match=said):

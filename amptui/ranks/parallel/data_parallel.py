@@ -72,7 +72,6 @@ class DataParallel(Strategy):
                 "parameters": sum(p.numel() for p in self._model.parameters()),
                 "training samples": training.samples or 0,
                 "batches per epoch": training.batches_per_epoch or 0,
-                "as the checksum of its order of samples": training.checksum(),
                 "validation samples": 0 if validation is None else validation.samples or 0,
                 "unsupported precisions": len(unsupported),
             }
