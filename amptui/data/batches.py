@@ -64,8 +64,6 @@ class Batches:
     """How many samples the data set has; None if unknown."""
     batches_per_epoch: int | None
     """How many batches an epoch has; None if unknown."""
-    dropped = False
-    """Whether a batch was None so far and was left out."""
     generators: tuple[torch.Generator, ...] = ()
     """Its own generators whose state carries over from epoch to epoch; not torch's global one."""
 
@@ -200,8 +198,7 @@ class _LoadedBatches(Batches):
         on_host = torch.device("cpu") if draws_on_host(self._loader) else nullcontext()
         with unchanged(self.generators), on_host:
             for batch in without_workers(self._loader):
-                if batch is not None:
-                    return move(batch, self._device)
+                return move(batch, self._device)
         raise DataError("the training data has no batches")
 
     def close(self) -> None:
@@ -228,7 +225,6 @@ class _LoadedBatches(Batches):
         return map(self._copies.send, batches)
 
     def _batches(self) -> Iterator[Batch]:
-        """All batches but those that are None: a ``collate_fn`` that drops bad samples may have none left."""
         default_device = torch.device("cpu") if draws_on_host(self._loader) else nullcontext()
         with default_device:
             self._iterator = iterator = iter(self._loader)
@@ -238,10 +234,7 @@ class _LoadedBatches(Batches):
                     batch = next(iterator, END)
                 if batch is END:
                     return
-                if batch is None:
-                    self.dropped = True
-                else:
-                    yield batch
+                yield batch
         except DataError as error:
             # Its frames reference the loader: a later collection would wait seconds for workers that failed.
             traceback.clear_frames(error.__traceback__)

@@ -12,14 +12,14 @@ from torch import Tensor, nn
 
 from amptui.base.errors import DataError, ExperimentError
 from amptui.checkpoint.file import Checkpoint
-from amptui.data.batches import Batch, Batches, count_samples
+from amptui.data.batches import Batch, count_samples
 from amptui.loops.setup import Prepared
 from amptui.loops.strategy import MetricSums
 from amptui.loops.train_step import TrainMonitor
 from amptui.probes.snapshot import Generators
 from amptui.recipe.trained import check_scalars
 from amptui.records.control import Control
-from amptui.records.run import Note, Phase, PhaseChanged, Record, Severity
+from amptui.records.run import Note, Phase, PhaseChanged, Record
 
 INTERVAL_SECONDS = 0.25
 
@@ -59,7 +59,6 @@ class DataPosition:
         self._start = start
         self._control = control
         self._progress = PhaseProgress(emit, "data")
-        self._count = BatchCount(prepared.training, emit, training=True, equal=prepared.strategy.ranks > 1)
         self._keeps = keeps
         self._saved: Mapping[str, Any] | None = None
         self._epoch_draws: Mapping[str, Any] | None = None
@@ -97,7 +96,7 @@ class DataPosition:
         prepared = self._prepared
         if start is None:
             self._epoch_draws = random_states(prepared) if self._keeps else None
-            return self._count.watch(prepared.training.epoch(self.epoch), epoch=self.epoch)
+            return _not_empty(prepared.training.epoch(self.epoch), self.epoch, 0)
         if self.epoch > 1:
             for batches in (prepared.training, prepared.validation):
                 if batches is not None:
@@ -106,7 +105,7 @@ class DataPosition:
         set_random_states(start.epoch_draws, prepared)
         left = prepared.training.epoch(self.epoch, skip=self.batches, passed=self._report_skipped)
         set_random_states(start.draws, prepared)
-        return self._count.watch(left, epoch=self.epoch, passed=self.batches)
+        return _not_empty(left, self.epoch, self.batches)
 
     def finish_epoch(self) -> None:
         """Go to the next epoch, after validation."""
@@ -129,53 +128,13 @@ class DataPosition:
         return self._control.stop_reason is None
 
 
-class BatchCount:
-    """Counts the batches of training or validation data; emits notes.
-
-    ``equal``: other ranks need as many batches, so that one that is None raises DataError.
-    """
-
-    def __init__(
-        self, batches: Batches, emit: Callable[[Record], object], *, training: bool, equal: bool = False
-    ) -> None:
-        self._batches = batches
-        self._emit = emit
-        self._role = "training" if training else "validation"
-        self._equal = equal
-        self._reported_none = False
-
-    def watch(self, left: Iterator[Batch], *, epoch: int = 0, passed: int = 0) -> Iterator[Batch]:
-        """Yield the batches of ``left``: the rest of ``epoch`` after its first ``passed`` batches.
-
-        Validation has no ``epoch``. Raises DataError at the end of a training epoch without batches.
-        """
-        is_empty = not passed
-        for batch in left:
-            is_empty = False
-            if self._batches.dropped:
-                self._report_none()
-            yield batch
-        if self._batches.dropped:
-            self._report_none()
-        if not is_empty:
-            return
-        what, hint = f"no {self._role} batches", "let each iter() yield at least one that is not None"
-        if self._role == "training":
-            raise DataError(f"epoch {epoch}: {what}", hint=hint)
-        self._note("error", f"no validation: {what}; {hint}")  # an epoch without one still counts
-
-    def _report_none(self) -> None:
-        """Tell of the first batch that was None."""
-        if self._reported_none:
-            return
-        what = f"a {self._role} batch was None (from collate_fn?)"
-        if self._equal:
-            raise DataError(f"{what}: all ranks must have as many batches", hint="let collate_fn return one")
-        self._reported_none = True
-        self._note("warning", f"{what}: such batches are skipped")
-
-    def _note(self, severity: Severity, text: str) -> None:
-        self._emit(Note(time=time.time(), severity=severity, text=text))
+def _not_empty(left: Iterator[Batch], epoch: int, passed: int) -> Iterator[Batch]:
+    """``left``, the rest of ``epoch`` after its first ``passed`` batches. Raises DataError if it has none."""
+    for batch in left:
+        passed += 1
+        yield batch
+    if not passed:
+        raise DataError(f"epoch {epoch}: no training batches", hint="let each iter() yield at least one")
 
 
 class PhaseProgress:
@@ -213,7 +172,6 @@ class Validator:
         self._control = control
         self._emit = emit
         self._progress = PhaseProgress(emit, "validating")
-        self._count: BatchCount | None = None
 
     def run(self, monitor: TrainMonitor, position: DataPosition) -> MetricSums | None:
         """Sum the metrics over the validation data, if there is any, in the precision of the steps so far.
@@ -223,8 +181,6 @@ class Validator:
         sums, batches, strategy = MetricSums(), self._prepared.validation, self._prepared.strategy
         if batches is None:
             return sums
-        if self._count is None:
-            self._count = BatchCount(batches, self._emit, training=False)
         limit, total = strategy.validation_batches(
             self._prepared.request.validation_batches, batches.batches_per_epoch
         )
@@ -233,8 +189,9 @@ class Validator:
             monitor.validated_in = precision.name
             strategy.synchronize_buffers()
             with evaluating(self._prepared.model):
-                own_batches = islice(self._count.watch(batches.epoch(0)), limit)
+                own_batches, is_empty = islice(batches.epoch(0), limit), limit != 0
                 for index, batch in enumerate(strategy.padded(own_batches, total, _NO_BATCH)):
+                    is_empty = is_empty and batch is _NO_BATCH
                     self._control.at_boundary(validating=True)
                     if self._control.stopping:
                         position.undo_draws()
@@ -242,6 +199,9 @@ class Validator:
                     self._progress.report("validating", index, total, "batches")
                     with precision.forward_context:
                         self._add(sums, batch)
+            if is_empty:  # an epoch without a validation still counts
+                text = "no validation: no validation batches; let each iter() yield at least one"
+                self._emit(Note(time=time.time(), severity="error", text=text))
             sums = strategy.sum_over_ranks(sums)
         position.validated_step = monitor.step
         return sums

@@ -112,8 +112,7 @@ class Loop:
         """Train; ``precisions`` of the steps are those that were chosen meanwhile."""
         step, every = 0, self.training.validate_every
         for epoch in range(1, self.epochs + 1):
-            batches = (batch for batch in self.batches(epoch) if batch is not None)
-            left = self.batches_per_epoch - (3 if self.recipe.data == "gaps" else 0)
+            batches, left = iter(self.batches(epoch)), self.batches_per_epoch
             while left and step < self.steps:
                 micro_batches = list(islice(batches, self.training.accumulate))
                 left -= len(micro_batches)

@@ -89,8 +89,6 @@ EXPERIMENTS = [
     row("parts of the loss", CI, precision="bf16", parts=True),
     row("validation in epochs", validate_every=3, validation_batches=2),
     row("validation, stopped at its step", CI, validate_every=4, ends=("term 4", "term 5")),
-    row("batches that are None", CI, data="gaps", dropout=0.2, validate_every=3),
-    row("batches that are None, resumed", data="gaps", dropout=0.2, ends=("term 6",)),
     row("no validation", CI, validates=False),
     # ---------------------------------------------------------------- trainings that end and are resumed
     row("stopped and resumed", ends=("term 5",), data="jitter", dropout=0.2),

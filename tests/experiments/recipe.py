@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer, lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from amptui import Arrays, Data, DataRequest, Experiment, warmup_cosine, weight_decay_groups
 
@@ -47,7 +47,7 @@ SCHEDULES: dict[str, Callable[[Optimizer, int], LRScheduler]] = {
 }
 
 
-Form = Literal["arrays", "dataset", "loader", "own order", "workers", "jitter", "gaps", "stream"]
+Form = Literal["arrays", "dataset", "loader", "own order", "workers", "jitter", "stream"]
 """How the data is given."""
 
 
@@ -88,9 +88,7 @@ class Recipe(Experiment):
     nans: str = ""
     """The calls whose loss is NaN."""
     parts: bool = False
-    data: Literal["arrays", "dataset", "loader", "own order", "workers", "jitter", "gaps", "stream"] = (
-        "arrays"
-    )
+    data: Literal["arrays", "dataset", "loader", "own order", "workers", "jitter", "stream"] = "arrays"
     validates: bool = True
     step_ms: float = 0.0
     """How long a training loss takes at least: a person has time to press a key."""
@@ -116,7 +114,6 @@ class Recipe(Experiment):
                 self.batch_size,
                 shuffle=True,
                 generator=own,
-                collate_fn=Gaps() if self.data == "gaps" else None,
                 num_workers=int(self.data == "workers"),
                 persistent_workers=self.data == "workers",
             )
@@ -186,17 +183,6 @@ class ByEpoch(Recipe):
     """The same with a schedule that moves after each epoch."""
 
     scheduler_interval: ClassVar[Literal["step", "epoch"]] = "epoch"
-
-
-class Gaps:
-    """None for three of nine batches, none of whose samples could be read."""
-
-    def __init__(self) -> None:
-        self.calls = -1
-
-    def __call__(self, samples: list[Any]) -> Any:
-        self.calls += 1
-        return None if self.calls % 9 in (1, 2, 7) else default_collate(samples)
 
 
 class Jittered(Dataset[tuple[Tensor, Tensor]]):

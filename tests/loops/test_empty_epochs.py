@@ -1,23 +1,19 @@
-"""What a loader leaves out is told, and no epoch passes without a batch."""
+"""No epoch passes without a batch, and each has those that come."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset, default_collate
+from torch.utils.data import DataLoader, IterableDataset
 
 from amptui import Data, DataRequest
 from amptui.base.errors import DataError
 from amptui.data.sources import Arrays, Source
 from amptui.records.run import EpochFinished, Note
-from tests.builders import StepRow
 from tests.tiny import Log, Tiny, losses, prepare, train
-
-BATCHES = 8
-"""Of 8 samples each: what an epoch of :class:`Tiny` has."""
 
 
 class Loaded(Tiny):
@@ -33,22 +29,6 @@ class Loaded(Tiny):
         pairs = list(zip(data.train.inputs / 255, data.train.targets, strict=True))
         held_out = self.held_out(pairs) if self.held_out else None
         return replace(data, train=self.loader(pairs), validation=held_out)
-
-
-class Dropping:
-    """A ``collate_fn`` that returns None for some batches: none of their samples could be read."""
-
-    def __init__(self, bad: Iterable[int]) -> None:
-        self.bad = frozenset(bad)
-        self.calls = -1
-
-    def __call__(self, samples: list[Any]) -> Any:
-        self.calls += 1
-        return None if self.calls % BATCHES in self.bad else default_collate(samples)
-
-
-def dropping(*bad: int) -> Callable[[Any], DataLoader[Any]]:
-    return lambda pairs: DataLoader(pairs, 8, collate_fn=Dropping(bad))
 
 
 class Stream(IterableDataset[tuple[Tensor, Tensor]]):
@@ -77,24 +57,7 @@ class Once(Stream):
         return self.left
 
 
-def notes_of(log: Log) -> list[str]:
-    return [note.text for note in log.of(Note)]
-
-
-NONE = "a training batch was None (from collate_fn?): such batches are skipped"
-
-
-@pytest.mark.parametrize("bad", [(), (0,), (2, 3, BATCHES - 1)])
-def test_batches_that_are_none_are_skipped_and_told_of_once(bad: tuple[int, ...]) -> None:
-    log = Log()
-    assert train(prepare(Loaded(dropping(*bad))), log) == "done"
-    counts = [[record.epoch for record in log.of(StepRow)].count(epoch) for epoch in (1, 2)]
-    assert counts == [BATCHES - len(bad)] * 2
-    assert len(log.of(EpochFinished)) == 2
-    assert notes_of(log) == [NONE] * bool(bad)
-
-
-@pytest.mark.parametrize("source", [lambda pairs: Stream(pairs, 0), Once, dropping(*range(BATCHES))])
+@pytest.mark.parametrize("source", [lambda pairs: Stream(pairs, 0), Once])
 def test_an_epoch_without_a_batch_is_an_error(source: Callable[[Any], Source]) -> None:
     epoch = 2 if source is Once else 1
     with pytest.raises(DataError, match=f"epoch {epoch}: no training batches"):
@@ -128,12 +91,9 @@ def test_an_epoch_has_the_batches_that_come_whatever_its_length_says(
     assert validated == (set() if steps == 7 else {4 * steps})
 
 
-@pytest.mark.parametrize("nothing", [lambda pairs: Stream(pairs, 0), dropping(*range(BATCHES))])
-def test_a_validation_without_batches_is_an_error_but_keeps_the_epoch(
-    nothing: Callable[[Any], Source],
-) -> None:
-    log = Log()
-    assert train(prepare(Loaded(lambda pairs: DataLoader(pairs, 8), nothing)), log) == "done"
+def test_a_validation_without_batches_is_an_error_but_keeps_the_epoch() -> None:
+    log, loaded = Log(), Loaded(lambda pairs: DataLoader(pairs, 8), lambda pairs: Stream(pairs, 0))
+    assert train(prepare(loaded), log) == "done"
     assert [epoch.validation for epoch in log.of(EpochFinished)] == [None, None]
     assert [note.severity for note in log.of(Note)].count("error") == 2
     assert torch.isfinite(torch.tensor(losses(log), dtype=torch.float64)).all()
