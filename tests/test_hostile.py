@@ -23,9 +23,8 @@ from amptui.diagnosis.amp_answer import amp_answer, answer_line, evidence_rows
 from amptui.diagnosis.summary import summary_lines
 from amptui.process.plain_lines import JsonLines, PlainFront
 from amptui.records.run import LOW_PRECISIONS, Note, Record, RunFinished
-from amptui.reports.compare.compare_frame import Choice, CompareFrame
+from amptui.reports.compare.command import read_all
 from amptui.reports.compare.compare_page import page
-from amptui.reports.compare.following import read_all
 from amptui.reports.compare.tables import as_json, plain_lines
 from amptui.reports.export import export
 from amptui.reports.run_list import read_row
@@ -356,10 +355,6 @@ def compare(folder: Path) -> None:
         comparison = read_all([RunDir(folder).journal_path, FP32[0]], target=None)
     except RunFolderError:
         return  # nothing of it could be read
-    for axis in ("steps", "samples", "seconds"):
-        canvas = Canvas(80, 24)
-        CompareFrame().draw(canvas, comparison, Choice(axis=axis), ScreenState())
-        assert "".join(canvas.lines()).isprintable()
     assert strictjson.line(as_json(comparison))
     assert plain_lines(comparison)
     assert "\x1b" not in page(comparison)

@@ -83,7 +83,7 @@ ARGUMENTS: dict[str, Sequence[str]] = {
     "csv": ("export", "{read}", "--csv", "{out}"),
     "html": ("export", "{read}", "--html", "{out}"),
     "tensorboard": ("export", "{read}", "--tensorboard", "{out}"),
-    "compare": ("compare", "{read}", "{other}", "--plain", "--html", "{out}"),
+    "compare": ("compare", "{read}", "{other}", "--html", "{out}"),
     "weights": (*TRAIN, "--run-dir", "{new}", "--save-weights", "{out}"),
 }
 

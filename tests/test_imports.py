@@ -32,7 +32,7 @@ def loaded_by(statement: str) -> set[str]:
         ("import amptui.records.codec", set()),
         ("import amptui.telemetry.session", {"numpy"}),
         ("import amptui.process.plain_lines, amptui.diagnosis.summary", {"numpy"}),
-        ("import amptui.reports.compare.following, amptui.reports.compare.tables", {"numpy"}),
+        ("import amptui.reports.compare", {"numpy"}),
         ("import amptui.loops.worker", set()),
         ("import amptui.process.launch", {"numpy", "psutil"}),
         ("import amptui.tui.run_screen", {"numpy", "textual"}),

@@ -293,9 +293,7 @@ def test_from_the_list_into_runs_and_back(live: Path, ended: Path, warm: WarmSou
         terminal.press("d", until=LIST)
         terminal.press("j\r", until="replay (×1|ended)")
         terminal.press("q", until=r"1 live +1 ended[\s\S]*▸ mnist-deep-20261125-101500")
-        terminal.press("akac", until="amptui compare[\\s\\S]*training loss by step")
-        terminal.press("q", until=r"2 selected")
-        terminal.press("\x1b[F", until="▸◆mnist-deep")
+        terminal.press("\x1b[F", until="▸ mnist-deep")
         terminal.press("r", until=rf"{QUESTION}[\s\S]*1 journal")
         terminal.press("n", until_gone=QUESTION)
         assert ended.exists()
@@ -310,6 +308,19 @@ def test_from_the_list_into_runs_and_back(live: Path, ended: Path, warm: WarmSou
     wait_for_more(live)
     stop(live)
     assert outcome(live) is not None
+
+
+@pytest.mark.ci
+def test_the_list_ends_with_the_comparison_of_the_selected_runs(
+    live: Path, ended: Path, warm: WarmSource
+) -> None:
+    with Terminal(amptui_command(), warm=warm, size=(80, 60)) as terminal:
+        terminal.wait_for(f"{LIST}.*live")
+        terminal.press("aac")
+        assert terminal.wait() == 0
+        assert_restored(terminal)
+        assert "No verdict: a run still trains" in " ".join(terminal.text.split())
+    stop(live)
 
 
 @pytest.mark.ci

@@ -32,7 +32,6 @@ from tests.living import (
     wait_for_more,
     wait_until,
 )
-from tests.reports.compare.compared_runs import FP32
 from tests.terminal import FRAMES, Terminal, amptui_command
 from tests.warm import Process, WarmSource
 
@@ -211,9 +210,6 @@ SCREENS = (
     ("replay", SIGINT, 130, NO_RUN, ""),
     ("replay", SIGTERM, 143, NO_RUN, ""),
     ("replay", "closed", 129, NO_RUN, ""),
-    ("compare", SIGINT, 130, NO_RUN, ""),
-    ("compare", SIGTERM, 143, NO_RUN, ""),
-    ("compare", "closed", 129, NO_RUN, ""),
     ("list", "ctrl+c", 130, NO_RUN, ""),
     ("list", "closed", 129, NO_RUN, ""),
 )
@@ -231,7 +227,6 @@ def screen_of(command: str, lives: Lives, run: Path) -> Iterator[Terminal]:
         "attach": (("attach", str(run), *FRAMES), r"step\s+[1-9]"),
         "run": (("run", "--run-dir", str(run), str(script)), "AMP fp16 .*running"),
         "replay": (("replay", journal), r"replay (×1|ended)"),
-        "compare": (("compare", *map(str, FP32)), "one group"),
         "list": ((), "no runs yet"),
     }[command]
     with ExitStack() as stack, ended_afterwards(run):

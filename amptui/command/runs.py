@@ -128,8 +128,8 @@ def browse_runs(run: Callable[[Sequence[str]], int], remote: "Remote | None" = N
         except AmptuiError as error:
             complain(str(error))
             status, message = error.exit_status, str(error)
-        if status > _SIGNALLED:
-            return status
+        if status > _SIGNALLED or (listing.chosen.action == "compare" and not message):
+            return status  # also with a comparison, which the list would hide
         gc.collect()  # the last screen, before the next one freezes what it finds
 
 
@@ -158,8 +158,8 @@ def run_replay(options: argparse.Namespace) -> int:
 
 def add_compare_options(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Compare finished or running runs on one screen. Runs that differ only in the seed are one group. "
-        "Without a terminal, write tables."
+        "Compare runs: tables, and whether final losses differ by more than between seeds. Runs that differ "
+        "only in the seed are one group."
     )
     add = parser.add_argument
     add(
@@ -171,10 +171,7 @@ def add_compare_options(parser: argparse.ArgumentParser) -> None:
     )
     add_shared(parser, "--trust")
     add("--target-loss", type=finite_float, metavar="X", help="show the training time to a loss of X")
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument("--plain", action="store_true", help="write tables instead of showing the screen")
-    add_shared(how, "--json")
-    add_shared(parser, "--html")
+    add_shared(parser, "--json", "--html")
 
 
 def run_compare(options: argparse.Namespace) -> int:
@@ -182,7 +179,6 @@ def run_compare(options: argparse.Namespace) -> int:
 
     return compare(
         options.runs,
-        plain=options.plain,
         json=options.json,
         html=options.html,
         target_loss=options.target_loss,

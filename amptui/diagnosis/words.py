@@ -500,7 +500,6 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
                 "no loss": "a run has no loss",
                 "not comparable": "it was not the same training, see below",
                 "running": "a run still trains",
-                "reading": "not all journals are read yet",
             }.items()
         },
     },

@@ -168,9 +168,7 @@ class Journal:
 class JournalReader(Iterable[Record]):
     """The records of the journal at ``path``; damaged lines are skipped and counted.
 
-    Iterating reads the file once, up to its end. :meth:`read` returns what is new since the last call; a
-    journal that was replaced or cut, as a resume does it, is then read again from its start. Both raise
-    ``RunFolderError`` for a file that cannot be read.
+    Iterating reads the file once, up to its end, and raises ``RunFolderError`` if it cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -179,22 +177,10 @@ class JournalReader(Iterable[Record]):
         """Lines so far that are not records."""
         self.torn = False
         """The last line is incomplete: the run died while writing, or is writing now."""
-        self.read_bytes = 0
-        """How much of the file has been read."""
-        self.size_bytes = 0
-        """How long the file was when it was last looked at."""
-        self.restarted = False
-        """Whether the last :meth:`read` began at the start again: all earlier records are void."""
-        self._file: BinaryIO | None = None
         self._rest = b""
         """The beginning of a line whose end has not been read."""
         self._skips_line = False
         """The line that is being read is too long for a record."""
-
-    @property
-    def at_end(self) -> bool:
-        """Whether everything that was in the file at the last look has been read."""
-        return self.read_bytes >= self.size_bytes
 
     @property
     def passed_over(self) -> str:
@@ -204,54 +190,17 @@ class JournalReader(Iterable[Record]):
         return f"passed over: {', '.join(filter(None, parts))}" if any(parts) else ""
 
     def __iter__(self) -> Iterator[Record]:
+        self.damaged_lines, self._rest, self._skips_line = 0, b"", False
+        for piece in self._pieces():
+            yield from self._parsed(piece)
+
+    def _pieces(self) -> Iterator[bytes]:
         try:
-            self._open()
+            with self.path.open("rb") as file:
+                while piece := file.read(PIECE_BYTES):
+                    yield piece
         except OSError as error:
-            raise self._unreadable(error) from error
-        try:
-            while piece := self._next_piece():
-                yield from self._parsed(piece)
-        finally:
-            self.close()
-
-    def read(self) -> list[Record]:
-        """The next records, at most those of one piece."""
-        try:
-            self.restarted = False
-            if self._file is not None:
-                now = self.path.stat()
-                self.size_bytes = now.st_size
-                is_same = os.path.samestat(now, os.fstat(self._file.fileno()))
-                self.restarted = now.st_size < self.read_bytes or not is_same
-            if self._file is None or self.restarted:
-                self._open()
-        except OSError as error:
-            raise self._unreadable(error) from error
-        return list(self._parsed(self._next_piece()))
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-    def _open(self) -> None:
-        self.close()
-        self._file = self.path.open("rb")
-        self.size_bytes = os.fstat(self._file.fileno()).st_size
-        self.damaged_lines = self.read_bytes = 0
-        self._rest, self._skips_line = b"", False
-
-    def _next_piece(self) -> bytes:
-        assert self._file is not None, "opened before"
-        try:
-            piece = self._file.read(PIECE_BYTES)
-        except OSError as error:
-            raise self._unreadable(error) from error
-        self.read_bytes += len(piece)
-        return piece
-
-    def _unreadable(self, error: OSError) -> RunFolderError:
-        return RunFolderError(f"cannot read the journal {self.path}: {reason(error)}")
+            raise RunFolderError(f"cannot read the journal {self.path}: {reason(error)}") from error
 
     def _parsed(self, piece: bytes) -> Iterator[Record]:
         *lines, self._rest = (self._rest + piece).split(b"\n")

@@ -176,47 +176,7 @@ def test_what_others_do_to_the_file_is_told_and_records_go_into_what_is_left(
         assert reader.damaged_lines == (kept == 1)
 
 
-# Reading, once or while it grows.
-
-
-def read_all(reader: JournalReader) -> list[Record]:
-    records = reader.read()
-    while not reader.at_end:
-        records += reader.read()
-    return records
-
-
-def test_each_read_returns_what_is_new_and_a_line_once_it_is_whole(path: Path) -> None:
-    path.write_bytes(lines(1, 2))
-    reader = JournalReader(path)
-    assert reader.read() == notes(1, 2)
-    assert reader.read() == []
-    assert (reader.at_end, reader.torn, reader.restarted) == (True, False, False)
-    whole = lines(3, 3)
-    for piece, read, torn in (
-        (whole[:40], [], True),
-        (whole[40:-1], [], True),  # all but the line break
-        (b"\n" + lines(4, 4), notes(3, 4), False),
-    ):
-        with path.open("ab") as file:
-            file.write(piece)
-        assert (reader.read(), reader.torn) == (read, torn)
-    assert reader.damaged_lines == 0
-    reader.close()
-
-
-def test_a_journal_that_was_cut_is_read_again(path: Path) -> None:
-    path.write_bytes(b"damaged\n" + lines(1, 4))
-    reader = JournalReader(path)
-    assert reader.read() == notes(1, 4)
-    path.write_bytes(lines(1, 1))
-    assert reader.read() == notes(1, 1)
-    assert (reader.restarted, reader.damaged_lines) == (True, 0)
-    with path.open("ab") as file:
-        file.write(lines(6, 6))
-    assert reader.read() == notes(6, 6)
-    assert not reader.restarted
-    reader.close()
+# Reading.
 
 
 SOUND = line(notes(1, 1)[0])
@@ -243,9 +203,6 @@ def test_what_could_not_be_read_is_told_in_one_line(
     assert reader.passed_over == ""
     assert len(list(reader)) == content.count(SOUND)
     assert reader.passed_over == told
-    reader = JournalReader(path)
-    assert (len(read_all(reader)), reader.passed_over) == (content.count(SOUND), told)
-    reader.close()
 
 
 @pytest.mark.parametrize(("length", "end"), [(599, b"\n"), (600, b"\n"), (601, b""), (9000, b"\n")])

@@ -3,15 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any
 
 from amptui.diagnosis.activity import switch_target, unsupported_requests
 from amptui.records.answers import REQUEST_KINDS
-from amptui.reports.compare.compare_frame import KEYS as COMPARE_KEYS
-from amptui.reports.compare.compare_frame import Choice, CompareFrame
-from amptui.reports.compare.contrasts import Compared
-from amptui.reports.compare.following import read_all
-from amptui.reports.compare.sentences import READING
 from amptui.telemetry.view import EMPTY_VIEW, SessionView
 from amptui.tui import waiting
 from amptui.tui.canvas import Canvas
@@ -33,7 +27,6 @@ from amptui.tui.run_list import frame as run_list
 from amptui.tui.run_list.frame import ListState
 from amptui.tui.run_list.removal import RemovalQuestion
 from tests.diagnosis import amp_situations
-from tests.reports.compare.compared_runs import BF16, FP32
 from tests.tui import numerics_views, special_views, views
 from tests.tui.overlays.opened import printed, with_xray
 from tests.tui.run_list.listed import NOW, STATE, plan
@@ -254,39 +247,6 @@ def _waiting() -> Iterator[tuple[str, Draw]]:
         yield awaited, partial(waiting.draw, script="train.py", awaited=awaited, lines=printed)
 
 
-@cache
-def _compared() -> Compared:
-    return read_all([*FP32, *BF16], target=None)
-
-
-def _draw_comparison(
-    canvas: Canvas, choice: Choice, *, read: bool = True, top: int = 0, has_help: bool = False, **state: Any
-) -> None:
-    screen = ScreenState(severity="info", **state)
-    frame = CompareFrame()
-    frame.top = top
-    frame.draw(canvas, _compared() if read else None, choice, screen)
-    if has_help:
-        Help("compare keys", COMPARE_KEYS, (("", READING),)).draw(canvas, EMPTY_VIEW, screen)
-
-
-def _comparisons() -> Iterator[tuple[str, Draw]]:
-    choices = {
-        "": Choice(),
-        ", by samples": Choice(axis="samples"),
-        ", validation": Choice(validation=True),
-        ", runs": Choice(by_run=True),
-    }
-    for name, choice in choices.items():
-        yield f"compare{name}", partial(_draw_comparison, choice=choice)
-    for name, top in ((", scrolled", 3), (", end", 1000)):
-        yield f"compare{name}", partial(_draw_comparison, choice=Choice(), top=top)
-    yield "compare, by time", partial(_draw_comparison, choice=Choice(axis="seconds"), log_y=True)
-    yield "compare, help", partial(_draw_comparison, choice=Choice(), has_help=True)
-    yield "compare, message", partial(_draw_comparison, choice=Choice(), message="no run has a validation")
-    yield "compare, reading", partial(_draw_comparison, choice=Choice(), read=False)
-
-
 SURFACES: Mapping[str, Draw] = {
     name: draw
     for group in (
@@ -296,7 +256,6 @@ SURFACES: Mapping[str, Draw] = {
         _run_lists(),
         _replays(),
         _waiting(),
-        _comparisons(),
     )
     for name, draw in group
 }

@@ -30,7 +30,6 @@ READ_IN_ALL_SIZES = (
     "dashboard 8 ranks in trouble",
     "overlay help",
     "run list",
-    "compare",
 )
 
 READ_SITUATIONS = (
@@ -63,7 +62,7 @@ ENLARGED = (
 
 def kind_of(surface: str) -> str:
     """The folder of its pictures."""
-    kinds = ("dashboard", "enlarged", "overlay", "run list", "replay", "compare")
+    kinds = ("dashboard", "enlarged", "overlay", "run list", "replay")
     return next((kind for kind in kinds if surface.startswith(kind)), "others")
 
 

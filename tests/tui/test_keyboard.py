@@ -11,7 +11,6 @@ from textual.message import Message
 
 from amptui.records.answers import REQUEST_KINDS
 from amptui.records.run import PRECISIONS
-from amptui.reports.compare import compare_frame
 from amptui.tui.canvas import Canvas
 from amptui.tui.keyboard import BackgroundReported, Keyboard, MouseReported
 from amptui.tui.keys import KEYS, footer_hints, keys_of
@@ -218,7 +217,7 @@ def test_how_bytes_are_cut_into_packets_does_not_matter(sent: bytes, cuts: list[
 
 
 # ------------------------------------------------------------------------------- the tables of keys
-TABLES = (KEYS, REPLAY_KEYS, run_list.KEYS, compare_frame.KEYS)
+TABLES = (KEYS, REPLAY_KEYS, run_list.KEYS)
 
 MOVES = {"up", "down", "left", "right", "home", "end", "pageup", "pagedown", "enter", "escape"}
 """Wherever something can be moved in, opened or left, these do that."""

@@ -1,4 +1,4 @@
-"""The command: finds the runs, and shows, prints or writes their comparison."""
+"""The command: finds the runs, reads them, and prints or writes their comparison."""
 
 import os
 import shutil
@@ -6,18 +6,19 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from amptui.base import strictjson, units
-from amptui.base.errors import UsageError
+from amptui.base.errors import RunFolderError, UsageError
 from amptui.base.prompt import complain, put, say
-from amptui.base.terminal import can_show_a_screen
-from amptui.process.stop_signals import show
-from amptui.runs.find import find_run
-
-if TYPE_CHECKING:
-    from amptui.reports.compare.compare_screen import CompareScreen
-    from amptui.tui.opening import Opening
+from amptui.records.steps import in_batches
+from amptui.reports.compare.contrasts import Compared, compared
+from amptui.reports.compare.tables import as_json, plain_lines
+from amptui.reports.compare.trace import RunFigures, Trace
+from amptui.reports.export.exporting import refuse_own_files, write_file
+from amptui.runs.find import find_run, name_of
+from amptui.runs.journal import JournalReader
+from amptui.runs.lock import holder
+from amptui.runs.rundir import RunDir
 
 _LARGE_BYTES = 16 * 2**20
 """Journals of more, together, take a second or longer to read: that is said on a terminal."""
@@ -29,28 +30,20 @@ MAX_RUNS = 26
 def compare(
     runs: Sequence[str],
     *,
-    plain: bool = False,
     json: bool = False,
     html: Path | None = None,
     target_loss: float | None = None,
     trust: bool = False,
 ) -> int:
-    """Compare ``runs``, each a folder, a journal or a name; return the exit status.
+    """Compare ``runs`` as they are now, each a folder, a journal or a name; return the exit status.
 
-    On a screen that follows running ones. Without a terminal or with ``plain`` as lines, with ``json`` as one
-    JSON object, with ``html`` as a page; those take the runs as they are now. Raises ``UsageError`` for fewer
-    than two runs, for one that does not exist and for one named twice, and for a page in place of a file of a
-    run, and ``RunFolderError`` for a run that cannot be read.
+    As tables and a verdict, with ``json`` as one JSON object, with ``html`` as a page with curves. Raises
+    ``UsageError`` for fewer than two runs, for one that does not exist and for one named twice, and for a
+    page in place of a file of a run, and ``RunFolderError`` for a run that cannot be read.
     """
     journals = _journals(runs, trust=trust)
     if html is not None:
-        from amptui.reports.export.exporting import refuse_own_files
-
         refuse_own_files([("--html", html)], journals)
-    if not (plain or json or html is not None) and can_show_a_screen():
-        return _show(journals, target_loss)
-    from amptui.reports.compare.following import read_all
-
     with suppress(OSError):  # reading them says what is wrong
         size = sum(journal.stat().st_size for journal in journals)
         if size > _LARGE_BYTES and sys.stderr.isatty():
@@ -58,18 +51,13 @@ def compare(
     comparison = read_all(journals, target=target_loss)
     if html is not None:
         from amptui.reports.compare.compare_page import page
-        from amptui.reports.export.exporting import write_file
 
         write_file(html, page(comparison))
     if json:
-        from amptui.reports.compare.tables import as_json
-
         put(strictjson.line(as_json(comparison)))
-    elif html is not None and not plain:
+    elif html is not None:
         say(f"compared {len(journals)} runs: {html}")
     else:
-        from amptui.reports.compare.tables import plain_lines
-
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         say(*plain_lines(comparison, width))
     return 0
@@ -92,15 +80,24 @@ def _journals(runs: Sequence[str], *, trust: bool) -> list[Path]:
     return journals
 
 
-def _show(journals: Sequence[Path], target_loss: float | None) -> int:
-    from amptui.reports.compare.compare_frame import Choice, CompareFrame
-    from amptui.tui.panels.screen_state import ScreenState
+def read_all(journals: Sequence[Path], *, target: float | None) -> Compared:
+    """The comparison of the runs as they are now, each with a name of its own. Raises ``RunFolderError``."""
+    names = [name_of(journal) for journal in journals]
+    unique = [
+        name if names.count(name) == 1 else f"{journal.parent.name}/{name}"
+        for journal, name in zip(journals, names, strict=True)
+    ]
+    return compared([*map(_read, journals, unique)], target=target)
 
-    def build(opening: "Opening") -> "CompareScreen":
-        from amptui.reports.compare.compare_screen import CompareScreen
-        from amptui.reports.compare.following import Following
 
-        return CompareScreen(Following(journals, target=target_loss), opening)
-
-    _, status = show(build, lambda canvas: CompareFrame().draw(canvas, None, Choice(), ScreenState()))
-    return status
+def _read(journal: Path, name: str) -> RunFigures:
+    """One run. Raises ``RunFolderError`` for a journal without any record, unless its run has just begun."""
+    reader, trace = JournalReader(journal), Trace(str(journal.parent))
+    for batch in in_batches(reader):
+        trace.add(batch)
+    # A journal under a name of its own is a copy: the folder's lock is not its.
+    is_live = journal == RunDir(journal.parent).journal_path and holder(journal.parent) is not None
+    figures = trace.figures(name, is_live=is_live, passed_over="" if is_live else reader.passed_over)
+    if figures.last_time is None and not is_live:
+        raise RunFolderError(f"{journal} holds no records", hint=figures.passed_over)
+    return figures

@@ -102,7 +102,7 @@ def _figure(groups: Sequence[Group], curves: Grid, place: int, *, validation: bo
         for group, curve in shown
     }
     chart = Chart(
-        sentences.curve_titles(curves.axis, validation=validation)[0],
+        sentences.curve_title(curves.axis, validation=validation),
         series,
         scaled_to="usual",
         joins="none",

@@ -34,7 +34,6 @@ UNEVEN = 1.25
 
 Outcome = Literal[
     "differ", "not shown", "few seeds", "no spread", "diverged", "no loss", "not comparable", "running",
-    "reading",
 ]  # fmt: skip
 """``differ``: by more than the seeds do. ``not shown``: the interval holds 0. All others: no verdict."""
 
@@ -214,8 +213,6 @@ def _contrast(baseline: Group, other: Group, *, validation: bool, confidence: fl
 def _obstacle(sides: Sequence[Group], final: Callable[[RunFigures], float | None]) -> Outcome | None:
     """Why final losses say nothing, before any spread is looked at."""
     runs = [run for side in sides for run in side.runs]
-    if any(run.read_share < 1 for run in runs):
-        return "reading"
     if any(run.is_live for run in runs):
         return "running"
     losses = [final(run) for run in runs]
@@ -286,7 +283,7 @@ def _checks(groups: Sequence[Group]) -> list[Check]:
     runs = [run for group in groups for run in group.runs]
     letters = tuple(group.letter for group in groups)
     checks: list[Check] = []
-    if not _equally_long(runs) and not any(run.is_live or run.read_share < 1 for run in runs):
+    if not _equally_long(runs) and not any(run.is_live for run in runs):
         samples = [sorted({run.samples for run in group.runs}) for group in groups]
         words = tuple(
             " to ".join(f"{count:,}" for count in dict.fromkeys((few[0], few[-1]))) for few in samples
@@ -330,9 +327,7 @@ def _is_uneven(run: RunFigures) -> bool:
 
 def _is_unfinished(run: RunFigures) -> bool:
     """Whether it ended with an error, or without its last record."""
-    if run.is_live or run.read_share < 1:
-        return False
-    return run.view.outcome is None or isinstance(run.view.outcome, RunFailed)
+    return not run.is_live and isinstance(run.view.outcome, RunFailed | None)
 
 
 def _equally_long(runs: Sequence[RunFigures]) -> bool:

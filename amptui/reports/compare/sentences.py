@@ -16,15 +16,7 @@ AXES = {"steps": "step", "samples": "samples", "seconds": "training time"}
 
 ONE_GROUP = "only one group: these runs differ only in the seed, so there is nothing to compare"
 
-NO_VALIDATION = "no run has a validation"
-
 LEGEND = "line: mean of a group's runs; band: lowest to highest; after a run ends: the remaining runs"
-
-READING = (
-    "A line is the mean over all runs of a group, the dots beside it reach from the lowest to the highest. "
-    "Where a run has ended, dots show the others. Letters name groups; × is NaN or Inf."
-)
-"""How to read the curves."""
 
 
 def heading(comparison: Compared) -> str:
@@ -112,11 +104,9 @@ def how_measured(comparison: Compared) -> list[str]:
     return lines
 
 
-def curve_titles(axis: str, *, validation: bool) -> tuple[str, ...]:
-    """``training loss by step, smoothed``, then shorter ones for less room."""
-    if validation:
-        return f"validation loss by {AXES[axis]}", "validation loss"
-    return f"training loss by {AXES[axis]}, smoothed", f"training loss by {AXES[axis]}", "training loss"
+def curve_title(axis: str, *, validation: bool) -> str:
+    """``training loss by step, smoothed``."""
+    return f"validation loss by {AXES[axis]}" if validation else f"training loss by {AXES[axis]}, smoothed"
 
 
 def axis_words(axis: str) -> Callable[[float], str]:
@@ -128,8 +118,6 @@ def axis_words(axis: str) -> Callable[[float], str]:
 
 def state(run: RunFigures) -> str:
     """How a run stands, in a word or two."""
-    if run.read_share < 1:
-        return f"reading {units.percent(run.read_share)}"
     if isinstance(run.view.outcome, RunFailed):
         return "failed"
     if isinstance(run.view.outcome, RunFinished):
@@ -139,12 +127,12 @@ def state(run: RunFigures) -> str:
     return "unfinished"
 
 
-def spread(figure: Spread | None, words: Callable[[float], str], *, brief: bool = False) -> str:
-    """``0.512 [0.49–0.53]``; without brackets if ``brief``, or if they would repeat the mean."""
+def spread(figure: Spread | None, words: Callable[[float], str]) -> str:
+    """``0.512 [0.49–0.53]``; without brackets if they would repeat the mean."""
     if figure is None:
         return units.NOT_AVAILABLE
     mean, low, high = (words(value) for value in (figure.mean, figure.low, figure.high))
-    if brief or figure.runs == 1 or low == high == mean:
+    if figure.runs == 1 or low == high == mean:
         return mean
     if _unit(low) == _unit(high):
         low = low.removesuffix(_unit(low))  # it stands behind the other end

@@ -1,5 +1,6 @@
 """A comparison as tables, with a row for each group or run, as lines of plain text and as one JSON object."""
 
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -7,7 +8,7 @@ from operator import attrgetter
 from typing import Any, TypeAlias
 
 from amptui.base import units
-from amptui.base.table import Column, table_lines
+from amptui.base.table import Column, table_lines, table_width
 from amptui.diagnosis.speed import EMULATED
 from amptui.diagnosis.words import long_words
 from amptui.reports.compare import sentences
@@ -40,8 +41,6 @@ class Figure:
     words: Callable[[float | None], str]
     priority: int
     """That of its column."""
-    has_range: bool = False
-    """Whether also a brief table shows its range over the runs of a group."""
     is_of_fp8: bool = True
     """Whether emulated FP8 has it, too."""
 
@@ -50,12 +49,12 @@ class Figure:
         value = self.value_of(run)
         return self._absent([run]) if value is None else self.words(value)
 
-    def of_group(self, group: Group, *, brief: bool) -> str:
+    def of_group(self, group: Group) -> str:
         """The cell of a group: the mean, the range, and how many runs have it if not all do."""
         have = sum(self.value_of(run) is not None for run in group.runs)
         if not have:
             return self._absent(group.runs)
-        text = sentences.spread(group.spread(self.value_of), self.words, brief=brief and not self.has_range)
+        text = sentences.spread(group.spread(self.value_of), self.words)
         return text if have == len(group.runs) else f"{text} ({have} of {len(group.runs)})"
 
     def _absent(self, runs: Sequence[RunFigures]) -> str:
@@ -87,7 +86,6 @@ def figures(comparison: Compared) -> tuple[Figure, ...]:
                 attrgetter(f"{which}_{kind}"),
                 units.loss,
                 priority + more,
-                has_range=True,
             )
             for kind, priority in losses.items()
             for which, more in (("final", 0), ("best", 35))
@@ -97,17 +95,18 @@ def figures(comparison: Compared) -> tuple[Figure, ...]:
     )
 
 
-def group_columns(comparison: Compared, *, brief: bool = False) -> list[Column[Group]]:
-    """Of a table of the groups; ``brief`` shows the range over a group's runs for final losses only."""
+def group_columns(comparison: Compared) -> list[Column[Group]]:
+    """Of a table of the groups."""
     columns: list[Column[Group]] = [
         Column(title="group", cell=lambda group: group.name, align="left"),
         Column(title="seeds", cell=lambda group: units.count(len(group.seeds)), priority=10),
         Column(title="state", cell=_states, priority=42),
     ]
-    for figure in figures(comparison):
-        cell = partial(figure.of_group, brief=brief)
-        if any(cell(group) not in _NOTHING for group in comparison.groups):
-            columns.append(Column(title=figure.title, cell=cell, priority=figure.priority))
+    columns += [
+        Column(title=figure.title, cell=figure.of_group, priority=figure.priority)
+        for figure in figures(comparison)
+        if any(figure.of_group(group) not in _NOTHING for group in comparison.groups)
+    ]
     return columns
 
 
@@ -165,13 +164,16 @@ def _states(group: Group) -> str:
 
 
 def plain_lines(comparison: Compared, width: int | None = None) -> list[str]:
-    """The whole comparison; with a ``width`` the table of runs has the columns that fit in so many cells."""
-    lines = [sentences.heading(comparison), ""]
+    """The whole comparison, the verdict last; with a ``width`` in lines of so many cells.
+
+    Tables that are too wide then have the columns that fit.
+    """
+    about = [sentences.heading(comparison), ""]
     for group in comparison.groups:
         names = ", ".join(run.name for run in group.runs)
-        lines.append(f"{group.name}: {sentences.seeds(group)}: {names}")
+        about.append(f"{group.name}: {sentences.seeds(group)}: {names}")
     # A line for each figure: there may be many, and few groups.
-    first, *others = group_columns(comparison)
+    columns = first, *others = group_columns(comparison)
     turned: list[Column[Column[Group]]] = [
         Column(title=first.title, cell=attrgetter("title"), align="left"),
         *(
@@ -179,15 +181,25 @@ def plain_lines(comparison: Compared, width: int | None = None) -> list[str]:
             for group in comparison.groups
         ),
     ]
-    lines += ["", *table_lines(turned, others)]
-    lines += ["", *table_lines(run_columns(comparison), members(comparison), width), ""]
-    lines += [] if comparison.contrasts else [sentences.ONE_GROUP]
-    lines += [long_words(contrast.finding) for contrast in comparison.contrasts]
-    lines += [text for contrast in comparison.contrasts if (text := sentences.speed(contrast))]
-    lines += [f"note: {check.words}" for check in comparison.checks]
+    tables = ["", *table_lines(turned, others)]
+    if width is not None and table_width(turned, others) > width:
+        tables = ["", *table_lines(columns, comparison.groups, width)]
+    tables += ["", *table_lines(run_columns(comparison), members(comparison), width)]
+    words = ["", *sentences.how_measured(comparison)]
     if comparison.differences:
-        lines += ["", "what differs:", *(f"  {line}" for line in sentences.difference_lines(comparison))]
-    return [*lines, "", *sentences.how_measured(comparison)]
+        words += ["", "what differs:", *(f"  {line}" for line in sentences.difference_lines(comparison))]
+    words += ["", *(f"note: {check.words}" for check in comparison.checks)]
+    words += [text for contrast in comparison.contrasts if (text := sentences.speed(contrast))]
+    words += [] if comparison.contrasts else [sentences.ONE_GROUP]
+    words += [long_words(contrast.finding) for contrast in comparison.contrasts]
+    return [*_wrapped(about, width), *tables, *_wrapped(words, width)]
+
+
+def _wrapped(lines: Sequence[str], width: int | None) -> list[str]:
+    if width is None:
+        return [*lines]
+    fill = partial(textwrap.wrap, width=width, subsequent_indent="    ", break_on_hyphens=False)
+    return [part for line in lines for part in fill(line) or [""]]
 
 
 def as_json(comparison: Compared) -> dict[str, Any]:

@@ -87,8 +87,6 @@ class RunFigures:
     """Of its newest record, in Unix seconds."""
     passed_over: str
     """What of its journal could not be read, in one line."""
-    read_share: float
-    """The fraction of its journal that has been read."""
 
     @property
     def final_validation(self) -> float | None:
@@ -162,7 +160,7 @@ class Trace:
                 self._peak_process = max(self._peak_process or 0, record.host.process_rss_bytes)
         self._add_steps(steps)
 
-    def figures(self, name: str, *, is_live: bool, passed_over: str, read_share: float) -> RunFigures:
+    def figures(self, name: str, *, is_live: bool, passed_over: str) -> RunFigures:
         """What is known so far; the arguments are fields of the result."""
         loss = self._loss.snapshot() if self._started else EMPTY_SERIES
         view = self.session.view(FIRST)
@@ -191,7 +189,6 @@ class Trace:
             devices=tuple(self._devices),
             last_time=self._last_time,
             passed_over=passed_over,
-            read_share=read_share,
         )
 
     def _add_steps(self, blocks: Sequence[Steps]) -> None:

@@ -52,20 +52,18 @@ def draw(canvas: Canvas, _view: SessionView, screen: ScreenState) -> None:
 
 
 def has_room(canvas: Canvas) -> bool:
-    """Whether a list or a comparison can be drawn; if not, that is said."""
+    """Whether a list can be drawn; if not, that is said."""
     if canvas.width >= SMALLEST[0] and canvas.height >= SMALLEST[1]:
         return True
     quiet(canvas, f"amptui: the terminal is too small ({canvas.width}x{canvas.height})")
     return False
 
 
-def draw_below(
-    canvas: Canvas, screen: ScreenState, *, lines: int = NOTICE_LINES, framed: bool = False
-) -> None:
+def draw_below(canvas: Canvas, screen: ScreenState, *, lines: int) -> None:
     """The last line of a screen, and the message in so many lines above it at most."""
     draw(canvas.rows(canvas.height - 1), EMPTY_VIEW, screen)
     if screen.message:
-        draw_notice(canvas.rows(canvas.height - 1 - lines, lines), screen, framed=framed)
+        draw_notice(canvas.rows(canvas.height - 1 - lines, lines), screen, framed=False)
 
 
 def draw_notice(canvas: Canvas, screen: ScreenState, *, framed: bool) -> None:

@@ -279,18 +279,6 @@ def line_dots(rows: Counts, has_value: Bools, height: int) -> Bools:
     return dots
 
 
-def area_dots(top: Counts, bottom: Counts, has_value: Bools, height: int, *, one_in: int) -> Bools:
-    """One in so many of the dots [height, columns] from row ``top`` to row ``bottom`` of each column.
-
-    They are spread evenly in every column, in staggered rows, so that a peak of one column is not missed. A
-    column whose top is its bottom has that dot.
-    """
-    y, x = np.arange(height)[:, np.newaxis], np.arange(len(top))
-    pattern = y % one_in == x * (one_in // 2) % one_in
-    dots: Bools = (y >= top) & (y <= bottom) & has_value & (pattern | (top == bottom))
-    return dots
-
-
 def braille(dots: Bools) -> npt.NDArray[np.uint32]:
     """The characters [height / 4, columns / 2] of ``dots``; blanks where there are none."""
     halves = np.bitwise_or.reduce(dots.view(np.uint8).reshape(-1, DOTS_DOWN, dots.shape[1]) * _BITS, axis=1)

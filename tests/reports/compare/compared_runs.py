@@ -6,7 +6,7 @@ from typing import Any
 from amptui.records.run import DataInfo, EpochFinished, Record, RunFinished, RunStarted, Validation
 from amptui.records.steps import Steps
 from amptui.reports.compare.contrasts import Compared, compared
-from amptui.reports.compare.overlay_plot import MAX_GROUPS
+from amptui.reports.compare.groups import COLOURS
 from amptui.reports.compare.trace import RunFigures, Trace
 from tests.builders import make_finished
 from tests.checkout import ROOT
@@ -75,7 +75,7 @@ def figures(
 ) -> RunFigures:
     trace = Trace("runs/x")
     trace.add(records)
-    return trace.figures(name, is_live=is_live, passed_over=passed_over, read_share=1.0)
+    return trace.figures(name, is_live=is_live, passed_over=passed_over)
 
 
 def seeds(
@@ -103,7 +103,7 @@ def validating(first: float = 2.0, last: float = 1.0, **changes: Any) -> RunFigu
 def many_groups() -> Compared:
     """More groups than there are colours for."""
     return compared(
-        [figures(whole_run(config={"width": width}), name=str(width)) for width in range(MAX_GROUPS + 2)]
+        [figures(whole_run(config={"width": width}), name=str(width)) for width in range(len(COLOURS) + 2)]
     )
 
 

@@ -11,8 +11,8 @@ from amptui.records.own_loop import OTHER_PRECISIONS
 from amptui.records.run import PrecisionChanged, Record, RunFailed
 from amptui.records.samples import DeviceSample, HostSample
 from amptui.reports.compare import sentences
+from amptui.reports.compare.command import read_all
 from amptui.reports.compare.contrasts import _CHECKS, Check, Compared, compared
-from amptui.reports.compare.following import read_all
 from amptui.reports.compare.groups import grouped, options
 from amptui.reports.compare.tables import as_json, plain_lines
 from amptui.reports.compare.trace import RunFigures
@@ -117,10 +117,6 @@ SITUATIONS: dict[str, Callable[[], list[RunFigures]]] = {
         *(replace(run, samples=run.samples - 2) for run in bf16(FAR)),
     ],
     "one still trains": lambda: [*seeds(NEAR), figures(whole_run(2.0, precision="bf16")[:-1], is_live=True)],
-    "one is still read": lambda: [
-        *seeds(NEAR),
-        replace(figures(whole_run(2.0, precision="bf16")[:-5]), read_share=0.5),
-    ],
     "died and failed": lambda: [*seeds(NEAR), *died_and_failed()],
     "uneven steps": lambda: [uneven(), figures(whole_run(2.0, precision="bf16", steps=100), name="even")],
     "hard to compare": hard_to_compare,
@@ -178,9 +174,8 @@ def test_runs_of_every_state_as_text_and_as_json(goldens: Goldens) -> None:
     broken = figures(whole_run([1.0] * 20 + [math.nan] * 10, precision="bf16"), name="broken")
     emulated = seeds(FAR, precision="fp8-emulated")
     runs = [*seeds(NEAR[:1]), broken, *died_and_failed(), *emulated[:1], *silent(), uneven()]
-    reading = replace(figures(whole_run()[:-1], name="reading"), read_share=0.25)
     live = figures(whole_run(seed=1)[:-1], name="live", is_live=True)
-    comparison = compared([*runs, reading, live, figures([], name="nothing")])
+    comparison = compared([*runs, live, figures([], name="nothing")])
     goldens.check("reports/compare every state", "\n".join(plain_lines(comparison)))
     goldens.check("reports/compare every state, 80 columns", "\n".join(plain_lines(comparison, 80)))
     goldens.check_digests({"compare every state, json": json_text(as_json(comparison))})
