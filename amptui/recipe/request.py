@@ -2,13 +2,13 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args
 
 from amptui.base.errors import UsageError, did_you_mean
 from amptui.models import CATALOGUE
+from amptui.records.codec import Codec
 
 CompileMode = Literal["default", "reduce-overhead", "max-autotune"]
 """``torch.compile``'s modes."""
@@ -171,29 +171,8 @@ class TrainRequest:
 
         Raises ValueError where it names no model, or where a value has another type than it is written with.
         """
-        if "model" not in json_fields:
-            raise ValueError("no model is named")
-        hints = get_type_hints(cls)
-        names = {option.name for option in fields(cls)} - _NOT_ASKED
-        values = {name: value for name, value in json_fields.items() if name in names}
-        for name, value in values.items():
-            if not _fits(value, hints[name]):
-                raise ValueError(f"{name} is of another type")
-        return cls(**values | {"data_dir": Path(str(values.get("data_dir", "")))})
-
-
-def _fits(value: object, hint: Any) -> bool:
-    """Whether ``value``, which comes from JSON, is what a field annotated with ``hint`` was written as."""
-    arguments = get_args(hint)
-    if get_origin(hint) in (Union, UnionType):
-        return any(_fits(value, argument) for argument in arguments)
-    if get_origin(hint) is Literal:
-        return value in arguments
-    if get_origin(hint) is Mapping:
-        return isinstance(value, dict) and all(isinstance(argument, str) for argument in value.values())
-    if hint is float:
-        return type(value) in (int, float)
-    return type(value) is (str if hint is Path else hint)
+        asked = {name: value for name, value in json_fields.items() if name not in _NOT_ASKED}
+        return Codec[TrainRequest](cls).read(asked)
 
 
 def option_of(name: str) -> str:

@@ -3,17 +3,13 @@
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, get_args
 
 import pytest
-import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import nn
 
-from amptui import Data, DataRequest, Experiment
+from amptui import Experiment
 from amptui.base.errors import ExperimentError
-from amptui.data.sources import Arrays
 from amptui.diagnosis.amp_answer import amp_answer
 from amptui.loops.description import describe_run
 from amptui.models.char_gpt import CharGpt
@@ -31,94 +27,17 @@ from tests.builders import StepRow, view_of
 from tests.models.on_images import on_images
 from tests.tiny import Log, prepare, train
 
-WORDS, LENGTH = 50, 24
-
 
 class Small(Experiment):
-    """Classifies digits; ``kind`` chooses the network."""
+    """Classifies digits."""
 
-    kind: str = "mlp"
     batch_size: int = 32
     learning_rate: float = 1e-3
 
     def build_model(self) -> nn.Module:
-        return NETWORKS[self.kind]()
+        layers = (nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10))
+        return nn.Sequential(nn.Flatten(), *layers)
 
-
-class Regression(Small):
-    """Puts its input out again; the mean square of what it misses is the loss."""
-
-    def metrics(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
-        return {"loss": self.loss(model, batch)}
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        inputs, _ = batch
-        return functional.mse_loss(model(inputs), inputs)
-
-
-class Sequences(Small):
-    """Says which of four words occurs most often in a row of them."""
-
-    kind: str = "transformer"
-
-    def load_data(self, request: DataRequest) -> Data:
-        generator = torch.Generator().manual_seed(request.seed)
-        words = torch.randint(0, WORDS, (3200, LENGTH), generator=generator)
-        counts = functional.one_hot(words, WORDS).sum(1)[:, :4]
-        return Data(name="words", real=False, train=Arrays(words, counts.argmax(1)))
-
-
-class Residual(nn.Module):
-    """Two convolutions with batch norms, added to their input, [N, 16, H, W]."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = _convolution(16, 16), _convolution(16, 16)
-
-    def forward(self, features: Tensor) -> Tensor:
-        """[N, 16, H, W]."""
-        added: Tensor = self.second(self.first(features))
-        return functional.relu(features + added)
-
-
-class Attentive(nn.Module):
-    """Words [N, L] to logits [N, 4] by two layers of attention."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.head = nn.Embedding(WORDS, 64), nn.Linear(64, 4)
-        layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True)
-        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-
-    def forward(self, words: Tensor) -> Tensor:
-        """[N, 4] logits."""
-        logits: Tensor = self.head(self.layers(self.words(words)).mean(1))
-        return logits
-
-
-def _convolution(inputs: int, outputs: int, *, stride: int = 1) -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()
-    )
-
-
-NETWORKS: Mapping[str, Callable[[], nn.Module]] = {
-    "mlp": lambda: nn.Sequential(
-        nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10)
-    ),
-    "residual": lambda: nn.Sequential(
-        *(_convolution(1, 16, stride=2), Residual(), Residual()),
-        *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10)),
-    ),
-    "autoencoder": lambda: nn.Sequential(
-        nn.Flatten(),
-        *(nn.Linear(784, 64), nn.GELU(), nn.Linear(64, 16), nn.GELU()),
-        *(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 784), nn.Sigmoid()),
-        nn.Unflatten(1, (1, 28, 28)),
-    ),
-    "transformer": Attentive,
-    "embedding": lambda: nn.Sequential(nn.EmbeddingBag(WORDS, 32, mode="sum"), nn.Linear(32, 4)),
-}
 
 HEALTHY: Mapping[str, Callable[[], Experiment]] = {
     "mnist-deep": lambda: MnistDeep(batch_size=8),
@@ -129,13 +48,10 @@ HEALTHY: Mapping[str, Callable[[], Experiment]] = {
         batch_size=8, layers=2, heads=2, width=64, context=32, learning_rate=1e-3, warmup_steps=5
     ),
     "mlp": Small,
-    "residual": partial(Small, kind="residual"),
-    "autoencoder": partial(Regression, kind="autoencoder"),
-    **{kind: partial(Sequences, kind=kind) for kind in ("transformer", "embedding")},
 }
 """Experiments of varied kind that train well in float16, by name; each made anew."""
 
-OWN_DATA = (Sequences, CharGpt, SimpleCnn)
+OWN_DATA = (CharGpt, SimpleCnn)
 """Those that do not learn from digits."""
 
 

@@ -1,4 +1,4 @@
-"""One rank of a real run over gloo, in a process of its own; tests and a benchmark start several.
+"""One rank of a real run over gloo, in a process of its own; tests start several.
 
 ``python -m tests.ranks.rank_at_work RANKS TASK OUT ARGUMENTS`` writes to ``OUT`` what each did.
 """
@@ -65,8 +65,6 @@ class Ended:
     error: str = ""
     rows: Sequence[RankNumbers] = ()
     """What it told rank 0 of itself."""
-    boundary_seconds: Sequence[float] = ()
-    """What the agreement cost it."""
 
     @property
     def losses(self) -> list[float | None]:
@@ -155,19 +153,12 @@ class Run:
         self.thread = RankThread(request, spec, self.log.emit, world)
         self.control = self.thread.control
         self.rows: list[RankNumbers] = []
-        self.boundary_seconds: list[float] = []
-        self._measure, self._at_boundary = self.control.measure, self.control.at_boundary
+        self._measure = self.control.measure
         self.control.measure = self._kept_numbers
-        self.control.at_boundary = self._timed_boundary  # type: ignore[method-assign]
 
     def _kept_numbers(self) -> RankNumbers:
         self.rows.append(self._measure())
         return self.rows[-1]
-
-    def _timed_boundary(self, *, validating: bool = False) -> None:
-        began = time.perf_counter()
-        self._at_boundary(validating=validating)
-        self.boundary_seconds.append(time.perf_counter() - began)
 
     def _notify(self, _record: Record) -> None:
         with self._came:
@@ -211,7 +202,7 @@ def _do(task: str, folder: Path, arguments: Mapping[str, Any]) -> int:
     run.thread.close()
     run.log.watch = None
     empty_disk()
-    done = STEPS, run.log, str(run.thread.error or ""), run.rows, run.boundary_seconds
+    done = STEPS, run.log, str(run.thread.error or ""), run.rows
     (folder / str(run.world.rank)).write_bytes(pickle.dumps(done))
     return status
 
