@@ -136,7 +136,7 @@ class Track:
         self._clear_from(-(-count // self._bucket_steps))
 
     def snapshot(self) -> Series:
-        """The history so far, in read-only copies."""
+        """The history so far, in copies."""
         if self._snapshot is not None:
             return self._snapshot
         self.settle()
@@ -161,8 +161,6 @@ class Track:
             recent_nonfinite=self._unrolled(self._ring_nonfinite),
             nonfinite_since=self._nonfinite_since,
         )
-        for array in (minimum, maximum, mean, series.nonfinite, series.recent, series.recent_nonfinite):
-            array.flags.writeable = False
         return series
 
     def _merge_pairs(self) -> None:
@@ -293,8 +291,6 @@ class RateTrack:
             mean = np.divide(samples, seconds, out=np.full(len(seconds), np.nan), where=seconds > 0)
             mean = np.minimum(np.maximum(mean, rates.minimum), rates.maximum)
             recent_seconds = self._seconds.snapshot().recent
-            for array in (mean, seconds):
-                array.flags.writeable = False
             self._snapshot = replace(rates, mean=mean, weights=seconds, recent_weights=recent_seconds)
         return self._snapshot
 

@@ -109,10 +109,7 @@ class RankWatch:
         self._slow_causes, self._quiet_samples, self._view = (), 0, None
 
     def fold(self, record: RankRecord) -> FindingReported | None:
-        """Add a record; return what the event list should tell of it.
-
-        A sample that is none, or of one rank twice, is left out.
-        """
+        """Add a record; return what the event list should tell of it."""
         self._view = None
         if isinstance(record, RanksSampled):
             return self._sample(record)
@@ -137,8 +134,6 @@ class RankWatch:
         return FindingReported(time=record.time, finding=finding)
 
     def _sample(self, record: RanksSampled) -> FindingReported | None:
-        if not 0 < len(set(record.ranks)) == len(record.ranks):
-            return None
         if self._window and self._window[-1].world_size != record.world_size:
             self._window.clear()
             self._slow = None

@@ -145,16 +145,10 @@ def test_ten_million_steps_stay_small_and_keep_a_spike_of_one_step() -> None:
     assert (np.delete(series.maximum, spike) == 0.5).all()
 
 
-def test_snapshots_are_copies_that_nobody_can_write_to() -> None:
+def test_snapshots_are_copies() -> None:
     track = filled([[1.0, None, math.nan]])
     series = track.snapshot()
     assert track.snapshot() is series
     track.extend([5.0] * 20)
     assert series.count == 3
     assert series.maximum[0] == 1.0
-    for array in (series.minimum, series.maximum, series.mean, series.recent):
-        with pytest.raises(ValueError, match="read-only"):
-            array[0] = 7.0
-    for counts in (series.nonfinite, series.recent_nonfinite):
-        with pytest.raises(ValueError, match="read-only"):
-            counts[0] = 1
