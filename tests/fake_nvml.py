@@ -18,21 +18,15 @@ def build(folder: Path, *, old_driver: bool = False) -> Path | None:
     The folder goes into ``LD_LIBRARY_PATH`` of a new process: the loader reads it once, at the start.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    options = ["-DOLD_DRIVER"] if old_driver else []
-    return folder if build_library(SOURCE, folder / "libnvidia-ml.so.1", *options) else None
-
-
-def build_library(source: Path, library: Path, *options: str) -> bool:
-    """Compile a shared library from one C file; false where there is no compiler that does it."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
-        return False
-    flags = ["-std=gnu11", "-Wall", "-Wextra", "-shared", "-fPIC", *options]
-    command = [compiler, *flags, "-o", str(library), str(source)]
+        return None
+    flags = ["-std=gnu11", "-Wall", "-Wextra", "-shared", "-fPIC", *["-DOLD_DRIVER"] * old_driver]
+    command = [compiler, *flags, "-o", str(folder / "libnvidia-ml.so.1"), str(SOURCE)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     # What one compiler warns of another does not: it is shown, and fails nothing.
     sys.stderr.write(done.stderr)
-    return done.returncode == 0
+    return folder if done.returncode == 0 else None
 
 
 def environment(folder: Path | None, **settings: str) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from amptui.base.cores import Cores
 from amptui.device.accelerator import Properties
 from amptui.monitor.ab_test import Ratio
 from amptui.records.samples import GpuSample
-from amptui.reports.doctor.cuda import Cuda, Driver, check_cuda, check_driver
+from amptui.reports.doctor.cuda import Cuda, check_cuda
 from amptui.reports.doctor.gpus import NvmlLook, check_gpu, check_limits, check_nvml
 from amptui.reports.doctor.machine import (
     check_cores,
@@ -37,25 +38,17 @@ from tests.golden import Goldens
 
 GIB = 2**30
 
-NO_DRIVER = Driver(gpus_on_bus=0, loaded_version=None, device_files=(), locked_files=(), library_found=False)
-HEALTHY = Driver(
-    gpus_on_bus=1,
-    loaded_version="580.65.06",
-    device_files=("nvidia-uvm", "nvidia0", "nvidiactl"),
-    locked_files=(),
-    library_found=True,
-    cuda=(13, 0),
-    refusal=0,
+UNUSABLE = Cuda(
+    build="13.0", rocm=None, gpu_count=0, torch_says="Error 802", visible_devices=None, has_gpu=True
 )
-UNUSABLE = Cuda(build="13.0", rocm=None, gpu_count=0, torch_says="no", visible_devices=None, driver=HEALTHY)
 
 ARCHITECTURES = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"]
 H200 = Properties(name="NVIDIA H200", memory_bytes=150_000_000_000, compute_capability=(9, 0))
 AMD = Properties(name="AMD Instinct MI300X", memory_bytes=192 * GIB, architecture="gfx942")
 
 
-def cuda(driver: Driver, *, visible: str | None = None, build: str | None = "13.0") -> Check:
-    return check_cuda(replace(UNUSABLE, driver=driver, visible_devices=visible, build=build))
+def cuda(**changes: Any) -> Check:
+    return check_cuda(replace(UNUSABLE, **changes))
 
 
 def gpu(name: str, capability: tuple[int, int]) -> Properties:
@@ -72,32 +65,18 @@ def memory_used(used_bytes: int | None) -> Check:
 
 
 ABSENT = NvmlLook(note="no NVIDIA GPU: NVML not found", absence="absent")
-NO_GPU = replace(HEALTHY, refusal=100)
-LOCKED = replace(HEALTHY, refusal=100, locked_files=("nvidia0", "nvidiactl"))
 
 CHECKS: dict[str, Callable[[], Check | None]] = {
-    "two GPUs": lambda: check_cuda(replace(UNUSABLE, gpu_count=2, torch_says="")),
-    "no driver": lambda: cuda(NO_DRIVER, visible=""),
-    "a GPU on the bus, no driver": lambda: cuda(replace(NO_DRIVER, gpus_on_bus=1)),
-    "a driver without its library": lambda: cuda(
-        replace(HEALTHY, library_found=False, cuda=None, refusal=None)
-    ),
-    "a CPU build beside a GPU": lambda: cuda(HEALTHY, build=None),
-    "a CPU build without a GPU": lambda: cuda(NO_DRIVER, build=None),
-    "another accelerator": lambda: check_cuda(replace(UNUSABLE, build=None, driver=NO_DRIVER, other="MPS")),
-    "no GPU visible": lambda: cuda(NO_GPU, visible=""),
-    "a blank list of GPUs": lambda: cuda(NO_GPU, visible=" "),
-    "GPU -1": lambda: cuda(NO_GPU, visible="-1"),
-    "GPU 7 of one": lambda: cuda(NO_GPU, visible="7"),
-    "no device files": lambda: cuda(replace(NO_GPU, device_files=()), visible="0"),
-    "an old driver": lambda: cuda(replace(HEALTHY, cuda=(12, 2))),
-    "a driver of the same major CUDA": lambda: cuda(HEALTHY, build="13.2"),
-    "locked device files": lambda: cuda(LOCKED),
-    "the driver answers 802": lambda: cuda(replace(HEALTHY, refusal=802)),
-    "the driver answers 803": lambda: cuda(replace(HEALTHY, refusal=803)),
-    "the driver answers 999": lambda: cuda(replace(HEALTHY, refusal=999)),
-    "torch says why": lambda: check_cuda(replace(UNUSABLE, torch_says="Error 36: not here")),
-    "the driver": lambda: check_driver(HEALTHY)[0],
+    "two GPUs": lambda: cuda(gpu_count=2, torch_says=""),
+    "no driver": lambda: cuda(torch_says="Found no NVIDIA driver", has_gpu=False, visible_devices=""),
+    "a CPU build beside a GPU": lambda: cuda(build=None),
+    "a CPU build without a GPU": lambda: cuda(build=None, has_gpu=False),
+    "another accelerator": lambda: cuda(build=None, has_gpu=False, other="MPS"),
+    "a blank list of GPUs": lambda: cuda(visible_devices=" "),
+    "GPU -1": lambda: cuda(visible_devices="-1"),
+    "GPU 7 of one": lambda: cuda(visible_devices="7"),
+    "torch says why": cuda,
+    "torch does not say why": lambda: cuda(torch_says=""),
     "an H200": lambda: check_gpu("cuda:0", H200, ARCHITECTURES),
     "a first GPU without code": lambda: check_gpu("cuda:0", gpu("Tesla V100", (7, 0)), ARCHITECTURES),
     "a second GPU without code": lambda: check_gpu("cuda:1", gpu("P100", (6, 0)), ["sm_90"], is_first=False),
