@@ -22,7 +22,7 @@ from amptui.telemetry.numerics import MIN_OF
 from amptui.telemetry.scaling import RECENT_STEPS, ScalerView, ScalerWatch
 from amptui.telemetry.view import NO_GROWTH, NumericsView
 from tests.builders import assert_holds, changed, make_started, make_step, make_steps, view_of
-from tests.telemetry.record_samples import backoff, growth, losing, spread, traced, window, xray
+from tests.telemetry.record_samples import backoff, growth, losing, spread
 
 
 def numerics_of(*records: Record) -> NumericsView:
@@ -72,16 +72,7 @@ KNOWN: dict[str, tuple[Sequence[Record], dict[str, Any]]] = {
     ),
     "never measured": (
         make_steps(1, 50),
-        {
-            "headrooms.count": 50,
-            "headroom": None,
-            "min_headroom": None,
-            "measured_step": None,
-            "growth": NO_GROWTH,
-            "window": None,
-            "trace": None,
-            "xray": None,
-        },
+        {"headrooms.count": 50, "headroom": None, "min_headroom": None, "measured_step": None},
     ),
     "least of the newest": ([LOW, *WITHIN], {"min_headroom": 0.5}),
     "least of the newest alone": ([LOW, *WITHIN, scaled(MIN_OF + 1, 5.0)], {"min_headroom": 5.0}),
@@ -92,10 +83,6 @@ KNOWN: dict[str, tuple[Sequence[Record], dict[str, Any]]] = {
     "forward overflow": (
         [scaled(1, 3.0), changed(scaled(2, 3.0), loss=math.nan, grad_max=math.nan), scaled(3, 3.0)],
         {"min_headroom": -math.inf, "growth": NO_GROWTH},
-    ),
-    "newest findings": (
-        [window(600), window(632), traced(615), traced(800), xray(700), xray(701)],
-        {"window": window(632), "trace": traced(800), "xray": xray(701)},
     ),
     # ---------------------------------------------------------------------------------- the next growth
     "growth that fits": ([scaled(1, 3.1, growth_tracker=1240)], grows("fits", 760, 3.1)),
