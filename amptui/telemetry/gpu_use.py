@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from amptui.records.findings import ModulesTraced, XRayTaken
 from amptui.records.run import PauseChanged, PhaseChanged, PrecisionChanged, RunResumed, RunStarted
 from amptui.records.samples import DeviceSample
-from amptui.telemetry.view import SessionView
+from amptui.telemetry.view import training_gpu
 
 INTERRUPTIONS = (
     RunStarted,
@@ -74,7 +74,7 @@ class GpuWatch:
         back, because the driver was reloaded, tells no energy.
         """
         before, self._before = self._before, None
-        gpu = SessionView(run=run, device=sample).training_gpu
+        gpu = training_gpu(run, sample)
         if not training or sample.allocator is None or gpu is None:
             return None
         precision = sample.allocator.precision  # read at the same moment

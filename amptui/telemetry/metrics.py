@@ -13,7 +13,7 @@ from amptui.records.run import RunStarted, Validation
 from amptui.records.samples import DeviceSample
 from amptui.records.steps import Column, Steps
 from amptui.telemetry.history import Track
-from amptui.telemetry.view import Metric, MetricKind, Series, SessionView
+from amptui.telemetry.view import Metric, MetricKind, Series, training_gpu
 
 MAX_NAMED = 128
 """So many loss parts and validation metrics are kept, the first that were logged: each takes 23 KiB."""
@@ -64,7 +64,7 @@ class Metrics:
         """Add what NVML says of the training GPU, and torch's allocator, at the newest step."""
         if step < 1:
             return
-        gpu = SessionView(run=run, device=sample).training_gpu
+        gpu = training_gpu(run, sample)
         if gpu is not None:
             for name in ("memory_used_bytes", "utilization_percent", "power_watts", "temperature_c"):
                 self._add("device", name, step, [getattr(gpu, name)])

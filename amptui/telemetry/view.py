@@ -476,14 +476,19 @@ class SessionView(RunFacts):
 
     @property
     def training_gpu(self) -> GpuSample | None:
-        """The GPU, or the MIG instance of one, that trains, as last sampled by NVML; None if unknown.
+        """The GPU that trains, as last sampled by NVML; None if unknown."""
+        return training_gpu(self.run, self.device)
 
-        torch writes ``GPU-`` before a MIG instance's UUID and NVML ``MIG-``: only the rest is compared.
-        """
-        if self.run is None or self.run.gpu_uuid is None or self.device is None:
-            return None
-        trains = self.run.gpu_uuid.partition("-")[2]
-        return next((gpu for gpu in self.device.gpus if gpu.uuid.partition("-")[2] == trains), None)
+
+def training_gpu(run: RunStarted | None, sample: DeviceSample | None) -> GpuSample | None:
+    """What a sample says of the GPU, or the MIG instance of one, that trains; None if unknown.
+
+    torch writes ``GPU-`` before a MIG instance's UUID and NVML ``MIG-``: only the rest is compared.
+    """
+    if run is None or run.gpu_uuid is None or sample is None:
+        return None
+    trains = run.gpu_uuid.partition("-")[2]
+    return next((gpu for gpu in sample.gpus if gpu.uuid.partition("-")[2] == trains), None)
 
 
 EMPTY_VIEW = SessionView()
