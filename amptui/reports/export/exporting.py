@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -41,7 +40,7 @@ class _Sink(Protocol):
     """Writes one file from all records in order, and then the whole recording."""
 
     def add(self, records: Sequence[Record]) -> None: ...
-    def finish(self, view: Callable[[], SessionView], passed_over: str) -> None: ...
+    def finish(self, view: SessionView, passed_over: str) -> None: ...
     def close(self) -> None: ...
 
 
@@ -60,9 +59,7 @@ def export(
     be written or the package ``tensorboard`` is missing.
     """
     path = journal_of(run)
-    # The table of the steps alone needs a view only to name several optimizers.
-    read_again = partial(JournalReader, path) if tensorboard is None and html is None else None
-    recording = RecordedRun(name_of(path), str(path.parent), read_again=read_again)
+    recording = RecordedRun(name_of(path), str(path.parent))
     ranks_csv = None if csv is None else csv.parent / f"{csv.stem}.ranks{csv.suffix}"
     event_file = None if tensorboard is None else tensorboard / recording.name / EVENT_FILE_NAME
     places = (("--csv", csv), ("--csv", ranks_csv), ("--tensorboard", event_file), ("--html", html))
@@ -87,9 +84,10 @@ def export(
         recording.passed_over = reader.passed_over
         if is_empty:
             raise RunFolderError(f"{path} holds no records", hint=recording.passed_over)
+        view = recording.views()[0]
         for out, sink in sinks.items():
             with _writing(out):
-                sink.finish(lambda: recording.views()[0], recording.passed_over)
+                sink.finish(view, recording.passed_over)
         if html is not None and new_page is not None:
             with _writing(html):
                 new_page.write_text(page(recording), encoding="utf-8", errors="replace")

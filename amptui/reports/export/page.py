@@ -1,6 +1,6 @@
 """A run as one self-contained HTML page, which needs no network and no other file: its cards from the top."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from amptui.base import units
@@ -36,15 +36,9 @@ EVENTS_IN_SIGHT = 20
 
 
 class RecordedRun:
-    """Collects the records of a journal in order.
+    """Collects the records of a journal in order."""
 
-    With ``read_again``, which returns the records once more, it only counts the steps, and its views are made
-    of them when one is asked for. Validations are not known then.
-    """
-
-    def __init__(
-        self, name: str, folder: str, *, read_again: Callable[[], Iterable[Record]] | None = None
-    ) -> None:
+    def __init__(self, name: str, folder: str) -> None:
         self.name = name
         """The run's name, from its files."""
         self.steps = 0
@@ -53,13 +47,10 @@ class RecordedRun:
         self.passed_over = ""
         """What of the journal could not be read, in one line."""
         self._session = Session(folder)
-        self._read_again = read_again
 
     def add(self, records: Sequence[Record]) -> None:
         """Add the next records."""
         self.steps += sum(record.count for record in records if isinstance(record, Steps))
-        if self._read_again is not None:
-            return
         self._session.fold(records)
         self.validations += [
             record
@@ -69,9 +60,6 @@ class RecordedRun:
 
     def views(self) -> list[SessionView]:
         """The view after the last record, with each optimizer in front; the run's first is the first."""
-        if self._read_again is not None:
-            self._session.fold(self._read_again())
-            self._read_again = None
         first = self._session.view(FIRST)
         return [first, *(self._session.view(one.name) for one in first.optimizers if one.name != FIRST)]
 

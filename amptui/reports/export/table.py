@@ -2,13 +2,9 @@
 
 import csv
 import re
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
-
-import numpy as np
-import orjson
 
 from amptui.base.text import printable
 from amptui.records import ranks, steps
@@ -35,11 +31,6 @@ _FORMULA = re.compile(r'(^|[;,|\s])(?="*[=+\-@＝＋－＠])')
 within quotes (owasp.org/www-community/attacks/CSV_Injection)."""
 
 
-_MIN_PLAIN, _MAX_PLAIN = 1e-4, 1e16
-"""From the one to below the other neither Python nor orjson writes an exponent, and both write the shortest
-digits that read back as the same float."""
-
-
 class StepTable:
     """Rows in the order of the journal; a resumed run may have two for the same step.
 
@@ -50,6 +41,7 @@ class StepTable:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file = _opened(path)
+        self._writer = csv.writer(self._file, lineterminator="\n")
         self._late: list[str] = []
         """The columns that not every table has, in the order in which they were first needed."""
         self._named: int | None = None
@@ -68,16 +60,16 @@ class StepTable:
         )
         self._late += [name for name in dict.fromkeys(needed) if name not in self._late]
         self._write_head()
-        # What csv.writer would write of cells that need no quotes, in half the time.
-        columns = [_cells(blocks, name) for name in (*COLUMNS, *self._late)]
-        self._file.writelines(f"{','.join(row)}\n" for row in zip(*columns, strict=True))
+        for block in blocks:
+            columns = [_column(block, name) for name in (*COLUMNS, *self._late)]
+            self._writer.writerows(zip(*columns, strict=True))
 
-    def finish(self, view: Callable[[], SessionView], _passed_over: str) -> None:
+    def finish(self, view: SessionView, _passed_over: str) -> None:
         """Complete the file."""
         self._write_head()
         self._file.close()
         if self._named != len(self._late) or _OPTIMIZER in self._late:
-            self._write_again(next((one.label for one in view().optimizers if not one.name), ""))
+            self._write_again(next((one.label for one in view.optimizers if not one.name), ""))
 
     def close(self) -> None:
         """Close the file as it is."""
@@ -85,7 +77,7 @@ class StepTable:
 
     def _write_head(self) -> None:
         if self._named is None:
-            self._file.write(f"{','.join(map(_cell, (*COLUMNS, *self._late)))}\n")
+            self._writer.writerow([*COLUMNS, *map(_text, self._late)])
             self._named = len(self._late)
 
     def _write_again(self, first_label: str) -> None:
@@ -110,55 +102,28 @@ class StepTable:
             older.unlink()
 
 
-def _cells(blocks: Sequence[Steps], name: str) -> Sequence[str]:
-    """A column of the table."""
-    if name == "skipped":
-        return [*chain.from_iterable(map(_cell, block.skipped) for block in blocks)]
-    if name not in (*steps.COLUMNS, "step", "time") and "." not in name:
-        return [*chain.from_iterable([_cell(getattr(block, name))] * block.count for block in blocks)]
-    return _number_texts([*chain.from_iterable(_numbers(block, name) for block in blocks)])
-
-
-def _numbers(block: Steps, name: str) -> Sequence[float | int | None]:
+def _column(block: Steps, name: str) -> Sequence[object]:
+    """The cells of a block's steps."""
     kind, _, which = name.partition(".")
-    missing = [None] * block.count
+    cells: Sequence[object] = [None] * block.count
     if kind == _PARTS:
-        return block.losses.get(which, missing)
-    if kind == _GROUP_LRS:
-        return block.group_lrs[int(which)] if int(which) < len(block.group_lrs) else missing
-    if name == "step":
-        return range(block.first_step, block.last_step + 1)
-    if name == "time":
-        return block.times()
-    if name == "samples":  # 0 where they are not known
-        return [count or None for count in block.samples]
-    column: Sequence[float | int | None] = getattr(block, name)
-    return column
-
-
-def _number_texts(values: Sequence[float | int | None]) -> Sequence[str]:
-    """What ``repr`` says of each of ``values``, all floats or all integers; empty for None.
-
-    In a third of its time, which is most of what an export takes.
-    """
-    if None in values:
-        texts = iter(_number_texts([value for value in values if value is not None]))
-        return ["" if value is None else next(texts) for value in values]
-    if not values or type(values[0]) is not float:
-        return [*map(repr, values)]
-    quick = orjson.dumps(values).decode()[1:-1].split(",")
-    sizes = np.abs(np.array(values, np.float64))
-    for index in np.flatnonzero(~((sizes >= _MIN_PLAIN) & (sizes < _MAX_PLAIN))).tolist():
-        quick[index] = repr(values[index])  # of NaN as well, which orjson lacks
-    return quick
-
-
-def _cell(value: int | str | bool) -> str:
-    """A value that all steps of a block have in common."""
-    if not isinstance(value, str):
-        return str(value).lower()
-    text = _text(value)
-    return '"{}"'.format(text.replace('"', '""')) if {",", '"'} & {*text} else text
+        cells = block.losses.get(which, cells)
+    elif kind == _GROUP_LRS:
+        cells = block.group_lrs[int(which)] if int(which) < len(block.group_lrs) else cells
+    elif name == "step":
+        cells = range(block.first_step, block.last_step + 1)
+    elif name == "time":
+        cells = block.times()
+    elif name == "samples":  # 0 where they are not known
+        cells = [count or None for count in block.samples]
+    elif name == "skipped":
+        cells = [str(skipped).lower() for skipped in block.skipped]
+    elif name in steps.COLUMNS:
+        cells = getattr(block, name)
+    else:  # all steps of a block have it in common
+        value = getattr(block, name)
+        cells = [_text(value) if isinstance(value, str) else str(value).lower()] * block.count
+    return cells
 
 
 class RankTable:
@@ -182,7 +147,7 @@ class RankTable:
                 self.is_empty = False
                 self._writer.writerows(self._rows(record))
 
-    def finish(self, _view: Callable[[], SessionView], _passed_over: str) -> None:
+    def finish(self, _view: SessionView, _passed_over: str) -> None:
         """Complete the file."""
         self._file.close()
 

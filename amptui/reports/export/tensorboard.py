@@ -4,7 +4,7 @@ torch's ``SummaryWriter`` imports torch, takes four times as long and begins a n
 there before it is whole: a second export would not replace the first.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from time import gmtime, strftime
 from typing import Any
@@ -113,12 +113,11 @@ class EventFile:
         else:
             self._add_steps(record, optimizer)
 
-    def finish(self, at_end: Callable[[], SessionView], passed_over: str) -> None:
+    def finish(self, view: SessionView, passed_over: str) -> None:
         """Write the last values of curves that rarely change, and the texts."""
         for optimizer in self._by_optimizer.values():
             last = {tag: value for tag, (value, step) in optimizer.steady.items() if step != optimizer.step}
             self._write(optimizer.time, optimizer.step, last, optimizer.prefix)
-        view = at_end()
         if view.run is not None:
             groups = (run_facts(view.run), *detail_facts(view.run))
             facts = [f"{group.title}.{name}: {text}" for group in groups for name, text in group.pairs]

@@ -3,11 +3,8 @@
 import csv
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from amptui.base.errors import AmptuiError, RunFolderError
 from amptui.records.ranks import RanksSampled
@@ -74,22 +71,6 @@ def test_no_text_is_a_formula(name: str, cell: str, tmp_path: Path) -> None:
     assert row["precision"] == cell
     assert list(row)[-1][len("losses.p;") :] == cell[: 1000 - len("losses.p;")]
     assert list(row.values())[-1] == "-0.5"
-
-
-NEAR = st.sampled_from([1e-4, 9.999999999999999e-05, 1e16, 9999999999999998.0, 0.0, -0.0, 5e-324, 65536.0])
-LOSSES = st.lists(st.none() | st.floats() | NEAR, min_size=1) | st.lists(st.floats(1e-4, 1e3), min_size=1)
-
-
-@example([0.0, -0.0])
-@example([1.0, float("nan"), None])
-@given(LOSSES)
-def test_every_number_is_written_as_python_writes_it(
-    tmp_path_factory: pytest.TempPathFactory, losses: list[float | None]
-) -> None:
-    taken: list[Any] = [step(n, loss=loss, growth_tracker=n) for n, loss in enumerate(losses, 1)]
-    found = table(tmp_path_factory.mktemp("t"), *taken)
-    assert [row["loss"] for row in found] == ["" if loss is None else repr(loss) for loss in losses]
-    assert [row["growth_tracker"] for row in found] == [str(n + 1) for n in range(len(losses))]
 
 
 def test_a_distributed_run_has_a_table_of_its_ranks_beside_the_steps(tmp_path: Path) -> None:
