@@ -56,9 +56,6 @@ of the time budget."""
 COMPARISON_SHARE, PROBES_SHARE = 0.55, 0.7
 """By when, as fractions of the time budget, the comparison and the last probes are over."""
 
-STUCK_SECONDS, STUCK_STEPS = 10.0, 5
-"""How long a step is waited for once the time is up: so many seconds, and so many times the step before."""
-
 Stage = Literal["starting", "baseline", "trial", "comparing", "probing", "losses", "over"]
 
 _Script = Generator[None, None, None]
@@ -82,8 +79,6 @@ class Stages:
         self._candidates = list(candidates)
         self._seconds, self._eager, self._clock = seconds, eager, clock
         self._began: float | None = None
-        self._progressed = 0.0
-        """When the newest step was seen first."""
         self._view = EMPTY_VIEW
         self._asker: Asker | None = None
         self._paused_at = -1
@@ -120,8 +115,6 @@ class Stages:
 
     def look(self, view: SessionView, asker: Asker) -> None:
         """Note what is known now, and ask for what comes next."""
-        if view.step != self._view.step:
-            self._progressed = self._clock()
         self._view, self._asker = view, asker
         window = view.numerics.window
         if window is not None and window.hypothetical:
@@ -129,11 +122,6 @@ class Stages:
         if view.step and self._began is None:
             self._began = self._clock()
         if self._handle_pause() or self.over:
-            return
-        if self._is_stuck():
-            seconds = round(self._clock() - self._progressed)
-            self._evidence = self._evidence.lacking("the rest", f"no step ended for {seconds} s")
-            self.stage = "over"
             return
         if next(self._script, self) is self:
             self.stage = "over"
@@ -317,15 +305,6 @@ class Stages:
         return True
 
     # ---------------------------------------------------------------------------- what is known
-
-    def _is_stuck(self) -> bool:
-        """Whether the time is up and no step ends, by which everything else is waited for."""
-        last = self._view.last
-        step_seconds = 0.0 if last is None else last.step_seconds[0] or 0.0
-        patience = max(STUCK_SECONDS, STUCK_STEPS * step_seconds)
-        return (
-            self._began is not None and self.seconds_left() < 0 < self._clock() - self._progressed - patience
-        )
 
     def _row(self, precision: str) -> PrecisionStats | None:
         rows = self._view.comparison.rows

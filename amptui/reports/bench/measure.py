@@ -174,9 +174,8 @@ def slow_float16() -> dict[str, str]:
 class _Trial:
     """One training, which runs until the planned precisions are compared, or until it is asked to stop.
 
-    The comparison is asked for at once, or where FP8 is among the precisions once the model is built: only
-    then is it known whether it has a layer for it. Until then the training pauses before its first step: it
-    has no more than the comparison takes.
+    The comparison is asked for once the model is built: only then is it known whether it has a layer for FP8.
+    Until then the training pauses before its first step: it has no more than the comparison takes.
     """
 
     measured: Measured
@@ -200,7 +199,7 @@ class _Trial:
             request,
             spec,
             folder,
-            begin=self._begin,
+            begin=lambda training: training.control.ask(PauseRequest(paused=True)),
             poll=self._poll,
             hurried=lambda: self._stop.stop_reason is not None,
             listeners=[self._note],
@@ -219,12 +218,6 @@ class _Trial:
             batch = f"batch {request.batch_size}: " if request.batch_size is not None else ""
             complain(f"{batch}{self.error}")
 
-    def _begin(self, training: Training) -> None:
-        if "fp8" in self._plan.precisions:
-            training.control.ask(PauseRequest(paused=True))
-        else:
-            self._ask(training)
-
     def _poll(self, training: Training) -> None:
         view = training.view()
         if view.run is not None and not self._has_asked:
@@ -235,20 +228,17 @@ class _Trial:
                 left_out={**self._plan.left_out, **self.left_out},
             )
             self.error = nothing_to_compare(self._plan, compiles=self._compiles)
-            self._ask(training)
+            self._has_asked = True
+            if self.error is not None:
+                training.control.ask(StopRequest("nothing to compare"))
+            else:
+                training.control.ask(ComparisonRequest(self._plan.precisions, eager=self._compiles))
             training.control.ask(PauseRequest(paused=False))
         self._progress.update(view)
         if self._stop.stop_reason:
             training.control.ask(StopRequest(self._stop.stop_reason))
         elif view.compared is not None and view.compared.over:
             training.control.ask(StopRequest("compared"))
-
-    def _ask(self, training: Training) -> None:
-        self._has_asked = True
-        if self.error is not None:
-            training.control.ask(StopRequest("nothing to compare"))
-        else:
-            training.control.ask(ComparisonRequest(self._plan.precisions, eager=self._compiles))
 
     def _note(self, records: Sequence[Record]) -> None:
         """Note what compiling took for each precision, and which layers multiply in float8."""

@@ -1,8 +1,7 @@
 """The results of a benchmark, as lines to read and as one JSON object."""
 
-import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -21,7 +20,6 @@ from amptui.records.run import (
     LOW_PRECISIONS,
     RunStarted,
     base_precision,
-    reference_precision,
 )
 from amptui.telemetry.comparison import LITTLE_SPEED, judge_held_back
 from amptui.telemetry.flops import flops_now
@@ -110,10 +108,7 @@ class Measured:
         baseline = timings.get(self.view.compared.baseline)
         if baseline is not None:
             others = [timings[row.precision] for row in little if row.precision in timings]
-            beside = [
-                judge_step_time(timings.get(self._judge(other.precision)) or baseline, other)
-                for other in others
-            ]
+            beside = [judge_step_time(baseline, other) for other in others]
             slower = [long_words(step_time) for step_time in beside if step_time.state == "longer"]
             # Nobody asks what a slower precision could gain at most.
             sentences += slower or [
@@ -122,39 +117,15 @@ class Measured:
             ]
         labels = " and ".join(precision_label(row.precision) for row in little)
         # Slower is what is known to be: not where the interval allows a gain.
-        most = [one.speedup_high or one.speedup for one in map(self._judged, little)]
+        most = [row.speedup_high or row.speedup for row in little]
         slow = all(speedup is not None and speedup < 1 for speedup in most)
         verb = ("was" if len(little) == 1 else "were") + " slower" if slow else "gained little"
         unknown = f"{labels} {verb}, and no measurement shows why; see `amptui doctor`"
         return [text for text in dict.fromkeys(sentences) if text] or [unknown]
 
     def gains_little(self, row: PrecisionMeasured) -> bool:
-        """Whether it is hardly faster than what it is judged against."""
-        speedup = self._judged(row).speedup
-        return speedup is not None and speedup < 1 + LITTLE_SPEED
-
-    def _judge(self, precision: str) -> str:
-        """What it is judged against: FP8 by AMP bf16 if that was measured, all others by the baseline."""
-        name = reference_precision(precision) + precision[len(base_precision(precision)) :]
-        compared = self.view.compared
-        measured = {row.precision for row in self.rows}
-        return name if name in measured or compared is None else compared.baseline
-
-    def _judged(self, row: PrecisionMeasured) -> PrecisionMeasured:
-        """Its row with the speed-up over what it is judged against.
-
-        Other than that over the baseline it has an interval only if the comparison made such a pair.
-        """
-        name, compared = self._judge(row.precision), self.view.compared
-        if compared is None or name == compared.baseline:
-            return row
-        pair = compared.pair(row.precision, name)
-        if pair is not None:
-            low, high = pair.speedup_low, pair.speedup_high
-            return replace(row, speedup=pair.speedup, speedup_low=low, speedup_high=high)
-        other = next(item for item in self.rows if item.precision == name)
-        ratio = (other.step_seconds or 0.0) / (row.step_seconds or math.inf)
-        return replace(row, speedup=ratio, speedup_low=None, speedup_high=None)
+        """Whether it is hardly faster than the baseline."""
+        return row.speedup is not None and row.speedup < 1 + LITTLE_SPEED
 
     def limit_of(self, timing: PrecisionTiming) -> str:
         """The most that another precision can gain over this one."""
@@ -249,7 +220,7 @@ def _size_lines(size: Measured, compile_mode: str | None) -> list[str]:
         took = ", ".join(f"{precision_label(name)} {units.span(span)}" for name, span in seconds)
         lines.append(f"compiling took, in no step's time: {took}")
     hints = launch_hints(size, compile_mode)
-    if compile_mode is None and any(row.precision == "fp8" and size.gains_little(row) for row in size.rows):
+    if compile_mode is None and any(row.precision == "fp8" for row in size.rows):
         hints.append(
             "FP8 runs kernels of its own to cast each factor: `--compile` measures it with them fused"
         )

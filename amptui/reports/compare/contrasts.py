@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Literal
 
-from amptui.records.run import FP8_PRECISIONS, RunFailed, is_emulated, reference_precision
+from amptui.records.run import RunFailed, is_emulated
 from amptui.reports.compare.groups import (
     Difference,
     Group,
@@ -79,7 +79,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contrast:
-    """A group against the first; one in FP8 also against the same training in bf16."""
+    """A group against the first."""
 
     baseline: Group
     other: Group
@@ -133,15 +133,8 @@ def compared(runs: Sequence[RunFigures], *, target: float | None = None) -> Comp
         best, final = run.best(validation=validation), run.final(validation=validation)
         if best is not None:
             reached.append(best if final is None or not math.isfinite(final) else max(best, final))
-    pairs = [(groups[0], other) for other in groups[1:]]
-    for other in groups[1:]:
-        # One in FP8 also against what differs only in being bf16, unless that is the first of all.
-        reference = reference_precision(other.precision) if other.precision in FP8_PRECISIONS else None
-        for group in groups[1:]:
-            names = {difference.name for difference in differences([group.runs[0], other.runs[0]])}
-            if reference and group.precision == reference and names <= {"precision", "fp8_recipe"}:
-                pairs.append((group, other))
-    confidence = 1 - (1 - CONFIDENCE) / max(1, len(pairs))
+    baseline, *others = groups
+    confidence = 1 - (1 - CONFIDENCE) / max(1, len(others))
     return Compared(
         runs=tuple(runs),
         groups=groups,
@@ -149,7 +142,9 @@ def compared(runs: Sequence[RunFigures], *, target: float | None = None) -> Comp
         target=target if target is not None or len(reached) < len(runs) else max(reached),
         target_asked=target is not None,
         differences=tuple(differences([group.runs[0] for group in groups])),
-        contrasts=tuple(_contrast(*pair, validation=validation, confidence=confidence) for pair in pairs),
+        contrasts=tuple(
+            _contrast(baseline, other, validation=validation, confidence=confidence) for other in others
+        ),
         checks=tuple(_checks(groups)),
     )
 

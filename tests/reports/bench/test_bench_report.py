@@ -110,15 +110,7 @@ REPORTS: dict[str, Callable[[], Bench]] = {
     "unknown bound": lambda: bench(measured(amp(), timings=(timing("fp32", 0.005, bound="unknown"),))),
     "FP8 no faster than bf16": lambda: bench(measured(*bf16_and_fp8(1.02))),
     "FP8 no faster, compiled": lambda: bench(measured(*bf16_and_fp8(1.02)), compile_mode="default"),
-    "FP8 faster": lambda: bench(measured(*bf16_and_fp8(1.3))),
     "FP8 alone": lambda: bench(measured(bf16_and_fp8(1.02)[1])),
-    "FP8 alone, a little gain": lambda: bench(measured(amp(1.01, precision="fp8"))),
-    "FP8 slower": lambda: bench(measured(*bf16_and_fp8(0.9))),
-    "FP8 slower, explained": lambda: bench(
-        measured(
-            *bf16_and_fp8(0.7), timings=(timing("fp32", 9e-3), timing("bf16", 4e-3), timing("fp8", 6e-3))
-        )
-    ),
     "eager and compiled": both_ways,
     "compiled, launch-bound when eager": lambda: both_ways(timings=EAGER_BOUND),
     "compiled without a gain": lambda: both_ways(gain=1.0, timings=EAGER_BOUND),
