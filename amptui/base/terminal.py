@@ -13,10 +13,7 @@ from typing import Any
 MAX_COLUMNS, MAX_LINES = 1000, 500
 """Limit of the screen's size; no real display is larger."""
 
-MOUSE_OFF = "\x1b[?1002l\x1b[?1006l"
-"""Leaves the mouse to the terminal."""
-
-RESTORE = MOUSE_OFF.encode() + b"\x1b[?2004l\x1b[?7h\x1b[<u\x1b[0m\x1b[?1049l\x1b[?25h\x1b[?1004l"
+RESTORE = b"\x1b[?2004l\x1b[?7h\x1b[<u\x1b[0m\x1b[?1049l\x1b[?25h\x1b[?1004l"
 """The escape sequences that a screen writes when it stops."""
 
 

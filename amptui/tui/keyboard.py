@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal
 
 from textual import constants, events, messages
 from textual._keyboard_protocol import FUNCTIONAL_KEYS
@@ -54,29 +53,12 @@ _MODE_REPORT = re.compile(r"\x1b\[\?2026;[1-4]\$y")
 _KEY_EVENT = re.compile(r"\x1b\[(\d*)(?:;\d*(?:;[\d:]*)?)?([u~A-S])")
 """Kitty's keyboard protocol, as far as Textual asks for it: key, modifiers, text."""
 
-_MOUSE_REPORT = re.compile(r"\x1b\[<([0-9]{1,3});([0-9]{1,4});([0-9]{1,4})M")
-"""Button, column and line, from 1 on (SGR, xterm's mode 1006); a release ends in a small m."""
-
-Pointing = Literal["press", "drag", "wheel up", "wheel down"]
-
-_POINTINGS: dict[int, Pointing] = {0: "press", 32: "drag", 64: "wheel up", 65: "wheel down"}
-"""By the number of the button: the left one, without Shift and the like, and the wheel."""
-
 
 @dataclass
 class BackgroundReported(Message):
     """The terminal has named the colour of its background, dark or light."""
 
     background: Background
-
-
-@dataclass
-class MouseReported(Message):
-    """The left button was pressed or dragged, or the wheel turned, over a cell counted from 0."""
-
-    what: Pointing
-    column: int
-    line: int
 
 
 class Keyboard:
@@ -95,8 +77,6 @@ class Keyboard:
         self._in_paste = False
         self._last_input = clock()
         self._asked_at = -math.inf
-        self.expects_mouse = False
-        """Whether reports of the mouse count."""
         self.answered = threading.Event()
         """Set unless an answer of the terminal is expected."""
         self.answered.set()
@@ -161,10 +141,6 @@ class Keyboard:
             self.answered.set()
         elif _MODE_REPORT.fullmatch(sequence):
             return [messages.TerminalSupportsSynchronizedOutput()]
-        elif report := _MOUSE_REPORT.fullmatch(sequence):
-            button, column, line = map(int, report.groups())
-            if self.expects_mouse and button in _POINTINGS:
-                return [MouseReported(_POINTINGS[button], column - 1, line - 1)]
         elif sequence[1] not in "]PX^_":
             return [*self._keys(sequence)]
         return []

@@ -200,9 +200,6 @@ class RunScreen(Screen):
     def _draw(self, canvas: Canvas) -> None:
         self._frame.draw(canvas, self._view, self._state)
 
-    def _has_chart(self) -> bool:
-        return super()._has_chart() or (self._overlay is None and self._state.focus in curve.CURVES)
-
     def _tick(self) -> None:
         super()._tick()
         # Notify somebody who looks elsewhere; what is written leaves the cursor and the cells alone.
@@ -283,17 +280,6 @@ class RunScreen(Screen):
                 pinned = (*pinned, answer.pin)[-MAX_PINNED:]
             self._state = replace(self._state, pinned=pinned)
         await super()._take_answer(answer)
-
-    def _point(self, column: int, line: int) -> None:
-        if not self._has_chart() or not 0 < line < self.size.height - 2:
-            return
-        extent = curve.extent_of(self._view, self._state, self.size.width)
-        if self._overlay is not None:
-            self._overlay.point(column)
-        elif extent is not None:
-            cursor = step_cursor.point(self._state.cursor, column, extent)
-            self._state = replace(self._state, cursor=cursor)
-        self._redraw()
 
     # ------------------------------------------------------------------- requests
 

@@ -27,7 +27,7 @@ from amptui.records.run import Severity
 from amptui.telemetry.view import EMPTY_VIEW
 from amptui.tui.background import Background, assumed_background, has_256_colours
 from amptui.tui.canvas import Canvas
-from amptui.tui.keyboard import BackgroundReported, MouseReported
+from amptui.tui.keyboard import BackgroundReported
 from amptui.tui.keys import Key
 from amptui.tui.opening import Opening
 from amptui.tui.painter import Painter
@@ -276,16 +276,10 @@ class Screen(App[None]):
             self._draw(canvas)
         if self._overlay is not None:
             self._overlay.draw(canvas, self._view, self._state)
-        if self._terminal is not None:  # where it would otherwise select text
-            self._terminal.report_mouse(self._has_chart())
 
     def _draw(self, canvas: Canvas) -> None:
         """Draw what is below the overlay, if one is open."""
         raise NotImplementedError
-
-    def _has_chart(self) -> bool:
-        """Whether a chart is enlarged, on which the mouse moves a cursor; elsewhere it selects text."""
-        return self._overlay is not None and self._overlay.has_chart()
 
     def _say(self, message: str, *, severity: Severity = "warning", seconds: float | None = None) -> None:
         self._message_until = time.time() + (self.MESSAGE_SECONDS if seconds is None else seconds)
@@ -346,16 +340,6 @@ class Screen(App[None]):
         from amptui.tui.overlays.menus import Help
 
         self._overlay = Help(self.HELP_TITLE, self._keys(), self._about())
-
-    async def on_mouse_reported(self, event: MouseReported) -> None:
-        """Handle a click, a drag or a turn of the wheel."""
-        if event.what in ("press", "drag"):
-            self._point(event.column, event.line)
-        else:
-            await self.action_press("plus" if event.what == "wheel up" else "minus")
-
-    def _point(self, column: int, line: int) -> None:
-        """The left button is down over a cell."""
 
     # ------------------------------------------------------------------------- the terminal
 

@@ -16,7 +16,7 @@ from textual.drivers.linux_driver import LinuxDriver
 from textual.events import Key
 from textual.message import Message
 
-from amptui.base.terminal import MOUSE_OFF, terminal_size
+from amptui.base.terminal import terminal_size
 from amptui.tui.background import QUESTION, can_ask
 from amptui.tui.keyboard import Keyboard
 
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from amptui.tui.opening import Opening
 
 _ALTERNATE_SCREEN = "\x1b[?1049h"
-
-_MOUSE_ON = "\x1b[?1006h\x1b[?1002h"
-"""Report clicks, drags and the wheel; the form of the reports first, so that none comes in an older one."""
 
 _READ_BYTES = 4096
 
@@ -128,9 +125,8 @@ class Outlet:
 class PatientDriver(LinuxDriver):
     """Never waits for a terminal that accepts no output, and notices when it is closed.
 
-    The mouse is left to the terminal, so that text can be selected, unless ``report_mouse`` wants it. An app
-    that has an ``opening`` continues on its alternate screen: to enter it again would clear it, and lose the
-    position of the cursor.
+    The mouse is left to the terminal, so that text can be selected. An app that has an ``opening`` continues
+    on its alternate screen: to enter it again would clear it, and lose the position of the cursor.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -140,7 +136,6 @@ class PatientDriver(LinuxDriver):
         self._opening: Opening | None = getattr(self._app, "opening", None)
         self._continues = self._opening is not None
         self._keyboard = Keyboard()
-        self._reports_mouse = False
         self._hurried = False
         self._interrupt_handled: threading.Event | None = None
 
@@ -174,7 +169,6 @@ class PatientDriver(LinuxDriver):
         if self._opening is not None:
             self._opening.in_use = True
         self._keyboard = Keyboard()
-        self._keyboard.expects_mouse = self._reports_mouse
         asks = can_ask(os.environ)
         if asks:
             self._keyboard.expect_answer()  # before the thread that reads is started
@@ -196,23 +190,6 @@ class PatientDriver(LinuxDriver):
             self._continues = False
         elif self._outlet is not None:
             self._outlet.write(data)
-
-    def report_mouse(self, wanted: bool) -> None:
-        """Have the terminal report the mouse, or leave it to the terminal again."""
-        if wanted != self._reports_mouse:
-            self._reports_mouse = wanted
-            self._keyboard.expects_mouse = wanted
-            self.write(_MOUSE_ON if wanted else MOUSE_OFF)
-
-    def _enable_mouse_support(self) -> None:
-        """Called when the screen begins, and when it goes on after the process was stopped."""
-        if self._reports_mouse:
-            self.write(_MOUSE_ON)
-
-    def _disable_mouse_support(self) -> None:
-        """Called before the last input is thrown away."""
-        if self._reports_mouse:
-            self.write(MOUSE_OFF)
 
     def close(self) -> None:
         """Wait for the last writes, but not for a terminal that accepts nothing."""

@@ -1,4 +1,4 @@
-"""The screen over a live session: what needs a clock, a mouse or another terminal, and how it leaves."""
+"""The screen over a live session: what needs a clock or another terminal, and how it leaves."""
 
 import threading
 import time
@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from amptui.records.run import RunFinished
-from amptui.tui.keyboard import MouseReported, Pointing
 from tests.gan_journal import DISCRIMINATOR
 from tests.telemetry import record_samples as samples
 from tests.tui.special_views import GAN
@@ -68,40 +67,6 @@ async def test_o_shows_the_next_optimizer_in_all_panels_and_what_was_chosen_stay
         await screen.until(lambda: screen.session.view().front == DISCRIMINATOR)
         await screen.until(lambda: "900" in screen.lines[2])
         assert shown_optimizers(screen)[0] == "generator"
-
-
-# -------------------------------------------------------------------------- charts and cursors
-
-
-@pytest.mark.ci
-@awaited
-async def test_a_click_moves_the_cursor_of_an_enlarged_chart() -> None:
-    async with watching(started(), *steps(400)) as screen:
-
-        async def point(what: Pointing, x: int, line: int = 10) -> None:
-            screen.app.post_message(MouseReported(what, x, line))
-            await screen.pilot.pause()
-
-        await point("press", 60)
-        assert screen.state.cursor is None, "no chart is enlarged"
-        while screen.state.focus != "loss":
-            await screen.press("tab")
-        await point("press", 10)
-        assert screen.state.cursor is not None
-        first = screen.state.cursor.step
-        assert first <= 4
-        assert "step " in screen.text
-        await point("drag", 64)
-        middle = screen.state.cursor.step
-        assert first < middle < 400
-        for x, line in ((5, 10), (119, 10), (30, 0), (30, 39)):
-            await point("drag", x, line)
-            assert screen.state.cursor.step == middle, "not on the curves"
-        await point("wheel up", 64)
-        assert screen.state.cursor.window is not None
-        await screen.press("escape", "g", "enter")
-        await point("press", 64)
-        assert "esc no cursor" in screen.text
 
 
 @awaited

@@ -12,7 +12,7 @@ from textual.message import Message
 from amptui.records.answers import REQUEST_KINDS
 from amptui.records.run import PRECISIONS
 from amptui.tui.canvas import Canvas
-from amptui.tui.keyboard import BackgroundReported, Keyboard, MouseReported
+from amptui.tui.keyboard import BackgroundReported, Keyboard
 from amptui.tui.keys import KEYS, footer_hints, keys_of
 from amptui.tui.overlays.menus import WORDS, Help
 from amptui.tui.panels.screen_state import ScreenState
@@ -147,24 +147,6 @@ def test_no_piece_of_an_answer_is_a_key(cuts: list[int], keys: str) -> None:
     assert keyboard.answered.is_set()
 
 
-# ------------------------------------------------------------------------------------------ mouse
-
-
-def pointings(heard: list[Message]) -> list[tuple[str, int, int]]:
-    return [(it.what, it.column, it.line) for it in heard if isinstance(it, MouseReported)]
-
-
-def test_a_report_says_what_the_mouse_did_and_where() -> None:
-    keyboard = Keyboard(Clock())
-    sent = b"\x1b[<0;10;20M\x1b[<32;11;20M\x1b[<0;11;20m\x1b[<64;1;1M\x1b[<65;1;1M\x1b[<2;5;5Mq"
-    heard = keyboard.take(sent)
-    assert (pointings(heard), names(heard)) == ([], ["q"])  # nobody wants the mouse
-    keyboard.expects_mouse = True
-    heard = keyboard.take(sent)
-    assert names(heard) == ["q"]
-    assert pointings(heard) == [("press", 9, 19), ("drag", 10, 19), ("wheel up", 0, 0), ("wheel down", 0, 0)]
-
-
 # ------------------------------------------------------------------------------------------- laws
 
 NAMED = (
@@ -196,11 +178,10 @@ mutated = st.builds(
 hostile = st.lists(st.one_of(st.binary(), st.sampled_from(NAMED), sequences, mutated)).map(b"".join)
 
 
-@given(hostile, st.booleans())
-def test_every_key_works_after_any_bytes_and_a_silence(sent: bytes, mouse: bool) -> None:
+@given(hostile)
+def test_every_key_works_after_any_bytes_and_a_silence(sent: bytes) -> None:
     clock = Clock()
     keyboard = Keyboard(clock)
-    keyboard.expects_mouse = mouse
     for message in keyboard.take(sent):
         assert isinstance(message, Message)
     clock.now += LONG_SECONDS

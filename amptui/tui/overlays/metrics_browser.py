@@ -177,10 +177,3 @@ class MetricsBrowser(Page):
             by = 1 if key in ("down", "pagedown") else -1
             self._selected = charts[(self._index(charts) + by) % len(charts)].key
         return Answer(action=_ACTIONS.get(key, ""))
-
-    def has_chart(self) -> bool:
-        return self._extent is not None
-
-    def point(self, x: int, /) -> None:
-        if self._extent is not None:
-            self._cursor = step_cursor.point(self._cursor, x, self._extent)

@@ -61,14 +61,6 @@ class Overlay(Protocol):
         """Whether ``key``, if it opens a page, does so from here: this is only read, and has no such key."""
         return False
 
-    def has_chart(self) -> bool:
-        """Whether it shows an enlarged chart, on which the mouse moves a cursor."""
-        return False
-
-    def point(self, _x: int, /) -> None:
-        """Move the chart's cursor to a click in this column."""
-        return
-
 
 class Choice(NamedTuple):
     """One line of a question."""

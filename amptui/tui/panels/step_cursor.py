@@ -27,9 +27,6 @@ ZOOMS: Mapping[str, int] = {"plus": 1, "equals_sign": 1, "minus": -1}
 CURSOR_KEYS = (("← →", "values"), ("[ ]", "10 times as far"))
 """For the lower edge of an enlarged chart."""
 
-CHART_LEFT = 2 + GUTTER
-"""Cells left of the curves of an enlarged chart: its frame, a blank and the labels."""
-
 ZOOM_KEYS = (("esc", "no cursor"), *CURSOR_KEYS, ("+ -", "zoom"))
 """The same while there is a cursor."""
 
@@ -89,19 +86,6 @@ def press(cursor: Cursor | None, key: str, extent: Extent) -> Cursor | None:
     else:
         return cursor
     return _shown(step, window, extent)
-
-
-def point(cursor: Cursor | None, x: int, extent: Extent) -> Cursor | None:
-    """The cursor at the value nearest to a click in column ``x`` of the screen."""
-    steps = extent.series.measured_steps()
-    cell = x - CHART_LEFT
-    if not len(steps) or not 0 <= cell < extent.columns:
-        return cursor
-    window = extent.live if cursor is None else cursor.window_in(extent.live)
-    step = window.first_step + (2 * cell + 1) * window.steps // (2 * extent.columns)
-    after = int(steps.searchsorted(step))
-    near = steps[max(0, after - 1) : after + 1].tolist()
-    return _shown(min(near, key=lambda other: abs(other - step)), window, extent)
 
 
 def _begin(key: str, extent: Extent, steps: Counts) -> Cursor | None:
