@@ -69,8 +69,6 @@ class RunListScreen(Screen):
         self._run_under_cursor = place.run
         self._drawn: tuple[int, int] | None = None
         """The version of what was read, and the second, of the newest frame: ages count on."""
-        self._is_leaving = self._leaves_now = False
-        """Whether the screen closes once nothing is being removed, and whether this key closes it before."""
         self.chosen: Chosen | None = None
         """What the user wants; None if they quit."""
 
@@ -127,8 +125,7 @@ class RunListScreen(Screen):
     # --------------------------------------------------------------------------------- keys
 
     async def action_press(self, key: str) -> None:
-        """Any other key takes back to have asked to quit, and to remove a run."""
-        self._leaves_now, self._is_leaving = self._is_leaving, False
+        """Any other key takes back to have asked to remove a run."""
         if self._actions.get(key) != "remove":
             self._planned = ""
         await super().action_press(key)
@@ -221,10 +218,6 @@ class RunListScreen(Screen):
             self._overlay = RemovalQuestion(plan, partial(self._remove, entry, plan))
         self._redraw()
 
-    def action_doubt(self) -> None:
-        """A yes that nobody can have meant."""
-        self._say("too soon to be a yes: press y again", severity="info")
-
     def _remove(self, entry: RunEntry, plan: Removal) -> None:
         self._removing[entry.run] = entry
         _in_thread(partial(self._source.remove, plan), partial(self._tell_removed, entry.run))
@@ -233,25 +226,11 @@ class RunListScreen(Screen):
         del self._removing[run]
         if isinstance(removed, AmptuiError):
             self._say(str(removed), severity="error")
-            self._is_leaving = False  # so that it can be read
         else:
             stays = f"; {len(removed.left)} that are not the run's are kept" if removed.left else ""
             self._say(f"removed {removed.folder}{stays}", severity="info")
         self._list_reader.list_again()
-        if self._is_leaving and not self._removing:
-            self._leave("")
         self._redraw()
-
-    def action_leave(self) -> None:
-        """Quit, once nothing is being removed; the second time at once."""
-        removing = len(self._removing)
-        if not removing or self._leaves_now:
-            self._leave("")
-            return
-        self._is_leaving = True
-        runs = "1 run is" if removing == 1 else f"{removing} runs are"
-        text = f"quits once {runs} removed; q again: at once, with the rest of the files kept"
-        self._say(text, severity="info")
 
 
 def _in_thread(work: Callable[[], Removal], take: Callable[[Outcome], object]) -> None:

@@ -26,11 +26,6 @@ from tests.tui.run_list.listed import ENTRIES, NOW, ROWS, STATE, FakeSource, ent
 from tests.tui.watching import Shown, awaited
 
 
-@pytest.fixture(autouse=True)
-def reads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(removal, "READING_SECONDS", 0.0)
-
-
 class Screen(Shown):
     """The app over a list that a test may change."""
 
@@ -85,22 +80,6 @@ async def test_the_cursor_stays_on_its_run_when_the_list_changes() -> None:
         screen.fake.entries = [one for one in screen.fake.entries if one.name != name]
         await screen.until(lambda: screen.current != name)
         assert screen.current
-
-
-@awaited
-async def test_a_name_that_is_typed_without_the_slash_removes_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(removal, "READING_SECONDS", 600.0)
-    async with shown() as screen:
-        await screen.pilot.press("end", *"or")
-        await screen.shows("remove this run?")
-        await screen.pilot.press("y")
-        await screen.shows("press y again")
-        await screen.shows("remove this run?")
-        await screen.pilot.press("1")
-        assert "remove this run?" not in screen.text
-        assert screen.fake.removed == []
 
 
 # ---------------------------------------------------------------------- keys, and what follows from them
@@ -254,41 +233,17 @@ async def test_keys_go_on_working_while_a_run_is_removed(slow: SlowSource) -> No
         assert sorted(slow.removed) == [f"/home/me/runs/run-0000{at}" for at in (1, 4)]
 
 
-@pytest.mark.ci
 @awaited
-async def test_quitting_waits_for_a_removal_and_the_second_time_does_not(slow: SlowSource) -> None:
-    slow.plans.set()
-    async with shown(slow) as screen:
-        await screen.removes()
-        await screen.pilot.press("q")
-        await screen.shows("quits once 1 run is removed")
-        await screen.pilot.press("down", "q")
-        assert screen.app.left is None, "another key has taken the first one back"
-        slow.removals.set()
-        await screen.until(lambda: screen.app.left == "")
-        assert len(slow.removed) == 1
-    slow.removals.clear()
-    async with shown(slow) as screen:
-        await screen.removes()
-        await screen.pilot.press("q", "q")
-        assert screen.app.left == ""
-        assert len(slow.removed) == 1
-
-
-@awaited
-async def test_a_removal_that_fails_is_read_before_the_screen_closes(slow: SlowSource) -> None:
+async def test_a_removal_that_fails_is_told(slow: SlowSource) -> None:
     def fail(_plan: Removal) -> Removal:
-        slow.removals.wait()
         raise RunFolderError("cannot remove it: no answer")
 
     slow.remove = fail  # type: ignore[method-assign, assignment]
     slow.plans.set()
     async with shown(slow) as screen:
         await screen.removes()
-        await screen.pilot.press("q")
-        slow.removals.set()
         await screen.shows("cannot remove it: no answer")
-        assert (screen.app.left, screen.app._list.removing) == (None, ())
+        assert screen.app._list.removing == ()
 
 
 @awaited
