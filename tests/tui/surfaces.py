@@ -181,12 +181,8 @@ def _overlays() -> Iterator[tuple[str, Draw]]:
     for name, open_overlay, view, keys in opened:
         yield f"overlay {name}", partial(draw_overlay, open_overlay=open_overlay, view=view, keys=keys)
     for name in ("with_skips", "failed", "collapsing", "forward_overflow", "8 ranks in trouble"):
-        for keys in ((), ("enter",)):
-            words = "one of the events" if keys else "events"
-            browser = partial(
-                draw_overlay, open_overlay=lambda _view: EventBrowser(), view=_view(name), keys=keys
-            )
-            yield f"overlay {words} of {name}", browser
+        browser = partial(draw_overlay, open_overlay=lambda _view: EventBrowser(), view=_view(name))
+        yield f"overlay events of {name}", browser
 
 
 def _draw_list(

@@ -19,7 +19,7 @@ from amptui.tui.style import VERDICT_SIGNS, Style, precision_style
 NOTHING_YET = "no events yet"
 
 _TIMES_FROM = 70
-"""With fewer columns a time would leave its event few words: one event alone has it."""
+"""With fewer columns a time would leave its event few words."""
 
 _STANDING_SECONDS = 600.0
 """So long trouble stands before what is newer, unless it is known to be over or not to be."""
@@ -73,13 +73,18 @@ def draw_events(canvas: Canvas, events: Sequence[Event], *, standing: Sequence[E
         (events, canvas.height, 1),
     ):
         for event in group[: end - y]:
-            x = canvas.text(0, y, when(event), Style.DIM) + 2 if canvas.width >= _TIMES_FROM else 0
+            x = canvas.text(0, y, when(event), Style.DIM) + 2 if has_times(canvas.width) else 0
             x = canvas.text(x, y, *sign_of(event)) + 1
             if event.step is not None:
                 x = canvas.text(x, y, f"step {units.count(event.step):>{step_width}}", Style.DIM) + 2
             for line in _lines(event_text(event), canvas.width - x, min(most, end - y)):
                 canvas.text(x, y, line, text_style(event), width=canvas.width - x)
                 y += 1
+
+
+def has_times(width: int) -> bool:
+    """Whether a list of so many columns has room for times."""
+    return width >= _TIMES_FROM
 
 
 def when(event: Event) -> str:

@@ -31,9 +31,6 @@ _RECORDS_AT_ONCE = 256
 _STEPS_AT_ONCE = 2**14
 """Steps in them, unless a single block has more."""
 
-_LONGEST_LOOK_SECONDS = 0.1
-"""A batch that takes longer to fold, possible with a forged journal, delays no key and no frame."""
-
 _LONGEST_TICK_SECONDS = 1.0
 """After a longer suspension of the process, the replay does not jump ahead."""
 
@@ -77,21 +74,17 @@ class Player(ReadingThread):
         self._moved_at: float | None = None
         self._start_over()
         self._visible_session = self._session
-        self._view = self._visible_session.view()
         self._folding = threading.Lock()
 
     def look(self, front: str | None = None) -> SessionView:
-        """The session now, or as of the last call while a batch takes long to fold.
+        """The session now.
 
         ``front`` is the optimizer whose steps it shows, as in :meth:`Session.view`.
         The question of a recorded pause is removed: nobody can answer it.
         """
-        if self._folding.acquire(timeout=_LONGEST_LOOK_SECONDS):
-            try:
-                self._view = self._visible_session.view(front)
-            finally:
-                self._folding.release()
-        return replace(self._view, pause_reason="") if self._view.pause_reason else self._view
+        with self._folding:
+            view = self._visible_session.view(front)
+        return replace(view, pause_reason="") if view.pause_reason else view
 
     @property
     def position(self) -> Position:
