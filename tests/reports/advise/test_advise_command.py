@@ -2,7 +2,6 @@
 
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,7 @@ import torch
 from amptui.cli import build_parser, main
 from amptui.command.parser import is_script
 from amptui.monitor.ab_test import Ratio
-from amptui.recipe.float8 import why_no_float8
 from amptui.recipe.precision import Tf32Flags
-from amptui.recipe.request import AdviseRequest, TrainRequest
-from amptui.reports.advise.advise_command import _plan
-from amptui.reports.advise.evidence import Exclusion
 from amptui.reports.doctor import precisions
 from tests.checkout import ROOT
 
@@ -31,16 +26,6 @@ QUICK = ("--device", "cpu", "--minutes", "0.04", "--loss-steps", "40")
 def _slow_float16(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     speed = {"fp16": Ratio(value=1 / 13, low=None, high=None)}
     monkeypatch.setattr(precisions, "measure", lambda *_args, **_options: speed)
-
-
-def test_without_the_hardware_fp8_costs_no_time_and_has_the_reason() -> None:
-    request = AdviseRequest(training=TrainRequest(model="char-gpt"), minutes=1.0, loss_steps=0)
-    precisions, left_out = _plan(request, CPU)
-    assert "fp8" not in precisions
-    assert left_out["fp8"] == Exclusion("not here", why_no_float8(CPU)["fp8"])
-    named = replace(request, precisions=("bf16", "fp8-emulated"))
-    precisions, left_out = _plan(named, CPU)
-    assert (precisions, set(left_out)) == (("bf16",), {"fp8-emulated"})
 
 
 @pytest.mark.ci

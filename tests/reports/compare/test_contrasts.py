@@ -11,7 +11,6 @@ from amptui.records.own_loop import OTHER_PRECISIONS
 from amptui.records.run import PrecisionChanged, Record, RunFailed
 from amptui.records.samples import DeviceSample, HostSample
 from amptui.reports.compare import sentences
-from amptui.reports.compare.command import read_all
 from amptui.reports.compare.contrasts import _CHECKS, Check, Compared, compared
 from amptui.reports.compare.groups import grouped, options
 from amptui.reports.compare.tables import as_json, plain_lines
@@ -20,8 +19,6 @@ from tests.builders import changed
 from tests.gan_journal import gan_records
 from tests.golden import Goldens
 from tests.reports.compare.compared_runs import (
-    BF16,
-    FP32,
     SYNTHETIC,
     figures,
     finished,
@@ -153,21 +150,6 @@ def test_every_check_has_a_sentence(goldens: Goldens) -> None:
         for kind in _CHECKS
     ]
     goldens.check("reports/compare checks", "\n".join(f"{one.kind}: {one.words}" for one in checks))
-
-
-def test_the_recorded_runs_as_text_and_as_json(goldens: Goldens) -> None:
-    comparison = read_all([*FP32, *BF16], target=None)
-    goldens.check("reports/compare recorded runs", "\n".join(plain_lines(comparison)))
-    content = as_json(comparison)
-    for group in content["groups"]:
-        for run in group["runs"]:
-            run["folder"] = ""
-        group["runs"] = group["runs"][:1]
-    goldens.check("reports/compare recorded runs, json", json_text(content))
-    (contrast,) = comparison.contrasts
-    assert contrast.interval is not None
-    assert contrast.interval.low == pytest.approx(-0.1088, abs=1e-3)
-    assert contrast.interval.high == pytest.approx(0.1042, abs=1e-3)
 
 
 def test_runs_of_every_state_as_text_and_as_json(goldens: Goldens) -> None:
