@@ -22,7 +22,6 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from amptui.base.errors import DeviceError
 from amptui.device.accelerator import default_device, device_count, properties
-from amptui.ranks.agreement.orders import Order
 from amptui.ranks.world import World
 from amptui.records.ranks import RankPlace, RanksStarted
 
@@ -270,35 +269,35 @@ def ranks_started(world: World, places: Sequence[Place]) -> RanksStarted:
     return RanksStarted(time=time.time(), ranks=ranks, **restarts)
 
 
-def meet(board: Board, world: World, order: Order, step: int, over: Callable[[], str]) -> str:
-    """Wait for the other ranks after ``step``; return why none obeys the ``order``, or "" if all do.
+def meet(board: Board, world: World, number: int, *, point: int, step: int, over: Callable[[], str]) -> str:
+    """Wait for the other ranks after ``step``; return why none obeys the order ``number``, or "" if all do.
 
-    ``over`` says why this rank waits no more. Raises RuntimeError, as the board does.
+    It is for ``point``. ``over`` says why this rank waits no more. Raises RuntimeError, as the board does.
     """
-    place, go, began = [step, collectives_by_group()], f"go/{order.number}", time.monotonic()
-    board.post(f"at/{world.rank}", [order.number, *place])
-    board.count(f"met/{order.number}", 1)
+    place, go, began = [step, collectives_by_group()], f"go/{number}", time.monotonic()
+    board.post(f"at/{world.rank}", [number, *place])
+    board.count(f"met/{number}", 1)
     while True:
         waited = time.monotonic() - began
-        verdict = _compare(board, world, order, place, waited) if world.leads else board.look(go)
+        verdict = _compare(board, world, number, place, waited) if world.leads else board.look(go)
         if verdict is None and waited > MEETING_SECONDS:
             places = [board.look(f"at/{rank}") for rank in range(world.size)]
-            missing = [rank for rank, at in enumerate(places) if not at or at[0] != order.number]
+            missing = [rank for rank, at in enumerate(places) if not at or at[0] != number]
             who = f"rank {missing[0]}" if missing else "a rank"
-            verdict = f"{who} did not come to step {order.point:,} within {MEETING_SECONDS:g} s"
+            verdict = f"{who} did not come to step {point:,} within {MEETING_SECONDS:g} s"
         verdict = verdict if verdict is not None else over() or None
         if verdict is not None:
             return str(board.decide(go, verdict))
         time.sleep(min(0.0005 + waited / 20, 0.05))
 
 
-def _compare(board: Board, world: World, order: Order, place: list[Any], waited: float) -> str | None:
+def _compare(board: Board, world: World, number: int, place: list[Any], waited: float) -> str | None:
     """Rank 0's: whether all ranks have come to the same place; None while some have not."""
     ranks = range(world.size)
-    if board.count(f"met/{order.number}") >= world.size:
+    if board.count(f"met/{number}") >= world.size:
         places = [place for _, *place in board.read([f"at/{rank}" for rank in ranks])]
-        board.remove(f"met/{order.number - 1}")
-        board.remove(f"go/{order.number - 1}")
+        board.remove(f"met/{number - 1}")
+        board.remove(f"go/{number - 1}")
         return "" if is_same_place(places) else APART
     if waited > _SUSPICIOUS_SECONDS:
         beats = [board.look(f"beat/{rank}") for rank in ranks[1:]]

@@ -339,7 +339,8 @@ class RankControl(Control):
         from amptui.ranks.agreement.board import APART, meet
 
         try:
-            why = meet(self._board, self._world, order, self._step, lambda: self.over)
+            where = self._board, self._world, order.number
+            why = meet(*where, point=order.point, step=self._step, over=lambda: self.over)
         except RuntimeError:  # the store's
             why = LOST
         if why in (APART, LOST):
