@@ -79,9 +79,6 @@ class Viewer:
         return piece
 
 
-MAX_VIEWERS = 16
-"""Limit of connections, including those that have not said hello yet."""
-
 HELLO_SECONDS = 10.0
 """A connection that has not said hello by then is closed."""
 
@@ -237,15 +234,8 @@ class Server:
                 continue
             if self._closing.is_set():
                 connection.close()
-                continue
-            if len(self._connected) < MAX_VIEWERS:
+            else:
                 self._welcome(Viewer(connection, adopted=False))
-                continue
-            why = f"{MAX_VIEWERS} screens are already attached"
-            self._tell("refused", why)
-            with connection, suppress(OSError):
-                connection.setblocking(False)
-                connection.send(_refusal(why))
 
     def _welcome(self, viewer: Viewer) -> None:
         with self._lock:

@@ -133,15 +133,6 @@ def test_who_says_nothing_is_let_go_but_for_the_run_s_own_screen(
     own.catch_up(run)
 
 
-def test_sixteen_screens_watch_and_a_seventeenth_is_told_so(run: Run) -> None:
-    screens = [attached(run) for _ in range(16)]
-    assert run.attach_screen(hello=b"").read_to_the_end() == [{"error": "16 screens are already attached"}]
-    screens[0].connection.close()
-    until(lambda: run.server.viewers == 15, meanwhile=run.publish)
-    attached(run)
-    assert run.server.viewers == 16
-
-
 def test_closing_lets_screens_have_the_last_word(tmp_path: Path) -> None:
     with running(tmp_path) as run:
         screens = [attached(run), run.attach_screen()]
