@@ -301,8 +301,6 @@ class Ssh:
         if status == _NOT_FOUND or "not found" in line:
             hint = f"name it with --remote-command or ${COMMAND_VARIABLE}, for example '~/venv/bin/amptui'"
             return RemoteError(f"{self.host} finds no amptui ({line or 'status 127'})", hint=hint)
-        if "no command" in line or "no option" in line:
-            return RemoteError(f"amptui on {self.host} is too old for this", hint="upgrade it there")
         # amptui itself never ends well without an answer: something ended the shell before.
         exits = "a start-up file of its shell may exit; " if status == 0 else ""
         return RemoteError(

@@ -135,11 +135,6 @@ UPGRADE_THERE = (
             RemoteError,
             "name it with --remote-command or $AMPTUI_REMOTE_COMMAND, for example '~/venv/bin/amptui'",
         ),
-        (
-            "echo 'amptui: no command relay; see `amptui --help`' >&2; exit 2",
-            RemoteError,
-            "amptui on box is too old for this; upgrade it there",
-        ),
         ("head -c 100000 /dev/zero", RemoteError, "box does not speak amptui's protocol"),
         ("echo refused: why >&2; exit 255", UnreachableError, "cannot reach box: refused: why"),
         (
