@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 
 from amptui.base.cores import read_cores
-from amptui.base.errors import AmptuiError, UsageError
+from amptui.base.errors import AmptuiError
 from amptui.base.fork import how_ended
 from amptui.base.notify_url import take_url
 from amptui.base.prompt import complain
@@ -224,8 +224,7 @@ def _quiet_torch() -> None:
 
 def _main(environment: Mapping[str, str]) -> int:
     world = world_of(environment)
-    if world is None or RANK_VARIABLE not in environment:
-        raise UsageError("this is a rank of `amptui train --nproc N`", hint="start it so")
+    assert world is not None, "the launcher starts each rank"
     _quiet_torch()
     sys.path[:] = json.loads(environment[_IMPORT_PATH_VARIABLE])
     plan = Plan.parse(environment[RANK_VARIABLE])

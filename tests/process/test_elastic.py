@@ -506,10 +506,3 @@ def test_a_crash_in_an_exit_handler_does_not_change_how_a_rank_ended(status: int
     with os.fdopen(reading, "rb") as out:
         assert out.read() == b"done"
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == status
-
-
-def test_a_rank_that_nobody_has_a_plan_for_says_what_starts_it() -> None:
-    command = [sys.executable, "-P", "-m", "amptui.process.elastic"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert "this is a rank of `amptui train --nproc N`" in done.stderr
