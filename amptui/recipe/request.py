@@ -171,8 +171,8 @@ class TrainRequest:
 
         Raises ValueError where it names no model, or where a value has another type than it is written with.
         """
-        asked = {name: value for name, value in json_fields.items() if name not in _NOT_ASKED}
-        return Codec[TrainRequest](cls).read(asked)
+        saved_fields = {name: value for name, value in json_fields.items() if name not in _NOT_ASKED}
+        return Codec[TrainRequest](cls).read(saved_fields)
 
 
 def option_of(name: str) -> str:
