@@ -53,8 +53,7 @@ class Outlet:
     """
 
     def __init__(self, descriptor: int, encoding: str) -> None:
-        # A copy: the caller may close its own while a write still hangs.
-        self._descriptor = os.dup(descriptor)
+        self._descriptor = descriptor
         self._encoding = encoding
         self._texts: SimpleQueue[str] = SimpleQueue()  # put() may interrupt itself, unlike Event.set()
         self._writes = count(1)
@@ -106,8 +105,6 @@ class Outlet:
                 self._accepted += len(texts)
         except OSError:
             self.broken = True  # the terminal was closed
-        finally:
-            os.close(self._descriptor)
 
     def _send(self, data: bytes) -> None:
         rest = memoryview(data)

@@ -192,19 +192,6 @@ def test_texts_arrive_complete_and_in_order_also_while_the_outlet_closes(
     assert (closing.is_alive(), outlet.broken) == (False, False)
 
 
-def test_the_descriptor_may_be_closed_and_used_for_something_else(
-    ends: tuple[int, int], tmp_path: Path
-) -> None:
-    outlet = Outlet(ends[1], "utf-8")
-    other = os.open(tmp_path / "journal", os.O_CREAT | os.O_WRONLY)
-    os.dup2(other, ends[1])
-    os.close(other)
-    outlet.write("frame")
-    assert read(ends[0], 5) == b"frame"
-    outlet.close()
-    assert (tmp_path / "journal").read_bytes() == b""
-
-
 # --------------------------------------------------- the first frame, and the terminal's background
 BEGIN = """
 import sys

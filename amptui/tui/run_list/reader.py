@@ -14,12 +14,6 @@ LOOK_SECONDS = 1.0
 _LISTING_SHARE = 0.05
 """The fraction of one core that listing may take: with 20,000 runs the list is renewed every few seconds."""
 
-_READING_SHARE = 0.1
-"""The same of reading rows: it counts where a screen full of runs is live."""
-
-_MAX_ROWS = 1000
-"""Rows that are kept, many screens of them; after that all but those on the screen are forgotten."""
-
 
 class _Read(NamedTuple):
     """A row, and what its entry said when it was read."""
@@ -87,8 +81,4 @@ class ListReader(ReadingThread):
             if self._stopping or self._wake.is_set():
                 break  # another page is on the screen by now
         if is_due:
-            ended = time.monotonic()
-            self._reading_due = ended + max(LOOK_SECONDS, (ended - began) / _READING_SHARE)
-        if len(self._reads) > _MAX_ROWS:
-            shown = {entry.run for entry in self._wanted}
-            self._reads = {run: read for run, read in self._reads.items() if run in shown}
+            self._reading_due = time.monotonic() + LOOK_SECONDS
