@@ -198,6 +198,22 @@ def _figures(workload: Workload, turns: Mapping[str, Sequence[Turn]]) -> list[Fi
     return [rate, p10]
 
 
+def speedup(name: str, slow: Sequence[Turn], fast: Sequence[Turn], *, aim: float | None) -> Figure:
+    """How many steps ``fast`` does in the time of one of ``slow``, by the wall clock."""
+    pairs, caveat = _counted_pairs(slow, fast)
+    found = ratios(pairs, "mean")
+    return Figure(
+        name=name,
+        value=mean_ratio(found),
+        unit="times",
+        aim=aim,
+        more_is_better=True,
+        interval=mean_interval(found),
+        caveat=caveat,
+        detail={"counted_pairs": len(pairs), "step_seconds": [_times(slow), _times(fast)]},
+    )
+
+
 Pair = tuple[Turn, Turn]
 """A turn of the plain loop and the neighbouring one of another side."""
 

@@ -1,38 +1,54 @@
-"""The bare loop over amptui's data, for a comparison of step times, which goes on until it is killed.
+"""One training for a comparison of step times, which goes on until it is killed.
 
-    python -m tests.benchmarks.side MODEL [--precision P] [--device D] [--batch-size N]
+    python -m tests.benchmarks.side SIDE MODEL [--precision P] [--device D] [--batch-size N] [--mnist DIR]
 
-The whole app is started as a person starts it.
+SIDE is ``tutorial`` (mnist-deep as a tutorial writes it, on MNIST's files below DIR) or ``plain`` (a bare
+loop over amptui's data). The whole app is started as a person starts it.
 """
 
 import argparse
+import os
 from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.utils.data import DataLoader
+from torchvision.datasets import MNIST
+from torchvision.transforms import ToTensor
 
 from amptui.data.batches import open_batches
 from amptui.data.sources import DataRequest
+from amptui.data.vision import MNIST_FOLDER, MNIST_MD5, synthetic_images
 from amptui.device.accelerator import enter_device
 from amptui.loops import setup
+from amptui.models.mnist_deep import DeepCnn
 from amptui.recipe.loading import build_experiment, load_class
 from amptui.recipe.request import parse_model
+from tests.benchmarks.timed import VARIABLE, StampWriter
 
-PLAIN = "plain"
+TUTORIAL, PLAIN = "tutorial", "plain"
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 def main() -> None:
     """Train as the command line says."""
     parser = argparse.ArgumentParser(description="Train until killed.")
+    parser.add_argument("side", choices=(TUTORIAL, PLAIN))
     parser.add_argument("model")
     parser.add_argument("--precision", default="fp32")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--mnist", type=Path)
     options = parser.parse_args()
-    plain_loop(options.model, options.precision, options.device, options.batch_size)
+    if options.side == TUTORIAL:
+        tutorial_loop(options.mnist, options.precision, options.device, options.batch_size)
+    else:
+        plain_loop(options.model, options.precision, options.device, options.batch_size)
 
 
 def plain_loop(model_text: str, precision: str, device_text: str, batch_size: int) -> None:
@@ -62,6 +78,51 @@ def plain_loop(model_text: str, precision: str, device_text: str, batch_size: in
         else:
             loss.backward()
             optimizer.step()
+
+
+# ----------------------------------------------------------------------------- as tutorials train
+def tutorial_loop(root: Path, precision: str, device_text: str, batch_size: int) -> None:
+    """mnist-deep on the MNIST below ``root``: torchvision, DataLoader, ToTensor, Adam, loss read each step.
+
+    Nothing is tuned: images are decoded and converted one by one in this process, and each step waits for its
+    loss. In fp16 the scaler waits too, since Adam is not fused.
+    """
+    stamps, device = StampWriter(Path(os.environ[VARIABLE])), setup.choose_device(device_text)
+    torch.manual_seed(0)
+    model = DeepCnn().to(device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+    scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
+    images = MNIST(str(root), train=True, transform=ToTensor())
+    loader = DataLoader(images, batch_size=batch_size, shuffle=True)
+    total = 0.0
+    for batch in (batch for _ in count() for batch in loader):
+        stamps.stamp()
+        inputs, labels = (each.to(device) for each in batch)
+        optimizer.zero_grad()
+        with torch.autocast(device.type, dtype=DTYPES.get(precision), enabled=precision in DTYPES):
+            loss = functional.cross_entropy(model(inputs), labels)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        total += loss.item()
+        if stamps.count == 1:
+            stamps.first_loss = total
+
+
+def write_stand_in(root: Path) -> None:
+    """Write amptui's synthetic images below ``root`` as MNIST's files, which torchvision then reads."""
+    folder = root / MNIST_FOLDER
+    folder.mkdir(parents=True)
+    sets = [synthetic_images(samples, (1, 28, 28), seed=seed) for samples, seed in ((60_000, 0), (10_000, 1))]
+    arrays = [array for images, labels in sets for array in (images.squeeze(1), labels.to(torch.uint8))]
+    for name, array in zip(MNIST_MD5, arrays, strict=True):
+        (folder / name).write_bytes(_idx(array))
+
+
+def _idx(array: Tensor) -> bytes:
+    """Bytes of an array behind their header: type (8 is uint8), dimensions, the size of each."""
+    sizes = np.array(array.shape, dtype=">u4").tobytes()
+    return bytes([0, 0, 8, array.ndim]) + sizes + array.numpy().tobytes()
 
 
 if __name__ == "__main__":

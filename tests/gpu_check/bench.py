@@ -9,6 +9,7 @@ from amptui.data.vision import MNIST_FOLDER, MNIST_MD5
 from amptui.records.run import Record, RunFailed, RunFinished
 from tests.benchmarks.figures import Figure, table
 from tests.benchmarks.lab import Lab, last_line
+from tests.benchmarks.side import write_stand_in
 from tests.builders import StepRow, of, read
 from tests.terminal import Terminal, amptui_command
 
@@ -47,6 +48,15 @@ class Bench:
         if self.data_dir is None:
             return ("--data", "synthetic")
         return ("--data", "real", "--data-dir", str(self.data_dir))
+
+    def mnist_files(self) -> Path:
+        """A folder below which torchvision finds MNIST, written once from synthetic images if need be."""
+        if self.data_dir is not None:
+            return self.data_dir
+        root = self.lab.folder / "stand-in"
+        if not root.exists():
+            write_stand_in(root)
+        return root
 
     def app(self, model: str, *options: str) -> Terminal:
         """The whole app in a terminal."""

@@ -30,6 +30,7 @@ CHECKS = (
     Check(paths.float8, needs_gpu=False),
     Check(speed.published),
     Check(speed.overhead, needs_gpu=False),
+    Check(speed.tutorial_loop, needs_gpu=False),
     Check(speed.benches),
 )
 """In the order in which they run: those that take minutes come last."""

@@ -1,15 +1,17 @@
-"""The checks of what amptui costs and gives: beside a bare loop, and by itself."""
+"""The checks of what amptui costs and gives: beside a bare loop, beside a tutorial's, and by itself."""
 
 import json
+import math
 from dataclasses import replace
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from amptui.records.run import BlockFinished, EpochFinished, RunFinished, RunStarted
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.lab import last_line
-from tests.benchmarks.overhead import beside_plain_loop
-from tests.benchmarks.turns import workloads
+from tests.benchmarks.overhead import beside_plain_loop, speedup
+from tests.benchmarks.side import TUTORIAL
+from tests.benchmarks.turns import APP, take_turns, workloads
 from tests.builders import StepRow, of
 from tests.gpu_check.bench import Bench, Found, judged, unmeasured
 from tests.terminal import amptui_command
@@ -19,6 +21,18 @@ CPU_TIMES: dict[str, Any] = {"restarts": 1, "rounds": 1}
 """As few as an interval needs: on an H200's machine five minutes for both loops in both precisions. On a CPU
 they show that it runs.
 """
+
+LONGEST_TURNS_SECONDS = 240.0
+
+MNIST_IMAGES = 60_000
+"""Of an epoch."""
+
+MIN_TUTORIAL_SPEEDUP = 2.0
+"""The app by a tutorial's loop in the same precision, on a GPU: 60,000 images that are decoded one by one
+take that loop some 4 s, and the GPU a second."""
+
+WISHED_SPEEDUPS = {"fp32": 5.0, "fp16": 8.0}
+"""By the tutorial's FP32 loop: told, and nothing fails that does not reach them."""
 
 MIN_MEMORY_SAVING = 0.1
 """What fp16 does without, of mnist-deep's peak at 256 images: its activations halve."""
@@ -46,6 +60,48 @@ def overhead(bench: Bench) -> Found:
     if not bench.on_gpu:
         figures = [replace(figure, aim=None) for figure in figures]
     return judged(figures)
+
+
+def tutorial_loop(bench: Bench) -> Found:
+    """Run mnist-deep under the app in turns with a loop as tutorials write it, in FP32, AMP and compiled AMP.
+
+    Besides the ratios: the seconds in which each takes the steps of MNIST's 60,000 images.
+    """
+    workload = replace(
+        workloads(on_gpu=bench.on_gpu, quick=bench.quick)["mnist_deep"], mnist=bench.mnist_files()
+    )
+    if not bench.on_gpu:
+        workload = replace(workload, batch_size=2, threads=1, turn_seconds=1.0)
+    entrants = {
+        f"{side} {precision}": (side, replace(workload, precision=precision))
+        for precision in ("fp32", bench.amp)
+        for side in (TUTORIAL, APP)
+    }
+    compiled = f"{APP} compiled {bench.amp}"
+    if bench.on_gpu:
+        entrants[compiled] = APP, replace(workload, precision=bench.amp, compiles=True)
+    times = TIMES if bench.on_gpu else CPU_TIMES
+    turns = take_turns(bench.lab, entrants, **times, longest_seconds=LONGEST_TURNS_SECONDS)
+    aim = MIN_TUTORIAL_SPEEDUP if bench.on_gpu else None
+    same = [
+        speedup(f"app.{p}", turns[f"{TUTORIAL} {p}"], turns[f"{APP} {p}"], aim=aim)
+        for p in ("fp32", bench.amp)
+    ]
+    by_fp32 = {
+        f"app.{bench.amp}.by_fp32": f"{APP} {bench.amp}",
+        f"app.compiled.{bench.amp}.by_fp32": compiled,
+    }
+    across = [
+        speedup(name, turns[f"{TUTORIAL} fp32"], turns[entrant], aim=None)
+        for name, entrant in by_fp32.items()
+        if entrant in turns
+    ]
+    steps = math.ceil(MNIST_IMAGES / workload.batch_size)
+    epochs = [
+        Figure(name=f"{name}.epoch", value=steps * fmean(t.step_seconds.mean() for t in of), unit="seconds")
+        for name, of in turns.items()
+    ]
+    return judged([*same, *across, *epochs], wished=WISHED_SPEEDUPS, real_data=bench.data_dir is not None)
 
 
 def published(bench: Bench) -> Found:
