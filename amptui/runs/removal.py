@@ -5,19 +5,23 @@ A link in it is removed, and not what it leads to.
 
 import re
 import stat
+import time
 from contextlib import suppress
 from pathlib import Path
 
 from amptui.base.errors import RunFolderError
 from amptui.base.runfiles import Removal
-from amptui.runs.lock import RECENT_SECONDS, RunLock, holder, recent_signer_elsewhere
+from amptui.runs.kept_run import look_at
+from amptui.runs.lock import RECENT_SECONDS, RESTART_SECONDS, RunLock, holder, recent_signer_elsewhere
 from amptui.runs.rundir import (
     LOCK_NAME,
     RunDir,
     is_of_a_script,
     is_own_folder_name,
     is_own_name,
+    read_run_json,
     reason,
+    written,
 )
 
 _JOURNAL = re.compile(r"journal.*\.jsonl")
@@ -42,7 +46,7 @@ def plan_removal(folder: Path) -> Removal:
 def remove(plan: Removal) -> Removal:
     """Delete the files that ``plan`` names, and their folder if nothing else is in it.
 
-    Raises ``RunFolderError`` if the run is live, if it has changed since the plan, if its
+    Raises ``RunFolderError`` if the run is live or may start again, if it has changed since the plan, if its
     folder is a link or no run, and if a file cannot be deleted: those before it are gone then, and the run is
     still one that can be removed.
     """
@@ -77,12 +81,25 @@ def _refuse(folder: Path) -> None:
         minutes = f"{RECENT_SECONDS / 60:.0f} minutes"
         what = f"{folder} may be live, {signer}: it was written in the last {minutes}"
         raise RunFolderError(what, hint="make sure that it has ended there, and wait as long")
+    if _may_start_again(RunDir(folder)):
+        what = f"{folder} may be starting again: it was written in the last {RESTART_SECONDS:.0f} s"
+        raise RunFolderError(what, hint="make sure that its launcher has ended, and wait as long")
     if folder.is_symlink():
         raise RunFolderError(
             f"cannot remove {folder}: it is a symbolic link", hint="remove the link yourself"
         )
     if not RunDir(folder).holds_a_run:
         raise RunFolderError(f"cannot remove {folder}: there is no run in it")
+
+
+def _may_start_again(run_dir: RunDir) -> bool:
+    """Whether a launcher may be about to restart its ranks: between two starts nobody holds the lock."""
+    wrote, restarts = written(run_dir), 0
+    with suppress(RunFolderError, KeyError, TypeError):
+        restarts = read_run_json(run_dir.path)["asked"]["max_restarts"]
+    if not restarts or wrote is None or time.time() - wrote > RESTART_SECONDS:
+        return False
+    return look_at(run_dir).state in ("died", "failed")
 
 
 def _sweep(folder: Path) -> tuple[Removal, list[Path]]:

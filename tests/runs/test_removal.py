@@ -8,7 +8,9 @@ import pytest
 
 from amptui.base.errors import RunFolderError
 from amptui.base.runfiles import Removal
-from amptui.runs.lock import RunLock
+from amptui.records import codec
+from amptui.records.run import RunFailed
+from amptui.runs.lock import RESTART_SECONDS, RunLock
 from amptui.runs.removal import plan_removal, remove
 from amptui.runs.rundir import RunDir
 
@@ -121,6 +123,19 @@ def test_the_lock_of_another_machine_counts_as_long_as_its_run_writes(tmp_path: 
     assert len(everything(folder)) == 14
     an_hour_ago = time.time() - 3600
     os.utime(folder / "journal.jsonl", (an_hour_ago, an_hour_ago))
+    remove(plan_removal(folder))
+    assert not folder.exists()
+
+
+def test_ranks_that_may_be_starting_again_are_waited_for(tmp_path: Path) -> None:
+    """Between two starts of its ranks a run has no process: nobody holds its lock."""
+    folder = whole_run(tmp_path / "run")
+    RunDir(folder).write_run_json({"asked": {"max_restarts": 3}})
+    failed = RunFailed(time=9.0, step=6, error="rank 1 was killed", traceback="")
+    RunDir(folder).journal_path.write_text(f"{codec.dumps(failed)}\n")
+    assert_refused(folder, r"may be starting again: .* in the last 120 s")
+    over = time.time() - RESTART_SECONDS - 1
+    os.utime(RunDir(folder).journal_path, (over, over))
     remove(plan_removal(folder))
     assert not folder.exists()
 
