@@ -30,7 +30,7 @@ COMMANDS: dict[str, _Command] = {
     "bench": ("benchmark a model in every precision", measure.add_bench_options, measure.run_bench),
     "replay": ("play back a recorded run", runs.add_replay_options, runs.run_replay),
     "compare": (
-        "compare runs: curves, figures, final losses",
+        "compare runs: figures, final losses",
         runs.add_compare_options,
         runs.run_compare,
     ),
