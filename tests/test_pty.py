@@ -2,6 +2,7 @@
 
 import shlex
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from amptui.records.answers import RequestMade
 from amptui.records.keeping import CheckpointWritten
 from amptui.records.run import PrecisionChanged, Printed, RunFinished
+from amptui.tui.run_list.removal import READING_SECONDS
 from tests.builders import StepRow, of
 from tests.checkout import ROOT
 from tests.living import (
@@ -296,6 +298,7 @@ def test_from_the_list_into_runs_and_back(live: Path, ended: Path, warm: WarmSou
         terminal.press("n", until_gone=QUESTION)
         assert ended.exists()
         terminal.press("r", until=QUESTION)
+        time.sleep(READING_SECONDS)  # a yes that comes sooner is no answer
         terminal.press("y", until="removed .*mnist-deep-20261125-101500")
         assert not ended.exists()
         terminal.press("\x1b[Hr", until="this run is live")

@@ -1,6 +1,7 @@
 """The question whether to remove a run: what would be deleted, and what would stay."""
 
 import textwrap
+import time
 from collections.abc import Callable
 from typing import ClassVar
 
@@ -14,6 +15,10 @@ from amptui.tui.panels.phrases import Phrase, Word, fitting, wrapped, write
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import BOLD, Style
 
+READING_SECONDS = 0.4
+"""How long the question stands before it takes a yes. Nobody reads it sooner, but whoever forgets the slash
+before a name with these letters types them."""
+
 _CHOICES = (("y", "remove"), ("esc", "go back"))
 
 
@@ -25,6 +30,7 @@ class RemovalQuestion(Overlay):
     def __init__(self, plan: Removal, remove: Callable[[], object]) -> None:
         self._plan = plan
         self._remove = remove
+        self._opened_at = time.monotonic()
 
     def draw(self, canvas: Canvas, _view: SessionView, _screen: ScreenState) -> None:
         width = min(76, canvas.width)
@@ -36,7 +42,9 @@ class RemovalQuestion(Overlay):
         write(inner, 1, len(lines) + 1, fitting(choices, inner.width - 1))
 
     def press(self, key: str, _view: SessionView) -> Answer:
-        """Only a clear yes removes the run."""
+        """Only a clear yes removes the run; one that comes at once is no answer."""
+        if key == "y" and time.monotonic() - self._opened_at < READING_SECONDS:
+            return Answer(action="doubt")
         if key == "y":
             self._remove()
         return CLOSE

@@ -218,6 +218,10 @@ class RunListScreen(Screen):
             self._overlay = RemovalQuestion(plan, partial(self._remove, entry, plan))
         self._redraw()
 
+    def action_doubt(self) -> None:
+        """A yes that nobody can have meant."""
+        self._say("too soon to be a yes: press y again", severity="info")
+
     def _remove(self, entry: RunEntry, plan: Removal) -> None:
         self._removing[entry.run] = entry
         _in_thread(partial(self._source.remove, plan), partial(self._tell_removed, entry.run))

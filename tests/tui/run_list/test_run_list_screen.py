@@ -26,6 +26,11 @@ from tests.tui.run_list.listed import ENTRIES, NOW, ROWS, STATE, FakeSource, ent
 from tests.tui.watching import Shown, awaited
 
 
+@pytest.fixture(autouse=True)
+def reads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(removal, "READING_SECONDS", 0.0)
+
+
 class Screen(Shown):
     """The app over a list that a test may change."""
 
@@ -80,6 +85,22 @@ async def test_the_cursor_stays_on_its_run_when_the_list_changes() -> None:
         screen.fake.entries = [one for one in screen.fake.entries if one.name != name]
         await screen.until(lambda: screen.current != name)
         assert screen.current
+
+
+@awaited
+async def test_a_name_that_is_typed_without_the_slash_removes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(removal, "READING_SECONDS", 600.0)
+    async with shown() as screen:
+        await screen.pilot.press("end", *"or")
+        await screen.shows("remove this run?")
+        await screen.pilot.press("y")
+        await screen.shows("press y again")
+        await screen.shows("remove this run?")
+        await screen.pilot.press("1")
+        assert "remove this run?" not in screen.text
+        assert screen.fake.removed == []
 
 
 # ---------------------------------------------------------------------- keys, and what follows from them
