@@ -123,6 +123,7 @@ def check_shared(source: object, role: str) -> None:
         type(loader).__iter__ is DataLoader.__iter__
         and type(loader.batch_sampler) is BatchSampler
         and type(loader.sampler) in (RandomSampler, SequentialSampler)
+        and not getattr(loader.sampler, "replacement", False)
         and length_of(loader.sampler) == length_of(loader.dataset)
     ):
         what = f"the {role} {type(loader).__name__} has a sampler or an __iter__() of its own"
