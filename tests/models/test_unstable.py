@@ -75,6 +75,7 @@ def test_underflow_learns_next_to_nothing_in_float16_without_one_skipped_step(de
 
 # --------------------------------------------------------------------------------------- multi-task
 @pytest.mark.ci
+@pytest.mark.timeout(300)  # float16 on a CPU without its instructions, beside another test
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_the_total_has_half_of_the_parity_s_loss_and_both_heads_learn(precision: str, device: str) -> None:
