@@ -119,7 +119,8 @@ def open_batches(  # noqa: PLR0913 - each is a choice of its own
             options = {name: getattr(source, name) for name in _LOADER_OPTIONS}
             samples = _samples(source.dataset, source.batch_size or 1, training, share.world_size)
             order = Order(samples, source.batch_size or 1, seed, training=training, share=share)
-            order.shuffles, order.seeds_batches = isinstance(source.sampler, RandomSampler), True
+            order.shuffles = isinstance(source.sampler, RandomSampler)
+            order.seeds_batches = source.worker_init_fn is None  # it is to meet the data set itself
             return _DatasetBatches(source.dataset, order, device, **options)
     if isinstance(source, DataLoader):
         batches: Batches = _LoadedBatches(source, device)

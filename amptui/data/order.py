@@ -122,6 +122,7 @@ def check_shared(source: object, role: str) -> None:
     if loader is not None and not (
         type(loader).__iter__ is DataLoader.__iter__
         and type(loader.batch_sampler) is BatchSampler
+        and loader.batch_size is not None  # else the batch sampler is the script's
         and type(loader.sampler) in (RandomSampler, SequentialSampler)
         and not getattr(loader.sampler, "replacement", False)
         and length_of(loader.sampler) == length_of(loader.dataset)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, RandomSampler, WeightedRandomSampler
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, WeightedRandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
 from amptui.base.errors import AmptuiError, DataError, UsageError
@@ -131,12 +131,17 @@ def test_a_distributed_sampler_splits_the_data_itself() -> None:
             "the training DataLoader has a sampler",
         ),
         (
+            DataLoader(Numbers(8), batch_sampler=BatchSampler(RandomSampler(Numbers(8)), 2, drop_last=True)),
+            UsageError,
+            "the training DataLoader has a sampler",
+        ),
+        (
             DataLoader(Numbers(8), 2, sampler=RandomSampler(Numbers(8), replacement=True)),
             UsageError,
             "the training DataLoader has a sampler",
         ),
     ],
-    ids=["stream", "one sample", "few samples", "too few", "own sampler", "replacement"],
+    ids=["stream", "one sample", "few samples", "too few", "own sampler", "own batches", "replacement"],
 )
 def test_what_ranks_cannot_share_is_refused(source: Source, kind: type[AmptuiError], said: str) -> None:
     with pytest.raises(kind, match=said):
