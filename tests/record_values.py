@@ -8,6 +8,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
 
+from amptui.records.codec import MAX_SECONDS
 from amptui.records.run import FORM, Record
 from amptui.records.steps import Steps
 from tests.builders import StepRow, in_one, row
@@ -31,9 +32,6 @@ SIMPLE = {
     str: st.text(max_size=20),
     NoneType: st.none(),
 }
-MAX_SECONDS = 32_503_680_000.0
-"""The year 3000 in Unix seconds: every calendar can show it."""
-
 SECONDS = st.floats(-MAX_SECONDS, MAX_SECONDS)
 MEASURED = re.compile("seconds|_(percent|watts|c|mhz|joules)$")
 

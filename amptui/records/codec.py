@@ -26,6 +26,9 @@ from amptui.records.steps import COLUMNS, Column, Steps
 MAX_STEPS = 2**16
 """In one line. A dozen blocks a second have that many where a step takes a microsecond."""
 
+MAX_SECONDS = 32_503_680_000.0
+"""The year 3000 in Unix seconds: every calendar can show it."""
+
 _Reader = Callable[[Any], Any]
 """Converts and checks a JSON value. Raises ``JsonError``."""
 
@@ -127,8 +130,8 @@ class Codec(Generic[_T]):
 
     # Reading depends on annotations: each becomes a function that converts and checks a JSON value.
 
-    def _reader(self, hint: Any) -> _Reader:
-        """The reader of values of the type ``hint``."""
+    def _reader(self, hint: Any, name: str = "") -> _Reader:
+        """The reader of values of the type ``hint``, in a field called ``name``."""
         origin, arguments = get_origin(hint), get_args(hint)
         if hasattr(origin, "__value__"):
             # An alias by a `type` statement: numpy 2.5 has one for NDArray from Python 3.12 on.
@@ -138,6 +141,8 @@ class Codec(Generic[_T]):
             return reader
         if getattr(origin, "__name__", "") == "ndarray":
             return self._ndarray(*arguments)
+        if name == "time" and hint is float:
+            return _time
         return _SIMPLE_READERS.get(hint) or self._object(hint)
 
     def _union(self, *arguments: Any) -> _Reader:
@@ -164,7 +169,7 @@ class Codec(Generic[_T]):
         if cls not in self._objects:
             fields = [field for field in dataclasses.fields(cls) if field.init]
             hints, missing = get_type_hints(cls), dataclasses.MISSING
-            readers = {field.name: self._reader(hints[field.name]) for field in fields}
+            readers = {field.name: self._reader(hints[field.name], field.name) for field in fields}
             required = {f.name for f in fields if f.default is f.default_factory is missing}
             self._objects[cls] = _object_reader(cls, readers, required)
         return self._objects[cls]
@@ -289,6 +294,13 @@ def _float(value: Any) -> float:
     raise JsonError(f"expected a number, not {shown(value)}")
 
 
+def _time(value: Any) -> float:
+    time = _float(value)
+    if not 0 <= time <= MAX_SECONDS:
+        raise JsonError("not a time")
+    return time
+
+
 def _row(readers: list[_Reader]) -> _Reader:
     """Tuples with one item for each of ``readers``."""
 
@@ -350,7 +362,7 @@ _COLUMN_KINDS: Mapping[str, type[Any]] = {
 """Of the columns that are not floats."""
 
 _STEPS_READERS: Mapping[str, _Reader] = {
-    "time": _float,
+    "time": _time,
     **dict.fromkeys(("first_step", "count", "epoch", "micro_batches"), _integer),
     **dict.fromkeys(("precision", "optimizer"), _exactly(str)),
     "settling": _exactly(bool),

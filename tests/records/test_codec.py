@@ -110,6 +110,7 @@ _NOTE = '{{"type": "Note", "time": {}, "severity": "{}", "text": ""}}'
         ('{"type": "Note", "time": 1.0}', "Note: missing severity, text"),
         (_NOTE.format(1.0, "shout"), "expected one of info, warning, error"),
         *((_NOTE.format(constant, "info"), "not strict JSON") for constant in ("NaN", "-Infinity", "1e400")),
+        (_NOTE.format(1e20, "info"), "Note.time: not a time"),
         ('{"type":' + "[" * 100_000, "depth limit"),
         ("[" * (MAX_LINE_BYTES + 1), "longer than 16,777,216 bytes"),
         (line_with(RUN, parameters="7"), "RunStarted.parameters: expected int, not '7'"),
