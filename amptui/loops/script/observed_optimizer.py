@@ -251,42 +251,25 @@ class ObservedOptimizer(Monitor):
         """The step begins: some optimizers and schedules change their rates within it."""
         if self.pending is not None or self._loop_step.awaits_update:
             self._end_step()
-        groups, lrs, account = optimizer.param_groups, self._last_lrs, self.account
+        groups, lrs = optimizer.param_groups, self._last_lrs
         if len(groups) != 1 or groups[0].get("lr") is not lrs.first:
             lrs = self._last_lrs = self._lrs.read(optimizer)
         self._loop_step.lrs = lrs
-        witness = account.witness
-        if (
-            has_closure
-            or witness is None
-            or (gradient := witness.grad) is None
-            or gradient is not account.witness_gradient
-            or gradient._version != account.witness_version
-            or account.in_pass is not None
-            or account.in_step
-        ):  # not the usual case, in which nothing has happened since the pass
-            dropped = account.before_step(has_closure=has_closure)
-            if dropped is not None:
-                self.take_dropped(dropped)
+        if (dropped := self.account.before_step(has_closure=has_closure)) is not None:
+            self.take_dropped(dropped)
         if self.step < self.probes.updates.until:
             self.probes.updates.copy(optimizer)
 
     def after_step(self) -> None:
         """A step that the loop made itself is complete, unless a scaler's update follows it."""
-        loop_step, account = self._loop_step, self.account
-        if len(account.passes) == 1 and not (account.absence or account.is_edited or account.in_step):
-            (passes,) = account.passes  # the usual case without a call
-            passes.is_used, account.passes = True, []
-            account.witness = account.witness_gradient = None
-        else:
-            passes = account.after_step()
+        loop_step = self._loop_step
+        loop_step.passes = self.account.after_step()
         if self.step < self.probes.until:
             self.probes.updates.measure(self.step + 1, None)
         if loop_step.found_inf is None:
-            self._finish_step(passes)
+            self._finish_step()
         else:  # whatever unscaling found
             loop_step.found_inf, loop_step.awaits_update = torch.zeros_like(loop_step.found_inf), True
-            loop_step.passes = passes
 
     def other_stepped(self) -> None:
         """Another optimizer of the run has made a step."""
@@ -343,11 +326,10 @@ class ObservedOptimizer(Monitor):
         loop_step, scaler, overflow = self._loop_step, self._loop_step.scaler, self._loop_step.found_inf
         assert scaler is not None, "a scaled step has one"
         assert overflow is not None, "it has looked for overflows"
-        assert loop_step.passes is not None, "it is made"
         loop_step.awaits_update, scale = False, current_scale(scaler)
         loop_step.scale = ScalerTensors(scale_before, overflow, scale, growth_tracker(scaler))
         loop_step.scaler = loop_step.found_inf = loop_step.scale_before = None
-        self._finish_step(loop_step.passes)
+        self._finish_step()
 
     def take_batch(self, load_start: float, seconds: float, samples: int) -> None:
         """A batch for the next step took ``seconds`` to load, from ``load_start``, by ``perf_counter``."""
@@ -440,9 +422,9 @@ class ObservedOptimizer(Monitor):
         if not self._reads_later and self._loop_step.gradients is None and overflow.item():
             self._loop_step.gradients, self._loop_step.gradients_scaled = self.probes.norms.measure(), False
 
-    def _finish_step(self, passes: BackwardPass) -> None:
+    def _finish_step(self) -> None:
         """Count the step and send its numbers: if the loop logs more of them, when the next one begins."""
-        loop_step = self._loop_step
+        loop_step, passes = self._loop_step, self._loop_step.passes
         self._usual_passes = passes.count
         self.step += 1
         self._fresh_samples.begins_step = True
@@ -457,7 +439,7 @@ class ObservedOptimizer(Monitor):
             self._end_probed_step()
         is_plain = passes.precision in self._expected and not (passes.may_be_lower or self._has_float8)
         is_known = is_plain and not self.account.weights_word
-        loop_step.precision = passes.precision if is_known else self._precision(passes)
+        loop_step.precision = passes.precision if is_known else self._precision()
         self._switched_within, is_first = False, not self._loop.has_begun
         if self._is_new:
             self._finish_first_step()
@@ -468,7 +450,7 @@ class ObservedOptimizer(Monitor):
             loop_step.gradients = None  # measured before the loop divided, or added to, the gradients itself
         samples = loop_step.trained_samples or 0 if passes.count else loop_step.samples
         loop_step.samples = self._samples or samples
-        loop_step.passes = None  # which hold the scaler; sent, a step holds nothing of the loop
+        del loop_step.passes  # which hold the scaler; sent, a step holds nothing of the loop
         self._loop_step, self._ended = LoopStep(), time.perf_counter()
         if self._logs or (is_first and not self.name):
             self.pending = loop_step
@@ -500,7 +482,8 @@ class ObservedOptimizer(Monitor):
             # It was begun before it was seen, and so were its batches.
             loop_step.add_samples(self._fresh_samples.take())
 
-    def _precision(self, passes: BackwardPass) -> str:
+    def _precision(self) -> str:
+        passes = self._loop_step.passes
         precision = self.account.weights_word or passes.precision or "unknown"
         if passes.may_be_lower and precision == "fp32" and self._has_frozen_parts:
             precision = "unknown"  # what needs no gradients leaves no graph

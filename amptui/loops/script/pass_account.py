@@ -64,10 +64,10 @@ class PassAccount:
         self._dtype: torch.dtype | None = None
         self._hits = 0
         self._versions: list[int] = []
-        self.in_step = False
+        self._in_step = False
         self.first_closure: BackwardPass | None = None
         """What the first of several closures of a step computed: the step's loss and samples are those."""
-        self.in_pass: BackwardPass | None = None
+        self._current: BackwardPass | None = None
         """A pass that has begun and not been counted."""
         self._reset()
 
@@ -82,15 +82,15 @@ class PassAccount:
         self._gradients: list[Tensor | None] = []
         self.witness: Tensor | None = None
         """A parameter that has gradients of the passes so far, and these as they were last seen."""
-        self.witness_gradient: Tensor | None = None
-        self.witness_version = 0
+        self._witness_gradient: Tensor | None = None
+        self._witness_version = 0
 
     def _reset(self) -> None:
         self.passes: list[BackwardPass] = []
-        self.absence: LossForm = ""
+        self._absence: LossForm = ""
         """Why there is no loss, whatever those of the passes are."""
-        self.is_edited = False
-        self.witness = self.witness_gradient = None
+        self._is_edited = False
+        self.witness = self._witness_gradient = None
 
     @property
     def optimizer(self) -> Optimizer | None:
@@ -143,7 +143,7 @@ class PassAccount:
 
     def miss(self) -> None:
         """Nobody has looked at the passes so far."""
-        self.absence = "unattributed"
+        self._absence = "unattributed"
 
     # ------------------------------------------------------------------------------------- a pass
 
@@ -156,7 +156,7 @@ class PassAccount:
                 self.dropped.append(dropped)
             else:
                 watcher.take_dropped(dropped)
-        self.in_pass = backward
+        self._current = backward
         optimizer = self._optimizer()
         if optimizer is not None and len(optimizer.param_groups) != self._groups:
             self.refresh()
@@ -169,7 +169,7 @@ class PassAccount:
 
     def after(self) -> None:
         """The pass has ended: count it if it gave gradients to the parameters."""
-        backward, self.in_pass = self.in_pass, None
+        backward, self._current = self._current, None
         if backward is None:
             return  # a step within the pass has counted it
         gradients, self._gradients = self._gradients, []
@@ -183,8 +183,8 @@ class PassAccount:
             if self._hits == _HITS_TO_TRUST or model_is_cast:
                 self.refresh()  # fewer are looked at from now on
             # The gradient is held so that another tensor is not taken for it: one of the smallest.
-            self.witness, self.witness_gradient = witness, now
-            self.witness_version = 0 if now is None else now._version
+            self.witness, self._witness_gradient = witness, now
+            self._witness_version = 0 if now is None else now._version
             break
         else:
             # All parameters were looked at, or it may have changed others.
@@ -197,15 +197,15 @@ class PassAccount:
             if self.is_sharded and self.is_alone:
                 self.passes.append(backward)  # gradients are reduced at the end of several passes
             else:
-                self.absence = self.absence or "unattributed"
+                self._absence = self._absence or "unattributed"
         self.misses = 0
         if self.watcher is not None:
             self.watcher.after_pass(backward)
 
     def look_at(self, witness: Tensor) -> None:
         """Know the gradient there, as it is now, from one of the loop's own making."""
-        self.witness, self.witness_gradient = witness, (gradient := witness.grad)
-        self.witness_version = 0 if gradient is None else gradient._version
+        self.witness, self._witness_gradient = witness, (gradient := witness.grad)
+        self._witness_version = 0 if gradient is None else gradient._version
 
     # -------------------------------------------------------------------------- edits of gradients
 
@@ -214,14 +214,14 @@ class PassAccount:
         witness = self.witness
         if witness is None or (gradient := witness.grad) is None or self.is_sharded:
             return
-        is_same = gradient is self.witness_gradient
-        if is_same and gradient._version == self.witness_version:
+        is_same = gradient is self._witness_gradient
+        if is_same and gradient._version == self._witness_version:
             return
-        self.is_edited = True
+        self._is_edited = True
         if not is_same:  # of other tasks' gradients, too
-            self.absence = self.absence or "edited"
+            self._absence = self._absence or "edited"
         elif any(backward.is_product for backward in self.passes):
-            self.absence = self.absence or "scaled"
+            self._absence = self._absence or "scaled"
 
     def after_known_edit(self) -> None:
         """They have been: what differs now is no edit of the loop's own."""
@@ -236,21 +236,21 @@ class PassAccount:
         ``has_closure``: whether it may run more passes within the step.
         """
         # A step before may have raised: what its closure computed is no part of this one.
-        self.in_step, self.first_closure, dropped = False, None, None
-        if self.in_pass is not None:
+        self._in_step, self.first_closure, dropped = False, None, None
+        if self._current is not None:
             self.after()  # a step in the middle of a backward pass
         if (witness := self.witness) is not None:
             gradient = witness.grad
-            is_same = gradient is self.witness_gradient
-            if gradient is None or not is_same or gradient._version != self.witness_version:
+            is_same = gradient is self._witness_gradient
+            if gradient is None or not is_same or gradient._version != self._witness_version:
                 self.before_known_edit()
                 dropped = self._find_cleared(at_step=True)
-        self.in_step = has_closure
+        self._in_step = has_closure
         return dropped
 
     def after_step(self, *, is_scaled: bool = False) -> BackwardPass:
         """The step is made, by a scaler if ``is_scaled``: return its passes as one, and begin anew."""
-        if len(self.passes) == 1 and not (self.absence or self.is_edited):  # the usual case
+        if len(self.passes) == 1 and not (self._absence or self._is_edited):  # the usual case
             passes = self.passes[0]
         else:
             passes = self._sum_up()
@@ -261,9 +261,9 @@ class PassAccount:
             passes = passes.changed(loss=None, form="scaled", is_edited=True)
         if (first := self.first_closure) is not None:
             passes = first if first.loss is None else first.changed(form="first closure")
-        self.in_step, self.first_closure = False, None
-        self.passes, self.absence, self.is_edited = [], "", False
-        self.witness = self.witness_gradient = None
+        self._in_step, self.first_closure = False, None
+        self.passes, self._absence, self._is_edited = [], "", False
+        self.witness = self._witness_gradient = None
         return passes
 
     def abandoned(self) -> BackwardPass:
@@ -272,9 +272,9 @@ class PassAccount:
 
     def _sum_up(self) -> BackwardPass:
         passes = all_of(self.passes)
-        if self.absence:
-            passes = passes.changed(loss=None, form=self.absence)
-        return passes.changed(is_edited=True) if self.is_edited else passes
+        if self._absence:
+            passes = passes.changed(loss=None, form=self._absence)
+        return passes.changed(is_edited=True) if self._is_edited else passes
 
     def _find_cleared(self, *, at_step: bool = False) -> BackwardPass | None:
         """Forget the passes so far if their gradients have been cleared; return them.
@@ -284,14 +284,14 @@ class PassAccount:
         witness = self.witness
         assert witness is not None, "asked for with one"
         gradient = witness.grad
-        is_same = gradient is self.witness_gradient
-        if gradient is not None and is_same and gradient._version == self.witness_version:
+        is_same = gradient is self._witness_gradient
+        if gradient is not None and is_same and gradient._version == self._witness_version:
             return None  # the usual case of several passes
         if not self._is_cleared(witness, gradient, at_step=at_step):
             return None
         dropped = self.abandoned()
         self._reset()
-        if not self.in_step:
+        if not self._in_step:
             return dropped
         # A closure is called again: the step's loss is what the first one computed.
         self.first_closure = self.first_closure or dropped
@@ -305,8 +305,8 @@ class PassAccount:
                 self.look_at(remaining)
             return remaining is None
         if gradient.device.type != "cpu":
-            if not (at_step or self.in_step):  # to know more the host would have to wait
-                self.absence = self.absence or "edited"
+            if not (at_step or self._in_step):  # to know more the host would have to wait
+                self._absence = self._absence or "edited"
             return False
         self.look_at(witness)
         return _is_zero(gradient) and all(_is_zero(p.grad) for p in self.parameters)
@@ -326,8 +326,8 @@ def _is_zero(gradient: Tensor | None) -> bool:
 class LoopStep(Step):
     """Filled by the hooks. Most of it is the same in most steps: that stands in the class."""
 
-    passes: BackwardPass | None = None
-    """Its backward passes, once its scaler has made it."""
+    passes: BackwardPass = all_of(())
+    """Its backward passes, once it is made."""
     is_scaled = False
     """Whether the newest of them was multiplied by a loss scale."""
     logs_loss = False

@@ -17,7 +17,7 @@ from torch import Tensor
 from amptui.base.script_signals import is_from_signal_handler
 from amptui.base.text import one_line
 from amptui.device.failure import explain, is_device_lost
-from amptui.loops.script.backward_pass import WEIGHTS_WORDS, BackwardPass
+from amptui.loops.script.backward_pass import WEIGHTS_WORDS
 from amptui.loops.script.guard import harmless
 from amptui.loops.script.loop_hooks import HOOKS
 from amptui.loops.script.observed_loop import ObservedLoop
@@ -221,10 +221,10 @@ class SwitchedOptimizer(ObservedOptimizer):
             self._ended_step = self.step
             self._look_if_due()
 
-    def _precision(self, passes: BackwardPass) -> str:
+    def _precision(self) -> str:
         """What the step was computed in: the chosen precision, unless the loop did something else."""
-        precision, computed_precision = self.switch.precision.name, super()._precision(passes)
-        is_amp = passes.precisions == {precision, "fp32"} and not self._switched_within
+        precision, computed_precision = self.switch.precision.name, super()._precision()
+        is_amp = self._loop_step.passes.precisions == {precision, "fp32"} and not self._switched_within
         if computed_precision == "mixed" and is_amp:
             return precision  # what the script computes in float32 beside it is part of AMP
         if computed_precision == "fp32" and precision in ("ieee", "tf32"):
