@@ -117,8 +117,9 @@ def open_batches(  # noqa: PLR0913 - each is a choice of its own
         check_shared(source, _role(training))
         if isinstance(source, DataLoader):
             options = {name: getattr(source, name) for name in _LOADER_OPTIONS}
-            samples = _samples(source.dataset, source.batch_size or 1, training, share.world_size)
-            order = Order(samples, source.batch_size or 1, seed, training=training, share=share)
+            batch_size, ranks = source.batch_size or 1, share.world_size
+            samples = _samples(source.dataset, batch_size, training, ranks, "a DataLoader with batch_size")
+            order = Order(samples, batch_size, seed, training=training, share=share)
             order.shuffles = isinstance(source.sampler, RandomSampler)
             order.seeds_batches = source.worker_init_fn is None  # it is to meet the data set itself
             return _DatasetBatches(source.dataset, order, device, **options)
@@ -298,7 +299,13 @@ def _fits(arrays: Arrays, device: torch.device) -> bool:
     return free is None or arrays.inputs.nbytes + arrays.targets.nbytes <= free / 4
 
 
-def _samples(source: Arrays | Dataset[Any], batch_size: int, training: bool, world_size: int) -> int:
+def _samples(
+    source: Arrays | Dataset[Any],
+    batch_size: int,
+    training: bool,
+    world_size: int,
+    size_option: str = "--batch-size",
+) -> int:
     """How many samples there are; raises DataError if they do not fill one batch of every rank."""
     role, samples = _role(training), length_of(source)
     if source is None or isinstance(source, str | bytes):
@@ -313,7 +320,7 @@ def _samples(source: Arrays | Dataset[Any], batch_size: int, training: bool, wor
         if world_size > 1:
             what += f" for each of {world_size:,} ranks"
         fitting = samples // world_size
-        raise DataError(what, hint=f"use --batch-size {fitting} or less" if fitting else "use fewer ranks")
+        raise DataError(what, hint=f"use {size_option} {fitting} or less" if fitting else "use fewer ranks")
     return samples
 
 

@@ -123,7 +123,7 @@ def test_a_distributed_sampler_splits_the_data_itself() -> None:
         (
             DataLoader(Numbers(3), 2),
             DataError,
-            "3 samples, fewer than one batch of 2 for",
+            "3 samples, fewer than one batch of 2 for each of 2 ranks; use a DataLoader with batch_size 1 or",
         ),
         (
             DataLoader(Numbers(8), 2, sampler=WeightedRandomSampler([1.0] * 8, 8)),
