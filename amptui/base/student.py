@@ -1,7 +1,6 @@
 """Quantiles of Student's t: Python has none, and scipy, which does, is 113 MB and a second of import."""
 
 import math
-from collections.abc import Callable
 from functools import cache
 
 _BISECTIONS = 200
@@ -11,19 +10,14 @@ _BISECTIONS = 200
 @cache
 def t_quantile(confidence: float, freedom: int) -> float:
     """The t that Student's distribution keeps within, to both sides, with a probability of ``confidence``."""
-    return root(lambda t: _within(t, freedom), confidence)
-
-
-def root(rising: Callable[[float], float], level: float) -> float:
-    """Where a rising function reaches ``level``, from 0 on."""
     low, high = 0.0, 1.0
-    while rising(high) < level:
+    while _within(high, freedom) < confidence:
         high *= 2
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
         if not low < middle < high:
             break
-        low, high = (middle, high) if rising(middle) < level else (low, middle)
+        low, high = (middle, high) if _within(middle, freedom) < confidence else (low, middle)
     return high
 
 

@@ -177,7 +177,7 @@ def _kind_of_nonfinite(finding: Finding) -> str:
 NUMBERS: Mapping[str, Callable[[float | None], str]] = {
     **dict.fromkeys(("steps", "recent", "recent_skips", "in_a_row"), units.count),
     **dict.fromkeys(("gradients", "modules", "scale"), units.count),
-    **dict.fromkeys(("loss", "other_loss", "detectable"), _loss),
+    **dict.fromkeys(("loss", "other_loss"), _loss),
     **dict.fromkeys(("headroom_now", "headroom_then"), units.below_overflow),
     "cosine": cosine_words,
     "difference": _signed_loss,

@@ -489,7 +489,6 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
         "not shown": (
             "{sides}: final {which} {difference} ({interval}). "
             "No difference shown: the seeds differ by as much"
-            "[. With this spread between seeds, a difference of {detectable} would show 8 times in 10]"
         ),
         "diverged": "{sides}: the final {which} is NaN or Inf in {runs}",
         **{

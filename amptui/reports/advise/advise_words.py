@@ -176,15 +176,11 @@ def how_measured(compared: PrecisionsCompared | None, race: LossRace | None) -> 
     if race is not None and race.seeds >= MIN_SEEDS:
         steps = f"mean of the last {min(MEAN_STEPS, race.steps)} of {units.count(race.steps)} steps"
         seeds = f"{units.counted(race.seeds, 'seed')}"
-        # Which difference would have shown, of the precision that the seeds say least of.
-        others = [race.compared(name) for name in race.finals if name != "fp32"]
-        worst = max(others, key=lambda losses: losses.detectable or 0.0, default=None)
-        shown = ""
-        if worst is not None and worst.detectable is not None:
-            mean = abs(fmean(worst.baseline_losses))
-            share = f", {units.share(worst.detectable, mean)} of it" if mean else ""
-            shown = f"; a difference of {units.loss(worst.detectable)}{share}, would show"
-        yield f"loss: {steps}, {seeds}, each from the same start in every precision{shown}"
+        # Half the widest interval: of the precision that the seeds say least of.
+        intervals = [race.compared(name).interval for name in race.finals if name != "fp32"]
+        reach = max(((one.high - one.low) / 2 for one in intervals if one is not None), default=0.0)
+        hidden = f"; a difference below {units.loss(reach)} would not show" if reach else ""
+        yield f"loss: {steps}, {seeds}, each from the same start in every precision{hidden}"
 
 
 # ------------------------------------------------------------------------------------- the table

@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import Literal
 
 from amptui.reports.compare.trace import MEAN_STEPS
-from amptui.reports.compare.welch import MIN_SEEDS, Interval, detectable_difference, mean_difference
+from amptui.reports.compare.welch import MIN_SEEDS, Interval, mean_difference
 from amptui.telemetry.finding import Finding, Grade
 
 AIMED_SEEDS, MAX_SEEDS = 3, 5
@@ -39,8 +39,6 @@ class LossesCompared:
     baseline_losses: tuple[float, ...]
     interval: Interval | None = None
     """Of the difference in means."""
-    detectable: float | None = None
-    """The difference that so many seeds show four times in five."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,11 +66,11 @@ class LossRace:
         pairs = min(len(losses), len(others))
         losses, others = tuple(losses[:pairs]), tuple(others[:pairs])
         outcome: Outcome = "not measured"
-        interval = detectable = None
+        interval = None
         if not all(map(math.isfinite, losses)) and all(map(math.isfinite, others)):
             outcome = "not finite"
         elif pairs >= MIN_SEEDS and all(map(math.isfinite, others)):
-            interval, detectable = mean_difference(others, losses), detectable_difference(others, losses)
+            interval = mean_difference(others, losses)
             # Without any spread, any difference is one.
             low = high = fmean(losses) - fmean(others)
             if interval is not None:
@@ -86,7 +84,6 @@ class LossRace:
             losses=losses,
             baseline_losses=others,
             interval=interval,
-            detectable=detectable,
         )
 
     def finding(self, precision: str) -> Finding | None:

@@ -1,14 +1,13 @@
 """Whether groups differ by more than their seeds do, and what limits the comparison."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from amptui.records.run import RunFailed, is_emulated
+from amptui.records.run import RunFailed
 from amptui.reports.compare.groups import (
-    Difference,
     Group,
     Spread,
     differences,
@@ -18,9 +17,8 @@ from amptui.reports.compare.groups import (
     stats_of,
 )
 from amptui.reports.compare.trace import RunFigures
-from amptui.reports.compare.welch import MIN_SEEDS, Interval, detectable_difference, mean_difference
+from amptui.reports.compare.welch import MIN_SEEDS, Interval, mean_difference
 from amptui.telemetry.finding import Finding, Grade
-from amptui.telemetry.view import PrecisionStats
 
 CONFIDENCE = 0.95
 """Of all intervals of a comparison together: with several, each one has a higher confidence (Bonferroni;
@@ -28,9 +26,6 @@ Dunn, Journal of the American Statistical Association 56, 1961)."""
 
 SAME_SAMPLES = 0.01
 """Runs trained equally long if the fewest samples are below the most by at most this fraction."""
-
-UNEVEN = 1.25
-"""A mean step time of this many medians or more is reported: something else kept the device busy."""
 
 Outcome = Literal[
     "differ", "not shown", "few seeds", "no spread", "diverged", "no loss", "not comparable", "running",
@@ -47,34 +42,22 @@ _CHECKS = {
     "unfinished": "stopped early or failed: {}",
     "repeated seed": "{}: a repeated seed counts once",
     "unknown seed": "{}: some runs have no known seed; they count as one",
-    "uneven": "mean steps took over 1.25 times as long as median ones, as on a busy machine: {}",
     "untimed": "more than 1% of the steps have no time, so there is no training time: {}",
     "unread": "not everything in the journal could be read: {}",
 }
-"""By kind."""
+"""By kind, with a place for the groups or runs that it is about."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class Check(NamedTuple):
     """Something that limits what a comparison can say."""
 
     kind: str
     """One of ``_CHECKS``."""
-    groups: tuple[str, ...] = ()
-    """The letters of the groups, or the names of the runs, that it is about."""
-    values: tuple[str | int, ...] = ()
-    """What each of them has."""
+    words: str
 
-    @property
-    def words(self) -> str:
-        """The limit in a sentence."""
-        parts: Sequence[str] = self.groups
-        if self.kind == "unread":
-            parts = [f"{run} ({why})" for run, why in zip(self.groups, self.values, strict=True)]
-        elif self.values and self.kind != "repeated seed":
-            pairs = zip(self.groups, self.values, strict=True)
-            parts = ["; ".join(f"{group}: {value}" for group, value in pairs)]
-        return _CHECKS[self.kind].format(", ".join(parts))
+
+def _check(kind: str, *about: str) -> Check:
+    return Check(kind, _CHECKS[kind].format(", ".join(about)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +69,6 @@ class Contrast:
     finding: Finding
     """What the final losses say, with the other's mean minus the baseline's where both are finite."""
     interval: Interval | None
-    detectable: float | None
-    """The difference that such seeds show with a probability of ``POWER``; None without an interval."""
     speedup: Spread | None
     """The other's samples per second by the baseline's: of the group means, and the lowest and highest of any
     two runs. None where the times do not compare."""
@@ -104,7 +85,8 @@ class Compared:
     target: float | None
     """The loss whose time is given: the highest final one, unless another was asked for."""
     target_asked: bool
-    differences: tuple[Difference, ...]
+    differences: Mapping[str, tuple[str, ...]]
+    """The options that are not the same in all groups, with a value for each group."""
     contrasts: tuple[Contrast, ...]
     checks: tuple[Check, ...]
 
@@ -114,10 +96,9 @@ class Compared:
 
     def seconds_to_target(self, run: RunFigures) -> float | None:
         """Training time until the target was reached."""
-        if self.target is None or run.seconds is None or has_emulated_steps(run):
+        if self.target is None or has_emulated_steps(run):
             return None
-        moment = run.reached(self.target, validation=self.validation)
-        return None if moment is None else moment.seconds
+        return run.seconds_to(self.target, validation=self.validation)
 
 
 def compared(runs: Sequence[RunFigures], *, target: float | None = None) -> Compared:
@@ -126,7 +107,7 @@ def compared(runs: Sequence[RunFigures], *, target: float | None = None) -> Comp
     ``target`` is the loss whose training time is given.
     """
     groups = grouped(runs)
-    validation = all(run.validations for run in runs)
+    validation = all(len(run.validation.loss) for run in runs)
     reached = []
     for run in runs:
         # The final one, or the best of one that ended at NaN.
@@ -141,7 +122,7 @@ def compared(runs: Sequence[RunFigures], *, target: float | None = None) -> Comp
         validation=validation,
         target=target if target is not None or len(reached) < len(runs) else max(reached),
         target_asked=target is not None,
-        differences=tuple(differences([group.runs[0] for group in groups])),
+        differences=differences([group.runs[0] for group in groups]),
         contrasts=tuple(
             _contrast(baseline, other, validation=validation, confidence=confidence) for other in others
         ),
@@ -158,7 +139,7 @@ def _contrast(baseline: Group, other: Group, *, validation: bool, confidence: fl
     means = [spread.mean for spread in spreads if spread is not None]
     difference = means[1] - means[0] if len(means) == 2 else None
     outcome = _obstacle(sides, final)
-    interval = detectable = None
+    interval = None
     if outcome is None:
         losses = [side.by_seed(final) for side in sides]
         interval = mean_difference(*losses, confidence=confidence)
@@ -169,7 +150,6 @@ def _contrast(baseline: Group, other: Group, *, validation: bool, confidence: fl
         else:
             outcome = "not shown" if interval.low <= 0 <= interval.high else "differ"
             difference = interval.difference
-            detectable = detectable_difference(*losses, confidence=confidence)
     if difference is not None and not math.isfinite(difference):
         difference = None
     grade: Grade = "error" if outcome == "diverged" else "unknown"
@@ -186,7 +166,6 @@ def _contrast(baseline: Group, other: Group, *, validation: bool, confidence: fl
             "low": None if interval is None else interval.low,
             "high": None if interval is None else interval.high,
             "confidence": confidence,
-            "detectable": detectable,
         },
         names={
             "sides": f"{other.name} against {baseline.name}",
@@ -200,7 +179,6 @@ def _contrast(baseline: Group, other: Group, *, validation: bool, confidence: fl
         other=other,
         finding=finding,
         interval=interval,
-        detectable=detectable,
         speedup=_speedup(baseline, other),
     )
 
@@ -235,34 +213,27 @@ def _speedup(baseline: Group, other: Group) -> Spread | None:
 
 
 def median_of(run: RunFigures) -> float | None:
-    """The median step time after warm-up; None before two steps after it.
-
-    None too for several precisions, which have no one step time, and for emulated FP8.
-    """
-    stats = _timed(run)
+    """The median step time after warm-up."""
+    stats = stats_of(run)
     return None if stats is None else stats.median_step_seconds
 
 
 def rate_of(run: RunFigures) -> float | None:
     """Samples per second over the same steps."""
-    stats = _timed(run)
+    stats = stats_of(run)
     return None if stats is None else stats.samples_per_second
 
 
-def _timed(run: RunFigures) -> PrecisionStats | None:
-    stats = stats_of(run)
-    return None if stats is None or stats.provisional_steps or has_emulated_steps(run) else stats
-
-
 def peak_of(run: RunFigures) -> int | None:
-    """The peak of torch's allocator over all precisions but emulated FP8, whose peak is not FP8's."""
-    rows = [row for row in run.view.comparison.rows if not is_emulated(row.precision)]
-    peaks = [row.peak_allocated_bytes for row in rows]
+    """The peak of torch's allocator; None if steps were emulated, whose peak is not FP8's."""
+    peaks = [row.peak_allocated_bytes for row in run.view.comparison.rows]
+    if has_emulated_steps(run):
+        return None
     return max((peak for peak in peaks if peak is not None), default=None)
 
 
 def process_peak_of(run: RunFigures) -> int | None:
-    """The most memory of the process; None if steps were emulated, which takes more than FP8."""
+    """The most memory of the process; None if steps were emulated."""
     return None if has_emulated_steps(run) else run.peak_process_bytes
 
 
@@ -276,48 +247,37 @@ def skipped_of(run: RunFigures) -> int:
 
 def _checks(groups: Sequence[Group]) -> list[Check]:
     runs = [run for group in groups for run in group.runs]
-    letters = tuple(group.letter for group in groups)
     checks: list[Check] = []
+
+    def add(kind: str, values: Sequence[str]) -> None:
+        """A check of what each group has."""
+        pairs = zip(groups, values, strict=True)
+        checks.append(_check(kind, "; ".join(f"{group.letter}: {value}" for group, value in pairs)))
+
     if not _equally_long(runs) and not any(run.is_live for run in runs):
         samples = [sorted({run.samples for run in group.runs}) for group in groups]
-        words = tuple(
-            " to ".join(f"{count:,}" for count in dict.fromkeys((few[0], few[-1]))) for few in samples
-        )
-        checks.append(Check(kind="samples", groups=letters, values=words))
+        add("samples", [" to ".join(f"{n:,}" for n in dict.fromkeys((few[0], few[-1]))) for few in samples])
     for kind, value_of in _IN_COMMON:
         if not _same(runs, value_of):
-            values = tuple(" and ".join(dict.fromkeys(map(value_of, group.runs))) for group in groups)
-            checks.append(Check(kind=kind, groups=letters, values=values))
+            add(kind, [" and ".join(dict.fromkeys(map(value_of, group.runs))) for group in groups])
     for kind, holds in _OF_RUNS:
-        run_names = tuple(run.name for run in runs if holds(run))
-        if run_names:
-            checks.append(Check(kind=kind, groups=run_names))
-    unread = [run for run in runs if run.passed_over]
-    if unread:
-        names, reasons = zip(*((run.name, run.passed_over) for run in unread), strict=True)
-        checks.append(Check(kind="unread", groups=names, values=reasons))
+        if named := [run.name for run in runs if holds(run)]:
+            checks.append(_check(kind, *named))
+    if unread := [f"{run.name} ({run.passed_over})" for run in runs if run.passed_over]:
+        checks.append(_check("unread", *unread))
     pairs = [pair for pair in combinations(runs, 2) if _overlap(*pair)]
     if pairs:
-        run_names = tuple(dict.fromkeys(run.name for pair in pairs for run in pair))
-        checks.append(Check(kind="overlap", groups=run_names))
-    return checks + [check for group in groups for check in _seed_checks(group)]
+        checks.append(_check("overlap", *dict.fromkeys(run.name for pair in pairs for run in pair)))
+    return checks + _seed_checks(groups)
 
 
-def _seed_checks(group: Group) -> list[Check]:
-    seeds = [seed_of(run) for run in group.runs]
-    if len(seeds) > 1 and None in seeds:
-        return [Check(kind="unknown seed", groups=(group.letter,))]
-    again = [seed for seed in dict.fromkeys(seeds) if seeds.count(seed) > 1 and seed is not None]
-    return [Check(kind="repeated seed", groups=(group.letter,), values=tuple(again))] if again else []
-
-
-def _is_uneven(run: RunFigures) -> bool:
-    """Whether its mean step took much longer than its median one."""
-    stats = stats_of(run)
-    if stats is None or not stats.median_step_seconds or not run.view.loss.count:
-        return False
-    samples_a_step = run.samples / run.view.loss.count
-    return stats.median_step_seconds * (rate_of(run) or math.inf) < samples_a_step / UNEVEN
+def _seed_checks(groups: Sequence[Group]) -> list[Check]:
+    checks = []
+    for group in groups:
+        seeds = [seed_of(run) for run in group.runs]
+        if len(seeds) > max(1, len({*seeds} - {None})):
+            checks.append(_check("unknown seed" if None in seeds else "repeated seed", group.letter))
+    return checks
 
 
 def _is_unfinished(run: RunFigures) -> bool:
@@ -328,7 +288,7 @@ def _is_unfinished(run: RunFigures) -> bool:
 def _equally_long(runs: Sequence[RunFigures]) -> bool:
     """Whether all trained on as many samples, at their ends and at their last validations."""
     ends = [float(run.samples) for run in runs]
-    validated = [run.validations[-1].samples for run in runs if run.validations]
+    validated = [float(run.validation.samples[-1]) for run in runs if len(run.validation.samples)]
     return all(
         max(samples) - min(samples) <= SAME_SAMPLES * max(samples)
         for samples in (ends, validated if len(validated) == len(runs) else ends)
@@ -374,6 +334,5 @@ _IN_COMMON: tuple[tuple[str, Callable[[RunFigures], str]], ...] = (
 _OF_RUNS: tuple[tuple[str, Callable[[RunFigures], bool]], ...] = (
     ("unfinished", _is_unfinished),
     ("several devices", lambda run: len(run.devices) > 1),
-    ("uneven", _is_uneven),
     ("untimed", lambda run: run.seconds is None and run.view.step > 0),
 )

@@ -80,29 +80,20 @@ class Group:
         return [_mean(values) for values in values_by_seed.values()]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """An option that is not the same in all groups."""
-
-    name: str
-    values: tuple[str, ...]
-    """One a group, in their order; empty where a group does not have it."""
-
-
 def grouped(runs: Sequence[RunFigures]) -> tuple[Group, ...]:
     """The groups, in the order in which their first runs were named."""
     members: dict[tuple[tuple[str, str], ...], list[RunFigures]] = {}
     for run in runs:
         members.setdefault(tuple(options(run).items()), []).append(run)
     firsts = [runs[0] for runs in members.values()]
-    apart = [option for option in differences(firsts) if option.name != "precision"]
+    apart = {name: values for name, values in differences(firsts).items() if name != "precision"}
     # Versions and machines name a group only if no option does.
-    apart = [option for option in apart if option.name not in _SURROUNDINGS] or apart
+    apart = {name: values for name, values in apart.items() if name not in _SURROUNDINGS} or apart
     names = list(map(precision_words, firsts))
     labels = list(names)
     for place, name in enumerate(names):
         if names.count(name) > 1:
-            others = [f"{option.name}={option.values[place]}" for option in apart if option.values[place]]
+            others = [f"{option}={values[place]}" for option, values in apart.items() if values[place]]
             labels[place] = " ".join([name, *others[:2]])
     used = map(_used, firsts)
     precisions = [names[0] if len(names) == 1 else None for names in used]
@@ -135,16 +126,15 @@ _SURROUNDINGS = frozenset(
 """Not options of the command line."""
 
 
-def differences(runs: Sequence[RunFigures]) -> list[Difference]:
-    """The options that are not the same in all of ``runs``; the precision first."""
+def differences(runs: Sequence[RunFigures]) -> dict[str, tuple[str, ...]]:
+    """The options that are not the same in all of ``runs``, with the value of each; the precision first."""
     effective = [options(run) for run in runs]
-    names = dict.fromkeys(chain.from_iterable(effective))
     recorded = [_recorded(run) for run in runs]
-    return [
-        Difference(name=name, values=tuple(_as_text(values.get(name)) for values in recorded))
-        for name in names
+    return {
+        name: tuple(_as_text(values.get(name)) for values in recorded)
+        for name in dict.fromkeys(chain.from_iterable(effective))
         if len({values.get(name) for values in effective}) > 1
-    ]
+    }
 
 
 def options(run: RunFigures) -> dict[str, str]:
@@ -202,9 +192,12 @@ def precision_words(run: RunFigures) -> str:
 
 
 def stats_of(run: RunFigures) -> PrecisionStats | None:
-    """The figures of its precision; None for a run in several, which has no one step time."""
+    """The figures of its precision; None before two steps after warm-up.
+
+    None too for several precisions, which have no one step time, and for emulated FP8.
+    """
     rows = run.view.comparison.rows
-    return rows[0] if len(rows) == 1 else None
+    return None if len(rows) != 1 or rows[0].provisional_steps or has_emulated_steps(run) else rows[0]
 
 
 def has_emulated_steps(run: RunFigures) -> bool:

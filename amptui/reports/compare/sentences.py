@@ -56,10 +56,9 @@ def speed(contrast: Contrast) -> str:
 def difference_lines(comparison: Compared) -> list[str]:
     """``precision: F FP32; B AMP bf16``, a line for each option."""
     lines = []
-    for difference in comparison.differences:
-        pairs = zip(comparison.groups, difference.values, strict=True)
-        values = "; ".join(f"{group.letter} {value or 'none'}" for group, value in pairs)
-        lines.append(f"{difference.name}: {values}")
+    for name, values in comparison.differences.items():
+        pairs = zip(comparison.groups, values, strict=True)
+        lines.append(f"{name}: " + "; ".join(f"{group.letter} {value or 'none'}" for group, value in pairs))
     return lines
 
 
@@ -79,7 +78,6 @@ def how_measured(comparison: Compared) -> list[str]:
         lines.append("a group's figures are means over its runs, lowest and highest in brackets")
     if any(contrast.finding.state == "not shown" for contrast in comparison.contrasts):
         lines.append("no difference shown does not mean none: the true one may be anywhere in the interval")
-        lines.append("the difference that would show assumes as many seeds with the same spread")
     judged = [contrast for contrast in comparison.contrasts if contrast.interval is not None]
     sizes = [sorted(len(group.seeds) for group in (one.baseline, one.other)) for one in judged]
     if any(fewer < min(more, ENOUGH_SEEDS) for fewer, more in sizes):
@@ -87,6 +85,8 @@ def how_measured(comparison: Compared) -> list[str]:
             f"with unequal groups, one below {ENOUGH_SEEDS} seeds, the interval is wider to keep its level; "
             "equal numbers of seeds show smaller differences"
         )
+    if any(len(run.view.comparison.rows) > 1 for run in comparison.runs):
+        lines.append("a run in several precisions has no one step time")
     if any(map(has_emulated_steps, comparison.runs)):
         lines.append(
             "emulated FP8 is computed in float32: times and memory say nothing of FP8 and are not compared; "

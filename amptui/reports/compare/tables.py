@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 
 from amptui.base import units
 from amptui.base.table import Column, table_lines, table_width
-from amptui.diagnosis.speed import EMULATED
 from amptui.diagnosis.words import long_words
 from amptui.reports.compare import sentences
 from amptui.reports.compare.contrasts import (
@@ -20,7 +19,7 @@ from amptui.reports.compare.contrasts import (
     rate_of,
     skipped_of,
 )
-from amptui.reports.compare.groups import Group, has_emulated_steps, options, seed_of
+from amptui.reports.compare.groups import Group, options, seed_of
 from amptui.reports.compare.trace import RunFigures
 
 MAX_NAME = 32
@@ -41,26 +40,19 @@ class Figure:
     words: Callable[[float | None], str]
     priority: int
     """That of its column."""
-    is_of_fp8: bool = True
-    """Whether emulated FP8 has it, too."""
 
     def of_run(self, run: RunFigures) -> str:
         """The cell of a run."""
         value = self.value_of(run)
-        return self._absent([run]) if value is None else self.words(value)
+        return units.NOT_AVAILABLE if value is None else self.words(value)
 
     def of_group(self, group: Group) -> str:
         """The cell of a group: the mean, the range, and how many runs have it if not all do."""
         have = sum(self.value_of(run) is not None for run in group.runs)
         if not have:
-            return self._absent(group.runs)
+            return units.NOT_AVAILABLE
         text = sentences.spread(group.spread(self.value_of), self.words)
         return text if have == len(group.runs) else f"{text} ({have} of {len(group.runs)})"
-
-    def _absent(self, runs: Sequence[RunFigures]) -> str:
-        if self.value_of is median_of and any(len(run.view.comparison.rows) > 1 for run in runs):
-            return "several precisions"
-        return EMULATED if not self.is_of_fp8 and any(map(has_emulated_steps, runs)) else units.NOT_AVAILABLE
 
 
 def figures(comparison: Compared) -> tuple[Figure, ...]:
@@ -74,23 +66,25 @@ def figures(comparison: Compared) -> tuple[Figure, ...]:
     return (
         Figure("", "steps", lambda run: run.view.step, units.count, 50),
         Figure("", "samples", lambda run: run.samples, units.count, 70),
-        Figure("median_step_seconds", "median step", median_of, milliseconds, 15, is_of_fp8=False),
-        Figure("samples_per_second", "samples/s", rate_of, units.rate, 48, is_of_fp8=False),
-        Figure("peak_allocated_bytes", "peak allocated", peak_of, memory, 35, is_of_fp8=False),
-        Figure("peak_process_bytes", "process peak", process_peak_of, memory, 80, is_of_fp8=False),
+        Figure("median_step_seconds", "median step", median_of, milliseconds, 15),
+        Figure("samples_per_second", "samples/s", rate_of, units.rate, 48),
+        Figure("peak_allocated_bytes", "peak allocated", peak_of, memory, 35),
+        Figure("peak_process_bytes", "process peak", process_peak_of, memory, 80),
         Figure("skipped", "skipped", skipped_of, units.count, 55),
         *(
             Figure(
                 f"{which}_{kind}_loss",
                 f"{which} {kind} loss",
-                attrgetter(f"{which}_{kind}"),
+                partial(
+                    lambda which, kind, run: getattr(run, which)(validation=kind == "validation"), which, kind
+                ),
                 units.loss,
                 priority + more,
             )
             for kind, priority in losses.items()
             for which, more in (("final", 0), ("best", 35))
         ),
-        Figure("seconds_to_target_loss", target, comparison.seconds_to_target, _time, 44, is_of_fp8=False),
+        Figure("seconds_to_target_loss", target, comparison.seconds_to_target, _time, 44),
         Figure("training_seconds", "training time", lambda run: run.seconds, _time, 46),
     )
 
@@ -105,7 +99,7 @@ def group_columns(comparison: Compared) -> list[Column[Group]]:
     columns += [
         Column(title=figure.title, cell=figure.of_group, priority=figure.priority)
         for figure in figures(comparison)
-        if any(figure.of_group(group) not in _NOTHING for group in comparison.groups)
+        if any(figure.of_group(group) != units.NOT_AVAILABLE for group in comparison.groups)
     ]
     return columns
 
@@ -120,14 +114,10 @@ def run_columns(comparison: Compared) -> list[Column[Member]]:
         Column(title="state", cell=lambda member: sentences.state(member[1]), priority=42),
     ]
     for figure in figures(comparison):
-        if any(figure.of_run(run) not in _NOTHING for run in comparison.runs):
+        if any(figure.of_run(run) != units.NOT_AVAILABLE for run in comparison.runs):
             cell = partial(lambda figure, member: figure.of_run(member[1]), figure)
             columns.append(Column(title=figure.title, cell=cell, priority=figure.priority))
     return columns
-
-
-_NOTHING = (units.NOT_AVAILABLE, EMULATED)
-"""A figure that is this in each row has no column."""
 
 
 def members(comparison: Compared) -> list[Member]:
@@ -217,24 +207,15 @@ def as_json(comparison: Compared) -> dict[str, Any]:
                 "outcome": contrast.finding.state,
                 "difference": contrast.finding.numbers["difference"],
                 "interval": contrast.interval,
-                "detectable": contrast.detectable,
                 "speedup": contrast.speedup,
                 "text": long_words(contrast.finding),
             }
             for contrast in comparison.contrasts
         ],
         "differences": {
-            option.name: dict(zip(letters, option.values, strict=True)) for option in comparison.differences
+            name: dict(zip(letters, values, strict=True)) for name, values in comparison.differences.items()
         },
-        "checks": [
-            {
-                "kind": check.kind,
-                "about": check.groups,
-                "values": check.values,
-                "text": check.words,
-            }
-            for check in comparison.checks
-        ],
+        "checks": [{"kind": check.kind, "text": check.words} for check in comparison.checks],
     }
 
 
