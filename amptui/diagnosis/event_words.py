@@ -40,7 +40,6 @@ from amptui.telemetry.events import (
 )
 from amptui.telemetry.finding import FindingReported
 from amptui.telemetry.health import judge_trace, least_agreeing
-from amptui.telemetry.memory import judge_saved
 from amptui.telemetry.trouble import SkipRow, Storm
 
 _NAMED_RANKS = 4
@@ -282,10 +281,8 @@ def run_ended(outcome: RunFinished | RunFailed) -> str:
 
 def _xray_details(summary: XRaySummary) -> list[str]:
     xray = summary.record
-    saved = judge_saved(xray)
-    lines = [probe_words.xray_losses(xray), "" if saved is None else long_words(saved)]
-    lines += map(probe_words.layer_line, least_agreeing(xray.layers))
-    return [*filter(None, lines), f"took {units.milliseconds(xray.seconds)}"]
+    layers = map(probe_words.layer_line, least_agreeing(xray.layers))
+    return [probe_words.xray_losses(xray), *layers, f"took {units.milliseconds(xray.seconds)}"]
 
 
 def _first_line(text: str) -> str:

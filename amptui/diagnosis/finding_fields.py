@@ -187,8 +187,8 @@ NUMBERS: Mapping[str, Callable[[float | None], str]] = {
     **dict.fromkeys(("step_share", "waiting", "launching", "busy", "idle"), units.percent),
     **dict.fromkeys(("input_seconds", "launch_seconds", "device_seconds"), units.milliseconds),
     **dict.fromkeys(("stored", "other", "peak", "activations"), _bytes),
-    **dict.fromkeys(("change", "saved", "saved_before", "copies", "whole"), _bytes),
-    **dict.fromkeys(("activations_change", "copies_change"), signed_bytes),
+    "change": _bytes,
+    "activations_change": signed_bytes,
     **dict.fromkeys(("seconds", "others_seconds"), units.milliseconds),
     **dict.fromkeys(("clock", "others_clock"), units.megahertz),
     "usual": units.count,
@@ -220,9 +220,6 @@ FIELDS: Mapping[str, Callable[[Finding], str]] = {
     "can": _can_speed_up,
     "most": _most,
     "changes": _changes,
-    "saved_change": lambda finding: less_percent(
-        1 - (finding.numbers["saved"] or 0) / (finding.numbers["saved_before"] or 1)
-    ),
     "less_percent": lambda finding: less_percent(1 - (finding.numbers.get("memory_ratio") or 0.0)),
     "apart": lambda finding: losses_apart(finding.numbers.get("loss"), finding.numbers.get("other_loss")),
     "layers": _layers,

@@ -104,9 +104,8 @@ def throttled_words(gpu: GpuSample, width: int) -> str:
 
 
 MEMORY_KINDS: Mapping[str, str] = {
-    "cast copies": "half-precision weights, which autocast caches during a step",
-    "activations": "saved for the backward pass, and temporary tensors: a lower bound, "
-    "as not all gradients exist at the peak",
+    "activations": "saved for the backward pass, with the weights that autocast casts, and temporary "
+    "tensors: a lower bound, as not all gradients exist at the peak",
     "other": "the rest of the peak: data kept on the device, the batch and workspaces",
 }
 """What those kinds are whose name does not say it."""

@@ -4,10 +4,10 @@ from amptui.base import units
 from amptui.diagnosis.labels import compared_label, precision_label
 from amptui.diagnosis.words import long_words, speed_words
 from amptui.records.findings import PairCompared, PrecisionMeasured, PrecisionsCompared
-from amptui.records.run import FP8_PRECISIONS, RunStarted, base_precision, is_emulated
+from amptui.records.run import RunStarted, base_precision, is_emulated
 from amptui.telemetry.comparison import MIN_PROVISIONAL_STEPS, judge_speed
-from amptui.telemetry.finding import Finding, Measurement, never_measured
-from amptui.telemetry.memory import LITTLE_MEMORY, judge_memory, judge_memory_use, judge_saved
+from amptui.telemetry.finding import Finding, never_measured
+from amptui.telemetry.memory import LITTLE_MEMORY, judge_memory, judge_memory_use
 from amptui.telemetry.view import Comparison, PrecisionStats, SessionView
 
 PROVISIONAL = "~"
@@ -132,14 +132,11 @@ def uncounted(view: SessionView) -> list[str]:
 def little_memory(view: SessionView) -> list[Finding]:
     """Where the memory goes that AMP or FP8 did not save; empty if they saved some, or too few steps ran.
 
-    By the breakdowns, else by an X-ray, which measures what AMP saves beside FP32.
+    By the breakdowns.
     """
-    tally, xray = view.comparison, view.numerics.xray
+    tally = view.comparison
     if tally.memory_saving is None or tally.memory_saving >= LITTLE_MEMORY or tally.missing:
         return []
-    use, beside_fp32 = judge_memory_use(view.memory, tally.low), tally.low not in FP8_PRECISIONS
-    saved = judge_saved(xray) if xray is not None and beside_fp32 else None
-    if use is not None and "change" in use.numbers:
-        return [use]
-    how: Measurement = "x-ray" if beside_fp32 else ""
-    return [saved or never_measured("memory use", state="unknown", measured_by=how)]
+    use = judge_memory_use(view.memory, tally.low)
+    is_known = use is not None and "change" in use.numbers
+    return [use if use is not None and is_known else never_measured("memory use", state="unknown")]

@@ -260,9 +260,8 @@ _STORM: Mapping[str, _Wording] = {
 }
 """What NaN or Inf means, beside where and how often it was."""
 
-_KINDS = "weights, gradients, optimizer state and buffers"
 _STORED = "{kinds} ({stored}) stay {dtype}"
-_MOVED = "[; activations {activations_change}][; cast copies of weights {copies_change}]"
+_MOVED = "[; activations {activations_change}]"
 _BUSY = (
     "[the GPU is busy {busy} of the time]"
     "[the GPU takes {device_seconds}; launching takes the host {launching} of that]"
@@ -335,7 +334,7 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
     },
     "memory use": {
         "before AMP": f"AMP can shrink only activations, {{activations}} of {{peak}}; {_STORED}",
-        "no peak": f"{_STORED}{_MOVED}",
+        "no peak": f"{_STORED}; activations and peak are not measured on a CPU",
         "fell": f"peak fell by {{change}}{_MOVED}; {_STORED}",
         **{
             f"{state}{most}": f"peak {words}: {owner}{_MOVED}"
@@ -347,14 +346,6 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
             }.items()
         },
         "unknown": "most of the memory is probably weights, gradients and optimizer state, which stay FP32",
-    },
-    "saved for backward": {
-        "sizes": (
-            "saved for backward (X-ray): {saved_before} in FP32, {saved} in {precision} ({saved_change})"
-            f"[, up to {{copies}} of it cast copies of weights]; {_KINDS} take {{stored}}"
-        ),
-        "fixed": f"{{family}} cannot save much memory: {{stored}} of {{whole}} are {_KINDS}",
-        "CPU": "activations and peak are not measured on a CPU",
     },
     "limit": {
         "emulated": (

@@ -246,9 +246,7 @@ class TrainMonitor(Monitor):
             self._is_observed = False
         current = self._current
         probes.norms.scaled_steps += current.scale is not None
-        # Accumulated losses have no graph.
-        loss = current.loss if isinstance(current.loss, Tensor) and current.loss.requires_grad else None
-        self.break_down_memory(current.precision, loss)
+        self.break_down_memory(current.precision)
 
     def _update(self, precision: Precision) -> None:
         """Clip, and change the weights unless the scaler skips the step."""

@@ -255,13 +255,13 @@ class Monitor:
             return precision.first_scale
         return scale
 
-    def break_down_memory(self, precision: str, loss: Tensor | None = None) -> None:
-        """Emit where the memory of the last step went, if that is due; ``loss`` is its loss, with a graph."""
+    def break_down_memory(self, precision: str) -> None:
+        """Emit where the memory of the last step went, if that is due."""
         if not self.switch.breakdown_is_due or self._has_parts:
             return
         with self.probes.suppress_errors("memory breakdown"):
             trained, peak_bytes = self._trained, self.allocator.peak_bytes()
-            measure = partial(break_down, trained.model, trained.optimizer, step=self.step, loss=loss)
+            measure = partial(break_down, trained.model, trained.optimizer, step=self.step)
             self._emit(measure(precision=precision, peak_allocated_bytes=peak_bytes))
 
     def xray(

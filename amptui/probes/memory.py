@@ -7,22 +7,17 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import BackwardCFunction
-from torch.autograd.graph import Node
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from amptui.device.accelerator import MemoryUse, memory_use, restart_peak
 from amptui.probes.probe import dtype_name, tensors_in
 from amptui.records.findings import MemoryBreakdown, MemoryKind
-from amptui.records.run import AMP_PRECISIONS
 from amptui.records.samples import AllocatorSample
 
 _INTERVAL_SECONDS = 0.5
 
-_HALVES = (torch.float16, torch.bfloat16)
-
-_Stored = Literal["weights", "gradients", "optimizer", "buffers", "cast copies"]
+_Stored = Literal["weights", "gradients", "optimizer", "buffers"]
 
 
 class AllocatorWatch:
@@ -81,7 +76,6 @@ def break_down(
     step: int,
     precision: str,
     peak_allocated_bytes: int | None,
-    loss: Tensor | None = None,
 ) -> MemoryBreakdown:
     """The bytes that a step of ``precision`` keeps on the model's device, by kind and dtype; never waits.
 
@@ -89,14 +83,10 @@ def break_down(
     parameters and views cost nothing, and a small view of a large storage counts all of it. Weights are the
     parameters of the model and of the optimizer.
 
-    ``loss`` is the step's loss. Its graph, even if its tensors are freed, says which parameters autocast
-    cast, and so what its weight cache held. Without it, or if compiled or custom autograd functions hide
-    casts, the kind ``cast copies`` is left out.
-
     ``peak_allocated_bytes`` is torch's peak in steps of this precision, None on a CPU. Activations are what
-    the peak has beyond everything that persists after a step and the cast copies: tensors saved by autograd
-    and temporary ones. They are a lower bound, as not all gradients exist at the peak. The rest of the peak
-    is the batch, data on the device and workspaces.
+    the peak has beyond everything that persists after a step: tensors saved by autograd, the weights that
+    autocast has cast among them, and temporary ones. They are a lower bound, as not all gradients exist at
+    the peak. The rest of the peak is the batch, data on the device and workspaces.
     """
     parameters = parameters_of(model, optimizer)
     device = parameters[0].device
@@ -108,14 +98,11 @@ def break_down(
         *_by_dtype("optimizer", tensors_in(optimizer.state), device, storages),
         *_by_dtype("buffers", model.buffers(), device, storages),
     ]
-    copies = _cast_copies(loss) if loss is not None and precision in AMP_PRECISIONS else None
-    if copies is not None:
-        kinds += copies
     if peak_allocated_bytes is not None:
         kinds_bytes = sum(kind.size_bytes for kind in kinds)
         # The allocator also holds what is of no kind: data on the device, cuBLAS workspaces.
         use = memory_use(device)
-        held_bytes = 0 if use is None else use.allocated + sum(copy.size_bytes for copy in copies or ())
+        held_bytes = 0 if use is None else use.allocated
         activations_bytes = max(0, peak_allocated_bytes - max(held_bytes, kinds_bytes))
         kinds.append(MemoryKind(kind="activations", dtype="", size_bytes=activations_bytes))
     return MemoryBreakdown(
@@ -156,47 +143,5 @@ def _by_dtype(
                 storages.add(storage.data_ptr())
                 name = dtype_name(part.dtype)
                 sizes[name] = sizes.get(name, 0) + storage.nbytes()
-    return _entries(kind, sizes)
-
-
-def _entries(kind: _Stored, sizes: dict[str, int]) -> list[MemoryKind]:
     ordered = sorted(sizes.items(), key=lambda item: -item[1])
     return [MemoryKind(kind=kind, dtype=dtype, size_bytes=size) for dtype, size in ordered]
-
-
-def _cast_copies(loss: Tensor) -> list[MemoryKind] | None:
-    """What autocast's weight cache held, from the graph of ``loss``; None if that hides casts.
-
-    The cache holds one half-precision copy, made by ``to``, of each float32 leaf that requires gradients
-    (``cached_cast`` in ATen/autocast_mode.cpp).
-    """
-    sizes = {dtype_name(dtype): 0 for dtype in _HALVES}
-    casts: set[tuple[Tensor, torch.dtype]] = set()
-    waiting, visited = [loss.grad_fn], set[Node]()
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in visited:
-            continue
-        visited.add(node)
-        waiting += [following for following, _ in node.next_functions]
-        # Functions written in Python, compiled graphs among them, hide autocast's operators.
-        if isinstance(node, BackwardCFunction):
-            return None
-        copy = _cast_parameter(node)
-        if copy is not None and copy not in casts:
-            casts.add(copy)
-            parameter, dtype = copy
-            sizes[dtype_name(dtype)] += parameter.numel() * dtype.itemsize
-    entries = _entries("cast copies", {name: size for name, size in sizes.items() if size})
-    return entries or [MemoryKind(kind="cast copies", dtype="", size_bytes=0)]
-
-
-def _cast_parameter(node: Node) -> tuple[Tensor, torch.dtype] | None:
-    """The float32 leaf that ``node`` cast to half precision, and that dtype; None for other nodes."""
-    if node.name() != "ToCopyBackward0":
-        return None
-    leaf = getattr(node.next_functions[0][0], "variable", None)
-    dtype = node._input_metadata[0].dtype
-    if leaf is None or leaf.dtype != torch.float32 or dtype not in _HALVES:
-        return None
-    return leaf, dtype

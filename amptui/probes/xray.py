@@ -3,18 +3,16 @@
 import copy
 import time
 import traceback
-import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
-from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from amptui.data.batches import count_samples
@@ -22,7 +20,7 @@ from amptui.device.accelerator import default_device, empty_cache
 from amptui.device.failure import is_out_of_memory
 from amptui.probes.agreement import Gradients, agreements, layer_sums, layers_of, on_host
 from amptui.probes.flop_counter import FlopCounter
-from amptui.probes.memory import parameters_of, parts_of
+from amptui.probes.memory import parameters_of
 from amptui.probes.probe import dtype_name, tensors_in
 from amptui.probes.snapshot import Snapshot
 from amptui.recipe.precision import Precision, Tf32Flags
@@ -49,7 +47,7 @@ def take_xray(
 ) -> XRayTaken:
     """Run forward and backward of a step in ``ieee`` and then in ``precision``, one of ``LOW_PRECISIONS``.
 
-    ``batches`` are those that the step accumulates, one or several; the saved bytes are the largest one's.
+    ``batches`` are those that the step accumulates, one or several.
     ``emit`` takes the operations of the last pass: those of a compiled model are not counted in its steps.
 
     Call it between two steps, in the thread that trains. The AMP loss is multiplied by ``loss_scale`` if it
@@ -88,7 +86,7 @@ def _all_passes(
     model = trained.model
     trained.precisions["ieee"].enter()  # a layer in float8 is a Linear by name, too
     layers = layers_of(model)
-    full = _run_pass(trained, _copied(batches), trained.precisions["ieee"], None)
+    loss_full, full = _run_pass(trained, _copied(batches), trained.precisions["ieee"], None)
     random = snapshot.has_drawn or any(  # cuDNN draws the masks between the layers from a state of its own
         isinstance(module, nn.RNNBase) and module.training and module.dropout > 0 and module.num_layers > 1
         for module in model.modules()
@@ -96,19 +94,12 @@ def _all_passes(
     snapshot.restore()
     copies, counter = _copied(batches), OperatorCounter()
     with _output_dtypes(model) as dtypes, counter, flops:
-        low = _run_pass(trained, copies, trained.precisions[precision], loss_scale)
+        loss_low, low = _run_pass(trained, copies, trained.precisions[precision], loss_scale)
     # This thread's hooks and counters do not see replicas.
     in_threads = any(isinstance(m, nn.DataParallel) and len(m.device_ids) > 1 for m in model.modules())
-    sums = layer_sums(layers, full.gradients, low.gradients, loss_scale=loss_scale or 1.0)
-    (loss_fp32,), (loss_amp,), *rows = on_host([full.loss, low.loss, *sums])  # the only wait
-    agreed = agreements(
-        layers,
-        rows,
-        full.gradients,
-        low.gradients,
-        output_dtypes=dtypes,
-        in_float16=precision == "fp16",
-    )
+    sums = layer_sums(layers, full, low, loss_scale=loss_scale or 1.0)
+    (loss_fp32,), (loss_amp,), *rows = on_host([loss_full, loss_low, *sums])  # the only wait
+    agreed = agreements(layers, rows, full, low, output_dtypes=dtypes, in_float16=precision == "fp16")
     return XRayTaken(
         time=time.time(),
         step=step,
@@ -119,12 +110,6 @@ def _all_passes(
         layers=agreed,
         operators=() if in_threads else counter.counts(),
         output_dtypes=dtypes,
-        weights_bytes=_bytes(model.parameters()),
-        gradients_bytes=_bytes(full.gradients.values()),
-        optimizer_bytes=_bytes(tensors_in(trained.optimizer.state)),
-        buffers_bytes=_bytes(model.buffers()),
-        saved_bytes_fp32=None if in_threads else full.saved_bytes,
-        saved_bytes_amp=None if in_threads else low.saved_bytes,
         random=random,
         seconds=0.0,
     )
@@ -133,38 +118,28 @@ def _all_passes(
 # ---------------------------------------------------------------------------------- one pass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Pass:
-    loss: Tensor
-    gradients: Gradients
-    """Multiplied by the loss scale."""
-    saved_bytes: int
-
-
 def _run_pass(
     trained: Trained, batches: Sequence[Any], precision: Precision, loss_scale: float | None
-) -> _Pass:
-    """Run forward and backward like a step of ``precision``; moves the gradients off the parameters."""
+) -> tuple[Tensor, Gradients]:
+    """Run forward and backward like a step of ``precision``; moves the gradients off the parameters.
+
+    Returns the loss, and the gradients multiplied by the loss scale.
+    """
     experiment = copy.copy(trained.experiment)  # its loss may change its attributes
-    everything = _modules(trained)
     precision.enter()
-    losses, saved_bytes = [], 0
+    losses = []
     for batch, weigh in zip(batches, loss_weights([count_samples(batch) for batch in batches]), strict=True):
-        with _saved_tensors() as saved, precision.forward_context:
+        with precision.forward_context:
             loss, _ = checked_loss(experiment, experiment.loss(trained.model, batch))
-        storages = _storages(tensor for reference in saved if (tensor := reference()) is not None)
-        for address in _storages((*everything.parameters(), *everything.buffers(), *tensors_in(batch))):
-            storages.pop(address, None)
-        saved_bytes = max(saved_bytes, sum(storages.values()))
         loss = weigh(loss)
         (loss if loss_scale is None else loss.float() * loss_scale).backward()
         losses.append(loss.detach())
     gradients: dict[Tensor, Tensor] = {}
-    for parameter in parameters_of(everything, trained.optimizer):
+    for parameter in parameters_of(_modules(trained), trained.optimizer):
         if parameter.grad is not None:
             gradients[parameter], parameter.grad = parameter.grad, None
     total = losses[0] if len(losses) == 1 else torch.stack(losses).sum()
-    return _Pass(loss=total, gradients=gradients, saved_bytes=saved_bytes)
+    return total, gradients
 
 
 def _copied(batches: Sequence[Any]) -> list[Any]:
@@ -247,35 +222,6 @@ def _dtype(outputs: object, inputs: object) -> torch.dtype | None:
     dtypes = [tensor.dtype for nest in (outputs, inputs) for tensor in tensors_in(nest)]
     floating = (dtype for dtype in dtypes if dtype.is_floating_point or dtype.is_complex)
     return next(floating, dtypes[0] if dtypes else None)
-
-
-# ------------------------------------------------------------------------------------ memory
-
-
-@contextmanager
-def _saved_tensors() -> Iterator[list[weakref.ref[Tensor]]]:
-    """Collect the tensors that autograd saves; a reference dies if backward will not need its tensor."""
-    saved: list[weakref.ref[Tensor]] = []
-
-    def pack(tensor: Tensor) -> Tensor:
-        alias = tensor.detach()  # the tensor itself would form a cycle with its node
-        saved.append(weakref.ref(alias))
-        return alias
-
-    with saved_tensors_hooks(pack, lambda alias: alias):
-        yield saved
-
-
-def _storages(tensors: Iterable[Tensor]) -> dict[int, int]:
-    """The size in bytes of each tensor's storage, by address."""
-    storages = (part.untyped_storage() for tensor in tensors for part in parts_of(tensor))
-    return {storage.data_ptr(): storage.nbytes() for storage in storages}
-
-
-def _bytes(tensors: Iterable[Tensor]) -> int:
-    """The size of all tensors, each counted once."""
-    unique = {id(tensor): tensor for tensor in tensors}
-    return sum(part.nbytes for tensor in unique.values() for part in parts_of(tensor))
 
 
 # --------------------------------------------------------------------------------- restoring

@@ -212,13 +212,6 @@ class XRayTaken:
     """By count, the most frequent first."""
     output_dtypes: Mapping[str, str]
     """Every module's output in AMP, by its path."""
-    weights_bytes: int
-    gradients_bytes: int
-    optimizer_bytes: int
-    buffers_bytes: int
-    saved_bytes_fp32: int | None
-    """What autograd kept of the forward pass for the backward pass, parameters not counted."""
-    saved_bytes_amp: int | None
     random: bool
     """Active dropout: both passes began with the same random state but may have drawn other masks."""
     seconds: float
@@ -377,7 +370,7 @@ class ModelCompiled:
 class MemoryKind:
     """The tensors of one kind and dtype."""
 
-    kind: Literal["weights", "gradients", "optimizer", "buffers", "cast copies", "activations"]
+    kind: Literal["weights", "gradients", "optimizer", "buffers", "activations"]
     dtype: str
     """torch's name: ``float32``; empty where dtypes are not told apart."""
     size_bytes: int

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from amptui.records.findings import MemoryBreakdown, XRayTaken
+from amptui.records.findings import MemoryBreakdown
 from amptui.records.run import AMP_PRECISIONS, FP8_PRECISIONS, base_precision, is_emulated
 from amptui.telemetry.comparison import references
-from amptui.telemetry.finding import Finding, Grade, never_measured
+from amptui.telemetry.finding import Finding, Grade
 
 LITTLE_MEMORY = 0.05
 """Less than this fraction of the reference's memory is little saving."""
@@ -88,7 +88,6 @@ def judge_memory_use(memory: Sequence[MemoryBreakdown], low: str | None = None) 
         activations_before = size_of(full, "activations")
         if activations is not None and activations_before is not None:
             numbers["activations_change"] = activations - activations_before
-        numbers["copies_change"] = size_of(below, "cast copies") or None
     if below is not None and before and peak:
         saving = 1 - peak / before
         numbers |= {"change": abs(before - peak), "other": other_bytes(breakdown)}
@@ -106,45 +105,3 @@ def judge_memory_use(memory: Sequence[MemoryBreakdown], low: str | None = None) 
         step=breakdown.step,
         precision=breakdown.precision,
     )
-
-
-def judge_saved(xray: XRayTaken, memory: Sequence[MemoryBreakdown] = ()) -> Finding | None:
-    """What autograd saves for backward in FP32 and below: activations, and cast copies of weights.
-
-    ``fixed``: AMP saves little, since weights, gradients, optimizer state and buffers are most of the memory.
-    None if it was not measured. In AMP a layer's backward pass needs its weights as they were in the forward
-    pass: ``memory`` has the size of their cast copies.
-    """
-    full, low = xray.saved_bytes_fp32, xray.saved_bytes_amp
-    if full is None or low is None or is_emulated(xray.precision):
-        return None
-    fixed = xray.weights_bytes + xray.gradients_bytes + xray.optimizer_bytes + xray.buffers_bytes
-    same_precision = next((one for one in memory if one.precision == xray.precision), None)
-    copies = None if same_precision is None else size_of(same_precision, "cast copies")
-    is_fixed = full - low < LITTLE_MEMORY * (fixed + full) and fixed >= full
-    return Finding(
-        subject="saved for backward",
-        state="fixed" if is_fixed else "sizes",
-        grade="neutral",
-        about=base_precision(xray.precision),
-        numbers={
-            "saved": low,
-            "saved_before": full,
-            "copies": copies or None,
-            "stored": fixed,
-            "whole": fixed + full,
-        },
-        step=xray.step,
-        precision=xray.precision,
-    )
-
-
-def memory_findings(
-    memory: Sequence[MemoryBreakdown], xray: XRayTaken | None, low: str | None = None
-) -> list[Finding]:
-    """Why ``low`` saves memory or not, or what would measure it; none before the first breakdown."""
-    saved = None if xray is None else judge_saved(xray, memory)
-    if xray is None and any(breakdown.peak_allocated_bytes is None for breakdown in memory):
-        saved = never_measured("saved for backward", state="CPU", measured_by="x-ray")
-    findings = (judge_memory_use(memory, low), saved) if memory else ()
-    return [finding for finding in findings if finding is not None]

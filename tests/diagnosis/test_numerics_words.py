@@ -12,7 +12,6 @@ from amptui.records.findings import Float16Window, ModulesTraced, XRayTaken
 from amptui.telemetry.events import event_of
 from amptui.telemetry.finding import Finding, FindingReported
 from amptui.telemetry.health import judge_trace, judge_window, judge_xray
-from amptui.telemetry.memory import judge_saved
 from amptui.telemetry.scaling import ScalerView, judge_scaler
 from amptui.telemetry.view import NO_GROWTH
 from tests.diagnosis.wording import event_lines, table
@@ -127,11 +126,6 @@ XRAYS: Mapping[str, XRayTaken] = {
     "NaN loss in bf16": xray(loss_amp=math.nan, precision="bf16"),
     "NaN loss in FP32 too": xray(loss_fp32=math.nan, loss_amp=math.nan),
     "zero loss": xray(loss_fp32=0.0, loss_amp=0.001),
-    "small activations": xray(saved_bytes_fp32=12 * MIB, saved_bytes_amp=6 * MIB),
-    # Activations that stay FP32 are not the weights' doing.
-    "activations that stay": xray(saved_bytes_amp=400 * MIB),
-    "memory not measured in AMP": xray(saved_bytes_amp=None),
-    "emulated memory": xray(precision="fp8-emulated"),
     "differ in FP8": with_cosines(0.7, 0.999, precision="fp8", loss_scale=None),
     "NaN gradients in emulated FP8": with_cosines(math.nan, precision="fp8-emulated", loss_scale=None),
 }
@@ -143,7 +137,6 @@ def test_what_is_said_of_x_rays(goldens: Goldens) -> None:
         rows[name] = [
             *said_of(judge_xray(taken)),
             f"{xray_losses(taken)}; {losses_apart(taken.loss_amp, taken.loss_fp32)}",
-            *(map(long_words, filter(None, [judge_saved(taken)]))),
             *map(layer_line, taken.layers[:2]),
         ]
     goldens.check("words/x-rays", table(rows))

@@ -8,10 +8,10 @@ import pytest
 
 from amptui.diagnosis.speed import little_memory, of_steps, provisional_lines, result_cards, uncounted
 from amptui.diagnosis.words import explained_words, long_words, short_words
-from amptui.records.findings import MemoryBreakdown, PrecisionsCompared, XRayTaken
+from amptui.records.findings import MemoryBreakdown, PrecisionsCompared
 from amptui.records.run import Record
 from amptui.telemetry.comparison import judge_held_back
-from amptui.telemetry.memory import memory_findings
+from amptui.telemetry.memory import judge_memory_use
 from amptui.telemetry.timing import MIN_STEPS, judge_gain, judge_limit
 from amptui.telemetry.view import Comparison, PrecisionTiming, SessionView
 from tests.builders import make_started, make_steps, view_of
@@ -107,8 +107,7 @@ def with_peaks(fp16: int, *others: Record, fp32: int = 1000) -> SessionView:
 
 
 FULL = memory("fp32", activations=20 * MIB, peak=250 * MIB)
-LOW = memory("fp16", activations=8 * MIB, copies=14 * MIB, peak=248 * MIB)
-SMALL_XRAY = xray(saved_bytes_fp32=12 * MIB, saved_bytes_amp=6 * MIB)
+LOW = memory("fp16", activations=22 * MIB, peak=248 * MIB)
 IDLE = [
     *(device(float(time), "fp32", None, 60.0) for time in range(3)),
     *(device(float(time), "fp16", None, 55.0) for time in range(3, 6)),
@@ -122,7 +121,6 @@ EXPLAINED: Mapping[str, SessionView] = {
     "1% less memory": with_peaks(990),
     "10% more memory": with_peaks(1100),
     "5% less memory": with_peaks(950),
-    "X-ray of the memory": with_peaks(990, SMALL_XRAY),
     "breakdown of the memory": with_peaks(248 * MIB, FULL, LOW, xray(), fp32=250 * MIB),
     "too few steps": after(
         *steps_in(("fp32", 30), ("fp16", 10)), device(1.0, "fp32", 1000), device(1.0, "fp16", 1000)
@@ -131,7 +129,7 @@ EXPLAINED: Mapping[str, SessionView] = {
         *make_steps(1, 30, precision="bf16"),
         *make_steps(31, 60, precision="fp8", step_seconds=0.002),
         *(device(1.0, name, peak) for name, peak in (("bf16", 1000), ("fp8", 1100), ("fp32", 9999))),
-        SMALL_XRAY,
+        xray(),
     ),
 }
 
@@ -200,35 +198,26 @@ def test_what_a_comparison_found_may_be_quoted(goldens: Goldens) -> None:
 # -------------------------------------------------------------------------------------------- memory
 
 FP32 = memory("fp32", activations=1500 * MIB, peak=1850 * MIB)
-FP16 = memory("fp16", activations=760 * MIB, copies=28 * MIB, peak=1138 * MIB, step=812)
-ON_A_CPU = (memory("fp32"), memory("bf16", copies=28 * MIB))
+FP16 = memory("fp16", activations=788 * MIB, peak=1138 * MIB, step=812)
+ON_A_CPU = (memory("fp32"), memory("bf16"))
 
 
 def test_what_is_said_of_memory(goldens: Goldens) -> None:
-    def said(memory: Sequence[MemoryBreakdown], taken: XRayTaken | None = None) -> list[str]:
-        findings = memory_findings(memory, taken)
-        return [long_words(it) + f" (by {it.measured_by})" * bool(it.measured_by) for it in findings]
+    def said(memory: Sequence[MemoryBreakdown]) -> list[str]:
+        return [*map(long_words, filter(None, [judge_memory_use(memory)]))]
 
-    def beside(full: tuple[int, int], amp: tuple[int, int, int]) -> list[str]:
-        """What is said of activations and peaks, and of AMP's cast copies between them, in MiB."""
+    def beside(full: tuple[int, int], amp: tuple[int, int]) -> list[str]:
+        """What is said of activations and peaks, in MiB."""
         fp32 = memory("fp32", activations=full[0] * MIB, peak=full[1] * MIB)
-        return said((fp32, memory("fp16", activations=amp[0] * MIB, copies=amp[1] * MIB, peak=amp[2] * MIB)))
-
-    def x_rayed(precision: str, fp32: int | None, amp: int | None) -> list[str]:
-        taken = xray(precision=precision, saved_bytes_fp32=fp32, saved_bytes_amp=amp)
-        return said(ON_A_CPU, taken)
+        return said((fp32, memory("fp16", activations=amp[0] * MIB, peak=amp[1] * MIB)))
 
     rows = {
         "fell": said((FP32, FP16)),
-        "hardly moved": beside((20, 250), (8, 14, 252)),
-        "hardly moved, most is data": beside((20, 2500), (8, 14, 2490)),
-        "rose": beside((2, 226), (2, 28, 254)),
+        "hardly moved": beside((20, 250), (22, 252)),
+        "hardly moved, most is data": beside((20, 2500), (22, 2490)),
+        "rose": beside((2, 226), (30, 254)),
         "before AMP": said((FP32,)),
         "AMP alone": said((FP16,)),
-        "before the first breakdown": said((), xray()),
         "CPU": said(ON_A_CPU),
-        "X-ray in bf16": x_rayed("bf16", 336 * MIB, 121 * MIB),
-        "X-ray of little else than weights": x_rayed("fp16", 68_300, 68_400),
-        "X-ray of an emulation": x_rayed("fp8-emulated", 236 * MIB, 300 * MIB),
     }
     goldens.check("words/memory", table(rows))

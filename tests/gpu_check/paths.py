@@ -207,7 +207,6 @@ def x_ray(bench: Bench) -> Found:
         "layers": len(cosines),
         "min_cosine": min(cosines, default=None),
         "losses": [found.loss_fp32, found.loss_amp],
-        "saved_bytes": [found.saved_bytes_fp32, found.saved_bytes_amp],
         "x_ray_seconds": found.seconds,
         "operators": len(found.operators),
     }

@@ -194,12 +194,6 @@ xray = _like(
         layers=(layer("features.0", 0.99999), layer("features.12", 0.99917)),
         operators=(),
         output_dtypes={},
-        weights_bytes=59 * 2**20,
-        gradients_bytes=59 * 2**20,
-        optimizer_bytes=118 * 2**20,
-        buffers_bytes=0,
-        saved_bytes_fp32=400 * 2**20,
-        saved_bytes_amp=200 * 2**20,
         random=False,
         seconds=0.12,
     )
@@ -324,15 +318,11 @@ def memory(
     precision: str,
     *,
     activations: int | None = None,
-    copies: int | None = None,
     peak: int | None = None,
     step: int = 412,
 ) -> MemoryBreakdown:
-    """A breakdown with these activations and cast copies, if any."""
+    """A breakdown with these activations, if any."""
     kinds = [MemoryKind(kind=kind, dtype=dtype, size_bytes=size) for kind, dtype, size in _LIVES_ON]
-    if copies is not None:
-        half = "float16" if precision == "fp16" else "bfloat16"
-        kinds.append(MemoryKind(kind="cast copies", dtype=half, size_bytes=copies))
     if activations is not None:
         kinds.append(MemoryKind(kind="activations", dtype="", size_bytes=activations))
     return MemoryBreakdown(

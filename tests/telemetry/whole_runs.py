@@ -111,7 +111,7 @@ EVERYTHING: tuple[Record, ...] = (
     xray(
         105, operators=(OperatorCount(name="mm", dtype="float16", count=3),), output_dtypes={"a": "float16"}
     ),
-    memory("fp16", copies=10**6, peak=10**9),
+    memory("fp16", peak=10**9),
     compared(106, pairs=(pair(),)),
     *(Note(time=101.0 + number, severity="info", text="again") for number in range(3)),
     RANKS.started(),

@@ -108,8 +108,7 @@ def xrayed() -> XRayTaken:
     """One batch in both precisions, which agree."""
     layer = samples.layer("features.12", 0.9991, elements=294_912, relative_error=0.04, lost=0.002)
     losses = {"loss_fp32": 0.0312, "loss_amp": 0.0313}
-    unsaved = {"saved_bytes_fp32": None, "saved_bytes_amp": None}
-    return samples.xray(1000, time=NOW - 9, layers=(layer,), seconds=0.031, **losses, **unsaved)
+    return samples.xray(1000, time=NOW - 9, layers=(layer,), seconds=0.031, **losses)
 
 
 def collapsing() -> SessionView:

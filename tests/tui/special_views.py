@@ -41,8 +41,8 @@ def over(**changes: Any) -> SessionView:
 
 MEMORY = (
     breakdown_of("fp32", activations=1500 * MIB, peak=1850 * MIB),
-    breakdown_of("fp16", activations=760 * MIB, copies=28 * MIB, peak=1138 * MIB, step=812),
-    replace(breakdown_of("bf16", activations=760 * MIB, copies=28 * MIB, peak=1138 * MIB), step=900),
+    breakdown_of("fp16", activations=788 * MIB, peak=1138 * MIB, step=812),
+    replace(breakdown_of("bf16", activations=788 * MIB, peak=1138 * MIB), step=900),
 )
 
 

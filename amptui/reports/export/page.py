@@ -22,7 +22,6 @@ from amptui.reports.export.charts import charts, histogram, step_axis, zones
 from amptui.reports.export.template import Block, Card, Span, Words, chip, document, table, verdict
 from amptui.telemetry.comparison import ordered
 from amptui.telemetry.health import underflowing_share
-from amptui.telemetry.memory import judge_saved
 from amptui.telemetry.optimizers import FIRST
 from amptui.telemetry.session import Session
 from amptui.telemetry.timing import judge_gain, judge_limit
@@ -397,14 +396,12 @@ def trace(traced: ModulesTraced | None) -> Card | None:
 
 
 def xray(measured: XRayTaken | None) -> Card | None:
-    """The newest X-ray: both losses, memory, and every layer."""
+    """The newest X-ray: both losses, and every layer."""
     if measured is None:
         return None
-    saved = judge_saved(measured)
     losses = [
         ("loss in FP32", units.loss(measured.loss_fp32)),
         (f"loss in {precision_label(measured.precision)}", units.loss(measured.loss_amp)),
-        ("memory", "" if saved is None else long_words(saved)),
         ("took", milliseconds(measured.seconds)),
     ]
     legend = probe_words.layers_legend(measured)

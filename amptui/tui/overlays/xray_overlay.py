@@ -1,4 +1,4 @@
-"""The X-ray on the whole screen: its verdict, both losses, the memory, and tables of layers and operators."""
+"""The X-ray on the whole screen: its verdict, both losses, and tables of layers and operators."""
 
 import math
 from collections import Counter
@@ -10,11 +10,11 @@ from typing import Any, ClassVar, TypeAlias
 from amptui.base import units
 from amptui.base.table import Column
 from amptui.diagnosis import probe_words
-from amptui.diagnosis.finding_fields import MASKS_DIFFER, cosine_words, less_percent, losses_apart
+from amptui.diagnosis.finding_fields import MASKS_DIFFER, cosine_words, losses_apart
 from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.words import long_words
 from amptui.records.findings import LayerAgreement, XRayTaken
-from amptui.records.run import AMP_PRECISIONS, DTYPE_PRECISIONS, is_emulated
+from amptui.records.run import DTYPE_PRECISIONS
 from amptui.telemetry.health import XRAY_SAFE_COSINE, judge_xray, layer_state
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
@@ -149,22 +149,6 @@ def _facts(xray: XRayTaken) -> dict[str, list[Phrase]]:
     }
     both_finite = xray.loss_fp32 and math.isfinite(xray.loss_amp - xray.loss_fp32)
     apart = [phrase(losses_apart(xray.loss_amp, xray.loss_fp32), Style.STRONG)] if both_finite else []
-    # What the forward pass saves for the backward pass; an emulation's says nothing.
-    saved: list[Phrase] = []
-    before, after = xray.saved_bytes_fp32, xray.saved_bytes_amp
-    if before is not None and after is not None and not is_emulated(xray.precision):
-        # FP8 is judged against bf16, which was not measured.
-        is_judged = before and xray.precision in AMP_PRECISIONS
-        change = f", {less_percent(1 - after / before)}" if is_judged else ""
-        sizes = {"fp32": before, xray.precision: after}
-        words = {name: Word(units.number_of_bytes(size), Style.STRONG) for name, size in sizes.items()}
-        saved = [*_by_precision(words), phrase(f"saved for backward{change}")]
-    memory = {  # that AMP does not change
-        "weights": xray.weights_bytes,
-        "gradients": xray.gradients_bytes,
-        "optimizer": xray.optimizer_bytes,
-        "buffers": xray.buffers_bytes,
-    }
     # How many modules output which dtype in AMP, and which of them stayed in FP32.
     counts = Counter(dtype for dtype in xray.output_dtypes.values() if dtype)
     outputs = [
@@ -179,8 +163,6 @@ def _facts(xray: XRayTaken) -> dict[str, list[Phrase]]:
     lines = {
         "loss": [*_by_precision(losses), *apart, labelled("took", units.milliseconds(xray.seconds))],
         "caution": [phrase(MASKS_DIFFER, Style.WARNING)] if xray.random else [],
-        "saved": saved,
-        "memory": [labelled(name, units.number_of_bytes(size)) for name, size in memory.items()],
         "outputs": outputs,
     }
     return {label: phrases for label, phrases in lines.items() if phrases}

@@ -12,11 +12,10 @@ from amptui.diagnosis.labels import MEMORY_KINDS, precision_label, throttled_wor
 from amptui.diagnosis.words import long_words
 from amptui.records.findings import MemoryBreakdown
 from amptui.records.samples import DeviceSample, GpuSample, HostSample
-from amptui.telemetry.memory import memory_findings, other_bytes, sides
+from amptui.telemetry.memory import judge_memory_use, other_bytes, sides
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels import scale
-from amptui.tui.panels.answer_panel import key_of
 from amptui.tui.panels.phrases import (
     GAP,
     Gauge,
@@ -80,7 +79,7 @@ def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     write_lines(canvas, 0, lines[: canvas.height])
     rest = canvas.rows(min(len(lines) + 1, canvas.height)) if lines else canvas
     if view.memory and screen.focus and rest.height >= 2 + _MIN_ROWS + len(view.memory):
-        _draw_breakdowns(rest, view, screen)
+        _draw_breakdowns(rest, view)
     elif not lines:
         quiet(canvas, NO_SAMPLE)
 
@@ -182,14 +181,13 @@ _FILLS = {
     "gradients": "▓%",
     "optimizer": "▒=",
     "buffers": "▤+",
-    "cast copies": "▚x",
     "activations": "░-",
     "other": "·.",
 }
 """The fill of each kind's part of a bar, with UTF-8 and without; in the order of the parts."""
 
 _KIND_WIDTH, _DTYPE_WIDTH = 14, 9
-"""A fill, a blank and ``cast copies``; ``bfloat16``."""
+"""A fill, a blank and ``activations``; ``bfloat16``."""
 
 _SIZE_WIDTH, _CHANGE_WIDTH = 10, 13
 """``AMP fp16``; ``fp16 changes``. A blank is before each."""
@@ -207,7 +205,7 @@ _Row: TypeAlias = tuple[str, str, tuple[int | None, ...]]
 """One kind in one dtype, and its size in every precision; None if not measured or absent."""
 
 
-def _draw_breakdowns(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
+def _draw_breakdowns(canvas: Canvas, view: SessionView) -> None:
     """The newest breakdown of each precision: a bar each, the table, what it means, what the kinds are."""
     memory, width = view.memory, canvas.width
     rows = _rows(memory)
@@ -224,11 +222,9 @@ def _draw_breakdowns(canvas: Canvas, view: SessionView, screen: ScreenState) -> 
         bars.append((parts, precision_style(breakdown.precision), units.number_of_bytes(amount)))
     draw_stacks(canvas.rows(1, len(bars)), _NAME_WIDTH, bars, amount_width=_AMOUNT_WIDTH)
     y, text = 1 + len(bars), list[str]()
-    for finding in memory_findings(memory, view.numerics.xray, view.comparison.low):
-        key = key_of(finding.measured_by, screen)
-        hint = f"; press {key} to measure what is saved for backward" if key else ""
-        room = canvas.height - y - 1 - min(_MIN_ROWS, len(rows)) - len(text)
-        text += wrapped(long_words(finding) + hint, width, lines=min(_SENTENCE_LINES, max(0, room)))
+    if (use := judge_memory_use(memory, view.comparison.low)) is not None:
+        room = canvas.height - y - 1 - min(_MIN_ROWS, len(rows))
+        text += wrapped(long_words(use), width, lines=min(_SENTENCE_LINES, max(0, room)))
     # Sentences replace the smallest rows, but never the largest.
     spare = canvas.height - y - 1 - len(rows) - len(text)
     shown = len(rows) if spare >= 0 else max(_MIN_ROWS, len(rows) + spare)
