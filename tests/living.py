@@ -11,7 +11,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
-from amptui.records.keeping import ViewersChanged
 from amptui.records.run import Record, RunFailed, RunFinished
 from amptui.runs.lock import holder
 from tests.builders import StepRow, of, read
@@ -59,9 +58,10 @@ def last_step(folder: Path) -> int:
     return max((record.step for record in steps_of(folder)), default=0)
 
 
-def screens_told(folder: Path) -> list[str]:
-    """How screens came and left, as far as the journal tells of it: a little later than it happened."""
-    return [record.change for record in records_of(folder) if isinstance(record, ViewersChanged)]
+def screens(folder: Path) -> int:
+    """How many screens are attached to the run's socket now."""
+    sockets = Path("/proc/net/unix").read_text().count(f"{folder.resolve()}/run.sock\n")
+    return max(0, sockets - 1)  # it listens with one
 
 
 def outcome(folder: Path) -> type[Record] | None:

@@ -81,7 +81,8 @@ def run_ranks(plan: Plan, viewer: socket.socket | None = None) -> int:
                 os.kill(leader.pid, waiting.pop(0))
     if viewer is not None:
         with suppress(OSError):  # the screen may have left
-            viewer.sendall(protocol.error_line(launch.error or "rank 0 ended before it could be watched"))
+            why = launch.error or "rank 0 ended before it could be watched"
+            viewer.sendall(protocol.encode(protocol.RunError(why)))
     return _status(launch, folder) or (128 + first if first else 0)
 
 

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, NoReturn
 
 from amptui.base import units
 from amptui.base.errors import RemoteError, RunFolderError, UsageError
-from amptui.records.answers import RequestMade, RequestRefused
+from amptui.base.text import one_line
+from amptui.records.answers import RequestRefused
 from amptui.records.control import Request, StopRequest, new_number, record_of
 from amptui.records.run import FORM, Record, RunFailed, RunFinished
 from amptui.runs import protocol
 from amptui.runs.lock import RESTART_SECONDS, holder
-from amptui.runs.protocol import Ask, Hello, History, Leave, LeaveKind, ProtocolError, RunError
+from amptui.runs.protocol import Ask, Hello, History, ProtocolError, RunError
 from amptui.runs.rundir import RunDir, run_argument
 from amptui.runs.socket_place import connect, connect_to_live
 from amptui.telemetry.session import Session
@@ -54,8 +55,7 @@ _BATCH_RECORDS = 1000
 class Follower:
     """Follows a run into its session, in a thread of its own, over one connection after another.
 
-    It sends the run the requests of a screen: an ``Asker``. Each request of this screen gets an answer, also
-    if the connection is lost before the run's.
+    It sends the run the requests of a screen: an ``Asker``.
     """
 
     host = ""
@@ -74,15 +74,12 @@ class Follower:
         """``folder_name`` is for people: of another machine ``HOST:FOLDER``."""
         self.session = Session(folder_name)
         self._heard_at = math.inf
-        self._numbers: set[int] = set()
-        """Of the requests that were sent."""
-        self._doubtful: list[RequestMade] = []
-        """Those that a lost connection may not have carried over."""
         self._connection = connection
         self.ended = threading.Event()
         """Set once the run, or the connection to it, has ended and all is folded; not if this leaves."""
         self._has_history = False
-        self._lines = protocol.Lines(protocol.MAX_LINE_BYTES)
+        self._rest = b""
+        """The beginning of a line whose end has not arrived."""
         self.left = False
         """Whether the screen has left the run."""
         self._finished = False
@@ -115,10 +112,12 @@ class Follower:
             # A signal's handler may ask for it: it must not take the session's lock.
             self.stop_reason = self.stop_reason or request.reason
         elif sent:  # the run's own record of it arrives with its next batch
-            self._numbers.add(number)
             self.session.fold([record_of(request, number)])
         else:
-            self._refuse(record_of(request, number), self.waiting or "the run takes no request now")
+            made, why = record_of(request, number), self.waiting or "the run takes no request now"
+            now, step = time.time(), self.session.view().step
+            refusal = RequestRefused(time=now, step=step, request=made, reason="unavailable", detail=why)
+            self.session.fold([made, refusal])
         return number
 
     def send(self, line: bytes) -> bool:
@@ -131,10 +130,9 @@ class Follower:
         except OSError:
             return False
 
-    def leave(self, kind: LeaveKind, timeout_seconds: float = 1.0) -> None:
-        """Tell the run that this screen leaves, and how; training continues."""
+    def leave(self, timeout_seconds: float = 1.0) -> None:
+        """Follow the run no longer; training continues."""
         self.left = True
-        self.send(protocol.encode(Leave(kind)))
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)  # ends the reading thread
         if self.started:
@@ -181,18 +179,10 @@ class Follower:
         cause = self.silence_cause()
         return f"{words}: {cause}" if cause else words
 
-    def _refuse(self, request: RequestMade, detail: str) -> None:
-        step, now = self.session.view().step, time.time()
-        refusal = RequestRefused(time=now, step=step, request=request, reason="unavailable", detail=detail)
-        self.session.fold([request, refusal])
-
     def _read(self) -> None:
         try:
             self._follow()
             while self._is_lost and (again := self.connect_again(self.session.view())) is not None:
-                # The lost connection may not have carried these over.
-                pending = self.session.view().pending
-                self._doubtful += [request for request in pending if request.number in self._numbers]
                 self._go_on_with(again)
                 self._follow()
             if self._is_lost and not self._has_history:
@@ -224,7 +214,10 @@ class Follower:
                 return  # a run that closed with unread input resets the connection
             if not piece:
                 return
-            self._take(self._lines.take(piece))
+            *lines, self._rest = (self._rest + piece).split(b"\n")
+            if len(self._rest) > protocol.MAX_LINE_BYTES:
+                raise ProtocolError(f"a line of more than {protocol.MAX_LINE_BYTES} bytes")
+            self._take(lines)
 
     @property
     def _is_lost(self) -> bool:
@@ -236,7 +229,7 @@ class Follower:
             connection.send(protocol.encode(Hello()))  # before any request, which another thread may make
         before, self._connection = self._connection, connection
         before.close()
-        self.hello, self._lines = None, protocol.Lines(protocol.MAX_LINE_BYTES)
+        self.hello, self._rest = None, b""
         if self.stop_reason is not None:  # the run that was asked is gone
             self.ask(StopRequest(self.stop_reason))
         if self.left:  # meanwhile
@@ -256,7 +249,7 @@ class Follower:
                 self._fold_all(records)
                 records = []
                 self._handle(message)
-            elif message is not None:
+            elif not isinstance(message, Ask | None):
                 records.append(message)
         self._fold_all(records)
 
@@ -277,16 +270,8 @@ class Follower:
                 except ValueError as error:  # it is of another version
                     assert self.hello is not None, "it comes first"
                     raise ProtocolError(f"{error}; attach with amptui {self.hello.version}") from error
-                # The run, whose history this is, has never heard of some.
-                view, doubtful, self._doubtful = self.session.view(), self._doubtful, []
-                arrived = {request.number for request in view.pending}
-                arrived |= {answer.request.number for answer in view.answers}
-                for request in doubtful:
-                    if request.number not in arrived:
-                        why = "the connection was lost before it arrived: press the key again"
-                        self._refuse(request, why)
             case RunError(text):
-                self.error = text
+                self.error = one_line(text)
 
     def _fold_all(self, records: Sequence[Record]) -> None:
         if not records:

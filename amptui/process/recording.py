@@ -17,7 +17,7 @@ from amptui.process.notifier import Notifier, webhook_of
 from amptui.records.answers import RequestMade, RequestRefused
 from amptui.records.codec import line_of
 from amptui.records.control import Request
-from amptui.records.keeping import KeepingChanged, ViewersChanged
+from amptui.records.keeping import KeepingChanged
 from amptui.records.run import (
     Note,
     Record,
@@ -48,7 +48,7 @@ _Shown = TypeVar("_Shown")
 _KEEPING_SECONDS = 5.0
 """How long a checkpoint waits for the journal: a full disk may never have room again."""
 
-_MEANWHILE = DeviceSample | RequestMade | RequestRefused | ViewersChanged
+_MEANWHILE = DeviceSample | RequestMade | RequestRefused
 """Once the run is over, these belong to the process that is ending, and no longer to the run."""
 
 Listener = Callable[[Sequence[Record]], None]
@@ -120,7 +120,7 @@ class Recording:
         ``answer`` gets each request of a screen with its number, in threads of the server's. ``viewer``: a
         screen that is there already. ``read_allocator`` is called in the sampler's thread.
         """
-        self._server = server = Server(self.run_dir.path, handle_request=answer, changed=self.emit)
+        self._server = server = Server(self.run_dir.path, handle_request=answer)
         if viewer is not None:
             server.adopt(viewer)
         server.start()

@@ -299,7 +299,7 @@ def run_training(plan: Plan, viewer: socket.socket | None = None, *, world: Worl
             # This process has no terminal: its viewers report what it cannot do, before they are sent away.
             if viewer is not None:
                 with suppress(OSError):
-                    viewer.sendall(protocol.error_line(str(error)))
+                    viewer.sendall(protocol.encode(protocol.RunError(str(error))))
             if shown and isinstance(error, AmptuiError):
                 return error.exit_status
             raise

@@ -30,7 +30,6 @@ from amptui.tui.opening import Opening
 from amptui.tui.panels.screen_state import ScreenState
 
 if TYPE_CHECKING:
-    from amptui.runs.protocol import LeaveKind
     from amptui.tui.replay.player import Player
     from amptui.tui.replay.screen import ReplayScreen
     from amptui.tui.screen import Left
@@ -137,7 +136,7 @@ def watch_run(
             opening.close()
         stack.close()
         left: Left = "interrupted" if signals.received == signal.SIGINT and not attached else app.left or ""
-        run.leave("hung up" if left == "hung up" else "detached", _GOODBYE_SECONDS)
+        run.leave(_GOODBYE_SECONDS)
         try:
             view = session.view()
         except Exception:  # noqa: BLE001 - it is what failed on the screen
@@ -165,9 +164,9 @@ def follow_until_first_step(run: Follower) -> ViewerEnd:
         if signals.received is not None:
             ended.wait()
         front.update()
-    kind: LeaveKind = "hung up" if closed.is_set() else "detached"
-    run.leave(kind, _GOODBYE_SECONDS)
-    left: Left = kind if signals.received is None else "interrupted"
+    run.leave(_GOODBYE_SECONDS)
+    left: Left = "hung up" if closed.is_set() else "detached"
+    left = left if signals.received is None else "interrupted"
     return ViewerEnd(left, ended.is_set(), signals.received, session.view(), run.error)
 
 

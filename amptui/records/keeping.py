@@ -1,4 +1,4 @@
-"""Records of what is saved, what is not, and who watches."""
+"""Records of what is saved, and what is not."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -46,19 +46,6 @@ class KeepingChanged:
     unsaved: int | None = None
     """Records, or checkpoints since the last one, that are not saved; 0 if only the file's name has changed,
     None if nobody counted."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ViewersChanged:
-    """A screen attached to the run or left it; training continues either way."""
-
-    time: float
-    viewers: int
-    """Screens that watch now."""
-    change: Literal["attached", "detached", "hung up", "lost", "refused"]
-    """``detached`` left on purpose, ``hung up`` had its terminal closed, ``lost`` went without a word."""
-    detail: str = ""
-    """Why one was refused, in one line."""
 
 
 def unsaved_status(changes: Iterable[KeepingChanged]) -> int:

@@ -22,7 +22,7 @@ from amptui.records.findings import (
     UpdatesMeasured,
     XRayTaken,
 )
-from amptui.records.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
+from amptui.records.keeping import CheckpointWritten, KeepingChanged, WeightsSaved
 from amptui.records.own_loop import OTHER_PRECISIONS, GradientsDropped, OptimizerFollowed
 from amptui.records.ranks import RecordOfRanks
 from amptui.records.samples import DeviceSample
@@ -401,7 +401,6 @@ Record = (
     | WeightsSaved
     | RunResumed
     | KeepingChanged
-    | ViewersChanged
     | RequestMade
     | Answer
     | RunFinished

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from amptui.base.errors import RunFolderError
 from amptui.records import codec
 from amptui.records.answers import RequestMade, RequestRefused, RequestTaken
-from amptui.records.keeping import KeepingChanged, ViewersChanged
+from amptui.records.keeping import KeepingChanged
 from amptui.records.ranks import RankLost
 from amptui.records.run import (
     Note,
@@ -237,7 +237,7 @@ BUSY_SECONDS = 1200.0
 """What is between steps by the run's own word may take so long: a validation, a download, and before the
 first step the compiler. Ranks wait as long for one of them that compiles."""
 
-_BYSTANDERS = DeviceSample | RequestMade | RequestTaken | RequestRefused | ViewersChanged | KeepingChanged
+_BYSTANDERS = DeviceSample | RequestMade | RequestTaken | RequestRefused | KeepingChanged
 """Records that a run writes while its trainer makes no headway."""
 
 

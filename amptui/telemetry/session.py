@@ -12,7 +12,7 @@ from amptui.records import answers, findings, ranks, samples
 from amptui.records import run as records
 from amptui.records.answers import Answer, RequestMade
 from amptui.records.codec import Codec
-from amptui.records.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
+from amptui.records.keeping import CheckpointWritten, KeepingChanged, WeightsSaved
 from amptui.records.own_loop import GradientsDropped, OptimizerFollowed
 from amptui.records.steps import Steps, in_batches
 from amptui.telemetry.eventlog import EventLog
@@ -408,7 +408,6 @@ _FOLDS: Mapping[type[Any], Callable[[Session, Any], None]] = {
     ),
     CheckpointWritten: lambda session, record: session._note(record, checkpoint=record),
     WeightsSaved: lambda session, record: session._note(record, weights=record),
-    ViewersChanged: lambda _session, _record: None,
     KeepingChanged: Session._change_unsaved,
     records.RunResumed: Session._resume,
     RequestMade: Session._ask,

@@ -24,8 +24,8 @@ class Screen:
         self._connection = connect(folder)
         self._lines = self._connection.makefile("rwb")
         self._numbers = count(1)
-        self._send({"hello": {"protocol": FORM}})
-        self.wait_for(lambda line: "history" in line)
+        self._send({"type": "Hello", "protocol": FORM})
+        self.wait_for(lambda line: line["type"] == "History")
 
     def ask(self, request: Request) -> int:
         """Make a request; its number, when the run has heard it."""

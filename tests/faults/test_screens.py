@@ -23,7 +23,7 @@ from tests.living import (
     lost,
     outcome,
     records_of,
-    screens_told,
+    screens,
     shown_step,
     steps_of,
     stop,
@@ -53,8 +53,7 @@ def test_a_screen_that_is_stopped_goes_on_where_the_run_is(
             wait_until(lambda: shown_step(stopped) >= reached, "the screen does not go on")
             os.kill(other.process.pid, signal.SIGKILL)
             assert stopped.leave("d") == 0
-        left = ["attached", "attached", "detached", "lost"]
-        wait_until(lambda: sorted(screens_told(run)) == left, "that both screens have left")
+        wait_until(lambda: not screens(run), "that both screens have left")
         wait_for_more(run, steps=20)
         stop(run)
         assert lost(run) == (0, 0)

@@ -9,7 +9,7 @@ from typing import Any
 from amptui.diagnosis.event_words import event_text
 from amptui.process.recording import Recording
 from amptui.records.control import Request
-from amptui.records.keeping import UNSAVED_STATUS, ViewersChanged, unsaved_status
+from amptui.records.keeping import UNSAVED_STATUS, unsaved_status
 from amptui.records.run import (
     Note,
     PhaseChanged,
@@ -82,19 +82,16 @@ def test_what_several_threads_emit_is_kept_with_each_one_s_order(tmp_path: Path)
     assert recording.unsaved == ()
 
 
-def test_no_sample_of_the_device_and_no_screen_that_leaves_comes_after_a_run_s_last_word(
-    tmp_path: Path,
-) -> None:
+def test_no_sample_of_the_device_comes_after_a_run_s_last_word(tmp_path: Path) -> None:
     shown: list[Record] = []
     recording = started(tmp_path, listeners=[shown.extend])
     sample = DeviceSample(time=1.0, gpus=(), host=HostSample())
-    screens = ViewersChanged(time=1.0, viewers=0, change="detached")
     failed = RunFailed(time=2.0, step=0, error="none", traceback="")
-    for record in (sample, screens, failed, sample, screens, note(3)):
+    for record in (sample, failed, sample, note(3)):
         recording.emit(record)
     kept = closed(recording)
     assert kept == shown
-    assert kept.count(sample) == kept.count(screens) == 1
+    assert kept.count(sample) == 1
     assert kept[kept.index(failed) :] == [failed, note(3)]
 
 

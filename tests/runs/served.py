@@ -16,7 +16,6 @@ from amptui.runs.socket_place import connect
 
 if TYPE_CHECKING:
     from amptui.records.control import Request
-    from amptui.records.keeping import ViewersChanged
 
 ENOUGH_SECONDS = 60.0
 
@@ -46,15 +45,10 @@ class Run:
     def __init__(self, folder: Path, **changes: Any) -> None:
         self.known: list[int] = []
         self.asked: list[tuple[Request, int]] = []
-        self.changes: list[ViewersChanged] = []
         self.histories = 0
         self.folder = folder
         self._screens: list[Screen] = []
-        callbacks = {
-            "handle_request": lambda *asked: self.asked.append(asked),
-            "changed": self.changes.append,
-        } | changes
-        self.server = Server(folder, **callbacks)
+        self.server = Server(folder, **{"handle_request": lambda *asked: self.asked.append(asked), **changes})
 
     def history(self) -> str:
         self.histories += 1
@@ -85,8 +79,9 @@ class Run:
         self._screens.append(screen)
         return screen
 
-    def told(self) -> list[tuple[str, int]]:
-        return [(change.change, change.viewers) for change in self.changes]
+    def is_served(self, *screens: "Screen") -> bool:
+        """Whether the run serves no others."""
+        return len(self.server._screens) == len(screens)
 
 
 @contextmanager
@@ -153,10 +148,10 @@ class Screen:
 
     def _learn(self, line: dict[str, Any]) -> None:
         self.lines.append(line)
-        if "history" in line:
-            self.known = list(line["history"])
+        if line["type"] == "History":
+            self.known = list(line["state"])
             self.histories += 1
-        elif line.get("type") == "Note":
+        elif line["type"] == "Note":
             self.known.append(number_of(line))
 
 

@@ -23,6 +23,7 @@ from amptui.records.control import (
 )
 from amptui.records.run import FORM, Note, Record, RunFailed, RunFinished
 from amptui.runs import protocol, socket_place
+from amptui.runs.protocol import RunError
 from amptui.runs.socket_place import connect
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView
@@ -96,7 +97,7 @@ def scripted() -> Iterator[Scripted]:
     scripted = Scripted()
     yield scripted
     scripted.connection.close()
-    scripted.watching.leave("detached", ENOUGH_SECONDS)
+    scripted.watching.leave(ENOUGH_SECONDS)
 
 
 @pytest.mark.parametrize(
@@ -136,13 +137,13 @@ def test_a_lost_connection_is_followed_by_one_to_the_run_that_was_started_again(
         assert [type(each) for each in said] == [protocol.Hello, protocol.Ask]
         second.close()
         assert watching.ended.wait(ENOUGH_SECONDS)
-    watching.leave("detached", ENOUGH_SECONDS)
+    watching.leave(ENOUGH_SECONDS)
     assert watching.error == UNEXPECTED_EXIT
 
 
 def test_lines_that_are_no_records_are_left_out(scripted: Scripted) -> None:
     odd = b'{"type": "OfLater", "time": 1}\n\xff\xfe\n\n{"type":"Note"}\n{"type":' + b"[" * 50_000 + b"\n"
-    odd += b'{"hello": {"protocol": 1}}\n{"of": "later"}\n'
+    odd += b'{"type":"Hello","protocol":"x"}\n{"of": "later"}\n'
     watching = scripted.tell(RUN_HELLO, history(), odd, line(note(0)), b"{torn")
     assert watching.known == [0]
 
@@ -155,8 +156,8 @@ def test_lines_that_are_no_records_are_left_out(scripted: Scripted) -> None:
         ([RUN_HELLO, history(), line(note(0))], UNEXPECTED_EXIT),
         ([RUN_HELLO], UNEXPECTED_EXIT),
         ([], "the run ended before it sent anything"),
-        ([protocol.error_line("another run is training there")], "another run is training there"),
-        ([RUN_HELLO, protocol.error_line("too\nlong")], "too long"),
+        ([protocol.encode(RunError("another run is training there"))], "another run is training there"),
+        ([RUN_HELLO, protocol.encode(RunError("too\nlong"))], "too long"),
         ([b"HTTP/1.1 400 Bad Request\r\n"], "not an amptui run"),
         ([history()], "not an amptui run"),
         (
@@ -190,7 +191,7 @@ def test_every_request_reaches_the_control_of_the_run_under_its_number(tmp_path:
         watching = Watching(connect(tmp_path))
         numbers = [watching.ask(request) for request in ONE_OF_EACH]
         until(lambda: len(reached) == len(ONE_OF_EACH))
-        watching.leave("detached", ENOUGH_SECONDS)
+        watching.leave(ENOUGH_SECONDS)
     assert reached == list(zip(ONE_OF_EACH, numbers, strict=True))
     assert control.stop_reason == watching.stop_reason == "SIGTERM"
     # A stop may be a signal's, in the middle of anything: the screen knows it by its reason.
@@ -200,7 +201,7 @@ def test_every_request_reaches_the_control_of_the_run_under_its_number(tmp_path:
 
 
 def test_what_the_run_will_not_hear_is_no_request(scripted: Scripted) -> None:
-    scripted.watching.leave("detached", ENOUGH_SECONDS)
+    scripted.watching.leave(ENOUGH_SECONDS)
     number = scripted.watching.ask(XRayRequest())
     view = scripted.watching.session.view()
     assert view.pending == ()

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.base.errors import RunFolderError
-from amptui.records.control import CheckpointRequest
+from amptui.records.control import CheckpointRequest, PrecisionRequest
 from amptui.records.run import FORM
 from amptui.runs import protocol, server
 from amptui.runs.lock import RunLock, holder
@@ -25,6 +25,7 @@ from amptui.runs.socket_place import connect, connect_to_live
 from tests.runs.served import ENOUGH_SECONDS, HELLO, Run, Screen, attached, running, until
 
 CHECKPOINT = protocol.encode(Ask(4, CheckpointRequest()))
+FP4 = protocol.encode(Ask(4, PrecisionRequest("fp16"))).strip().replace(b"fp16", b"fp4")
 
 
 ACTIONS = st.lists(
@@ -69,45 +70,39 @@ def test_nothing_is_lost_or_doubled_whoever_comes_and_however_slowly_they_read(
             assert screen.known == list(range(len(run.known)))
 
 
-@pytest.mark.parametrize(
-    ("farewell", "change"),
-    [(b'{"leave": "detached"}\n', "detached"), (b'{"leave": "hung up"}\n', "hung up"), (b"", "lost")],
-)
-def test_how_a_screen_left_is_told_also_with_much_unread(run: Run, farewell: bytes, change: str) -> None:
+def test_what_a_screen_asks_before_it_leaves_is_heard_also_with_much_unread(run: Run) -> None:
     screen = attached(run)
     run.publish(2000, size=400)
-    screen.say(farewell)
+    screen.say(CHECKPOINT)
     screen.connection.close()
-    until(lambda: len(run.changes) == 2, meanwhile=run.publish)
-    assert run.told() == [("attached", 1), (change, 0)]
+    until(run.is_served, meanwhile=run.publish)
+    assert run.asked == [(CheckpointRequest(), 4)]
 
 
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        (b'{"request": "reboot"}', "not a request that this run knows"),
-        (b'{"request": "precision", "number": 3, "precision": "fp4"}', "not a request that this run knows"),
-        (b'{"request": "x-ray", "number": ' + b"9" * 5000 + b"}", "not a line of strict JSON"),
-        (b'{"hello":' * 7_000, "not a line of strict JSON"),
-        (b"\xff\xfe\x00", "not a line of strict JSON"),
-        (HELLO.strip(), "a second hello"),
+        (CHECKPOINT.strip().replace(b"Checkpoint", b"Reboot"), "not a message that this run knows"),
+        (FP4, "not a message that this run knows"),
+        (CHECKPOINT.strip().replace(b"4", b"9" * 5000), "not a message that this run knows"),
+        (b'{"type":' * 7_000, "not a message that this run knows"),
+        (b"\xff\xfe\x00", "not a message that this run knows"),
         (b"x" * 70_000, "a line of more than 65536 bytes"),
     ],
-    ids=["unknown", "precision", "number", "deep", "bytes", "second hello", "long"],
+    ids=["unknown", "precision", "number", "deep", "bytes", "long"],
 )
 def test_a_screen_that_talks_nonsense_is_told_and_let_go(run: Run, line: bytes, why: str) -> None:
     screen = attached(run)
     screen.say(line + b"\n")
-    assert screen.read_to_the_end()[-1] == {"error": why}
-    until(lambda: len(run.changes) == 2)
-    assert (run.told()[1], run.changes[1].detail) == (("lost", 0), why)
+    assert screen.read_to_the_end()[-1] == {"type": "RunError", "text": why}
+    until(run.is_served)
 
 
 @pytest.mark.parametrize(
     ("hello", "why"),
     [
         (
-            b'{"hello": {"protocol": 1}}\n',
+            b'{"type":"Hello","protocol":1}\n',
             f"the run uses protocol {FORM}, the screen 1; attach with the version of amptui that started it",
         ),
         (CHECKPOINT, "the first line must be a hello"),
@@ -117,9 +112,9 @@ def test_who_does_not_begin_with_a_hello_of_this_version_is_refused_and_not_obey
     run: Run, hello: bytes, why: str
 ) -> None:
     screen = run.adopt_screen(hello=hello)
-    assert screen.read_to_the_end() == [{"error": why}]
-    until(lambda: run.changes)
-    assert (run.told(), run.changes[0].detail, run.asked) == ([("refused", 0)], why, [])
+    assert screen.read_to_the_end() == [{"type": "RunError", "text": why}]
+    until(run.is_served)
+    assert run.asked == []
 
 
 def test_who_says_nothing_is_let_go_but_for_the_run_s_own_screen(
@@ -128,7 +123,7 @@ def test_who_says_nothing_is_let_go_but_for_the_run_s_own_screen(
     own = run.adopt_screen(hello=b"")
     monkeypatch.setattr(server, "HELLO_SECONDS", 0.01)
     stranger = run.attach_screen(hello=b"")
-    assert stranger.read_to_the_end() == [{"error": "no hello within 0.01 s"}]
+    assert stranger.read_to_the_end() == [{"type": "RunError", "text": "no hello within 0.01 s"}]
     own.say(HELLO)
     own.catch_up(run)
 
@@ -150,7 +145,6 @@ def test_closing_lets_screens_have_the_last_word(tmp_path: Path) -> None:
             screen.read_to_the_end()
         closing.join()
         run.publish(1)  # what comes too late harms nobody
-        assert run.told()[-1] == ("attached", 2)  # the run is over: nobody reads of changes after that
 
 
 def test_closing_waits_no_longer_than_it_may(tmp_path: Path) -> None:
@@ -200,8 +194,8 @@ def test_a_run_that_has_just_begun_is_waited_for(tmp_path: Path) -> None:
     with RunLock.take(tmp_path), ThreadPoolExecutor(1) as screens:
         attached = screens.submit(connect_to_live, tmp_path)
         with running(tmp_path) as run, attached.result(ENOUGH_SECONDS) as connection:
-            Screen(connection)
-            until(lambda: run.told() == [("attached", 1)])
+            screen = Screen(connection)
+            screen.catch_up(run)
 
 
 def test_a_dead_run_s_socket_is_replaced_and_a_live_one_s_is_not(tmp_path: Path) -> None:
@@ -256,7 +250,7 @@ from pathlib import Path
 from amptui.runs.lock import RunLock, holder
 from amptui.runs.server import Server
 
-def fork(_change):
+def fork(*_request):
     child = os.fork()
     if child == 0:
         os.read(0, 1)
@@ -265,7 +259,7 @@ def fork(_change):
 
 folder = Path(sys.argv[1])
 lock = RunLock.take(folder)
-server = Server(folder, handle_request=print, changed=fork)
+server = Server(folder, handle_request=fork)
 server.start()
 os.read(0, 1)
 """
@@ -278,6 +272,7 @@ def test_a_worker_that_outlives_the_run_keeps_no_connection_open_and_holds_no_lo
         until(lambda: _connects(tmp_path))
         connection = connect(tmp_path)
         screen = Screen(connection)
+        screen.say(CHECKPOINT)
         assert process.stdout is not None
         worker = int(process.stdout.readline())
         found: Any = holder(tmp_path)

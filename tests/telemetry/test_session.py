@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from amptui.diagnosis.event_words import event_text
 from amptui.records.answers import RequestMade, RequestRefused, RequestTaken
 from amptui.records.findings import PhaseSeconds, StepTimed
-from amptui.records.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
+from amptui.records.keeping import CheckpointWritten, KeepingChanged, WeightsSaved
 from amptui.records.run import (
     BlockFinished,
     EpochFinished,
@@ -249,10 +249,7 @@ KNOWN: dict[str, tuple[Sequence[Record], dict[str, Any]]] = {
     # ------------------------------------------------------------------------- what a process has kept
     "weights": ([START, WEIGHTS], {"weights": WEIGHTS}),
     "weights of the process before": ([START, WEIGHTS, make_resumed(20)], {"weights": None}),
-    "checkpoint, and a screen that attaches": (
-        [START, checkpoint(10), checkpoint(20), ViewersChanged(time=101.0, viewers=1, change="attached")],
-        {"checkpoint": checkpoint(20)},
-    ),
+    "checkpoint": ([START, checkpoint(10), checkpoint(20)], {"checkpoint": checkpoint(20)}),
     "not kept": ([START, UNSAVED, NO_CHECKPOINT], {"not_kept": (UNSAVED, NO_CHECKPOINT)}),
     "not kept by the process before": ([START, UNSAVED, make_resumed(1)], {"not_kept": ()}),
     "comparison cut off": (

@@ -176,7 +176,7 @@ class _Trial:
         else:
             self._child.wait(_STOPPED_SECONDS)
         if self._client is not None:
-            self._client.leave("detached")
+            self._client.leave()
 
     def _wait(self, patience_seconds: float) -> int | None:
         """The script's exit status; None if it is still running."""
