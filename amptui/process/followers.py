@@ -114,10 +114,10 @@ class Follower:
         elif sent:  # the run's own record of it arrives with its next batch
             self.session.fold([record_of(request, number)])
         else:
-            made, why = record_of(request, number), self.waiting or "the run takes no request now"
+            record, why = record_of(request, number), self.waiting or "the run takes no request now"
             now, step = time.time(), self.session.view().step
-            refusal = RequestRefused(time=now, step=step, request=made, reason="unavailable", detail=why)
-            self.session.fold([made, refusal])
+            refusal = RequestRefused(time=now, step=step, request=record, reason="unavailable", detail=why)
+            self.session.fold([record, refusal])
         return number
 
     def send(self, line: bytes) -> bool:
