@@ -136,10 +136,9 @@ def test_two_formats_in_one_file_are_refused(
     read: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "link").symlink_to("same.csv")
-    for second in ("link", "same.ranks.csv"):
-        with nothing_written(tmp_path, capsys, "--csv and --html would both write"):
-            arguments = ["--csv", str(tmp_path / "same.csv"), "--html", str(tmp_path / second)]
-            assert main(["export", str(read), *arguments]) == 2
+    with nothing_written(tmp_path, capsys, "--csv and --html would both write"):
+        arguments = ["--csv", str(tmp_path / "same.csv"), "--html", str(tmp_path / "link")]
+        assert main(["export", str(read), *arguments]) == 2
 
 
 # ----------------------------------------------------------------------------- forged run folders

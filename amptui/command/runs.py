@@ -189,8 +189,7 @@ def run_compare(options: argparse.Namespace) -> int:
 def add_export_options(parser: argparse.ArgumentParser) -> None:
     parser.description = "Export a run to one or more formats."
     add_shared(parser, "run", "--trust")
-    table = "a table of all steps, and a second one of the ranks"
-    parser.add_argument("--csv", type=path, metavar="FILE", help=table)
+    parser.add_argument("--csv", type=path, metavar="FILE", help="a table of all steps")
     parser.add_argument("--tensorboard", type=path, metavar="DIR", help="event files for TensorBoard")
     parser.add_argument("--html", type=path, metavar="FILE", help="a self-contained page to share")
 
@@ -204,7 +203,7 @@ def run_export(options: argparse.Namespace) -> int:
         raise UsageError("no export format given", hint="use --csv FILE, --tensorboard DIR or --html FILE")
     journal = find_run(options.run, trust=options.trust)
     exported = export(journal, **places)
-    files = ", ".join(str(place) for place in (*places.values(), exported.ranks_csv) if place is not None)
+    files = ", ".join(str(place) for place in places.values() if place is not None)
     say(f"{journal}: exported {exported.steps:,} steps to {files}")
     if exported.passed_over:
         complain(exported.passed_over)

@@ -1,22 +1,19 @@
 """Exports a journal to all requested formats in one pass."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
 
 from amptui.base.errors import AmptuiError, RunFolderError, UsageError
 from amptui.base.runfiles import temporary_beside
-from amptui.records.run import Record
 from amptui.records.steps import in_batches
 from amptui.reports.export.page import RecordedRun, page
-from amptui.reports.export.table import RankTable, StepTable
+from amptui.reports.export.table import late_columns, write_steps
 from amptui.runs.find import journal_of, name_of
 from amptui.runs.journal import JournalReader
 from amptui.runs.rundir import reason, why_owned
-from amptui.telemetry.view import SessionView
 
 _HINT = "choose another path, or free some space"
 
@@ -32,19 +29,6 @@ class Exported:
     """Steps in the journal; a step that was repeated after a resume counts twice."""
     passed_over: str
     """What could not be read, in one line; empty if everything was read."""
-    ranks_csv: Path | None = None
-    """The table of the ranks, beside the one of the steps; None for a single process."""
-
-
-class _Sink(Protocol):
-    """Writes one file from all records in order, and then the whole recording."""
-
-    def add(self, records: Sequence[Record]) -> None: ...
-    def finish(self, view: SessionView, passed_over: str) -> None: ...
-    def close(self) -> None: ...
-
-
-_S = TypeVar("_S", bound=_Sink)
 
 
 def export(
@@ -52,63 +36,49 @@ def export(
 ) -> Exported:
     """Export ``run``, a run's folder or its journal, to each path that was given.
 
-    ``csv`` and ``html`` are files; ``tensorboard`` is a folder in which the run gets one of its own. A
-    distributed run's ``run.csv`` has a table of the ranks beside it, ``run.ranks.csv``. Existing files are
-    replaced atomically. Raises ``RunFolderError`` for a run that cannot be read or has no records,
+    ``csv`` and ``html`` are files; ``tensorboard`` is a folder in which the run gets one of its own. Existing
+    files are replaced atomically. Raises ``RunFolderError`` for a run that cannot be read or has no records,
     ``UsageError`` for two formats in one file and for a file of any run, and ``AmptuiError`` if a file cannot
     be written or the package ``tensorboard`` is missing.
     """
     path = journal_of(run)
     recording = RecordedRun(name_of(path), str(path.parent))
-    ranks_csv = None if csv is None else csv.parent / f"{csv.stem}.ranks{csv.suffix}"
     event_file = None if tensorboard is None else tensorboard / recording.name / EVENT_FILE_NAME
-    places = (("--csv", csv), ("--csv", ranks_csv), ("--tensorboard", event_file), ("--html", html))
+    places = (("--csv", csv), ("--tensorboard", event_file), ("--html", html))
     refuse_own_files([(option, out) for option, out in places if out is not None], [path])
     with ExitStack() as stack:
-        sinks: dict[Path, _Sink] = {}
-        if csv is not None and ranks_csv is not None:
-            sinks[csv] = stack.enter_context(_opened(csv, StepTable))
-            sinks[ranks_csv] = ranks = stack.enter_context(_opened(ranks_csv, RankTable))
+        new_csv, new_page = (
+            None if out is None else (out, stack.enter_context(_replacing(out))) for out in (csv, html)
+        )
+        events = None
         if event_file is not None:
             from amptui.reports.export.tensorboard import EventFile
 
-            sinks[event_file] = stack.enter_context(_opened(event_file, EventFile))
-        new_page = None if html is None else stack.enter_context(_replacing(html))
-        reader, is_empty = JournalReader(path), True
+            new_events = stack.enter_context(_replacing(event_file))
+            stack.enter_context(_writing(event_file))
+            events = stack.enter_context(closing(EventFile(new_events)))
+        reader, is_empty, late = JournalReader(path), True, dict[str, None]()
         for batch in in_batches(reader):
             is_empty = False
             recording.add(batch)
-            for out, sink in sinks.items():
-                with _writing(out):
-                    sink.add(batch)
+            late |= dict.fromkeys(late_columns(batch))
+            if events is not None:
+                events.add(batch)
         recording.passed_over = reader.passed_over
         if is_empty:
             raise RunFolderError(f"{path} holds no records", hint=recording.passed_over)
-        view = recording.views()[0]
-        for out, sink in sinks.items():
-            with _writing(out):
-                sink.finish(view, recording.passed_over)
-        if html is not None and new_page is not None:
-            with _writing(html):
-                new_page.write_text(page(recording), encoding="utf-8", errors="replace")
-    return Exported(
-        steps=recording.steps,
-        passed_over=recording.passed_over,
-        ranks_csv=None if csv is None or ranks.is_empty else ranks_csv,
-    )
-
-
-@contextmanager
-def _opened(out: Path, make: Callable[[Path], _S]) -> Iterator[_S]:
-    """A file that is written from all records, and takes the place of ``out`` at the end."""
-    with _replacing(out) as temporary:
-        with _writing(out):
-            sink = make(temporary)
-        try:
-            yield sink
-        finally:
-            with suppress(OSError):  # errors were reported before
-                sink.close()
+        if events is not None:
+            events.finish(recording.views()[0], recording.passed_over)
+        if new_page is not None:
+            with _writing(new_page[0]):
+                new_page[1].write_text(page(recording), encoding="utf-8", errors="replace")
+        if new_csv is not None:
+            optimizers = recording.views()[0].optimizers
+            label = next((one.label for one in optimizers if not one.name), "")
+            # Once more: its head has all columns.
+            with _writing(new_csv[0]):
+                write_steps(new_csv[1], JournalReader(path), late, label)
+    return Exported(steps=recording.steps, passed_over=recording.passed_over)
 
 
 # ------------------------------------------------------------------------------- atomic files

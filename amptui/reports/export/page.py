@@ -14,7 +14,7 @@ from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.rank_numbers import RANK_NUMBERS
 from amptui.diagnosis.run_facts import detail_facts, run_facts
 from amptui.diagnosis.tensor_cores import flops_hints, mfu_words, rate_words
-from amptui.diagnosis.words import SIGNS, SUBJECTS, explanation, long_words, short_words
+from amptui.diagnosis.words import SIGNS, SUBJECTS, explanation, long_words
 from amptui.records.findings import Float16Window, ModulesTraced, XRayTaken
 from amptui.records.run import EpochFinished, Record, RunFailed, RunFinished, Validated, reference_precision
 from amptui.records.steps import Steps
@@ -166,33 +166,8 @@ def answer(view: SessionView) -> Card | None:
     return (
         question_words(verdicts.precision),
         ("verdict", lines),
-        ("facts", [*_gradients(view), *_scale(view)]),
         ("note", [long_words(view.numerics.growth)]),
     )
-
-
-def _gradients(view: SessionView) -> Iterator[tuple[str, str]]:
-    numerics = view.numerics
-    if numerics.measured_step is None:
-        return
-    at = f"at step {numerics.measured_step:,}"
-    yield "gradient norm", f"{units.loss(numerics.grad_norm)} {at}"
-    yield "largest gradient", f"{units.loss(numerics.grad_max)} {at}"
-    if numerics.nonfinite_gradients:
-        yield "gradients with NaN or Inf", f"{units.count(numerics.nonfinite_gradients)} {at}"
-    if numerics.headroom is not None:
-        how = probe_words.at_scale(numerics.headroom_scale, hypothetical=numerics.hypothetical)
-        least = probe_words.least_headroom(numerics)
-        yield "headroom", f"{units.below_overflow(numerics.headroom)} {how}; {least}"
-
-
-def _scale(view: SessionView) -> Iterator[tuple[str, str]]:
-    scaler = view.scaler
-    if scaler.scale is not None:
-        yield "loss scaler", short_words(view.numerics.scaler)
-        yield "loss scale", units.count(scaler.scale)
-        yield "fp16 steps", f"{units.count(scaler.steps)}, {units.count(scaler.skipped)} of them skipped"
-        yield "last change", probe_words.last_change(scaler.last_change)
 
 
 # ------------------------------------------------------------------------ optimizers and curves

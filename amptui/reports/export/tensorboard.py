@@ -50,27 +50,16 @@ _TORCH_FIELDS = ("allocated_bytes", "reserved_bytes", "peak_allocated_bytes")
 Scalars = Mapping[str, float | None]
 
 
-class _Optimizer:
-    """What is known of one optimizer's steps so far."""
-
-    def __init__(self, prefix: str) -> None:
-        self.prefix = prefix
-        """Of its tags; empty for the run's first."""
-        self.step, self.time = 0, 0.0
-        self.steady: dict[str, tuple[float, int]] = {}
-        """The newest value of each curve that rarely changes, and the step that it was written for."""
-
-
 class EventFile:
-    """Curves as scalars with the times of their records; at the end, the run and its events as text.
-
-    Values that rarely change, such as the loss scale, are written when they change and at the end.
-    """
+    """Curves as scalars with the times of their records; at the end, the run and its events as text."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("wb")
         self._writer = RecordWriter(self._file)
-        self._by_optimizer = {FIRST: _Optimizer("")}
+        self._time, self._step = 0.0, 0
+        """Of the newest step of the run's first optimizer."""
+        self._prefixes = {FIRST: ""}
+        """Of the tags of each optimizer."""
         self._gpus: dict[str, int] = {}
         """Numbers by UUID, in order of appearance."""
 
@@ -80,7 +69,7 @@ class EventFile:
             self._write_event(records[0].time, file_version=_FILE_VERSION)
         for record in records:
             if isinstance(record, DeviceSample):
-                self._write(record.time, self._by_optimizer[FIRST].step, self._device(record))
+                self._write(record.time, self._step, self._device(record))
             elif isinstance(record, StepTimed):
                 emulated = _emulated_suffix(record.precision)
                 clocks = {
@@ -102,22 +91,24 @@ class EventFile:
 
     def _add_of_optimizer(self, record: Steps | UpdatesMeasured) -> None:
         name = record.optimizer
-        if name not in self._by_optimizer and len(self._by_optimizer) < MAX_OPTIMIZERS:
-            self._by_optimizer[name] = _Optimizer(f"{name}/")
-        optimizer = self._by_optimizer.get(name)
-        if optimizer is None:
+        if len(self._prefixes) < MAX_OPTIMIZERS:
+            self._prefixes.setdefault(name, f"{name}/")
+        prefix = self._prefixes.get(name)
+        if prefix is None:
             return
         if isinstance(record, UpdatesMeasured):
             ratios = {f"update_ratio/{layer}": ratio for layer, ratio in record.ratios.items()}
-            self._write(record.time, record.step, ratios, optimizer.prefix)
-        else:
-            self._add_steps(record, optimizer)
+            self._write(record.time, record.step, ratios, prefix)
+            return
+        curves, times = _curves(record), record.times()
+        for index, time in enumerate(times):
+            scalars = {tag: column[index] for tag, column in curves.items()}
+            self._write(time, record.first_step + index, scalars, prefix)
+        if name == FIRST:
+            self._time, self._step = times[-1], record.last_step
 
     def finish(self, view: SessionView, passed_over: str) -> None:
-        """Write the last values of curves that rarely change, and the texts."""
-        for optimizer in self._by_optimizer.values():
-            last = {tag: value for tag, (value, step) in optimizer.steady.items() if step != optimizer.step}
-            self._write(optimizer.time, optimizer.step, last, optimizer.prefix)
+        """Write the texts."""
         if view.run is not None:
             groups = (run_facts(view.run), *detail_facts(view.run))
             facts = [f"{group.title}.{name}: {text}" for group in groups for name, text in group.pairs]
@@ -129,24 +120,6 @@ class EventFile:
     def close(self) -> None:
         """Close the file as it is."""
         self._file.close()
-
-    def _add_steps(self, steps: Steps, optimizer: _Optimizer) -> None:
-        """Rarely changing values are written up to the step before they change, and from that one on."""
-        curves, steady = _curves(steps), _steady_curves(steps)
-        for index, time in enumerate(steps.times()):
-            step = steps.first_step + index
-            ends: dict[str, float | None] = {}
-            scalars = {tag: column[index] for tag, column in curves.items()}
-            for tag, column in steady.items():
-                before, written = optimizer.steady.get(tag, (None, optimizer.step))
-                if (value := column[index]) is not None and value != before:
-                    if written != optimizer.step:
-                        ends[tag] = before
-                    scalars[tag] = value
-                    optimizer.steady[tag] = value, step
-            self._write(optimizer.time, optimizer.step, ends, optimizer.prefix)
-            optimizer.step, optimizer.time = step, time
-            self._write(time, step, scalars, optimizer.prefix)
 
     def _device(self, sample: DeviceSample) -> Scalars:
         scalars = {f"host/{name}": getattr(sample.host, name) for name in _HOST_FIELDS}
@@ -169,15 +142,14 @@ class EventFile:
     def _write_text(self, tag: str, lines: Iterable[str]) -> None:
         # In Markdown, four spaces make a line code: nothing that a model printed becomes a link.
         text = "\n".join(f"    {printable(line)}" for line in lines)
-        first = self._by_optimizer[FIRST]
-        self._write_event(first.time, step=first.step, summary=text_pb(tag, text))
+        self._write_event(self._time, step=self._step, summary=text_pb(tag, text))
 
     def _write_event(self, time: float, **content: Any) -> None:
         self._writer.write(EventProto(wall_time=time, **content).SerializeToString())
 
 
 def _curves(steps: Steps) -> Mapping[str, Column]:
-    """Values that change in every step; times of emulated float8 are curves of their own."""
+    """By tag; times of emulated float8 are curves of their own."""
     emulated = _emulated_suffix(steps.precision)
     pairs = zip(steps.grad_max, steps.loss_scale, strict=True)
     return {
@@ -192,12 +164,6 @@ def _curves(steps: Steps) -> Mapping[str, Column]:
             None if grad_max is None or scale is None else headroom(grad_max, scale)
             for grad_max, scale in pairs
         ],
-    }
-
-
-def _steady_curves(steps: Steps) -> Mapping[str, Column]:
-    """Values that rarely change."""
-    return {
         "learning_rate": steps.lr,
         **{f"learning_rate/group_{index}": lrs for index, lrs in enumerate(steps.group_lrs)},
         "amp/on": [float(base_precision(steps.precision) in LOW_PRECISIONS)] * steps.count,

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from amptui.base.errors import AmptuiError, RunFolderError
-from amptui.records.ranks import RanksSampled
 from amptui.records.run import Record
 from amptui.reports.export import Exported, export
 from tests.builders import write_journal
@@ -16,7 +15,6 @@ from tests.golden import Goldens
 from tests.telemetry import record_samples
 from tests.telemetry.record_samples import run as started
 from tests.telemetry.record_samples import step, steps
-from tests.telemetry.simulated_ranks import SimulatedRanks, run_of
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -35,11 +33,10 @@ def test_the_header_and_some_rows(goldens: Goldens, tmp_path: Path) -> None:
         step(2, precision="fp16", loss_scale=65536.0, growth_tracker=1, skipped=True, losses={"b": 2.0}),
         step(3, lr=0.1, group_lrs=(0.1, 0.01), grad_norm=None, grad_max=0.5, step_seconds=None),
     ]
-    simulated = SimulatedRanks(2, 1, slow="clocks", slow_rank=1, noise=0.0, spread=0.0)
     text = ""
-    for name, run in {"run": records, "two": gan_records(2), "ranks": run_of(simulated, 1)}.items():
+    for name, run in {"run": records, "two": gan_records(2)}.items():
         table(tmp_path / name, *run)
-        text += (tmp_path / name / ("steps.ranks.csv" if name == "ranks" else "steps.csv")).read_text()
+        text += (tmp_path / name / "steps.csv").read_text()
     goldens.check("reports/csv", text)
 
 
@@ -71,15 +68,6 @@ def test_no_text_is_a_formula(name: str, cell: str, tmp_path: Path) -> None:
     assert row["precision"] == cell
     assert list(row)[-1][len("losses.p;") :] == cell[: 1000 - len("losses.p;")]
     assert list(row.values())[-1] == "-0.5"
-
-
-def test_a_distributed_run_has_a_table_of_its_ranks_beside_the_steps(tmp_path: Path) -> None:
-    records = list(run_of(SimulatedRanks(4, 1, slow="clocks", slow_rank=2), 3))
-    exported = export(write_journal(tmp_path / "run", records), csv=tmp_path / "steps.csv")
-    assert exported.ranks_csv == tmp_path / "steps.ranks.csv"
-    samples = [record for record in records if isinstance(record, RanksSampled)]
-    seconds = [value for sample in samples for value in sample.compute_seconds]
-    assert [float(row["compute_seconds"]) for row in rows(exported.ranks_csv)] == seconds
 
 
 # ----------------------------------------------------------------------------------- a whole export
