@@ -196,11 +196,6 @@ def runtime_versions() -> dict[str, str]:
     return {name: number for name, number in numbers.items() if number}
 
 
-def architectures() -> tuple[str, ...]:
-    """What this build of torch has machine code for: ``sm_90``, ``gfx942``; empty without CUDA or ROCm."""
-    return tuple(torch.cuda.get_arch_list())
-
-
 # ----------------------------------------------------------------------------- memory
 
 

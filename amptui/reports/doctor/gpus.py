@@ -1,15 +1,18 @@
-"""The GPUs: whether torch supports each, and what NVML reports of it."""
+"""The GPUs: whether torch can use them, and if not, why; and what NVML reports of each."""
 
+import os
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from amptui.base.units import bytes_of, number_of_bytes
+from amptui.base.units import bytes_of, counted, number_of_bytes
 from amptui.device.nvml import Absence, NullProbe, open_probe
 from amptui.records.samples import GpuSample
-from amptui.reports.doctor.report import Check, broken, fact, fine, poor
+from amptui.reports.doctor.report import Check, broken, fact, fine, one_line, poor
 
 if TYPE_CHECKING:
     from amptui.device.accelerator import Properties
@@ -32,12 +35,81 @@ class NvmlLook:
     """Why there are no samples; ``silent``: NVML did not respond."""
 
 
+def cuda_checks() -> list[Check]:
+    """The driver, and whether torch can use it."""
+    import torch
+
+    from amptui.device.accelerator import capabilities, default_device, device_count
+
+    driver, device = loaded_driver(), default_device()
+    checks = [] if driver is None else [fine("driver", f"NVIDIA driver {driver}")]
+    if count := device_count("cuda"):
+        build = f"CUDA {torch.version.cuda}" if torch.version.cuda else f"ROCm {torch.version.hip}"
+        return [*checks, fine("cuda", f"{build}: {counted(count, 'GPU')} available")]
+    torch_says = ""
+    try:
+        torch.cuda.init()
+    except (RuntimeError, AssertionError) as error:
+        torch_says = one_line(error)
+    unused = check_unused_cuda(
+        torch_says,
+        build=torch.version.cuda,
+        visible=os.environ.get("CUDA_VISIBLE_DEVICES"),
+        has_gpu=driver is not None or bool(look_at_nvml().samples),
+        other="" if device.type in ("cpu", "cuda") else capabilities(device).title,
+    )
+    return [*checks, unused]
+
+
+def check_unused_cuda(
+    torch_says: str, *, build: str | None, visible: str | None, has_gpu: bool, other: str = ""
+) -> Check:
+    """Why torch can use no GPU by CUDA: its own reason ``torch_says``, unless a simpler one comes first.
+
+    ``build`` is the CUDA version that torch was built for, ``visible`` the variable ``CUDA_VISIBLE_DEVICES``,
+    ``has_gpu`` whether there is an NVIDIA GPU with a driver, ``other`` the accelerator that torch uses
+    instead.
+    """
+    if other:
+        return fact("cuda", f"not used: torch trains on {other}")
+    if build is None and not has_gpu:
+        return fact("cuda", "CPU-only build of torch, no NVIDIA GPU found")
+    if build is None:
+        reason = "this machine has an NVIDIA GPU, but torch is a CPU-only build"
+        return poor(
+            "cuda", reason, "install a CUDA build of torch: see https://pytorch.org/get-started/locally"
+        )
+    reason = f"torch says: {torch_says}" if torch_says else "torch does not say why"
+    if not has_gpu:  # nothing is wrong then
+        hint = "if this machine has an NVIDIA GPU, install its driver; a container needs `--gpus all`"
+        return fact("cuda", f"training runs on the CPU: {reason}", hint)
+    hint = "`nvidia-smi` and `dmesg | grep NVRM` may say more"
+    setting = f"CUDA_VISIBLE_DEVICES={visible!r}"
+    # An empty or negative first entry hides every GPU.
+    if visible is not None and (not visible.strip() or visible.strip().startswith("-")):
+        reason = f"{setting} hides every GPU"
+        hint = "unset CUDA_VISIBLE_DEVICES, or set it to a GPU that `nvidia-smi -L` lists"
+    elif visible is not None:
+        hint = f"check that `nvidia-smi -L` lists the GPU of {setting}; {hint}"
+    return poor("cuda", f"training runs on the CPU: {reason}", hint)
+
+
+def loaded_driver(root: Path = Path("/")) -> str | None:
+    """The version of the loaded kernel module, ``580.65.06``; None if none is loaded."""
+    with suppress(OSError):
+        # ``NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul 27 ...``
+        text = (root / "proc/driver/nvidia/version").read_text()
+        version = re.search(r"\b(\d{3,}\.\d+(?:\.\d+)?)\b", text)
+        return version[1] if version else "of unknown version"
+    return None
+
+
 def gpu_checks() -> list[Check]:
     """Every GPU that torch can use, and every one that NVML lists."""
-    from amptui.device.accelerator import architectures, default_device
+    from amptui.device.accelerator import default_device
 
     checks = [
-        check_gpu(name, gpu, architectures(), is_first=place == 0)
+        check_gpu(name, gpu, use(name), is_first=place == 0)
         for place, (name, gpu) in enumerate(read_gpus().items())
     ]
     limits = check_limits(default_device().type)
@@ -69,45 +141,29 @@ def check_limits(device_type: str) -> list[Check]:
     ]
 
 
-def check_gpu(name: str, gpu: "Properties", architectures: Sequence[str], *, is_first: bool = True) -> Check:
-    """Whether this build of torch supports the GPU; training uses the first one by default."""
+def use(name: str) -> str:
+    """Why a device computes nothing; empty if it does. A build of torch may lack code for it."""
+    import torch
+
+    try:
+        (torch.ones(2, device=name) * 2).sum().item()
+    except RuntimeError as error:
+        return one_line(error)
+    return ""
+
+
+def check_gpu(name: str, gpu: "Properties", trouble: str, *, is_first: bool = True) -> Check:
+    """Whether a GPU computes, or what is the ``trouble``; training uses the first one by default."""
     capability = ".".join(map(str, gpu.compute_capability or ()))
     unit = f", compute capability {capability}" if capability else ""
     unit = f", {gpu.architecture}" if gpu.architecture else unit
     kind = "MIG instance, " if " MIG " in gpu.name else ""  # as in ``NVIDIA A100 MIG 1g.5gb``
     memory = "" if gpu.memory_bytes is None else f", {kind}{number_of_bytes(gpu.memory_bytes)}"
     text = f"{name} {gpu.name}{memory}{unit}"
-    if gpu.compute_capability is None and not gpu.architecture:
+    if not trouble:
         return fine(name, text)
-    if gpu.architecture in architectures or runs_on(gpu.compute_capability, architectures):
-        return fine(name, text)
-    wanted = gpu.architecture or f"sm_{capability.replace('.', '')}"
-    hint = f"install a build of torch with {wanted}, or train with --device cpu"
-    text = f"{text}: this build of torch does not support it (only {', '.join(architectures)})"
-    return (broken if is_first else poor)(name, text, hint)
-
-
-def runs_on(capability: tuple[int, int] | None, architectures: Sequence[str]) -> bool:
-    """Whether code for ``architectures`` (``sm_90``, ``sm_90a``, ``compute_120``) runs on ``capability``.
-
-    CUDA C++ Programming Guide, "Binary Compatibility" and "PTX Compatibility": machine code runs on the same
-    major capability with the same or a higher minor one (with an ``a`` only on the same one); PTX runs on
-    every later one.
-    """
-    for name in architectures:
-        match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", name)
-        if match is None or capability is None:
-            continue
-        kind, suffix, built_for = match[1], match[4], (int(match[2]), int(match[3]))
-        if suffix == "a":
-            serves = capability == built_for
-        else:
-            serves = capability >= built_for and (
-                (kind == "compute" and not suffix) or capability[0] == built_for[0]
-            )
-        if serves:
-            return True
-    return False
+    hint = "if torch has no kernel for this GPU, install a build that has, or train with --device cpu"
+    return (broken if is_first else poor)(name, f"{text}: {trouble}", hint)
 
 
 def look_at_nvml(patience_seconds: float = _PATIENCE_SECONDS) -> NvmlLook:

@@ -15,19 +15,6 @@ from amptui.base.units import bytes_of, counted, number_of_bytes
 from amptui.base.version import __version__
 from amptui.reports.doctor.report import Check, broken, fact, fine, one_line, poor
 
-NEEDED = {
-    "torch": (2, 9),
-    "torchvision": (0, 24),
-    "pillow": (10,),
-    "numpy": (1, 26),
-    "orjson": (3, 10),
-    "jinja2": (3, 1),
-    "textual": (8,),
-    "psutil": (6,),
-    "nvidia-ml-py": (12, 560),
-}
-"""The packages amptui depends on and the oldest version of each that it supports, as in pyproject.toml."""
-
 _MIN_MEMORY_BYTES = 2 * 2**30
 """Enough for torch and a small model: a process with CUDA loaded takes 1 to 2 GiB."""
 
@@ -45,11 +32,19 @@ _SET_TERM = "set TERM=xterm-256color"
 
 def software_checks() -> list[Check]:
     """One line with all versions, each package that is missing or too old, and a real import of torch."""
-    versions = {name: installed(name) for name in NEEDED}
+    needed = requirements()
+    versions = {name: installed(name) for name in needed}
     packages = (f"{name} {version}" for name, version in versions.items() if version)
     text = ", ".join([f"amptui {__version__}", f"Python {platform.python_version()}", *packages])
-    checks = (check_package(name, versions[name], least) for name, least in NEEDED.items())
+    checks = (check_package(name, versions[name], least) for name, least in needed.items())
     return [fact("amptui", text), *filter(None, checks), check_torch_loads()]
+
+
+def requirements() -> dict[str, tuple[int, ...]]:
+    """The packages that amptui depends on, and the oldest version of each that it supports."""
+    lines = (line for line in metadata.requires("amptui") or () if "extra ==" not in line)
+    matches = (re.match(r"([\w.-]+).*?>=([\d.]+)", line) for line in lines)
+    return {match[1]: release(match[2]) for match in matches if match}
 
 
 def check_package(name: str, version: str | None, least: tuple[int, ...]) -> Check | None:

@@ -7,7 +7,6 @@ time on casts, memory traffic and everything else in a step.
 import math
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from amptui.diagnosis.finding_fields import interval_ends, times_speed
@@ -20,8 +19,6 @@ from amptui.reports.doctor.report import Check, fact, fine, one_line, poor
 if TYPE_CHECKING:
     import torch
 
-    from amptui.device.accelerator import Properties
-
 _BUDGET_SECONDS = 1.0
 _SAMPLE_SECONDS = 0.003
 """A sample repeats the product for at least this long, so that reading the clock costs nothing."""
@@ -32,27 +29,13 @@ _SAMPLES = 3
 _CPU_SIZE, _GPU_SIZE = 512, 4096
 """Rows and columns: large enough to be compute-bound, small enough for a second."""
 
-_SINCE = {"fp16": (7, 0), "bf16": (8, 0), "tf32": (8, 0), "fp8": (8, 9)}
-"""Lowest compute capability whose Tensor Cores support it: CUDA C++ Programming Guide, appendix "Compute
-Capabilities", tables "Feature Support per Compute Capability" and "Tensor Core Input Data Types"."""
-
 TORCHAO = (0, 15)
 """The oldest torchao that FP8 is for, as in pyproject.toml."""
 
 TORCHAO_TESTED = "0.18"
 """The release that amptui is tested with."""
 
-_WITHOUT_TENSOR_CORES = "GTX 16"
-"""Turing's GTX 16 series has capability 7.5 and no Tensor Cores (NVIDIA Turing Architecture, TU116)."""
-
-_INSTRUCTIONS = {
-    "bf16": ("amx_bf16", "avx512_bf16", "avx_ne_convert", "bf16"),
-    "fp16": ("amx_fp16", "avx512_fp16", "asimdhp"),
-}
-"""The kernel's names for instructions that compute in a format: ``flags`` of x86 processors (Intel SDM,
-volume 1; AMD APM, volume 3) and ``Features`` of Arm ones (Linux, Documentation/arch/arm64/elf_hwcaps.rst)."""
-
-_LABELS = {"tf32": "TF32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8"}
+_NAMES = ("tf32", "fp16", "bf16", "fp8")
 
 
 Measured: TypeAlias = Ratio | str
@@ -74,19 +57,14 @@ def precision_checks() -> list[Check]:
     unsupported.pop("fp8-emulated", None)
     torchao = installed("torchao")
     no_float8 = check_float8(torchao, torchao_trouble() if torchao is not None else "", emulated)
-    names = [name for name in _LABELS if name not in unsupported and (name != "fp8" or no_float8 is None)]
+    names = [name for name in _NAMES if name not in unsupported and (name != "fp8" or no_float8 is None)]
     measured = measure(device, tuple(names))
     # FP8 needs layers that not every model has.
     best = best_of({name: one for name, one in measured.items() if name not in FP8_PRECISIONS})
-    checks, flags = [], frozenset[str]()
+    checks = []
     if not gpus:
-        flags = cpu_flags()
-        present = sorted(flags & {name for names in _INSTRUCTIONS.values() for name in names})
-        low = f"; low-precision instructions: {', '.join(present)}" if present else ""
-        checks.append(fact("cpu", f"torch uses {torch.backends.cpu.get_cpu_capability()} kernels{low}"))
-    for name, ratio in measured.items():
-        reason = gpu_reason(name, gpus[0]) if gpus else cpu_reason(name, flags)
-        checks.append(check_precision(name, ratio, reason, _size_for(device), best))
+        checks.append(fact("cpu", f"torch uses {torch.backends.cpu.get_cpu_capability()} kernels"))
+    checks += [check_precision(name, ratio, _size_for(device), best) for name, ratio in measured.items()]
     if gpus and gpus[0].compute_capability:
         checks += [check_unsupported(name, why, best) for name, why in unsupported.items()]
     return checks if no_float8 is None else [*checks, no_float8]
@@ -116,17 +94,17 @@ def check_unsupported(name: str, why: str, best: str) -> Check:
     return fact(name, f"{name} is not supported: {why}", f"train with --precision {best}")
 
 
-def check_precision(name: str, measured: Measured, reason: str, size: int, best: str) -> Check:
+def check_precision(name: str, measured: Measured, size: int, best: str) -> Check:
     """Whether ``name`` is faster than FP32: its whole 95% interval lies above 1, or below, or neither.
 
     ``best`` is the precision to use instead.
     """
     hint = f"train with --precision {best}"
     if isinstance(measured, str):
-        return poor(name, f"{name} could not be measured ({measured}); {reason}", hint)
+        return poor(name, f"{name} could not be measured: {measured}", hint)
     ends = interval_ends(measured.low, measured.high)
     times = times_speed(measured.value, "FP32") + (f" ({ends})" if ends else "")
-    speed = f"{times} in {size} × {size} matrix products; {reason}"
+    speed = f"{times} in {size} × {size} matrix products"
     if measured.low is not None and measured.low > 1:
         return fine(name, f"{name} is faster: {speed}")
     if measured.high is not None and measured.high < 1:
@@ -140,36 +118,6 @@ def best_of(measured: Mapping[str, Measured]) -> str:
     lows = {name: one.low for name, one in measured.items() if isinstance(one, Ratio) and one.low}
     name = max(lows, key=lows.__getitem__, default="fp32")
     return name if lows.get(name, 0.0) > 1 else "fp32"
-
-
-def gpu_reason(name: str, gpu: "Properties") -> str:
-    """The GPU's hardware support for ``name``."""
-    if gpu.compute_capability is None:
-        return "its hardware support is unknown"
-    has, needs = (".".join(map(str, version)) for version in (gpu.compute_capability, _SINCE[name]))
-    if _WITHOUT_TENSOR_CORES in gpu.name:
-        return f"{gpu.name} has no Tensor Cores"
-    if gpu.compute_capability >= _SINCE[name]:
-        return f"Tensor Cores support {_LABELS[name]} (compute capability {has})"
-    return f"Tensor Cores support {_LABELS[name]} from compute capability {needs}, this GPU has {has}"
-
-
-def cpu_reason(name: str, flags: frozenset[str]) -> str:
-    """The processor's instructions for ``name``."""
-    present = [flag for flag in _INSTRUCTIONS[name] if flag in flags]
-    return f"the CPU has {', '.join(present) if present else f'no {_LABELS[name]} instructions'}"
-
-
-def cpu_flags(root: Path = Path("/")) -> frozenset[str]:
-    """The features of the first processor in /proc/cpuinfo; empty if it lists none."""
-    try:
-        lines = (root / "proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return frozenset()
-    fields = (line.partition(":") for line in lines)
-    return frozenset(
-        next((text for name, _, text in fields if name.strip() in ("flags", "Features")), "").split()
-    )
 
 
 def measure(

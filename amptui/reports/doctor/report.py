@@ -94,7 +94,7 @@ def _late(name: str) -> Callable[[], Iterable[Check]]:
 SECTIONS = (
     Section("software", _late("machine.software_checks")),
     Section("software", _late("machine.compile_checks"), needs_torch=True),
-    Section("CUDA", _late("cuda.cuda_checks"), needs_torch=True),
+    Section("CUDA", _late("gpus.cuda_checks"), needs_torch=True),
     Section("GPUs", _late("gpus.gpu_checks"), needs_torch=True),
     Section("precisions", _late("precisions.precision_checks"), needs_torch=True),
     Section("processors and memory", _late("machine.machine_checks")),

@@ -17,13 +17,8 @@ import torch
 from amptui.loops.setup import choose_device
 from amptui.monitor.ab_test import Ratio
 from amptui.recipe.precision import Tf32Flags
-from amptui.reports.doctor.cuda import loaded_driver
-from amptui.reports.doctor.machine import (
-    NEEDED,
-    check_folder,
-    compile_checks,
-    release,
-)
+from amptui.reports.doctor.gpus import loaded_driver, use
+from amptui.reports.doctor.machine import check_folder, compile_checks, release, requirements
 from amptui.reports.doctor.precisions import measure
 from amptui.reports.doctor.report import Check, Section, examine, fine
 from tests import deprecations
@@ -171,6 +166,11 @@ def test_each_driver_gives_what_was_approved(name: str, fake_drivers: Path, gold
     goldens.check(f"reports/doctor drivers, {name}", json.dumps(checks, indent=1, ensure_ascii=False))
 
 
+def test_a_device_is_used_to_see_whether_it_computes() -> None:
+    assert use("cpu") == ""
+    assert "meta" in use("meta")
+
+
 def test_the_kernel_tells_of_the_loaded_driver(tmp_path: Path) -> None:
     assert loaded_driver(tmp_path) is None
     (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
@@ -191,7 +191,7 @@ def test_a_missing_compiler_is_told_and_hinders_no_training(monkeypatch: pytest.
 def test_the_needed_packages_are_those_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     asked = (re.match(r"([a-z0-9-]+)>=([\d.]+)", line) for line in project["dependencies"])
-    assert {found[1]: release(found[2]) for found in asked if found} == NEEDED
+    assert {found[1]: release(found[2]) for found in asked if found} == requirements()
 
 
 # ------------------------------------------------------------------------- what a precision gains
