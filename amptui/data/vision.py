@@ -1,52 +1,32 @@
-"""MNIST and CIFAR-10 as torchvision keeps and reads them, or synthetic images in their place.
+"""MNIST and CIFAR-10 as torchvision downloads and reads them, or synthetic images in their place.
 
 Synthetic ones are smooth random patterns, shifted and faded, in noise.
-
-Downloads are our own: torchvision's has no timeout, cannot be stopped, prints, and unpacks in place, where
-another rank may be reading.
 """
 
-import gzip
-import queue
-import tarfile
+import io
 import threading
 import time
-import zlib
-from collections.abc import Callable, Mapping, Sequence
-from http.client import HTTPException
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr
+from functools import partial
 from typing import Any
-from urllib.error import HTTPError
-from urllib.parse import urlsplit
-from urllib.request import urlopen
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from amptui.base.errors import DataError
+from amptui.base.text import one_line
 from amptui.data.sources import Arrays, Data, DataRequest, Named, Progress, real_or_stand_in
-
-DOWNLOAD_AGAIN = "delete or rename it to download it again"
-"""What to do about a corrupt file."""
 
 MNIST_FOLDER = "MNIST/raw"
 """Below the folder of all data sets."""
 
-MNIST_MD5 = {
-    "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
-    "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
-    "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
-    "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
-}
-"""Of the unpacked files; torchvision checks only archives, which may have been compressed anew."""
-
 VALIDATION_SAMPLES = 10_000
 """Of both sets."""
 
-ANSWER_SECONDS, STALL_SECONDS = 5.0, 15.0
-"""How long to wait for the first byte of a file, and for the next one."""
+SILENT_SECONDS = 10.0
+"""A download of which nothing arrives for so long is given up."""
 
 _CLASSES = 10
 _PATTERNS = 5
@@ -60,9 +40,6 @@ _NOISE = 0.25
 """Standard deviation, where a pattern's is 1."""
 _CHUNK_SAMPLES = 2_000
 
-_Archives = Mapping[str, tuple[Sequence[str], str]]
-"""The URLs and the MD5 of each archive, by its path below the folder of all data sets."""
-
 
 def mnist(request: DataRequest) -> Data:
     """MNIST's 60,000 and 10,000 digits, uint8 [N, 1, 28, 28], or as many synthetic ones.
@@ -74,12 +51,7 @@ def mnist(request: DataRequest) -> Data:
     def load() -> Data:
         from torchvision.datasets import MNIST
 
-        archives = {
-            f"{MNIST_FOLDER}/{name}": ([mirror + name for mirror in MNIST.mirrors], md5)
-            for name, md5 in MNIST.resources
-        }
-        _complete(request, MNIST_FOLDER, MNIST_MD5, archives)
-        sets = (MNIST(request.data_dir, train=train) for train in (True, False))
+        sets = _of_torchvision(MNIST, request, f"{MNIST_FOLDER}/*")
         return Data("MNIST", True, *(Arrays(images.data.unsqueeze(1), images.targets) for images in sets))
 
     stand_in = _synthetic(request, 60_000, (1, 28, 28), inverted=False)
@@ -95,11 +67,7 @@ def cifar10(request: DataRequest) -> Data:
     def load() -> Data:
         from torchvision.datasets import CIFAR10
 
-        checksums = dict([*CIFAR10.train_list, *CIFAR10.test_list])
-        checksums[CIFAR10.meta["filename"]] = CIFAR10.meta["md5"]
-        archives = {CIFAR10.filename: ([CIFAR10.url], CIFAR10.tgz_md5)}
-        _complete(request, CIFAR10.base_folder, checksums, archives)
-        sets = (CIFAR10(request.data_dir, train=train) for train in (True, False))
+        sets = _of_torchvision(CIFAR10, request, CIFAR10.filename, f"{CIFAR10.base_folder}/*")
         return Data("CIFAR-10", True, *map(_channels_first, sets))
 
     stand_in = _synthetic(request, 50_000, (3, 32, 32), inverted=True)
@@ -182,109 +150,62 @@ def _drawn(
     return images.mul_(255).clamp_(0, 255)
 
 
-def _complete(request: DataRequest, folder: str, checksums: Mapping[str, str], archives: _Archives) -> None:
-    """Add what is missing in ``folder``, from archives that are there or downloaded, and check every file.
+def _of_torchvision(kind: Any, request: DataRequest, *files: str) -> list[Any]:
+    """Torchvision's training and validation set of this ``kind``, downloaded if it is not there.
 
-    Files that are there are never changed, and no incomplete file ever has its final name: several ranks may
-    do this at once. Raises ``DataError`` for a file that is corrupt or cannot be downloaded, ``OSError`` if
-    the folder cannot be used.
+    ``files``: where it keeps them, as patterns. Raises ``DataError`` if they are damaged or cannot be
+    downloaded, ``OSError`` if the folder cannot be used.
     """
-    from torchvision.datasets.utils import check_integrity, extract_archive
 
-    place = request.data_dir / folder
-    missing = [name for name in checksums if not (place / name).exists()]
-    if missing:
-        request.data_dir.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=request.data_dir, prefix=".download-") as scratch:
-            for name, (urls, md5) in archives.items():
-                archive, downloaded = request.data_dir / name, Path(scratch) / name
-                downloaded.parent.mkdir(parents=True, exist_ok=True)
-                if not archive.exists():
-                    hint = f"copy it to {archive.parent} yourself"
-                    _download(urls, downloaded, md5, hint, request)
-                    archive = downloaded
-                request.report(Progress(f"unpacking {archive.name}"))
-                try:
-                    extract_archive(archive, downloaded.parent)
-                except (gzip.BadGzipFile, tarfile.TarError, zlib.error, EOFError) as error:
-                    raise DataError(f"{archive} is corrupt: {error}", hint=DOWNLOAD_AGAIN) from error
-                for file in missing:
-                    path = Path(scratch) / folder / file
-                    if path.exists() and not check_integrity(path, checksums[file]):
-                        what = f"{archive} is corrupt: {file} in it has a wrong checksum"
-                        raise DataError(what, hint=DOWNLOAD_AGAIN)
-            place.mkdir(parents=True, exist_ok=True)
-            for file in missing:
-                (Path(scratch) / folder / file).replace(place / file)
-    for name, md5 in checksums.items():
-        request.raise_if_stopping()
-        path = place / name
-        if not check_integrity(path, md5):
-            what = f"{path} is corrupt: {path.stat().st_size:,} bytes with a wrong checksum"
-            raise DataError(what, hint=DOWNLOAD_AGAIN)
+    def read(**options: bool) -> list[Any]:
+        return [kind(request.data_dir, train=train, **options) for train in (True, False)]
 
-
-def _download(urls: Sequence[str], path: Path, md5: str, hint: str, request: DataRequest) -> None:
-    """Download ``path`` from the first of ``urls`` that sends a file with this MD5, and report progress.
-
-    Raises ``DataError`` if none does or if ``request.stopping()``.
-    """
-    from torchvision.datasets.utils import check_integrity
-
-    failures = []
-    for number, url in enumerate(urls):
-        part = path.with_name(f"{path.name}.{number}")  # a mirror that is given up may write on
-        trouble = _received(url, part, request)
-        if not trouble and not check_integrity(part, md5):
-            trouble = f"sent {part.stat().st_size:,} bytes with a wrong checksum"
-        if not trouble:
-            part.replace(path)
-            return
-        failures.append(f"{urlsplit(url).netloc}: {trouble}")
-    raise DataError(f"cannot download {path.name} ({'; '.join(failures)})", hint=hint)
-
-
-def _received(url: str, part: Path, request: DataRequest) -> str:
-    """Write what ``url`` sends to ``part``; return why that failed, if it did.
-
-    A thread receives: no wait in the resolver or on a socket delays a user who wants to stop.
-    """
-    detail = f"downloading {url.rpartition('/')[2]}"
-    items: queue.SimpleQueue[Progress | str] = queue.SimpleQueue()
-    receiver = threading.Thread(
-        target=_receive, args=(url, part, detail, items), name="amptui-download", daemon=True
-    )
-    receiver.start()
-    request.report(Progress(detail))
-    deadline, silence = time.monotonic() + ANSWER_SECONDS, "no answer"
-    while True:
-        request.raise_if_stopping()
-        try:
-            item = items.get(timeout=0.1)
-        except queue.Empty:
-            if time.monotonic() > deadline:
-                return silence
-            continue
-        if isinstance(item, str):
-            return item
-        request.report(item)
-        deadline, silence = time.monotonic() + STALL_SECONDS, "stalled"
-
-
-def _receive(url: str, part: Path, detail: str, items: "queue.SimpleQueue[Progress | str]") -> None:
-    """Put progress into ``items``, and at last why not all has arrived; "" if it has."""
-    done = 0
+    name, folder = kind.__name__, request.data_dir / files[0].rpartition("/")[0]
+    request.raise_if_stopping()
     try:
-        with urlopen(url, timeout=STALL_SECONDS) as response, part.open("wb") as file:  # noqa: S310
-            while chunk := response.read1(1 << 16):
-                file.write(chunk)
-                done += len(chunk)
-                total = done + response.length if response.length is not None else None
-                items.put(Progress(detail, done, total, "bytes"))
-        items.put("")
-    except HTTPError as error:
-        error.close()
-        items.put(f"HTTP {error.code} {error.reason}")
-    except (OSError, HTTPException, ValueError) as error:  # ValueError: an invalid proxy setting
-        cause = getattr(error, "reason", error)
-        items.put(" ".join(str(getattr(cause, "strerror", None) or cause).split()) or type(cause).__name__)
+        return read()
+    except OSError:
+        raise
+    except Exception as error:  # torchvision's readers raise anything for a damaged file
+        if not str(error).startswith("Dataset not found"):
+            hint = "delete it to download it again"
+            raise DataError(f"{name} in {folder} is damaged", hint=hint) from error
+    request.data_dir.mkdir(parents=True, exist_ok=True)
+    result = _downloaded(partial(read, download=True), name, files, request)
+    if isinstance(result, list):
+        return result
+    what = f"cannot download {name}: {one_line(str(result))}"
+    raise DataError(what, hint=f"copy its files to {folder} yourself") from result
+
+
+def _downloaded(
+    read: Callable[[], list[Any]], name: str, files: Sequence[str], request: DataRequest
+) -> list[Any] | Exception:
+    """What ``read`` returns, which downloads ``files``, or its error.
+
+    torchvision's download has no timeout and cannot be stopped: a thread does it, which may be left behind.
+    """
+    outcome: list[list[Any] | Exception] = []
+
+    def download() -> None:
+        try:
+            outcome.append(read())
+        except Exception as error:  # noqa: BLE001 - whatever it makes of what a server sends
+            outcome.append(error)
+
+    thread = threading.Thread(target=download, name="amptui-download", daemon=True)
+    received_bytes, limit = -1, 0.0
+    request.report(Progress(f"downloading {name}"))
+    with redirect_stderr(io.StringIO()):  # it prints a progress bar
+        thread.start()
+        while not outcome:
+            request.raise_if_stopping()
+            paths = [path for pattern in files for path in request.data_dir.glob(pattern)]
+            size_bytes = sum(path.stat().st_size for path in paths)
+            if size_bytes != received_bytes:
+                received_bytes, limit = size_bytes, time.monotonic() + SILENT_SECONDS
+                request.report(Progress(f"downloading {name}", size_bytes, None, "bytes"))
+            elif time.monotonic() > limit:
+                return TimeoutError(f"nothing came for {SILENT_SECONDS:g} s")
+            thread.join(0.1)
+    return outcome[0]

@@ -23,7 +23,7 @@ from torchvision.transforms import ToTensor
 
 from amptui.data.batches import open_batches
 from amptui.data.sources import DataRequest
-from amptui.data.vision import MNIST_FOLDER, MNIST_MD5, synthetic_images
+from amptui.data.vision import MNIST_FOLDER, synthetic_images
 from amptui.device.accelerator import enter_device
 from amptui.loops import setup
 from amptui.models.mnist_deep import DeepCnn
@@ -115,8 +115,8 @@ def write_stand_in(root: Path) -> None:
     folder.mkdir(parents=True)
     sets = [synthetic_images(samples, (1, 28, 28), seed=seed) for samples, seed in ((60_000, 0), (10_000, 1))]
     arrays = [array for images, labels in sets for array in (images.squeeze(1), labels.to(torch.uint8))]
-    for name, array in zip(MNIST_MD5, arrays, strict=True):
-        (folder / name).write_bytes(_idx(array))
+    for (name, _), array in zip(MNIST.resources, arrays, strict=True):
+        (folder / name.removesuffix(".gz")).write_bytes(_idx(array))
 
 
 def _idx(array: Tensor) -> bytes:

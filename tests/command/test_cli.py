@@ -7,10 +7,11 @@ from pathlib import Path
 from textwrap import indent
 
 import pytest
+from torchvision.datasets import MNIST
 
 import amptui
 from amptui.cli import COMMANDS, HIDDEN_COMMANDS, build_parser, main
-from amptui.data.vision import MNIST_FOLDER, MNIST_MD5
+from amptui.data.vision import MNIST_FOLDER
 from amptui.models import CATALOGUE
 from amptui.records.run import RunFailed, RunFinished, RunStarted
 from amptui.runs.rundir import default_base
@@ -278,7 +279,7 @@ def test_a_failing_model_is_a_traceback_and_one_line_and_status_1_and_its_steps_
     [
         ("bench --data-dir typo", 2, "typo is not a folder; correct the path, or create the folder"),
         ("train --data-dir typo", 2, "typo is not a folder; correct the path, or create the folder"),
-        ("train --data-dir sets", 1, "train-images-idx3-ubyte is corrupt: 4 bytes with a wrong checksum; "),
+        ("train --data-dir sets", 1, "sets/MNIST/raw is damaged; delete it to download"),
         ("train --data-dir sets --data auto", 0, ""),
         ("train --data-dir typo --data synthetic", 0, ""),
     ],
@@ -289,8 +290,8 @@ def test_data_in_a_named_folder_has_no_stand_in_unless_that_is_asked_for(
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sets" / MNIST_FOLDER).mkdir(parents=True)
-    for name in MNIST_MD5:
-        (tmp_path / "sets" / MNIST_FOLDER / name).write_bytes(b"oops")
+    for name, _ in MNIST.resources:
+        (tmp_path / "sets" / MNIST_FOLDER / name.removesuffix(".gz")).write_bytes(b"oops")
     how = "mnist-deep --device cpu --batch-size 4 --run-dir run"
     if options.startswith("train"):
         how += " --headless --steps 1"

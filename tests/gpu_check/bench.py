@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from amptui.data.vision import MNIST_FOLDER, MNIST_MD5
+from torchvision.datasets import MNIST
+
+from amptui.data.vision import MNIST_FOLDER
 from amptui.records.run import Record, RunFailed, RunFinished
 from tests.benchmarks.figures import Figure, table
 from tests.benchmarks.lab import Lab, last_line
@@ -105,13 +107,14 @@ def found_data(data_dir: Path | None, scratch: Path) -> Path | None:
         return None
     folder = scratch / "data" / MNIST_FOLDER
     folder.mkdir(parents=True)
+    names = {name.removesuffix(".gz") for name, _ in MNIST.resources}
     for place in (data_dir / MNIST_FOLDER, data_dir):
-        for name in MNIST_MD5:
+        for name in names:
             for path in (place / name, place / f"{name}.gz"):
                 if path.is_file() and not (folder / path.name).exists():
                     (folder / path.name).symlink_to(path.resolve())
     found = {path.name.removesuffix(".gz") for path in folder.iterdir()}
-    return scratch / "data" if found == set(MNIST_MD5) else None
+    return scratch / "data" if found == names else None
 
 
 def judged(figures: Iterable[Figure], **more: Any) -> Found:
