@@ -117,8 +117,9 @@ def open_batches(  # noqa: PLR0913 - each is a choice of its own
         check_shared(source, _role(training))
         if isinstance(source, DataLoader):
             options = {name: getattr(source, name) for name in _LOADER_OPTIONS}
-            batch_size, ranks = source.batch_size or 1, share.world_size
-            samples = _samples(source.dataset, batch_size, training, ranks, "a DataLoader with batch_size")
+            assert source.batch_size is not None, "its batch sampler is torch's"
+            batch_size, option = source.batch_size, "a DataLoader with batch_size"
+            samples = _samples(source.dataset, batch_size, training, share.world_size, option)
             order = Order(samples, batch_size, seed, training=training, share=share)
             order.shuffles = isinstance(source.sampler, RandomSampler)
             order.seeds_batches = source.worker_init_fn is None  # it is to meet the data set itself

@@ -131,20 +131,6 @@ def check_shared(source: object, role: str) -> None:
         raise UsageError(f"{what}, which cannot be split between ranks", hint=hint)
 
 
-def left_out(source: object, batch_size: int, share: Share) -> str:
-    """What of an epoch no rank trains on; "" if nothing is left. ``batch_size``: a rank's, of a data set."""
-    if share.world_size == 1 or is_split(source, share):
-        return ""
-    others = ", others each time"
-    if isinstance(source, DataLoader):
-        others = others if isinstance(source.sampler, RandomSampler) else ""
-        batch_size, source = source.batch_size or 1, source.dataset
-    samples = length_of(source) or 0
-    left = samples % (batch_size * share.world_size)
-    what = f"{left:,} of {samples:,} training samples are left out of each epoch{others}"
-    return f"{what}: they do not make a whole batch for each of {share.world_size:,} ranks" if left else ""
-
-
 def seed_of(seed: int, *numbers: int) -> int:
     """A 64-bit seed from a run's ``seed`` and ``numbers``; neighbouring ones give unrelated seeds."""
     entropy = (seed % (1 << 64), *numbers)

@@ -21,7 +21,6 @@ from torch.utils.data import DataLoader, IterableDataset
 from amptui.base.errors import DeviceError, ExperimentError
 from amptui.checkpoint.states import load_weights
 from amptui.data.batches import Batch, Batches, open_batches
-from amptui.data.order import left_out
 from amptui.data.sources import Arrays, Data, DataRequest
 from amptui.device.accelerator import capabilities, default_device, device_count, is_available
 from amptui.loops.compilation import (
@@ -293,8 +292,6 @@ def _load_data(
     )
     training = open_part(data.train, training=True)
     validation = None if data.validation is None else open_part(data.validation, training=False)
-    if what := left_out(data.train, experiment.batch_size, ranks.share):
-        data_request.warn(what)
     why = ""
     if isinstance(data.train, Arrays):
         why = "the data is in memory already"

@@ -11,7 +11,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from amptui.base.errors import AmptuiError, DataError, UsageError
 from amptui.data.batches import Batches, open_batches
-from amptui.data.order import Order, Share, left_out
+from amptui.data.order import Order, Share
 from amptui.data.sources import Source
 from tests.data.samples import CPU, Numbers, Stream
 
@@ -35,10 +35,6 @@ def test_a_global_batch_is_that_of_one_process_cut_in_equal_parts(
     together = [list(chain(*each)) for each in zip(*parts, strict=True)]
     assert together == [batch.tolist() for batch in alone.batches(epoch)]
     assert {len(order) for order in shares} == {len(alone)} == {len(part) for part in parts}
-    left = samples - len(alone) * alone.batch_size
-    told = left_out(Numbers(samples), batch_size, Share(0, ranks))
-    assert told.startswith(f"{left} of {samples} training samples" if left and ranks > 1 else "")
-    assert bool(told) == (left > 0 and ranks > 1)
 
 
 @given(samples=sizes, batch_size=st.integers(1, 6), ranks=worlds)
@@ -87,10 +83,6 @@ def test_ranks_share_a_loader_s_samples_as_those_of_its_data_set(shuffled: bool)
     in_order = [list(range(start, start + 6)) for start in (0, 6, 12)]
     assert together == ([batch.tolist() for batch in alone.batches(1)] if shuffled else in_order)
     assert numbers_of(shares[0], 1, skip=1) == parts[0][1:]
-    others = ", others each time" if shuffled else ""
-    assert left_out(loader, 99, Share(0, 2)).startswith(
-        f"5 of 23 training samples are left out of each epoch{others}: "
-    )
     held_out = [numbers_of(shared(loader, 2, rank, training=False), 0) for rank in range(2)]
     assert sorted(chain(*chain(*held_out))) == list(range(23))
 
