@@ -317,11 +317,6 @@ class TrainMonitor(Monitor):
         At the latest after a step that is a multiple of a number in ``look_after``.
         """
         self._timeline.drain()
-        schedule = self._lr_schedule
-        applied = None if schedule is None else schedule.request_applied()
-        if schedule is not None and applied is not None:
-            refill = schedule.refill
-            self.push([applied], lambda row, _seconds: None if row is None else refill(row[0]))
         super().plan()
         step = self.step
         for every in look_after:

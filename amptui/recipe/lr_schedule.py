@@ -1,7 +1,8 @@
-"""The run's learning-rate schedule: it never advances after a skipped step and never waits for the device.
+"""The run's learning-rate schedule, which never advances after a skipped step.
 
 On a GPU the host learns of a skipped step only later. So the learning rates of the next steps are in a table
-on the device, which counts the applied steps itself and reads its row.
+on the device, which counts the applied steps itself and reads its row. The host waits for the device once in
+so many steps as the table has, to make the next one.
 """
 
 import copy
@@ -22,9 +23,6 @@ from amptui.recipe.precision import ScalerTensors
 
 TABLE_STEPS = 512
 """Rows of the device's table."""
-
-REFILL_STEPS = 128
-"""Steps between refills of the table: the host steps the scheduler this often at once."""
 
 MAX_GROUPS = 8
 """Parameter groups whose learning rates are reported."""
@@ -114,14 +112,12 @@ class LrSchedule:
 
     def before_update(self, *, scaled: bool) -> None:
         """Set the learning rates of the next update; if ``scaled``, the scaler may skip it."""
-        if self._table is None:
-            if not (scaled and self._may_follow):
-                return
-            rows, _ = self._look_ahead()
-            self._table = _DeviceTable(self._optimizer, rows)
-        elif self._table.sent >= TABLE_STEPS - 1:  # the device may be at the end of the table
-            self.synchronize()
-        self._table.set_lrs()
+        if self._table is None and scaled and self._may_follow:
+            self._table = _DeviceTable(self._optimizer, self._look_ahead()[0])
+        if self._table is not None:
+            if self._table.sent == TABLE_STEPS - 1:  # the device may be at the end of the table
+                self.synchronize()
+            self._table.set_lrs()
 
     def after_update(self, scaler: ScalerTensors | None) -> None:
         """Count a step, unless ``scaler`` skipped it."""
@@ -135,28 +131,27 @@ class LrSchedule:
         if self.per_epoch:
             self._advance(math.inf if metric is None else metric)
 
-    def request_applied(self) -> Tensor | None:
-        """The device's count of applied steps (0-d) for :meth:`refill`, if one is due; else None."""
-        return None if self._table is None else self._table.request_position()
-
-    def refill(self, applied: float) -> None:
-        """Continue the table after ``applied`` steps, the value of :meth:`request_applied`."""
-        if self._table is not None and self._table.requested_at is not None:
-            self._continue_after(round(applied))
-
     def synchronize(self) -> None:
         """Step the host's scheduler as often as the device applied a step; waits for the device."""
-        if self._table is not None:
-            self._continue_after(self._table.applied())
+        if (table := self._table) is not None:
+            applied = table.remove()
+            self._table = None
+            with _without_order_warning():
+                for _ in range(applied):
+                    self._advance()
+            self._table = _DeviceTable(self._optimizer, self._look_ahead()[0])
 
     @contextmanager
     def as_numbers(self) -> Iterator[None]:
         """Within, the optimizer's learning rates are numbers, as the host's scheduler left them."""
-        if self._table is None:
+        if (table := self._table) is None:
             yield
             return
-        with self._table.with_numbers():
+        table.show_numbers()
+        try:
             yield
+        finally:
+            table.install()
 
     def state_dict(self) -> dict[str, Any]:
         """The scheduler's state; waits for the device if that counts the steps."""
@@ -180,24 +175,13 @@ class LrSchedule:
             hint = "use the total_steps that build_scheduler() gets; it is None for data of unknown length"
             raise type(explained)(explained.what, hint=explained.hint or hint) from error
 
-    def _continue_after(self, applied: int) -> None:
-        """Step the host's scheduler ``applied`` times, and compute the table from there."""
-        table = self._table
-        assert table is not None, "the device counts the steps"
-        with table.with_numbers(), _without_order_warning():
-            for _ in range(applied):
-                self._advance()
-            table.numbers = [float(group["lr"]) for group in self._optimizer.param_groups]
-        rows, _ = self._look_ahead()
-        table.refill(rows, passed=applied)
-
     def _look_ahead(self) -> tuple[list[list[float]], bool]:
         """The learning rates of the next steps, a row each, and whether the scheduler changes anything else.
 
         A copy of the scheduler computes them; then the optimizer's groups are restored.
         """
         groups = self._optimizer.param_groups
-        with self.as_numbers(), _without_order_warning():
+        with _without_order_warning():
             before = [_options(group) for group in groups]
             ahead = copy.deepcopy(self._scheduler, {id(self._optimizer): self._optimizer})
             rows, changes_more = [[float(group["lr"]) for group in groups]], False
@@ -229,13 +213,21 @@ class _DeviceTable:
         self._position = torch.zeros(1, dtype=torch.int64, device=device)
         self._applied = torch.empty(1, dtype=torch.bool, device=device)
         self._lrs = torch.empty(1, len(self._groups), device=device)
-        self.numbers = [float(group["lr"]) for group in self._groups]
+        self._numbers = [group["lr"] for group in self._groups]
         """The learning rates of the first row."""
         self.sent = 0
         """Steps sent to the device since the first row: its position is at most this."""
-        self.requested_at: int | None = None
-        """How many had been sent at :meth:`request_position`, whose result has not arrived yet."""
-        self._install()
+        self.install()
+
+    def install(self) -> None:
+        """Let the optimizer read the device's learning rates."""
+        for index, group in enumerate(self._groups):
+            group["lr"] = self._lrs[0, index]
+
+    def show_numbers(self) -> None:
+        """Let the optimizer have the first row's numbers."""
+        for group, number in zip(self._groups, self._numbers, strict=True):
+            group["lr"] = number
 
     def set_lrs(self) -> None:
         """Copy the device's row to where the optimizer reads it."""
@@ -250,39 +242,10 @@ class _DeviceTable:
             self._position.add_(self._applied)
         self.sent += 1
 
-    def request_position(self) -> Tensor | None:
-        """The position as float32, if it is time to refill and none is requested yet."""
-        if self.sent < REFILL_STEPS or self.requested_at is not None:
-            return None
-        self.requested_at = self.sent
-        return self._position[0].float()
-
-    def applied(self) -> int:
-        """The device's position; waits for it."""
-        self.requested_at = self.sent
+    def remove(self) -> int:
+        """Give the optimizer its numbers back; return the device's position, for which this waits."""
+        self.show_numbers()
         return int(self._position.item())
-
-    def refill(self, rows: list[list[float]], *, passed: int) -> None:
-        """Drop the first ``passed`` rows; ``rows`` start after them."""
-        sent_since = self.sent - (self.requested_at or 0)
-        fresh = torch.tensor(rows, pin_memory=not self._rows.is_cpu)
-        self._rows = fresh.to(self._rows.device, non_blocking=True)
-        self._position.sub_(passed)
-        self.sent, self.requested_at = sent_since, None
-
-    @contextmanager
-    def with_numbers(self) -> Iterator[None]:
-        """Within, the optimizer's learning rates are the first row's numbers."""
-        for group, number in zip(self._groups, self.numbers, strict=True):
-            group["lr"] = number
-        try:
-            yield
-        finally:
-            self._install()
-
-    def _install(self) -> None:
-        for index, group in enumerate(self._groups):
-            group["lr"] = self._lrs[0, index]
 
 
 def _options(group: dict[str, Any]) -> dict[str, Any]:
