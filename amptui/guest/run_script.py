@@ -1,7 +1,7 @@
 """The command `run`: starts a script of the user's in a fresh process and shows the run that it opens.
 
-On a terminal, the script leads a session of its own, and its output goes to a file, whose end the terminal
-shows until the script calls ``amptui.observe()`` or, with ``--observe``, makes its first step: then the
+On a terminal, the script leads a session of its own, and its output goes to a file, which is copied to the
+terminal until the script calls ``amptui.observe()`` or, with ``--observe``, makes its first step: then the
 screen opens. Without a screen, the script has this process's streams and terminal.
 """
 
@@ -11,7 +11,6 @@ import signal
 import socket
 import sys
 import time
-from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -24,7 +23,6 @@ from amptui.base.prompt import complain
 from amptui.base.runfiles import open_file
 from amptui.base.text import write_line
 from amptui.guest.handover import UNSAVED_FILE, environment
-from amptui.process.capture import OutputLines
 from amptui.process.launch import left_running, tell
 from amptui.process.stop_signals import (
     BY_SCHEDULER,
@@ -41,12 +39,6 @@ if TYPE_CHECKING:
     from amptui.telemetry.view import SessionView
 
 _POLL_SECONDS = 0.05
-
-_DRAW_SECONDS = 0.1
-"""How often the end of the script's output is drawn, at most."""
-
-_MAX_LINES = 500
-"""How much of the script's output is kept for that: as many as the highest screen shows."""
 
 _PASSED_ON = (signal.SIGHUP, signal.SIGTERM, *BY_SCHEDULER)
 """Signals to this process that are meant for the script, as SIGINT is unless it is a terminal's Ctrl+C."""
@@ -168,9 +160,10 @@ def _show(script: Script, frames_per_second: float | None, *, quiet: bool) -> in
     path, log = script.folder.path, script.folder.output_path
     log_is_own = not os.path.lexists(log)  # a folder of the user's may hold a log of theirs
     child = spawn(script, to_log=True)
+    awaited = "makes its first step" if script.observe else "calls amptui.watch() or observe()"
+    complain(f"the screen opens when the script {awaited}; Ctrl+C interrupts the script")
     with log.open("rb") as output_file:
-        connection = _wait_for_run(script, child)
-        _copy(output_file)  # where it would stand without amptui
+        connection = _follow_output(child, output_file, opens=path)
         if connection is None:
             _report(script, child, log_is_own=log_is_own)
             return _exit_status(child.status, script.folder)
@@ -220,39 +213,21 @@ def spawn(script: Script, *, to_log: bool = False) -> ChildProcess:
     return ChildProcess(pid)
 
 
-def _wait_for_run(script: Script, child: ChildProcess) -> socket.socket | None:
-    """Show the end of the script's output until its run can be watched; return the connection to it.
+def _follow_output(
+    child: ChildProcess, output_file: BinaryIO, *, opens: Path | None = None
+) -> socket.socket | None:
+    """Copy the script's output to the terminal until it ends. For signals see :func:`_pass_signals`.
 
-    None if the script ends before that. For signals see :func:`_pass_signals`.
+    If it ``opens`` a run in that folder, return the connection to that.
     """
-    from amptui.tui.waiting import WaitingScreen
-
-    awaited = "waiting for the first step" if script.observe else "waiting for amptui.watch() or observe()"
-    output, lines = OutputLines(), deque[str](maxlen=_MAX_LINES)
-    with (
-        script.folder.output_path.open("rb") as file,
-        WaitingScreen(script_name(script.command), awaited) as screen,
-    ):
-        drawn_at = 0.0
-        while child.status is None:
-            with suppress(RunFolderError):
-                connection = connect(script.folder.path)
-                screen.keeps_keys = True
-                return connection
-            _pass_signals(child)
-            if time.monotonic() - drawn_at >= _DRAW_SECONDS:
-                lines.extend(output.feed(file.read()))
-                screen.show([*lines, output.unfinished])  # which may be a progress bar
-                drawn_at = time.monotonic()
-    return None
-
-
-def _follow_output(child: ChildProcess, output_file: BinaryIO) -> None:
-    """Copy the script's output to the terminal until it ends. For signals see :func:`_pass_signals`."""
     while child.status is None:
         _copy(output_file)
+        if opens is not None:
+            with suppress(RunFolderError):
+                return connect(opens)
         _pass_signals(child)
     _copy(output_file)
+    return None
 
 
 def _pass_signals(child: ChildProcess) -> None:

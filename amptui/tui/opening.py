@@ -39,34 +39,21 @@ class Opening:
         # The terminal has not said yet what its background is.
         styles = styles_on(assumed_background(os.environ), has_256_colours=has_256_colours(os.environ))
         self._painter = Painter(styles, no_color="NO_COLOR" in os.environ)
-        self._shown: Canvas | None = None
         self.modes: list[Any] = []
         """The terminal's before any screen, as termios has them."""
         self.in_use = False
         """Whether this, or the screen that took over, is on the terminal."""
 
     def __enter__(self) -> Self:
-        frame = self._next_frame()
-        self.modes = termios.tcgetattr(0)
-        self._is_open = self.in_use = True
-        termios.tcsetattr(0, termios.TCSANOW, silent_modes(self.modes))
-        write_terminal(frame)
-        return self
-
-    def draw_again(self) -> None:
-        """Show what there is to draw now, in a terminal that may have another size."""
-        write_terminal(self._next_frame())
-
-    def _next_frame(self) -> str:
-        """What to write to show the next frame; the whole of it on a terminal of another size."""
         columns, lines = terminal_size()
         canvas = Canvas(columns, lines, ascii_only=not terminal_speaks_utf8())
         with suppress(Exception):  # the screen that takes over draws the same, and says what failed
             self._draw(canvas)
-        before, self._shown = self._shown, canvas
-        if before is None or (before.width, before.height) != (columns, lines):
-            return OPEN + self._painter.paint(canvas, canvas.changes_since(Canvas(columns, lines)))
-        return self._painter.paint(canvas, canvas.changes_since(before))
+        self.modes = termios.tcgetattr(0)
+        self._is_open = self.in_use = True
+        termios.tcsetattr(0, termios.TCSANOW, silent_modes(self.modes))
+        write_terminal(OPEN + self._painter.paint(canvas, canvas.changes_since(Canvas(columns, lines))))
+        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -7,7 +7,6 @@ from functools import cache, partial
 from amptui.diagnosis.activity import switch_target, unsupported_requests
 from amptui.records.answers import REQUEST_KINDS
 from amptui.telemetry.view import EMPTY_VIEW, SessionView
-from amptui.tui import waiting
 from amptui.tui.canvas import Canvas
 from amptui.tui.frame import Frame
 from amptui.tui.keys import ENDED_KEYS, KEYS, Key, footer_hints, keys_of
@@ -237,12 +236,6 @@ def _replays() -> Iterator[tuple[str, Draw]]:
         yield f"replay {state}", draw
 
 
-def _waiting() -> Iterator[tuple[str, Draw]]:
-    printed = ("epoch 1", "loss 0.5")
-    for awaited in ("waiting for the first step", "waiting for amptui.watch() or observe()"):
-        yield awaited, partial(waiting.draw, script="train.py", awaited=awaited, lines=printed)
-
-
 SURFACES: Mapping[str, Draw] = {
     name: draw
     for group in (
@@ -251,7 +244,6 @@ SURFACES: Mapping[str, Draw] = {
         _overlays(),
         _run_lists(),
         _replays(),
-        _waiting(),
     )
     for name, draw in group
 }
