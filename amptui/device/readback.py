@@ -6,7 +6,7 @@ full, or there is no memory for the row, the row is dropped and None is delivere
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +18,7 @@ Deliver = Callable[[Sequence[float] | None, float | None], object]
 """Takes a row (None if it was dropped) and the step's seconds (None if they were not measured)."""
 
 Delivered = tuple[Any, Sequence[float] | None, float | None]
-"""A step as it was pushed, its row, and its seconds."""
+"""What was pushed with a row, the row, and its seconds."""
 
 DeliverSteps = Callable[[list[Delivered]], object]
 """Takes the steps that have arrived, oldest first, at least one."""
@@ -40,6 +40,23 @@ _SPARE_VALUES = 16
 """Extra values per row, so that the ring is not reallocated when a later step adds a few."""
 
 
+def _deliver(arrived: Iterable[Delivered], deliver_steps: DeliverSteps) -> None:
+    """Deliver rows in order: steps together with those around them, any other to what was pushed with it."""
+    steps: list[Delivered] = []
+    try:
+        for facts, row, seconds in arrived:
+            if not callable(facts):
+                steps.append((facts, row, seconds))
+                continue
+            earlier, steps = steps, []
+            if earlier:
+                deliver_steps(earlier)
+            facts(row, seconds)
+    finally:
+        if steps:
+            deliver_steps(steps)
+
+
 class HostReadback:
     """Takes a step's tensors and delivers their values later: on a CPU, where a row is known at once."""
 
@@ -47,28 +64,19 @@ class HostReadback:
         self._clock = clock
         self._deliver_steps = deliver_steps
         self._interval_start = clock()
-        self._steps: list[Delivered] = []
-        """The steps since the last other push."""
-        self._before: deque[tuple[list[Delivered], Deliver, list[float], float | None]] = deque()
-        """The other pushes, each with the steps that came before it."""
+        self._arrived: deque[Delivered] = deque()
 
     def begin_interval(self) -> None:
         """Measure the next timed row from this moment instead of from the previous row."""
         self._interval_start = self._clock()
 
-    def push(self, values: Sequence[Tensor | float], deliver: Deliver, *, timed: bool) -> list[float]:
-        """Pass numbers and tensors of 0 or 1 dimension, in a row, to ``deliver`` at a later :meth:`drain`.
+    def push(self, values: Sequence[Tensor | float], facts: Deliver | object, *, timed: bool) -> list[float]:
+        """Deliver numbers and tensors of 0 or 1 dimension, in a row, at a later :meth:`drain`.
 
-        ``timed``: the row ends a step and its seconds are measured. Returns the row if it is known already.
+        They go to ``facts`` if that can be called; else it is a step, which is delivered with those around
+        it. ``timed``: the row ends a step and its seconds are measured. Returns the row if it is known
+        already.
         """
-        row = self.push_step(values, None, timed=timed)
-        _, _, seconds = self._steps.pop()
-        steps, self._steps = self._steps, []
-        self._before.append((steps, deliver, row, seconds))
-        return row
-
-    def push_step(self, values: Sequence[Tensor | float], facts: object, *, timed: bool) -> list[float]:
-        """The same for the row of a step, which is delivered together with those around it."""
         row: list[float] = []
         for value in values:  # faster than concatenating them first
             if isinstance(value, float):
@@ -81,26 +89,18 @@ class HostReadback:
         if timed:
             now = self._clock()
             seconds, self._interval_start = now - self._interval_start, now
-        self._steps.append((facts, row, seconds))
+        self._arrived.append((facts, row, seconds))
         return row
 
     def drain(self) -> None:
         """Deliver what has arrived; never waits. :meth:`flush` waits, and delivers everything."""
-        while self._before:
-            steps, deliver, row, seconds = self._before.popleft()
-            if steps:
-                self._deliver_steps(steps)
-            deliver(row, seconds)
-        steps, self._steps = self._steps, []
-        if steps:
-            self._deliver_steps(steps)
+        arrived = self._arrived
+        _deliver(iter(lambda: arrived.popleft() if arrived else None, None), self._deliver_steps)
 
     flush = drain
 
 
 class _Pending(NamedTuple):
-    deliver: Deliver | None
-    """None for a step, which has ``facts``."""
     facts: object
     slot: int | None
     """None: the row was dropped."""
@@ -136,19 +136,14 @@ class DeviceReadback:
         self._last_end = self._new_event()
         self._last_end.record(self._stream())
 
-    def push(self, values: Sequence[Tensor | float], deliver: Deliver, *, timed: bool) -> None:
-        self.push_step(values, None, timed=timed, deliver=deliver)
-
-    def push_step(
-        self, values: Sequence[Tensor | float], facts: object, *, timed: bool, deliver: Deliver | None = None
-    ) -> None:
+    def push(self, values: Sequence[Tensor | float], facts: Deliver | object, *, timed: bool) -> None:
         if self._occupied >= self._capacity - 1:
-            self._drop(deliver, facts)
+            self._drop(facts)
             return
         try:
             row = self._row_of(values)
         except torch.OutOfMemoryError:
-            self._drop(deliver, facts)  # the step itself succeeded: a missing row must not end the run
+            self._drop(facts)  # the step itself succeeded: a missing row must not end the run
             return
         slot = self._next_slot
         self._next_slot = (slot + 1) % self._capacity
@@ -159,34 +154,32 @@ class DeviceReadback:
         end = self._ends[slot]
         end.record(stream)
         start = self._last_end if timed else None
-        self._pending.append(_Pending(deliver, facts, slot, row.numel(), start))
+        self._pending.append(_Pending(facts, slot, row.numel(), start))
         # A timed row may start only at the event of the slot before its own: any other could be recorded
         # again before the row has been delivered. So an untimed row leaves no start.
         self._last_end = end if timed else None
 
     def drain(self) -> None:
-        self._deliver(lambda pending: pending.slot is None or self._ends[pending.slot].query())
+        _deliver(self._arrived(), self._deliver_steps)
 
     def flush(self) -> None:
         self._wait()
-        self._deliver(lambda _pending: True)
+        _deliver(self._arrived(is_sure=True), self._deliver_steps)
 
-    def _deliver(self, has_arrived: Callable[[_Pending], bool]) -> None:
-        steps: list[Delivered] = []
-        try:
-            while self._pending and has_arrived(self._pending[0]):
-                pending = self._pending.popleft()
-                row, seconds = self._read(pending)
-                if pending.deliver is None:
-                    steps.append((pending.facts, row, seconds))
-                    continue
-                earlier, steps = steps, []
-                if earlier:
-                    self._deliver_steps(earlier)
-                pending.deliver(row, seconds)
-        finally:
-            if steps:
-                self._deliver_steps(steps)
+    def _arrived(self, *, is_sure: bool = False) -> Iterator[Delivered]:
+        """What the device has finished, or all of it if that ``is_sure``; frees the slots."""
+        while self._pending:
+            facts, slot, length, start = self._pending[0]
+            if slot is None:
+                self._pending.popleft()
+                yield facts, None, None
+                continue
+            if not (is_sure or self._ends[slot].query()):
+                break
+            self._pending.popleft()
+            seconds = None if start is None else start.elapsed_time(self._ends[slot]) / 1000
+            self._occupied -= 1
+            yield facts, self._row_values[slot, :length].tolist(), seconds
 
     def _new_event(self) -> torch.Event:
         return torch.Event(self._device, enable_timing=True)
@@ -194,8 +187,8 @@ class DeviceReadback:
     def _stream(self) -> torch.Stream:
         return torch.accelerator.current_stream(self._device.index)
 
-    def _drop(self, deliver: Deliver | None, facts: object) -> None:
-        self._pending.append(_Pending(deliver, facts, None, 0, None))
+    def _drop(self, facts: object) -> None:
+        self._pending.append(_Pending(facts, None, 0, None))
         self._last_end = None  # the next step's start was not recorded either
 
     def _wait(self) -> None:
@@ -204,17 +197,6 @@ class DeviceReadback:
         event = torch.Event(self._device, enable_timing=False)
         event.record(self._stream())
         event.synchronize()
-
-    def _read(self, pending: _Pending) -> tuple[list[float] | None, float | None]:
-        """The row and the seconds of a push that has arrived; frees its slot."""
-        if pending.slot is None:
-            return None, None
-        seconds = None
-        if pending.start is not None:
-            seconds = pending.start.elapsed_time(self._ends[pending.slot]) / 1000
-        values = self._row_values[pending.slot, : pending.length].tolist()
-        self._occupied -= 1
-        return values, seconds
 
     def _slot(self, slot: int, length: int) -> Tensor:
         """The pinned memory of a slot; reallocates the ring if its rows are shorter than ``length``."""
@@ -264,7 +246,7 @@ def open_readback(
 ) -> Readback:
     """A ring of ``capacity`` rows where there are timed events; else a queue timed by ``clock`` (seconds).
 
-    ``deliver_steps`` gets what comes by :meth:`HostReadback.push_step`.
+    ``deliver_steps`` gets the rows of steps.
     """
     if capabilities(device).timed_events:
         return DeviceReadback(device, capacity=capacity, deliver_steps=deliver_steps)

@@ -119,7 +119,7 @@ class Monitor:
             values, step.loss = [loss], None  # the usual case without a scaler
         else:
             values = step.row()
-        row = self._readback.push_step(values, step, timed=step.is_timed)
+        row = self._readback.push(values, step, timed=step.is_timed)
         if not step.is_timed:
             self._readback.begin_interval()
         return row

@@ -275,7 +275,7 @@ FAULTS: list[tuple[Watcher, tuple[str, ...]]] = [
             f"{MONITOR}.precision_switch.PrecisionSwitch.finish",
             f"{PROBES}.gradients.GradientProbe.measure",
             f"{PROBES}.schedule.Probes.after_backward",
-            "amptui.device.readback.HostReadback.push_step",
+            "amptui.device.readback.HostReadback.push",
             f"{GUEST}.switched_optimizer.SwitchedOptimizer.forward_begins",
         ),
     ),

@@ -133,7 +133,7 @@ def test_an_alarm_of_the_script_that_finds_us_at_work_reaches_the_script(
     try:
         with monkeypatch.context() as patch:
             patch.setattr(
-                "amptui.device.readback.HostReadback.push_step",
+                "amptui.device.readback.HostReadback.push",
                 lambda *_, **__: signal.raise_signal(signal.SIGUSR1),
             )
             with pytest.raises(TimeoutError) as raised:
