@@ -1,7 +1,6 @@
 """The curves of a run of any length, in bounded memory: recent values exactly, all in buckets."""
 
 import array as packed
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
@@ -11,8 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from amptui.records.steps import Column, Steps, are_finite
-from amptui.telemetry.view import EMPTY_SERIES, Counts, Floats, Series
+from amptui.telemetry.view import Counts, Floats, Series
 
 _SUM_SCALE = 2.0**-64
 """Sums are scaled by this power of two, which is exact: no sum of float64s ever overflows."""
@@ -191,7 +189,7 @@ class Track:
         if finite.any():
             self._nonfinite_since = None
         if not finite.all():
-            last_finite = np.flatnonzero(finite)[-1] if finite.any() else -1
+            last_finite = int(np.flatnonzero(finite)[-1]) if finite.any() else -1
             newest = np.flatnonzero(nonfinite[last_finite + 1 :])
             if self._nonfinite_since is None and len(newest):
                 self._nonfinite_since = self._first_step + self._count + last_finite + 1 + int(newest[0])
@@ -231,135 +229,47 @@ class Track:
         return ring[start:end].copy() if start >= 0 else np.concatenate((ring[start:], ring[:end]))
 
 
-@dataclass(slots=True, eq=False)
-class RateTrack:
-    """Samples per second of each step, whose means are samples by seconds at every resolution.
+def rate_series(rates: Track, samples: Track, seconds: Track) -> Series:
+    """The history of samples per second, whose means are samples by seconds at every resolution.
 
-    Minimum, maximum and recent values are rates of single steps.
+    Minimum, maximum and recent values are rates of single steps. ``samples`` and ``seconds`` have values of
+    the steps with a finite rate: all three have the same buckets.
     """
-
-    _rates: Track
-    _samples: Track
-    _seconds: Track
-    """Like the samples, only of steps with a finite rate: all three have the same buckets."""
-    _snapshot: Series | None = field(default=None, init=False)
-
-    @classmethod
-    def empty(cls, buckets: int = 2048, recent: int = 2048, *, first_step: int = 1) -> "RateTrack":
-        """As :meth:`Track.empty`."""
-        return cls(*(Track.empty(buckets, recent, first_step=first_step) for _ in range(3)))
-
-    def extend(
-        self, rates: Sequence[float | None], samples: Sequence[int], seconds: Sequence[float | None]
-    ) -> None:
-        """Add the next steps; a rate of None means that there is none."""
-        self._snapshot = None
-        self._rates.extend(rates)
-        if are_finite(rates):
-            self._samples.extend(samples)
-            self._seconds.extend(seconds)
-            return
-        validity = [rate is not None and math.isfinite(rate) for rate in rates]
-        self._samples.extend([n if is_valid else None for n, is_valid in zip(samples, validity, strict=True)])
-        self._seconds.extend([s if is_valid else None for s, is_valid in zip(seconds, validity, strict=True)])
-
-    @property
-    def _all(self) -> tuple[Track, Track, Track]:
-        return self._rates, self._samples, self._seconds
-
-    def settle(self) -> None:
-        """As :meth:`Track.settle`."""
-        for track in self._all:
-            track.settle()
-
-    def skip(self, steps: int) -> None:
-        """Add steps without a rate."""
-        self._snapshot = None
-        for track in self._all:
-            track.skip(steps)
-
-    def rewind(self, next_step: int) -> None:
-        """As :meth:`Track.rewind`."""
-        self._snapshot = None
-        for track in self._all:
-            track.rewind(next_step)
-
-    def snapshot(self) -> Series:
-        """The history so far, with the seconds as its weights."""
-        if self._snapshot is None:
-            rates, samples, seconds = self._rates.snapshot(), self._samples.sums(), self._seconds.sums()
-            mean = np.divide(samples, seconds, out=np.full(len(seconds), np.nan), where=seconds > 0)
-            mean = np.minimum(np.maximum(mean, rates.minimum), rates.maximum)
-            recent_seconds = self._seconds.snapshot().recent
-            self._snapshot = replace(rates, mean=mean, weights=seconds, recent_weights=recent_seconds)
-        return self._snapshot
+    series, weights = rates.snapshot(), seconds.sums()
+    mean = np.divide(samples.sums(), weights, out=np.full(len(weights), np.nan), where=weights > 0)
+    mean = np.minimum(np.maximum(mean, series.minimum), series.maximum)
+    return replace(series, mean=mean, weights=weights, recent_weights=seconds.snapshot().recent)
 
 
 @dataclass(slots=True, eq=False)
 class Tracks:
-    """Loss, samples per second, loss scale, skips and headroom of every step."""
+    """A track of each of several values, by name, all of the same size."""
 
-    _started: bool = False
-    _first_step: int = 1
-    _loss: Track = field(default_factory=Track.empty)
-    _rate: RateTrack = field(default_factory=RateTrack.empty)
-    _scale: Track = field(default_factory=Track.empty)
-    _skips: Track = field(default_factory=Track.empty)
-    _headrooms: Track = field(default_factory=Track.empty)
+    _buckets: int = 2048
+    _recent: int = 2048
+    by_name: dict[str, Track] = field(default_factory=dict)
 
-    @property
-    def _all(self) -> tuple[Track | RateTrack, ...]:
-        return self._loss, self._rate, self._scale, self._skips, self._headrooms
+    def add(self, name: str, first_step: int, values: Sequence[float | None]) -> None:
+        """Add the values of consecutive steps, in place of those from ``first_step`` on.
 
-    @property
-    def last_step(self) -> int:
-        """The newest step; 0 before the first."""
-        return self._loss.next_step - 1 if self._started else 0
-
-    def series(self) -> tuple[Series, Series, Series, Series, Series]:
-        """The loss, the samples per second, the loss scale, the skips and the headroom of each step.
-
-        Of several steps the rate is their samples by their seconds. A skip is 1 for a skipped step, 0 for an
-        applied one. The headroom is in doublings, for steps whose gradients were measured.
+        Missing steps before them count as not measured.
         """
-        loss, rate, scale, skips, headrooms = (
-            track.snapshot() if self._started else EMPTY_SERIES for track in self._all
-        )
-        return loss, rate, scale, skips, headrooms
+        track = self.by_name.get(name)
+        if track is not None:
+            track.rewind(first_step)
+        if track is None or track.next_step > first_step:
+            track = self.by_name[name] = Track.empty(self._buckets, self._recent, first_step=first_step)
+        track.skip(first_step - track.next_step)
+        track.extend(values)
 
     def rewind(self, next_step: int) -> None:
-        """Forget the steps from ``next_step`` on: they are repeated."""
-        if next_step <= self._first_step:
-            self._started = False
-        for track in self._all:
+        """As :meth:`Track.rewind`; none remains that is empty."""
+        for name, track in list(self.by_name.items()):
             track.rewind(next_step)
-
-    def add(self, steps: Steps, headrooms: Column | None = None) -> None:
-        """Add steps, in place of those from the first of them on.
-
-        Missing steps before them count as not measured, as does the headroom without ``headrooms``.
-        """
-        first = steps.first_step
-        if not self._started or first < self._first_step:
-            self._loss, self._scale, self._skips, self._headrooms = (
-                Track.empty(first_step=first) for _ in range(4)
-            )
-            self._rate = RateTrack.empty(first_step=first)
-            self._first_step, self._started = first, True
-        gap = first - self._loss.next_step
-        for track in self._all:
-            track.rewind(first)
-            track.skip(max(0, gap))
-        self._loss.extend(steps.loss)
-        self._rate.extend(steps.rates(), steps.samples, steps.step_seconds)
-        self._scale.extend(steps.loss_scale)
-        self._skips.extend(steps.skips)
-        if headrooms is None:
-            self._headrooms.skip(steps.count)
-        else:
-            self._headrooms.extend(headrooms)
+            if track.is_empty:
+                del self.by_name[name]
 
     def settle(self) -> None:
         """As :meth:`Track.settle`."""
-        for track in self._all:
+        for track in self.by_name.values():
             track.settle()

@@ -12,18 +12,19 @@ from amptui.records.findings import UpdatesMeasured
 from amptui.records.run import RunStarted, Validation
 from amptui.records.samples import DeviceSample
 from amptui.records.steps import Column, Steps
-from amptui.telemetry.history import Track
+from amptui.telemetry.history import Track, Tracks
 from amptui.telemetry.view import Metric, MetricKind, Series, training_gpu
 
 MAX_NAMED = 128
 """So many loss parts and validation metrics are kept, the first that were logged: each takes 23 KiB."""
 
-_BUCKETS, _RECENT = 512, 128
-
 _COLUMNS = ("grad_norm", "grad_max", "lr", "step_seconds", "data_seconds")
 """The columns of steps that have no other history."""
 
 _KINDS = get_args(MetricKind)
+
+_NAMED = ("part", "own validation")
+"""The kinds to which a user gives names."""
 
 
 @dataclass(slots=True, eq=False)
@@ -33,7 +34,7 @@ class Metrics:
     are_left_out: bool = False
     """Whether more than ``MAX_NAMED`` were logged."""
     _sampled_layers: tuple[str, ...] = ()
-    _tracks: dict[str, dict[str, Track]] = field(default_factory=lambda: {kind: {} for kind in _KINDS})
+    _tracks: dict[str, Tracks] = field(default_factory=lambda: {kind: Tracks(512, 128) for kind in _KINDS})
 
     def add(self, steps: Steps) -> None:
         """Add the columns and the loss parts of steps."""
@@ -57,7 +58,7 @@ class Metrics:
         """Add the update ratio of each layer."""
         for layer, ratio in record.ratios.items():
             self._add("update", layer, record.step, [ratio])
-        layers = self._tracks["update"]
+        layers = self._tracks["update"].by_name
         self._sampled_layers = tuple(layer for layer in dict.fromkeys(record.sampled) if layer in layers)
 
     def add_sample(self, sample: DeviceSample, run: RunStarted | None, step: int) -> None:
@@ -74,16 +75,12 @@ class Metrics:
     def rewind(self, next_step: int) -> None:
         """Forget the values from ``next_step`` on: the run repeats these steps."""
         for tracks in self._tracks.values():
-            for name, track in list(tracks.items()):
-                track.rewind(next_step)
-                if track.is_empty:
-                    del tracks[name]
+            tracks.rewind(next_step)
 
     def settle(self) -> None:
         """As :meth:`Track.settle`."""
         for tracks in self._tracks.values():
-            for track in tracks.values():
-                track.settle()
+            tracks.settle()
 
     def view(self, lock: threading.Lock) -> tuple[Metric, ...]:
         """All of them, by kind and in the order in which they came.
@@ -103,7 +100,7 @@ class Metrics:
                 is_estimate=kind == "update" and name in self._sampled_layers,
             )
             for kind in _KINDS
-            for name, track in self._tracks[kind].items()
+            for name, track in self._tracks[kind].by_name.items()
         )
 
     def _add(self, kind: MetricKind, name: str, first_step: int, values: Column) -> None:
@@ -111,18 +108,9 @@ class Metrics:
         if values.count(None) == len(values):
             return
         tracks = self._tracks[kind]
-        track = tracks.get(name)
-        if track is None and kind in ("part", "own validation") and self._named == MAX_NAMED:
-            self.are_left_out = True
-            return
-        if track is not None:
-            track.rewind(first_step)
-        if track is None or track.next_step > first_step:
-            track = tracks[name] = Track.empty(_BUCKETS, _RECENT, first_step=first_step)
-        track.skip(first_step - track.next_step)
-        track.extend(values)
-
-    @property
-    def _named(self) -> int:
-        """How many metrics a user gave a name."""
-        return len(self._tracks["part"]) + len(self._tracks["own validation"])
+        if name not in tracks.by_name and kind in _NAMED:
+            named = sum(len(self._tracks[kind].by_name) for kind in _NAMED)
+            if named == MAX_NAMED:
+                self.are_left_out = True
+                return
+        tracks.add(name, first_step, values)

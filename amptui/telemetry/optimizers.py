@@ -7,22 +7,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import attrgetter
+from typing import Any
 
 from amptui.records import findings
 from amptui.records import run as records
 from amptui.records.own_loop import GradientsDropped, OptimizerFollowed
-from amptui.records.steps import Steps, are_finite, joined
+from amptui.records.steps import Column, Steps, are_finite, joined
 from amptui.telemetry.comparison import PrecisionLedger, low_precision_now
 from amptui.telemetry.events import cut_label
 from amptui.telemetry.flops import FlopsWatch
 from amptui.telemetry.gpu_use import GpuWatch
-from amptui.telemetry.history import Tracks
+from amptui.telemetry.history import Tracks, rate_series
 from amptui.telemetry.metrics import Metrics
 from amptui.telemetry.numerics import FIRST_SCALE, NumericsWatch, headrooms
 from amptui.telemetry.pace import Pace
 from amptui.telemetry.scaling import ScalerWatch
 from amptui.telemetry.timing import TimingWatch
-from amptui.telemetry.view import OptimizerView, PrecisionSwitch, SessionView
+from amptui.telemetry.view import EMPTY_SERIES, OptimizerView, PrecisionSwitch, SessionView
 
 FIRST = ""
 """The name of a run's first optimizer."""
@@ -166,12 +167,12 @@ class OptimizerSteps:
         self.samples_trained += sum(steps.samples)
         if steps.settling:
             self.gpu.interrupt()
-        rewinds = steps.first_step <= self.tracks.last_step
+        rewinds = steps.first_step <= self.last_step
         scale = self.scaler.scale
         if scale is None or scale < records.MIN_SOUND_SCALE:
             scale = FIRST_SCALE
         rooms = headrooms(steps, scale)
-        self.tracks.add(steps, rooms)
+        self._track(steps, rooms)
         self.metrics.add(steps)
         self.numerics.add(steps, rooms, scale)
         if rewinds:
@@ -181,6 +182,26 @@ class OptimizerSteps:
         self.losses.add(steps)
         self.pace.add(steps)
         self.epoch = steps.epoch
+
+    def _track(self, steps: Steps, rooms: Column | None) -> None:
+        rates = steps.rates()
+        columns: dict[str, Sequence[Any]] = {
+            "loss": steps.loss,
+            "rate": rates,
+            "samples": _where(rates, steps.samples),
+            "seconds": _where(rates, steps.step_seconds),
+            "scale": steps.loss_scale,
+            "skip": steps.skips,
+            "headroom": rooms or [None] * steps.count,
+        }
+        for name, column in columns.items():
+            self.tracks.add(name, steps.first_step, column)
+
+    @property
+    def last_step(self) -> int:
+        """The newest step; 0 before the first."""
+        loss = self.tracks.by_name.get("loss")
+        return 0 if loss is None else loss.next_step - 1
 
     # ----------------------------------------------------------------------- another process
 
@@ -214,7 +235,16 @@ class OptimizerSteps:
         """
         low = low_precision_now(view.precision, view.compared)
         comparison, scaler = self.ledger.comparison(low), self.scaler.view()
-        loss, samples_rate, loss_scale, skips, rooms = self.tracks.series()
+        tracks = self.tracks.by_name
+        loss, loss_scale, skips, rooms = (
+            tracks[name].snapshot() if tracks else EMPTY_SERIES
+            for name in ("loss", "scale", "skip", "headroom")
+        )
+        rates = (
+            rate_series(*(tracks[name] for name in ("rate", "samples", "seconds")))
+            if tracks
+            else EMPTY_SERIES
+        )
         return replace(
             view,
             epoch=self.epoch,
@@ -225,7 +255,7 @@ class OptimizerSteps:
             best_loss_step=self.losses.best_step,
             samples_per_second=self.pace.samples_per_second,
             loss=loss,
-            samples_rate=samples_rate,
+            samples_rate=rates,
             loss_scale=loss_scale,
             skips=skips,
             metrics=self.metrics.view(lock),
@@ -250,7 +280,7 @@ class OptimizerSteps:
             name=name,
             label=label,
             kind="" if self.followed is None else self.followed.kind,
-            step=self.tracks.last_step,
+            step=self.last_step,
             precision=precision,
             loss=None if self.last is None or has_no_loss else self.last.loss[0],
             smoothed_loss=self.losses.smoothed,
@@ -263,6 +293,13 @@ class OptimizerSteps:
             step_seconds=self.pace.step_seconds,
             is_front=is_front,
         )
+
+
+def _where(rates: Column, column: Sequence[Any]) -> Sequence[Any]:
+    """``column`` with None for the steps without a rate."""
+    if None not in rates:
+        return column
+    return [None if rate is None else value for rate, value in zip(rates, column, strict=True)]
 
 
 @dataclass(slots=True, eq=False)

@@ -173,7 +173,7 @@ class Session:
         if run is not None and run.device == "cpu":  # why there is no GPU's data concerns no step
             record = replace(record, note="")
         self._change(device=record, allocator=record.allocator or self._facts.allocator)
-        first.metrics.add_sample(record, run, first.tracks.last_step)
+        first.metrics.add_sample(record, run, first.last_step)
         alone = not self._optimizers.are_several
         if (allocator := record.allocator) is not None:
             for steps in self._optimizers:
@@ -319,7 +319,7 @@ class Session:
         if run is not None and front != FIRST:  # the run's length is counted in steps of its first optimizer
             facts["run"] = replace(run, total_steps=None, steps_per_epoch=None, total_epochs=0)
         elif run is not None and run.total_steps is not None and self._facts.state == "running":
-            eta_seconds = steps.pace.eta_seconds(run.total_steps - steps.tracks.last_step)
+            eta_seconds = steps.pace.eta_seconds(run.total_steps - steps.last_step)
         if front != FIRST and not self._is_comparing:
             facts["compared"] = None
         if self._facts.outcome is not None:
@@ -327,7 +327,7 @@ class Session:
         view = SessionView(
             **facts,
             run_dir=self._run_dir,
-            step=steps.tracks.last_step,
+            step=steps.last_step,
             step_seconds=steps.pace.step_seconds,
             optimizers=self._optimizers.views(front, run),
             events=self._log.events(),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from amptui.base import units
 from amptui.records.findings import Float16Window
 from amptui.telemetry.axis import Axis, Kind, noisy_curve
-from amptui.telemetry.history import RateTrack
+from amptui.telemetry.history import Track, rate_series
 from amptui.telemetry.view import Series
 from amptui.tui.canvas import Canvas
 from amptui.tui.renderables.float16_histogram import LEGEND_LINES, MARGIN, draw_exponents
@@ -136,15 +136,12 @@ STEPS = st.lists(
 
 
 def rates(steps: Sequence[Step], *, buckets: int = 2048, recent: int = 2048) -> Series:
-    track = RateTrack.empty(buckets, recent)
-    for start in range(0, len(steps), 7):
-        batch = steps[start : start + 7]
-        track.extend(
-            [None if timed_step is None else timed_step[0] / timed_step[1] for timed_step in batch],
-            [1 if timed_step is None else timed_step[0] for timed_step in batch],
-            [0.5 if timed_step is None else timed_step[1] for timed_step in batch],
-        )
-    return track.snapshot()
+    tracks = [Track.empty(buckets, recent) for _ in range(3)]
+    for step in steps:
+        values = (None, None, None) if step is None else (step[0] / step[1], *step)
+        for track, value in zip(tracks, values, strict=True):
+            track.extend([value])
+    return rate_series(*tracks)
 
 
 def shown_steps(series: Series, window: Window, steps: Sequence[Step]) -> list[tuple[int, float]]:
