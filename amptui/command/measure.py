@@ -21,7 +21,6 @@ from amptui.command.parser import (
 from amptui.recipe.request import (
     ADVISE_LOSS_STEPS,
     ADVISE_MINUTES,
-    FRAMEWORKS,
     AdviseRequest,
     BenchRequest,
     TrainRequest,
@@ -71,11 +70,6 @@ def add_advise_options(parser: argparse.ArgumentParser) -> None:
     )
     group = parser.add_argument_group("output")
     add = group.add_argument
-    add(
-        "--lines",
-        choices=FRAMEWORKS,
-        help="print the lines to paste for one of these (default: PyTorch in full, the others in brief)",
-    )
     add_shared(group, "--json", "--html")
 
 
@@ -97,7 +91,6 @@ def run_advise(options: argparse.Namespace) -> int:
         precisions=options.precisions,
         minutes=options.minutes,
         loss_steps=options.loss_steps,
-        framework=options.lines,
         html=options.html,
     )
     return advise(request, json=options.json)

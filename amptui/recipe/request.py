@@ -29,11 +29,6 @@ Fp8Recipe = Literal["tensorwise", "rowwise", "rowwise_with_gw_hp"]
 
 FP8_RECIPES: tuple[Fp8Recipe, ...] = get_args(Fp8Recipe)
 
-Framework = Literal["pytorch", "lightning", "accelerate", "huggingface", "amptui"]
-"""What lines to paste are for."""
-
-FRAMEWORKS: tuple[Framework, ...] = get_args(Framework)
-
 HANG_SECONDS = 600.0
 """A rank that makes all others wait so long is given up, unless the command line says otherwise."""
 
@@ -210,6 +205,4 @@ class AdviseRequest:
     """What the measurement takes at most, from the first step on."""
     loss_steps: int
     """Steps of each training from the same start; 0 compares no losses."""
-    framework: Framework | None = None
-    """Whose lines to paste are printed; None is all."""
     html: Path | None = None

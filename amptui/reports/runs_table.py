@@ -38,23 +38,15 @@ def list_runs(*, json: bool, out: TextIO, limit: int | None = None, with_end: bo
     instead prints no runs either. Raises ``RunFolderError`` if the folder of runs cannot be read,
     ``OutputError`` if the list cannot be written.
     """
-    names = kept_names()
-    size = _size(out, json=json)
+    names, size = kept_names(), _size(out, json=json)
     runs = [look_at(RunDir(default_base() / name)) for name in names[: _page(len(names), size, limit)]]
-    older = len(names) - len(runs)
-    counted = f"{units.count(older)} older run{'s' if older > 1 else ''}"
-    words = f"{counted} not listed: use `amptui runs --all` or `--limit N`"
-    if json:
-        put(_json_lines(runs) + (strictjson.line({"type": "End"}) if with_end else ""), out)
-    elif runs:
-        _put_table(runs, size, out)
-    else:
-        say("no runs yet; `amptui train mnist-deep` starts one", out=out)
-    if older and size is not None:
-        fits = len(words) <= size.columns
-        say(words if fits else _cut(f"{units.count(older)} older: --all", size), out=out)
-    elif older and limit is None:
-        complain(words)
+    older, older_words = len(names) - len(runs), ""
+    if older and (size is not None or limit is None):
+        runs_words = f"{units.count(older)} older run{'s' if older > 1 else ''}"
+        older_words = f"{runs_words}: use `--all` or `--limit N`"
+    _show(runs, size, out, json=json, older=older_words)
+    if json and with_end:
+        put(strictjson.line({"type": "End"}), out)
     return 0
 
 
@@ -65,19 +57,12 @@ def list_remote_runs(remote: Remote, *, json: bool, out: TextIO, limit: int | No
     """
     from amptui.runs.remote import remote_argument, remote_runs
 
-    listed = remote_runs(remote, limit)
-    size = _size(out, json=json)
+    listed, size = remote_runs(remote, limit), _size(out, json=json)
     runs = listed.runs if size is None else listed.runs[: _page(len(listed.runs), size, limit)]
-    if json:
-        put(_json_lines(runs), out)
-    elif runs:
-        _put_table(runs, size, out, remote_argument)
-    else:
-        say(f"no runs on {remote.host} yet", out=out)
+    older = listed.older if limit is None else ""
     if size is not None and len(runs) < len(listed.runs):
-        say(_cut("older runs not listed: use `--all` or `--limit N`", size), out=out)
-    elif listed.older and limit is None:
-        complain(listed.older)
+        older = "older runs: use `--all` or `--limit N`"
+    _show(runs, size, out, json=json, older=older, argument=remote_argument, on=f" on {remote.host}")
     return 0
 
 
@@ -96,21 +81,32 @@ def _page(runs: int, size: os.terminal_size | None, limit: int | None) -> int:
     return runs if runs <= room + 1 else max(1, room)
 
 
-def _json_lines(runs: Sequence[KeptRun]) -> str:
-    return "".join(strictjson.line({"type": "Run", **asdict(run)}) for run in runs)
-
-
-def _cut(line: str, size: os.terminal_size) -> str:
-    return line if cell_len(line) <= size.columns else set_cell_size(line, size.columns)
-
-
-def _put_table(
+def _show(
     runs: Sequence[KeptRun],
     size: os.terminal_size | None,
     out: TextIO,
+    *,
+    json: bool,
+    older: str,
     argument: Callable[[Path], str] = run_argument_here,
+    on: str = "",
 ) -> None:
-    """``argument`` is what a command calls the run in a folder."""
+    """Print the runs, and what is said of ``older`` ones; ``argument`` is what a command calls a run."""
+    if json:
+        put("".join(strictjson.line({"type": "Run", **asdict(run)}) for run in runs), out)
+    elif runs:
+        say(*_table(runs, size, argument), out=out)
+    else:
+        say(f"no runs{on} yet" if on else "no runs yet; `amptui train mnist-deep` starts one", out=out)
+    if older and size is None:
+        complain(older)
+    elif older and size is not None:
+        say(older if cell_len(older) <= size.columns else set_cell_size(older, size.columns), out=out)
+
+
+def _table(
+    runs: Sequence[KeptRun], size: os.terminal_size | None, argument: Callable[[Path], str]
+) -> list[str]:
     now = time.time()
 
     def column(title: str, cell: Callable[[KeptRun], str], priority: int = 0) -> Column[KeptRun]:
@@ -127,7 +123,7 @@ def _put_table(
         column("pid", lambda run: str(run.pid or ""), 4),
         column("device", lambda run: run.device or "", 7),
     )
-    say(*table_lines(columns, runs, None if size is None else size.columns), out=out)
+    return table_lines(columns, runs, None if size is None else size.columns)
 
 
 def _name(argument: str) -> str:

@@ -172,7 +172,7 @@ def test_a_pipe_gets_the_newest_hundred_and_is_told_of_the_rest(
     text, opened = listed(json=json)
     assert opened == set(many[:PAGE_RUNS])
     assert len(text.splitlines()) == PAGE_RUNS + (not json)
-    more = f"{MANY - PAGE_RUNS} older runs not listed: use `amptui runs --all` or `--limit N`"
+    more = f"{MANY - PAGE_RUNS} older runs: use `--all` or `--limit N`"
     assert capsys.readouterr().err == f"amptui: {more}\n"
 
 

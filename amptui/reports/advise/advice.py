@@ -9,10 +9,8 @@ from itertools import product
 from typing import Literal, get_args
 
 from amptui.diagnosis.amp_answer import AmpAnswer
-from amptui.records.findings import PairCompared
 from amptui.records.run import AMP_PRECISIONS
 from amptui.reports.advise.evidence import Candidate
-from amptui.telemetry.comparison import judge_speed
 from amptui.telemetry.finding import Finding
 from amptui.telemetry.memory import LITTLE_MEMORY
 
@@ -46,19 +44,12 @@ class Advice:
     """The candidate that is recommended, or that FP32 is preferred to."""
     troubles: tuple[Finding, ...] = ()
     """What to look out for in ``about``, or what speaks against it where FP32 is recommended."""
-    compiles: bool = False
-    """Whether ``torch.compile`` made the recommended precision faster beyond its interval."""
 
 
-def recommend(
-    candidates: Sequence[Candidate],
-    *,
-    other_weights: bool = False,
-    compiling: PairCompared | None = None,
-) -> Advice:
+def recommend(candidates: Sequence[Candidate], *, other_weights: bool = False) -> Advice:
     """What to use: the fastest precision that is safe, else one that saves memory, else FP32.
 
-    ``other_weights``: the weights are not float32; ``compiling``: what ``torch.compile`` gains in FP32.
+    ``other_weights``: the weights are not float32.
     """
     if other_weights:
         return Advice(precision="fp32", reason="weights")
@@ -86,14 +77,12 @@ def recommend(
         about, reason = _why_not(candidates, usable, faster)
     precision = None if reason == "not compared" else "fp32"
     if reason in ("faster", "memory") and about is not None:
-        precision, compiling = about.precision, about.compiling
+        precision = about.precision
     return Advice(
         precision=precision,
         reason=reason,
         about=about,
         troubles=() if about is None else troubles(about.answer),
-        compiles=compiling is not None
-        and judge_speed(compiling.speedup, compiling.speedup_low, compiling.speedup_high).state == "faster",
     )
 
 
@@ -128,7 +117,7 @@ def is_safe(candidate: Candidate) -> bool:
     """
     if candidate.exclusion is not None:
         return False
-    if candidate.losses is not None and candidate.losses.outcome in ("higher", "not finite"):
+    if candidate.loss is not None and candidate.loss.state in ("higher", "not finite"):
         return False
     answer = candidate.answer
     findings = troubles(answer)

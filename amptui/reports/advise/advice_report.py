@@ -10,7 +10,6 @@ from amptui.base import units
 from amptui.base.table import GAP, Column, table_lines, table_width
 from amptui.base.version import __version__
 from amptui.diagnosis.labels import data_label
-from amptui.recipe.request import FRAMEWORKS, Framework
 from amptui.reports.advise import advise_words
 from amptui.reports.advise.recommendation import NAMES, Recommendation
 from amptui.reports.export.template import Span, document
@@ -30,11 +29,8 @@ def heading(result: Recommendation) -> str:
     return ", ".join(parts)
 
 
-def report_lines(result: Recommendation, framework: Framework | None = None) -> list[str]:
-    """The recommendation, why, the table, what was not measured, and the lines to paste, in 80 columns.
-
-    ``framework``: only its lines, in full; None is plain PyTorch in full and the others in brief.
-    """
+def report_lines(result: Recommendation) -> list[str]:
+    """The recommendation, why, the table, what was not measured, and the lines to paste, in 80 columns."""
     lines = [heading(result), "", *_wrapped(advise_words.headline(result.advice) + ".")]
     if result.interrupted:
         lines += _wrapped("Interrupted: based on what was measured so far.")
@@ -46,7 +42,7 @@ def report_lines(result: Recommendation, framework: Framework | None = None) -> 
     lines += ["", "not measured:", *missing] if missing else []
     how = [line for text in result.how_measured for line in _wrapped(text)]
     lines += ["", *how] if how else []
-    return lines + list(_paste_lines(result, framework))
+    return lines + list(_paste_lines(result))
 
 
 def _wrapped(text: str, first: str = "", rest: str = "") -> list[str]:
@@ -80,28 +76,21 @@ def _table_lines(rows: Sequence[Sequence[str]]) -> list[str]:
     return lines
 
 
-def _paste_lines(result: Recommendation, framework: Framework | None) -> Iterator[str]:
+def _paste_lines(result: Recommendation) -> Iterator[str]:
+    """The lines of PyTorch's own in full, those of frameworks, which are few, beside their names."""
     lines = result.lines
     if result.advice.reason == "weights":
         yield from ("", "Nothing to paste: train it as it is, or with float32 weights and autocast.")
     elif result.advice.precision == "fp32":
         what = " but for torch.compile" if lines else ""
         yield from ("", f"Nothing to paste{what}: FP32 is what PyTorch trains in by default.")
-    if not lines:
-        return
-    full: Framework = framework or "pytorch"
-    if full not in lines and "pytorch" in lines and framework != "amptui":
-        yield from ("", f"No lines for {NAMES[full]}: it chooses other layers, or another library, for FP8.")
-        full = "pytorch"
-    if full in lines:
-        yield from ("", f"{NAMES[full]}:", *(f"    {line}" for line in lines[full]))
-    if framework is None:
-        yield ""
-        width = max(map(len, NAMES.values())) + 1
-        for name in FRAMEWORKS[1:]:
-            if name in lines:
-                yield f"{NAMES[name] + ':':<{width}} {lines[name][0]}"
-                yield from (f"{'':<{width}} {line}" for line in lines[name][1:])
+    if "pytorch" in lines:
+        yield from ("", f"{NAMES['pytorch']}:", *(f"    {line}" for line in lines["pytorch"]))
+    width = max(map(len, NAMES.values())) + 1
+    for place, name in enumerate(name for name in NAMES if name in lines and name != "pytorch"):
+        yield from [""] * (place == 0)
+        yield f"{NAMES[name] + ':':<{width}} {lines[name][0]}"
+        yield from (f"{'':<{width}} {line}" for line in lines[name][1:])
 
 
 # ------------------------------------------------------------------------------------- HTML page
@@ -110,7 +99,7 @@ def _paste_lines(result: Recommendation, framework: Framework | None) -> Iterato
 def advice_page(result: Recommendation) -> str:
     """The page as HTML."""
     partial = "Interrupted: based on what was measured so far." if result.interrupted else ""
-    lines = [(NAMES[name], "\n".join(result.lines[name])) for name in FRAMEWORKS if name in result.lines]
+    lines = [(NAMES[name], "\n".join(result.lines[name])) for name in NAMES if name in result.lines]
     return document(
         f"{result.subject}: which precision · amptui",
         [
@@ -151,7 +140,6 @@ def report_json(result: Recommendation) -> dict[str, Any]:
         "recommended": advice.precision,
         "reason": advice.reason,
         "about": None if advice.about is None else advice.about.precision,
-        "compile": advice.compiles,
         "text": advise_words.headline(advice),
         "notes": [{"label": label, "text": text} for label, text in result.notes],
         "baseline": None if result.view.compared is None else next(iter(result.view.compared.rows), None),
@@ -162,13 +150,13 @@ def report_json(result: Recommendation) -> dict[str, Any]:
                 "excluded": candidate.exclusion,
                 "measured": candidate.row,
                 "memory_ratio": candidate.memory,
-                "compiled": candidate.compiling,
                 "answer": candidate.answer,
-                "losses": candidate.losses,
+                "loss": candidate.loss,
             }
             for candidate in result.candidates
         ],
         "loss_steps": None if result.race is None else result.race.steps,
+        "losses": None if result.race is None else result.race.finals,
         "not_measured": result.missing,
         "how": result.how_measured,
         "lines": result.lines,

@@ -67,7 +67,7 @@ def advise(request: AdviseRequest, *, json: bool) -> int:
             if json:
                 put(strictjson.line(report_json(result)), out)
             else:
-                say(*report_lines(result, request.framework), out=out)
+                say(*report_lines(result), out=out)
             if request.html is not None:
                 write_file(request.html, advice_page(result))
         elif signals.received:

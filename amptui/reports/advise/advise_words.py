@@ -1,17 +1,15 @@
 """All sentences of a recommendation: what to use, why, what to look out for, what was not measured."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import fmean
 
 from amptui.base import units
 from amptui.diagnosis.amp_answer import NO_AMP, AmpAnswer, interval_words
 from amptui.diagnosis.event_words import event_text
 from amptui.diagnosis.finding_fields import less_percent, times_speed
 from amptui.diagnosis.labels import precision_label
-from amptui.diagnosis.speed import pair_words
 from amptui.diagnosis.words import SIGNS, SUBJECTS, explained_words, long_words, short_words, speed_words
 from amptui.records.findings import PrecisionsCompared
-from amptui.records.run import EAGER_SUFFIX, FP8_PRECISIONS
+from amptui.records.run import FP8_PRECISIONS
 from amptui.reports.advise.advice import Advice, Reason
 from amptui.reports.advise.evidence import Candidate, Exclusion, row_of, step_seconds
 from amptui.reports.advise.loss_race import LossRace
@@ -69,8 +67,8 @@ def _gains(candidate: Candidate) -> list[str]:
         gains.append(long_words(judge_memory(candidate.memory)))
     if answer is not None and answer.of("agreement").state == "agree":
         gains.append(f"gradients agree ({short_words(answer.of('agreement'))})")
-    if candidate.losses is not None and candidate.losses.outcome in ("same", "lower"):
-        same = candidate.losses.outcome == "same"
+    if candidate.loss is not None and candidate.loss.state in ("same", "lower"):
+        same = candidate.loss.state == "same"
         gains.append("the same loss within noise" if same else "the loss lower than in FP32")
     return gains
 
@@ -118,9 +116,9 @@ def cautions(advice: Advice, candidates: Sequence[Candidate], view: SessionView)
             skipped = 0 if about.row is None else about.row.skipped
             scaler = f"a GradScaler, which skips a step now and then ({units.count(skipped)} in this run)"
             yield f"fp16 needs {scaler}; save its state in checkpoints"
-        if about.losses is None or about.losses.outcome == "not measured":
+        if about.loss is None:
             yield "not measured: whether it reaches FP32's final loss; use `amptui compare`"
-        elif about.losses.outcome == "same" and len(about.losses.losses) <= MIN_SEEDS:
+        elif about.loss.state == "same" and about.loss.numbers["seeds"] == MIN_SEEDS:
             yield "two seeds show only large differences in the loss; use more --minutes to train more seeds"
     for other in candidates:
         if other.answer is not None and other is not about and advice.precision != "fp32":
@@ -134,15 +132,6 @@ def cautions(advice: Advice, candidates: Sequence[Candidate], view: SessionView)
     for event in reversed(view.events):
         if event.severity == "warning" and event.kind == "note" and (event.step or 0) <= 1:
             yield event_text(event)
-
-
-def compiling(comparison: PrecisionsCompared | None) -> Iterator[str]:
-    """What ``torch.compile`` gained in each precision."""
-    if comparison is None:
-        return
-    for pair in comparison.pairs:
-        if pair.than == pair.precision + EAGER_SUFFIX:
-            yield pair_words(pair, comparison)
 
 
 def not_measured(
@@ -177,8 +166,9 @@ def how_measured(compared: PrecisionsCompared | None, race: LossRace | None) -> 
         steps = f"mean of the last {min(MEAN_STEPS, race.steps)} of {units.count(race.steps)} steps"
         seeds = f"{units.counted(race.seeds, 'seed')}"
         # Half the widest interval: of the precision that the seeds say least of.
-        intervals = [race.compared(name).interval for name in race.finals if name != "fp32"]
-        reach = max(((one.high - one.low) / 2 for one in intervals if one is not None), default=0.0)
+        findings = [finding for name in race.finals if (finding := race.finding(name)) is not None]
+        ends = [(one.numbers["low"] or 0.0, one.numbers["high"] or 0.0) for one in findings]
+        reach = max((high - low for low, high in ends), default=0.0) / 2
         hidden = f"; a difference below {units.loss(reach)} would not show" if reach else ""
         yield f"loss: {steps}, {seeds}, each from the same start in every precision{hidden}"
 
@@ -201,12 +191,11 @@ def table_rows(view: SessionView, candidates: Sequence[Candidate]) -> list[tuple
         rows.append(
             ("memory", units.number_of_bytes(peak), *(_memory_cell(candidate) for candidate in columns))
         )
-    baselines = (one.losses.baseline_losses for one in candidates if one.losses is not None)
-    losses = next(filter(None, baselines), ())
+    baseline_loss = next((one.loss.numbers["other_loss"] for one in candidates if one.loss is not None), None)
     for subject, label in SUBJECTS.items():
         cells = [_cell(candidate.answer, subject) for candidate in columns]
         if any(cells):
-            of_fp32 = units.loss(fmean(losses)) if subject == "loss" and losses else ""
+            of_fp32 = units.loss(baseline_loss) if subject == "loss" and baseline_loss is not None else ""
             rows.append((label, of_fp32, *cells))
     return rows
 

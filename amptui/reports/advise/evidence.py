@@ -1,20 +1,18 @@
 """What was measured of each precision, and what was not: the facts that a recommendation follows from."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeVar, get_args
+from typing import Literal, get_args
 
 from amptui.diagnosis.amp_answer import AmpAnswer, Worth, amp_answer
-from amptui.records.findings import Float16Window, PairCompared, PrecisionMeasured, PrecisionsCompared
+from amptui.records.findings import Float16Window, PrecisionMeasured
 from amptui.records.own_loop import OTHER_PRECISIONS
-from amptui.records.run import EAGER_SUFFIX, FP8_PRECISIONS, LOW_PRECISIONS, base_precision
-from amptui.reports.advise.loss_race import LossesCompared, LossRace
+from amptui.records.run import FP8_PRECISIONS, LOW_PRECISIONS, base_precision
+from amptui.reports.advise.loss_race import LossRace
 from amptui.telemetry.comparison import judge_speed
 from amptui.telemetry.finding import Finding, never_measured
 from amptui.telemetry.health import judge_window
-from amptui.telemetry.view import NumericsView, PrecisionTiming, SessionView
-
-_Measured = TypeVar("_Measured", PrecisionMeasured, PrecisionTiming)
+from amptui.telemetry.view import NumericsView, SessionView
 
 OTHER_WEIGHTS = "the weights are not float32"
 
@@ -70,10 +68,8 @@ class Candidate:
     memory: float | None
     """Its peak by FP32's."""
     exclusion: Exclusion | None = None
-    losses: LossesCompared | None = None
+    loss: Finding | None = None
     """Its final losses beside FP32's; None if they were not compared."""
-    compiling: PairCompared | None = None
-    """Its steps compiled beside the same run eagerly."""
 
     @property
     def speed(self) -> Finding:
@@ -102,8 +98,9 @@ def candidates(
         view = view_of(evidence, precision)
         row, baseline = row_of(view, precision), row_of(view, "fp32")
         answer = exclusion = None
+        loss = None if race is None else race.finding(precision)
         if precision in LOW_PRECISIONS:
-            findings = [] if race is None else [race.finding(precision), race.troubles.get(precision)]
+            findings = [] if race is None else [loss, race.troubles.get(precision)]
             answer = amp_answer(view, precision, measured=[*filter(None, findings)])
         if race is not None and (error := race.failed.get(precision, "")):
             exclusion = Exclusion("failed", error)
@@ -116,8 +113,7 @@ def candidates(
                 step_seconds=step_seconds(view, precision),
                 memory=peaks[0] / peaks[1] if peaks[0] and peaks[1] else None,
                 exclusion=evidence.exclusions.get(precision) or exclusion,
-                losses=None if race is None else race.compared(precision),
-                compiling=compiling(evidence.view.compared, precision),
+                loss=loss,
             )
         )
     return tuple(options)
@@ -141,26 +137,7 @@ def view_of(evidence: Evidence, precision: str) -> SessionView:
         # Of a step in float16, what was flushed is among its zeros: the other one counts it.
         numerics = replace(numerics, window=evidence.window)
     numerics = replace(numerics, scaler=view.numerics.scaler)
-    return eagerly(replace(view, numerics=numerics))
-
-
-def eagerly(view: SessionView) -> SessionView:
-    """The view without the steps that were compiled, where the comparison is of both kinds."""
-    compared = view.compared
-    if compared is None or not compared.baseline.endswith(EAGER_SUFFIX):
-        return view
-    eager = replace(
-        compared, baseline=base_precision(compared.baseline), rows=_eager_ones(compared.rows), pairs=()
-    )
-    return replace(view, compared=eager, timings=_eager_ones(view.timings))
-
-
-def _eager_ones(measured: Iterable[_Measured]) -> tuple[_Measured, ...]:
-    return tuple(
-        replace(one, precision=base_precision(one.precision))
-        for one in measured
-        if one.precision.endswith(EAGER_SUFFIX)
-    )
+    return replace(view, numerics=numerics)
 
 
 def row_of(view: SessionView, precision: str) -> PrecisionMeasured | None:
@@ -174,8 +151,3 @@ def step_seconds(view: SessionView, precision: str) -> float | None:
     row = row_of(view, precision)
     medians = {stats.precision: stats.median_step_seconds for stats in view.comparison.rows}
     return medians.get(precision) if row is None else row.step_seconds
-
-
-def compiling(compared: PrecisionsCompared | None, precision: str) -> PairCompared | None:
-    """Its steps compiled beside the same run eagerly; None if that was not measured."""
-    return None if compared is None else compared.pair(precision, precision + EAGER_SUFFIX)

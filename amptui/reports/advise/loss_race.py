@@ -11,10 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean
-from typing import Literal
 
 from amptui.reports.compare.trace import MEAN_STEPS
-from amptui.reports.compare.welch import MIN_SEEDS, Interval, mean_difference
+from amptui.reports.compare.welch import MIN_SEEDS, mean_difference
 from amptui.telemetry.finding import Finding, Grade
 
 AIMED_SEEDS, MAX_SEEDS = 3, 5
@@ -24,21 +23,7 @@ trainings in each precision, three shorter ones."""
 MIN_LOSS_STEPS = 2 * MEAN_STEPS
 """Fewer steps would compare the losses that both begin with."""
 
-Outcome = Literal["same", "higher", "lower", "not finite", "not measured"]
-
-_GRADES: Mapping[Outcome, Grade] = {"same": "good", "higher": "warning", "not finite": "error"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LossesCompared:
-    """The final losses in one precision beside those in FP32, by seed."""
-
-    precision: str
-    outcome: Outcome
-    losses: tuple[float, ...]
-    baseline_losses: tuple[float, ...]
-    interval: Interval | None = None
-    """Of the difference in means."""
+_GRADES: Mapping[str, Grade] = {"same": "good", "higher": "warning", "not finite": "error"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,16 +45,18 @@ class LossRace:
         """How many trained in FP32."""
         return sum(math.isfinite(loss) for loss in self.finals.get("fp32", ()))
 
-    def compared(self, precision: str) -> LossesCompared:
-        """What the losses in ``precision`` say."""
+    def finding(self, precision: str) -> Finding | None:
+        """The final losses in ``precision`` beside those in FP32; None if too few were measured."""
         losses, others = self.finals.get(precision, ()), self.finals.get("fp32", ())
         pairs = min(len(losses), len(others))
-        losses, others = tuple(losses[:pairs]), tuple(others[:pairs])
-        outcome: Outcome = "not measured"
-        interval = None
-        if not all(map(math.isfinite, losses)) and all(map(math.isfinite, others)):
-            outcome = "not finite"
-        elif pairs >= MIN_SEEDS and all(map(math.isfinite, others)):
+        losses, others = losses[:pairs], others[:pairs]
+        if not all(map(math.isfinite, others)):
+            return None
+        if not all(map(math.isfinite, losses)):
+            state, low, high = "not finite", None, None
+        elif pairs < MIN_SEEDS:
+            return None
+        else:
             interval = mean_difference(others, losses)
             # Without any spread, any difference is one.
             low = high = fmean(losses) - fmean(others)
@@ -77,28 +64,18 @@ class LossRace:
                 low, high = interval.low, interval.high
             elif math.isclose(fmean(losses), fmean(others)):
                 low = high = 0.0
-            outcome = "same" if low <= 0 <= high else "higher" if low > 0 else "lower"
-        return LossesCompared(
-            precision=precision,
-            outcome=outcome,
-            losses=losses,
-            baseline_losses=others,
-            interval=interval,
-        )
-
-    def finding(self, precision: str) -> Finding | None:
-        """The same as the answer's finding on the loss: mean final losses; None if nothing was measured."""
-        compared = self.compared(precision)
-        if compared.outcome == "not measured":
-            return None
+            state = "same" if low <= 0 <= high else "higher" if low > 0 else "lower"
         return Finding(
             subject="loss",
-            state=compared.outcome,
-            grade=_GRADES.get(compared.outcome, "neutral"),
+            state=state,
+            grade=_GRADES.get(state, "neutral"),
             about=precision,
             numbers={
-                "loss": fmean(compared.losses),
-                "other_loss": fmean(compared.baseline_losses),
+                "loss": fmean(losses),
+                "other_loss": fmean(others),
+                "low": low,
+                "high": high,
+                "seeds": pairs,
                 "steps": self.steps,
             },
             names={"than": "fp32"},

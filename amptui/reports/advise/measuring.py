@@ -54,10 +54,9 @@ class Measurer:
     def measure(self, precisions: Sequence[str]) -> tuple[Evidence, Stages]:
         """Measure FP32 beside ``precisions``; once more without one that ends the training."""
         remaining, excluded = list(precisions), dict[str, Exclusion]()
-        eager = self.request.compile_mode is not None
         request = replace(self.request, precision=BASELINE, min_steps=_MIN_STEPS, interactive=True)
         while True:
-            stages = Stages(remaining, seconds=self.seconds, eager=eager)
+            stages = Stages(remaining, seconds=self.seconds)
             end = self._train(request, partial(self._poll, stages))
             evidence = stages.evidence
             evidence = replace(evidence, exclusions={**excluded, **evidence.exclusions})

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from amptui.base.errors import UsageError
 from amptui.base.masking import masked
-from amptui.recipe.request import AdviseRequest, Framework
+from amptui.recipe.request import AdviseRequest
 from amptui.records.run import AMP_PRECISIONS
 from amptui.reports.advise import advise_words
 from amptui.reports.advise.advice import Advice, recommend
@@ -15,8 +15,6 @@ from amptui.reports.advise.evidence import (
     Candidate,
     Evidence,
     candidates,
-    compiling,
-    eagerly,
     has_other_weights,
 )
 from amptui.reports.advise.loss_race import LossRace
@@ -24,13 +22,14 @@ from amptui.reports.advise.stages import BASELINE
 from amptui.runs.rundir import default_data_dir
 from amptui.telemetry.view import SessionView
 
-NAMES: Mapping[Framework, str] = {
+NAMES: Mapping[str, str] = {
     "pytorch": "PyTorch",
     "lightning": "Lightning",
     "accelerate": "Accelerate",
     "huggingface": "Hugging Face",
     "amptui": "amptui",
 }
+"""Of what there are lines for, in this order."""
 
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp8": "bfloat16"}
 
@@ -79,7 +78,7 @@ class Recommendation:
     candidates: tuple[Candidate, ...]
     advice: Advice
     race: LossRace | None
-    lines: Mapping[Framework, tuple[str, ...]]
+    lines: Mapping[str, tuple[str, ...]]
     """What to paste."""
     seconds: float
     """What the measurement took, from the first step on."""
@@ -87,8 +86,8 @@ class Recommendation:
 
     @property
     def view(self) -> SessionView:
-        """The newest view, of the steps that are not compiled."""
-        return eagerly(self.evidence.view)
+        """The newest view."""
+        return self.evidence.view
 
     @property
     def missing(self) -> list[str]:
@@ -105,7 +104,6 @@ class Recommendation:
         """What stands below the headline: a label and a sentence each."""
         labelled = [
             ("why", advise_words.reasons(self.advice, self.view)),
-            ("torch.compile", advise_words.compiling(self.evidence.view.compared)),
             ("look out", advise_words.cautions(self.advice, self.candidates, self.view)),
         ]
         return [(label, text) for label, texts in labelled for text in dict.fromkeys(texts)]
@@ -121,18 +119,14 @@ def recommendation(
 ) -> Recommendation:
     """What follows from the evidence."""
     options = candidates(evidence, precisions, race)
-    advice = recommend(
-        options,
-        other_weights=has_other_weights(evidence.view),
-        compiling=compiling(evidence.view.compared, BASELINE),
-    )
-    run, compiles = evidence.view.run, advice.compiles
-    lines: Mapping[Framework, tuple[str, ...]] = {}
+    advice = recommend(options, other_weights=has_other_weights(evidence.view))
+    run, compiles = evidence.view.run, request.training.compile_mode is not None
+    lines: Mapping[str, tuple[str, ...]] = {}
     if advice.precision is not None and run is not None:
         lines = lines_for(
             advice.precision,
             run.device.partition(":")[0],
-            command="" if request.script else train_command(request, advice.precision, compiles=compiles),
+            command="" if request.script else train_command(request, advice.precision),
             clip_norm=request.training.clip_norm,
             compiles=compiles,
         )
@@ -148,7 +142,7 @@ def recommendation(
     )
 
 
-def train_command(request: AdviseRequest, precision: str, *, compiles: bool = False) -> str:
+def train_command(request: AdviseRequest, precision: str) -> str:
     """The command line that trains the same model in ``precision``, with all its options."""
     training = request.training
     values: dict[str, object] = {
@@ -169,7 +163,7 @@ def train_command(request: AdviseRequest, precision: str, *, compiles: bool = Fa
     for name, text in training.settings.items():
         words += ["--set", masked(f"{name}={text}")]  # it stands on a page, too
     words += ["--channels-last"] * training.channels_last + ["--cudnn-benchmark"] * training.cudnn_benchmark
-    words += ["--compile", training.compile_mode] if compiles and training.compile_mode else []
+    words += ["--compile", training.compile_mode] if training.compile_mode else []
     return shlex.join(words)
 
 
@@ -180,14 +174,14 @@ def lines_for(
     command: str = "",
     clip_norm: float | None = None,
     compiles: bool = False,
-) -> Mapping[Framework, tuple[str, ...]]:
+) -> Mapping[str, tuple[str, ...]]:
     """The lines by framework; none where nothing has to be changed, as for FP32 that is not compiled.
 
     ``device_type`` is as ``torch.autocast`` takes it; ``command`` the command line that trains so, empty for
     a script, whose own code has to change.
     """
     compiled = (_COMPILE,) if compiles else ()
-    lines: dict[Framework, tuple[str, ...]] = {}
+    lines: dict[str, tuple[str, ...]] = {}
     if precision in _DTYPES:
         lines["pytorch"] = _pytorch(precision, device_type, clip_norm, compiled)
     elif compiled or precision == "tf32":

@@ -11,7 +11,7 @@ from typing import Literal
 
 from amptui.diagnosis.amp_answer import amp_answer
 from amptui.diagnosis.amp_findings import has_failed_in_float16, precision_at
-from amptui.records.answers import Answer, RequestRefused, RequestTaken
+from amptui.records.answers import Answer, RequestRefused
 from amptui.records.control import (
     KINDS,
     Asker,
@@ -23,10 +23,8 @@ from amptui.records.control import (
     TraceRequest,
     XRayRequest,
 )
-from amptui.records.findings import XRayTaken
 from amptui.records.run import FP8_PRECISIONS, LOW_PRECISIONS, base_precision
 from amptui.reports.advise.evidence import OTHER_WEIGHTS, Evidence, Exclusion, has_other_weights
-from amptui.telemetry.health import judge_xray
 from amptui.telemetry.view import EMPTY_VIEW, PrecisionStats, SessionView
 
 BASELINE = "fp32"
@@ -39,9 +37,6 @@ MAX_TRIAL_STEPS = 60
 
 MIN_TRIAL_STEPS = 4
 """Steps in which a precision can show that it is far too slow; the first one loads kernels."""
-
-XRAYS = 3
-"""Batches of which the middle agreement counts, if the first one's gradients differ: a batch may be odd."""
 
 NOTICED_STEPS = 20
 """Steps within which lost weights are noticed."""
@@ -65,7 +60,6 @@ class Stages:
     """Drives one measurement; :meth:`look` is called with the newest view now and then.
 
     ``seconds`` are the budget from the first step on, of which the last part is left for the losses.
-    ``eager``: each precision runs compiled and eagerly.
     """
 
     def __init__(
@@ -73,11 +67,10 @@ class Stages:
         candidates: Sequence[str],
         *,
         seconds: float,
-        eager: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._candidates = list(candidates)
-        self._seconds, self._eager, self._clock = seconds, eager, clock
+        self._seconds, self._clock = seconds, clock
         self._began: float | None = None
         self._view = EMPTY_VIEW
         self._asker: Asker | None = None
@@ -183,7 +176,7 @@ class Stages:
         """Alternate until the intervals decide or the time is up; again if the loss scale collapsed."""
         self.stage, self.precision = "comparing", ""
         while (sides := [BASELINE, *self._candidates])[1:] and "comparison" in self._view.accepts:
-            answer = yield from self._ask(ComparisonRequest(tuple(sides), eager=self._eager))
+            answer = yield from self._ask(ComparisonRequest(tuple(sides)))
             if isinstance(answer, RequestRefused):
                 self._evidence = self._evidence.lacking("comparison", answer.detail)
                 return
@@ -217,7 +210,7 @@ class Stages:
 
     def _probe(self, precision: str) -> _Script:
         """X-ray, trace, and the gradients of a step in ``precision``; the factors of its products in FP8."""
-        xray = yield from self._xray()
+        yield from self._ask(XRayRequest())
         yield from self._ask(TraceRequest())
         if precision in FP8_PRECISIONS:
             yield from self._ask(HistogramRequest())
@@ -227,23 +220,7 @@ class Stages:
             return step is not None and precision_at(self._view, step) == precision
 
         yield from self._until(is_measured, within=PROBE_SHARE)
-        self._keep(precision, xray)
-
-    def _xray(self) -> Generator[None, None, XRayTaken | None]:
-        """The agreement of one batch; if its gradients differ, the middle one of several."""
-        xrays: list[XRayTaken] = []
-        while len(xrays) < XRAYS:
-            answer = yield from self._ask(XRayRequest())
-            newest = self._view.numerics.xray
-            if not isinstance(answer, RequestTaken) or newest is None:
-                break
-            xrays.append(newest)
-            if judge_xray(xrays[0]).state not in ("differ", "disagree"):
-                break
-        worst = [judge_xray(xray).numbers["cosine"] for xray in xrays]
-        cosines = [1.0 if cosine is None else cosine for cosine in worst]
-        ranked = sorted(range(len(xrays)), key=cosines.__getitem__)
-        return xrays[ranked[len(ranked) // 2]] if ranked else None
+        self._keep(precision)
 
     # ------------------------------------------------------------------------ asking and waiting
 
@@ -332,11 +309,9 @@ class Stages:
             return False
         return has_failed_in_float16(amp_answer(self._view, precision).of("overflow"))
 
-    def _keep(self, precision: str, xray: XRayTaken | None = None) -> None:
+    def _keep(self, precision: str) -> None:
         """Keep what was measured in ``precision``: later measurements are of others."""
-        newest = self._view.numerics
-        newest = newest if xray is None else replace(newest, xray=xray)
-        numerics = {**self._evidence.numerics, precision: newest}
+        numerics = {**self._evidence.numerics, precision: self._view.numerics}
         self._evidence = replace(self._evidence, numerics=numerics)
 
     def _exclude(self, precision: str, why: Exclusion) -> None:

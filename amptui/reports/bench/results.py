@@ -1,7 +1,7 @@
 """The results of a benchmark, as lines to read and as one JSON object."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -290,21 +290,6 @@ def _not_measured(reasons: Mapping[str, str], what: str = "") -> list[str]:
     return [f"not measured: {precision_label(name)}: {what}{why}" for name, why in reasons.items()]
 
 
-def _flops_json(flops: PrecisionFlops) -> dict[str, Any]:
-    return {
-        "precision": flops.counted.precision,
-        "flops_per_step": None if flops.counted.shapes_vary else flops.counted.flops,
-        "lower_bound": bool(flops.counted.uncounted),
-        "flops_per_second": flops.flops_per_second,
-        "peak_flops_per_second": flops.peak_flops_per_second,
-        "mfu": flops.mfu,
-        "flops_by_type": flops.counted.flops_by_type,
-        "nchw_flops": flops.counted.nchw_flops,
-        "unaligned_flops": flops.counted.unaligned_flops,
-        "uncounted": flops.counted.uncounted,
-    }
-
-
 def _size_json(size: Measured, compile_mode: str | None) -> dict[str, Any]:
     compared = size.view.compared
     compiling = {"compile_seconds": size.compile_seconds, "hints": launch_hints(size, compile_mode)}
@@ -319,16 +304,9 @@ def _size_json(size: Measured, compile_mode: str | None) -> dict[str, Any]:
         "float8": size.float8,
         "cards": size.cards,
         "reasons": size.reasons,
-        "flops": [_flops_json(flops) for row in size.rows if (flops := size.flops_of(row))],
+        "flops": [{**asdict(flops), "mfu": flops.mfu} for row in size.rows if (flops := size.flops_of(row))],
         "timings": [
-            {
-                "precision": timing.precision,
-                "steps": timing.steps,
-                "phases": timing.phases,
-                "bound": limit.state if limit.state in ("compute", "input", "launch") else "",
-                "evidence": explanation(limit),
-                "limit": "" if limit.freshness == "never measured" else size.limit_of(timing),
-            }
+            {**asdict(timing), "bound": limit.state, "evidence": explanation(limit)}
             for timing in size.view.timings
             for limit in (judge_limit(timing),)
         ],

@@ -102,5 +102,5 @@ def candidate(
         step_seconds=None if measured is None else measured.step_seconds,
         memory=memory,
         exclusion=exclusion,
-        losses=race.compared(precision),
+        loss=raced,
     )

@@ -104,7 +104,7 @@ def test_nothing_speaks_against_bf16_where_nothing_is_wrong(warm: WarmSource) ->
     assert lines["reason"] in ("faster", "same", "slower", "open")
     assert bf16["answer"]["safety"] in ("safe", "no trouble")
     assert states(bf16)["agreement"] == "agree"
-    assert bf16["losses"]["outcome"] in ("same", "lower")
+    assert bf16["loss"]["state"] in ("same", "lower")
 
 
 @pytest.mark.nightly

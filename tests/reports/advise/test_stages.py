@@ -22,12 +22,7 @@ from amptui.records.control import (
 )
 from amptui.records.findings import MemoryKind
 from amptui.reports.advise.evidence import Evidence, candidates
-from amptui.reports.advise.loss_race import (
-    LossRace,
-    Outcome,
-    RaceTraining,
-    race,
-)
+from amptui.reports.advise.loss_race import LossRace, RaceTraining, race
 from amptui.reports.advise.measuring import progress_words
 from amptui.reports.advise.stages import Stages
 from amptui.telemetry.view import (
@@ -54,8 +49,6 @@ class FakeRun:
     rounds_needed: int = 3
     weights_dtype: str = "float32"
     loss: float = 1.0
-    cosines: list[float] = field(default_factory=list)
-    """Of the X-rays to come; those after them agree."""
     asked: list[Request] = field(default_factory=list)
     now: float = 0.0
     stop_reason: str | None = None
@@ -84,8 +77,7 @@ class FakeRun:
             self._sides, self._rounds = request.precisions, 0
             self._compare()
         elif isinstance(request, XRayRequest):
-            head = samples.layer("head", self.cosines.pop(0) if self.cosines else 0.999)
-            one_xray = samples.xray(self.view.step, precision="bf16", layers=(head,))
+            one_xray = samples.xray(self.view.step, precision="bf16")
             self.view = replace(self.view, numerics=replace(self.view.numerics, xray=one_xray))
         elif isinstance(request, PauseRequest):
             self.view = replace(self.view, state="running", pause_cause="")
@@ -182,9 +174,6 @@ RUNS = {
     "FP8": Measured(FakeRun(), ("fp8",)),
     "TF32": Measured(FakeRun(), ("tf32",)),
     "far slower": Measured(FakeRun(step_seconds={"fp32": 0.01, "fp16": 0.13}), ("fp16",)),
-    "three batches, as the first one differs": Measured(
-        FakeRun(cosines=[0.3, 0.97, 0.8, 0.4, 0.98, 0.7]), ["bf16"]
-    ),
     "not here": Measured(FakeRun(refused={"bf16": ("unavailable", "no kernel")}), ("bf16", "fp16")),
     "failed": Measured(FakeRun(refused={"bf16": ("failed", "no kernel")}), ("bf16", "fp16")),
     "no time for all rounds": Measured(FakeRun(rounds_needed=10_000), ["bf16"], seconds=20.0),
@@ -218,8 +207,6 @@ def test_each_precision_is_tried_then_compared_then_looked_into(goldens: Goldens
         assert stages.over
         assert stages.seconds_left() >= 0
         evidence = stages.evidence
-        xrays = {name: numerics.xray for name, numerics in evidence.numerics.items()}
-        cosines = {name: xray.layers[0].cosine for name, xray in xrays.items() if xray}
         excluded = [
             f"{precision}: {one.kind} {one.detail or ''} {one.value or ''}".strip()
             for precision, one in evidence.exclusions.items()
@@ -227,7 +214,7 @@ def test_each_precision_is_tried_then_compared_then_looked_into(goldens: Goldens
         lines += [
             f"== {name}",
             f"asked: {'; '.join(short(request) for request in run.asked)}",
-            f"looked into: {', '.join(evidence.numerics)}; cosines {cosines}; window {bool(evidence.window)}",
+            f"looked into: {', '.join(evidence.numerics)}; window {bool(evidence.window)}",
             f"excluded: {'; '.join(excluded)}",
             f"missing: {evidence.missing}; lost in: {evidence.lost_in}",
         ]
@@ -252,7 +239,7 @@ NAN = math.nan
 
 
 @pytest.mark.parametrize(
-    ("baseline", "other", "outcome"),
+    ("baseline", "other", "state"),
     [
         ((1.0, 1.1, 0.9), (1.01, 1.08, 0.92), "same"),
         ((1.0, 1.01, 0.99), (2.0, 2.01, 1.99), "higher"),
@@ -261,20 +248,18 @@ NAN = math.nan
         ((1.0, 1.0), (1.5, 1.5), "higher"),
         ((1.0, 1.1), (1.0, NAN), "not finite"),
         ((1.0,), (math.inf,), "not finite"),
-        ((1.0, NAN), (1.0, 1.0), "not measured"),
-        ((1.0,), (1.0,), "not measured"),
-        ((), (), "not measured"),
+        ((1.0, NAN), (1.0, 1.0), None),
+        ((1.0,), (1.0,), None),
+        ((), (), None),
     ],
 )
 def test_losses_are_judged_by_the_noise_of_seeds(
-    baseline: Sequence[float], other: Sequence[float], outcome: Outcome
+    baseline: Sequence[float], other: Sequence[float], state: str | None
 ) -> None:
-    value = LossRace(steps=300, finals={"fp32": baseline, "bf16": other})
-    assert value.compared("bf16").outcome == outcome
-    finding = value.finding("bf16")
-    assert (finding is None) == (outcome == "not measured")
+    finding = LossRace(steps=300, finals={"fp32": baseline, "bf16": other}).finding("bf16")
+    assert (finding is None) == (state is None)
     if finding is not None:
-        assert (finding.state, finding.about, finding.numbers["steps"]) == (outcome, "bf16", 300)
+        assert (finding.state, finding.about, finding.numbers["steps"]) == (state, "bf16", 300)
 
 
 class _Trainer:
@@ -322,9 +307,6 @@ def test_each_race_ends_as_approved(goldens: Goldens) -> None:
             f"== {name}: {result.seeds} seeds; {result.why_not or 'all of it'}",
             f"trained: {'; '.join(f'{precision} {seed} {steps}' for precision, seed, steps in train.made)}",
             f"losses: {dict(result.finals)}; failed: {result.failed}",
-            *(
-                f"{one.precision}: {result.compared(one.precision).outcome}; {one.exclusion}"
-                for one in excluded
-            ),
+            *(f"{one.precision}: {one.loss and one.loss.state}; {one.exclusion}" for one in excluded),
         ]
     goldens.check("reports/advise races", "\n".join(lines))

@@ -217,7 +217,7 @@ def test_where_the_hardware_has_float8_it_is_measured_beside_the_others(
     assert [row["precision"] for row in measured["rows"]] == ["fp32", "bf16", "fp8"]
     assert all(row["steps"] == 40 for row in measured["rows"])
     assert (measured["float8"]["names"], measured["float8"]["emulated"]) == (["1"], False)
-    (flops,) = [item for item in measured["flops"] if item["precision"] == "fp8"]
+    (flops,) = [item["counted"] for item in measured["flops"] if item["counted"]["precision"] == "fp8"]
     assert flops["flops_by_type"]["float8"] > 0
 
 
@@ -307,7 +307,7 @@ def test_with_compile_each_precision_runs_eagerly_and_compiled(
     ]
     assert all(pair["speedup_low"] < pair["speedup"] < pair["speedup_high"] for pair in measured["pairs"])
     assert set(measured["compile_seconds"]) == {"fp32", "bf16"}
-    per_step = {item["precision"]: item["flops_per_step"] for item in measured["flops"]}
+    per_step = {item["counted"]["precision"]: item["counted"]["flops"] for item in measured["flops"]}
     assert set(per_step) == set(names)
     assert len(set(per_step.values())) == 1
     result = [item for item in read(folder / "journal.jsonl") if isinstance(item, ModelCompiled)]
