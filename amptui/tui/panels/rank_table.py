@@ -1,6 +1,6 @@
-"""The ranks of a distributed run: a row for each, or strips of all above the slowest and fastest."""
+"""The ranks of a distributed run: a row for each, or the slowest and the fastest."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 from amptui.base import units
@@ -25,14 +25,17 @@ from amptui.tui.panels.phrases import (
     write_lines,
 )
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.renderables.gauges import draw_rank_axis, draw_stack, draw_strip, strip_text
+from amptui.tui.renderables.gauges import draw_stack, strip_text
 from amptui.tui.renderables.table import draw_table
 from amptui.tui.style import BOLD, VERDICT_SIGNS, Style
 
 NO_SAMPLE = "no numbers of the ranks yet"
 
 MAX_ROWS = 16
-"""The panel beside others has room for so many rows at most; of more ranks it shows an overview."""
+"""The panel beside others has room for so many rows at most."""
+
+_EXTREME_LINES = 9
+"""Of more ranks it shows the slowest and the fastest, with their titles."""
 
 _MAX_TROUBLES = 3
 """For more the panel does not grow: the events tell all."""
@@ -47,12 +50,6 @@ _WIDE, _WIDE_MIN_BAR = 100, 24
 
 _MIN_TABLE = 56
 """Columns of the narrowest of several tables side by side: rank, place, both times, clock."""
-
-_SIDE_BY_SIDE = 150
-"""From this width on, strips and rows are beside each other."""
-
-_OVERVIEW_WIDTH = 112
-"""Of the strips beside rows: 64 ranks with their numbers."""
 
 _FASTEST = 2
 """Rows of the fastest ranks, below the slowest and titles of their own."""
@@ -103,12 +100,8 @@ def draw(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
             part = body.columns(i * width, width - _TABLE_GAP * (tables > 1))
             shown = slice(i * height, (i + 1) * height)
             draw_table(part, _columns(part, view, ranks), ranks.rows, shown=shown)
-    elif body.width >= _SIDE_BY_SIDE:
-        width = min(body.width, _OVERVIEW_WIDTH)
-        _draw_overview(body.columns(0, width), ranks)
-        _draw_extremes(body.columns(width + 3), view, ranks)
     else:
-        _draw_extremes(body.rows(_draw_overview(body, ranks)), view, ranks)
+        _draw_extremes(body, view, ranks)
 
 
 def draw_line(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
@@ -137,12 +130,12 @@ def draw_line(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
 
 
 def wanted_height(view: SessionView) -> int:
-    """Lines that show the ranks well, with the frame: all rows or an overview; 0 without ranks."""
+    """Lines that show the ranks well, with the frame: all rows or the extremes; 0 without ranks."""
     if view.ranks is None:
         return 0
     size = view.ranks.world_size
     troubles = sum(finding.subject != "rank speed" for finding in view.ranks.findings)
-    return 3 + min(_MAX_TROUBLES, troubles) + (size + 1 if size <= MAX_ROWS else len(_STRIPS) + 5)
+    return 3 + min(_MAX_TROUBLES, troubles) + (size + 1 if size <= MAX_ROWS else _EXTREME_LINES)
 
 
 def _slow_ranks(ranks: RanksView) -> tuple[int, ...]:
@@ -238,49 +231,3 @@ def _bars(canvas: Canvas, view: SessionView, ranks: RanksView) -> Column[RankSum
         min_width=_MIN_BAR if canvas.width < _WIDE else _WIDE_MIN_BAR,
         max_width=_MAX_BAR,
     )
-
-
-# ------------------------------------------------------------------------------- all ranks at once
-
-
-_LABEL_WIDTH = 12
-
-_NUMBERS_WIDTH = 36
-"""A blank, the median and the extreme, each with its name."""
-
-_EXTREME_WIDTH = 18
-"""Of the extreme alone: with fewer columns than ``_WIDE`` the medians make room for the strips."""
-
-
-_STRIPS: tuple[tuple[str, str, Callable[[float | None], str], str], ...] = (
-    ("compute", "compute_seconds", units.milliseconds, "most"),
-    ("data wait", "data_seconds", units.milliseconds, "most"),
-    ("clock", "sm_clock_mhz", units.megahertz, "least"),
-    ("GPU memory", "memory_used_bytes", units.number_of_bytes, "most"),
-)
-"""Label, number of a rank, its text, and which end of them stands out."""
-
-
-def _draw_overview(canvas: Canvas, ranks: RanksView) -> int:
-    """Draw what was measured; return the lines taken, a blank one below included."""
-    marked = {i for i, row in enumerate(ranks.rows) if row.rank in _slow_ranks(ranks)}
-    is_wide = canvas.width >= _WIDE
-    room = max(0, canvas.width - _LABEL_WIDTH - (_NUMBERS_WIDTH if is_wide else _EXTREME_WIDTH))
-    lines = max(1, canvas.height - 1)
-    y = 0
-    for label, name, text, end in _STRIPS:
-        values = [getattr(row, name) for row in ranks.rows]
-        numbers = sorted(value for value in values if value is not None)
-        if not numbers or y == lines:
-            continue
-        canvas.text(0, y, label, Style.DIM)
-        draw_strip(canvas, _LABEL_WIDTH, y, room, values, marked=marked, lowest=end == "least")
-        figures = [(numbers[0] if end == "least" else numbers[-1], end)]
-        x = _LABEL_WIDTH + room
-        for number, what in [(numbers[len(numbers) // 2], "median"), *figures] if is_wide else figures:
-            x = canvas.text(x, y, text(number), width=11, align="right")
-            x = canvas.text(x, y, f" {what}", Style.DIM)
-        y += 1
-    if y < canvas.height:
-        draw_rank_axis(canvas, _LABEL_WIDTH, y, room, len(ranks.rows))
-    return y + 1
