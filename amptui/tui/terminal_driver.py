@@ -1,6 +1,9 @@
 """Textual's Linux driver for a terminal that may stall or disappear: a thread of its own writes to it."""
 
+import codecs
+import math
 import os
+import re
 import select
 import selectors
 import signal
@@ -8,17 +11,21 @@ import sys
 import termios
 import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from itertools import count
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
+from textual._xterm_parser import XTermParser
 from textual.drivers.linux_driver import LinuxDriver
 from textual.events import Key
 from textual.message import Message
+from textual.messages import TerminalSupportsSynchronizedOutput
 
 from amptui.base.terminal import terminal_size
-from amptui.tui.background import QUESTION, can_ask
-from amptui.tui.keyboard import Keyboard
+from amptui.tui.background import QUESTION, Background, background_in, can_ask
 
 if TYPE_CHECKING:
     from amptui.tui.opening import Opening
@@ -33,6 +40,9 @@ _UNRESPONSIVE_SECONDS = 1.0
 _POLL_SECONDS = 0.1
 """How often the input thread checks for silence and for the end of the screen."""
 
+_ANSWER_SECONDS = 5.0
+"""How long after a question an answer is expected."""
+
 _LATE_ANSWER_SECONDS = 1.0
 """How long the screen waits at its end for the terminal's answer to a question of its start."""
 
@@ -44,6 +54,74 @@ _LEAVING_SECONDS = 10.0
 
 _HURRIED_SECONDS = 0.5
 """The same for a terminal that is being closed."""
+
+_REPORT = re.compile(r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b\[\?[\d;]*c")
+"""A colour or a title (OSC), or what the terminal is (DA1). Textual reads these as letters."""
+
+_BEGUN_REPORT = re.compile(r"\x1b(?:\][^\x07\x1b]*\x1b?|\[\??[\d;$]*)?\Z")
+
+
+@dataclass
+class BackgroundReported(Message):
+    """The terminal has named the colour of its background, dark or light."""
+
+    background: Background
+
+
+class Keyboard:
+    """Turns bytes into keys by Textual's parser, and an answer of the terminal into its background.
+
+    ``clock`` returns seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._parser = XTermParser()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._held = ""
+        """What may be the beginning of an answer."""
+        self._asked_at = -math.inf
+        self.answered = threading.Event()
+        """Set unless an answer of the terminal is expected."""
+        self.answered.set()
+
+    def expect_answer(self) -> None:
+        """The terminal is asked now: what arrives may be pieces of an answer, with pauses between them."""
+        self._asked_at = self._clock()
+        self.answered.clear()
+
+    def take(self, data: bytes) -> list[Message]:
+        """The messages in ``data``, which continues the bytes before it."""
+        text, at, heard = self._held + self._decoder.decode(data), 0, list[Message]()
+        for report in _REPORT.finditer(text):
+            heard += self._keys(text[at : report.start()])
+            at = report.end()
+            if background := background_in(report[0]):
+                heard.append(BackgroundReported(background))
+            elif report[0].endswith("c"):  # the last question's
+                self.answered.set()
+        begun = None if self.answered.is_set() else _BEGUN_REPORT.search(text, at)
+        self._held = "" if begun is None else begun[0]
+        return heard + self._keys(text[at : len(text) - len(self._held)])
+
+    def expire(self) -> list[Message]:
+        """Call this regularly: after a silence a lone escape becomes the key."""
+        heard = self._keys("")
+        if not self.answered.is_set() and self._clock() - self._asked_at >= _ANSWER_SECONDS:
+            self.answered.set()
+            held, self._held = self._held, ""
+            heard += self._keys(held) if held == "\x1b" else []
+        return heard
+
+    def _keys(self, text: str) -> list[Message]:
+        """The keys in ``text``; without any, those that silence has ended."""
+        keys = list[Message]()
+        with suppress(Exception):  # the parser fails on some sequences
+            messages = self._parser.feed(text) if text else self._parser.tick()
+            keys.extend(it for it in messages if isinstance(it, Key | TerminalSupportsSynchronizedOutput))
+            return keys
+        self._parser = XTermParser()
+        return keys
 
 
 class Outlet:
