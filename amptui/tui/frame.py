@@ -26,7 +26,6 @@ from amptui.tui.panels import (
 )
 from amptui.tui.panels.phrases import Phrase, fitting, line_width, wrapped, write
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.renderables.step_window import visible_window
 from amptui.tui.style import BOLD, Style
 
 _BANNER_LINES = 3
@@ -42,38 +41,11 @@ class _Framed(NamedTuple):
     draw: Draw
 
 
-class _EverySecond:
-    """Draws a panel's curves in every second frame: they take half of a frame's time and most of its bytes.
-
-    Anything but new steps is drawn at once: another window or axis, a switch, a pause, the end.
-    """
-
-    def __init__(self, draw: Draw, *, even: bool) -> None:
-        self._draw = draw
-        self._skips = even
-        self._last: tuple[object, Canvas] | None = None
-
-    def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
-        """Draw the panel on a blank ``canvas``."""
-        size = canvas.width, canvas.height, canvas.ascii_only
-        window = visible_window(view.loss, screen.zoom, ahead=screen.steps_ahead)
-        shown = window, screen.log_y, screen.focus, screen.cursor, screen.pinned
-        key = size, shown, view.state, view.front, view.switches
-        self._skips = not self._skips
-        if self._skips and self._last is not None and self._last[0] == key and view.loss.count:
-            canvas.put(self._last[1])
-            return
-        self._draw(canvas, view, screen)
-        self._last = key, canvas.copy()
-
-
 def _framed_panels() -> dict[str, _Framed]:
     """Panels whose curves have no limits yet."""
-    loss_curve = _EverySecond(loss.LossPanel().draw, even=True)
-    throughput_curve = _EverySecond(throughput.ThroughputPanel().draw, even=False)
     return {
-        "loss": _Framed(loss.headline, loss_curve.draw),
-        "throughput": _Framed(throughput.headline, throughput_curve.draw),
+        "loss": _Framed(loss.headline, loss.LossPanel().draw),
+        "throughput": _Framed(throughput.headline, throughput.ThroughputPanel().draw),
         "numerics": _Framed(numerics_panel.headline, numerics_panel.NumericsPanel().draw),
         "memory": _Framed(memory_panel.headline, memory_panel.draw),
         "comparison": _Framed(precision_table.headline, precision_table.draw),

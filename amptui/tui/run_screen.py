@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from amptui.base.cores import read_cores
 from amptui.base.notification import notification
 from amptui.diagnosis import activity, speed
 from amptui.diagnosis.activity import LOST
@@ -41,7 +40,7 @@ from amptui.tui.panels import curve, step_cursor
 from amptui.tui.panels.metric_charts import MAX_PINNED
 from amptui.tui.reading_thread import ReadingThread
 from amptui.tui.renderables.step_window import steps_ahead
-from amptui.tui.screen import Left, Pace, Screen
+from amptui.tui.screen import FRAME_SECONDS, Left, Screen
 
 if TYPE_CHECKING:
     from amptui.records.run import Severity
@@ -92,7 +91,7 @@ class Parts:
     patience_seconds: float = math.inf
     """How long a run that was asked to stop may be silent before the screen closes anyway."""
     frames_per_second: float | None = None
-    """A fixed rate; None to adapt to the cost of a frame."""
+    """None for the usual rate."""
     why_ended: Callable[[], str] = str
     """Returns one line on a run that ended without its last record."""
     why_silent: Callable[[], str] = str
@@ -119,8 +118,8 @@ class RunScreen(Screen):
     KEY_ENDS_MESSAGE = False
 
     def __init__(self, parts: Parts, *, attached: bool = False, reader: ReadingThread | None = None) -> None:
-        pace = Pace(parts.frames_per_second, cores=read_cores().seconds)
-        super().__init__(parts.opening, pace, reader)
+        rate = parts.frames_per_second or 1 / FRAME_SECONDS
+        super().__init__(parts.opening, reader, frame_seconds=1 / rate)
         self._parts = parts
         self._control = parts.control
         self._attached = attached
@@ -134,9 +133,6 @@ class RunScreen(Screen):
         self._comparing = False
         self._xray_is_new = False
         self._question_answered = False
-        self._early: tuple[RequestKind, ...] = ()
-        """What keys asked for before the run had begun, in that order: what AMP is there is not known yet."""
-        self._warned_of_early = False
         self._patient_since: float | None = None
         self._interrupted = False
         self._hurried = False
@@ -163,7 +159,7 @@ class RunScreen(Screen):
         view, lost = self._view, self._state.lost
         if not lost and self._over and not self._is_told_over():  # it ended without its last record
             lost = self._parts.why_ended() or LOST
-        waiting = [] if self._over else activity.pending_words(view, self._early)
+        waiting = [] if self._over else activity.pending_words(view)
         if not self._over and self._question_answered and self._waits_for_an_answer:
             waiting.insert(0, UNANSWERED)
         self._state = replace(
@@ -212,10 +208,6 @@ class RunScreen(Screen):
 
     def _follow_up(self) -> None:
         """Show the answers to this screen's requests; open a question or an X-ray if nothing else is open."""
-        if self._early and (self._over or self._view.run is not None):
-            early, self._early = self._early, ()
-            for kind in () if self._over else early:
-                self._send(kind)
         view = self._view
         for answer in view.answers if self._unanswered else ():
             if answer.request.number in self._unanswered:
@@ -308,22 +300,12 @@ class RunScreen(Screen):
         return False
 
     def _ask_for(self, kind: RequestKind, *, steps: str = "") -> None:
-        """Ask for ``kind`` now; before the run has begun, keep that for then, or take it back.
-
-        ``steps``: why the request needs a step soon.
-        """
+        """Ask for ``kind``. ``steps``: why the request needs a step soon."""
         if not self._can_ask(steps):
             return
-        if self._view.run is not None:
-            self._send(kind)
-        elif kind in self._early:
-            self._early = tuple(other for other in self._early if other != kind)
-        else:
-            self._early, self._warned_of_early = (*self._early, kind), False
-
-    def _send(self, kind: RequestKind) -> None:
-        """Ask a run that has begun for ``kind``."""
-        if kind == "precision":
+        if self._view.run is None:  # what AMP is there is not known yet
+            self._say("training has not begun: press the key again then")
+        elif kind == "precision":
             self._ask(PrecisionRequest(activity.switch_target(self._view)))
         elif kind == "comparison":
             self._ask(ComparisonRequest(activity.compared_precisions(self._view)))
@@ -424,12 +406,9 @@ class RunScreen(Screen):
         is_shown = self._state.focus == "numerics" and self._overlay is None
         focus = None if is_shown else "numerics"
         self._overlay, self._state = None, replace(self._state, focus=focus)
-        if focus is None:
-            self._early = tuple(kind for kind in self._early if kind != "histogram")
-            return
-        is_pending = "histogram" in self._early or activity.newest(self._view, "histogram") is not None
+        is_pending = activity.newest(self._view, "histogram") is not None
         # Where the run takes no such request, the panel says how old its histogram is.
-        if "histogram" in self._accepts() and not is_pending:
+        if focus and self._view.run is not None and "histogram" in self._accepts() and not is_pending:
             self._show_first_optimizer()
             self._ask_for("histogram", steps="a histogram needs a batch")
 
@@ -465,11 +444,7 @@ class RunScreen(Screen):
         self._overlay = QuitQuestion(attached=self._attached)
 
     def action_detach(self) -> None:
-        """Close the screen at once; training continues. First say what would not be asked for then."""
-        if self._early and not self._warned_of_early:
-            self._warned_of_early = True
-            self._say(f"d again detaches without: {activity.early_words(self._early)}")
-            return
+        """Close the screen at once; training continues."""
         self._leave("" if self._parts.ended.is_set() else "detached")
 
     def action_stop(self) -> None:

@@ -4,12 +4,10 @@ import math
 import os
 import signal
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from rich.segment import Segment
@@ -39,45 +37,14 @@ if TYPE_CHECKING:
     from amptui.tui.overlays.menus import About
     from amptui.tui.overlays.overlay import Answer, Overlay
 
-MAX_FRAMES_PER_SECOND = 4.0
-
-CPU_BUDGET = 0.01
-"""The fraction of all cores that drawing may take: training needs them to load batches and launch kernels."""
-
-MAX_INTERVAL_SECONDS = 0.5
-"""The screen is updated this often, however expensive a frame is."""
+FRAME_SECONDS = 0.5
+"""Between two frames: training needs the cores to load batches and launch kernels. A key is drawn at once."""
 
 MAX_WAITING_WRITES = 2
 """Frames are skipped while more writes than this wait for a slow link."""
 
-_FRAMES_REMEMBERED = 9
-"""The pace follows the median of these, so that one expensive frame (an import, a resize) changes nothing."""
-
 Left = Literal["", "detached", "hung up", "interrupted", "stopped"]
 """How a screen ended: "" if there was nothing more to show, otherwise why it closed before that."""
-
-
-class Pace:
-    """Sets the interval between frames by the CPU time that the drawing thread spends on them.
-
-    ``cores`` is how many cores this process may use. ``frames_per_second`` fixes the rate instead. To be used
-    by the drawing thread only.
-    """
-
-    def __init__(self, frames_per_second: float | None = None, *, cores: float = 1.0) -> None:
-        self._budget = CPU_BUDGET * cores
-        self._fixed = frames_per_second
-        self._cpu_seconds = time.thread_time()
-        self._costs: deque[float] = deque(maxlen=_FRAMES_REMEMBERED)
-
-    def next_interval_seconds(self) -> float:
-        """Record the frame that was just drawn; return how long to wait until the next."""
-        cpu = time.thread_time()
-        self._costs.append(cpu - self._cpu_seconds)
-        self._cpu_seconds = cpu
-        if self._fixed is not None:
-            return 1 / self._fixed
-        return min(MAX_INTERVAL_SECONDS, max(1 / MAX_FRAMES_PER_SECOND, median(self._costs) / self._budget))
 
 
 class Dashboard(Widget):
@@ -175,7 +142,11 @@ class Screen(App[None]):
     """Whether it is gone at the next key."""
 
     def __init__(
-        self, opening: Opening | None, pace: Pace | None = None, reader: ReadingThread | None = None
+        self,
+        opening: Opening | None,
+        reader: ReadingThread | None = None,
+        *,
+        frame_seconds: float = FRAME_SECONDS,
     ) -> None:
         self.opening = opening
         super().__init__(driver_class=PatientDriver, ansi_color=True)
@@ -187,7 +158,7 @@ class Screen(App[None]):
             no_color=self.no_color,
             styles=self._styles_on(assumed_background(os.environ)),
         )
-        self._pace = pace or Pace()
+        self._frame_seconds = frame_seconds
         self._reader = reader
         self._actions = {press: key.action.format(press=press) for key in self.KEYS for press in key.presses}
         self._pages = {press for key in self.KEYS if key.is_page for press in key.presses}
@@ -247,7 +218,7 @@ class Screen(App[None]):
         if how is not None:
             self._leave(how)
             return
-        self.set_timer(self._pace.next_interval_seconds(), self._tick)
+        self.set_timer(self._frame_seconds, self._tick)
 
     def _look_again(self) -> None:
         """Read the newest of what the screen shows."""

@@ -1,7 +1,7 @@
 """The whole screen: what a frame sends, what stays in its place, and that any size and view can be drawn."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import combinations
 
 import numpy as np
@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView
-from amptui.tui import screen
 from amptui.tui.background import Background
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.frame import Frame
@@ -20,7 +19,6 @@ from amptui.tui.painter import Painter
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.panels.step_cursor import Cursor
 from amptui.tui.renderables.step_window import Window, steps_ahead
-from amptui.tui.screen import CPU_BUDGET, MAX_FRAMES_PER_SECOND, MAX_INTERVAL_SECONDS, Pace
 from amptui.tui.style import styles_on
 from tests.telemetry.record_samples import run as started
 from tests.telemetry.record_samples import step
@@ -37,10 +35,10 @@ def drawn(view: SessionView, width: int, height: int, screen: ScreenState = SCRE
 
 
 def quick_run(seconds: int, *, precision: str = "fp32") -> Iterator[SessionView]:
-    """What a screen sees four times a second of a noisy run of 480 steps a second."""
+    """What a screen sees twice a second of a noisy run of 480 steps a second."""
     session, noise = Session("runs/x"), np.random.default_rng(0)
     session.fold([started(precision=precision, total_steps=100_000, steps_per_epoch=10_000)])
-    for frame in range(4 * seconds):
+    for frame in range(2 * seconds):
         records = [
             step(
                 number,
@@ -49,7 +47,7 @@ def quick_run(seconds: int, *, precision: str = "fp32") -> Iterator[SessionView]
                 loss=2 * math.exp(-number / 900) + 0.3 + 0.1 * noise.random(),
                 step_seconds=(1.9 + 0.4 * noise.random()) / 1000,
             )
-            for number in range(120 * frame + 1, 120 * frame + 121)
+            for number in range(240 * frame + 1, 240 * frame + 241)
         ]
         session.fold(records)
         yield session.view()
@@ -150,46 +148,3 @@ def test_places_fill_the_screen_without_overlapping(
     for one, other in combinations(places, 2):
         assert not overlap(one.rect, other.rect)
     assert sum(place.rect.width * place.rect.height for place in places) == width * height
-
-
-# -------------------------------------------------------- the frame rate follows the cost of frames
-class Clock:
-    """Time that goes by when a test says so."""
-
-    def __init__(self) -> None:
-        self.cpu = 5.0
-
-    def thread_time(self) -> float:
-        return self.cpu
-
-    def intervals(self, pace: Pace, costs: Sequence[float]) -> list[float]:
-        """Frames of these CPU seconds, each drawn when the one before it says so."""
-        intervals: list[float] = []
-        for cost in costs:
-            self.cpu += cost
-            intervals.append(pace.next_interval_seconds())
-        return intervals
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(screen, "time", clock)
-    return clock
-
-
-@pytest.mark.parametrize("cores", [1.0, 4.0])
-def test_expensive_frames_are_drawn_less_often_but_never_stop(cores: float, clock: Clock) -> None:
-    budget = cores * CPU_BUDGET
-    for cost, interval in (
-        (0.0, 1 / MAX_FRAMES_PER_SECOND),
-        (0.5 * budget / MAX_FRAMES_PER_SECOND, 1 / MAX_FRAMES_PER_SECOND),
-        (1.2 * budget / MAX_FRAMES_PER_SECOND, 1.2 / MAX_FRAMES_PER_SECOND),
-        (5 * budget * MAX_INTERVAL_SECONDS, MAX_INTERVAL_SECONDS),
-    ):
-        assert clock.intervals(Pace(cores=cores), [cost] * 20)[-1] == pytest.approx(interval)
-
-
-@pytest.mark.parametrize("frames_per_second", [0.5, 30.0])
-def test_a_fixed_rate_does_not_depend_on_the_cost(frames_per_second: float, clock: Clock) -> None:
-    assert clock.intervals(Pace(frames_per_second), [0.02])[-1] == 1 / frames_per_second

@@ -329,35 +329,10 @@ CHECKPOINTS = {
 }
 
 EARLY = {
-    **{
-        f"{key} is kept until the run begins and asked for once": Script(
-            [IMPORTING], [key, feed("it begins", *run()), feed("a step", step(6))]
-        )
-        for key in "pcxnfs"
-    },
-    "the same key again takes it back": Script(
-        [], [*(f"{key} {key}" for key in "pcxns"), "f f", feed("it begins", *run())]
+    "before the run begins keys say so and ask for nothing": Script(
+        [IMPORTING], [*"pcxnfs", feed("it begins", *run()), "p"]
     ),
-    "several are asked for in the order in which they were typed": Script(
-        [], ["p c x n f s n", feed("it begins", *run())]
-    ),
-    "in a run that begins in AMP the kept switch is to FP32": Script(
-        [], ["p", feed("it begins", *run(precision="bf16"))]
-    ),
-    "a kept comparison is with ieee where there is no TF32": Script(
-        [], ["c", feed("it begins", *run(precision="ieee"))]
-    ),
-    "what the device does not support is said when that is known": Script(
-        [], ["p c", feed("it begins", *run(unsupported=NO_TF32))]
-    ),
-    "a pause is asked for at once and keeps the others waiting": Script(
-        [], ["x space", feed("it begins, paused", *run(paused()))]
-    ),
-    "a run that ends before it begins is asked for nothing": Script(
-        [IMPORTING], ["p s", end(replace(FAILED, step=0))]
-    ),
-    "detaching first says what would not be asked for": Script([], ["p x d", "d"]),
-    "detaching in the question says it too": Script([], ["p x q d", "d"]),
+    "a pause is asked for at once": Script([], ["space", feed("it begins, paused", *run(paused()))]),
 }
 
 LEAVING = {
