@@ -87,7 +87,7 @@ def test_keys_typed_before_the_first_step_are_kept_and_done(tmp_path: Path) -> N
     env = {"PYTHONPATH": str(ROOT)}
     with ended_afterwards(run), Terminal(command, size=(80, 24), env=env) as terminal:
         terminal.wait_for("building the model")
-        terminal.press("pxxc", until="once training runs: switch, comparison")
+        terminal.press("pc", until="once training runs: switch, comparison")
         opens.touch()
         terminal.wait_for(r"comparing: round +[2-9]")
         terminal.press("c")  # ends it: the run stays in the precision that the first key asked for

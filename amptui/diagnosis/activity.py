@@ -1,6 +1,6 @@
 """What the run is doing, what any screen asked of it, what keys would ask for, and what it refused."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from amptui.base import units
 from amptui.diagnosis.labels import precision_label
@@ -30,6 +30,8 @@ _REQUESTS: dict[RequestKind, str] = {
 
 LOST = "the training process exited unexpectedly: see `amptui runs`"
 """Of a run that ended without its last record."""
+
+_EARLY: dict[RequestKind, str] = {"precision": "switch", "comparison": "comparison", **_REQUESTS}
 
 _STATES = {"starting": "is starting", "running": "continues", "paused": "is paused", "finished": "is over"}
 
@@ -118,10 +120,14 @@ def _last_ran(run: RunStarted, view: SessionView, names: Collection[str]) -> str
     return next((precision for precision in ran if precision in names), "")
 
 
-def pending_words(view: SessionView) -> list[str]:
-    """``comparing: round 3/24, c ends it``, ``X-ray with the next step …``: all pending requests."""
+def pending_words(view: SessionView, early: Sequence[RequestKind] = ()) -> list[str]:
+    """``comparing: round 3/24, c ends it``, ``X-ray with the next step …``: all pending requests.
+
+    ``early`` waits on this screen until the run has begun.
+    """
     comparison, request = running(view), newest(view, "comparison")
-    words, target = list[str](), wanted_precision(view)
+    kept = ", ".join(_EARLY[kind] for kind in dict.fromkeys(early))
+    words, target = [f"once training runs: {kept}"] if early else [], wanted_precision(view)
     if view.precision is None and target is not None:  # later the header shows it
         words.append(f"first step in {precision_label(target)}")
     if comparison is not None:

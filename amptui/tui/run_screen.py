@@ -133,6 +133,8 @@ class RunScreen(Screen):
         self._comparing = False
         self._xray_is_new = False
         self._question_answered = False
+        self._early: tuple[RequestKind, ...] = ()
+        """What keys asked for before the run had begun, in that order: what AMP is there is not known yet."""
         self._patient_since: float | None = None
         self._interrupted = False
         self._hurried = False
@@ -159,7 +161,7 @@ class RunScreen(Screen):
         view, lost = self._view, self._state.lost
         if not lost and self._over and not self._is_told_over():  # it ended without its last record
             lost = self._parts.why_ended() or LOST
-        waiting = [] if self._over else activity.pending_words(view)
+        waiting = [] if self._over else activity.pending_words(view, self._early)
         if not self._over and self._question_answered and self._waits_for_an_answer:
             waiting.insert(0, UNANSWERED)
         self._state = replace(
@@ -208,6 +210,10 @@ class RunScreen(Screen):
 
     def _follow_up(self) -> None:
         """Show the answers to this screen's requests; open a question or an X-ray if nothing else is open."""
+        if self._early and (self._over or self._view.run is not None):
+            early, self._early = self._early, ()
+            for kind in () if self._over else early:
+                self._ask_for(kind)
         view = self._view
         for answer in view.answers if self._unanswered else ():
             if answer.request.number in self._unanswered:
@@ -300,11 +306,11 @@ class RunScreen(Screen):
         return False
 
     def _ask_for(self, kind: RequestKind, *, steps: str = "") -> None:
-        """Ask for ``kind``. ``steps``: why the request needs a step soon."""
+        """Ask for ``kind``, once the run has begun. ``steps``: why the request needs a step soon."""
         if not self._can_ask(steps):
             return
-        if self._view.run is None:  # what AMP is there is not known yet
-            self._say("training has not begun: press the key again then")
+        if self._view.run is None:
+            self._early = (*self._early, kind)
         elif kind == "precision":
             self._ask(PrecisionRequest(activity.switch_target(self._view)))
         elif kind == "comparison":
@@ -406,9 +412,9 @@ class RunScreen(Screen):
         is_shown = self._state.focus == "numerics" and self._overlay is None
         focus = None if is_shown else "numerics"
         self._overlay, self._state = None, replace(self._state, focus=focus)
-        is_pending = activity.newest(self._view, "histogram") is not None
+        is_pending = "histogram" in self._early or activity.newest(self._view, "histogram") is not None
         # Where the run takes no such request, the panel says how old its histogram is.
-        if focus and self._view.run is not None and "histogram" in self._accepts() and not is_pending:
+        if focus and "histogram" in self._accepts() and not is_pending:
             self._show_first_optimizer()
             self._ask_for("histogram", steps="a histogram needs a batch")
 

@@ -329,10 +329,21 @@ CHECKPOINTS = {
 }
 
 EARLY = {
-    "before the run begins keys say so and ask for nothing": Script(
-        [IMPORTING], [*"pcxnfs", feed("it begins", *run()), "p"]
+    "what keys ask for is kept until the run begins, in that order": Script(
+        [IMPORTING], ["p c x n f s", feed("it begins", *run()), feed("a step", step(6))]
     ),
-    "a pause is asked for at once": Script([], ["space", feed("it begins, paused", *run(paused()))]),
+    "in a run that begins in AMP the kept switch is to FP32": Script(
+        [], ["p", feed("it begins", *run(precision="bf16"))]
+    ),
+    "what the device does not support is said when that is known": Script(
+        [], ["p c", feed("it begins", *run(unsupported=NO_TF32))]
+    ),
+    "a pause is asked for at once and keeps the others waiting": Script(
+        [], ["x space", feed("it begins, paused", *run(paused()))]
+    ),
+    "a run that ends before it begins is asked for nothing": Script(
+        [IMPORTING], ["p s", end(replace(FAILED, step=0))]
+    ),
 }
 
 LEAVING = {
