@@ -105,11 +105,6 @@ class AmpAnswer:
             return self.trouble.grade
         return "unknown" if self.safety == "unknown" else "good"
 
-    def grade(self, subject: str, step: int) -> Grade:
-        """What the answer makes of a measurement of ``step``; ``neutral`` if it follows from another one."""
-        finding = next((finding for finding in self.findings if finding.subject == subject), None)
-        return finding.grade if finding is not None and finding.step == step else "neutral"
-
     @property
     def headline_key(self) -> tuple[object, ...]:
         """What a log repeats the answer for: it changed if this did."""
@@ -322,18 +317,3 @@ def evidence_rows(answer: AmpAnswer) -> list[tuple[Finding, str, str]]:
         for finding in answer.findings
         if finding.freshness != "never measured"
     ]
-
-
-def measured_rows(answer: AmpAnswer, lines: int) -> Sequence[Finding]:
-    """The findings for a table of so many ``lines``: what is measured or worrying first, in their order."""
-    order = (
-        *("speed", "memory", "limit", "float16", "agreement"),
-        *("overflow", "loss", "forward", "weights"),
-    )
-    urgency = {"error": 0, "warning": 1, "good": 2, "neutral": 2, "unknown": 3}
-    # Others always matter.
-    ranked = sorted(
-        (one for one in answer.findings if one.freshness != "never measured" or one.is_trouble),
-        key=lambda finding: (urgency[finding.grade], order.index(finding.subject)),
-    )
-    return sorted(ranked[:lines], key=lambda finding: order.index(finding.subject))

@@ -24,6 +24,7 @@ from amptui.telemetry.events import Event
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels import answer_panel
+from amptui.tui.panels.phrases import write_lines
 from amptui.tui.panels.screen_state import ScreenState
 from tests.reports.texts import card_html
 
@@ -90,10 +91,12 @@ def line_on_amp(view: SessionView, width: int) -> str:
 
 
 def panel_on_amp(view: SessionView, answer: AmpAnswer) -> list[str]:
-    """The panel that explains the answer, with a row for each finding."""
-    canvas = Canvas(160, len(answer.findings) + 2)
-    answer_panel.draw(canvas, view, screen_of(view))
-    return [line for line in canvas.lines() if line.strip()]
+    """The rows that explain the answer, one for each finding."""
+    canvas, screen = Canvas(160, 2 * len(answer.findings)), screen_of(view)
+    blocks = answer_panel.finding_blocks(answer, screen, canvas.width)
+    write_lines(canvas, 0, [line for block in blocks for line in block.lines])
+    unchecked = answer_panel.unchecked_words(answer, screen)
+    return [line for line in (*canvas.lines(), unchecked) if line.strip()]
 
 
 def page_words(view: SessionView) -> Iterator[str]:

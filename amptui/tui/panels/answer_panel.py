@@ -1,33 +1,37 @@
-"""The answer on AMP: the line below the header, and the panel with what it follows from."""
+"""The answer on AMP: the line below the header, and the findings that it follows from."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from amptui.base import units
 from amptui.diagnosis.activity import switch_target
 from amptui.diagnosis.amp_answer import (
     AmpAnswer,
     amp_answer,
+    evidence_rows,
     interval_words,
-    measured_rows,
     next_measurement,
     no_amp_words,
     safe_forms,
     worth_forms,
 )
 from amptui.diagnosis.speed import running
-from amptui.diagnosis.words import SIGNS, SUBJECTS, age_words, evidence_words, long_words, short_words
-from amptui.telemetry.finding import Finding, Measurement
+from amptui.diagnosis.words import SIGNS, SUBJECTS
+from amptui.telemetry.finding import Grade, Measurement
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, text_width
 from amptui.tui.keys import KEYS, REQUESTS
 from amptui.tui.panels.phrases import (
     GAP,
+    Block,
+    Line,
     Phrase,
     Word,
     fitting,
+    flowed,
     phrase,
     precision_word,
     whole_words,
+    wrapped_phrases,
     write,
 )
 from amptui.tui.panels.screen_state import ScreenState
@@ -46,13 +50,13 @@ _CHECKS: tuple[Measurement, ...] = ("histogram", "x-ray", "trace")
 
 _WORTH_STYLES: Mapping[str, int] = {"faster": Style.GOOD | BOLD, "slower": Style.WARNING | BOLD}
 
-_LABEL_WIDTH = 11
-"""Room for ``bottleneck``."""
+LABEL_WIDTH = 12
+"""Room for a key and ``bottleneck``."""
 
-_EVIDENCE_FROM = 70
-"""With so many columns each row says what it is from."""
+_MAX_LINES = 4
+"""Lines of one sentence."""
 
-_VALUE_WIDTH = 44
+_RANKS: Mapping[Grade, int] = {"error": 1, "warning": 2, "good": 3, "neutral": 4, "unknown": 5}
 
 
 def draw_line(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
@@ -117,41 +121,38 @@ def unchecked_words(answer: AmpAnswer, screen: ScreenState) -> str:
     return f"not checked yet: press {either}" if last else ""
 
 
-def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
-    """A row for each finding: value, verdict, whether it is old, and the key that measures it.
+_OF_FLOAT16 = ("overflow", "forward", "float16", "agreement")
+"""The subjects of the float16 panel."""
 
-    What was never measured is one line below them.
+
+def finding_blocks(
+    answer: AmpAnswer, screen: ScreenState, width: int, *, of_float16: bool = False
+) -> list[Block]:
+    """Of each measured finding its key, label, sign and words, and what it is from; the worst matter most.
+
+    Those ``of_float16`` need not name it.
     """
-    answer = amp_answer(view)
-    unchecked = unchecked_words(answer, screen)
-    rows = measured_rows(answer, canvas.height - bool(unchecked))
-    widest = max((text_width(short_words(finding)) for finding in rows), default=0)
-    for y, finding in enumerate(rows):
-        _draw_row(canvas, y, finding, screen, widest)
-    canvas.text(0, len(rows), unchecked, Style.DIM)
+    blocks = []
+    for finding, words, evidence in evidence_rows(answer):
+        if of_float16 and finding.subject not in _OF_FLOAT16:
+            continue
+        style, interval = GRADE_STYLES[finding.grade], interval_words(finding)
+        dim = finding.grade == "unknown" or (finding.subject == "speed" and not interval)
+        value_style = style if finding.is_trouble else Style.DIM if dim else int(Style.TEXT)
+        sign, room = Word(SIGNS[finding.grade], style), width - LABEL_WIDTH - GAP
+        prose = wrapped_phrases(f" {words}", value_style, room, lines=_MAX_LINES, head=(sign,))
+        source = phrase(
+            whole_words(evidence, room), Style.WARNING if finding.freshness == "old" else Style.DIM
+        )
+        lines = [*prose[:-1], *flowed([*prose[-1], source], room)]
+        label = SUBJECTS.get(finding.subject, finding.subject)
+        key = key_of(finding.measured_by, screen)
+        blocks.append(labelled_block(label, lines, _RANKS[finding.grade], key=key))
+    return blocks
 
 
-def _draw_row(canvas: Canvas, y: int, finding: Finding, screen: ScreenState, widest: int) -> None:
-    canvas.text(0, y, SUBJECTS.get(finding.subject, finding.subject), Style.DIM)
-    roomy = canvas.width >= _EVIDENCE_FROM
-    key, end = key_of(finding.measured_by, screen), canvas.width
-    if key:
-        canvas.text(end - 1, y, key, Style.KEY)
-        end -= 2
-    style = GRADE_STYLES[finding.grade]
-    canvas.text(_LABEL_WIDTH, y, SIGNS[finding.grade], style)
-    start = _LABEL_WIDTH + 2
-    interval = "" if finding.state == "open" else interval_words(finding)
-    words = long_words(finding)
-    if not roomy or text_width(words) > max(widest, _VALUE_WIDTH):
-        words = short_words(finding)
-    dim = finding.grade == "unknown" or (finding.subject == "speed" and not interval)
-    value_style = style if finding.is_trouble else Style.DIM if dim else int(Style.TEXT)
-    x = canvas.text(start, y, whole_words(words, end - start), value_style)
-    if interval and x + 2 + text_width(interval) <= end:
-        x = canvas.text(x + 2, y, interval, Style.DIM)
-    old = age_words(finding.age_steps or 0) if finding.freshness == "old" else ""
-    evidence = evidence_words(finding) if roomy else old
-    at = max(x, start + min(widest, _VALUE_WIDTH)) + 2 if roomy else max(x + 2, end - len(evidence))
-    if at + text_width(evidence) <= end:
-        canvas.text(at, y, evidence, Style.WARNING if old else Style.DIM)
+def labelled_block(label: str, lines: Sequence[Line], rank: int, *, key: str = "") -> Block:
+    """``lines`` behind a key and a dim label, those after the first indented as much."""
+    first = Phrase((Word(f"{key:1} ", Style.KEY), Word(f"{label:<{LABEL_WIDTH - 2}}", Style.DIM)), -1)
+    blank = phrase(" " * LABEL_WIDTH, rank=-1)
+    return Block([[blank if i else first, *line] for i, line in enumerate(lines)], rank)

@@ -31,13 +31,11 @@ from amptui.tui.panels.phrases import (
     quiet,
     wrapped,
     wrapped_phrases,
-    write,
     write_folded,
     write_lines,
 )
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.renderables.gauges import draw_stacks
-from amptui.tui.renderables.table import draw_table
+from amptui.tui.renderables.table import bar_column, draw_table
 from amptui.tui.style import Style, precision_style
 
 NO_SAMPLE = "no sample yet"
@@ -192,9 +190,6 @@ _KIND_WIDTH, _DTYPE_WIDTH = 14, 9
 _SIZE_WIDTH, _CHANGE_WIDTH = 10, 13
 """``AMP fp16``; ``fp16 changes``. A blank is before each."""
 
-_NAME_WIDTH, _AMOUNT_WIDTH = 11, 10
-"""Left and right of a bar."""
-
 _MIN_ROWS = 3
 """Rows of the table, below its head."""
 
@@ -212,16 +207,23 @@ def _draw_breakdowns(canvas: Canvas, view: SessionView) -> None:
     has_peak = any(breakdown.peak_allocated_bytes for breakdown in memory)
     title = "where the peak memory is" if has_peak else "memory of a step without activations"
     steps = ", ".join(f"{precision_label(it.precision)} step {units.count(it.step)}" for it in memory)
-    write(canvas, 0, 0, fitting([phrase(title), phrase(steps, Style.DIM, 1)], width))
-    bars = []
-    for i, breakdown in enumerate(memory):
-        name = precision_word(breakdown.precision, _NAME_WIDTH - 1)
-        canvas.text(0, 1 + i, name.text, name.style)
-        parts = [(sizes[i] or 0, _FILLS[kind][canvas.ascii_only]) for kind, _, sizes in rows]
-        amount = breakdown.peak_allocated_bytes or sum(size for size, _ in parts)
-        bars.append((parts, precision_style(breakdown.precision), units.number_of_bytes(amount)))
-    draw_stacks(canvas.rows(1, len(bars)), _NAME_WIDTH, bars, amount_width=_AMOUNT_WIDTH)
-    y, text = 1 + len(bars), list[str]()
+    parts = {it.precision: [(row[2][i] or 0, row[0]) for row in rows] for i, it in enumerate(memory)}
+    sums = {precision: sum(size for size, _ in sizes) for precision, sizes in parts.items()}
+
+    def bar(breakdown: MemoryBreakdown) -> list[tuple[int, str, int]]:
+        style = precision_style(breakdown.precision)
+        return [(size, _FILLS[kind][canvas.ascii_only], style) for size, kind in parts[breakdown.precision]]
+
+    def amount(breakdown: MemoryBreakdown) -> str:
+        return units.number_of_bytes(breakdown.peak_allocated_bytes or sums[breakdown.precision])
+
+    whole, long = max(sums.values()), f"{title}: {steps}"
+    columns: list[Column[MemoryBreakdown]] = [
+        Column(title="", cell=lambda it: precision_word(it.precision, 10), align="left", width=10),
+        bar_column(long, bar, whole, short_titles=(title, "memory"), gap=1, max_width=width),
+        Column(title="", cell=amount),
+    ]
+    y, text = draw_table(canvas, columns, memory), list[str]()
     if (use := judge_memory_use(memory, view.comparison.low)) is not None:
         room = canvas.height - y - 1 - min(_MIN_ROWS, len(rows))
         text += wrapped(long_words(use), width, lines=min(_SENTENCE_LINES, max(0, room)))

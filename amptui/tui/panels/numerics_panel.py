@@ -7,13 +7,14 @@ from amptui.base import units
 from amptui.diagnosis import activity, probe_words
 from amptui.diagnosis.amp_answer import amp_answer
 from amptui.diagnosis.labels import precision_label
-from amptui.diagnosis.words import SIGNS, age_words, long_words, measured_at, short_words
+from amptui.diagnosis.words import age_words, long_words, short_words
 from amptui.records.findings import ParameterWindow, is_old
 from amptui.records.run import base_precision
 from amptui.telemetry.finding import Finding
-from amptui.telemetry.health import judge_trace, judge_window, judge_xray, underflowing_share
+from amptui.telemetry.health import judge_window, underflowing_share
 from amptui.telemetry.view import NumericsView, SessionView
 from amptui.tui.canvas import Canvas
+from amptui.tui.panels.answer_panel import LABEL_WIDTH, finding_blocks, labelled_block
 from amptui.tui.panels.phrases import (
     GAP,
     Block,
@@ -37,7 +38,7 @@ from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.float16_histogram import LEGEND_LINES, draw_exponents
 from amptui.tui.renderables.plot import CurvePlot, draw_step_axis
 from amptui.tui.renderables.step_window import visible_window
-from amptui.tui.style import BOLD, GRADE_STYLES, NO_VERDICT, VERDICT_SIGNS, Style
+from amptui.tui.style import BOLD, NO_VERDICT, VERDICT_SIGNS, Style
 
 NOTHING_YET = "no gradients measured yet"
 
@@ -56,14 +57,8 @@ _MIN_CURVE, _MAX_CURVE = 6, 14
 _DOUBLINGS = 16
 """The range of the gauge: the doublings between 1 and the largest float16."""
 
-_LABEL_WIDTH = 9
-"""Room for ``gradients``."""
-
 _STEP_AT_STAKE = 1.0
 """With less headroom than one doubling the scaler's next growth overflows."""
-
-_MAX_LINES = 4
-"""Lines of one sentence."""
 
 _SHARE_WIDTH = 9
 """A column's head is ``subnormal`` at most, a share has seven cells."""
@@ -96,8 +91,10 @@ class NumericsPanel:
             words = activity.waiting_words(view, silence=screen.lost or screen.silence)
             quiet(canvas, f"{NOTHING_YET}: {words}" if words else NOTHING_YET)
             return
-        blocks = [_headroom_block(numerics, width), *_now_blocks(numerics, width)]
-        blocks += _finding_blocks(view, width)
+        blocks = [_headroom_block(numerics, width), _gradients_block(numerics, width)]
+        blocks += finding_blocks(amp_answer(view), screen, width, of_float16=True)
+        if numerics.window is not None and numerics.window.worst:
+            blocks.append(Block(_worst_lines(numerics.window.worst, width), 6, 2))
         # The text gets what a histogram of a fair height leaves.
         fair = max(1 + _MIN_BARS + LEGEND_LINES, round(_FAIR_PART * height))
         lines = fitting_lines(blocks, max(0, height - fair))
@@ -195,30 +192,19 @@ def _headroom_block(numerics: NumericsView, width: int) -> Block:
     """
     window, scale = numerics.window, numerics.headroom_scale
     own = None if window is None or window.loss_scale == scale else scale
-    at, room = probe_words.at_scale(own, hypothetical=numerics.hypothetical), width - _LABEL_WIDTH - GAP
+    at, room = probe_words.at_scale(own, hypothetical=numerics.hypothetical), width - LABEL_WIDTH - GAP
     phrases = [Phrase(headroom_words(numerics)), *([phrase(whole_words(at, room), Style.DIM)] if at else [])]
     # Empty if float16 overflows.
     left = None if numerics.headroom is None else max(0.0, numerics.headroom / _DOUBLINGS)
     phrases.append(Phrase((Gauge(_DOUBLINGS, left, _headroom_style(numerics)),)))
     if least := probe_words.least_headroom(numerics):
         phrases.append(phrase(least, Style.DIM))
-    flow = flowed(phrases, room)
-    return _block("headroom", flow + _prose(long_words(numerics.growth), Style.TEXT, width), 0)
+    growth = wrapped_phrases(long_words(numerics.growth), Style.TEXT, room)
+    return labelled_block("headroom", [*flowed(phrases, room), *growth], 0)
 
 
-# ---------------------------------------------------------------------------------- the other blocks
-
-
-def _now_blocks(numerics: NumericsView, width: int) -> list[Block]:
-    """What the scaler did, with what that means while it is in use; the newest measured gradients."""
-    scaler, state = numerics.scaler, state_words(numerics.scaler)
-    if state is None:
-        lines = _prose("not used", Style.DIM, width)
-    elif scaler.freshness == "old":
-        lines = _prose("", Style.TEXT, width, state)
-    else:
-        sign, style = Word(state.text[0], state.style), state.style if scaler.is_trouble else int(Style.TEXT)
-        lines = _prose(f" {long_words(scaler)}", style, width, sign)
+def _gradients_block(numerics: NumericsView, width: int) -> Block:
+    """The newest measured gradients."""
     nonfinite, bad = numerics.nonfinite_gradients, Style.ERROR | BOLD
     norm, largest = (
         labelled(name, units.loss(value), style=Style.TEXT if value is None or math.isfinite(value) else bad)
@@ -226,35 +212,8 @@ def _now_blocks(numerics: NumericsView, width: int) -> list[Block]:
     )
     count = labelled("NaN/Inf", units.count(nonfinite), style=bad if nonfinite else Style.TEXT)
     step = phrase(f"step {units.count(numerics.measured_step)}", Style.DIM)
-    gradients = flowed([norm, largest, count, step], width - _LABEL_WIDTH - GAP)
-    return [
-        _block("scaler", lines, 1, min(2, len(lines))),
-        _block("gradients", gradients, 2, len(gradients)),
-    ]
-
-
-def _finding_blocks(view: SessionView, width: int) -> list[Block]:
-    """Findings of single steps: what float16 loses, and the probes that a user asked for."""
-    numerics, answer = view.numerics, amp_answer(view)
-    window, trace, xray = numerics.window, numerics.trace, numerics.xray
-    blocks: list[Block] = []
-    findings = (
-        ("float16", None if window is None else judge_window(window)),
-        ("trace", None if trace is None else judge_trace(trace)),
-        ("X-ray", None if xray is None else judge_xray(xray)),
-    )
-    for rank, (label, finding) in enumerate(findings, 3):
-        if finding is None:
-            continue
-        # With the sign that the answer on AMP gives it, and the step it is about.
-        grade = answer.grade(finding.subject, finding.step or 0)
-        style = GRADE_STYLES[grade] if grade in ("warning", "error") else int(Style.TEXT)
-        text = f" {long_words(finding)} ({measured_at(finding)})"
-        sign = Word(SIGNS[grade], GRADE_STYLES[grade])
-        blocks.append(_block(label, _prose(text, style, width, sign), rank))
-        if window is not None and window.worst and label == "float16":
-            blocks.append(Block(_worst_lines(window.worst, width), 6, 2))
-    return blocks
+    lines = flowed([norm, largest, count, step], width - LABEL_WIDTH - GAP)
+    return labelled_block("newest", lines, 2)
 
 
 def _worst_lines(worst: Sequence[ParameterWindow], width: int) -> list[Line]:
@@ -284,21 +243,3 @@ _COLUMNS: tuple[tuple[str, Callable[[ParameterWindow], float | None], int], ...]
     ("overflow", lambda parameter: _of_nonzero(parameter.overflowing, parameter), Style.ERROR | BOLD),
 )
 """The share of a parameter's norm that underflows; what float16 does to its nonzero elements; the style."""
-
-
-def _prose(text: str, style: int, width: int, *head: Word) -> list[Line]:
-    """``text`` wrapped beside a label, behind ``head``; a cell is kept free for the sign that it was cut."""
-    return wrapped_phrases(text, style, width - _LABEL_WIDTH - GAP - 1, lines=_MAX_LINES, head=head)
-
-
-def _block(label: str, lines: list[Line], rank: int, least: int = 1) -> Block:
-    """``lines`` behind a dim label, those after the first indented as much."""
-    labels = [label, *[""] * (len(lines) - 1)]
-    return Block(
-        [
-            [phrase(f"{name:<{_LABEL_WIDTH}}", Style.DIM, -1), *line]
-            for name, line in zip(labels, lines, strict=True)
-        ],
-        rank,
-        least,
-    )

@@ -19,13 +19,14 @@ from amptui.telemetry.comparison import MIN_STEPS, judge_speed, ordered
 from amptui.telemetry.finding import Finding, Grade
 from amptui.telemetry.view import PrecisionStats, SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.panels import answer_panel
-from amptui.tui.panels.answer_panel import unchecked_words
+from amptui.tui.panels.answer_panel import finding_blocks, unchecked_words
 from amptui.tui.panels.phrases import (
+    Block,
     Gauge,
     Line,
     Phrase,
     Word,
+    fitting_lines,
     flowed,
     labelled,
     phrase,
@@ -133,7 +134,7 @@ def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     if not view.comparison.rows:
         quiet(canvas, NOTHING_YET)
         return
-    is_enlarged, test = screen.focus == "comparison", speed.running(view)
+    is_enlarged, test, answer = screen.focus == "comparison", speed.running(view), amp_answer(view)
     stats, columns = _columns(view, canvas.width)
     rows = _table_rows(view, stats, is_enlarged=is_enlarged)
     if test is not None:
@@ -141,15 +142,16 @@ def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     else:
         texts = _sentences(view) if is_enlarged else _attention(view)
         lines = [line for text in texts for line in wrapped_phrases(*text, canvas.width, lines=_MAX_LINES)]
-    unchecked = "" if is_enlarged else unchecked_words(amp_answer(view), screen)
-    room = max(1, canvas.height - len(rows) - 2)  # below the titles and a blank line
-    lines = lines[: room - bool(unchecked)] + wrapped_phrases(unchecked, Style.DIM, canvas.width, lines=1)
+    unchecked = wrapped_phrases(unchecked_words(answer, screen), Style.DIM, canvas.width, lines=1)
+    room = max(1, canvas.height - len(rows) - 2) - len(unchecked)  # below the titles and a blank line
+    lines = lines[:room]
+    if is_enlarged:
+        gap = [Block([[]], 9)] if lines else []
+        lines += fitting_lines([*gap, *finding_blocks(answer, screen, canvas.width)], room - len(lines))
+    lines += unchecked
     y = draw_table(canvas, columns, [row for row in rows if row.rank < canvas.height - len(lines) - 1])
     y += canvas.height > y + len(lines)
     write_lines(canvas, y, lines)
-    y += len(lines)
-    if is_enlarged:
-        answer_panel.draw(canvas.rows(y + bool(lines)), view, screen)
 
 
 def _columns(view: SessionView, width: int) -> tuple[list[PrecisionStats], list[Column[_Row]]]:

@@ -1,6 +1,6 @@
 """The ranks of a distributed run: a row for each, or the slowest and the fastest."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 
 from amptui.base import units
@@ -25,8 +25,8 @@ from amptui.tui.panels.phrases import (
     write_lines,
 )
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.renderables.gauges import draw_stack, strip_text
-from amptui.tui.renderables.table import draw_table
+from amptui.tui.renderables.gauges import strip_text
+from amptui.tui.renderables.table import bar_column, draw_table
 from amptui.tui.style import BOLD, VERDICT_SIGNS, Style
 
 NO_SAMPLE = "no numbers of the ranks yet"
@@ -215,18 +215,17 @@ def _bars(canvas: Canvas, view: SessionView, ranks: RanksView) -> Column[RankSum
     longest = max(row.step_seconds or row.own_seconds for row in ranks.rows)
     slow = _slow_ranks(ranks)
 
-    def draw_parts(canvas: Canvas, x: int, y: int, width: int, row: RankSummary) -> None:
+    def bar(row: RankSummary) -> Iterable[tuple[float, str, int]]:
         data, compute = row.data_seconds or 0.0, row.compute_seconds or 0.0
         rest = max(0.0, (row.step_seconds or 0.0) - data - compute)
         style = Style.WARNING if row.rank in slow else steady_style(view)
-        parts = zip((data, compute, rest), fills, (style, style, Style.DIM), strict=True)
-        draw_stack(canvas, x, y, width, parts, whole=longest)
+        return zip((data, compute, rest), fills, (style, style, Style.DIM), strict=True)
 
-    return Column(
-        title="  ".join(parts),
+    return bar_column(
+        "  ".join(parts),
+        bar,
+        longest,
         short_titles=[" ".join(parts[:count]) for count in range(len(parts), 0, -1)],
-        draw=draw_parts,
-        align="left",
         priority=4,
         min_width=_MIN_BAR if canvas.width < _WIDE else _WIDE_MIN_BAR,
         max_width=_MAX_BAR,

@@ -1,10 +1,12 @@
 """The speed of training: samples a second over the run, the time of a step, and where it goes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from amptui.base import units
+from amptui.base.table import Cell, Column
 from amptui.diagnosis.labels import precision_label, precision_letter, signed_label
 from amptui.diagnosis.speed import EMULATED, NO_STEPS, result_of_the_pair
 from amptui.diagnosis.tensor_cores import flops_hints, flops_line, mfu_words, rate_words
@@ -16,7 +18,6 @@ from amptui.tui.canvas import Canvas
 from amptui.tui.panels.curve import draw_enlarged
 from amptui.tui.panels.phrases import (
     Block,
-    Line,
     Phrase,
     Word,
     fitting_lines,
@@ -28,9 +29,9 @@ from amptui.tui.panels.phrases import (
     write_lines,
 )
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.renderables.gauges import draw_stacks
 from amptui.tui.renderables.plot import CurvePlot
 from amptui.tui.renderables.step_window import visible_window
+from amptui.tui.renderables.table import bar_column, draw_table
 from amptui.tui.style import BOLD, NO_VERDICT, VERDICT_SIGNS, Style, precision_style
 
 _LARGE = (74, 16)
@@ -95,14 +96,7 @@ def draw_line(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
 
 # ------------------------------------------------------------------------ where a step's time goes
 
-_LABEL_WIDTH = 9
-"""A precision's glyph and ``device``, and a blank."""
-
-_TOTAL_WIDTH = 9
-"""A blank and ``3.91 ms``, right-aligned."""
-
-_COLUMN_GAP = 4
-"""Blanks before each column of the legend and the table."""
+_MIN_BAR, _MAX_BAR = 24, 200
 
 _INDENT = 2
 
@@ -132,48 +126,49 @@ class _Row(NamedTuple):
 def _draw_timing(canvas: Canvas, view: SessionView) -> int:
     """Draw where a step's time goes below the curve; return the lines taken, with a blank one above them.
 
-    Bars and legend matter most, then the verdicts on the current precision and on those compared, then the
-    table.
+    The table matters most, then the verdicts on the current precision and on those compared.
     """
     if canvas.width < _LARGE[0] or canvas.height < _LARGE[1] or not view.timings:
         return 0
-    area, rows = canvas.rows(_MIN_CURVE + 1), [row for timing in view.timings for row in _rows(timing)]
+    room, rows = canvas.height - _MIN_CURVE - 1, [row for timing in view.timings for row in _rows(timing)]
+    verdicts = (_verdict(timing, view, canvas.width) for timing in view.timings)
+    blocks = [Block([[]], 8), *verdicts, *_rates(view, canvas.width)]
+    lines = fitting_lines(blocks, max(0, room - 1 - len(rows)))
+    taken = 2 + len(rows) + len(lines)
+    if taken > room + 1:
+        return 0
+    table = canvas.rows(canvas.height - taken + 1)
+    write_lines(table, draw_table(table, _columns(view, rows, canvas.ascii_only), rows), lines)
+    return taken
+
+
+def _columns(view: SessionView, rows: Sequence[_Row], ascii_only: bool) -> list[Column[_Row]]:
+    """The clock of each precision, a bar of its parts, and their times."""
+    longest = max(sum(row.seconds.values()) for row in rows)
+    fills = {part: fill[ascii_only] for part, fill in _FILLS.items()}
+    title = "where a step's time goes"
     steps = ", ".join(f"{units.count(it.steps)} {precision_label(it.precision)}" for it in view.timings)
-    title = [phrase("where a step's time goes"), phrase(f"medians of {steps} steps", Style.DIM, 1)]
-    names = [f"{' ' * _COLUMN_GAP}{fill[canvas.ascii_only]} {part}" for part, fill in _FILLS.items()]
-    legend = [phrase(" " * _LABEL_WIDTH + "".join(names))]  # the columns of the table are below it
-    labels, table = list[Line](), list[Line]()
-    for row in rows:
-        letter = Word(f"{precision_letter(row.precision)} ", precision_style(row.precision))
-        label = (letter, Word(f"{row.clock:<{_LABEL_WIDTH - 2}}", Style.DIM))
-        cells = ""
-        for part in _FILLS:
-            seconds = "–" if part not in row.seconds else units.milliseconds(row.seconds[part])
-            cells += f"{seconds:>{_COLUMN_GAP + 2 + len(part)}}"
-        labels.append([Phrase(label)])
-        table.append([Phrase((*label, Word(cells)))])
-    picture = [title, *labels, legend]
-    blocks = [
-        Block(picture, 0, len(picture)),
-        Block(table, 9, len(table)),
-        Block([[]], 8),
-        *(_verdict(timing, view, canvas.width) for timing in view.timings),
-        *_rates(view, canvas.width),
+    long, shorter = f"{title}: medians of {steps} steps", (f"{title} (medians)", title, "time")
+
+    def clock(row: _Row) -> Cell:
+        return f"{precision_letter(row.precision)} {row.clock}", precision_style(row.precision)
+
+    def bar(row: _Row) -> list[tuple[float, str, int]]:
+        style = precision_style(row.precision)
+        return [(row.seconds.get(part, 0.0), fill, style) for part, fill in fills.items()]
+
+    def seconds(part: str, row: _Row) -> str:
+        return "–" if part not in row.seconds else units.milliseconds(row.seconds[part])
+
+    return [
+        Column(title="", cell=clock, align="left"),
+        bar_column(long, bar, longest, short_titles=shorter, gap=1, min_width=_MIN_BAR, max_width=_MAX_BAR),
+        *(
+            Column(title=f"{fill} {part}", cell=partial(seconds, part), priority=priority)
+            for priority, (part, fill) in enumerate(fills.items(), 1)
+        ),
+        Column(title="", cell=lambda row: units.milliseconds(sum(row.seconds.values()))),
     ]
-    lines = fitting_lines(blocks, area.height)
-    top = area.height - len(lines)
-    write_lines(area, top, lines)
-    if len(picture) <= area.height:
-        bars = [
-            (
-                [(row.seconds.get(part, 0.0), fill[canvas.ascii_only]) for part, fill in _FILLS.items()],
-                precision_style(row.precision),
-                units.milliseconds(sum(row.seconds.values())),
-            )
-            for row in rows
-        ]
-        draw_stacks(area.rows(top + 1, len(rows)), _LABEL_WIDTH, bars, amount_width=_TOTAL_WIDTH)
-    return 1 + len(lines)
 
 
 def _rates(view: SessionView, width: int) -> list[Block]:

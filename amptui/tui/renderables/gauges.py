@@ -1,7 +1,7 @@
 """Drawings in a line: bars, curves and blocks."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 from amptui.tui.canvas import Canvas, Rect
@@ -23,38 +23,6 @@ def draw_bar(canvas: Canvas, x: int, y: int, width: int, fraction: float | None,
     filled = round(share * width) if share in (0.0, 1.0) else min(max(1, round(share * width)), width - 1)
     canvas.fill(Rect(x, y, filled, 1), "▰", style)
     canvas.fill(Rect(x + filled, y, width - filled, 1), "▱", Style.DIM)
-
-
-def draw_stack(
-    canvas: Canvas, x: int, y: int, width: int, parts: Iterable[tuple[float, str, int]], *, whole: float
-) -> None:
-    """Draw parts side by side from column ``x`` of line ``y``: their size, sign and style.
-
-    A size of ``whole`` fills ``width`` cells. Edges are rounded, not lengths, so that the bar is as long as
-    the sum of its parts.
-    """
-    if whole <= 0 or width <= 0:
-        return
-    end, start = 0.0, 0
-    for size, sign, style in parts:
-        end += size
-        stop = min(width, round(end / whole * width))
-        canvas.fill(Rect(x + start, y, stop - start, 1), sign, style)
-        start = stop
-
-
-def draw_stacks(
-    canvas: Canvas, x: int, bars: Sequence[tuple[Sequence[tuple[float, str]], int, str]], *, amount_width: int
-) -> None:
-    """Draw such a bar in each line, all to one scale, and at the right edge its amount.
-
-    Each has its parts, size and sign of one, a style and the text of the amount.
-    """
-    width = canvas.width - x - amount_width
-    longest = max(sum(size for size, _ in parts) for parts, _, _ in bars)
-    for y, (parts, style, amount) in enumerate(bars):
-        draw_stack(canvas, x, y, width, ((size, sign, style) for size, sign in parts), whole=longest)
-        canvas.text(canvas.width - amount_width, y, amount, width=amount_width, align="right")
 
 
 def draw_sparkline(

@@ -1,9 +1,10 @@
 """A table on a canvas: the titles, and as many rows as there are lines, from one that is scrolled to on."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from amptui.base.table import Column, Row, aligned, fitting_columns
-from amptui.tui.canvas import Canvas
+from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.style import Style
 
 
@@ -42,3 +43,23 @@ def write_cell(
     if text:
         text = aligned(text, width, cut=column.cut) if column.cut == "start" else text
         canvas.text(x, y, text, style, width=width, align=column.align)
+
+
+def bar_column(
+    title: str, parts: Callable[[Row], Iterable[tuple[float, str, int]]], whole: float, **options: Any
+) -> Column[Row]:
+    """A column of bars: the parts of a row side by side, each with its size, sign and style.
+
+    A size of ``whole`` fills the column. Edges are rounded, not lengths, so that a bar is as long as the sum
+    of its parts.
+    """
+
+    def draw(canvas: Canvas, x: int, y: int, width: int, row: Row) -> None:
+        end, start = 0.0, 0
+        for size, sign, style in parts(row) if whole > 0 else ():
+            end += size
+            stop = min(width, round(end / whole * width))
+            canvas.fill(Rect(x + start, y, stop - start, 1), sign, style)
+            start = stop
+
+    return Column(title=title, draw=draw, align="left", **options)
