@@ -197,7 +197,7 @@ class OneOfRanks(OneProcess):
             peak_bytes = getattr(self._optimizer.allocator.sample, "peak_allocated_bytes", None)
             numbers = self._meter.take_numbers(compute_seconds=None, peak_bytes=peak_bytes)
             # Ranks measure norms in steps of their own; after DDP's mean all have the same.
-            rows.put(numbers._replace(grad_norm=math.nan))
+            rows.put(numbers._replace(grad_norm=None))
 
     # ---------------------------------------------------------------------- other threads
 

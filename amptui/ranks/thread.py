@@ -1,6 +1,5 @@
 """The trainer thread of one rank: meets the others before it prepares, and tells them how it ended."""
 
-import math
 import os
 import secrets
 import socket
@@ -160,8 +159,7 @@ class RankThread(TrainingThread):
             peak_bytes=None if sample is None else sample.peak_allocated_bytes,
             gpu=self._gpus[0] if self._gpus else None,
         )
-        overflowed = math.nan if own.overflowed is None else own.overflowed
-        numbers = numbers._replace(overflowed=overflowed, trouble_step=max(own.states, default=0))
+        numbers = numbers._replace(overflowed=own.overflowed, trouble_step=max(own.states, default=0))
         check = self._strategy.weights_check
         if check is None:  # each rank has weights of its own
             return numbers

@@ -43,16 +43,14 @@ class RanksStarted:
 class RanksSampled:
     """What the ranks measured in the same steps, told by rank 0 once a second, of many ranks less often.
 
-    A column has one value for each of ``ranks``; one that no rank measured is empty. Seconds are finite, and
-    means over the ``steps`` steps that end with ``step``.
+    A column has one value for each rank; one that no rank measured is empty. Seconds are finite, and means
+    over the ``steps`` steps that end with ``step``.
     """
 
     time: float
     step: int
     steps: int
     world_size: int
-    ranks: tuple[int, ...]
-    """Ascending."""
     step_seconds: tuple[float | None, ...] = ()
     """From step to step: equal on all ranks where collectives make each wait for the slowest."""
     data_seconds: tuple[float | None, ...] = ()

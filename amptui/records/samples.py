@@ -1,6 +1,5 @@
 """What one look at the GPUs, torch's allocator and the host found."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 _CLOCKS_EVENT_REASONS = {
@@ -20,21 +19,12 @@ _CLOCKS_EVENT_REASONS = {
 _IDLE = 0x01
 """Clocks are low because nothing runs: not reported, since there is nothing to do."""
 
-_UNKNOWN = "unknown "
-
 
 def decode_clocks_event_reasons(mask: int) -> tuple[str, ...]:
     """Why clocks are throttled, the most severe reason first; empty if they are not, or only idle."""
     words = [word for bit, word in _CLOCKS_EVENT_REASONS.items() if mask & bit]
     unknown = mask & ~(_IDLE | sum(_CLOCKS_EVENT_REASONS))
-    return (*words, *([f"{_UNKNOWN}{unknown:#x}"] if unknown else []))
-
-
-def encode_clocks_event_reasons(reasons: Sequence[str]) -> int:
-    """Inverse of :func:`decode_clocks_event_reasons`."""
-    mask = sum(bit for bit, word in _CLOCKS_EVENT_REASONS.items() if word in reasons)
-    unknown = [word.removeprefix(_UNKNOWN) for word in reasons if word.startswith(_UNKNOWN)]
-    return mask | sum(int(word, 16) for word in unknown)
+    return (*words, *([f"unknown {unknown:#x}"] if unknown else []))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,11 +2,12 @@
 
 import statistics
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from amptui.records.ranks import (
+    COLUMNS,
     PHASE_WORDS,
     RankLost,
     RankPlace,
@@ -241,26 +242,24 @@ def _rows(
     newest: RanksSampled, window: Iterable[RanksSampled], places: Sequence[RankPlace]
 ) -> Iterable[RankSummary]:
     by_rank = {place.rank: place for place in places}
-    seconds = {name: _medians(window, name) for name in ("step_seconds", "data_seconds", "compute_seconds")}
-    columns = {name: dict(zip(newest.ranks, getattr(newest, name), strict=False)) for name in _NEWEST}
-    for rank in sorted(newest.ranks):
-        numbers: dict[str, Any] = {name: column.get(rank) for name, column in (seconds | columns).items()}
+    numbers: dict[str, Mapping[int, Any]] = {
+        name: _medians(window, name) if name in _SECONDS else dict(enumerate(getattr(newest, name)))
+        for name in COLUMNS
+    }
+    for rank in range(max(len(getattr(newest, name)) for name in COLUMNS)):
         reasons = tuple(reason for reason, ranks in newest.throttled.items() if rank in ranks)
-        yield RankSummary(rank=rank, place=by_rank.get(rank), throttled=reasons, **numbers)
+        own = {name: column.get(rank) for name, column in numbers.items()}
+        yield RankSummary(rank=rank, place=by_rank.get(rank), throttled=reasons, **own)
 
 
-_NEWEST = "peak_allocated_bytes", "memory_used_bytes", "grad_norm", "skipped", "overflowed", "sm_clock_mhz"
+_SECONDS = "step_seconds", "data_seconds", "compute_seconds"
 
 
 def _medians(window: Iterable[RanksSampled], name: str) -> dict[int, float]:
     """Of each rank, over the samples that have a sound number of it."""
     values_by_rank: dict[int, list[float]] = {}
     for sample in window:
-        for rank, value in zip(sample.ranks, getattr(sample, name), strict=False):
-            if _is_sound(value):
+        for rank, value in enumerate(getattr(sample, name)):
+            if value is not None and 0 <= value < float("inf"):
                 values_by_rank.setdefault(rank, []).append(value)
     return {rank: statistics.median(values) for rank, values in values_by_rank.items()}
-
-
-def _is_sound(value: float | None) -> bool:
-    return value is not None and 0 <= value < float("inf")

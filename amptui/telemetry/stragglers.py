@@ -1,6 +1,7 @@
 """Finds the rank that others wait for, if the ranks' numbers show one."""
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -128,7 +129,7 @@ def _held_clock(window: Sequence[RanksSampled], rank: int) -> tuple[float, float
     clocks: list[float] = []
     others: list[float] = []
     for sample in window:
-        for of_rank, clock in zip(sample.ranks, sample.sm_clock_mhz, strict=False):
+        for of_rank, clock in enumerate(sample.sm_clock_mhz):
             if clock is not None:
                 (clocks if of_rank == rank else others).append(clock)
     if not reasons or not clocks or not others:
@@ -169,13 +170,11 @@ def _outlier(
 
 def _table(window: Sequence[RanksSampled], column: Column) -> tuple[list[int], Floats]:
     """The ranks with enough numbers, and those: a row for each sample, NaN where there is none."""
-    rows = [dict(zip(sample.ranks, getattr(sample, column), strict=False)) for sample in window]
-    ranks = sorted({rank for row in rows for rank in row})
-    table = np.array([[row.get(rank) for rank in ranks] for row in rows], np.float64)
-    table = table.reshape(len(rows), len(ranks))
+    columns = zip_longest(*[getattr(sample, column) for sample in window])
+    table = np.array([*columns], np.float64).reshape(-1, len(window)).T
     table[~((table >= 0) & (table < np.inf))] = np.nan
     enough = np.isnan(table).mean(axis=0) <= _MAX_MISSING
-    return [rank for rank, keep in zip(ranks, enough, strict=True) if keep], table[:, enough]
+    return np.flatnonzero(enough).tolist(), table[:, enough]
 
 
 def _sigma(values: Floats) -> float:

@@ -1,10 +1,8 @@
 """Real ranks over gloo: they train as one process would, obey together, and tell who ended."""
 
-import math
 from itertools import groupby
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -74,7 +72,7 @@ def test_a_skip_names_the_rank_that_overflowed(start: Start, overflow: str) -> N
     overflowed = {record.step: record.ranks for record in first.log.of(RanksOverflowed)}
     assert overflowed[7] == (1,)
     assert skipped >= overflowed.keys()
-    assert second.rows[-1].overflowed == np.nan_to_num(first.rows[-1].overflowed) + 1
+    assert second.rows[-1].overflowed == (first.rows[-1].overflowed or 0) + 1
     assert first.log.of(RanksDisagree) == []
 
 
@@ -101,7 +99,7 @@ def test_a_loss_that_communicates_cannot_be_x_rayed_and_the_run_goes_on(start: S
     ranks = start("refused", communicates="yes")
     assert ranks[0].answers == [(RequestRefused, "x-ray")]
     assert ranks[0].rows
-    assert all(math.isnan(row.compute_seconds) for row in ranks[0].rows)
+    assert {row.compute_seconds for row in ranks[0].rows} == {None}
     (refusal,) = ranks[0].log.of(RequestRefused)
     assert refusal.detail.startswith("loss() communicates with other ranks (allreduce)")
     assert ranks[0].steps == ranks[1].steps

@@ -82,7 +82,6 @@ class SimulatedRanks:
                 step=step,
                 steps=steps,
                 world_size=self.world_size,
-                ranks=tuple(range(self.world_size)),
                 step_seconds=_floats(np.full(self.world_size, seconds_of_step)),
                 data_seconds=_floats(data),
                 compute_seconds=() if self._fsdp else _floats(compute),

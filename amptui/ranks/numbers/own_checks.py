@@ -190,7 +190,7 @@ class WeightsCheck:
         """Pinned memory, for one hash at a time."""
         self._pending: tuple[int, Tensor, torch.Event, torch.Event, float] | None = None
         """A hash on its way: its step, its place in pinned memory, its start, its end, the host's seconds."""
-        self._newest = -1, math.nan
+        self._newest: tuple[int, float | None] = -1, None
 
     def hash(self, step: int) -> None:
         """Hash the weights after ``step``, as all ranks do now."""
@@ -199,12 +199,12 @@ class WeightsCheck:
             self._begin(step)
         except (torch.OutOfMemoryError, NotImplementedError):  # of a dtype or device: no reason to end a run
             self._cadence.charge(None)
-            self._newest = step, math.nan
+            self._newest = step, None
 
-    def newest(self) -> tuple[int, float]:
+    def newest(self) -> tuple[int, float | None]:
         """The step after which the newest hash was computed, and 52 bits of it, which a float64 holds.
 
-        The step is -1 before the first; the hash is NaN without one, for lack of memory too.
+        The step is -1 before the first; the hash is None without one, for lack of memory too.
         """
         if self._pending is not None:
             step, value, start, end, host_seconds = self._pending
