@@ -222,7 +222,7 @@ class OneOfRanks(OneProcess):
                 return board
             if self.world.leads:
                 self._emit(Note(time=time.time(), severity="info", text=_NO_GROUP))
-            self._control.be_alone(self._progress)
+            self._control.end(_NO_GROUP)
             break
         return None
 

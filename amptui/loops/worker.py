@@ -80,8 +80,8 @@ class TrainingThread:
         """Why the run failed, if it did."""
         self.traceback = ""
         """Where that was; empty for what amptui itself refuses, of which :attr:`error` says all."""
-        self.last_records: list[Record] = []
-        """What is to be added to the journal once rank 0's process is gone, which did not answer."""
+        self.rank_0_end = ""
+        """How rank 0 ended, if it cannot tell why the run failed, and this rank does."""
         self.ended = threading.Event()
         """Set after the last record was emitted."""
 

@@ -37,8 +37,6 @@ from amptui.runs.rundir import RunDir, resume_command
 
 _POLL_SECONDS = 0.2
 
-_CONNECT_SECONDS = 5.0
-
 _IMPORT_PATH_VARIABLE = "AMPTUI_RANK_IMPORT_PATH"
 """The environment's variable with the launcher's ``sys.path``."""
 
@@ -102,9 +100,6 @@ class _Launch(threading.Thread):
     def run(self) -> None:
         logging.disable(logging.CRITICAL)  # the ranks tell what happened, in one line
         try:
-            self.error = _why_no_localhost()
-            if self.error:
-                return
             from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
             from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -134,19 +129,6 @@ class _Launch(threading.Thread):
                 self.error = one_line(f"{type(error).__name__}: {error}")
 
 
-def _why_no_localhost() -> str:
-    """Why no ranks can meet at ``localhost``, for which torch would wait for minutes; empty if they can."""
-    try:
-        with (
-            socket.create_server(("localhost", 0)) as server,
-            socket.create_connection(server.getsockname()[:2], timeout=_CONNECT_SECONDS),
-        ):
-            return ""
-    except OSError as error:
-        why = (error.strerror or str(error)).lower()
-        return f"they cannot meet at localhost ({why}); check /etc/hosts and the loopback interface"
-
-
 def _status(launch: _Launch, folder: Path) -> int:
     if launch.error:
         complain(f"the ranks could not be started: {launch.error}")
@@ -160,13 +142,11 @@ def _status(launch: _Launch, folder: Path) -> int:
 
         run_dir = RunDir(folder)
         run = look_at(run_dir) if run_dir.journal_path.exists() else None
-        cause = run.error or "" if run is not None and run.state == "failed" else ""
-        if cause and 0 not in codes:  # torch 2.9 knows only who failed first; rank 0 has said why
-            return 1
-        cause = cause if codes.get(0, 0) < 0 else ""  # another rank wrote it for a rank 0 that hung
+        if 0 not in codes and run is not None and run.state == "failed" and run.error:
+            return 1  # torch 2.9 knows only who failed first; rank 0 has said why
         resume_hint = f"; to resume from the last checkpoint: {resume_command(folder)}"
         ended = f"rank {first} {how_ended(codes[first])}"
-        complain(cause or (f"{ended}{resume_hint}" if run_dir.holds_checkpoints else ended))
+        complain(f"{ended}{resume_hint}" if run_dir.holds_checkpoints else ended)
     return int(bool(codes))
 
 

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from amptui.base.errors import AmptuiError, DeviceLostError, RunFolderError
+from amptui.base.errors import AmptuiError, DeviceLostError
 from amptui.base.fork import end_workers
 from amptui.base.notify_url import take_url
 from amptui.base.prompt import complain, show_traceback
@@ -35,8 +35,6 @@ from amptui.recipe.request import ModelSpec, TrainRequest
 from amptui.records.control import Control, tell_nobody
 from amptui.records.run import Note, PhaseChanged, Record, RunFailed
 from amptui.runs import protocol
-from amptui.runs.journal import Journal
-from amptui.runs.lock import RunLock
 from amptui.runs.rundir import create_run_dir, resume_command
 from amptui.telemetry.view import SessionView
 
@@ -49,9 +47,6 @@ found. It is less than the time after which a signal ends a process without a wo
 
 HURRIED_SECONDS = 5.0
 """How long a trainer may take to stop whose run nobody keeps."""
-
-_DYING_SECONDS = 8.0
-"""How long a killed process may hold its files: the kernel frees its memory first."""
 
 _SWITCH_INTERVAL_SECONDS = 0.0005
 """How long one thread may hold the interpreter: a tenth of the default lets the pump and the socket through
@@ -192,7 +187,9 @@ class Training:
         if self.recording is None:  # rank 0 tells why the run failed
             assert self._world is not None, "a rank"
             show_traceback(traceback, prefix=f"[rank{self._world.rank}]: ")
-            self._write_for_rank_0(self.thread.last_records)
+            rank_0_end = self.thread.rank_0_end
+            if rank_0_end == "hung" or (rank_0_end and RANK_VARIABLE not in os.environ):  # else the launcher
+                complain(str(error))
             return 0 if error is None else error.exit_status
         unsaved_status = tell_unsaved(self.recording.unsaved)
         if error is not None:
@@ -232,24 +229,6 @@ class Training:
         asked_by = signal.Signals.__members__.get(control.stop_reason or "", signal.SIGINT)
         # Exiting the interpreter while a thread is inside torch aborts the process.
         os._exit(128 + (signals.received or asked_by) if control.ends_at_once else 1)
-
-    def _write_for_rank_0(self, records: Sequence[Record]) -> None:
-        """Close the journal of a rank 0 that did not answer, once it is dead, and say why on the terminal."""
-        for record in records:
-            if isinstance(record, RunFailed) and RANK_VARIABLE not in os.environ:  # else the launcher says so
-                complain(record.error)
-        limit = time.monotonic() + _DYING_SECONDS
-        while records:
-            try:
-                with RunLock.take(self.run_dir.path):
-                    journal = Journal(self.run_dir.journal_path)
-                    journal.append(records)
-                    journal.close()
-            except RunFolderError as error:
-                if time.monotonic() < limit:
-                    continue  # the lock, which waits a moment, is released when the process is gone
-                complain(str(error))
-            return
 
 
 def run_training(plan: Plan, viewer: socket.socket | None = None, *, world: World | None = None) -> int:

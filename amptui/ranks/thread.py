@@ -381,8 +381,6 @@ class RankThread(TrainingThread):
         try:
             with suppress(Exception):  # whatever a blocked trainer has left half done
                 self.emit_finished_steps()
-            if records and not self._world.leads:  # rank 0 does not answer
-                self._tell = self.last_records.append
             for record in records:
                 self._emit(record)
             self._tell_peer_end(ended, ended)
@@ -392,12 +390,9 @@ class RankThread(TrainingThread):
 
     def _tell_peer_end(self, ended: "PeerEndedError", error: BaseException) -> None:
         """End because of another rank, which made this one fail with ``error``."""
-        from amptui.ranks.ends.hang_watch import teller_without
-
         assert self._group is not None, "the ranks have met"
-        is_dead = ended.rank == 0 and ended.how == "killed"
-        if is_dead and teller_without([0], self._group.places) == self._world.rank:
-            self._tell = self.last_records.append
+        if ended.rank == 0 and self._world.rank == 1 and ended.how in ("killed", "hung"):
+            self.rank_0_end = ended.how
         self._launcher.tell_end("waited", "waited for the others")
         if ended.rank >= 0:
             if ended.how != "stopped":

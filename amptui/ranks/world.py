@@ -3,7 +3,6 @@
 And what a run of several ranks cannot do yet.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -24,12 +23,6 @@ _RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS")
 
 _SPECIAL_STEPS = 0xFFFFFFF0
 """Slurm's steps from here on are no ``srun``: the batch script, salloc's shell (slurm.h, MAX_NORMAL_STEP)."""
-
-_HOSTS = re.compile(r"([^\[,]+)(?:\[(\d+)[^]]*\])?([^\[,]*)(?=,|$)")
-"""The first name of a list of Slurm's: what comes before the brackets, the first number in them, the rest."""
-
-_FIRST_PORT, _PORTS = 20_000, 12_000
-"""Below those that Linux gives to outgoing connections (net.ipv4.ip_local_port_range)."""
 
 LAUNCHER_GONE = "launcher gone"
 """Why a rank stops whose launcher has ended: all do."""
@@ -178,12 +171,6 @@ def _number(environment: Mapping[str, str], name: str, launcher: _Launcher) -> i
 def _master(environment: Mapping[str, str], launcher: _Launcher) -> str:
     """Where rank 0 listens, ``host:port``. Raises UsageError if nothing tells."""
     host, port = environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")
-    if launcher is _SLURM:
-        host = host or _first_host(environment)
-        job, step = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_STEP_ID", "")
-        if not port and job.isdecimal() and step.isdecimal():
-            # The same on all tasks, and different for jobs and steps that run at the same time.
-            port = str(_FIRST_PORT + (int(job) * 31 + int(step)) % _PORTS)
     missing = [name for name, value in (("MASTER_ADDR", host), ("MASTER_PORT", port)) if not value]
     if missing:
         rank, size = environment[launcher.rank], environment[launcher.size]
@@ -195,14 +182,3 @@ def _master(environment: Mapping[str, str], launcher: _Launcher) -> str:
             f"MASTER_PORT is {port!r}, which is no port", hint="set a free port of rank 0's host"
         )
     return f"{host}:{int(port)}"
-
-
-def _first_host(environment: Mapping[str, str]) -> str:
-    """The first of ``gpu[007-009,12],login3``: task 0 runs there, unless tasks are arranged by hand."""
-    if environment.get("SLURM_STEP_NUM_NODES") == "1":
-        return "127.0.0.1"
-    if "arbitrary" in environment.get("SLURM_DISTRIBUTION", ""):
-        return ""
-    hosts = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST", "")
-    first = _HOSTS.match(hosts)
-    return "".join(first.groups(default="")) if first else ""

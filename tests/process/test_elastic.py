@@ -240,7 +240,7 @@ def test_ranks_that_wait_for_another_end_when_it_is_killed_or_they_are_stopped(
 def test_a_rank_that_hangs_ends_the_run_with_its_name_and_the_stacks(
     warm: WarmSource, run: Path, rank: int, start: Sequence[str], *, stuck: bool
 ) -> None:
-    """Rank 0 keeps the journal: of one that does not answer another rank writes the end."""
+    """Rank 0 keeps the journal, which of one that does not answer has no end."""
     lags = ("--set", f"lags_on_rank={rank}", "--set", "lag_step=3", "--set", "lag_seconds=600")
     with ranks(run, "--hang-timeout", "10", *(lags if stuck else ()), start=start, warm=warm) as process:
         all_of_them = family(process.pid)
@@ -249,18 +249,16 @@ def test_a_rank_that_hangs_ends_the_run_with_its_name_and_the_stacks(
         _, said = process.communicate(timeout=100)
         _, alive = psutil.wait_procs(all_of_them, timeout=10)
     assert (process.returncode, alive) == (1, []), said
+    if rank == 0:
+        assert "amptui: rank 0 hung: its process has not answered for " in said
+        return
     assert_lost(run, rank, "hung")
     (taken,) = of(StacksTaken, run)
     stacks = {each.rank: each.stack for each in taken.stacks}
-    if stuck:
-        assert f"amptui: rank {rank} hung: it made the others wait for " in said
-        assert "in after_step(), step 3" in said
-        assert [each for each in stacks if "time.sleep(self.lag_seconds)" in stacks[each]] == [rank]
-        assert [*stacks] == [0, 1]
-    else:
-        assert f"amptui: rank {rank} hung: its process has not answered for " in said
-        assert ([*stacks], taken.silent) == ([1 - rank], (rank,))
-        assert "loops/train.py" in stacks[1 - rank]
+    assert f"amptui: rank {rank} hung: it made the others wait for " in said
+    assert "in after_step(), step 3" in said
+    assert [each for each in stacks if "time.sleep(self.lag_seconds)" in stacks[each]] == [rank]
+    assert [*stacks] == [0, 1]
 
 
 # --------------------------------------------------------------------------------- going on after a failure
@@ -323,16 +321,16 @@ def test_a_killed_rank_is_started_again_and_the_journal_reads_as_one_run(
 def test_a_killed_rank_ends_the_run_with_its_name_and_the_way_on(
     warm: WarmSource, run: Path, go_on: Path, rank: int, own: Sequence[str]
 ) -> None:
-    """Rank 1 writes the end of a journal whose rank 0 was killed."""
     with ranks(run, *EVERY_5, *held(go_on), *own, until=has_a_checkpoint, warm=warm) as process:
         kill(rank, process, go_on)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 1
     line = said.splitlines()[-1]
-    assert line.startswith(f"amptui: rank {rank} was killed: pid ")
+    assert line.startswith(f"amptui: rank {rank} was killed")
     assert line.endswith(f": {resume_command(run)}")
-    assert_lost(run, rank, "killed")
-    assert last(RunFailed, run).error.endswith(f": {resume_command(run)}")
+    if rank:
+        assert_lost(run, rank, "killed")
+        assert last(RunFailed, run).error.endswith(f": {resume_command(run)}")
 
 
 def resumed(run: Path, warm: WarmSource, *options: str) -> tuple[int, str]:
@@ -468,18 +466,6 @@ def test_a_port_that_another_program_has_is_told_in_one_line(warm: WarmSource, r
     assert leader.returncode == 1
     told = f"amptui: rank 0 cannot listen at MASTER_ADDR:MASTER_PORT, 127.0.0.1:{port}: another program has"
     assert said == f"{told} that port; set MASTER_PORT to a free port for all ranks\n"
-
-
-@pytest.mark.ci
-def test_ranks_without_a_localhost_are_not_started(run: Path) -> None:
-    alone = ["unshare", "--map-root-user", "--net"]
-    if subprocess.run([*alone, "true"], check=False, capture_output=True).returncode:
-        pytest.skip("this system gives no process a network of its own")
-    words = [*alone, *ALONE, "train", MODEL, "--device", "cpu", "--run-dir", str(run), "--nproc", "2"]
-    ended = subprocess.run(words, check=False, capture_output=True, text=True, timeout=120)
-    assert ended.returncode == 1
-    assert ended.stderr.startswith("amptui: the ranks could not be started: they cannot meet at localhost (")
-    assert ended.stderr.count("\n") == 1
 
 
 @pytest.mark.ci

@@ -112,10 +112,9 @@ def of() -> Iterator[Callable[..., Ranks]]:
     """So many ranks that agree."""
     all_ranks: list[Ranks] = []
 
-    def ranks_of(count: int, *, connected: bool = True, **facts: bool) -> Ranks:
+    def ranks_of(count: int, **facts: bool) -> Ranks:
         all_ranks.append(Ranks(count, **facts))
-        if connected:
-            all_ranks[-1].connect()
+        all_ranks[-1].connect()
         return all_ranks[-1]
 
     yield ranks_of
@@ -280,18 +279,6 @@ def test_the_end_of_the_agreement_ends_a_pause_and_a_comparison(of: Of) -> None:
         assert taken(PauseRequest, control) == PauseRequest(False)
     ranks.leader.want_turn("bf16", now="fp32")
     assert taken(ComparisonRequest, ranks.leader) == ComparisonRequest()
-
-
-def test_a_rank_without_a_group_obeys_alone(of: Of) -> None:
-    ranks = of(2, counts_alike=False, connected=False)
-    leader = ranks.leader
-    leader.ask(BF16)
-    leader.ask(StopRequest("q"))
-    ranks.point(0)
-    assert leader.take(PrecisionRequest) is None  # perhaps the others come
-    leader.be_alone(ranks.progress(0))
-    ranks.pass_until(lambda: leader.stopping, ranks=[0])
-    assert taken(PrecisionRequest, leader) == BF16
 
 
 def test_a_lost_store_ends_the_agreement_and_nothing_else(of: Of, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,7 @@ class RankControl(Control):
 
     A loop of ours calls :meth:`at_boundary` before each step, and the validation before each batch, on all
     ranks equally often. One whose ranks do not ``counts_alike`` calls :meth:`look` after a step wherever
-    there is attention. Until :meth:`connect`, :meth:`be_alone` or :meth:`end` requests wait.
+    there is attention. Until :meth:`connect` or :meth:`end` requests wait.
 
     ``measure`` returns the rank's numbers since the last call; ``report`` takes those of all.
     """
@@ -132,15 +132,6 @@ class RankControl(Control):
         self._agreement = Agreement(board, rank, size, self)
         self._thread.start()
         self.wake()
-
-    def be_alone(self, progress: "RankProgress") -> None:
-        """There are no other ranks: agree with this one."""
-        from torch._C._distributed_c10d import HashStore
-
-        from amptui.ranks.agreement.board import Board
-
-        self._world, self.report = World(0, 0, 1), RankReport(tell_nobody)
-        self.connect(Board(HashStore(), "alone"), progress, self.fail)
 
     def end(self, why: str) -> None:
         """Agree on nothing more; requests are refused with ``why``. A pause ends, the training goes on."""

@@ -3,16 +3,16 @@
 Each rank posts its progress once a second, over a connection of its own to a store that should outlive the
 ranks; among thousands less often. Rank 0 looks at everybody's as often, the others less often the more ranks
 there are. Who finds that nothing has moved for ``--hang-timeout`` posts that, and the first post counts for
-all; each rank then posts the stack of its trainer, and one of them tells of all.
+all; each rank then posts the stack of its trainer, and rank 0 tells of all if it answers.
 """
 
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from amptui.base import units
-from amptui.ranks.agreement.board import Board, Place
+from amptui.ranks.agreement.board import Board
 from amptui.ranks.ends.progress import (
     Awaited,
     AwaitedNews,
@@ -33,7 +33,7 @@ GRACE_SECONDS = 6.0
 once. It is less than what a process is waited for that others have left."""
 
 _STACKS_SECONDS = 4.0
-"""How long, beside the time of a beat, the rank that tells of a hang waits for stacks."""
+"""How long, beside the time of a beat, rank 0 waits for stacks."""
 
 _TELLING_SECONDS = 10.0
 """How long the others wait for it to have told."""
@@ -44,14 +44,6 @@ _LOOKS_PER_SECOND = 32
 """At everybody's progress by all ranks together: at 512 ranks each look reads 512 values."""
 
 _HANG, _TOLD = "hang", "hang/told"
-
-
-def teller_without(ranks: Collection[int], places: Sequence[Place]) -> int:
-    """The rank that tells of the end of ``ranks``: 0, or if that is among them one near its journal."""
-    others = [rank for rank in range(len(places)) if rank not in ranks]
-    if 0 in others or not others:
-        return 0
-    return next((rank for rank in others if places[rank].machine == places[0].machine), others[0])
 
 
 def hang_error(hang: Awaited) -> PeerEndedError:
@@ -72,7 +64,7 @@ class HangWatch:
 
     ``thread_id`` is that of the thread that trains, whose stack is posted. ``emit`` gets rank 0's records.
     ``end`` is called once, in the watching thread, when another rank has ended, or hung: with that rank, and,
-    for the rank that tells of a hang, with the records of that. Without ``gives_up`` no rank is ever ended
+    at rank 0, with the records of a hang. Without ``gives_up`` no rank is ever ended
     for others: a hang is only told, once, and goes on.
     """
 
@@ -175,13 +167,13 @@ class HangWatch:
         silent = hang.ranks if hang.phase == "silent" else ()
         places = self._ends.places
         records: list[Record] = []
-        if (teller_without(silent, places) if self._gives_up else 0) == self._world.rank:
+        if self._world.leads:
             answering = [rank for rank in range(self._world.size) if rank not in silent]
             self._wait_for([f"stack/{rank}" for rank in answering], _STACKS_SECONDS)
             stacks = {rank: self._board.look(f"stack/{rank}") for rank in answering}
             posts = {rank: stack for rank, stack in stacks.items() if stack is not None}
             records.append(stacks_taken(hang.step, self._world.size, posts))
-        elif self._gives_up:
+        elif self._gives_up and 0 not in silent:
             self._wait_for([_TOLD], _TELLING_SECONDS)
         if not self._gives_up:
             for record in records:

@@ -132,10 +132,10 @@ class RankReport:
             self._compare("found_inf", [float(count > min(more)) for count in more], leader.last_step)
         hashes = [row.weights_hash for row in rows if row.hashed_step == leader.hashed_step]
         if leader.hashed_step != self._hashed_step and len(hashes) == len(rows):
-            known = [value for value in hashes if value is not None]
-            if len(known) == len(rows):  # of the same step
+            present = [value for value in hashes if value is not None]
+            if len(present) == len(rows):
                 self._hashed_step = leader.hashed_step
-                self._compare("weights", known, leader.hashed_step)
+                self._compare("weights", present, leader.hashed_step)
         self._blame(min(row.trouble_step for row in rows))
         if leader.steps:
             self._emit_sample(leader, rows)
