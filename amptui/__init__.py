@@ -39,25 +39,15 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AmpMonitor": "amptui.guest.amp_monitor",
-    "watch": "amptui.guest.amp_monitor",
-    "Data": "amptui.data.sources",
-    "DataRequest": "amptui.data.sources",
-    "Experiment": "amptui.recipe.experiment",
-    "ExperimentError": "amptui.base.errors",
-    "Arrays": "amptui.data.sources",
-    "ImageBatches": "amptui.data.folder",
-    "Monitor": "amptui.guest.monitor",
-    "cifar10": "amptui.data.vision",
-    "image_folder": "amptui.data.folder",
-    "mnist": "amptui.data.vision",
-    "observe": "amptui.guest.monitor",
-    "read_text": "amptui.data.text_corpus",
-    "text_data": "amptui.data.text_corpus",
-    "warmup_cosine": "amptui.recipe.experiment",
-    "weight_decay_groups": "amptui.recipe.experiment",
+    "amptui.base.errors": ("ExperimentError",),
+    "amptui.data.folder": ("ImageBatches", "image_folder"),
+    "amptui.data.sources": ("Arrays", "Data", "DataRequest"),
+    "amptui.data.text_corpus": ("read_text", "text_data"),
+    "amptui.data.vision": ("cifar10", "mnist"),
+    "amptui.guest.amp_monitor": ("AmpMonitor", "watch"),
+    "amptui.guest.monitor": ("Monitor", "observe"),
+    "amptui.recipe.experiment": ("Experiment", "warmup_cosine", "weight_decay_groups"),
 }
-
 
 _FRAMEWORKS = ("accelerate", "fabric", "huggingface", "lightning")
 """Modules for packages that amptui does not require."""
@@ -68,6 +58,7 @@ def __getattr__(name: str) -> object:
 
     if name in _FRAMEWORKS:
         return import_module(f"amptui.{name}")
-    if name not in _HOMES:
-        raise AttributeError(f"module 'amptui' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(home), name)
+    raise AttributeError(f"module 'amptui' has no attribute {name!r}")
