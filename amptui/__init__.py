@@ -9,7 +9,7 @@ from amptui.base.version import __version__
 
 if TYPE_CHECKING:
     from amptui.base.errors import ExperimentError
-    from amptui.data.folder import ImageBatches, image_folder
+    from amptui.data.folder import image_folder
     from amptui.data.sources import Arrays, Data, DataRequest
     from amptui.data.text_corpus import read_text, text_data
     from amptui.data.vision import cifar10, mnist
@@ -24,7 +24,6 @@ __all__ = [
     "DataRequest",
     "Experiment",
     "ExperimentError",
-    "ImageBatches",
     "Monitor",
     "__version__",
     "cifar10",
@@ -40,7 +39,7 @@ __all__ = [
 
 _HOMES = {
     "amptui.base.errors": ("ExperimentError",),
-    "amptui.data.folder": ("ImageBatches", "image_folder"),
+    "amptui.data.folder": ("image_folder",),
     "amptui.data.sources": ("Arrays", "Data", "DataRequest"),
     "amptui.data.text_corpus": ("read_text", "text_data"),
     "amptui.data.vision": ("cifar10", "mnist"),

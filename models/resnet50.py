@@ -8,15 +8,7 @@ from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torchvision.models import resnet50
 
-from amptui import (
-    Data,
-    DataRequest,
-    Experiment,
-    ImageBatches,
-    image_folder,
-    warmup_cosine,
-    weight_decay_groups,
-)
+from amptui import Data, DataRequest, Experiment, image_folder, warmup_cosine, weight_decay_groups
 
 
 class Normalize(nn.Module):
@@ -56,8 +48,6 @@ class ResNet50(Experiment):
     image_size: int = 224
     """Height and width in pixels; at least 32."""
     classes: int = 1000
-    workers: int | None = None
-    """Processes that read images from a folder; None: one less than the CPU cores, at most 16."""
 
     cpu_batch_size = 8  # some 12 billion multiplications an image: a step takes seconds on a CPU
 
@@ -78,10 +68,6 @@ class ResNet50(Experiment):
 
     def load_data(self, request: DataRequest) -> Data:
         """``--data-dir`` with ``train/CLASS/IMAGE`` and ``val/CLASS/IMAGE``, or random images."""
-        wanted = ImageBatches(
-            batch_size=self.batch_size,
-            image_size=self.image_size,
-            classes=self.classes,
-            workers=self.workers,
+        return image_folder(
+            request, image_size=self.image_size, classes=self.classes, batch_size=self.batch_size
         )
-        return image_folder(request, wanted)

@@ -100,7 +100,7 @@ def test_public_names_are_what_a_model_file_needs() -> None:
     import amptui
 
     assert {
-        *("Experiment", "Data", "DataRequest", "Arrays", "ExperimentError", "__version__", "ImageBatches"),
+        *("Experiment", "Data", "DataRequest", "Arrays", "ExperimentError", "__version__"),
         *("AmpMonitor", "Monitor", "observe", "watch", "warmup_cosine", "weight_decay_groups"),
         *("cifar10", "image_folder", "mnist", "read_text", "text_data"),
     } == set(amptui.__all__)

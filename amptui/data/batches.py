@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
+from amptui.base.cores import read_cores
 from amptui.base.errors import DataError
 from amptui.data.loaders import (
     END,
@@ -23,7 +24,6 @@ from amptui.data.loaders import (
     raise_dead_worker,
     unchanged,
     without_workers,
-    worker_count,
 )
 from amptui.data.order import WHOLE, Order, Share, check_shared, is_split
 from amptui.data.sources import Arrays, Source
@@ -33,6 +33,9 @@ Batch = Any
 """What the loss and the metrics get: a tensor, or nested tuples, lists and mappings; anything else in them is
 passed through unchanged."""
 
+
+MAX_WORKERS = 16
+"""Processes that load samples, unless another number is asked for; at most one less than the cores."""
 
 Passed = Callable[[int], bool]
 """Called with how many batches a loader has skipped; returns False to stop skipping."""
@@ -108,7 +111,7 @@ def open_batches(  # noqa: PLR0913 - each is a choice of its own
     at most a quarter of a GPU's free memory. Raises ``DataError`` if there is not one batch.
 
     ``workers`` processes load the samples of a map-style ``Dataset``, whose batches do not depend on their
-    number; None is 0 on a CPU and up to 4 on a GPU. ``collate`` makes batches of a ``Dataset``'s samples.
+    number; None is 0 on a CPU and up to ``MAX_WORKERS`` on a GPU. ``collate`` makes batches of its samples.
 
     ``batch_size`` is that of one process; ``share`` says which samples this one takes. Raises ``UsageError``
     for data that several processes cannot share.
@@ -140,9 +143,11 @@ def open_batches(  # noqa: PLR0913 - each is a choice of its own
     on_gpu = device.type != "cpu"
     order.seeds_batches = workers is not None or on_gpu
     if workers is None:
-        workers = worker_count(4) if on_gpu else 0
+        workers = min(MAX_WORKERS, read_cores().usable - 1) if on_gpu else 0
+    # Those of a validation end with it: they would keep their memory for the whole epoch.
+    stay = training and workers > 0
     return _DatasetBatches(
-        source, order, device, num_workers=workers, persistent_workers=workers > 0, collate_fn=collate
+        source, order, device, num_workers=workers, persistent_workers=stay, collate_fn=collate
     )
 
 

@@ -1,18 +1,14 @@
 """Images in one folder per class, by torchvision's ImageFolder, or random images instead."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 from torchvision.datasets.folder import IMG_EXTENSIONS, ImageFolder
 from torchvision.transforms import v2
 
 from amptui.base.errors import DataError
-from amptui.data.loaders import worker_count
 from amptui.data.sources import Arrays, Data, DataRequest, Named, Progress, real_or_stand_in
-from amptui.device.accelerator import PINNING, default_device
 
 LAYOUT_HINT = "use --data-dir with a folder that contains train/CLASS/IMAGE and val/CLASS/IMAGE"
 
@@ -22,46 +18,32 @@ RANDOM_BATCHES = 16
 RESIZED_TO_CROPPED = 256 / 224
 """Validation crops the center of a slightly larger image, as is usual on ImageNet (arXiv:1409.1556)."""
 
-MAX_WORKERS = 16
 
+def image_folder(request: DataRequest, *, image_size: int, classes: int, batch_size: int) -> Data:
+    """The images in ``request.data_dir`` as uint8 [3, image_size, image_size], each with its class's number.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageBatches:
-    """How the model gets its images."""
-
-    batch_size: int
-    image_size: int
-    """Height and width in pixels."""
-    classes: int
-    """Number of classes that the model predicts."""
-    workers: int | None = None
-    """Processes that read images; None: one less than the number of cores, at most 16."""
-
-
-def image_folder(request: DataRequest, wanted: ImageBatches) -> Data:
-    """The images in ``request.data_dir``, in batches of uint8 [N, 3, size, size] and int64 classes [N].
-
-    Images in ``train`` are randomly cropped and flipped; those in ``val``, if it exists, center-cropped. For
-    ``real``, raises ``DataError`` if the folders are missing or have no images; ``auto`` warns and uses
-    :func:`random_images`.
+    Images in ``train`` are randomly cropped and flipped; those in ``val``, if it exists, center-cropped.
+    ``classes`` is how many the model predicts. For ``real``, raises ``DataError`` if the folders are missing
+    or have no images; ``auto`` warns and uses :func:`random_images`, ``RANDOM_BATCHES`` of ``batch_size``.
     """
-    folder = Named(str(request.data_dir), lambda: _from_folder(request, wanted))
-    return real_or_stand_in(request, folder, Named("random images", lambda: random_images(request, wanted)))
+    folder = Named(str(request.data_dir), lambda: _from_folder(request, image_size, classes))
+    noise = Named("random images", lambda: random_images(request, image_size, classes, batch_size))
+    return real_or_stand_in(request, folder, noise)
 
 
-def random_images(request: DataRequest, wanted: ImageBatches) -> Data:
+def random_images(request: DataRequest, image_size: int, classes: int, batch_size: int) -> Data:
     """Noise with random labels, kept on the device: good for measuring speed, with nothing to learn.
 
     The images do not depend on the run's seed. They are float32 in [0, 1], without validation data.
     """
     generator = torch.Generator().manual_seed(0)
-    samples = RANDOM_BATCHES * wanted.batch_size
-    images = torch.empty(samples, 3, wanted.image_size, wanted.image_size, dtype=torch.uint8)
-    for done in range(0, samples, wanted.batch_size):
+    samples = RANDOM_BATCHES * batch_size
+    images = torch.empty(samples, 3, image_size, image_size, dtype=torch.uint8)
+    for done in range(0, samples, batch_size):
         request.raise_if_stopping()
         request.report(Progress("generating random images", done, samples, "samples"))
-        images[done : done + wanted.batch_size].random_(0, 256, generator=generator)
-    labels = torch.randint(wanted.classes, (samples,), generator=generator)
+        images[done : done + batch_size].random_(0, 256, generator=generator)
+    labels = torch.randint(classes, (samples,), generator=generator)
     return Data("random images", False, Arrays(images, labels))
 
 
@@ -114,35 +96,15 @@ class FolderImages(ImageFolder):  # type: ignore[misc]  # torchvision has no typ
         return image, label
 
 
-def _from_folder(request: DataRequest, wanted: ImageBatches) -> Data:
-    root, size, validation = request.data_dir, wanted.image_size, None
+def _from_folder(request: DataRequest, size: int, classes: int) -> Data:
+    root, validation = request.data_dir, None
     # Workers deliver uint8: a quarter of float32's bytes to copy, and the device divides faster. In training
     # crops are random, and half of the images are flipped (arXiv:1409.4842, as in torchvision).
     crop = v2.Compose([v2.RandomResizedCrop(size), v2.RandomHorizontalFlip(), v2.PILToTensor()])
-    training = FolderImages(root / "train", crop, request, max_classes=wanted.classes)
+    training = FolderImages(root / "train", crop, request, max_classes=classes)
     if (root / "val").is_dir():
         resize = v2.Resize(round(size * RESIZED_TO_CROPPED))
         center = v2.Compose([resize, v2.CenterCrop(size), v2.PILToTensor()])
         numbers = training.class_to_idx
-        images = FolderImages(root / "val", center, request, max_classes=wanted.classes, indices=numbers)
-        validation = _loader(images, wanted, request, training=False)
-    return Data(root.resolve().name, True, _loader(training, wanted, request, training=True), validation)
-
-
-def _loader(
-    images: FolderImages, wanted: ImageBatches, request: DataRequest, *, training: bool
-) -> DataLoader[tuple[Tensor, int]]:
-    workers = wanted.workers if request.workers is None else request.workers
-    if workers is None:
-        workers = worker_count(MAX_WORKERS)
-    return DataLoader(
-        images,
-        wanted.batch_size,
-        shuffle=training,
-        drop_last=training,
-        num_workers=workers,
-        # Validation workers end with the validation: they would keep their memory for the whole epoch.
-        persistent_workers=training and workers > 0,
-        pin_memory=default_device().type in PINNING,
-        generator=torch.Generator().manual_seed(request.seed),
-    )
+        validation = FolderImages(root / "val", center, request, max_classes=classes, indices=numbers)
+    return Data(root.resolve().name, True, training, validation)

@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
-from amptui.base.cores import read_cores
 from amptui.base.errors import DataError
 from amptui.base.fork import how_ended
 from amptui.device.accelerator import PINNING, capabilities
@@ -79,11 +78,6 @@ def seeded(seed: int) -> Iterator[None]:
             random.setstate(before[0])
             np.random.set_state(before[1])
             torch.set_rng_state(before[2])
-
-
-def worker_count(most: int) -> int:
-    """The number of worker processes to use: one less than the available cores, at most ``most``."""
-    return min(most, read_cores().usable - 1)
 
 
 def raise_dead_worker(workers: Sequence[multiprocessing.Process], error: Exception) -> None:

@@ -172,7 +172,7 @@ def test_a_width_that_the_heads_cannot_share_is_refused_with_one_they_can() -> N
 
 
 # ----------------------------------------------------------------------------------------- resnet50
-TINY_RESNET: dict[str, Any] = {"image_size": 32, "classes": 2, "batch_size": 8, "workers": 0}
+TINY_RESNET: dict[str, Any] = {"image_size": 32, "classes": 2, "batch_size": 8}
 
 
 @pytest.fixture
