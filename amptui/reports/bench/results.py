@@ -10,7 +10,7 @@ from amptui.base.table import Column, table_lines
 from amptui.diagnosis.event_words import float8_details, float8_layers
 from amptui.diagnosis.finding_fields import ratio_words
 from amptui.diagnosis.labels import compared_label, data_label, precision_label
-from amptui.diagnosis.speed import little_memory, pair_words, result_cards
+from amptui.diagnosis.speed import little_memory, result_cards
 from amptui.diagnosis.tensor_cores import flops_hints, mfu_words, rate_words
 from amptui.diagnosis.words import explained_words, explanation, long_words
 from amptui.recipe.request import BenchRequest
@@ -229,27 +229,15 @@ def _size_lines(size: Measured, compile_mode: str | None) -> list[str]:
 
 
 def launch_hints(size: Measured, compile_mode: str | None) -> list[str]:
-    """What CUDA graphs gain where steps are launch-bound, or the option that measures it."""
+    """The option that measures what CUDA graphs gain, where steps are launch-bound."""
+    compared = size.view.compared
     bound = [timing.precision for timing in size.view.timings if judge_limit(timing).state == "launch"]
-    overall = size.view.comparison
-    if compile_mode is None and not bound and judge_held_back(overall).state == "launch":
-        bound = [name for name in (overall.baseline, overall.low) if name is not None]
-    hints, compared = [], size.view.compared
-    if compared is not None and compile_mode is not None:
-        gains = [compared.pair(base_precision(name), name) for name in bound]
-        hints = [
-            f"{precision_label(gain.than)} is launch-bound: with --compile {compile_mode} {pair_words(gain)}"
-            for gain in gains
-            if gain is not None
-        ]
-    if bound and compile_mode in (None, "default"):
-        verb = "is" if len(bound) == 1 else "are"
-        labels = " and ".join(
-            compared_label(name, compared) if compared else precision_label(name) for name in bound
-        )
-        measures = "`--compile reduce-overhead` measures what CUDA graphs gain"
-        hints.append(f"{labels} {verb} launch-bound: {measures}")
-    return hints
+    if not bound or compared is None or compile_mode not in (None, "default"):
+        return []
+    labels = " and ".join(compared_label(name, compared) for name in bound)
+    verb = "is" if len(bound) == 1 else "are"
+    measures = "`--compile reduce-overhead` measures what CUDA graphs gain"
+    return [f"{labels} {verb} launch-bound: {measures}"]
 
 
 def _columns(compared: PrecisionsCompared, size: Measured) -> tuple[Column[PrecisionMeasured], ...]:

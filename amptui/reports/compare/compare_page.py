@@ -9,14 +9,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from amptui.base import units
 from amptui.base.table import Column, Row, text_of
 from amptui.base.units import SEVERITY_SIGNS
 from amptui.base.version import __version__
 from amptui.diagnosis.words import long_words
-from amptui.reports.compare import sentences
 from amptui.reports.compare.contrasts import Compared
 from amptui.reports.compare.groups import Group
-from amptui.reports.compare.tables import group_columns, members, run_columns
+from amptui.reports.compare.tables import (
+    ONE_GROUP,
+    group_columns,
+    heading,
+    how_measured,
+    members,
+    run_columns,
+    seeds,
+    speed,
+)
 from amptui.reports.compare.trace import RunFigures
 from amptui.reports.export.charts import MAX_COLUMNS, Chart, figure
 from amptui.reports.export.template import Block, Span, Words, document, table, verdict
@@ -26,27 +35,30 @@ from amptui.telemetry.view import EMPTY_SERIES, Floats, Series
 _LEAST_SHARE = 1e-9
 """The width of an axis with a single value, relative to that: enough not to be lost in rounding."""
 
-_MORE = {"plain": "curve0", "": "other"}
-"""Classes of the style sheet for colours of groups; precisions have classes of their own names."""
+
+_AXES = {"steps": "step", "samples": "samples", "seconds": "training time"}
+"""What curves can be drawn over: fields of ``Curve``, and their names."""
+
+_LEGEND = "line: mean of a group's runs; band: lowest to highest; after a run ends: the remaining runs"
 
 
 def page(comparison: Compared) -> str:
     """The page as HTML."""
-    about, _, where = sentences.heading(comparison).partition(": ")
+    about, _, where = heading(comparison).partition(": ")
     groups = comparison.groups
     has_validations = any(len(run.validation.loss) for run in comparison.runs)
-    shown = [*product((False, True) if has_validations else (False,), sentences.AXES)]
+    shown = [*product((False, True) if has_validations else (False,), _AXES)]
     axes, charts = zip(*starmap(partial(_chart, groups), enumerate(shown)), strict=True)
-    verdicts: list[Words] = [] if comparison.contrasts else [sentences.ONE_GROUP]
+    verdicts: list[Words] = [] if comparison.contrasts else [ONE_GROUP]
     for finding in (contrast.finding for contrast in comparison.contrasts):
         words = long_words(finding)
         verdicts.append(words if finding.grade == "unknown" else verdict(finding.severity, "", words))
-    verdicts += map(sentences.speed, comparison.contrasts)
+    verdicts += map(speed, comparison.contrasts)
     sign = Span(SEVERITY_SIGNS["warning"], "sign warning")
     checks = [[sign, f" {check.words}"] for check in comparison.checks]
-    legend = [Span(f"{group.name}, {sentences.seeds(group)}", _class(group)) for group in groups]
-    legend += [Span(sentences.LEGEND, "dots"), Span("× NaN or Inf", "nonfinite")]
-    names = [Span(group.name, f"chip {_class(group)}") for group in groups]
+    legend = [Span(f"{group.name}, {seeds(group)}", group.colour) for group in groups]
+    legend += [Span(_LEGEND, "dots"), Span("× NaN or Inf", "nonfinite")]
+    names = [Span(group.name, f"chip {group.colour}") for group in groups]
     differences = [["", *names], *((name, *values) for name, values in comparison.differences.items())]
     cards = [
         ("verdict", ("verdict", verdicts), ("note", checks)),
@@ -55,7 +67,7 @@ def page(comparison: Compared) -> str:
         ("curves", ("charts", charts[1:])),
         ("runs", _table(run_columns(comparison), members(comparison), lambda member: member[0])),
         ("what differs", ("table", differences)),
-        ("how it is measured", ("note", sentences.how_measured(comparison))),
+        ("how it is measured", ("note", how_measured(comparison))),
     ]
     return document(
         f"{len(comparison.runs)} runs compared · amptui",
@@ -67,16 +79,12 @@ def page(comparison: Compared) -> str:
     )
 
 
-def _class(group: Group) -> str:
-    return _MORE.get(group.colour, group.colour)
-
-
 def _table(columns: Sequence[Column[Row]], rows: Sequence[Row], group_of: Callable[[Row], Group]) -> Block:
     """A column for each row, headed in the colour of its group."""
     first, *others = columns
 
     def name(row: Row) -> Span:
-        return Span(text_of(first.cell(row)), f"chip {_class(group_of(row))}")
+        return Span(text_of(first.cell(row)), f"chip {group_of(row).colour}")
 
     def words(column: Column[Row], row: Row) -> str:
         return text_of(column.cell(row))
@@ -109,15 +117,15 @@ def _chart(
         if columns:
             series[group] = _series(columns, reach)
     chart = Chart(
-        sentences.curve_title(axis, validation=validation),
+        f"validation loss by {_AXES[axis]}" if validation else f"training loss by {_AXES[axis]}, smoothed",
         {group.name: series[group] for group in series},
         scaled_to="usual",
         joins="none",
         height=260,
-        colours=[_class(group) for group in series],
+        colours=[group.colour for group in series],
     )
     # Each column counts as a step, labelled as what the axis is of.
-    words = sentences.axis_words(axis)
+    words = _axis_words(axis)
     labels = [(share, words(low + share * (high - low))) for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
     return {"first": 0, "count": MAX_COLUMNS, "labels": labels, "switches": []}, figure(chart, place)
 
@@ -164,3 +172,10 @@ def _spread_out(places: npt.NDArray[np.int64], loss: Floats) -> Floats:
         line = np.interp(np.arange(MAX_COLUMNS), filled, means, left=np.nan, right=np.nan)
         line[np.setdiff1d(places[~finite], filled)] = np.nan
     return line
+
+
+def _axis_words(axis: str) -> Callable[[float], str]:
+    """How values of an axis are written."""
+    if axis == "seconds":
+        return units.duration
+    return lambda value: units.count(round(value)) if abs(value) < 1e6 else units.short_count(value)

@@ -11,13 +11,11 @@ from typing import Any
 from amptui.diagnosis.labels import precision_label, precision_letter
 from amptui.records.run import is_emulated
 from amptui.reports.compare.trace import RunFigures
+from amptui.reports.export.template import MAX_COLOURS, css_class
 from amptui.telemetry.view import PrecisionStats
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 """What groups are called in the order in which they were named, unless each has a precision of its own."""
-
-COLOURS = ("fp32", "fp16", "bf16", "ieee", "tf32", "fp8", "plain")
-"""Colours of groups: those of the precisions and one more; the eye cannot distinguish many more."""
 
 _UNUSED: Mapping[str, object] = {"accumulate": 1, "processes": 1}
 """Values that mean the same as no option at all, as None and False do."""
@@ -46,7 +44,7 @@ class Group:
     precision: str | None
     """The precision of all its steps; None if there were several."""
     colour: str
-    """One of ``COLOURS``, its precision's where no group before has it; empty after the seventh group."""
+    """A class of the style sheet: its precision's if it is called after it."""
     runs: tuple[RunFigures, ...]
 
     @property
@@ -98,25 +96,15 @@ def grouped(runs: Sequence[RunFigures]) -> tuple[Group, ...]:
     used = map(_used, firsts)
     precisions = [names[0] if len(names) == 1 else None for names in used]
     own = [precision_letter(precision) for precision in precisions if precision is not None]
-    letters = own if len(set(own) - {"?"}) == len(precisions) else LETTERS
-    columns = zip(letters, labels, precisions, _colours(precisions), members.values(), strict=False)
+    letters: Sequence[str] = own
+    colours = [css_class(precision or "") for precision in precisions]
+    if len(set(own) - {"?"}) < len(precisions):
+        letters, colours = LETTERS, [f"curve{n}" if n < MAX_COLOURS else "other" for n in range(len(LETTERS))]
+    columns = zip(letters, labels, precisions, colours, members.values(), strict=False)
     return tuple(
         Group(letter=letter, label=label, precision=precision, colour=colour, runs=tuple(runs))
         for letter, label, precision, colour, runs in columns
     )
-
-
-def _colours(precisions: Sequence[str | None]) -> list[str]:
-    """A colour for each group by its precision, see :attr:`Group.colour`."""
-    first = precisions[: len(COLOURS)]
-    own = [
-        precision if precision in COLOURS and precision not in first[:i] else None
-        for i, precision in enumerate(first)
-    ]
-    free = reversed(COLOURS)
-    others = (colour for colour in free if colour not in own)
-    chosen_colours = [next(others) if name is None else name for name in own]
-    return chosen_colours + [""] * (len(precisions) - len(chosen_colours))
 
 
 _SURROUNDINGS = frozenset(

@@ -1,4 +1,4 @@
-"""A comparison as tables, with a row for each group or run, as lines of plain text and as one JSON object."""
+"""Every sentence of a comparison, made from its numbers, and its tables: plain text and one JSON object."""
 
 import textwrap
 from collections.abc import Callable, Sequence
@@ -9,18 +9,140 @@ from typing import Any, TypeAlias
 
 from amptui.base import units
 from amptui.base.table import Column, table_lines, table_width
+from amptui.diagnosis.finding_fields import times_speed
+from amptui.diagnosis.labels import data_label
 from amptui.diagnosis.words import long_words
-from amptui.reports.compare import sentences
+from amptui.records.run import RunFailed, RunFinished
 from amptui.reports.compare.contrasts import (
     Compared,
+    Contrast,
     median_of,
     peak_of,
     process_peak_of,
     rate_of,
     skipped_of,
 )
-from amptui.reports.compare.groups import Group, options, seed_of
-from amptui.reports.compare.trace import RunFigures
+from amptui.reports.compare.groups import Group, Spread, has_emulated_steps, options, seed_of
+from amptui.reports.compare.trace import FINAL_SHARE, MEAN_STEPS, RunFigures
+from amptui.reports.compare.welch import ENOUGH_SEEDS
+
+ONE_GROUP = "only one group: these runs differ only in the seed, so there is nothing to compare"
+
+
+def heading(comparison: Compared) -> str:
+    """``6 runs in 2 groups: mnist-deep, MNIST, AMD EPYC``."""
+    runs, groups = len(comparison.runs), len(comparison.groups)
+    about = f"{runs} runs in {units.counted(groups, 'group')}"
+    started = [run.view.run for run in comparison.runs]
+    records = [run for run in started if run is not None]
+    facts = [
+        [run.model for run in records],
+        [data_label(run.data) for run in records],
+        [run.device_name for run in records],
+    ]
+    shared = [values[0] for values in facts if values and len(set(values)) == 1]
+    return f"{about}: {', '.join(shared)}" if shared else about
+
+
+def seeds(group: Group) -> str:
+    """``seeds 0, 1, 2``; what is not known is said."""
+    numbers = [str(seed) for seed in group.seeds if seed is not None]
+    if not numbers:
+        return "seed unknown"
+    return f"seed{'' if len(numbers) == 1 else 's'} {', '.join(numbers)}"
+
+
+def speed(contrast: Contrast) -> str:
+    """How the speeds compare; empty if they cannot be compared."""
+    ratio = contrast.speedup
+    if ratio is None:
+        return ""
+    speed = times_speed(ratio.mean, contrast.baseline.name)
+    sides = f"{contrast.other.name}: {speed}"
+    low, high = units.ratio(ratio.low), units.ratio(ratio.high)
+    return sides if low == high else f"{sides}, {low} to {high} from run to run"
+
+
+def difference_lines(comparison: Compared) -> list[str]:
+    """``precision: F FP32; B AMP bf16``, a line for each option."""
+    lines = []
+    for name, values in comparison.differences.items():
+        pairs = zip(comparison.groups, values, strict=True)
+        lines.append(f"{name}: " + "; ".join(f"{group.letter} {value or 'none'}" for group, value in pairs))
+    return lines
+
+
+def how_measured(comparison: Compared) -> list[str]:
+    """What the figures of the table are."""
+    share = units.percent(FINAL_SHARE)
+    final = f"final training loss: mean of the last {share} of the steps, {MEAN_STEPS} at least"
+    lines = [
+        f"{final}; best: lowest mean of {MEAN_STEPS} steps in a row",
+        "training time: sum of all step times, without validation and pauses",
+    ]
+    several = {run.name: run.view.optimizers[0].label for run in comparison.runs if run.view.optimizers}
+    if several:
+        firsts = ", ".join(f"{label} of {name}" for name, label in several.items())
+        lines.append(f"of several optimizers only the first is compared: {firsts}")
+    if any(len(group.runs) > 1 for group in comparison.groups):
+        lines.append("a group's figures are means over its runs, lowest and highest in brackets")
+    if any(contrast.finding.state == "not shown" for contrast in comparison.contrasts):
+        lines.append("no difference shown does not mean none: the true one may be anywhere in the interval")
+    judged = [contrast for contrast in comparison.contrasts if contrast.interval is not None]
+    sizes = [sorted(len(group.seeds) for group in (one.baseline, one.other)) for one in judged]
+    if any(fewer < min(more, ENOUGH_SEEDS) for fewer, more in sizes):
+        lines.append(
+            f"with unequal groups, one below {ENOUGH_SEEDS} seeds, the interval is wider to keep its level; "
+            "equal numbers of seeds show smaller differences"
+        )
+    if any(len(run.view.comparison.rows) > 1 for run in comparison.runs):
+        lines.append("a run in several precisions has no one step time")
+    if any(map(has_emulated_steps, comparison.runs)):
+        lines.append(
+            "emulated FP8 is computed in float32: times and memory say nothing of FP8 and are not compared; "
+            "its training time is that of the emulation"
+        )
+    if any(contrast.speedup is not None for contrast in comparison.contrasts):
+        lines.append(
+            "load on the machine also makes separate runs differ: `amptui bench` alternates precisions"
+        )
+    if comparison.target is None:
+        lines.append("no time to a loss: not every run has enough steps for one")
+    elif not comparison.target_asked:
+        target = f"time to {units.loss(comparison.target)}: the highest of the final losses, which every run"
+        lines.append(f"{target} reached; --target-loss chooses another")
+    return lines
+
+
+def state(run: RunFigures) -> str:
+    """How a run stands, in a word or two."""
+    if isinstance(run.view.outcome, RunFailed):
+        return "failed"
+    if isinstance(run.view.outcome, RunFinished):
+        return run.view.outcome.reason
+    if run.is_live:
+        return "paused" if run.view.state == "paused" else "running"
+    return "unfinished"
+
+
+def spread(figure: Spread | None, words: Callable[[float], str]) -> str:
+    """``0.512 [0.49–0.53]``; without brackets if they would repeat the mean."""
+    if figure is None:
+        return units.NOT_AVAILABLE
+    mean, low, high = (words(value) for value in (figure.mean, figure.low, figure.high))
+    if figure.runs == 1 or low == high == mean:
+        return mean
+    if _unit(low) == _unit(high):
+        low = low.removesuffix(_unit(low))  # it stands behind the other end
+    return f"{mean} [{low}–{high}]"
+
+
+def _unit(words: str) -> str:
+    """What stands behind the number: `` GiB``, ``/s``."""
+    return words.lstrip("0123456789.,+-−")
+
+
+# ------------------------------------------------------------------------------------ tables
 
 MAX_NAME = 32
 """Characters of a run's name in a table."""
@@ -51,7 +173,7 @@ class Figure:
         have = sum(self.value_of(run) is not None for run in group.runs)
         if not have:
             return units.NOT_AVAILABLE
-        text = sentences.spread(group.spread(self.value_of), self.words)
+        text = spread(group.spread(self.value_of), self.words)
         return text if have == len(group.runs) else f"{text} ({have} of {len(group.runs)})"
 
 
@@ -111,7 +233,7 @@ def run_columns(comparison: Compared) -> list[Column[Member]]:
             title="run", cell=lambda member: f"{member[0].letter} {shortened(member[1].name)}", align="left"
         ),
         Column(title="seed", cell=lambda member: _seed(member[1]), priority=10),
-        Column(title="state", cell=lambda member: sentences.state(member[1]), priority=42),
+        Column(title="state", cell=lambda member: state(member[1]), priority=42),
     ]
     for figure in figures(comparison):
         if any(figure.of_run(run) != units.NOT_AVAILABLE for run in comparison.runs):
@@ -144,7 +266,7 @@ def _time(seconds: float | None) -> str:
 
 
 def _states(group: Group) -> str:
-    states = [sentences.state(run) for run in group.runs]
+    states = [state(run) for run in group.runs]
     if len(set(states)) == 1:
         return states[0]
     return ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
@@ -158,10 +280,10 @@ def plain_lines(comparison: Compared, width: int | None = None) -> list[str]:
 
     Tables that are too wide then have the columns that fit.
     """
-    about = [sentences.heading(comparison), ""]
+    about = [heading(comparison), ""]
     for group in comparison.groups:
         names = ", ".join(run.name for run in group.runs)
-        about.append(f"{group.name}: {sentences.seeds(group)}: {names}")
+        about.append(f"{group.name}: {seeds(group)}: {names}")
     # A line for each figure: there may be many, and few groups.
     columns = first, *others = group_columns(comparison)
     turned: list[Column[Column[Group]]] = [
@@ -175,12 +297,12 @@ def plain_lines(comparison: Compared, width: int | None = None) -> list[str]:
     if width is not None and table_width(turned, others) > width:
         tables = ["", *table_lines(columns, comparison.groups, width)]
     tables += ["", *table_lines(run_columns(comparison), members(comparison), width)]
-    words = ["", *sentences.how_measured(comparison)]
+    words = ["", *how_measured(comparison)]
     if comparison.differences:
-        words += ["", "what differs:", *(f"  {line}" for line in sentences.difference_lines(comparison))]
+        words += ["", "what differs:", *(f"  {line}" for line in difference_lines(comparison))]
     words += ["", *(f"note: {check.words}" for check in comparison.checks)]
-    words += [text for contrast in comparison.contrasts if (text := sentences.speed(contrast))]
-    words += [] if comparison.contrasts else [sentences.ONE_GROUP]
+    words += [text for contrast in comparison.contrasts if (text := speed(contrast))]
+    words += [] if comparison.contrasts else [ONE_GROUP]
     words += [long_words(contrast.finding) for contrast in comparison.contrasts]
     return [*_wrapped(about, width), *tables, *_wrapped(words, width)]
 
@@ -231,7 +353,7 @@ def _group(group: Group, comparison: Compared) -> dict[str, Any]:
                 "name": run.name,
                 "folder": run.folder,
                 "seed": seed_of(run),
-                "state": sentences.state(run),
+                "state": state(run),
                 "steps": run.view.step,
                 "samples": run.samples,
                 "resumed": run.resumed,

@@ -5,7 +5,7 @@ import re
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -194,23 +194,16 @@ def check_nvml(look: NvmlLook, *, expected: bool) -> list[Check]:
             hint = "check that `nvidia-smi` works; until then the screen shows only torch's memory figures"
             return [poor("nvml", why, hint)]
         return []  # that there is no GPU has been said
-    checks, all_missing = [], set[str]()
+    checks = []
     for sample in look.samples:
-        figures = {name: value for name, value in asdict(sample).items() if name not in ("uuid", "name")}
-        missing = {name for name, value in figures.items() if value is None}
-        is_mig_instance = sample.uuid.startswith("MIG-")
-        all_missing |= set() if is_mig_instance else missing
         text = f"NVML: {sample.name or sample.uuid}"
         used, total = sample.memory_used_bytes, sample.memory_total_bytes
         if used is not None and total is not None and used > _NEARLY_FULL * total:
             text += f": memory is nearly full, {bytes_of(used, total)}"
             checks.append(poor("nvml", text, "`nvidia-smi` lists the processes that use it"))
         else:
-            apart = "; a MIG instance has no sensors of its own" if is_mig_instance else ""
-            text += f": {len(figures) - len(missing)} of {len(figures)} readings{apart}"
             checks.append(fine("nvml", text))
-    if all_missing:  # one line for all GPUs: a driver without a reading lacks it for every GPU of a kind
-        names = ", ".join(name.replace("_", " ") for name in sorted(all_missing))
+    if look.note:
         hint = "the screen shows n/a instead; a newer driver or more permissions for this container may help"
-        checks.append(poor("nvml-missing", f"NVML does not report {names} ({look.note})", hint))
+        checks.append(poor("nvml-missing", f"NVML: {look.note}", hint))
     return checks

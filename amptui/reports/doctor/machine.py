@@ -24,8 +24,6 @@ _MIN_SHARED_BYTES = 256 * 2**20
 _MIN_FREE_BYTES = 2**30
 """A day of short steps writes a few hundred MB of journal; checkpoints of a large model take more."""
 
-_SET_TERM = "set TERM=xterm-256color"
-
 
 # ------------------------------------------------------------------------------------- software
 
@@ -166,62 +164,37 @@ def check_shared_memory(folder: Path = Path("/dev/shm")) -> Check:  # noqa: S108
 
 
 def terminal_checks() -> list[Check]:
-    """Whether the screen can be shown here, and how it will look."""
+    """Whether the screen can be shown here, and with which characters."""
     from amptui.base.text import terminal_speaks_utf8
 
     is_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
-    return check_terminal(
-        os.environ.get("TERM", ""),
-        os.get_terminal_size(sys.stdout.fileno()) if is_terminal else None,
-        utf8=terminal_speaks_utf8(),
-        no_color=os.environ.get("NO_COLOR", ""),
-    )
+    term = os.environ.get("TERM", "")
+    return [
+        check_terminal(term, is_terminal=is_terminal),
+        check_characters(term, utf8=terminal_speaks_utf8()),
+    ]
 
 
-def check_terminal(
-    term: str, size: tuple[int, int] | None, *, utf8: bool = True, no_color: str = ""
-) -> list[Check]:
-    """The kind of a terminal of so many columns and lines, its size, characters and colours.
-
-    ``size`` is None where there is none, and ``amptui train`` writes plain lines. The screen draws curves
-    with Unicode dots and lines, and needs sixteen colours; ``no_color`` turns these off
-    (https://no-color.org).
-    """
-    from amptui.tui.background import has_256_colours
-    from amptui.tui.layout import SMALLEST
-
-    if utf8:
-        characters = fine("characters", "UTF-8")
-    elif term == "linux":
-        text = "the Linux console's font has no braille: the screen uses ASCII"
-        characters = poor("characters", text, "use a graphical terminal or SSH")
-    else:
-        hint = "set LC_ALL=C.UTF-8 if the terminal supports UTF-8"
-        characters = poor("characters", "the locale is not UTF-8: the screen uses ASCII", hint)
-    if size is None:
-        return [fact("terminal", "not a terminal: amptui writes plain lines"), characters]
-
-    kind = fine("terminal", f"TERM={term}")
+def check_terminal(term: str, *, is_terminal: bool) -> Check:
+    """Whether there is a terminal that can show the screen; elsewhere `amptui train` writes plain lines."""
+    if not is_terminal:
+        return fact("terminal", "not a terminal: amptui writes plain lines")
     if term in ("", "dumb"):
         words = f"TERM={term}" if term else "TERM is not set"
-        kind = poor("terminal", f"{words}: amptui writes plain lines instead of the screen", _SET_TERM)
+        hint = "set TERM=xterm-256color"
+        return poor("terminal", f"{words}: amptui writes plain lines instead of the screen", hint)
+    return fine("terminal", f"TERM={term}")
 
-    text, hint = "{} × {} characters".format(*size), "enlarge the window to at least 80 × 24, better 120 × 40"
-    extent = fine("size", text)
-    if 0 in size:
-        extent = poor("size", "the terminal does not report its size", "run `stty cols 120 rows 40`")
-    elif size[0] < SMALLEST[0] or size[1] < SMALLEST[1]:
-        extent = poor("size", f"{text}: too small for the screen", hint)
-    elif size[0] < 80 or size[1] < 24:
-        extent = poor("size", f"{text}: most panels collapse to one line", hint)
 
-    count = 256 if has_256_colours({**os.environ, "TERM": term}) else 16
-    colours = fine("colours", f"{count} colours")
-    if no_color:
-        colours = fact("colours", "NO_COLOR is set: no colours", "unset NO_COLOR to get them")
-    elif term.startswith("vt") or term.endswith("-m"):
-        colours = poor("colours", f"TERM={term} has no colours", _SET_TERM)
-    return [kind, extent, characters, colours]
+def check_characters(term: str, *, utf8: bool) -> Check:
+    """Whether there are the Unicode dots and lines that the screen draws curves with."""
+    if utf8:
+        return fine("characters", "UTF-8")
+    if term == "linux":
+        text = "the Linux console's font has no braille: the screen uses ASCII"
+        return poor("characters", text, "use a graphical terminal or SSH")
+    hint = "set LC_ALL=C.UTF-8 if the terminal supports UTF-8"
+    return poor("characters", "the locale is not UTF-8: the screen uses ASCII", hint)
 
 
 # ------------------------------------------------------------------------------------- folders

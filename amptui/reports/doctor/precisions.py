@@ -13,7 +13,6 @@ from amptui.diagnosis.finding_fields import interval_ends, times_speed
 from amptui.monitor.ab_test import MIN_PAIRS, Ratio, paired_ratio
 from amptui.records.run import FP8_PRECISIONS
 from amptui.reports.doctor.gpus import read_gpus
-from amptui.reports.doctor.machine import installed, release
 from amptui.reports.doctor.report import Check, fact, fine, one_line, poor
 
 if TYPE_CHECKING:
@@ -28,12 +27,6 @@ _SAMPLES = 3
 
 _CPU_SIZE, _GPU_SIZE = 512, 4096
 """Rows and columns: large enough to be compute-bound, small enough for a second."""
-
-TORCHAO = (0, 15)
-"""The oldest torchao that FP8 is for, as in pyproject.toml."""
-
-TORCHAO_TESTED = "0.18"
-"""The release that amptui is tested with."""
 
 _NAMES = ("tf32", "fp16", "bf16", "fp8")
 
@@ -55,9 +48,10 @@ def precision_checks() -> list[Check]:
     unsupported = unsupported_precisions(device)
     emulated = unsupported.pop("fp8", "")
     unsupported.pop("fp8-emulated", None)
-    torchao = installed("torchao")
-    no_float8 = check_float8(torchao, torchao_trouble() if torchao is not None else "", emulated)
-    names = [name for name in _NAMES if name not in unsupported and (name != "fp8" or no_float8 is None)]
+    trouble = torchao_trouble()
+    names = [
+        name for name in _NAMES if name not in unsupported and (name != "fp8" or not (trouble or emulated))
+    ]
     measured = measure(device, tuple(names))
     # FP8 needs layers that not every model has.
     best = best_of({name: one for name, one in measured.items() if name not in FP8_PRECISIONS})
@@ -67,26 +61,16 @@ def precision_checks() -> list[Check]:
     checks += [check_precision(name, ratio, _size_for(device), best) for name, ratio in measured.items()]
     if gpus and gpus[0].compute_capability:
         checks += [check_unsupported(name, why, best) for name, why in unsupported.items()]
-    return checks if no_float8 is None else [*checks, no_float8]
+    if trouble or emulated:
+        checks.append(check_float8(trouble, emulated))
+    return checks
 
 
-def check_float8(torchao: str | None, trouble: str, emulated: str) -> Check | None:
-    """What FP8 lacks on this machine; None if nothing, so that its speed can be measured.
-
-    ``torchao``: the installed version; ``trouble``: why it cannot be used; ``emulated``: why this device does
-    not multiply float8.
-    """
-    if torchao is None:
-        return fact("fp8", "fp8 needs torchao, which is not installed", "pip install 'amptui[fp8]'")
-    if release(torchao) < TORCHAO:
-        least = ".".join(map(str, TORCHAO))
-        return poor("fp8", f"torchao {torchao} is too old for fp8", f"pip install 'torchao>={least}'")
+def check_float8(trouble: str, emulated: str) -> Check:
+    """Why FP8 has no speed here: what is the ``trouble`` with torchao, or why this device emulates float8."""
     if trouble:
-        hint = "install the torchao that was made for this torch; fp8 is tested with torchao "
-        return poor("fp8", f"no fp8: {trouble} (torchao {torchao})", hint + TORCHAO_TESTED)
-    if emulated:
-        return fact("fp8", f"fp8 is emulated, so its speed is not measured: {emulated}")
-    return None
+        return fact("fp8", f"no fp8: {trouble}", "pip install 'amptui[fp8]'")
+    return fact("fp8", f"fp8 is emulated, so its speed is not measured: {emulated}")
 
 
 def check_unsupported(name: str, why: str, best: str) -> Check:

@@ -13,7 +13,7 @@ from amptui.diagnosis.event_words import validation_words
 from amptui.diagnosis.labels import precision_label, precision_letter, step_loss_words
 from amptui.records.findings import FLOAT16_ZONES, Float16Window
 from amptui.records.run import EpochFinished, Validated
-from amptui.reports.export.template import Span, css_class
+from amptui.reports.export.template import MAX_COLOURS, Span, css_class
 from amptui.telemetry.axis import Axis, Kind, axis, kind_for, noisy_curve, usual_range
 from amptui.telemetry.optimizers import FIRST
 from amptui.telemetry.view import EMPTY_SERIES, Counts, Floats, Series, SessionView
@@ -23,9 +23,6 @@ MAX_COLUMNS = 600
 
 _REACH = 6
 """A smoothed line is the mean over so many columns to both sides."""
-
-_MAX_PARTS = 8
-"""Loss components with a curve; a chart of more would be unreadable."""
 
 _LABEL_SHARE = 0.14
 """The fraction of the axis around a label without other labels, even on a phone."""
@@ -171,7 +168,7 @@ def charts(
     """Figures of the optimizer in front of ``view``, the loss first; None for what was not measured."""
 
     def logged(kind: str) -> dict[str, Series]:
-        most = _MAX_PARTS if kind == "part" else None
+        most = MAX_COLOURS if kind == "part" else None
         shown = islice((metric for metric in view.metrics if metric.kind == kind), most)
         return {metric.name: metric.read() for metric in shown}
 

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
+MAX_COLOURS = 8
+"""Curves that the style sheet has colours for: ``curve0`` and so on."""
+
+
 class Span(NamedTuple):
     """Words with a class of the style sheet."""
 

@@ -6,8 +6,8 @@ from typing import Any
 from amptui.records.run import DataInfo, EpochFinished, Record, RunFinished, RunStarted, Validation
 from amptui.records.steps import Steps
 from amptui.reports.compare.contrasts import Compared, compared
-from amptui.reports.compare.groups import COLOURS
 from amptui.reports.compare.trace import RunFigures, Trace
+from amptui.reports.export.template import MAX_COLOURS
 from tests.builders import make_finished
 from tests.checkout import ROOT
 from tests.telemetry import record_samples
@@ -103,7 +103,7 @@ def validating(first: float = 2.0, last: float = 1.0, **changes: Any) -> RunFigu
 def many_groups() -> Compared:
     """More groups than there are colours for."""
     return compared(
-        [figures(whole_run(config={"width": width}), name=str(width)) for width in range(len(COLOURS) + 2)]
+        [figures(whole_run(config={"width": width}), name=str(width)) for width in range(MAX_COLOURS + 2)]
     )
 
 

@@ -10,10 +10,9 @@ import pytest
 from amptui.records.own_loop import OTHER_PRECISIONS
 from amptui.records.run import PrecisionChanged, Record, RunFailed
 from amptui.records.samples import DeviceSample, HostSample
-from amptui.reports.compare import sentences
 from amptui.reports.compare.contrasts import Check, Compared, compared
 from amptui.reports.compare.groups import grouped, options
-from amptui.reports.compare.tables import as_json, plain_lines
+from amptui.reports.compare.tables import as_json, heading, plain_lines
 from amptui.reports.compare.trace import RunFigures
 from tests.builders import changed
 from tests.gan_journal import gan_records
@@ -131,7 +130,7 @@ def test_each_situation_has_its_verdict_and_what_limits_it(goldens: Goldens) -> 
             None if contrast.finding.grade == "unknown" else contrast.finding.severity
             for contrast in comparison.contrasts
         ]
-        lines += [f"== {name}: {', '.join(map(str, bad))}", sentences.heading(comparison)]
+        lines += [f"== {name}: {', '.join(map(str, bad))}", heading(comparison)]
         lines += "\n".join(plain_lines(comparison)).split("\n\n", 4)[4:]
     goldens.check("reports/compare situations", "\n".join(lines))
 

@@ -13,6 +13,7 @@ from amptui.monitor.ab_test import Ratio
 from amptui.records.samples import GpuSample
 from amptui.reports.doctor.gpus import NvmlLook, check_gpu, check_limits, check_nvml, check_unused_cuda
 from amptui.reports.doctor.machine import (
+    check_characters,
     check_cores,
     check_memory,
     check_package,
@@ -27,7 +28,6 @@ from amptui.reports.doctor.precisions import (
     check_unsupported,
 )
 from amptui.reports.doctor.report import Check
-from amptui.tui.layout import SMALLEST
 from tests.golden import Goldens
 
 GIB = 2**30
@@ -87,29 +87,16 @@ CHECKS: dict[str, Callable[[], Check | None]] = {
     "faster or not": lambda: precision("bf16", 0.9, 1.4, 2.0, best="fp32"),
     "not measured": lambda: check_precision("bf16", "no memory", 512, "fp32"),
     "not supported": lambda: check_unsupported("bf16", "Tesla T4 has no bfloat16", "fp16"),
-    "no torchao": lambda: check_float8(None, "", ""),
-    "an old torchao": lambda: check_float8("0.11.0", "", ""),
-    "a torchao for another torch": lambda: check_float8(
-        "0.16.0+cpu", "torchao cannot be used: ImportError: no config", ""
-    ),
-    "emulated float8": lambda: check_float8("0.18.0", "", "Tesla T4 does not multiply float8"),
+    "no torchao": lambda: check_float8("torchao is not installed", "Tesla T4 does not multiply float8"),
+    "emulated float8": lambda: check_float8("", "Tesla T4 does not multiply float8"),
     "a missing package": lambda: check_package("numpy", None, (1, 2)),
     "an old package": lambda: check_package("numpy", "2.4.6", (2, 5)),
-    "no size": lambda: check_terminal("xterm", (0, 0))[1],
-    "too narrow": lambda: check_terminal("xterm", (SMALLEST[0] - 1, 50))[1],
-    "the smallest": lambda: check_terminal("xterm", SMALLEST)[1],
-    "79 × 24": lambda: check_terminal("xterm", (79, 24))[1],
-    "80 × 24": lambda: check_terminal("xterm", (80, 24))[1],
-    "no TERM": lambda: check_terminal("", (80, 24))[0],
-    "xterm": lambda: check_terminal("xterm-256color", (80, 24))[0],
-    "no terminal": lambda: check_terminal("xterm", None)[0],
-    "256 colours": lambda: check_terminal("xterm-256color", (80, 24))[3],
-    "no colours": lambda: check_terminal("vt100", (80, 24))[3],
-    "a terminal in monochrome": lambda: check_terminal("xterm-m", (80, 24))[3],
-    "NO_COLOR": lambda: check_terminal("xterm", (80, 24), no_color="1")[3],
-    "UTF-8": lambda: check_terminal("xterm", (80, 24))[2],
-    "no UTF-8": lambda: check_terminal("xterm", (80, 24), utf8=False)[2],
-    "the Linux console": lambda: check_terminal("linux", None, utf8=False)[1],
+    "no TERM": lambda: check_terminal("", is_terminal=True),
+    "xterm": lambda: check_terminal("xterm-256color", is_terminal=True),
+    "no terminal": lambda: check_terminal("xterm", is_terminal=False),
+    "UTF-8": lambda: check_characters("xterm", utf8=True),
+    "no UTF-8": lambda: check_characters("xterm", utf8=False),
+    "the Linux console": lambda: check_characters("linux", utf8=False),
 }
 
 
