@@ -37,8 +37,7 @@ from amptui.tui.canvas import Canvas
 from amptui.tui.frame import Frame
 from amptui.tui.layout import RANKED_PANELS, TITLES
 from amptui.tui.overlays.event_browser import EventBrowser
-from amptui.tui.overlays.menus import PrecisionMenu
-from amptui.tui.overlays.questions import LossScaleQuestion
+from amptui.tui.overlays.questions import LossScaleQuestion, PrecisionMenu
 from amptui.tui.overlays.xray_overlay import XRay
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.replay.player import Player
@@ -307,7 +306,7 @@ def drawn(view: SessionView) -> None:
         frame.draw(canvas, view, replace(state, focus=focus, log_y=focus == "loss", zoom=focus is None))
     for width, height in ((80, 24), (200, 60)):
         frame.draw(Canvas(width, height), view, state)
-    for overlay in (EventBrowser(), XRay(), LossScaleQuestion(), PrecisionMenu(view)):
+    for overlay in (EventBrowser(), XRay(), LossScaleQuestion(), PrecisionMenu()):
         overlay.draw(canvas, view, state)
         for key in ("o", "down", "enter", "pagedown"):
             overlay.press(key, view)

@@ -44,7 +44,7 @@ from amptui.tui.screen import FRAME_SECONDS, Left, Screen
 
 if TYPE_CHECKING:
     from amptui.records.run import Severity
-    from amptui.tui.overlays.menus import About
+    from amptui.tui.overlays.help import About
     from amptui.tui.overlays.overlay import Answer as KeyAnswer
     from amptui.tui.overlays.overlay import Overlay
 
@@ -323,9 +323,7 @@ class RunScreen(Screen):
 
     def action_choose_precision(self) -> None:
         if self._can_ask():
-            from amptui.tui.overlays.menus import PrecisionMenu
-
-            self._overlay = PrecisionMenu(self._view)
+            self.action_open("precisions")
 
     def action_toggle_pause(self) -> None:
         """Pause or resume: the opposite of the pending request or, without one, of the run's state.
@@ -425,16 +423,16 @@ class RunScreen(Screen):
         """Open the overlay of that name. They are imported here: the first frame does not need them."""
         from amptui.tui.overlays.event_browser import EventBrowser
         from amptui.tui.overlays.metrics_browser import MetricsBrowser
-        from amptui.tui.overlays.questions import LossScaleQuestion
+        from amptui.tui.overlays.questions import LossScaleQuestion, PrecisionMenu
         from amptui.tui.overlays.text_browser import ConfigurationBrowser, OutputBrowser
         from amptui.tui.overlays.xray_overlay import XRay
 
         browsers = (EventBrowser, MetricsBrowser, OutputBrowser, ConfigurationBrowser)
-        overlays: tuple[type[Overlay], ...] = (*browsers, LossScaleQuestion, XRay)
+        overlays: tuple[type[Overlay], ...] = (*browsers, LossScaleQuestion, PrecisionMenu, XRay)
         self._overlay = next(overlay for overlay in overlays if overlay.name == name)()
 
     def _about(self) -> "About":
-        from amptui.tui.overlays.menus import WORDS
+        from amptui.tui.overlays.help import WORDS
 
         return WORDS
 

@@ -34,7 +34,7 @@ from amptui.tui.style import STYLES, styles_on
 from amptui.tui.terminal_driver import BackgroundReported, PatientDriver
 
 if TYPE_CHECKING:
-    from amptui.tui.overlays.menus import About
+    from amptui.tui.overlays.help import About
     from amptui.tui.overlays.overlay import Answer, Overlay
 
 FRAME_SECONDS = 0.5
@@ -307,7 +307,7 @@ class Screen(App[None]):
         self._state = replace(self._state, log_y=not self._state.log_y)
 
     def action_show_help(self) -> None:
-        from amptui.tui.overlays.menus import Help
+        from amptui.tui.overlays.help import Help
 
         self._overlay = Help(self.HELP_TITLE, self._keys(), self._about())
 

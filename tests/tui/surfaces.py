@@ -12,10 +12,10 @@ from amptui.tui.frame import Frame
 from amptui.tui.keys import ENDED_KEYS, KEYS, Key, footer_hints, keys_of
 from amptui.tui.layout import PANELS, RANKED_PANELS
 from amptui.tui.overlays.event_browser import EventBrowser
-from amptui.tui.overlays.menus import WORDS, Help, PrecisionMenu
+from amptui.tui.overlays.help import WORDS, Help
 from amptui.tui.overlays.metrics_browser import MetricsBrowser
 from amptui.tui.overlays.overlay import Overlay
-from amptui.tui.overlays.questions import LossScaleQuestion, QuitQuestion
+from amptui.tui.overlays.questions import LossScaleQuestion, PrecisionMenu, QuitQuestion
 from amptui.tui.overlays.text_browser import ConfigurationBrowser, OutputBrowser
 from amptui.tui.overlays.xray_overlay import XRay
 from amptui.tui.panels.screen_state import ScreenState
@@ -157,8 +157,13 @@ def _overlays() -> Iterator[tuple[str, Draw]]:
         ("quit attached", lambda _view: QuitQuestion(attached=True), compared, ()),
         ("quit paused", lambda _view: QuitQuestion(attached=True), views.paused(), ()),
         ("quit observed", lambda _view: QuitQuestion(attached=True), observed(), ()),
-        ("menu", PrecisionMenu, compared, ()),
-        ("menu of a CPU", PrecisionMenu, at_the_floor(tf32="needs a GPU of compute capability 8.0"), ()),
+        ("menu", lambda _view: PrecisionMenu(), compared, ()),
+        (
+            "menu of a CPU",
+            lambda _view: PrecisionMenu(),
+            at_the_floor(tf32="needs a GPU of compute capability 8.0"),
+            (),
+        ),
         ("output", lambda _view: OutputBrowser(), _PRINTED, ()),
         ("output, nothing", lambda _view: OutputBrowser(), compared, ()),
         ("output, search", lambda _view: OutputBrowser(), _PRINTED, ("slash", "e")),

@@ -15,7 +15,7 @@ from amptui.records.answers import REQUEST_KINDS
 from amptui.records.run import PRECISIONS
 from amptui.tui.canvas import Canvas
 from amptui.tui.keys import KEYS, footer_hints, keys_of
-from amptui.tui.overlays.menus import WORDS, Help
+from amptui.tui.overlays.help import WORDS, Help
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.replay.screen import REPLAY_KEYS
 from amptui.tui.run_list import frame as run_list

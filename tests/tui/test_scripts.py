@@ -110,7 +110,7 @@ PRECISIONS = {
     "an unsupported precision is refused with the reason": Script(
         run(unsupported=NO_TF32), ["p", "m", "3", "question_mark"]
     ),
-    "m opens a menu that asks for the chosen precision": Script(run(), ["m", "down enter", "m escape"]),
+    "m opens a menu that asks for the chosen precision": Script(run(), ["m", "5", "m escape"]),
     "at the end a pending switch is no longer shown": Script(run(), ["p", end(FINISHED)]),
     "a switch that another screen asks for is shown and not reported": Script(
         run(),

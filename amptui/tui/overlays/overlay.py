@@ -4,9 +4,9 @@ An overlay draws on the canvas of the panels, so that they stay visible around i
 """
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, Protocol
 
 from textual.keys import key_to_character
 
@@ -15,9 +15,22 @@ from amptui.tui.canvas import Canvas, Rect, text_width
 from amptui.tui.keys import KEYS
 from amptui.tui.layout import draw_box
 from amptui.tui.panels.footer import NOTICE_STYLES, standing_news
-from amptui.tui.panels.phrases import GAP, Phrase, Word, fitting, line_width, whole_words, wrapped, write
+from amptui.tui.panels.phrases import (
+    GAP,
+    Line,
+    Phrase,
+    Word,
+    fitting,
+    flowed,
+    line_width,
+    phrase,
+    whole_words,
+    wrapped,
+    wrapped_phrases,
+    write,
+)
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.style import BOLD, Style
+from amptui.tui.style import Style
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +49,8 @@ class Answer:
 _MAX_INDENT = 12
 """Wrapped lines are indented at most this much."""
 
-_MAX_CHOICE_LINES = 4
-"""Of one choice on a narrow screen."""
+_MAX_MEANING_LINES = 12
+"""As many as the longest text takes in the fewest columns."""
 
 STAY = Answer()
 CLOSE = Answer(close=True)
@@ -62,58 +75,16 @@ class Overlay(Protocol):
         return False
 
 
-class Choice(NamedTuple):
-    """One line of a question."""
-
-    key: str
-    """As the screen shows it."""
-    presses: tuple[str, ...]
-    """Textual's names of the presses that choose it."""
-    words: str
-    answer: Answer
-    label: str = ""
-    """What stands before the words: a precision, say."""
-    style: int = Style.TEXT
-    """The label's style; without a label that of the words."""
-
-
-def choices_height(choices: Sequence[Choice], width: int) -> int:
-    """The lines that ``choices`` take in ``width`` cells if all their words are shown."""
-    return sum(len(_lines_of(choice, width - _words_column(choices))) for choice in choices)
-
-
-def draw_choices(canvas: Canvas, choices: Sequence[Choice]) -> int:
-    """Draw keys, labels and words in columns; return the line after them.
-
-    On a canvas that is too low for all words each choice has one line.
-    """
-    keys = max(text_width(choice.key) for choice in choices)
-    labels = max(text_width(choice.label) for choice in choices)
-    is_low = choices_height(choices, canvas.width) > canvas.height
-    y, words_at = 0, _words_column(choices)
-    room = max(0, canvas.width - words_at)
-    for choice in choices:
-        x = canvas.text(1, y, choice.key, Style.KEY | BOLD, width=keys, align="right") + GAP
-        canvas.text(x, y, choice.label, choice.style, width=labels)
-        for line in [whole_words(choice.words, room)] if is_low else _lines_of(choice, room):
-            canvas.text(words_at, y, line, Style.TEXT if labels else choice.style, width=room)
-            y += 1
-    return y
-
-
-def _words_column(choices: Sequence[Choice]) -> int:
-    """The column in which the words begin."""
-    labels = max(text_width(choice.label) for choice in choices)
-    return 1 + max(text_width(choice.key) for choice in choices) + GAP + (labels + GAP if labels else 0)
-
-
-def _lines_of(choice: Choice, width: int) -> Sequence[str]:
-    return wrapped(choice.words, width, lines=_MAX_CHOICE_LINES) or [""]
-
-
-def answer_to(key: str, choices: Sequence[Choice]) -> Answer:
-    """The answer of the choice that ``key`` makes; ``STAY`` if it makes none."""
-    return next((choice.answer for choice in choices if key in choice.presses), STAY)
+def entry(
+    first: Phrase, meaning: str | Sequence[Phrase], width: int, *, most: int = _MAX_MEANING_LINES
+) -> list[Line]:
+    """What ``first`` means beside it, in lines of ``width`` cells in all and in ``most`` of them."""
+    room = width - first.width - GAP
+    if isinstance(meaning, str):
+        lines = wrapped_phrases(meaning, Style.TEXT, room, lines=most) or [[]]
+    else:
+        lines = flowed(meaning, room)
+    return [[phrase(" " * first.width) if i else first, *line] for i, line in enumerate(lines)]
 
 
 def open_box(canvas: Canvas, title: str, *, width: int | None = None, height: int | None = None) -> Canvas:
@@ -157,11 +128,6 @@ def write_edge(
     edge = canvas.part(Rect(3, y, width + 2, 1))
     edge.clear()
     write(edge.part(Rect(1, 0, width, 1)), 0, 0, phrases)
-
-
-def unsupported(view: SessionView) -> Mapping[str, str]:
-    """The precisions that the device does not support, each with the reason."""
-    return view.run.unsupported if view.run is not None else {}
 
 
 def line_after(line: int, key: str, *, page: int, last: int) -> int:

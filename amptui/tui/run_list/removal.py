@@ -2,44 +2,38 @@
 
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from amptui.base import units
 from amptui.base.runfiles import Removal
 from amptui.base.text import printable
 from amptui.telemetry.view import SessionView
-from amptui.tui.canvas import Canvas
-from amptui.tui.overlays.overlay import CLOSE, Answer, Overlay, open_box
-from amptui.tui.panels.phrases import Phrase, Word, fitting, wrapped, write
-from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.style import BOLD, Style
+from amptui.tui.overlays.overlay import CLOSE, Answer
+from amptui.tui.overlays.questions import Choice, Question
+from amptui.tui.panels.phrases import Line, phrase, wrapped
 
 READING_SECONDS = 0.4
 """How long the question stands before it takes a yes. Nobody reads it sooner, but whoever forgets the slash
 before a name with these letters types them."""
 
-_CHOICES = (("y", "remove"), ("esc", "go back"))
 
-
-class RemovalQuestion(Overlay):
+class RemovalQuestion(Question):
     """Whether ``remove`` is to do what was planned."""
 
     name: ClassVar[str] = "removal"
+    title: ClassVar[str] = "remove this run?"
 
     def __init__(self, plan: Removal, remove: Callable[[], object]) -> None:
         self._plan = plan
         self._remove = remove
         self._opened_at = time.monotonic()
 
-    def draw(self, canvas: Canvas, _view: SessionView, _screen: ScreenState) -> None:
-        width = min(76, canvas.width)
-        lines = _lines(self._plan, width - 6)
-        inner = open_box(canvas, "remove this run?", width=width, height=len(lines) + 4)
-        for y, line in enumerate(lines):
-            inner.text(1, y, line)
-        choices = [Phrase((Word(key, Style.KEY | BOLD), Word(f" {words}"))) for key, words in _CHOICES]
-        write(inner, 1, len(lines) + 1, fitting(choices, inner.width - 1))
+    def lines(self, _view: SessionView, width: int) -> list[Line]:
+        return [[phrase(line)] for line in _lines(self._plan, width)]
+
+    def choices(self, _view: SessionView) -> Sequence[Choice]:
+        return Choice(("y",), "remove", CLOSE), Choice(("escape",), "go back", CLOSE)
 
     def press(self, key: str, _view: SessionView) -> Answer:
         """Only a clear yes removes the run; one that comes at once is no answer."""

@@ -15,7 +15,7 @@ from amptui.base.errors import RunFolderError
 from amptui.base.runfiles import Removal
 from amptui.records.run import PRECISIONS
 from amptui.tui.canvas import Canvas
-from amptui.tui.overlays.menus import Help
+from amptui.tui.overlays.help import Help
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.run_list import removal
 from amptui.tui.run_list.entry import RunEntry, RunRow
