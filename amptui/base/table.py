@@ -6,7 +6,7 @@ Panels, reports and lists name their columns; here is decided which of them fit 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Generic, Literal, TypeAlias, TypeVar
 
 from rich.cells import cell_len, set_cell_size
 
@@ -48,8 +48,6 @@ class Column(Generic[Row]):
     """Blanks before it."""
     is_optional: bool = True
     """Whether it is left out if no row has a number in it."""
-    sort: tuple[str, Callable[[Row], Any]] | None = None
-    """The name of an order of the rows by this column, and its key."""
     draw: Callable[..., object] | None = None
     """Draws a row's bar or curve on the screen: ``draw(canvas, x, y, width, row)``. It has no text."""
 

@@ -33,13 +33,6 @@ LOST = "the training process exited unexpectedly: see `amptui runs`"
 
 _EARLY: dict[RequestKind, str] = {"precision": "switch", "comparison": "comparison", **_REQUESTS}
 
-_STATES = {"starting": "is starting", "running": "continues", "paused": "is paused", "finished": "is over"}
-
-
-def state_words(view: SessionView, *, lost: str = "") -> str:
-    """``training continues``; ``lost``: what is said of a run that ended without its last record."""
-    return "the run has ended" if lost else f"training {_STATES.get(view.state, view.state)}"
-
 
 def waiting_words(view: SessionView, *, silence: str = "") -> str:
     """``downloading train-images 3.10 / 9.50 MiB``; "" while steps run, after the end and in ``silence``."""

@@ -1,10 +1,7 @@
 """Draws the whole screen: each panel in its place."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
-from amptui.base import units
-from amptui.diagnosis.activity import state_words
 from amptui.diagnosis.event_words import run_ended
 from amptui.records.run import RunFailed
 from amptui.telemetry.view import SessionView
@@ -31,26 +28,20 @@ from amptui.tui.style import BOLD, Style
 _BANNER_LINES = 3
 """Lines for an error and its hint: enough at 80 columns."""
 
-Draw = Callable[[Canvas, SessionView, ScreenState], None]
+Draw = Callable[[Canvas, SessionView, ScreenState], object]
+Headline = Callable[[SessionView, ScreenState], list[Phrase]]
 
 
-class _Framed(NamedTuple):
-    """A framed panel: the headline in its upper edge, and its body."""
-
-    headline: Callable[[SessionView, ScreenState], list[Phrase]]
-    draw: Draw
-
-
-def _framed_panels() -> dict[str, _Framed]:
-    """Panels whose curves have no limits yet."""
+def _framed_panels() -> dict[str, tuple[Headline, Draw]]:
+    """The headline in the upper edge of each framed panel, and its body; curves have no limits yet."""
     return {
-        "loss": _Framed(loss.headline, loss.LossPanel().draw),
-        "throughput": _Framed(throughput.headline, throughput.ThroughputPanel().draw),
-        "numerics": _Framed(numerics_panel.headline, numerics_panel.NumericsPanel().draw),
-        "memory": _Framed(memory_panel.headline, memory_panel.draw),
-        "comparison": _Framed(precision_table.headline, precision_table.draw),
-        "ranks": _Framed(rank_table.headline, rank_table.draw),
-        "events": _Framed(event_list.headline, event_list.draw),
+        "loss": (loss.headline, loss.LossPanel().draw),
+        "throughput": (throughput.headline, throughput.ThroughputPanel().draw),
+        "numerics": (numerics_panel.headline, numerics_panel.draw),
+        "memory": (memory_panel.headline, memory_panel.draw),
+        "comparison": (precision_table.headline, precision_table.draw),
+        "ranks": (rank_table.headline, rank_table.draw),
+        "events": (event_list.headline, event_list.draw),
     }
 
 
@@ -66,7 +57,7 @@ class Frame:
             "banner": _draw_banner,
             "optimizers": optimizer_line.draw,
             "footer": footer.draw,
-            "notice": _draw_notice,
+            "notice": lambda canvas, *_: footer.has_room(canvas),
             "loss": loss.draw_line,
             "throughput": throughput.draw_line,
             "scale": scale.draw_line,
@@ -103,13 +94,13 @@ class Frame:
             if not place.framed:
                 self._unframed[place.name](part, view, screen)
                 continue
-            panel = self._framed[place.name]
+            headline, draw = self._framed[place.name]
             title = TITLES[place.name]
             if place.name == "loss" and (label := optimizer_line.front_label(view)):
                 title = f"{title} of {label}"
                 part.text(1, 0, f" {title} ")
-            _draw_headline(part, title, panel.headline(view, screen))
-            panel.draw(part.part(Rect(2, 1, part.width - 4, part.height - 2)), view, screen)
+            _draw_headline(part, title, headline(view, screen))
+            draw(part.part(Rect(2, 1, part.width - 4, part.height - 2)), view, screen)
         if screen.message and len(layout) > 1:  # else there is only a notice that the terminal is too small
             lines = footer.NOTICE_LINES
             above = canvas.rows(canvas.height - 1 - lines, lines)
@@ -143,12 +134,3 @@ def _banner(view: SessionView, width: int) -> list[str]:
 def _draw_banner(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
     for y, line in enumerate(_banner(view, canvas.width)):
         canvas.text(1, y, line, Style.ERROR | BOLD)
-
-
-def _draw_notice(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
-    """Draw the notice for a terminal that is too small for panels."""
-    state = state_words(view, lost=screen.lost)
-    size = f"{canvas.width}x{canvas.height}"
-    text = f"amptui: the terminal is too small ({size}); {state} — step {units.count(view.step)}"
-    for y, line in enumerate(wrapped(text, canvas.width, lines=canvas.height)):
-        canvas.text(0, y, line)

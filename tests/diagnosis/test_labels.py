@@ -12,7 +12,6 @@ from amptui.diagnosis.activity import (
     pending_words,
     phase_words,
     refusal_words,
-    state_words,
     switch_target,
     unsupported_requests,
     waiting_words,
@@ -105,10 +104,6 @@ def test_what_everything_is_called(goldens: Goldens) -> None:
             refused(asked_for("precision", precision="tf32"), "failed"),
             refused(asked_for("x-ray"), "comparison running"),
             refused(asked_for("x-ray"), "overruled") or "(nothing where another request has overruled it)",
-        ],
-        "states": [
-            f"{state}: {state_words(SessionView(state=state))}"
-            for state in ("starting", "running", "paused", "finished", "failed")
         ],
         "ranks": [
             f"1 rank{ranks(1, '', None)}",

@@ -3,9 +3,8 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias
 
 from amptui.base import units
 from amptui.base.table import Column
@@ -45,9 +44,6 @@ _MIN_NAME, _COUNT_WIDTH = 21, 11
 _Operator: TypeAlias = tuple[str, Counter[str]]
 """A name, and how often it ran in each dtype."""
 
-_Order: TypeAlias = Callable[[LayerAgreement], Any]
-"""The sort key of an order of layers."""
-
 _BAR_WIDTH = 12
 """Of the cosine: half of it is ``XRAY_CAREFUL_COSINE``, nine tenths are ``XRAY_SAFE_COSINE``."""
 
@@ -60,7 +56,6 @@ class XRay(Page):
 
     def __init__(self) -> None:
         super().__init__()
-        self._order = ""
         self._operators = False
 
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
@@ -80,10 +75,10 @@ class XRay(Page):
             self._draw_table(inner.rows(y, inner.height - len(legend) - y), xray)
             for y, words in enumerate(legend, inner.height - len(legend)):
                 inner.text(0, y, words, Style.DIM)
-        other = (("tab", "layers"),) if self._operators else (("← →", "sort"), ("tab", "operators"))
+        other = ("tab", "layers" if self._operators else "operators")
         words = self._scroll.words
         again = (("x", "again"),) if "x-ray" in screen.accepts else ()
-        hints = (("esc", "back"), *other, *again, *((("↑ ↓", "scroll"),) if words else ()), pages_beside())
+        hints = (("esc", "back"), other, *again, *((("↑ ↓", "scroll"),) if words else ()), pages_beside())
         write_edge(canvas, hints, screen, right=words)
 
     def _draw_facts(self, inner: Canvas, xray: XRayTaken) -> int:
@@ -115,27 +110,18 @@ class XRay(Page):
             shown = self._scroll.visible(len(operators), table.height - 1)
             draw_table(table, _operator_columns(operators), operators, shown=shown)
             return
-        columns = _layer_columns()
-        orders = _orders(columns)
-        order = self._order or next(iter(orders))
-        title = f"{units.counted(len(xray.layers), 'layer')}, {order}"
-        columns[1] = replace(columns[1], title=(title, Style.STRONG), short_titles=(order,))
         shown = self._scroll.visible(len(xray.layers), table.height - 1)
-        draw_table(table, columns, sorted(xray.layers, key=orders[order]), shown=shown)
+        title = f"{units.counted(len(xray.layers), 'layer')}, worst first"
+        draw_table(table, _layer_columns(title), sorted(xray.layers, key=_worst_first), shown=shown)
 
-    def press(self, key: str, view: SessionView) -> Answer:
-        """Arrows scroll and sort, tab shows the other table."""
+    def press(self, key: str, _view: SessionView) -> Answer:
+        """Arrows scroll, tab shows the other table."""
         if key == "x":
             return Answer(action="take_xray")
         if self.closes(key):
             return CLOSE
         if key == "tab":
             self._operators, self._scroll.top = not self._operators, 0
-        elif key in ("left", "right") and not self._operators and view.numerics.xray is not None:
-            orders = list(_orders(_layer_columns()))
-            place = orders.index(self._order) if self._order else 0
-            self._order = orders[(place + (1 if key == "right" else -1)) % len(orders)]
-            self._scroll.top = 0
         self._scroll.press(key)
         return STAY
 
@@ -179,7 +165,7 @@ def _by_precision(words: Mapping[str, Word]) -> list[Phrase]:
 # ------------------------------------------------------------------------------------ tables
 
 
-def _layer_columns() -> list[Column[LayerAgreement]]:
+def _layer_columns(title: str) -> list[Column[LayerAgreement]]:
     """Of the layers, their names second."""
     number: Callable[..., Column[LayerAgreement]] = partial(Column, width=7)
     return [
@@ -188,17 +174,16 @@ def _layer_columns() -> list[Column[LayerAgreement]]:
             cell=_layer_sign,
             width=1,
             is_optional=False,
-            sort=("worst first", lambda layer: _worst_first(layer.cosine, 1)),
         ),
         Column(
-            title="layer",
+            title=(title, Style.STRONG),
+            short_titles=("worst first",),
             cell=lambda layer: layer.name or WHOLE_MODEL,
             align="left",
             cut="start",
             shrinks_to=_MIN_NAME,
             gap=1,
             is_optional=False,
-            sort=("model order", lambda _: 0),
         ),
         Column(title="kind", cell=lambda layer: (layer.kind, Style.DIM), priority=8, align="left", width=11),
         Column(
@@ -218,29 +203,22 @@ def _layer_columns() -> list[Column[LayerAgreement]]:
             title="lost",
             priority=4,
             cell=lambda layer: _share_word(layer.lost),
-            sort=("by lost", lambda layer: _worst_first(layer.lost, -1)),
         ),
         Column(
             title="elements",
             cell=lambda layer: (units.count if layer.elements < 1000 else units.short_count)(layer.elements),
             priority=9,
             width=8,
-            sort=("by size", lambda layer: -layer.elements),
         ),
         Column(title="agrees", draw=_draw_agreement, priority=10, align="left", width=_BAR_WIDTH),
     ]
 
 
-def _orders(columns: Sequence[Column[LayerAgreement]]) -> dict[str, _Order]:
-    """The orders of layers, through which a key goes, and their sort keys."""
-    return dict(column.sort for column in columns if column.sort is not None)
-
-
-def _worst_first(value: float | None, direction: int) -> tuple[int, float]:
+def _worst_first(layer: LayerAgreement) -> tuple[int, float]:
     """Sorts NaN before every number, and what was not measured after it."""
-    if value is None:
+    if layer.cosine is None:
         return 2, 0.0
-    return (0, 0.0) if math.isnan(value) else (1, direction * value)
+    return (0, 0.0) if math.isnan(layer.cosine) else (1, layer.cosine)
 
 
 def _draw_agreement(canvas: Canvas, x: int, y: int, width: int, layer: LayerAgreement) -> None:

@@ -36,8 +36,6 @@ from amptui.tui.panels.phrases import (
 )
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.float16_histogram import LEGEND_LINES, draw_exponents
-from amptui.tui.renderables.plot import CurvePlot, draw_step_axis
-from amptui.tui.renderables.step_window import visible_window
 from amptui.tui.style import BOLD, NO_VERDICT, VERDICT_SIGNS, Style
 
 NOTHING_YET = "no gradients measured yet"
@@ -50,9 +48,6 @@ _FAIR_PART = 0.45
 
 _ROOMY = 20
 """With more lines than these a blank one separates the paragraphs."""
-
-_MIN_CURVE, _MAX_CURVE = 6, 14
-"""Lines of the headroom's curve, its title and axis included."""
 
 _DOUBLINGS = 16
 """The range of the gauge: the doublings between 1 and the largest float16."""
@@ -77,50 +72,26 @@ def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
     return phrases
 
 
-class NumericsPanel:
-    """The headroom's curve keeps the limits of its axis from frame to frame."""
-
-    def __init__(self) -> None:
-        self._plot = CurvePlot(units.headroom, band=False)
-
-    def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
-        """The histogram, the text below it, and the curve if there is room."""
-        numerics, width, height = view.numerics, canvas.width, canvas.height
-        measured = (numerics.window, numerics.headroom, numerics.measured_step, numerics.trace, numerics.xray)
-        if numerics.scaler.freshness == "never measured" and all(value is None for value in measured):
-            words = activity.waiting_words(view, silence=screen.lost or screen.silence)
-            quiet(canvas, f"{NOTHING_YET}: {words}" if words else NOTHING_YET)
-            return
-        blocks = [_headroom_block(numerics, width), _gradients_block(numerics, width)]
-        blocks += finding_blocks(amp_answer(view), screen, width, of_float16=True)
-        if numerics.window is not None and numerics.window.worst:
-            blocks.append(Block(_worst_lines(numerics.window.worst, width), 6, 2))
-        # The text gets what a histogram of a fair height leaves.
-        fair = max(1 + _MIN_BARS + LEGEND_LINES, round(_FAIR_PART * height))
-        lines = fitting_lines(blocks, max(0, height - fair))
-        room = height - len(lines)
-        gap = int(room > _ROOMY)
-        upper = min(room - gap, 1 + _MAX_BARS + LEGEND_LINES)
-        _draw_window(canvas.rows(0, upper), view)
-        write_lines(canvas, upper + gap, lines)
-        top = upper + 2 * gap + len(lines)
-        self._draw_curve(canvas.rows(top, min(_MAX_CURVE, height - top)), view, screen)
-
-    def _draw_curve(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
-        """The headroom of each measured step, at the loss scale of that step."""
-        series = view.numerics.headrooms
-        if canvas.height < _MIN_CURVE or not series.count:
-            return
-        canvas.text(
-            0,
-            0,
-            "headroom of each measured step: 65,504 / largest scaled gradient",
-            Style.DIM,
-            width=canvas.width,
-        )
-        window, rows = visible_window(series, screen.zoom, ahead=screen.steps_ahead), canvas.height - 2
-        self._plot.draw(canvas.rows(1, rows), series, window=window, switches=view.switches)
-        draw_step_axis(canvas.rows(1 + rows), window=window)
+def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
+    """The histogram, and the text below it."""
+    numerics, width, height = view.numerics, canvas.width, canvas.height
+    measured = (numerics.window, numerics.headroom, numerics.measured_step, numerics.trace, numerics.xray)
+    if numerics.scaler.freshness == "never measured" and all(value is None for value in measured):
+        words = activity.waiting_words(view, silence=screen.lost or screen.silence)
+        quiet(canvas, f"{NOTHING_YET}: {words}" if words else NOTHING_YET)
+        return
+    blocks = [_headroom_block(numerics, width), _gradients_block(numerics, width)]
+    blocks += finding_blocks(amp_answer(view), screen, width, of_float16=True)
+    if numerics.window is not None and numerics.window.worst:
+        blocks.append(Block(_worst_lines(numerics.window.worst, width), 6, 2))
+    # The text gets what a histogram of a fair height leaves.
+    fair = max(1 + _MIN_BARS + LEGEND_LINES, round(_FAIR_PART * height))
+    lines = fitting_lines(blocks, max(0, height - fair))
+    room = height - len(lines)
+    gap = int(room > _ROOMY)
+    upper = min(room - gap, 1 + _MAX_BARS + LEGEND_LINES)
+    _draw_window(canvas.rows(0, upper), view)
+    write_lines(canvas, upper + gap, lines)
 
 
 def _draw_window(canvas: Canvas, view: SessionView) -> None:

@@ -25,7 +25,6 @@ from amptui.tui.panels.phrases import (
     write_lines,
 )
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.renderables.gauges import strip_text
 from amptui.tui.renderables.table import bar_column, draw_table
 from amptui.tui.style import BOLD, VERDICT_SIGNS, Style
 
@@ -117,15 +116,6 @@ def draw_line(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
     elif view.samples_per_second is not None:
         samples = units.rate(view.rank_samples_per_second, "samples")
         phrases.append(Phrase((Word(f"{samples:<14}"), Word(" each", Style.DIM)), 3))
-    own_seconds = [row.own_seconds or None for row in ranks.rows]
-    if any(own_seconds):
-        bars = strip_text(own_seconds, ascii_only=canvas.ascii_only)
-        slow = _slow_ranks(ranks)
-        strip = [
-            Word(bar, Style.WARNING if row.rank in slow else Style.TEXT)
-            for row, bar in zip(ranks.rows, bars, strict=True)
-        ]
-        phrases.insert(1, Phrase(tuple(strip), 1))
     write_folded(canvas, "ranks", phrases)
 
 

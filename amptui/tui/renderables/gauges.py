@@ -9,8 +9,7 @@ from amptui.tui.style import BOLD, Style
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 _ASCII_BLOCKS = "_.-=^"
-_ASCII_LEVELS = "_.-=+*%#"
-"""The same for terminals without UTF-8: of a curve, and of a strip of ranks."""
+"""The same for terminals without UTF-8."""
 
 
 def draw_bar(canvas: Canvas, x: int, y: int, width: int, fraction: float | None, style: int) -> None:
@@ -61,21 +60,3 @@ def _mean(values: Sequence[float | None]) -> float | None:
     if finite:
         return sum(value / len(finite) for value in finite)  # the sum of the largest floats would overflow
     return math.nan if measured else None
-
-
-_TOP_MEDIANS = 1.5, 3.0
-"""The height of a strip in medians: equal ranks make a calm line below the top, one outlier no flat line."""
-
-
-def strip_text(values: Sequence[float | None], *, ascii_only: bool) -> list[str]:
-    """One cell for each rank's value, for a strip within a line of words; blank if not measured."""
-    numbers = sorted([value for value in values if value is not None])
-    median = numbers[len(numbers) // 2] if numbers else 0.0
-    low, high = (medians * median for medians in _TOP_MEDIANS)
-    top = max(low, min(numbers[-1], high)) if median > 0 else max(numbers, default=0.0)
-    levels = _ASCII_LEVELS if ascii_only else BLOCKS
-    bars = []
-    for value in values:
-        level = round(value / top * len(levels)) - 1 if value is not None and top > 0 else 0
-        bars.append(" " if value is None else levels[max(0, min(len(levels) - 1, level))])
-    return bars

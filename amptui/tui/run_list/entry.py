@@ -17,10 +17,9 @@ RowState = Literal[
     "failed",
     "died",
     "unreadable",
-    "removing",
 ]
 """``stalled``: it is being trained, and has recorded nothing new for much longer than a step takes. ``died``:
-no process trains it, and it has no last record. ``removing``: this screen is deleting it."""
+no process trains it, and it has no last record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """One frame of the list of runs: counts, columns, rows, what is known of the one under the cursor, keys."""
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -77,7 +77,6 @@ _STATE_STYLES: Mapping[RowState, int] = {
     "running": Style.GOOD | BOLD,
     "paused": Style.WARNING,
     "stalled": Style.WARNING | BOLD,
-    "removing": Style.WARNING,
     "failed": Style.ERROR,
     "died": Style.ERROR,
     "unreadable": Style.ERROR,
@@ -103,17 +102,8 @@ class ListState:
     pattern: str = ""
     is_typing: bool = False
     """Whether keys go into ``pattern``."""
-    removing: Collection[str] = ()
-    """The runs that are being deleted."""
     host: str = ""
     """The machine of the runs as ssh knows it; empty for this one."""
-
-    def row(self, entry: RunEntry) -> RunRow | None:
-        """What is known of a run; None if that has not been read yet."""
-        row = self.rows.get(entry.run)
-        if entry.run not in self.removing:
-            return row
-        return replace(row or RunRow(state="removing"), state="removing", detail="")
 
 
 def page_rows(height: int) -> int:
@@ -134,7 +124,7 @@ def draw(canvas: Canvas, state: ListState, screen: ScreenState) -> None:
     else:
         entries = state.entries[state.top : state.top + body.height - 2]
         lines = [
-            _Line(entry, state.row(entry), place == state.cursor, state, screen.now)
+            _Line(entry, state.rows.get(entry.run), place == state.cursor, state, screen.now)
             for place, entry in enumerate(entries, state.top)
         ]
         table = body.part(Rect(1, 0, body.width - 2, body.height - 1))
@@ -268,7 +258,7 @@ _LOCAL_COLUMNS = (
 
 def _draw_detail(canvas: Canvas, state: ListState, entry: RunEntry) -> None:
     """What commands call the run under the cursor, and what else there is to say of it."""
-    row, room, name = state.row(entry), canvas.width - 2, printable(entry.run)
+    row, room, name = state.rows.get(entry.run), canvas.width - 2, printable(entry.run)
     if row is not None and (detail := printable(row.detail)):
         shown = " ".join(wrapped(detail, max(room // 2, room - text_width(name) - GAP), lines=1))
         style = _STATE_STYLES.get(row.state, Style.TEXT)

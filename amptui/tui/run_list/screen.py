@@ -58,8 +58,10 @@ class RunListScreen(Screen):
         self._source = source
         self._planned = ""
         """The run whose removal is being looked up."""
-        self._removing: dict[str, RunEntry] = {}
+        self._removing: set[str] = set()
         """The runs that are being deleted. A removal that is cut off leaves a run that can be removed."""
+        self._hidden: set[str] = set()
+        """These and those that were."""
         place = place or Place()
         self._search = Search()
         self._search.text = place.pattern
@@ -91,13 +93,7 @@ class RunListScreen(Screen):
     def _refresh_entries(self, entries: Sequence[RunEntry], page: int) -> None:
         """Take in what was read; the cursor stays on its run wherever that is now."""
         before, pattern = self._list, self._search.text
-        if self._removing:
-            # These stand as and where they did before: a removal holds a run's lock, changes its folder and
-            # deletes its journal, so that it would jump about.
-            others = [entry for entry in entries if entry.run not in self._removing]
-            ended = [*(entry for entry in others if not entry.is_live), *self._removing.values()]
-            ended.sort(key=lambda entry: -entry.written)
-            entries = [*(entry for entry in others if entry.is_live), *ended]
+        entries = [entry for entry in entries if entry.run not in self._hidden]
         live = sum(entry.is_live for entry in entries)
         runs = {entry.run for entry in entries} if before.selected else set()
         matching = pattern.casefold()
@@ -114,7 +110,6 @@ class RunListScreen(Screen):
             live=live,
             ended=len(entries) - live,
             rows=self._list_reader.rows,
-            removing=tuple(self._removing),
             cursor=cursor,
             top=top,
             selected=tuple(run for run in before.selected if run in runs),
@@ -134,13 +129,9 @@ class RunListScreen(Screen):
         return self._search.press(key)
 
     @property
-    def _usable(self) -> RunEntry | None:
-        """The run under the cursor; None, and a word of it, if nothing can be done with it."""
-        entry = self._list.entries[self._list.cursor] if self._list.entries else None
-        if entry is not None and entry.run in self._removing:
-            self._say("this run is being removed", severity="info")
-            return None
-        return entry
+    def _entry(self) -> RunEntry | None:
+        """The run under the cursor."""
+        return self._list.entries[self._list.cursor] if self._list.entries else None
 
     def action_move(self, key: str) -> None:
         """To another run."""
@@ -152,7 +143,7 @@ class RunListScreen(Screen):
 
     def action_open(self) -> None:
         """Attach the run under the cursor if it is live, else replay it."""
-        entry = self._usable
+        entry = self._entry
         if entry is None:
             return
         if self._source.host and not entry.is_live:
@@ -163,7 +154,7 @@ class RunListScreen(Screen):
 
     def action_select(self) -> None:
         """Select the run under the cursor, or no longer, and go to the next."""
-        entry = self._usable
+        entry = self._entry
         if entry is None:
             return
         selected = self._list.selected
@@ -196,7 +187,7 @@ class RunListScreen(Screen):
 
     def action_remove(self) -> None:
         """Ask whether to remove the run under the cursor."""
-        entry = self._usable
+        entry = self._entry
         if entry is None:
             return
         if entry.is_live:
@@ -223,12 +214,15 @@ class RunListScreen(Screen):
         self._say("too soon to be a yes: press y again", severity="info")
 
     def _remove(self, entry: RunEntry, plan: Removal) -> None:
-        self._removing[entry.run] = entry
+        self._removing.add(entry.run)
+        self._hidden.add(entry.run)
+        self._say(f"removing {entry.name}", severity="info")
         _in_thread(partial(self._source.remove, plan), partial(self._tell_removed, entry.run))
 
     def _tell_removed(self, run: str, removed: Outcome) -> None:
-        del self._removing[run]
+        self._removing.discard(run)
         if isinstance(removed, AmptuiError):
+            self._hidden.discard(run)
             self._say(str(removed), severity="error")
         else:
             stays = f"; {len(removed.left)} that are not the run's are kept" if removed.left else ""

@@ -205,12 +205,10 @@ BROWSED = {
         [printed("loss 0.3"), printed("saved"), printed("Loss 0.2")],
         ["slash l o q backspace s", "enter", "escape", "escape"],
     ),
-    "arrows, pages and ends scroll the layers, and another order begins at the top": Browsed(
-        XRay, many_layers, ["down", "j", "up", "pagedown", "end", "home", "k", "end", "right", "end", xray]
+    "arrows, pages and ends scroll the layers": Browsed(
+        XRay, many_layers, ["down", "j", "up", "pagedown", "end", "home", "k", "end", xray]
     ),
-    "operators and layers have orders of their own": Browsed(
-        XRay, xray, ["tab", "right", "tab", "right left"]
-    ),
+    "tab leads to the operators and back": Browsed(XRay, xray, ["tab", "tab"]),
     "arrows and pages select charts, and the selected one stays so when others come or go": Browsed(
         MetricsBrowser, logged, ["right", "down", "up", "left", "left", "pagedown", "home", "end"]
     ),
