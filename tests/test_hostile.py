@@ -36,15 +36,15 @@ from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.frame import Frame
 from amptui.tui.layout import RANKED_PANELS, TITLES
-from amptui.tui.overlays.event_browser import EventBrowser
 from amptui.tui.overlays.questions import LossScaleQuestion, PrecisionMenu
+from amptui.tui.overlays.text_browser import EventBrowser
 from amptui.tui.overlays.xray_overlay import XRay
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.replay.player import Player
 from amptui.tui.replay.screen import position_words
 from amptui.tui.run_list import frame as run_list
-from amptui.tui.run_list.entry import RunEntry
 from amptui.tui.run_list.frame import ListState
+from amptui.tui.run_list.reader import RunEntry
 from tests import poison
 from tests.builders import write_journal
 from tests.forging import LINES, REAL, forged_journals

@@ -11,7 +11,7 @@ import pytest
 from amptui.records.answers import RequestMade
 from amptui.records.keeping import CheckpointWritten
 from amptui.records.run import PrecisionChanged, Printed, RunFinished
-from amptui.tui.run_list.removal import READING_SECONDS
+from amptui.tui.run_list.screen import READING_SECONDS
 from tests.builders import StepRow, of
 from tests.checkout import ROOT
 from tests.living import (

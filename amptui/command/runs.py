@@ -25,7 +25,7 @@ from amptui.recipe.request import PAGE_RUNS
 if TYPE_CHECKING:
     from amptui.runs.remote import Remote
     from amptui.tui.opening import Opening
-    from amptui.tui.run_list.entry import RunSource
+    from amptui.tui.run_list.reader import RunSource
     from amptui.tui.run_list.screen import Place, RunListScreen
 
 _SIGNALLED = 128

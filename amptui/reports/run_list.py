@@ -19,7 +19,7 @@ from amptui.runs.remote import Remote, remote_argument, remote_runs
 from amptui.runs.removal import plan_removal, remove
 from amptui.runs.rundir import RunDir
 from amptui.telemetry.rank_watch import judge_ranks
-from amptui.tui.run_list.entry import RunEntry, RunRow, RunSource
+from amptui.tui.run_list.reader import RunEntry, RunRow, RunSource
 
 _REMOTE_SECONDS = 10.0
 """How often another machine is asked for its runs: each time is a connection of ssh's."""

@@ -15,7 +15,6 @@ from amptui.tui.panels import (
     loss,
     memory_panel,
     numerics_panel,
-    optimizer_line,
     precision_table,
     rank_table,
     scale,
@@ -55,7 +54,7 @@ class Frame:
             "header": header.draw,
             "amp": answer_panel.draw_line,
             "banner": _draw_banner,
-            "optimizers": optimizer_line.draw,
+            "optimizers": header.draw_optimizers,
             "footer": footer.draw,
             "notice": lambda canvas, *_: footer.has_room(canvas),
             "loss": loss.draw_line,
@@ -80,7 +79,7 @@ class Frame:
             screen.focus,
             banner_lines=len(_banner(view, canvas.width)),
             rank_lines=rank_table.wanted_height(view),
-            optimizer_lines=optimizer_line.wanted_height(view),
+            optimizer_lines=int(bool(view.optimizers)),
             device=memory_panel.device_panels(view),
         )
         # Boxes and titles, kept from frame to frame: they take a third of its time.
@@ -96,7 +95,7 @@ class Frame:
                 continue
             headline, draw = self._framed[place.name]
             title = TITLES[place.name]
-            if place.name == "loss" and (label := optimizer_line.front_label(view)):
+            if place.name == "loss" and (label := header.front_label(view)):
                 title = f"{title} of {label}"
                 part.text(1, 0, f" {title} ")
             _draw_headline(part, title, headline(view, screen))

@@ -421,10 +421,9 @@ class RunScreen(Screen):
 
     def action_open(self, name: str) -> None:
         """Open the overlay of that name. They are imported here: the first frame does not need them."""
-        from amptui.tui.overlays.event_browser import EventBrowser
         from amptui.tui.overlays.metrics_browser import MetricsBrowser
         from amptui.tui.overlays.questions import LossScaleQuestion, PrecisionMenu
-        from amptui.tui.overlays.text_browser import ConfigurationBrowser, OutputBrowser
+        from amptui.tui.overlays.text_browser import ConfigurationBrowser, EventBrowser, OutputBrowser
         from amptui.tui.overlays.xray_overlay import XRay
 
         browsers = (EventBrowser, MetricsBrowser, OutputBrowser, ConfigurationBrowser)

@@ -24,10 +24,9 @@ from amptui.base.text import terminal_speaks_utf8
 from amptui.records.run import Severity
 from amptui.telemetry.view import EMPTY_VIEW
 from amptui.tui.background import Background, assumed_background, has_256_colours
-from amptui.tui.canvas import Canvas
+from amptui.tui.canvas import Canvas, Painter
 from amptui.tui.keys import Key
 from amptui.tui.opening import Opening
-from amptui.tui.painter import Painter
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.reading_thread import ReadingThread
 from amptui.tui.style import STYLES, styles_on

@@ -11,12 +11,11 @@ from amptui.tui.canvas import Canvas
 from amptui.tui.frame import Frame
 from amptui.tui.keys import ENDED_KEYS, KEYS, Key, footer_hints, keys_of
 from amptui.tui.layout import PANELS, RANKED_PANELS
-from amptui.tui.overlays.event_browser import EventBrowser
 from amptui.tui.overlays.help import WORDS, Help
 from amptui.tui.overlays.metrics_browser import MetricsBrowser
 from amptui.tui.overlays.overlay import Overlay
 from amptui.tui.overlays.questions import LossScaleQuestion, PrecisionMenu, QuitQuestion
-from amptui.tui.overlays.text_browser import ConfigurationBrowser, OutputBrowser
+from amptui.tui.overlays.text_browser import ConfigurationBrowser, EventBrowser, OutputBrowser
 from amptui.tui.overlays.xray_overlay import XRay
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.panels.step_cursor import Cursor
@@ -24,7 +23,7 @@ from amptui.tui.replay.player import Position
 from amptui.tui.replay.screen import REPLAY_KEYS, position_words
 from amptui.tui.run_list import frame as run_list
 from amptui.tui.run_list.frame import ListState
-from amptui.tui.run_list.removal import RemovalQuestion
+from amptui.tui.run_list.screen import RemovalQuestion
 from tests.diagnosis import amp_situations
 from tests.tui import numerics_views, special_views, views
 from tests.tui.overlays.opened import printed, with_xray

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from textual.app import App, ComposeResult
 
-from amptui.tui.canvas import Canvas, Rect, Span
-from amptui.tui.painter import Painter
+from amptui.tui.canvas import Canvas, Painter, Rect, Span
 from amptui.tui.screen import Dashboard
 from amptui.tui.style import BOLD, Style
 from tests.tui.watching import awaited

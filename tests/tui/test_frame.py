@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView
 from amptui.tui.background import Background
-from amptui.tui.canvas import Canvas, Rect
+from amptui.tui.canvas import Canvas, Painter, Rect
 from amptui.tui.frame import Frame
 from amptui.tui.layout import RANKED_PANELS, arrange
-from amptui.tui.painter import Painter
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.panels.step_cursor import Cursor
 from amptui.tui.renderables.step_window import Window, steps_ahead

@@ -20,8 +20,7 @@ from amptui.tui.canvas import Canvas
 from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Page, open_box, pages_beside, write_edge
 from amptui.tui.panels.phrases import Phrase, Word, flowed, labelled, phrase, wrapped, write
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.renderables.gauges import draw_bar
-from amptui.tui.renderables.table import draw_table
+from amptui.tui.renderables.table import draw_bar, draw_table
 from amptui.tui.style import BOLD, VERDICT_SIGNS, Style, precision_style
 
 _LABEL_WIDTH = 9

@@ -9,8 +9,8 @@ from amptui.diagnosis.speed import NO_STEPS
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels.curve import draw_curve, draw_enlarged
+from amptui.tui.panels.header import front_label
 from amptui.tui.panels.metric_charts import SMALLEST_CHART, panel_chart, pinned_charts
-from amptui.tui.panels.optimizer_line import front_label
 from amptui.tui.panels.phrases import (
     GAP,
     Phrase,

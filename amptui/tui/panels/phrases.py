@@ -9,7 +9,7 @@ from amptui.diagnosis.speed import EMULATED, running
 from amptui.records.run import is_emulated
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, text_width
-from amptui.tui.renderables.gauges import draw_bar
+from amptui.tui.renderables.table import draw_bar
 from amptui.tui.style import BOLD, Style, precision_style
 
 GAP = 2

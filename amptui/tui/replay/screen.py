@@ -10,7 +10,7 @@ from amptui.records.control import Control
 from amptui.records.findings import ModulesTraced
 from amptui.tui.keys import ENDED_KEYS, KEYS, Key
 from amptui.tui.opening import Opening
-from amptui.tui.overlays.event_browser import EventBrowser
+from amptui.tui.overlays.text_browser import EventBrowser
 from amptui.tui.replay.player import Player, Position
 from amptui.tui.run_screen import Parts, RunScreen
 

@@ -24,9 +24,8 @@ from amptui.tui.panels.phrases import (
     write_right,
 )
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.renderables.gauges import draw_sparkline
-from amptui.tui.renderables.table import draw_table
-from amptui.tui.run_list.entry import RowState, RunEntry, RunRow
+from amptui.tui.renderables.table import draw_sparkline, draw_table
+from amptui.tui.run_list.reader import RowState, RunEntry, RunRow
 from amptui.tui.style import BOLD, Style, precision_style
 
 _MOVE = "move('{press}')"

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from amptui.records.run import NonFinite, Note, Printed, Record
 from amptui.telemetry.view import EMPTY_VIEW, SessionView
 from amptui.tui.keys import KEYS
-from amptui.tui.overlays.event_browser import EventBrowser
 from amptui.tui.overlays.help import Help
 from amptui.tui.overlays.metrics_browser import MetricsBrowser
 from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Overlay
 from amptui.tui.overlays.questions import LossScaleQuestion, PrecisionMenu, QuitQuestion
-from amptui.tui.overlays.text_browser import ConfigurationBrowser, OutputBrowser
+from amptui.tui.overlays.text_browser import ConfigurationBrowser, EventBrowser, OutputBrowser
 from amptui.tui.overlays.xray_overlay import XRay
 from tests.builders import fold
 from tests.golden import Goldens

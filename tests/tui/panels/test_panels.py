@@ -12,7 +12,7 @@ from amptui.records.keeping import KeepingChanged
 from amptui.records.run import Note, PauseChanged, Record, RunFailed, RunFinished
 from amptui.telemetry.view import PrecisionSwitch, Series, SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.panels import event_list, header, optimizer_line
+from amptui.tui.panels import event_list, header
 from amptui.tui.panels.phrases import Phrase, Word, whole_words
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.panels.step_cursor import (
@@ -127,7 +127,7 @@ def test_of_an_event_that_is_too_long_what_to_do_stays(text: str, width: int, li
 
 def test_how_many_optimizers_have_no_room_is_always_told() -> None:
     for width in range(34, 160):
-        line = line_of(optimizer_line.draw, seven_optimizers(), width)
+        line = line_of(header.draw_optimizers, seven_optimizers(), width)
         assert len(re.findall("critic", line)) == 6 or re.search(r" \+\d", line), width
 
 

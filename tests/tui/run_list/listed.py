@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from amptui.base.runfiles import Removal
-from amptui.tui.run_list.entry import RunEntry, RunRow, RunSource
 from amptui.tui.run_list.frame import ListState
+from amptui.tui.run_list.reader import RunEntry, RunRow, RunSource
 
 if TYPE_CHECKING:
     from amptui.base.errors import RunFolderError

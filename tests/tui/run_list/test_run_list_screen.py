@@ -17,9 +17,9 @@ from amptui.records.run import PRECISIONS
 from amptui.tui.canvas import Canvas
 from amptui.tui.overlays.help import Help
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.run_list import removal
-from amptui.tui.run_list.entry import RunEntry, RunRow
+from amptui.tui.run_list import screen as list_screen
 from amptui.tui.run_list.frame import ListState, draw, page_rows
+from amptui.tui.run_list.reader import RunEntry, RunRow
 from amptui.tui.run_list.screen import Place, RunListScreen
 from tests.golden import Goldens
 from tests.tui.run_list.listed import ENTRIES, NOW, ROWS, STATE, FakeSource, entry
@@ -28,7 +28,7 @@ from tests.tui.watching import Shown, awaited
 
 @pytest.fixture(autouse=True)
 def reads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(removal, "READING_SECONDS", 0.0)
+    monkeypatch.setattr(list_screen, "READING_SECONDS", 0.0)
 
 
 class Screen(Shown):
@@ -91,7 +91,7 @@ async def test_the_cursor_stays_on_its_run_when_the_list_changes() -> None:
 async def test_a_name_that_is_typed_without_the_slash_removes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(removal, "READING_SECONDS", 600.0)
+    monkeypatch.setattr(list_screen, "READING_SECONDS", 600.0)
     async with shown() as screen:
         await screen.pilot.press("end", *"or")
         await screen.shows("remove this run?")
@@ -169,7 +169,7 @@ def said(screen: Screen) -> dict[str, object]:
         "listed": len(state.entries or ()),
         "selected": state.selected,
         "filter": f"/{state.pattern}/" + ", which is typed" * state.is_typing,
-        "asks": overlay._plan.folder if isinstance(overlay, removal.RemovalQuestion) else None,
+        "asks": overlay._plan.folder if isinstance(overlay, list_screen.RemovalQuestion) else None,
         "help": isinstance(overlay, Help),
         "message": f"{shown_state.message} ({shown_state.severity})" if shown_state.message else "",
     }
