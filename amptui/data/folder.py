@@ -1,5 +1,6 @@
 """Images in one folder per class, by torchvision's ImageFolder, or random images instead."""
 
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -8,7 +9,7 @@ from torchvision.datasets.folder import IMG_EXTENSIONS, ImageFolder
 from torchvision.transforms import v2
 
 from amptui.base.errors import DataError
-from amptui.data.sources import Arrays, Data, DataRequest, Named, Progress, real_or_stand_in
+from amptui.data.sources import Arrays, Data, DataRequest, real_or_stand_in
 
 LAYOUT_HINT = "use --data-dir with a folder that contains train/CLASS/IMAGE and val/CLASS/IMAGE"
 
@@ -26,9 +27,9 @@ def image_folder(request: DataRequest, *, image_size: int, classes: int, batch_s
     ``classes`` is how many the model predicts. For ``real``, raises ``DataError`` if the folders are missing
     or have no images; ``auto`` warns and uses :func:`random_images`, ``RANDOM_BATCHES`` of ``batch_size``.
     """
-    folder = Named(str(request.data_dir), lambda: _from_folder(request, image_size, classes))
-    noise = Named("random images", lambda: random_images(request, image_size, classes, batch_size))
-    return real_or_stand_in(request, folder, noise)
+    real = partial(_from_folder, request, image_size, classes)
+    noise = partial(random_images, request, image_size, classes, batch_size)
+    return real_or_stand_in(request, str(request.data_dir), real, "random images", noise)
 
 
 def random_images(request: DataRequest, image_size: int, classes: int, batch_size: int) -> Data:
@@ -41,7 +42,7 @@ def random_images(request: DataRequest, image_size: int, classes: int, batch_siz
     images = torch.empty(samples, 3, image_size, image_size, dtype=torch.uint8)
     for done in range(0, samples, batch_size):
         request.raise_if_stopping()
-        request.report(Progress("generating random images", done, samples, "samples"))
+        request.report("generating random images", done, samples, "samples")
         images[done : done + batch_size].random_(0, 256, generator=generator)
     labels = torch.randint(classes, (samples,), generator=generator)
     return Data("random images", False, Arrays(images, labels))
@@ -64,7 +65,7 @@ class FolderImages(ImageFolder):  # type: ignore[misc]  # torchvision has no typ
     ) -> None:
         def is_image(path: str) -> bool:
             request.raise_if_stopping()
-            request.report(Progress(f"listing the images in {folder}", self._listed, None, "samples"))
+            request.report(f"listing the images in {folder}", self._listed, None, "samples")
             is_one = path.lower().endswith(IMG_EXTENSIONS)
             self._listed += is_one
             return is_one

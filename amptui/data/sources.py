@@ -49,16 +49,6 @@ class Data:
     validation: Source | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far some work is: ``Progress("downloading ...", 3, 9, "bytes")``; None if unknown."""
-
-    detail: str
-    done: int | None = None
-    total: int | None = None
-    unit: Literal["bytes", "samples"] | None = None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataRequest:
     """Which data the run asks for."""
@@ -69,8 +59,9 @@ class DataRequest:
     seed: int = 0
     workers: int | None = None
     """Processes that shall load samples, for a DataLoader of one's own; None leaves it to the experiment."""
-    report: Callable[[Progress], object] = lambda _progress: None
-    """Called with the progress of long work."""
+    report: Callable[..., object] = lambda *_progress: None
+    """Called with the progress of long work: ``report("downloading ...", 3, 9, "bytes")``, of which all but
+    the first may be left out, and None is unknown."""
     stopping: Callable[[], bool] = lambda: False
     """Called now and then during long work; if it returns True, raise ``DataError``."""
     warn: Callable[[str], object] = lambda _text: None
@@ -82,25 +73,23 @@ class DataRequest:
             raise DataError("the run was stopped while its data was being prepared")
 
 
-@dataclass(frozen=True, slots=True)
-class Named:
-    """Data that is not loaded yet."""
-
-    name: str
-    load: Callable[[], Data]
-
-
-def real_or_stand_in(request: DataRequest, real: Named, stand_in: Named) -> Data:
-    """``real`` or ``stand_in``.
+def real_or_stand_in(
+    request: DataRequest,
+    name: str,
+    load: Callable[[], Data],
+    stand_in: str,
+    load_stand_in: Callable[[], Data],
+) -> Data:
+    """The data of that ``name``, or of the ``stand_in``'s.
 
     For ``real``, raises ``DataError`` if the files are corrupt or unavailable; ``auto`` warns instead and
     falls back to the stand-in. Every kind raises ``DataError`` if ``request.stopping()``.
     """
     with torch.device("cpu"):  # a model file may have changed the default device
         if request.kind == "synthetic":
-            return stand_in.load()
+            return load_stand_in()
         try:
-            return real.load()
+            return load()
         except OSError as error:
             what = f"cannot use {error.filename or request.data_dir} ({error.strerror or error})"
             problem = DataError(what, hint="choose another folder with --data-dir")
@@ -109,5 +98,5 @@ def real_or_stand_in(request: DataRequest, real: Named, stand_in: Named) -> Data
         request.raise_if_stopping()
         if request.kind == "real":
             raise DataError(problem.what, hint=f"{problem.hint}, or use --data synthetic") from problem
-        request.warn(f"training on {stand_in.name} instead of {real.name}: {problem}")
-        return stand_in.load()
+        request.warn(f"training on {stand_in} instead of {name}: {problem}")
+        return load_stand_in()

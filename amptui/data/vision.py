@@ -17,10 +17,12 @@ from torch.nn import functional
 
 from amptui.base.errors import DataError
 from amptui.base.text import one_line
-from amptui.data.sources import Arrays, Data, DataRequest, Named, Progress, real_or_stand_in
+from amptui.data.sources import Arrays, Data, DataRequest, real_or_stand_in
 
 MNIST_FOLDER = "MNIST/raw"
 """Below the folder of all data sets."""
+
+SYNTHETIC = "synthetic images"
 
 VALIDATION_SAMPLES = 10_000
 """Of both sets."""
@@ -54,8 +56,8 @@ def mnist(request: DataRequest) -> Data:
         sets = _of_torchvision(MNIST, request, f"{MNIST_FOLDER}/*")
         return Data("MNIST", True, *(Arrays(images.data.unsqueeze(1), images.targets) for images in sets))
 
-    stand_in = _synthetic(request, 60_000, (1, 28, 28), inverted=False)
-    return real_or_stand_in(request, Named("MNIST", load), stand_in)
+    synthetic = partial(_synthetic, request, 60_000, (1, 28, 28), inverted=False)
+    return real_or_stand_in(request, "MNIST", load, SYNTHETIC, synthetic)
 
 
 def cifar10(request: DataRequest) -> Data:
@@ -70,8 +72,8 @@ def cifar10(request: DataRequest) -> Data:
         sets = _of_torchvision(CIFAR10, request, CIFAR10.filename, f"{CIFAR10.base_folder}/*")
         return Data("CIFAR-10", True, *map(_channels_first, sets))
 
-    stand_in = _synthetic(request, 50_000, (3, 32, 32), inverted=True)
-    return real_or_stand_in(request, Named("CIFAR-10", load), stand_in)
+    synthetic = partial(_synthetic, request, 50_000, (3, 32, 32), inverted=True)
+    return real_or_stand_in(request, "CIFAR-10", load, SYNTHETIC, synthetic)
 
 
 def _channels_first(images: Any) -> Arrays:
@@ -82,18 +84,17 @@ def _channels_first(images: Any) -> Arrays:
 
 def _synthetic(
     request: DataRequest, train_samples: int, shape: tuple[int, int, int], *, inverted: bool
-) -> Named:
+) -> Data:
     """Synthetic images, the same for every seed of the run, so that runs can be compared."""
-    name = "synthetic images"
 
     def drawn(samples: int, seed: int) -> Arrays:
         def progress(finished: int) -> None:
             request.raise_if_stopping()
-            request.report(Progress(f"generating {name}", finished, samples, "samples"))
+            request.report(f"generating {SYNTHETIC}", finished, samples, "samples")
 
         return Arrays(*synthetic_images(samples, shape, seed=seed, inverted=inverted, progress=progress))
 
-    return Named(name, lambda: Data(name, False, drawn(train_samples, 0), drawn(VALIDATION_SAMPLES, 1)))
+    return Data(SYNTHETIC, False, drawn(train_samples, 0), drawn(VALIDATION_SAMPLES, 1))
 
 
 def synthetic_images(
@@ -195,7 +196,7 @@ def _downloaded(
 
     thread = threading.Thread(target=download, name="amptui-download", daemon=True)
     received_bytes, limit = -1, 0.0
-    request.report(Progress(f"downloading {name}"))
+    request.report(f"downloading {name}")
     with redirect_stderr(io.StringIO()):  # it prints a progress bar
         thread.start()
         while not outcome:
@@ -204,7 +205,7 @@ def _downloaded(
             size_bytes = sum(path.stat().st_size for path in paths)
             if size_bytes != received_bytes:
                 received_bytes, limit = size_bytes, time.monotonic() + SILENT_SECONDS
-                request.report(Progress(f"downloading {name}", size_bytes, None, "bytes"))
+                request.report(f"downloading {name}", size_bytes, None, "bytes")
             elif time.monotonic() > limit:
                 return TimeoutError(f"nothing came for {SILENT_SECONDS:g} s")
             thread.join(0.1)

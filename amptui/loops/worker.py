@@ -240,7 +240,7 @@ class TrainingThread:
                 kind=request.data,
                 seed=request.seed,
                 workers=request.workers,
-                report=lambda loaded: progress.report(loaded.detail, loaded.done, loaded.total, loaded.unit),
+                report=progress.report,
                 stopping=lambda: self._control.stop_reason is not None,
                 warn=self._warn,
             ),

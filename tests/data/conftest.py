@@ -4,10 +4,11 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from amptui.data.sources import DataRequest, Progress
+from amptui.data.sources import DataRequest
 
 
 @dataclass
@@ -15,7 +16,7 @@ class Watched:
     """A request and what it was told."""
 
     request: DataRequest
-    reports: list[Progress]
+    reports: list[tuple[Any, ...]]
     warnings: list[str]
     stop: threading.Event
 
@@ -23,11 +24,11 @@ class Watched:
 @pytest.fixture
 def watch(tmp_path: Path) -> Callable[..., Watched]:
     def make(kind: str = "auto") -> Watched:
-        stop, reports, warnings = threading.Event(), list[Progress](), list[str]()
+        stop, reports, warnings = threading.Event(), list[tuple[Any, ...]](), list[str]()
         request = DataRequest(
             data_dir=tmp_path / "data",
             kind=kind,  # type: ignore[arg-type]  # the tests name the three kinds
-            report=reports.append,
+            report=lambda *progress: reports.append(progress),
             stopping=stop.is_set,
             warn=warnings.append,
         )

@@ -19,7 +19,7 @@ from torchvision.datasets import CIFAR10, MNIST
 
 from amptui.base.errors import DataError
 from amptui.data import vision
-from amptui.data.sources import Data, Progress
+from amptui.data.sources import Data
 from amptui.data.vision import synthetic_images
 
 Watch = Callable[..., Any]
@@ -146,7 +146,7 @@ def test_a_set_is_read_from_files_archives_or_a_mirror_alike(
             assert (arrays.targets.dtype, arrays.targets.tolist()) == (torch.int64, labels)
     assert capfd.readouterr() == ("", "")
     if place != "files":
-        assert watched.reports[0].detail.startswith("downloading ")
+        assert watched.reports[0][0].startswith("downloading ")
 
 
 def test_a_damaged_file_is_told(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,7 +223,7 @@ def test_without_a_network_auto_falls_back_and_says_why_and_real_fails(
     assert warning.startswith("training on synthetic images instead of ")
     assert "cannot download" in warning
     assert "\n" not in warning
-    assert watched.reports[-1] == Progress("generating synthetic images", 10_000, 10_000, "samples")
+    assert watched.reports[-1] == ("generating synthetic images", 10_000, 10_000, "samples")
     with pytest.raises(DataError, match=r"cannot download .*or use --data synthetic$"):
         load(watch("real").request)
 

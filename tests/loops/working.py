@@ -50,14 +50,14 @@ HOOKED = """
 import torch
 from torch import nn
 from amptui import Data, Experiment
-from amptui.data.sources import Arrays, Progress
+from amptui.data.sources import Arrays
 
 class Hooked(Experiment):
     batch_size: int = 16
 
     def load_data(self, request):
         for detail, done, total in {reports}:
-            request.report(Progress(detail, done, total))
+            request.report(detail, done, total)
         {during}
         inputs = torch.rand(64, 4)
         return Data("hooked", False, Arrays(inputs, inputs.argmax(1)))
