@@ -230,9 +230,6 @@ def load_plain(file: BinaryIO | Path) -> Any:
 _COMPILED = "_orig_mod."
 """What ``torch.compile(module)`` puts before the names of the module's parameters."""
 
-_MAX_NAMES = 3
-"""Names in an error's line at most."""
-
 
 def load_weights(model: nn.Module, path: Path) -> None:
     """Copy the weights and buffers in ``path`` into ``model``; prefixes of compiled models are ignored.
@@ -244,16 +241,11 @@ def load_weights(model: nn.Module, path: Path) -> None:
     file_state = {_plain_name(name): value for name, value in _read(path).items()}
     state = {names.get(plain, plain): value for plain, value in file_state.items()}
     try:
-        missing, unexpected = model.load_state_dict(state, strict=False)
-        why = "; ".join(
-            f"{len(keys):,} {kind}: {', '.join(keys[:_MAX_NAMES])}{', ...' if keys[_MAX_NAMES:] else ''}"
-            for kind, keys in (("missing", missing), ("unexpected", unexpected))
-            if keys
-        )
-    except RuntimeError as error:  # other shapes
+        model.load_state_dict(state)
+    except RuntimeError as error:
         why = one_line(str(error)).removesuffix(".")
-    if why:
-        raise UsageError(f"{path} does not fit the model: {why}", hint="check the model and its options")
+        what = f"{path} does not fit the model: {why}"
+        raise UsageError(what, hint="check the model and its options") from error
 
 
 def save_weights(

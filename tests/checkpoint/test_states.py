@@ -117,8 +117,11 @@ def test_a_stopped_run_saves_its_weights_and_a_failed_one_leaves_the_old_file(tm
 @pytest.mark.parametrize(
     ("change", "difference"),
     [
-        ({f"{name}.new": torch.ones(2) for name in "abcd"}, "4 unexpected: a.new, b.new, c.new, ...;"),
-        ({"1.bias": None}, "1 missing: 1.bias;"),
+        (
+            {f"{name}.new": torch.ones(2) for name in "abcd"},
+            'Unexpected key(s) in state_dict: "a.new", "b.new", "c.new", "d.new"',
+        ),
+        ({"1.bias": None}, 'Missing key(s) in state_dict: "1.bias"'),
         ({"1.weight": torch.ones(5, 3)}, "size mismatch for 1.weight"),
     ],
     ids=["more", "less", "shapes"],
