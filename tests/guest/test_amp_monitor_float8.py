@@ -21,7 +21,7 @@ from amptui.records.findings import Float8Layers
 from amptui.records.run import RunStarted
 from tests.builders import StepRow, of
 from tests.builders import recorded as records
-from tests.own_loops import Own, ask, switches, watched_run
+from tests.own_loops import Own, ask
 
 pytestmark = pytest.mark.usefixtures("usable_torchao")
 
@@ -161,17 +161,3 @@ def test_models_that_cannot_are_refused_with_the_reason(
     (refused,) = of(RequestRefused, records(runs))
     assert (refused.reason, refused.detail) == ("unavailable", why)
     assert of(RunStarted, records(runs))[0].unsupported["fp8-emulated"] == why
-
-
-@pytest.mark.ci  # it compiles
-@pytest.mark.torch
-def test_a_compiled_model_follows_its_layers(runs: Path) -> None:
-    own = Own()
-    inner = own.model
-    torch.compiler.reset()
-    own.model = torch.compile(inner, backend="aot_eager")  # type: ignore[assignment]
-    journal = watched_run(runs, "scaler", 8, switches({3: "fp8-emulated", 6: "bf16"}), own)
-    assert kinds(inner) == PLAIN
-    precisions = [step.precision for step in of(StepRow, journal)]
-    assert precisions == ["fp32"] * 2 + ["fp8-emulated"] * 3 + ["bf16"] * 3
-    assert of(Float8Layers, journal)[0].names == ("_orig_mod.0",)
