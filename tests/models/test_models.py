@@ -207,15 +207,3 @@ def test_it_tells_bright_images_from_dark_ones_after_an_epoch(folder: Path) -> N
     (epoch,) = log.of(EpochFinished)
     assert epoch.validation is not None
     assert epoch.validation.samples == 8
-
-
-@pytest.mark.ci
-def test_random_images_are_trained_on_as_they_are() -> None:
-    log = Log()
-    experiment = ResNet50(**TINY_RESNET | {"batch_size": 2})
-    prepared = prepare(experiment, precision="fp16", steps=1, data="synthetic")
-    assert not prepared.data.real
-    assert train(prepared, log) == "done"
-    (step,) = log.of(StepRow)
-    assert step.loss is not None
-    assert 0 < step.loss < 5

@@ -1,6 +1,7 @@
 """unstable, multi-task and selective in real float16: each trouble as its line says, and nowhere else."""
 
 import math
+from itertools import product
 from typing import Any, get_args, get_type_hints
 
 import pytest
@@ -30,23 +31,16 @@ def skipped(log: Log) -> list[int]:
     return [skip.step for skip in log.of(StepSkipped)]
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("trouble", [pytest.param(name, marks=pytest.mark.nightly) for name in TROUBLES])
+@pytest.mark.nightly
+@pytest.mark.parametrize(("trouble", "precision"), [*product(TROUBLES, ["fp32", "bf16"]), ("none", "fp16")])
 @pytest.mark.parametrize("device", DEVICES)
 def test_every_trouble_is_sound_outside_of_float16(trouble: str, precision: str, device: str) -> None:
     log, prepared = trained(trouble, precision, device)
     assert learned(log) > 0.25
+    assert not skipped(log)
     assert not log.of(NonFinite)
     assert log.of(EpochFinished)[0].validation is not None
     assert all(torch.isfinite(values).all() for values in prepared.model.state_dict().values())
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("device", DEVICES)
-def test_without_trouble_float16_is_sound_too(device: str) -> None:
-    log, _ = trained("none", "fp16", device)
-    assert learned(log) > 0.25
-    assert not skipped(log)
 
 
 @pytest.mark.ci
