@@ -17,7 +17,7 @@ from amptui.base.errors import RunFolderError
 from amptui.checkpoint import file as checkpoint_file
 from amptui.checkpoint.file import checkpoint_name
 from amptui.cli import main
-from amptui.process.training import redirect_output
+from amptui.process.capture import redirect_output
 from amptui.recipe.request import TrainRequest
 from amptui.reports.export import export
 from amptui.runs import socket_place

@@ -301,7 +301,6 @@ class ScriptRun:
         now, step, failure = time.time(), self.first.step, failure_of(error)
         if failure and (precision := self.first.unproven_precision):
             failure = f"{failure}; {_AFTER_SWITCH.format(precision=precision)}"
-        recording.end_output()
         if failure and self.processes.world.starts_again:  # the run is not over
             place: dict[str, Any] = {"rank": 0, "host": socket.gethostname()}
             self._emit(RankLost(time=now, step=step, cause="failed", detail=failure, **place))

@@ -26,9 +26,10 @@ from amptui.base.fork import how_ended
 from amptui.base.notify_url import take_url
 from amptui.base.prompt import complain
 from amptui.base.text import one_line
+from amptui.process.capture import redirect_output
 from amptui.process.plan import RANK_VARIABLE, Plan
 from amptui.process.stop_signals import blocked_stop_signals, received_within
-from amptui.process.training import leave_at_once, redirect_output, run_training
+from amptui.process.training import leave_at_once, run_training
 from amptui.ranks.world import World, refuse_unsupported, world_of
 from amptui.records.keeping import UNSAVED_STATUS
 from amptui.runs import protocol

@@ -27,7 +27,7 @@ from amptui.diagnosis.labels import (
 from amptui.diagnosis.summary import summary_lines
 from amptui.diagnosis.words import short_words
 from amptui.records import codec
-from amptui.records.run import Printed, Record, RunFailed, RunFinished
+from amptui.records.run import Record, RunFailed, RunFinished
 from amptui.telemetry.events import Event
 from amptui.telemetry.view import OptimizerView, SessionView
 
@@ -39,30 +39,19 @@ _SIGNS = {"info": " ", "neutral": " ", "good": " ", "unknown": " ", "warning": "
 
 
 class JsonLines:
-    """Writes every record as one JSON object a line, the answer last; stops when the reader is gone."""
+    """Writes every record as one JSON object a line, the answer last."""
 
     def __init__(self, out: TextIO) -> None:
-        self._out = out
-        self._reader_gone = False
+        self._out = LastingStream(out, "standard output")
 
     def __call__(self, records: Sequence[Record]) -> None:
-        self._write("".join(f"{codec.dumps(record)}\n" for record in records))
+        self._out.write("".join(f"{codec.dumps(record)}\n" for record in records))
+        self._out.flush()
 
     def finish(self, view: SessionView) -> None:
         """Write the answer on AMP as the last line: no record, but what all records come to."""
-        self._write(f"{answer_json(amp_answer(view))}\n")
-
-    def _write(self, text: str) -> None:
-        if self._reader_gone:
-            return
-        try:
-            self._out.write(text)
-            self._out.flush()
-        except OSError as error:
-            self._reader_gone = True  # the training and its journal continue without a reader
-            fall_silent(self._out)
-            if error.errno in NO_ROOM:
-                complain(f"cannot write to standard output: {error.strerror}; training continues")
+        self._out.write(f"{answer_json(amp_answer(view))}\n")
+        self._out.finish()
 
 
 class PlainFront:
@@ -82,7 +71,6 @@ class PlainFront:
         self._alerts = alerts
         self._stop_asked = stop_asked
         self._resume_command = resume_command
-        self._reader_gone = False
         self._last_number = 0
         self._error_numbers = set[int]()
         self._status_due = 0.0
@@ -100,25 +88,26 @@ class PlainFront:
         view = self._read_view()
         self._write_news(view)
         for line in summary_lines(view, self._resume_command):
-            self._write(line)
+            write_line(self._out, line)
 
     def _write_news(self, view: SessionView) -> None:
         for event in self._new_events(view):
-            self._write(event_line(event))
+            write_line(self._out, event_line(event))
         phase = phase_words(view.phase)
         if phase != self._phase:
             self._phase = phase
             if phase and view.state == "starting":
-                self._write(f"{_clock(time.time())}   {phase}")
+                write_line(self._out, f"{_clock(time.time())}   {phase}")
         is_new = view.step > self._status_step or view.front != self._status_front
         if is_new and view.outcome is None and time.monotonic() >= self._status_due:
             self._status_due = time.monotonic() + STATUS_INTERVAL_SECONDS
             self._status_step, self._status_front = view.step, view.front
-            self._write(f"{_clock(time.time())}   {status_line(view)}")
+            write_line(self._out, f"{_clock(time.time())}   {status_line(view)}")
             answer = amp_answer(view)
             if answer.headline_key != self._answer:
                 self._answer = answer.headline_key
-                self._write(f"{_clock(time.time())} {_SIGNS[answer.safety_grade]} {answer_line(answer)}")
+                sign = _SIGNS[answer.safety_grade]
+                write_line(self._out, f"{_clock(time.time())} {sign} {answer_line(answer)}")
         if self._alerts is not None and (text := self._alerts.news(view, stop_asked=self._stop_asked())):
             notify(self._out, text)
 
@@ -126,7 +115,7 @@ class PlainFront:
         """The events since the last call, oldest first; one whose count grows is written once.
 
         It is written again when it has become an error, as skipped steps may.
-        A progress bar is written once it is complete, and the end of the run by whoever says how it ended.
+        The end of the run is written by whoever says how it ended.
         """
         events = sorted((*view.events, *view.printed), key=lambda event: event.number)
         fresh = [
@@ -137,15 +126,7 @@ class PlainFront:
         ]
         self._error_numbers.update(event.number for event in fresh if event.severity == "error")
         self._last_number = max([self._last_number, *(event.number for event in fresh)])
-        return [
-            event
-            for event in fresh
-            if not isinstance(event.about, RunFinished | RunFailed)
-            and not (isinstance(event.about, Printed) and event.about.live)
-        ]
-
-    def _write(self, line: str) -> None:
-        self._reader_gone = self._reader_gone or not write_line(self._out, line)
+        return [event for event in fresh if not isinstance(event.about, RunFinished | RunFailed)]
 
 
 def event_line(event: Event) -> str:

@@ -138,12 +138,6 @@ class Recording:
             self._output = LogTail(self.run_dir.output_path, self.emit, skip=skip)
             self._output.start()
 
-    def end_output(self) -> None:
-        """Record the last lines of the output: the run's last record comes after them."""
-        if self._output is not None:
-            self._output.stop()
-            self._output = None
-
     def close(self, timeout_seconds: float = CLOSING_SECONDS) -> None:
         """Stop sampling, send the last news, drain the records, and release the folder; once.
 
@@ -153,7 +147,6 @@ class Recording:
             return
         self._is_closed = True
         with self._lock:
-            self.end_output()
             if self._sampler is not None:
                 self._sampler.stop(timeout=1.0)
             if self._notifier is not None:
@@ -255,7 +248,11 @@ class Recording:
         batch: list[Record] = []
         for _ in range(len(self._outbox)):
             item = self._outbox.popleft()
-            if isinstance(item, threading.Event):
+            if isinstance(item, RunFinished | RunFailed) and self._output is not None:
+                self._output.stop()  # its last lines come before the run's last record
+                self._output = None
+                self._outbox.append(item)
+            elif isinstance(item, threading.Event):
                 self._marks.append(item)
             elif not (self._over and isinstance(item, _MEANWHILE)):
                 batch.append(item)

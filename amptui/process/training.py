@@ -6,6 +6,7 @@ import math
 import os
 import signal
 import socket
+import stat
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -19,13 +20,12 @@ from amptui.base.errors import AmptuiError, DeviceLostError
 from amptui.base.fork import end_workers
 from amptui.base.notify_url import take_url
 from amptui.base.prompt import complain, show_traceback
-from amptui.base.runfiles import open_file
-from amptui.base.stacks import print_stacks_if_killed, stacks_if_killed
+from amptui.base.stacks import print_stacks_if_killed
 from amptui.device.sampler import watch_gpu
 from amptui.diagnosis.alerts import Alerts
 from amptui.diagnosis.summary import tell_unsaved
 from amptui.loops.worker import TrainingThread
-from amptui.process.capture import OutputCapture
+from amptui.process.capture import redirect_output
 from amptui.process.plain_lines import JsonLines, PlainFront, lasting_streams, separate_stdout
 from amptui.process.plan import RANK_VARIABLE, Plan
 from amptui.process.recording import Listener, Recording
@@ -121,6 +121,18 @@ class Training:
             sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
             self.recording.start(self.control.ask, read_allocator=self.thread.allocator, viewer=viewer)
         self.thread.start()
+
+    def keep_output(self) -> None:
+        """Write what is printed to the run's file and record its lines; a standard error in a file stays."""
+        assert self.recording is not None, "a rank's is in the same file"
+        path = self.run_dir.output_path
+        try:
+            redirect_output(path, (1,) if stat.S_ISREG(os.fstat(2).st_mode) else (1, 2))
+        except OSError as error:
+            text = f"output is not saved in {path}: {error.strerror}"
+            self.emit(Note(time=time.time(), severity="warning", text=text))
+        else:
+            self.recording.follow_output(skip=True)
 
     def follow(self, poll: Callable[[], object] = lambda: None, seconds: float = POLL_SECONDS) -> None:
         """Call ``poll`` now and then until the trainer has ended or was asked to stop."""
@@ -240,13 +252,11 @@ def run_training(plan: Plan, viewer: socket.socket | None = None, *, world: Worl
     leads, shown = world is None or world.leads, plan.request.interactive
     with ExitStack() as stack:
         lines: JsonLines | None = None
-        if leads and shown:
-            stack.enter_context(stacks_if_killed(plan.run_dir.output_path))
-        else:
-            print_stacks_if_killed()
-        if leads and not shown:
+        print_stacks_if_killed()
+        if leads:
             stack.enter_context(lasting_streams())
-            lines = JsonLines(separate_stdout()) if plan.json else None
+        if leads and not shown and plan.json:
+            lines = JsonLines(separate_stdout())
         try:
             training = Training(
                 plan,
@@ -257,7 +267,7 @@ def run_training(plan: Plan, viewer: socket.socket | None = None, *, world: Worl
             )
             signals = stack.enter_context(stack.enter_context(training).stop_signals())
             if leads and shown:
-                stack.enter_context(OutputCapture(training.emit, plan.run_dir.output_path))
+                training.keep_output()
             training.start(viewer)
             if lines is not None:
                 training.follow()
@@ -282,14 +292,6 @@ def run_training(plan: Plan, viewer: socket.socket | None = None, *, world: Worl
             if shown and isinstance(error, AmptuiError):
                 return error.exit_status
             raise
-
-
-def redirect_output(path: Path, descriptors: Sequence[int]) -> None:
-    """Write further output to a file: on a closed terminal every print would fail. Raises OSError."""
-    file = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    for descriptor in descriptors:
-        os.dup2(file, descriptor)
-    os.close(file)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

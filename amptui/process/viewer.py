@@ -1,22 +1,25 @@
 """One viewer in this process: shows a run that goes on, from its socket, or plays back what one recorded."""
 
 import gc
+import os
 import signal
 import sys
 import threading
 import time
 import traceback
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 from amptui.base.errors import UsageError
-from amptui.base.prompt import complain, say
+from amptui.base.prompt import complain, say, show_traceback
 from amptui.base.terminal import can_show_a_screen
 from amptui.base.webhook import Webhook
 from amptui.diagnosis.alerts import Alerts
-from amptui.process.capture import OutputCapture
+from amptui.process.capture import OutputLines
 from amptui.process.followers import Follower
 from amptui.process.notifier import Notifier
 from amptui.process.plain_lines import PlainFront
@@ -82,7 +85,6 @@ def watch_run(
         def start() -> None:
             gc.freeze()  # nothing imported so far is garbage, and there is a lot of it
             gc.enable()
-            capture.reclaim()
             run.start()
 
         parts = Parts(
@@ -124,12 +126,14 @@ def watch_run(
             restore_terminal=restore,
         )
         stack.enter_context(signals)
-        # Nothing printed here belongs to the run: if the screen fails, its traceback goes to the log.
-        with OutputCapture(lambda _record: None, run.output_path) as capture:
-            try:
-                app.run()
-            except Exception:  # noqa: BLE001 - whatever failed, the run goes on
-                traceback.print_exc()
+        with TemporaryFile() as file:
+            with _terminal_reserved(file.fileno()):
+                try:
+                    app.run()
+                except Exception:  # noqa: BLE001 - whatever failed, the run goes on
+                    traceback.print_exc()
+            file.seek(0)
+            printed = OutputLines().feed(file.read())
         if not run.started:
             run.start()  # the screen closed before its first frame; tell the run why
         if app.left is None:
@@ -143,9 +147,37 @@ def watch_run(
             view = EMPTY_VIEW
         over = view.outcome is not None or (ended.is_set() and not run.is_live())
         error = run.error
-        if app.left is None and not error:
-            error = "the screen crashed" + ("" if run.host else " (see output.log in the run folder)")
+        if app.left is None:
+            show_traceback("\n".join(printed))
+            error = error or "the screen crashed"
         return ViewerEnd(left, over, signals.received, view, error)
+
+
+@contextmanager
+def _terminal_reserved(file: int) -> Iterator[None]:
+    """Within, the terminal is ``sys.__stdout__``; what else is printed there goes to ``file``.
+
+    Textual draws on ``sys.__stderr__`` and asks ``sys.__stdout__`` for the terminal's size.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    terminal = os.fdopen(os.dup(1), "w", encoding=sys.stdout.encoding, errors="replace")
+    streams = sys.__stdout__, sys.__stderr__
+    saved = {number: os.dup(number) for number in (1, 2) if os.isatty(number)}  # no file of the user's
+    for number in saved:
+        os.dup2(file, number)
+    sys.__stdout__ = sys.__stderr__ = terminal  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        sys.__stdout__, sys.__stderr__ = streams  # type: ignore[misc]
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number, copy in saved.items():
+            os.dup2(copy, number)
+            os.close(copy)
+        with suppress(OSError):  # it may be gone
+            terminal.close()
 
 
 def follow_until_first_step(run: Follower) -> ViewerEnd:

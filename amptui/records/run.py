@@ -310,10 +310,7 @@ class Printed:
     """A line that user code or a library wrote to the terminal while the screen owned it."""
 
     time: float
-    stream: Literal["stdout", "stderr"]
     text: str
-    live: bool = False
-    """A progress bar's line, which the stream's next record replaces; with an empty ``text`` it is gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

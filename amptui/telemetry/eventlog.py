@@ -42,7 +42,6 @@ class EventLog:
     _newest: "_Line | None" = field(default=None, init=False)
     _rows: "dict[tuple[str, str], _Line]" = field(default_factory=dict, init=False)
     """The newest skips and storms of each kind and optimizer."""
-    _bars: "dict[str, _Line]" = field(default_factory=dict, init=False)
     """The live line of each stream of output."""
     _events: tuple[Event, ...] | None = field(default=None, init=False)
 
@@ -73,32 +72,13 @@ class EventLog:
         return tuple([line.event for line in self._prints])
 
     def add(self, about: Happening) -> None:
-        """Add a line; if it repeats the newest line, count it there.
-
-        A progress bar is one line, until the stream's next line takes its place.
-        """
-        if isinstance(about, Printed) and not self._takes_a_line(about):
-            return
+        """Add a line; if it repeats the newest line, count it there."""
         newest = self._newest
         if newest is not None and is_repeated(about, newest.about):
             newest.times += 1
             newest.cached = self._events = None
         else:
             self._append(_Line(about))
-
-    def _takes_a_line(self, printed: Printed) -> bool:
-        """Change or remove the stream's live line; return whether ``printed`` is to be added."""
-        bar = self._bars.get(printed.stream)
-        if bar is not None and bar not in self._prints:
-            bar = None
-        if bar is not None and printed.live and printed.text:
-            bar.about, bar.cached = printed, None
-            return False
-        self._bars.pop(printed.stream, None)
-        if bar is not None:
-            self._prints.remove(bar)
-            self._newest = None if self._newest is bar else self._newest
-        return not printed.live or bool(printed.text)
 
     def add_skip(self, record: StepSkipped, scaler: ScalerWatch) -> None:
         """Add a skipped step; skips in a row, and harmless ones near each other, are one line."""
@@ -166,9 +146,7 @@ class EventLog:
     def _follow(self, line: "_Line") -> None:
         """Let the next events of its kind continue ``line``."""
         self._newest, about = line, line.about
-        if isinstance(about, Printed) and about.live:
-            self._bars[about.stream] = line
-        elif isinstance(about, SkipRow | Storm):
+        if isinstance(about, SkipRow | Storm):
             self._rows[_key_of(about)] = line
 
     def _change(self, line: "_Line", about: Happening) -> None:

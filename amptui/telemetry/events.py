@@ -169,7 +169,7 @@ def summary_of_xray(record: XRayTaken) -> XRaySummary:
 def is_repeated(about: Happening, before: Happening) -> bool:
     """Whether the same happened as ``before`` but for the time; what belongs to a step never does."""
     if isinstance(about, Printed):
-        return isinstance(before, Printed) and (about.text, about.live) == (before.text, before.live)
+        return isinstance(before, Printed) and about.text == before.text
     if isinstance(about, KeepingChanged) and isinstance(before, KeepingChanged):
         return about == replace(before, time=about.time, unsaved=about.unsaved)
     return isinstance(about, Note) and isinstance(before, Note) and about == replace(before, time=about.time)

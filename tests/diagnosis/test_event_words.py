@@ -136,7 +136,7 @@ EVENTS: dict[str, Sequence[Record]] = {
     "going on": [pause(paused=False)],
     "pause of its own": [pause(reason="at the floor\nchoose bf16 or FP32")],
     "note": [Note(time=1.0, severity="info", text="look here")],
-    "print": [Printed(time=1.0, stream="stdout", text="hello\n")],
+    "print": [Printed(time=1.0, text="hello\n")],
     "failure": [RunFailed(time=1.0, step=7, error="out of memory\nreally", traceback="Traceback ...")],
     "optimizer in the place of another": [followed("", kind="AdamW", replaces="SGD")],
     "second optimizer": [followed("critic")],

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.process.plain_lines import JsonLines, PlainFront
+from amptui.process.plain_lines import PlainFront
 from amptui.records import codec
-from amptui.records.run import NonFinite, Note, PauseChanged, Printed, Record
+from amptui.records.run import NonFinite, Note, PauseChanged, Record
 from amptui.records.steps import Steps
 from amptui.runs.journal import JournalReader
 from amptui.telemetry.session import Session
@@ -55,12 +55,8 @@ def test_every_event_is_told_once_and_in_order_however_often_one_looks(looks: li
     assert output_text == [f"note {i}" for i in range(number)]
 
 
-def test_a_bar_is_told_when_it_is_complete_and_two_events_of_a_step_are_two() -> None:
+def test_two_events_of_a_step_are_two() -> None:
     front = Looks()
-    bar = Printed(time=1.0, stream="stdout", text="50%", live=True)
-    assert front.look(bar) == []
-    assert front.look(replace(bar, text="60%"), note(1)) == ["note 1"]
-    assert front.look(replace(bar, text="100%", live=False)) == ["100%"]
     assert front.look(PauseChanged(time=1.0, step=4, paused=True)) == ["step 4: paused"]
     assert front.look(PauseChanged(time=2.0, step=4, paused=False)) == ["step 4: resumed"]
 
@@ -94,25 +90,6 @@ def test_phases_are_told_until_the_first_step_and_their_progress_is_not() -> Non
     text = front.out.getvalue()
     assert text.count("downloading train-images") == 1
     assert "validating" not in text
-
-
-class Gone(io.StringIO):
-    """A stream whose reader has left."""
-
-    tries = 0
-
-    def flush(self) -> None:
-        self.tries += 1
-        raise BrokenPipeError
-
-
-def test_a_reader_that_left_is_not_written_to_again() -> None:
-    lines = JsonLines(out := Gone())
-    lines([note(1)])
-    lines([note(2)])
-    assert out.tries == 1
-    PlainFront(views.finished, out := Gone()).finish()
-    assert out.tries == 1
 
 
 # ------------------------------------------------------------------------------ whole programs

@@ -179,7 +179,6 @@ def test_the_last_lines_of_the_output_come_before_the_last_record(tmp_path: Path
         recording.follow_output(skip=True)
         with output.open("a") as file:
             file.write("the last line\n")
-        recording.end_output()
         recording.emit(FINISHED)
     records = list(JournalReader(tmp_path / "journal.jsonl"))
     assert [r.text for r in of(Printed, records)] == ["the last line"]

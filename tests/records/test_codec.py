@@ -143,7 +143,7 @@ def test_text_of_any_kind_and_length_is_written() -> None:
     long = Note(time=1.0, severity="error", text="x" * 2 * MAX_TEXT_CHARACTERS)
     assert codec.loads(codec.dumps(long)) == replace(long, text=f"{'x' * (MAX_TEXT_CHARACTERS - 1)}…")
     text = b"\x1b[31m\x00\x7f\xff\r\n\t".decode(errors="surrogateescape") + "\u2028\U0001f600"
-    printed = Printed(time=1.0, stream="stderr", text=text)
+    printed = Printed(time=1.0, text=text)
     assert codec.loads(codec.dumps(printed)) == replace(printed, text=text.replace("\udcff", "\\udcff"))
     parts = replace(block(), losses={"\ud83dhalf": [0.25, 0.5, 1.0]})
     assert codec.loads(codec.dumps(parts)) == replace(block(), losses={"\\ud83dhalf": [0.25, 0.5, 1.0]})

@@ -1,10 +1,8 @@
 """The event list: one line for each thing that happened, and no flood whatever happens."""
 
-import json
 import math
 from collections.abc import Sequence
-from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
@@ -12,20 +10,14 @@ from amptui.records.ranks import RanksOverflowed
 from amptui.records.run import Note, Printed, Record
 from amptui.telemetry.eventlog import OTHERS, PRINTS
 from amptui.telemetry.events import Event
-from amptui.telemetry.session import Session
 from tests.builders import fold, make_step, view_of
 from tests.telemetry.record_samples import backoff, growth, nonfinite, skip, skip_row
 
 WARNING = Note(time=1.0, severity="warning", text="mind this")
 
 
-def printed(
-    time: float, text: str, stream: Literal["stdout", "stderr"] = "stdout", *, live: bool = False
-) -> Printed:
-    return Printed(time=time, stream=stream, text=text, live=live)
-
-
-bar = partial(printed, live=True)
+def printed(time: float, text: str) -> Printed:
+    return Printed(time=time, text=text)
 
 
 def about(event: Event) -> Any:
@@ -103,7 +95,7 @@ def test_storms_of_several_kinds_at_once_are_a_line_each_with_count_and_steps() 
                 nonfinite(number),
                 nonfinite(number, what="buffer", kind="inf", names=("a",)),
                 *skip_row(number, 1, 65536.0, loss=math.nan),
-                printed(1.0, f"loss nan at {number}", "stderr"),
+                printed(1.0, f"loss nan at {number}"),
             ]
         )
     others = session.view().events
@@ -114,25 +106,6 @@ def test_storms_of_several_kinds_at_once_are_a_line_each_with_count_and_steps() 
 
 
 # -------------------------------------------------------------------------------------------- prints
-
-
-def test_a_progress_bar_is_one_line_that_changes_until_its_stream_prints_the_next() -> None:
-    session = fold([WARNING, *(bar(float(n), f"{n}%") for n in range(2, 99)), bar(99.0, "other", "stderr")])
-    ours, other = session.view().printed
-    assert (ours.about, ours.number) == (bar(98.0, "98%"), 2)
-    session.fold([bar(100.0, "99%")])
-    assert [event.about for event in session.view().printed] == [bar(100.0, "99%"), other.about]
-    assert session.view().printed[0].number == 2
-    restored, over = Session(), printed(9.0, "100%")
-    restored.restore(json.loads(session.state()))
-    for item in (session, restored):
-        item.fold([over, over])
-        lines = item.view().printed
-        assert [event.about for event in lines] == [other.about, over]
-        assert lines[1].times == 2
-        item.fold([bar(101.0, "", "stderr"), bar(102.0, "")])
-        assert [event.about for event in item.view().printed] == [over]
-        assert [event.about for event in item.view().events] == [WARNING]
 
 
 def test_the_list_is_bounded_the_counts_are_not_and_what_is_printed_is_no_event() -> None:

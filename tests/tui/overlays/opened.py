@@ -36,7 +36,7 @@ def lines(overlay: Overlay, view: SessionView, width: int = 120, height: int = 4
 
 def printed(*texts: str, trace: str = "") -> SessionView:
     """A run that printed these lines, and failed where there is a trace of it."""
-    records: list[Record] = [Printed(time=views.NOW, stream="stdout", text=text) for text in texts]
+    records: list[Record] = [Printed(time=views.NOW, text=text) for text in texts]
     if trace:
         records.append(RunFailed(time=views.NOW, step=3, error="ValueError: bad", traceback=trace))
     return view_of(*records)

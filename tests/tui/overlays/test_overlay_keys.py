@@ -114,8 +114,8 @@ def notes(first: int, last: int) -> list[Record]:
     return [note(number) for number in range(first, last + 1)]
 
 
-def printed(words: str, *, live: bool = False) -> Printed:
-    return Printed(time=views.NOW, stream="stdout", text=words, live=live)
+def printed(words: str) -> Printed:
+    return Printed(time=views.NOW, text=words)
 
 
 def output(first: int, last: int) -> list[Record]:
