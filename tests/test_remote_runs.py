@@ -13,7 +13,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from amptui import __version__
 from amptui.records import codec
 from amptui.records.run import Note, PrecisionChanged, Printed, Record, RunFailed
 from amptui.runs.protocol import Hello, encode
@@ -151,11 +150,11 @@ def test_a_forged_run_writes_nothing_here(box: RemoteMachine, tmp_path: Path) ->
     title = "\x1b]0;forged\x07"
     records: tuple[Record, ...] = (
         Note(time=1.0, severity="error", text=f"{title} note"),
-        Printed(time=1.0, stream="stdout", text=f"{title} line"),
+        Printed(time=1.0, text=f"{title} line"),
         RunFailed(time=2.0, step=0, error=f"{title} error", traceback=title),
     )
     hello = encode(Hello(version=title)).decode()
-    facts = {"amptui-relay": True, "version": __version__, "folder": str(victim)}
+    facts = {"amptui-relay": True, "folder": str(victim)}
     header = json.dumps(facts | {"run": f"{title}'; touch x"})
     lines = [header, hello.strip(), *map(codec.dumps, records)]
     (tmp_path / "lines").write_text("".join(f"{line}\n" for line in lines))

@@ -39,11 +39,9 @@ _LAST_RECORD_SECONDS = 10.0
 
 _RECONNECT_SECONDS = 0.2
 
-_PAUSES_SECONDS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
-"""Before each attempt to reach another machine again; the last one repeats."""
-
-_STEADY_SECONDS = 60.0
-"""A connection that lasts less does not shorten the pauses: its machine may refuse each after a moment."""
+_RETRY_SECONDS = 5.0
+"""The pause before each attempt to reach another machine again, but for the first of a connection that had
+lasted that long: its machine may refuse each after a moment."""
 
 _PIECE_BYTES = 1024**2
 """At most so much is folded at once; the system may buffer less."""
@@ -65,8 +63,6 @@ class Follower:
     list_command = "amptui runs"
     """The command that lists its machine's runs."""
     attach_command: str
-    output_path: Path
-    """The file for what is printed while the screen is open."""
     waiting = ""
     """Why nothing arrives, in one line, while the connection is being made again; empty otherwise."""
 
@@ -301,7 +297,6 @@ class LocalFollower(Follower):
         self._why_lost = why_lost
         self._max_restarts = 0
         self.attach_command = f"amptui attach {shlex.quote(run_argument(folder))}"
-        self.output_path = RunDir(folder).output_path
 
     def connect_again(self, view: SessionView) -> socket.socket | None:
         """A connection to ranks that have been started, or are started again."""
@@ -360,16 +355,12 @@ class LocalFollower(Follower):
 class RemoteFollower(Follower):
     """Of a run on another machine, through ssh: only what arrives is known of it."""
 
-    output_path = Path("/dev/null")
-    """Nothing that another machine sends is written to a file here."""
-
     def __init__(self, remote: "Remote", ssh: "Ssh") -> None:
         super().__init__(ssh.connection, f"{remote.host}:{ssh.header.folder}")
         self._remote = replace(remote, run=ssh.header.folder)
         self._ssh = ssh
         self._is_unreachable = False
         self._connected_at = time.monotonic()
-        self._attempts = 0
         self.host = remote.host
         self.attach_command = f"amptui attach {remote.argument(ssh.header.run)}"
         self.list_command = f"amptui runs {remote.argument('')}"
@@ -388,10 +379,9 @@ class RemoteFollower(Follower):
         ranks = None if view.outcome is not None else view.ranks
         may_restart = ranks is not None and ranks.restarts < ranks.max_restarts
         restarts_until = time.monotonic() + (RESTART_SECONDS if may_restart else 0.0)
-        if time.monotonic() - self._connected_at > _STEADY_SECONDS:
-            self._attempts = 0
-        while self._pause(_PAUSES_SECONDS[min(self._attempts, len(_PAUSES_SECONDS) - 1)]):
-            self._attempts += 1
+        pause_seconds = max(0.0, self._connected_at + _RETRY_SECONDS - time.monotonic())
+        while self._pause(pause_seconds):
+            pause_seconds = _RETRY_SECONDS
             try:
                 ssh = connect_to_host(self._remote, batch=True, given_up=lambda: self.left)
             except UnreachableError as error:

@@ -238,39 +238,20 @@ def _newest_resumable(text: str) -> tuple[RunDir, str]:
 
 
 def _lack(run_dir: RunDir) -> str:
-    """Why a run that is not running cannot be resumed; empty if it can.
-
-    Raises ``RunFolderError`` for a folder that cannot be read: that may be the run.
-    """
+    """Why a run that is not running cannot be resumed; empty if it can."""
     if is_of_a_script(run_dir):
         return "is of a script, which amptui does not resume"
-    checkpoints = run_dir.checkpoints_path
-    has_checkpoints = _is_there(checkpoints) and run_dir.holds_checkpoints
-    if holder(run_dir.path) is not None or (has_checkpoints and _is_there(run_dir.run_json_path)):
+    if holder(run_dir.path) is not None:
         return ""
-    return f"has no {run_dir.run_json_path.name}" if has_checkpoints else "has no checkpoints"
+    if not run_dir.holds_checkpoints:
+        return "has no checkpoints"
+    return "" if run_dir.run_json_path.exists() else f"has no {run_dir.run_json_path.name}"
 
 
 def _newest_of(names: list[str]) -> RunDir:
-    """The first that has a journal, or whose folder cannot be read; the first if all lack one."""
+    """The first that has a journal; the first if all lack one."""
     runs = [RunDir(default_base() / name) for name in names]
-    for run_dir in runs:
-        with suppress(RunFolderError):
-            if not _is_there(run_dir.journal_path):
-                continue
-        return run_dir
-    return runs[0]
-
-
-def _is_there(path: Path) -> bool:
-    """Whether anything has that name. Raises ``RunFolderError`` if its folder cannot be read."""
-    try:
-        os.lstat(path)
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise RunFolderError(f"cannot read {path}: {reason(error)}") from error
-    return True
+    return next((run_dir for run_dir in runs if os.path.lexists(run_dir.journal_path)), runs[0])
 
 
 def _named(text: str) -> list[str]:

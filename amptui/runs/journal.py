@@ -2,11 +2,10 @@
 
 import os
 import sys
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from itertools import accumulate, count, islice
+from itertools import count, islice
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -22,8 +21,8 @@ from amptui.runs.rundir import reason
 MAX_WAITING = 100_000
 """Records, about 40 MiB, that wait in memory while they cannot be written; then the oldest are dropped."""
 
-LINES_A_WRITE = 1000
-"""Lines in one write call at most: a batch fits, and a backlog is written in small parts."""
+LINES_A_WRITE = 100
+"""Lines in one write call at most: it is written as a whole or, on a disk with less room, not at all."""
 
 PIECE_BYTES = 1 << 20
 """Read at once: some thousand steps."""
@@ -33,9 +32,8 @@ class Journal:
     """Appends records to ``path``, complete lines only.
 
     A full or failing disk never raises here: records wait in memory, ``trouble`` says so, and every append
-    tries again. If somebody deletes, moves or truncates the file, ``trouble`` says so for good, and records
-    are appended to what is left of it. Used by one thread at a time. Raises ``RunFolderError`` if ``path``
-    cannot be opened.
+    tries again. If somebody deletes or moves the file, ``trouble`` says so for good. Used by one thread at a
+    time. Raises ``RunFolderError`` if ``path`` cannot be opened.
     """
 
     def __init__(self, path: Path, *, max_waiting: int = MAX_WAITING) -> None:
@@ -49,8 +47,6 @@ class Journal:
         self._dropped = 0
         self._is_torn: bool | None = None
         """The file ends in the middle of a line; None until checked, since its end may still be cut."""
-        self._size_bytes = 0
-        """After the last write."""
         try:
             self._file: int | None = open_file(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
         except OSError as error:
@@ -115,11 +111,7 @@ class Journal:
     def _find_damage(self, file: int) -> None:
         """Note what somebody else did to the file."""
         with suppress(OSError):  # a file system that does not answer now
-            now = os.fstat(file)
-            if now.st_size < self._size_bytes:
-                self._damage, self._is_torn = f"{self._path.name} was truncated: records are lost", None
-            self._size_bytes = now.st_size
-            if not self._path.exists() or not os.path.samestat(now, self._path.stat()):
+            if not self._path.exists() or not os.path.samestat(os.fstat(file), self._path.stat()):
                 self._damage = f"{self._path.name} was deleted or moved"
 
     def _flush(self, file: int) -> None:
@@ -133,16 +125,14 @@ class Journal:
                 self._waiting[0] = b"\n" + self._waiting[0]
                 self._is_torn = False
             lines = list(islice(self._waiting, LINES_A_WRITE))
-            whole_lines = self._write(file, lines)
-            for _ in range(whole_lines):
-                self._waiting.popleft()
-            if whole_lines < len(lines):
+            if not self._write(file, b"".join(lines)):
                 return
+            for _ in lines:
+                self._waiting.popleft()
 
-    def _write(self, file: int, lines: list[bytes]) -> int:
-        """Append ``lines``; return how many fit completely. The file keeps no part of a line."""
-        data = b"".join(lines)
-        written_bytes, size_bytes = 0, sys.maxsize
+    def _write(self, file: int, data: bytes) -> bool:
+        """Append ``data``; return whether it fits. Otherwise the file keeps no part of it."""
+        size_bytes, written_bytes = sys.maxsize, 0
         try:
             size_bytes = os.fstat(file).st_size
             while written_bytes < len(data):
@@ -150,19 +140,13 @@ class Journal:
         except OSError as error:
             self._reason = reason(error)
         else:
-            self._size_bytes = size_bytes + len(data)
-            return len(lines)
-        ends = list(accumulate(map(len, lines), initial=0))
-        whole_lines = bisect_right(ends, written_bytes) - 1
-        # A write that fails may have reached the file all the same, in part.
-        whole_bytes = size_bytes + ends[whole_lines]
-        try:
-            if os.fstat(file).st_size > whole_bytes:
-                os.ftruncate(file, whole_bytes)
+            return True
+        try:  # a write that fails may have reached the file all the same, in part
+            if os.fstat(file).st_size > size_bytes:
+                os.ftruncate(file, size_bytes)
         except OSError:
             self._is_torn = True
-        self._size_bytes = min(self._size_bytes, whole_bytes)
-        return whole_lines
+        return False
 
 
 class JournalReader(Iterable[Record]):

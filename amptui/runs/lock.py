@@ -177,30 +177,22 @@ _HEARTBEATS_SECONDS = 5.0
 _LOOK_SECONDS = 0.1
 
 
-def recent_signer_elsewhere(folder: Path) -> Holder | None:
-    """Who signed the lock of ``folder`` on another machine and may live, as the run was written recently.
+def refuse_running_elsewhere(folder: Path) -> None:
+    """Raise ``RunFolderError`` if the run still runs on a machine whose locks are not seen here.
 
     Some network file systems lock for each machine alone: a lock that is held there is free here. It bears
-    the signature of a process that holds it or was killed.
+    the signature of a process that holds it or was killed. Waits for a new record of a run that was signed
+    elsewhere and written recently: ``_HEARTBEATS_SECONDS`` if it has ended.
     """
     last = written(RunDir(folder))
     if last is None or abs(time.time() - last) >= RECENT_SECONDS:
-        return None
+        return
     try:
         with (folder / LOCK_NAME).open("rb") as file:
             signer = _read_holder(file.fileno())
     except OSError:
-        return None
-    return None if signer.pid is None or signer.is_here else signer
-
-
-def refuse_running_elsewhere(folder: Path) -> None:
-    """Raise ``RunFolderError`` if the run still runs on a machine whose locks are not seen here.
-
-    Waits for a new record if it may: ``_HEARTBEATS_SECONDS`` for a run that has just ended there.
-    """
-    signer = recent_signer_elsewhere(folder)
-    if signer is None:
+        return
+    if signer.pid is None or signer.is_here:
         return
     journal = RunDir(folder).journal_path
     before, limit = _extent(journal), time.monotonic() + _HEARTBEATS_SECONDS

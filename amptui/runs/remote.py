@@ -24,7 +24,6 @@ from amptui.base import strictjson
 from amptui.base.errors import AmptuiError, RemoteError, RunFolderError, UsageError
 from amptui.base.fork import how_ended
 from amptui.base.text import one_line, printable
-from amptui.base.version import __version__
 from amptui.records.codec import Codec
 from amptui.runs.find import live_run
 from amptui.runs.kept_run import KeptRun
@@ -85,8 +84,6 @@ _HEADER_OPENING = f'{{"{_MARK}"'.encode("ascii")
 """How the header's line begins; what the user's shell printed without an end of line may stand before it."""
 
 _PIECE_BYTES = 64 * 1024
-
-_VERSION = re.compile(r"[0-9A-Za-z.+!-]{1,40}")
 
 _MAX_OUTPUT_BYTES = 20_000 * 1024
 """Limit of what is read: 20,000 runs, the largest list that is promised. One has about 600 bytes."""
@@ -170,8 +167,6 @@ def host_of(text: str, command: str = "") -> Remote:
 class Header:
     """The first line that HOST sends."""
 
-    version: str
-    """amptui's, there."""
     folder: str = ""
     """The run's, absolute; empty if ``error`` is not."""
     run: str = ""
@@ -194,7 +189,7 @@ def read_header(line: bytes) -> Header | None:
         header = Codec[Header](Header).read(fields)
     except ValueError:
         return None
-    if not (header.error or header.folder.startswith("/")) or not _VERSION.fullmatch(header.version):
+    if not (header.error or header.folder.startswith("/")):
         return None
     return replace(header, run=printable(one_line(header.run)), error=printable(one_line(header.error)))
 
@@ -356,12 +351,6 @@ def connect(remote: Remote, *, batch: bool = False, given_up: Callable[[], bool]
     ssh = Ssh(remote, ["relay", "--", remote.run], batch=batch)
     try:
         ssh.header = header = ssh.read_header(given_up)
-        if header.version != __version__:
-            versions = (header.version, __version__)
-            older, newer = sorted(versions, key=lambda text: [*map(int, re.findall(r"\d{1,9}", text))])
-            where = f"on {remote.host}" if older == header.version else "here"
-            what = f"{remote.host} has amptui {header.version}, this machine {__version__}"
-            raise RemoteError(what, hint=f"upgrade it {where}: pip install amptui=={newer}")
         if header.error:
             is_usage = header.status == UsageError.exit_status
             raise (UsageError if is_usage else RefusedError)(f"{remote.host}: {header.error}")
@@ -417,11 +406,11 @@ def relay(text: str) -> int:
         folder = live_run(text).path.absolute()
         connection = connect_to_live(folder)
     except AmptuiError as error:
-        refusal = Header(version=__version__, error=str(error), status=error.exit_status)
+        refusal = Header(error=str(error), status=error.exit_status)
         with suppress(OSError):
             _write(refusal.line())
         return error.exit_status
-    header = Header(version=__version__, folder=str(folder), run=run_argument(folder))
+    header = Header(folder=str(folder), run=run_argument(folder))
     with connection, suppress(OSError):  # the screen has gone
         _write(header.line())
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from amptui.base.errors import RunFolderError
 from amptui.base.runfiles import Removal
 from amptui.runs.kept_run import look_at
-from amptui.runs.lock import RECENT_SECONDS, RESTART_SECONDS, RunLock, holder, recent_signer_elsewhere
+from amptui.runs.lock import RESTART_SECONDS, RunLock, holder, refuse_running_elsewhere
 from amptui.runs.rundir import (
     LOCK_NAME,
     RunDir,
@@ -76,11 +76,7 @@ def _refuse(folder: Path) -> None:
     trains = holder(folder)
     if trains is not None:
         raise RunFolderError(f"{folder} is live, {trains}", hint="stop it before you remove it")
-    signer = recent_signer_elsewhere(folder)
-    if signer is not None:
-        minutes = f"{RECENT_SECONDS / 60:.0f} minutes"
-        what = f"{folder} may be live, {signer}: it was written in the last {minutes}"
-        raise RunFolderError(what, hint="make sure that it has ended there, and wait as long")
+    refuse_running_elsewhere(folder)
     if _may_start_again(RunDir(folder)):
         what = f"{folder} may be starting again: it was written in the last {RESTART_SECONDS:.0f} s"
         raise RunFolderError(what, hint="make sure that its launcher has ended, and wait as long")

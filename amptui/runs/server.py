@@ -8,7 +8,8 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import AsyncIterator, Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -43,18 +44,18 @@ class _Screen:
 
     def __init__(self, connection: socket.socket, *, adopted: bool) -> None:
         self.connection = connection
+        connection.setblocking(False)
         self.adopted = adopted
         """Whether it was there from the start instead of connecting to the run's socket."""
-        self.writer: asyncio.StreamWriter | None = None
         self.introduced = False
         """Whether it said hello."""
         self.live = False
         """Whether it has a history or will get it: new lines follow."""
+        self.queue: deque[bytes] = deque()
+        self.queued_bytes = 0
+        """Those of a piece that is being sent included."""
         self.max_queued_bytes = MAX_QUEUED_BYTES
-
-    @property
-    def queued_bytes(self) -> int:
-        return 0 if self.writer is None else self.writer.transport.get_write_buffer_size()
+        self.wake = asyncio.Event()
 
     @property
     def waits_for_history(self) -> bool:
@@ -64,6 +65,20 @@ class _Screen:
     def settled(self) -> bool:
         """Whether a run that ends can close it; it waits for the screen that was there from the start."""
         return self.live and not self.queued_bytes if self.introduced else not self.adopted
+
+    def add(self, data: bytes) -> None:
+        """Queue whole lines; if too many are waiting, drop them: a new history will replace them."""
+        self.queue.append(data)
+        self.queued_bytes += len(data)
+        self.wake.set()
+        if self.queued_bytes > self.max_queued_bytes:
+            self.fall_behind()
+
+    def fall_behind(self) -> None:
+        """Drop what is queued; the piece that is being sent is completed, so no line is ever torn."""
+        self.queued_bytes -= sum(map(len, self.queue))
+        self.queue.clear()
+        self.live = False
 
 
 class Server:
@@ -169,10 +184,10 @@ class Server:
                 break
             self._send_history(self._history)
             await asyncio.sleep(_POLL_SECONDS)
-        for task in self._tasks:
-            task.cancel()
+        for screen in self._screens:
+            with suppress(OSError):
+                screen.connection.shutdown(socket.SHUT_RDWR)  # ends its task
         await asyncio.gather(accepting, *self._tasks, return_exceptions=True)
-        await asyncio.sleep(0)  # in which the loop closes the sockets
 
     async def _accept(self) -> None:
         while self._listening is not None:
@@ -192,57 +207,65 @@ class Server:
 
     def _send(self, lines: bytes) -> None:
         for screen in self._screens:
-            if screen.live and screen.writer is not None:
-                screen.live = screen.queued_bytes + len(lines) <= screen.max_queued_bytes
-                if screen.live:  # else a new history will replace them
-                    screen.writer.write(lines)
+            if screen.live:
+                screen.add(lines)
 
     def _begin(self, history: bytes, is_last: bool) -> None:
         """Send a line with the ``history``, or with why there is none, to the screens that wait for it."""
         for screen in self._screens:
-            if screen.waits_for_history and screen.writer is not None:
+            if screen.waits_for_history:
                 screen.max_queued_bytes = MAX_QUEUED_BYTES + len(history)
-                screen.writer.write(history)
                 screen.live = True  # what is published later follows the history
+                screen.add(history)
                 if is_last:
-                    screen.writer.close()
+                    screen.add(b"")
 
     def _fall_behind(self) -> None:
         for screen in self._screens:
-            screen.live = False
+            screen.fall_behind()
 
     async def _serve(self, screen: _Screen) -> None:
         """Read what the screen sends until it leaves; an error here ends only its own connection."""
+        sender = self._loop.create_task(self._send_queue(screen))
+        why = ""
         try:
-            limit = protocol.MAX_REQUEST_BYTES
-            reader, writer = await asyncio.open_unix_connection(sock=screen.connection, limit=limit)
-            screen.writer = writer
-            why = ""
-            try:
-                await self._read(screen, reader, writer)
-            except ProtocolError as error:
-                why = str(error)
-            except OSError:  # a screen that closed with unread input resets the connection
-                pass
-            except Exception as error:  # noqa: BLE001 - the run must go on
-                why = f"the run failed to serve the screen: {type(error).__name__}: {error}"
-            screen.live = screen.introduced = False
-            if why:
-                writer.write(_refusal(why))
-            writer.close()
-            with suppress(OSError, TimeoutError):
-                await asyncio.wait_for(writer.wait_closed(), _LAST_WORD_SECONDS)
+            await self._read(screen)
+        except ProtocolError as error:
+            why = str(error)
+        except OSError:  # a screen that closed with unread input resets the connection
+            pass
+        except Exception as error:  # noqa: BLE001 - the run must go on
+            why = f"the run failed to serve the screen: {type(error).__name__}: {error}"
         finally:
-            if screen.writer is not None:
-                screen.writer.transport.abort()
+            screen.introduced = False
+            screen.fall_behind()
+            if why:
+                screen.add(_refusal(why))
+                screen.add(b"")
+                await asyncio.wait([sender], timeout=_LAST_WORD_SECONDS)
+            sender.cancel()
+            await asyncio.wait([sender])
+            screen.connection.close()
             self._screens.remove(screen)
 
-    async def _read(
-        self, screen: _Screen, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def _send_queue(self, screen: _Screen) -> None:
+        """Send what is queued, up to an empty piece or the end of the connection."""
+        with suppress(OSError):
+            piece = b"-"
+            while piece:
+                while not screen.queue:
+                    await screen.wake.wait()
+                    screen.wake.clear()
+                piece = screen.queue.popleft()
+                await self._loop.sock_sendall(screen.connection, piece)
+                screen.queued_bytes -= len(piece)
+            screen.connection.shutdown(socket.SHUT_RDWR)
+
+    async def _read(self, screen: _Screen) -> None:
         """Handle the screen's hello and requests, until it has left."""
+        messages = self._messages(screen)
         try:
-            hello = await asyncio.wait_for(_message(reader), None if screen.adopted else HELLO_SECONDS)
+            hello = await asyncio.wait_for(anext(messages, None), None if screen.adopted else HELLO_SECONDS)
         except TimeoutError:
             raise ProtocolError(f"no hello within {HELLO_SECONDS:g} s") from None
         if hello is None:
@@ -252,20 +275,21 @@ class Server:
         if hello.protocol != FORM:
             versions = f"the run uses protocol {FORM}, the screen {hello.protocol}"
             raise ProtocolError(f"{versions}; attach with the version of amptui that started it")
-        writer.write(protocol.encode(Hello()))
+        screen.add(protocol.encode(Hello()))
         screen.introduced = True
-        while (message := await _message(reader)) is not None:
+        async for message in messages:
             if isinstance(message, Ask):
                 self._handle_request(message.request, message.number)
 
-
-async def _message(reader: asyncio.StreamReader) -> Hello | Ask | RunError | None:
-    """The next message of a screen; None at the end of the connection. Raises ``ProtocolError``."""
-    try:
-        line = await reader.readline()
-    except ValueError:
-        raise ProtocolError(f"a line of more than {protocol.MAX_REQUEST_BYTES} bytes") from None
-    return protocol.parse(line) if line.endswith(b"\n") else None
+    async def _messages(self, screen: _Screen) -> AsyncIterator[Hello | Ask | RunError]:
+        """The messages of a screen, to the end of the connection. Raises ``ProtocolError``."""
+        rest = b""
+        while data := await self._loop.sock_recv(screen.connection, protocol.MAX_REQUEST_BYTES):
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                yield protocol.parse(line)
+            if len(rest) > protocol.MAX_REQUEST_BYTES:
+                raise ProtocolError(f"a line of more than {protocol.MAX_REQUEST_BYTES} bytes")
 
 
 def _refusal(why: str) -> bytes:

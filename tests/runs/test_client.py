@@ -162,7 +162,7 @@ def test_lines_that_are_no_records_are_left_out(scripted: Scripted) -> None:
         ([history()], "not an amptui run"),
         (
             [RUN_HELLO.replace(f'"protocol":{FORM}'.encode(), b'"protocol":1')],
-            "the run uses protocol 1, this amptui 11; attach with amptui 1.2",
+            f"the run uses protocol 1, this amptui {FORM}; attach with amptui 1.2",
         ),
         (
             [RUN_HELLO, protocol.history_line("[]")],

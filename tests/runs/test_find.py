@@ -16,6 +16,7 @@ from amptui.records.run import RunFinished
 from amptui.runs import lock
 from amptui.runs.find import find_run, journal_of, live_run, resumable
 from amptui.runs.lock import RunLock
+from amptui.runs.removal import plan_removal
 from amptui.runs.rundir import RunDir, default_base
 
 
@@ -156,15 +157,6 @@ def test_the_newest_run_that_can_go_on_is_taken_and_said_with_the_reason(
     assert resumable("vit") == vit
 
 
-def test_no_older_run_is_taken_for_one_whose_folder_cannot_be_read() -> None:
-    """As a disk that fails leaves it, or here a link to itself."""
-    with_checkpoints("mnist-1", 10**8)
-    newest = default_base() / "mnist-2"
-    newest.symlink_to(newest)
-    assert told(resumable, "").startswith(f"cannot read {newest}")
-    assert find_run("").name == "mnist-2"
-
-
 def test_no_older_run_is_taken_while_the_newest_training_runs_but_while_a_script_does() -> None:
     mnist, script = with_checkpoints("mnist-1", 10), of_a_script("train-1")
     with RunLock.take(script.path):
@@ -202,7 +194,9 @@ def test_a_run_that_goes_on_on_another_machine_is_not_taken_over_until_it_has_en
         checkpoint(signed_elsewhere).rename(signed_elsewhere.path / "aside")
         with pytest.raises(RunFolderError, match=running):
             can_go_on(signed_elsewhere.path)
-        assert signed_elsewhere.journal_path.exists(), "nothing is set aside"
+        with pytest.raises(RunFolderError, match=running):
+            plan_removal(signed_elsewhere.path)
+        assert signed_elsewhere.journal_path.exists(), "nothing is set aside or removed"
     finally:
         ended.set()
         writer.join()

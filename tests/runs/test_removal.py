@@ -115,18 +115,6 @@ def test_what_is_new_since_the_question_is_not_removed(name: str, files: int, tm
     assert len(everything(folder)) == files
 
 
-def test_the_lock_of_another_machine_counts_as_long_as_its_run_writes(tmp_path: Path) -> None:
-    """A file system may lock for each machine alone: the lock is free here, and the run lives there."""
-    folder = whole_run(tmp_path / "run")
-    (folder / "run.lock").write_text('{"pid": 7, "host": "another machine", "started": 1.0}')
-    assert_refused(folder, "may be live, pid 7 on another machine")
-    assert len(everything(folder)) == 14
-    an_hour_ago = time.time() - 3600
-    os.utime(folder / "journal.jsonl", (an_hour_ago, an_hour_ago))
-    remove(plan_removal(folder))
-    assert not folder.exists()
-
-
 def test_ranks_that_may_be_starting_again_are_waited_for(tmp_path: Path) -> None:
     """Between two starts of its ranks a run has no process: nobody holds its lock."""
     folder = whole_run(tmp_path / "run")

@@ -87,7 +87,7 @@ def test_what_a_screen_asks_before_it_leaves_is_heard_also_with_much_unread(run:
         (CHECKPOINT.strip().replace(b"4", b"9" * 5000), "not a message that this run knows"),
         (b'{"type":' * 7_000, "not a message that this run knows"),
         (b"\xff\xfe\x00", "not a message that this run knows"),
-        (b"x" * 70_000, "a line of more than 65536 bytes"),
+        (b"x" * 140_000, "a line of more than 65536 bytes"),
     ],
     ids=["unknown", "precision", "number", "deep", "bytes", "long"],
 )
