@@ -37,7 +37,6 @@ from amptui.tui.keys import ENDED_KEYS, FOOTER_HINTS, KEYS, MAX_ZOOM, Key, foote
 from amptui.tui.layout import PANELS, RANKED_PANELS
 from amptui.tui.opening import Opening
 from amptui.tui.panels import curve, step_cursor
-from amptui.tui.panels.metric_charts import MAX_PINNED
 from amptui.tui.reading_thread import ReadingThread
 from amptui.tui.renderables.step_window import steps_ahead
 from amptui.tui.screen import FRAME_SECONDS, Left, Screen
@@ -272,11 +271,6 @@ class RunScreen(Screen):
         self._question_answered |= answer.close and self._has_open("loss scale")
         if answer.precision and self._can_ask():
             self._ask(PrecisionRequest(answer.precision))
-        if answer.pin is not None:  # show a metric beside the loss, or no longer; the newest ``MAX_PINNED``
-            pinned = tuple(other for other in self._state.pinned if other != answer.pin)
-            if answer.pin not in self._state.pinned:
-                pinned = (*pinned, answer.pin)[-MAX_PINNED:]
-            self._state = replace(self._state, pinned=pinned)
         await super()._take_answer(answer)
 
     # ------------------------------------------------------------------- requests

@@ -69,20 +69,6 @@ async def test_o_shows_the_next_optimizer_in_all_panels_and_what_was_chosen_stay
         assert shown_optimizers(screen)[0] == "generator"
 
 
-@awaited
-async def test_a_pins_two_charts_beside_the_loss() -> None:
-    lr, norm = ("step", "lr"), ("step", "grad_norm")
-    async with watching(started(), *steps(40)) as screen:
-        await screen.press("g", "slash", *"gradient norm", "enter", "a", "escape")
-        await screen.press("escape", "g", "slash", *"learning", "enter", "a")
-        await screen.press("a")
-        assert [*screen.state.pinned] == [norm]
-        await screen.press("a", "escape", "escape")
-        await screen.until(lambda: "learning rate" in screen.text and "gradient norm" in screen.text)
-        await screen.press("g", "a")
-        assert [*screen.state.pinned] == [lr, ("panel", "loss")], "two at most"
-
-
 # --------------------------------------------------------------------------- when and how it leaves
 def over(reason: str = "done") -> RunFinished:
     return RunFinished(time=time.time(), steps=5, seconds=1.0, reason=reason)  # type: ignore[arg-type]

@@ -89,7 +89,6 @@ VIEWS = {
     st.booleans(),
     st.integers(0, 12),
     st.none() | st.builds(Cursor, st.integers(-9, 2000), st.none() | st.just(Window(5, 400))),
-    st.lists(st.sampled_from([("panel", "headroom"), ("step", "lr"), ("validation", "loss")]), max_size=2),
 )
 def test_no_size_or_view_is_an_error(
     size: tuple[int, int],
@@ -98,11 +97,8 @@ def test_no_size_or_view_is_an_error(
     log_y: bool,
     zoom: int,
     cursor: Cursor | None,
-    pinned: list[tuple[str, str]],
 ) -> None:
-    screen = ScreenState(
-        now=views.NOW, focus=focus, log_y=log_y, zoom=zoom, hints=HINTS, cursor=cursor, pinned=tuple(pinned)
-    )
+    screen = ScreenState(now=views.NOW, focus=focus, log_y=log_y, zoom=zoom, hints=HINTS, cursor=cursor)
     canvas = Canvas(*size)
     Frame().draw(canvas, VIEWS[name], screen)
     assert all(len(line) <= size[0] for line in canvas.lines())

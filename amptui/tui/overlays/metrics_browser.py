@@ -18,8 +18,8 @@ from amptui.tui.style import BOLD, Style
 _GAP = 2
 """Blank columns right of a chart."""
 
-_CHARTS_A_FRAME = 6
-"""So many charts of a page follow the run in each frame; drawing more would take longer than a frame may."""
+_PAGE_SECONDS = 2.0
+"""A page of charts follows the run this often: it takes much longer to draw than other frames."""
 
 _ACTIONS = {
     press: key.action.format(press=press)
@@ -29,7 +29,7 @@ _ACTIONS = {
 }
 """Keys of the screen that charts follow too."""
 
-_GRID_KEYS = (("esc", "back"), ("enter", "enlarge"), ("/", "find"), ("a", "pin"), ("pgup pgdn", "page"))
+_GRID_KEYS = (("esc", "back"), ("enter", "enlarge"), ("/", "find"), ("pgup pgdn", "page"))
 _TYPING_KEYS = (("enter", "done"), ("esc", "all"))
 _CHART_KEYS = (("esc", "charts"), *step_cursor.CURSOR_KEYS, ("↑ ↓", "other charts"), ("+ -", "zoom"))
 
@@ -51,12 +51,8 @@ class MetricsBrowser(Page):
         self._columns, self._rows = 1, 1
         self._plots: dict[tuple[tuple[str, str], bool], CurvePlot] = {}
         """Plots keep the limits of their axes, of the page and of the enlarged chart."""
-        self._drawn: dict[tuple[str, str], Canvas] = {}
-        """The charts of the page as they were drawn last."""
-        self._drawn_as: object = None
-        """With which size, window and axis."""
-        self._turn = 0
-        """The chart of the page that is drawn next."""
+        self._drawn: tuple[object, Canvas] | None = None
+        """The page as it was drawn last: with what, and its charts."""
 
     # ---------------------------------------------------------------------------------- drawing
 
@@ -100,23 +96,19 @@ class MetricsBrowser(Page):
     ) -> None:
         """The charts of a page, and below each column of them the precisions and steps that all show."""
         window = visible_window(view.loss, screen.zoom, ahead=screen.steps_ahead)
+        height, kept = max(0, inner.height - 2) // self._rows, self._drawn
+        places = (divmod(place, self._columns) for place in range(len(page)))
+        cells = [self._column(inner, column).rows(row * height, height) for row, column in places]
         size, keys = (inner.width, inner.height, inner.ascii_only), [chart.key for chart in page]
-        drawn_as = size, window, screen.log_y, view.front, view.switches, keys
-        if self._drawn_as == drawn_as:  # some in turn
-            turn, self._turn = self._turn, (self._turn + _CHARTS_A_FRAME) % max(1, len(keys))
-            due = [*keys[turn : turn + _CHARTS_A_FRAME], *keys[: max(0, turn + _CHARTS_A_FRAME - len(keys))]]
-        else:  # more than their values changed
-            self._drawn_as, self._drawn, self._turn, due = drawn_as, {}, 0, keys
-        height = max(0, inner.height - 2) // self._rows
-        for place, chart in enumerate(page):
-            row, column = divmod(place, self._columns)
-            cell = self._column(inner, column).rows(row * height, height)
-            if chart.key in due:
+        drawn_as = size, keys, window, screen.log_y, view.front, view.switches, screen.now // _PAGE_SECONDS
+        if kept is not None and kept[0] == drawn_as:
+            inner.put(kept[1])
+        else:
+            for chart, cell in zip(page, cells, strict=True):
                 chart.draw_titled(self._plot(chart), cell, view, screen, window)
-                self._drawn[chart.key] = cell.copy()
-            cell.put(self._drawn[chart.key])
+            self._drawn = drawn_as, inner.copy()
+        for place, cell in enumerate(cells):
             cell.text(0, 0, "▸" if place == selected else " ", Style.KEY | BOLD)
-            cell.text(1, 0, "◆" if chart.key in screen.pinned else " ", Style.DIM)
         for column in range(min(self._columns, len(page))):
             below = self._column(inner, column).rows(inner.height - 2)
             draw_ribbon(below, window=window, switches=view.switches, skips=view.skips)
@@ -160,8 +152,7 @@ class MetricsBrowser(Page):
         elif charts and key in moves:
             index = max(0, min(self._index(charts) + moves[key], len(charts) - 1))
             self._selected = charts[index].key
-        pin = charts[self._index(charts)].key if charts and key == "a" else None
-        return Answer(action=_ACTIONS.get(key, ""), pin=pin)
+        return Answer(action=_ACTIONS.get(key, ""))
 
     def _press_enlarged(self, key: str, view: SessionView) -> Answer:
         if self._extent is not None and step_cursor.is_cursor_key(self._cursor, key):

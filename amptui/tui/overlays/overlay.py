@@ -42,8 +42,6 @@ class Answer:
     """An action of the app to run."""
     precision: str = ""
     """A precision to ask for."""
-    pin: tuple[str, str] | None = None
-    """A metric to show beside the loss, or no longer."""
 
 
 _MAX_INDENT = 12

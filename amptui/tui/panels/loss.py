@@ -10,7 +10,7 @@ from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels.curve import draw_curve, draw_enlarged
 from amptui.tui.panels.header import front_label
-from amptui.tui.panels.metric_charts import SMALLEST_CHART, panel_chart, pinned_charts
+from amptui.tui.panels.metric_charts import panel_chart
 from amptui.tui.panels.phrases import (
     GAP,
     Phrase,
@@ -23,7 +23,6 @@ from amptui.tui.panels.phrases import (
 )
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.plot import CurvePlot
-from amptui.tui.renderables.step_window import visible_window
 from amptui.tui.style import Style
 
 
@@ -58,36 +57,13 @@ def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
     ]
 
 
-_PINNED_GAP = 2
-
-_BOTH_WIDTH = 72
-"""Columns of a panel in which the loss keeps a half beside pinned metrics."""
-
-
 class LossPanel:
     """The curve keeps the limits of its axis from frame to frame."""
 
     def __init__(self) -> None:
         self._plot = CurvePlot(units.loss)
-        self._pinned: dict[tuple[str, str], CurvePlot] = {}
 
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
-        """The curve, and right of it pinned metrics if there is room for both."""
-        charts = [] if screen.focus == "loss" else pinned_charts(view, screen.pinned)
-        if not charts or canvas.width < _BOTH_WIDTH or canvas.height < SMALLEST_CHART[1]:
-            self._draw_loss(canvas, view, screen)
-            return
-        width = max(SMALLEST_CHART[0], canvas.width // 3)
-        self._draw_loss(canvas.columns(0, canvas.width - width - _PINNED_GAP), view, screen)
-        beside = canvas.columns(canvas.width - width, width)
-        charts = charts[: canvas.height // SMALLEST_CHART[1]]
-        height = canvas.height // len(charts)
-        window = visible_window(view.loss, screen.zoom, ahead=screen.steps_ahead)
-        for place, chart in enumerate(charts):
-            plot = self._pinned.setdefault(chart.key, chart.new_plot())
-            chart.draw_titled(plot, beside.rows(place * height, height), view, screen, window)
-
-    def _draw_loss(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         """The curve, below it the ribbon of precisions and skips, then the axis of steps."""
         if not view.loss.count:
             words = waiting_words(view, silence=screen.lost or screen.silence)

@@ -1,7 +1,7 @@
 """The charts that a view has: everything that was logged, each with its title, its unit and its axis."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import NamedTuple
@@ -14,9 +14,6 @@ from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.plot import CurvePlot
 from amptui.tui.renderables.step_window import GUTTER, Window
 from amptui.tui.style import Style
-
-MAX_PINNED = 2
-"""Metrics beside the loss."""
 
 SMALLEST_CHART = (36, 8)
 """Columns and lines of a chart with its title; a small terminal shows one."""
@@ -182,14 +179,6 @@ def charts_of(view: SessionView) -> list[Chart]:
 def panel_chart(view: SessionView, name: str) -> Chart:
     """The chart that a panel shows, one of ``_PANELS``."""
     return _chart("panel", name, partial(_PANELS[name], view))
-
-
-def pinned_charts(view: SessionView, keys: Sequence[tuple[str, str]]) -> list[Chart]:
-    """Those of ``keys`` that the view has, in that order."""
-    if not keys:
-        return []
-    charts = {chart.key: chart for chart in charts_of(view)}
-    return [charts[key] for key in keys if key in charts]
 
 
 def _chart(kind: str, name: str, read: Callable[[], Series], *, is_estimate: bool = False) -> Chart:

@@ -39,16 +39,10 @@ _EXTREME_LINES = 9
 _MAX_TROUBLES = 3
 """For more the panel does not grow: the events tell all."""
 
-_TABLE_GAP = 4
-"""Blanks between two tables side by side."""
-
 _MIN_BAR, _MAX_BAR = 16, 48
 
 _WIDE, _WIDE_MIN_BAR = 100, 24
 """From this width on a bar has so many cells at least: its legend fits."""
-
-_MIN_TABLE = 56
-"""Columns of the narrowest of several tables side by side: rank, place, both times, clock."""
 
 _FASTEST = 2
 """Rows of the fastest ranks, below the slowest and titles of their own."""
@@ -90,15 +84,8 @@ def draw(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
     if not ranks.rows:
         quiet(body, NO_SAMPLE)
         return
-    # All rows in so many tables side by side, if they fit.
-    tables = -(-len(ranks.rows) // max(1, body.height - 1))
-    fits = body.height > 1 and (tables == 1 or tables * (_MIN_TABLE + _TABLE_GAP) <= body.width)
-    if fits:
-        height, width = -(-len(ranks.rows) // tables), (body.width + _TABLE_GAP) // tables
-        for i in range(tables):
-            part = body.columns(i * width, width - _TABLE_GAP * (tables > 1))
-            shown = slice(i * height, (i + 1) * height)
-            draw_table(part, _columns(part, view, ranks), ranks.rows, shown=shown)
+    if len(ranks.rows) < body.height:
+        draw_table(body, _columns(body, view, ranks), ranks.rows)
     else:
         _draw_extremes(body, view, ranks)
 

@@ -21,8 +21,6 @@ class ScreenState:
     """The enlarged panel, one of ``layout.RANKED_PANELS``."""
     cursor: Cursor | None = None
     """The cursor of the enlarged curve."""
-    pinned: tuple[tuple[str, str], ...] = ()
-    """Metrics that are shown beside the loss: kind and name of each."""
     now: float = 0.0
     """Unix seconds, on the clock of the records."""
     stopping: bool = False
