@@ -84,11 +84,10 @@ _NO_SCALE_HELPS = "no loss scale helps"
 _LOSS_ALONE = "the outputs of all modules are finite: look at the loss and the labels"
 _GO_BACK = "go back to a checkpoint"
 _LOSS_EXPLAINED = (
-    "The loss itself is NaN or Inf before any gradient was scaled, so no scale helps. A trace tells where "
-    "that began: in the input, in the weights, or in a module's output. Run a module that exceeds float16's "
-    "range in FP32 (with autocast disabled), or use bf16."
+    "A trace tells where it began: in the input, the weights, or a module's output. A module that exceeds "
+    "float16's range needs FP32 (autocast disabled) or bf16."
 )
-_UNPROTECTED = "Outside float16 no scaler protects the weights: "
+_GENTLER = "a lower learning rate or clipped gradients (--clip-norm)"
 
 _BEGAN: Mapping[str, _Wording] = {
     "bad input": (
@@ -98,10 +97,7 @@ _BEGAN: Mapping[str, _Wording] = {
     "weights lost": (
         f"NaN or Inf in the weights[: {{lost}}]; {_GO_BACK}",
         "NaN or Inf in the weights[: {layer}]",
-        (
-            f"Weights that are NaN or Inf stay so in every precision: {_GO_BACK}, with a lower learning rate "
-            "or clipped gradients (--clip-norm)."
-        ),
+        f"They stay so in every precision. After that, try {_GENTLER}.",
     ),
     "buffers lost": (
         f"NaN or Inf in the buffers[: {{lost}}]; {_GO_BACK}",
@@ -110,10 +106,7 @@ _BEGAN: Mapping[str, _Wording] = {
     "overflowed": (
         "the forward pass overflowed: {kind} in {output}; run it in FP32 (autocast disabled) or use bf16",
         "the forward pass overflowed[ in {layer}]",
-        (
-            "float16 ends at 65,504, and this layer's output is larger: no loss scale helps. Run it in FP32 "
-            "(with autocast disabled), or use bf16, which has FP32's range."
-        ),
+        "float16 ends at 65,504, and this layer's output is larger: no loss scale helps.",
     ),
     "not finite": (
         "{kind} in {output}: not a float16 problem, check this module and its inputs",
@@ -187,35 +180,22 @@ _SKIPS: Mapping[str, _Wording] = {
     "calibrating": (
         "calibration, normal",
         "calibration",
-        (
-            "The scaler starts with a high scale on purpose and halves it until the gradients fit into "
-            "float16: the first few skipped steps are part of that. Nothing to do."
-        ),
+        "The scale starts high on purpose and halves until the gradients fit: nothing to do.",
     ),
     "occasional": (
         "normal",
         "normal",
-        (
-            "At this scale a gradient exceeded float16's range: the scaler skipped the step and halved its "
-            "scale, which it will double again later. An occasional skip is normal: nothing to do."
-        ),
+        "A gradient exceeded float16's range; the scaler will double its scale again later: nothing to do.",
     ),
     "collapsing": (
         f"the scale keeps falling{_LEAVE_FLOAT16}",
         "the scale keeps falling",
-        (
-            f"After {COLLAPSE_SKIPS} skips in a row another halving is unlikely to help, and the model is "
-            "not learning. Switch to bf16 or FP32, then check the layer whose gradients are not finite."
-        ),
+        f"After {COLLAPSE_SKIPS} skips in a row another halving is unlikely to help.",
     ),
     "collapsed": (
         f"the scale has collapsed{_LEAVE_FLOAT16}",
         "the scale has collapsed",
-        (
-            "Below 1 the scaler shrinks gradients, the opposite of its purpose; at 0 the next step would "
-            "turn every weight into NaN. Switch to bf16 or FP32, then check the layer whose gradients are "
-            "not finite."
-        ),
+        "Below 1 the scaler shrinks gradients; at 0 the next step would turn every weight into NaN.",
     ),
 }
 """What skipped steps mean, beside which steps and scales they were."""
@@ -227,35 +207,22 @@ _STORM: Mapping[str, _Wording] = {
     "loss applied": (
         f"the step changed the weights: lower the learning rate, or {_GO_BACK}",
         "the step changed the weights",
-        (
-            f"{_UNPROTECTED}this step updated them. If the loss does not recover, lower the learning rate, "
-            f"clip gradients (--clip-norm), or {_GO_BACK}."
-        ),
+        f"Outside float16 no scaler skips such a step. If the loss does not recover, try {_GENTLER}.",
     ),
     "gradients skipped": (
         "the scaler skips such steps",
         "skipped",
-        (
-            "Multiplied by the loss scale, these gradients exceeded float16's range. The scaler skips such "
-            "steps and halves its scale: nothing to do while that is rare."
-        ),
+        "Times the loss scale they exceeded float16's range: nothing to do while that is rare.",
     ),
     "gradients applied": (
         f"the step changed the weights to NaN or Inf: {_GO_BACK}",
         "the weights are NaN or Inf",
-        (
-            f"{_UNPROTECTED}a gradient that is not finite makes its weights NaN or Inf. Go back to a "
-            "checkpoint, with a lower learning rate or clipped gradients (--clip-norm)."
-        ),
+        f"Outside float16 no scaler skips such a step. After that, try {_GENTLER}.",
     ),
     "buffers": (
         f"stays NaN or Inf in every precision: {_GO_BACK}",
         "stays NaN or Inf",
-        (
-            "The forward pass updates buffers such as BatchNorm's running statistics even in steps that the "
-            "scaler skips, and the scaler does not check them. They stay NaN or Inf in FP32 too: go back to "
-            "a checkpoint, or reset them."
-        ),
+        "Skipped steps update buffers such as BatchNorm's running statistics too, and no scaler checks them.",
     ),
 }
 """What NaN or Inf means, beside where and how often it was."""

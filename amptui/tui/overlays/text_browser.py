@@ -170,14 +170,14 @@ _EVENT_KEYS = (("esc", "back"), ("↑ ↓", "select"))
 
 
 class EventBrowser(Page):
-    """The list with the selected event below it, at first that of the number ``selected``."""
+    """The list with the selected event below it, at first the newest."""
 
     name: ClassVar[str] = "events"
     opened_by: ClassVar[str] = "e"
 
-    def __init__(self, selected: int | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._selected = selected
+        self._selected: int | None = None
         """The number of the selected event; None follows the newest."""
         self._index = 0
         self._page = 1

@@ -7,10 +7,8 @@ from dataclasses import replace
 from amptui.base import units
 from amptui.records.answers import RequestKind
 from amptui.records.control import Control
-from amptui.records.findings import ModulesTraced
 from amptui.tui.keys import ENDED_KEYS, KEYS, Key
 from amptui.tui.opening import Opening
-from amptui.tui.overlays.text_browser import EventBrowser
 from amptui.tui.replay.player import Player, Position
 from amptui.tui.run_screen import Parts, RunScreen
 
@@ -25,7 +23,6 @@ MOVING = (
     Key("< >", (*_BACK, *_AHEAD), "skip('{press}')", "skip", "skip 5% of the run back or ahead (or ← →)"),
     Key("home", ("home", "end"), "seek('{press}')", "", "go to the beginning; end: to the end"),
     Key("x", ("x",), "take_xray", "X-ray", "show the latest X-ray recorded so far", is_page=True),
-    Key("n", ("n",), "trace_modules", "", "show the latest trace recorded so far", is_page=True),
 )
 """The keys that only a replay has, or whose page is of what was recorded."""
 
@@ -92,14 +89,6 @@ class ReplayScreen(RunScreen):
             self._say("no X-ray was recorded up to this point")
         elif not self._has_open("x-ray"):
             self.action_open("x-ray")
-
-    def action_trace_modules(self) -> None:
-        traces = (event.number for event in self._view.events if isinstance(event.about, ModulesTraced))
-        number = next(traces, None)
-        if number is None:
-            self._say("no trace was recorded up to this point")
-        else:
-            self._overlay = EventBrowser(number)
 
     def action_refuse(self) -> None:
         """A key that would change a training."""

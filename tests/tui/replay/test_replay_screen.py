@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from amptui.records.control import REQUESTS, Control
-from amptui.records.run import Note, PauseChanged, Record, RunFailed
+from amptui.records.run import PauseChanged, Record, RunFailed
 from amptui.tui.keys import KEYS
 from amptui.tui.replay.player import Player
 from amptui.tui.replay.screen import ReplayScreen
@@ -17,7 +17,7 @@ from amptui.tui.run_screen import RunScreen
 from tests.builders import write_journal as write
 from tests.golden import Goldens
 from tests.telemetry.record_samples import run as started
-from tests.telemetry.record_samples import step, traced, xray
+from tests.telemetry.record_samples import step, xray
 from tests.tui.watching import SIZE, Action, Screen, Script, awaited, said_after
 
 LEAVING = {"leave", "interrupt"}
@@ -63,19 +63,14 @@ async def _seek_the_end(screen: Screen) -> None:
 
 
 END = Action("seek the end", _seek_the_end)
-LATER = Note(time=202.0, severity="info", text="later")
 ASKED = PauseChanged(time=200.5, step=100, paused=True, reason="the loss scale fell below its floor")
 FAILED = RunFailed(time=201.0, step=0, error="out of memory", traceback="Traceback")
 
 SCRIPTS = {
-    "what only a training can do is refused": Script([], ["p", "m", "d", "s"]),
+    "what only a training can do is refused": Script([], ["p", "m", "d", "s", "n"]),
     "x shows the X-ray that was taken up to here": Script([xray(101, time=201.0)], ["x", END, "x", "escape"]),
-    "n shows the trace that was recorded up to here": Script(
-        [traced(101, time=201.0), LATER], ["n", END, "n", "q"]
-    ),
     "pages lead to each other and stay where there is nothing to show": Script(
-        [xray(101, time=201.0), traced(101, time=202.0)],
-        ["t", "x", "n", "escape", END, "t", "x", "n", "g", "escape"],
+        [xray(101, time=201.0)], ["t", "x", "escape", END, "t", "x", "g", "escape"]
     ),
     "a run that failed or paused to ask is only looked at": Script([ASKED, FAILED], [END, "t"]),
     "keys that only look do what they do beside a training": Script([], ["l plus tab"]),
