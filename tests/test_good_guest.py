@@ -6,9 +6,7 @@ import io
 import os
 import random
 import signal
-import subprocess
 import sys
-import textwrap
 import threading
 import warnings
 import weakref
@@ -25,7 +23,6 @@ import amptui
 from amptui.records.run import RunFailed, RunFinished
 from tests.builders import StepRow, of
 from tests.builders import recorded as records
-from tests.checkout import ROOT
 from tests.observed import Loop, same_bits
 
 
@@ -127,67 +124,6 @@ def test_what_the_script_drops_is_freed_while_it_is_observed(runs: Path) -> None
         assert [reference() for reference in references] == [None, None, None]
         torch.ones(1, requires_grad=True).sum().backward()
     assert len(of(StepRow, records(runs))) == 3
-
-
-# ------------------------------------------------------------------------ in a process of its own
-
-SCRIPT = """
-import os, sys
-import torch
-from tests.observed import Loop
-kind = sys.argv[1]
-loop = Loop("fp16")
-if os.environ.get("WATCHED"):
-    import amptui
-    monitor = amptui.observe(loop.model, loop.optimizer, loop.scaler)
-loop.run(3)
-print("trained", loop.state()[0].sum().item())
-if kind == "crash":
-    loop.scaler.scale(torch.ones(2, requires_grad=True)).backward()
-if kind == "interrupt":
-    raise KeyboardInterrupt
-if kind == "workers":
-    import amptui
-    from torch.utils.data import DataLoader, TensorDataset
-    data = TensorDataset(torch.arange(8.0))
-    for context, workers in (("fork", 2), ("spawn", 1)):  # each that is spawned imports torch
-        loader = DataLoader(data, batch_size=2, num_workers=workers, multiprocessing_context=context)
-        print(sorted(value.item() for (batch,) in loader for value in batch))
-    if (child := os.fork()) == 0:
-        sys.exit(3)
-    print("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
-
-
-def _script(tmp_path: Path, kind: str, *, watched: bool) -> subprocess.CompletedProcess[str]:
-    path = tmp_path / "train.py"
-    path.write_text("if __name__ == '__main__':\n" + textwrap.indent(SCRIPT, "    "))
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "WATCHED": "yes" if watched else ""}
-    command = [sys.executable, str(path), kind]
-    return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=120)
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param("crash", marks=pytest.mark.ci),
-        *(pytest.param(kind, marks=pytest.mark.nightly) for kind in ("workers", "interrupt")),
-    ],
-)
-def test_a_script_behaves_as_without_us(kind: str, tmp_path: Path, runs: Path) -> None:
-    bare, ours = _script(tmp_path, kind, watched=False), _script(tmp_path, kind, watched=True)
-    attach, _, rest = ours.stderr.partition("\n")
-    assert attach == f"amptui attach {next(runs.iterdir()).name}"
-    assert (ours.returncode, ours.stdout, rest) == (bare.returncode, bare.stdout, bare.stderr)
-    assert "trained" in ours.stdout
-    last = records(runs)[-1]
-    if kind == "crash":
-        assert isinstance(last, RunFailed)
-        assert last.error.startswith("RuntimeError: grad can be implicitly created only for scalar")
-        assert "train.py" in last.traceback
-    else:
-        assert isinstance(last, RunFinished)
-        assert (last.reason, last.steps) == ("stopped" if kind == "interrupt" else "ended", 3)
 
 
 @pytest.mark.parametrize(
