@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from amptui.cli import main
+from amptui.records.control import REQUESTS
 from amptui.records.run import FORM
 from amptui.runs.socket_place import connect
 
 Request = Mapping[str, Any]
-"""As a line of the protocol: ``{"request": "precision", "precision": "bf16"}``."""
+"""What is asked and its fields: ``{"request": "precision", "precision": "bf16"}``."""
 
 ANSWERS = ("RequestTaken", "RequestRefused")
 
@@ -29,8 +30,9 @@ class Screen:
 
     def ask(self, request: Request) -> int:
         """Make a request; its number, when the run has heard it."""
-        number = next(self._numbers)
-        self._send({"number": number, **request})
+        number, fields = next(self._numbers), {**request}
+        kind = REQUESTS[fields.pop("request")].__name__
+        self._send({"type": "Ask", "number": number, "request": {"type": kind, **fields}})
         self.wait_for(lambda line: line.get("type") == "RequestMade" and line["number"] == number)
         return number
 
