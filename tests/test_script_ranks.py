@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from amptui.base.errors import RunFolderError
-from amptui.ranks.world import NO_SCRIPT_XRAY
+from amptui.records.control import NO_XRAY
 from amptui.records.ranks import RankLost, RanksAwaited, RanksStarted, StacksTaken
 from amptui.records.run import Note, PauseChanged, RunFailed, RunFinished, RunResumed, RunStarted
 from amptui.reports.run_list import read_row
@@ -125,7 +125,7 @@ def test_watch_trains_as_the_bare_script_and_opens_one_run(
     records = records_of(run)
     (started,) = of(RunStarted, records)
     assert (started.world_size, started.parallel) == (2, "ddp")
-    assert started.refuses["x-ray"] == NO_SCRIPT_XRAY
+    assert started.refuses["x-ray"] == NO_XRAY
     assert len(of(StepRow, records)) == 200
     assert isinstance(records[-1], RunFinished)
 
@@ -201,7 +201,7 @@ def test_all_ranks_obey_a_screen_at_the_same_step(
         asked += [{"request": "checkpoint"}, pause(True), pause(False)]
         assert {screen.answer(request)["type"] for request in asked} == {"RequestTaken"}
         refused = screen.answer({"request": "x-ray"})
-        assert (refused["type"], refused["detail"]) == ("RequestRefused", NO_SCRIPT_XRAY)
+        assert (refused["type"], refused["detail"]) == ("RequestRefused", NO_XRAY)
         screen.wait_for(lambda line: line.get("type") == "RanksSampled")
         screen.ask(STOP)
     precisions, weights = ([[step[part] for step in steps] for steps in steps_in(out)] for part in (0, 1))

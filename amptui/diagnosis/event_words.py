@@ -138,7 +138,7 @@ def _storm_details(storm: Storm) -> list[str]:
 
 
 def _on_ranks(ranks: Sequence[int]) -> str:
-    """Whose own loss or gradients overflowed, where several ranks train: `` on rank 3``."""
+    """Whose own loss was not finite, where several ranks train: `` on rank 3``."""
     if not ranks:
         return ""
     more = " and others" if len(ranks) > _NAMED_RANKS else ""

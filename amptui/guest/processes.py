@@ -29,9 +29,9 @@ from amptui.ranks.ends.hang_watch import HangWatch
 from amptui.ranks.ends.progress import RankProgress
 from amptui.ranks.failure import PeerEndedError, RankEnds
 from amptui.ranks.numbers.meter import RankMeter
-from amptui.ranks.world import NO_SCRIPT_XRAY, World, world_of_variables
+from amptui.ranks.world import World, world_of_variables
 from amptui.recipe.request import HANG_SECONDS
-from amptui.records.control import Control
+from amptui.records.control import NO_XRAY, Control
 from amptui.records.run import Note, Record, RunStarted
 from amptui.records.steps import Steps
 from amptui.runs.rundir import RunDir
@@ -127,7 +127,6 @@ class OneOfRanks(OneProcess):
     def open(self, script: ObservedScript | WatchedScript, emit: Emit) -> tuple[RankControl, Emit]:
         self._emit, self._watched = emit, isinstance(script, WatchedScript)
         self._control = RankControl(self.world, emit, counts_alike=False)
-        self._control.refuses = {"x-ray": NO_SCRIPT_XRAY}
         return self._control, self._take
 
     def layout(self, script: Script) -> ParallelLayout:
@@ -138,7 +137,7 @@ class OneOfRanks(OneProcess):
         samples, data_parallel = started.batch_size, layout.data_parallel
         return replace(
             started,
-            refuses={"x-ray": NO_SCRIPT_XRAY, **started.refuses},
+            refuses={"x-ray": NO_XRAY, **started.refuses},
             world_size=self.world.size,
             parallel="+".join(layout.kinds),
             data_parallel=data_parallel or None,

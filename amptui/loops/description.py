@@ -14,6 +14,7 @@ from amptui.base.version import __version__
 from amptui.device.accelerator import properties, runtime_versions
 from amptui.loops.setup import Prepared
 from amptui.recipe.experiment import Experiment
+from amptui.records.control import NO_XRAY
 from amptui.records.run import DataInfo, RunResumed, RunStarted
 
 _SAME_WHEN_RESUMED = (
@@ -64,7 +65,7 @@ def describe_run(model_name: str, prepared: Prepared) -> RunStarted:
         total_steps=prepared.schedule.steps,
         growth_interval=prepared.scaler.get_growth_interval(),
         world_size=strategy.ranks,
-        refuses={"x-ray": strategy.needs_others} if strategy.needs_others else {},
+        refuses={"x-ray": NO_XRAY} if strategy.kind else {},
         parallel=strategy.kind,
         global_batch_size=batch_size * request.accumulate * strategy.ranks if strategy.kind else None,
     )

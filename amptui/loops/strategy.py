@@ -86,8 +86,8 @@ class Strategy:
     share: Share = WHOLE
     """Which part of each global batch this process takes."""
 
-    needs_others = ""
-    """Why a rank cannot run the model alone, as an X-ray does; "" if it can."""
+    needs_others = False
+    """Whether a rank cannot run the model alone, as in a first step that can be undone."""
 
     on_trial = False
     """Whether the next step can fail on one rank, and must then be undone on all."""
@@ -123,8 +123,8 @@ class Strategy:
         compute = self._loss
         return [MicroBatch(partial(compute, batch), count_samples(batch), batch) for batch in step_batches]
 
-    def run_passes(self, passes: Callable[[], object], observed_step: int | None, *, scaled: bool) -> None:  # noqa: ARG002
-        """Run the passes of a step: of ``observed_step``, if it is measured; ``scaled`` by a loss scale."""
+    def run_passes(self, passes: Callable[[], object], observed_step: int | None) -> None:  # noqa: ARG002
+        """Run the passes of a step: of ``observed_step``, if it is measured."""
         passes()
 
     def mean_loss(self, loss: Tensor) -> Tensor:
@@ -141,10 +141,6 @@ class Strategy:
     def agree(self, trouble: str) -> str:
         """The ``trouble`` of the first rank that has one; "" if none has. Waits for all."""
         return trouble
-
-    def on_rank_0(self, where: str, work: Callable[[], R]) -> R | None:  # noqa: ARG002 - names a meeting
-        """What ``work`` returns at rank 0, which must not communicate meanwhile: the others wait."""
-        return work()
 
     # ------------------------------------------------------------------ validation
 

@@ -129,9 +129,8 @@ class Trainer:
                 position.undo_draws()
                 return "done"
             data_seconds = time.perf_counter() - load_start
-            if looks:  # rank 0 takes an X-ray alone, with its own batches, while the others wait
-                around = partial(prepared.strategy.on_rank_0, f"the X-ray before step {monitor.step + 1}")
-                monitor.xray(step_batches, counts_operations=True, around=around)
+            if looks:
+                monitor.xray(step_batches, counts_operations=True)
             position.batches += len(step_batches)
             micro_batches = divide(step_batches)
             monitor.make_step(

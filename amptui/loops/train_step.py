@@ -99,7 +99,6 @@ class TrainMonitor(Monitor):
             self.divergence.ask_for_count = partial(self._ranks.want_probes, WEIGHTS)
         if strategy.leads:  # of several ranks rank 0 decides if training can go on
             self.guard = self.divergence
-        self.no_xray = strategy.needs_others
         if not strategy.needs_others:
             self.switch.can_retry, self.switch.agree = True, strategy.agree
         if start is not None:
@@ -182,7 +181,7 @@ class TrainMonitor(Monitor):
             if self._together is None:
                 passes()
             else:
-                self._together.run_passes(passes, None, scaled=switch.precision.scales)
+                self._together.run_passes(passes, None)
             self._update(switch.precision)
         else:
             self._make_observed(passes, micro_batches, inputs, data_seconds)
@@ -228,7 +227,7 @@ class TrainMonitor(Monitor):
             self._current = Step()
             try:
                 with probes.around_step(self.step, precision, inputs):
-                    strategy.run_passes(passes, self.step, scaled=precision.scales)
+                    strategy.run_passes(passes, self.step)
             except BaseException:
                 # Its graph takes the memory that another attempt needs.
                 self._result, self._current = None, Step()

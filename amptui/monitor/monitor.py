@@ -264,24 +264,17 @@ class Monitor:
             measure = partial(break_down, trained.model, trained.optimizer, step=self.step)
             self._emit(measure(precision=precision, peak_allocated_bytes=peak_bytes))
 
-    def xray(
-        self,
-        batches: Sequence[Any],
-        *,
-        counts_operations: bool,
-        around: Callable[[Callable[[], str]], str | None],
-    ) -> None:
+    def xray(self, batches: Sequence[Any], *, counts_operations: bool) -> None:
         """Run the next step's batches in FP32 and in AMP and apply neither, if that was asked for.
 
         An error does not end the run. ``counts_operations``: whether ``batches`` show what a count of its
-        operations stands for. ``around`` gets what takes the X-ray, and calls it where it may be taken.
+        operations stands for.
         """
         xray_request = self.control.take(XRayRequest)
         if xray_request is None:
             return
         self.flush()
-        why = around(partial(self._take_xray, batches, counts_operations=counts_operations))
-        self.control.answer(xray_request, why or "")
+        self.control.answer(xray_request, self._take_xray(batches, counts_operations=counts_operations))
         self.begin_interval()
 
     def _take_xray(self, batches: Sequence[Any], *, counts_operations: bool) -> str:

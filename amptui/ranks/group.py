@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, TypeVar, cast
@@ -117,22 +117,21 @@ class RankGroup(Ranks):
         """Where each rank runs, in their order."""
         return self._ends.places
 
-    def meet(self, where: str, *, stoppable: bool = True) -> None:
-        """Wait until all ranks have come to this point, however long it takes.
+    def meet(self, where: str) -> None:
+        """Wait before the first step until all ranks have come to this point, however long it takes.
 
-        Before the first step, ``stoppable``: raises DeviceError if this rank is asked to stop meanwhile.
-        Later it waits for the others whatever it is asked.
+        Raises DeviceError if this rank is asked to stop meanwhile.
         """
         key = f"meeting/{where}"
         self.progress.place += 1
         self.board.count(key, 1)
-        self._wait_until(lambda: self.board.count(key) >= self.world.size, stoppable=stoppable)
+        self._wait_until(lambda: self.board.count(key) >= self.world.size)
 
-    def _wait_until(self, is_true: Callable[[], bool], *, stoppable: bool = True) -> None:
+    def _wait_until(self, is_true: Callable[[], bool]) -> None:
         with self.progress.waiting():
             while not is_true():
                 # First: a launcher that lost a rank stops the others.
-                stopping = stoppable and self._stopping()
+                stopping = self._stopping()
                 self.check_others()
                 if stopping:
                     raise DeviceError(STOPPED_WAITING)
@@ -148,16 +147,6 @@ class RankGroup(Ranks):
         loaded = load()
         self.meet(f"{what} by rank 0")
         return loaded
-
-    def on_rank_0(self, where: str, work: Callable[[], R]) -> R | None:
-        """What ``work`` returns at rank 0; the others wait, and no collective waits with them."""
-        self.progress.alone = self.world.leads
-        try:
-            result = work() if self.world.leads else None
-        finally:
-            self.progress.alone = False
-        self.meet(where, stoppable=False)
-        return result
 
     def check_equal(self, facts: dict[str, float]) -> None:
         """Raise DataError if one of ``facts`` differs from rank 0's: the ranks would wait for each other."""
@@ -239,16 +228,15 @@ class RankGroup(Ranks):
 
     # ------------------------------------------------------------------ ends
 
-    def tell_troubles(self, states: Mapping[int, int]) -> None:
-        """Tell what was found in this rank's own steps with trouble."""
+    def post_bad_steps(self, steps: Iterable[int]) -> None:
+        """Tell in which steps this rank's own loss was not finite."""
         with suppress(RuntimeError):
-            self.board.post(f"troubles/{self.world.rank}", list(states.items()))
+            self.board.post(f"bad steps/{self.world.rank}", list(steps))
 
-    def troubles(self) -> list[dict[int, int]]:
+    def bad_steps(self) -> list[list[int]]:
         """What each rank has told of that."""
         with suppress(RuntimeError):
-            names = [f"troubles/{rank}" for rank in range(self.world.size)]
-            return [dict(self.board.look(name) or ()) for name in names]
+            return [self.board.look(f"bad steps/{rank}") or [] for rank in range(self.world.size)]
         return []
 
     def find_ended(self) -> PeerEndedError | None:

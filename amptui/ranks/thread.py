@@ -16,13 +16,12 @@ from amptui.base.errors import AmptuiError, DeviceError, ExperimentError, RunFol
 from amptui.loops.worker import TrainingThread
 from amptui.ranks.agreement.control import RankControl
 from amptui.ranks.numbers.meter import RankMeter, RankNumbers, blame
-from amptui.ranks.world import LAUNCHER_GONE, NO_SHARDED_XRAY, World
+from amptui.ranks.world import LAUNCHER_GONE, World
 from amptui.recipe.request import HANG_SECONDS, ModelSpec, TrainRequest
 from amptui.records.control import StopRequest, tell_nobody
 from amptui.records.ranks import RankPhase
 from amptui.records.run import NonFinite, Note, Record, RunFinished, RunStarted, StepSkipped
 from amptui.records.samples import DeviceSample, GpuSample
-from amptui.records.steps import Steps
 
 if TYPE_CHECKING:
     from amptui.checkpoint.file import Checkpoint
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from amptui.ranks.failure import PeerEndedError
     from amptui.ranks.group import MakeStrategy, RankGroup
     from amptui.ranks.launcher_store import LauncherStore
-    from amptui.ranks.numbers.own_checks import LocalOverflows
     from amptui.ranks.parallel.data_parallel import DataParallel
 
 
@@ -64,7 +62,6 @@ class RankThread(TrainingThread):
         **options: Any,
     ) -> None:
         self.control = control = RankControl(world, emit)
-        control.refuses = {"x-ray": NO_SHARDED_XRAY} if request.fsdp else {}
         self._run_request = request
         """That of the run, of which rank 0 alone writes the files."""
         request = replace(request, interactive=False)
@@ -136,21 +133,15 @@ class RankThread(TrainingThread):
     def _take(self, record: Record) -> None:
         self._meter.add(record)
         self._tell(record)
-        if self._prepared is not None:
-            self._look_for_overflow(record, self._prepared, self._strategy.local_overflows)
-
-    def _look_for_overflow(self, record: Record, prepared: "Prepared", own: "LocalOverflows") -> None:
-        """After trouble find out whether it came from this rank; plan which gradients to check."""
-        if isinstance(record, Steps):
-            if (tracker := record.growth_tracker[-1]) is not None:
-                own.expect_growth(record.last_step + prepared.scaler.get_growth_interval() - tracker)
-        elif isinstance(record, StepSkipped | NonFinite) and getattr(record, "what", "loss") == "loss":
-            own.judge(record.step)
-            if self._group is not None:
-                self._group.tell_troubles(own.states)
+        if not isinstance(record, StepSkipped | NonFinite) or getattr(record, "what", "loss") != "loss":
+            return
+        own = self._strategy.own_losses
+        own.judge(record.step)
+        if self._group is not None:
+            self._group.post_bad_steps(own.bad_steps)
 
     def _measure(self) -> RankNumbers:
-        trainer, own = self._trainer, self._strategy.local_overflows
+        trainer, own = self._trainer, self._strategy.own_losses
         assert trainer is not None, "its loop asks"
         trainer.monitor.drain()
         sample = self.allocator()
@@ -159,7 +150,7 @@ class RankThread(TrainingThread):
             peak_bytes=None if sample is None else sample.peak_allocated_bytes,
             gpu=self._gpus[0] if self._gpus else None,
         )
-        numbers = numbers._replace(overflowed=own.overflowed, trouble_step=max(own.states, default=0))
+        numbers = numbers._replace(overflowed=own.bad_count, trouble_step=own.judged_step)
         check = self._strategy.weights_check
         if check is None:  # each rank has weights of its own
             return numbers
@@ -238,7 +229,7 @@ class RankThread(TrainingThread):
         self._group.connect()
         self.control.gather = self._group.gather
         if self.control.report is not None:
-            self.control.report.troubles = self._group.troubles
+            self.control.report.bad_steps = self._group.bad_steps
         self.control.connect(
             self._group.board, self._group.progress, self._lose_others, self._group.check_others
         )
@@ -409,7 +400,7 @@ class RankThread(TrainingThread):
             return rank_error if rank_error.hint else DeviceError(rank_error.what, hint=self._resume_hint())
         explained = super()._explained(error)
         if self._world.leads and self._group and self._trainer and isinstance(explained, ExperimentError):
-            culprits = blame(self._group.troubles(), self._trainer.monitor.step)
+            culprits = blame(self._group.bad_steps(), self._trainer.monitor.step)
             if culprits:
                 return ExperimentError(f"{explained.what}; {culprits}", hint=explained.hint)
         return explained

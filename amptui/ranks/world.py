@@ -10,12 +10,6 @@ from typing import NamedTuple
 from amptui.base.errors import UsageError
 from amptui.recipe.request import TrainRequest
 
-NO_SHARDED_XRAY = "an X-ray needs the whole model, of which each rank has a part"
-"""Why FSDP refuses one."""
-
-NO_SCRIPT_XRAY = "rank 0 would wait for the others in its forward pass"
-"""Why the ranks of a script refuse one."""
-
 _TORCHRUN = ("TORCHELASTIC_RUN_ID", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """What torchrun sets (torch.distributed.run, "Environment Variables")."""
 

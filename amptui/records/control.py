@@ -33,6 +33,10 @@ class XRayRequest:
     """Compare the next step's batch in FP32 and in AMP, layer by layer."""
 
 
+NO_XRAY = "an X-ray needs a training in one process"
+"""Why several ranks refuse one."""
+
+
 @dataclass(frozen=True, slots=True)
 class TraceRequest:
     """Run the next steps with hooks on every module."""

@@ -67,8 +67,8 @@ class RanksSampled:
     skipped: tuple[int | None, ...] = ()
     """Steps that the rank's scaler skipped so far."""
     overflowed: tuple[int | None, ...] = ()
-    """Steps so far in which the rank's own loss or gradients were found to hold NaN or Inf before they were
-    averaged; None before one of a rank's steps was looked at."""
+    """Steps so far in which the rank's own loss was found to be NaN or Inf; None before one of them was
+    looked at."""
     sm_clock_mhz: tuple[float | None, ...] = ()
     throttled: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """The ranks whose clocks are held down, by the reason in NVML's words."""
@@ -100,10 +100,9 @@ class RanksDisagree:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RanksOverflowed:
-    """Which ranks made a step's averaged loss or gradients NaN or Inf, told when their rows have arrived.
+    """Which ranks made a step's averages NaN or Inf, told when their rows have arrived.
 
-    Their own loss was not finite; or their own gradients, where those of all ranks were checked before they
-    were averaged. Not told where nothing is known, or the same of all ranks.
+    Their own loss was not finite. Not told of all ranks.
     """
 
     time: float
@@ -134,13 +133,12 @@ RankPhase = Literal[
     "after_step",
     "validating",
     "compiling",
-    "alone",
     "saving",
     "script",
     "silent",
 ]
-"""What a rank is doing; ``script`` is all that is known of somebody else's loop. ``alone``: rank 0 computes
-something that the others wait for, such as an X-ray. ``silent``: its process does not answer."""
+"""What a rank is doing; ``script`` is all that is known of somebody else's loop. ``silent``: its process does
+not answer."""
 
 
 PHASE_WORDS: Mapping[RankPhase, str] = {
@@ -150,7 +148,6 @@ PHASE_WORDS: Mapping[RankPhase, str] = {
     "after_step": "in after_step()",
     "validating": "validating",
     "compiling": "compiling the model",
-    "alone": "computing what only rank 0 does",
     "saving": "writing a checkpoint or weights",
     "script": "in the script's own code",
     "silent": "its process has not answered",

@@ -44,7 +44,7 @@ from amptui.records.control import (
     TraceRequest,
     XRayRequest,
 )
-from amptui.records.findings import ModulesTraced, XRayTaken
+from amptui.records.findings import ModulesTraced
 from amptui.records.run import EpochFinished, PrecisionChanged, Record
 from tests.builders import StepRow
 from tests.ranks.recorded import STEPS, Recorded
@@ -185,7 +185,6 @@ def ask_at_random(control: RankControl, requests: int, seed: int) -> None:
         CheckpointRequest,
         TraceRequest,
         HistogramRequest,
-        XRayRequest,
         lambda: ComparisonRequest(("fp32", "bf16")),
         ComparisonRequest,
     )
@@ -255,7 +254,7 @@ Rounds = Sequence[tuple[Sequence[Request], Sequence[type[Any]]]]
 """What rank 0 is asked for at once, and the records that are awaited then; one after the other."""
 
 PROBES: Rounds = (
-    *[((XRayRequest(), TraceRequest()), (XRayTaken, ModulesTraced))] * 2,
+    *[((TraceRequest(),), (ModulesTraced,))] * 2,
     ((HistogramRequest(),), (RequestTaken,)),
 )
 

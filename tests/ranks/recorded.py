@@ -93,9 +93,8 @@ class Recorded(Tiny):
     fails_late: bool = False
     """It fails there in the optimizer's step, after all ranks have averaged their gradients."""
     overflows_on_rank: int = -1
-    """The rank whose own gradients, or whose loss, are Inf in step ``overflow_step``."""
+    """The rank whose loss is Inf in step ``overflow_step``."""
     overflow_step: int = 3
-    overflow: str = "gradients"
     flips_on_rank: int = -1
     """The rank on which one bit of one weight changes after the fifth step."""
     fused_sgd: bool = False
@@ -141,8 +140,7 @@ class Recorded(Tiny):
             and os.environ.get("RANK") == str(self.overflows_on_rank)
         ):
             assert isinstance(loss, Tensor)
-            overflowing: Tensor = loss * math.inf if self.overflow == "loss" else _InfGradient.apply(loss)
-            return overflowing
+            return loss * math.inf
         return loss
 
     def build_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
@@ -191,18 +189,6 @@ class Drawing(Recorded):
         inputs, targets = batch
         noise = torch.rand(()) + random.random() + np.random.random()
         return super().loss(model, (inputs + 0.1 * noise, targets))
-
-
-class _InfGradient(torch.autograd.Function):
-    """Its input; the gradient is Inf."""
-
-    @staticmethod
-    def forward(_ctx: Any, loss: Tensor) -> Tensor:
-        return loss.clone()
-
-    @staticmethod
-    def backward(_ctx: Any, *gradients: Tensor) -> Tensor:
-        return gradients[0] * math.inf
 
 
 def precision_now() -> str:

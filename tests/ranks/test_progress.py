@@ -21,7 +21,7 @@ def at(place: int, **groups: int) -> dict[str, int]:
     return {"": place, **groups}
 
 
-BUSY: tuple[RankPhase, ...] = ("compiling", "alone", "saving")
+BUSY: tuple[RankPhase, ...] = ("compiling", "saving")
 
 WORKS = Heartbeat(place=at(7), step=3, phase="training")
 

@@ -27,7 +27,6 @@ from amptui.records.control import (
     PrecisionRequest,
     Request,
     StopRequest,
-    XRayRequest,
 )
 from tests.tiny import Log
 
@@ -134,18 +133,12 @@ def taken(kind: type[Request], control: RankControl) -> object:
     return pending and pending.request
 
 
-def xray(control: RankControl) -> object:
-    """Only rank 0 takes it; the others wait meanwhile."""
-    return control.newest(XRayRequest) is not None and control.attention and (control.take(XRayRequest), 1)[1]
-
-
 @pytest.mark.parametrize("counts_alike", [True, False])
 @pytest.mark.parametrize(
     ("want", "obeyed", "what"),
     [
         (lambda leader: leader.ask(CHECKPOINT), partial(taken, CheckpointRequest), CHECKPOINT),
         (lambda leader: leader.ask(BF16), partial(taken, PrecisionRequest), BF16),
-        (lambda leader: leader.ask(XRayRequest()), xray, 1),
         (RankControl.want_checkpoint, RankControl.take_wanted_checkpoint, True),
         (lambda leader: leader.want_probes(WINDOW | WEIGHTS), RankControl.take_probes, WINDOW | WEIGHTS),
         (lambda leader: leader.want_turn("bf16 eager", now="fp32"), RankControl.take_turn, "bf16 eager"),

@@ -7,14 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from amptui.ranks.numbers.meter import (
-    FINITE,
-    GRADIENTS,
-    LOSS,
-    UNKNOWN,
     RankMeter,
     RankNumbers,
     RankReport,
-    ranks_at_fault,
 )
 from amptui.ranks.numbers.own_checks import WeightsCheck
 from amptui.ranks.parallel import data_parallel
@@ -126,24 +121,6 @@ def test_ranks_after_different_steps_are_not_compared_and_weights_once_all_hashe
     assert (difference.what, difference.step, difference.most) == ("weights", 9, 77.0)
     lacking = HASHED._replace(hashed_step=20, weights_hash=None)  # for lack of memory
     assert reported.take(lacking, lacking).of(RanksDisagree) == []
-
-
-# Whose own numbers were not finite.
-
-
-@pytest.mark.parametrize(
-    ("states", "ranks"),
-    [
-        ([FINITE, GRADIENTS, FINITE], [1]),
-        ([LOSS, GRADIENTS, FINITE], [0, 1]),
-        ([UNKNOWN, GRADIENTS, FINITE], []),
-        ([UNKNOWN, GRADIENTS, LOSS], [2]),
-        ([GRADIENTS, LOSS, GRADIENTS], []),
-        ([FINITE, FINITE], []),
-    ],
-)
-def test_ranks_are_named_where_that_is_known_and_tells_something(states: list[int], ranks: list[int]) -> None:
-    assert ranks_at_fault(states) == ranks
 
 
 # How long it computes.

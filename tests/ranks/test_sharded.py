@@ -22,7 +22,7 @@ from tests.ranks.rank_at_work import Start
 from tests.ranks.recorded import OddModel, Recorded, alone
 from tests.tiny import log_of, losses, prepare
 
-POISONED = {"overflows_on_rank": "1", "overflow": "loss"}
+POISONED = {"overflows_on_rank": "1"}
 """The third loss of rank 1 is infinite."""
 
 

@@ -47,12 +47,6 @@ def _hint(precision: str, computed_precision: str, weights_word: str) -> str:
     return "leave autocast to amptui: use `with monitor.autocast():` for each forward pass"
 
 
-def _unseen(take: Callable[[], str]) -> str:
-    """Call it; its passes are none of the script's."""
-    with HOOKS.suspended():
-        return take()
-
-
 class SwitchedOptimizer(ObservedOptimizer):
     """Watches one optimizer's steps, and switches their precision as ``control`` is asked."""
 
@@ -135,7 +129,8 @@ class SwitchedOptimizer(ObservedOptimizer):
         self.switch.can_retry = self.control.can_retry
         if self.control.newest(XRayRequest) is not None:
             self.work_begins()
-            self.xray(passes, counts_operations=False, around=_unseen)
+            with HOOKS.suspended():  # its passes are none of the script's
+                self.xray(passes, counts_operations=False)
             self._forget_step_again()
         warms_up = self.switch.begin_step()
         if warms_up or self.wants_shapes:

@@ -11,7 +11,7 @@ that makes fewer steps than the others, as its data ends first, keeps nobody wai
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from amptui.ranks.numbers.meter import PostedRows, RankNumbers, RankReport
 from amptui.ranks.world import LAUNCHER_GONE, World
 from amptui.records.control import (
     KINDS,
+    NO_XRAY,
     REQUESTS,
     CheckpointRequest,
     ComparisonRequest,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from amptui.ranks.agreement.board import Board
     from amptui.ranks.ends.progress import RankProgress
 
-_TOGETHER = (PrecisionRequest, PauseRequest, XRayRequest, CheckpointRequest)
+_TOGETHER = (PrecisionRequest, PauseRequest, CheckpointRequest)
 """What all ranks do together. Rank 0 does the rest alone: traces, the choice of blocks."""
 
 _PAUSE_CHECK_SECONDS = 0.5
@@ -101,8 +102,6 @@ class RankControl(Control):
         self.over = ""
         """Why the ranks agree on nothing more, and the training goes on; empty if they may."""
         self._others_silent = False
-        self.refuses: Mapping[str, str] = {}
-        """What is refused at once, each with the reason."""
         self.measure: Callable[[], RankNumbers] = RankNumbers
         self.gather: Callable[[Any], Sequence[Any]] = lambda value: [value]
         """The value of each rank at the end of the training; waits for all."""
@@ -165,10 +164,10 @@ class RankControl(Control):
         return self._stop_reason is not None
 
     def ask(self, request: Request, number: int | None = None) -> int:
-        """See :class:`Control`; what is among ``refuses`` is refused."""
+        """See :class:`Control`; an X-ray is refused."""
         number = super().ask(request, number)
-        if why := self.refuses.get(KINDS[type(request)]):
-            self.refuse(self._queue(type(request)).pop(type(request), None), "unavailable", why)
+        if isinstance(request, XRayRequest):
+            self.refuse(self._waiting.pop(XRayRequest, None), "unavailable", NO_XRAY)
         return number
 
     # Called by the trainer.

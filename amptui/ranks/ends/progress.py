@@ -21,8 +21,7 @@ AWAITED_SECONDS = 10.0
 """How long nobody may come further before it is told who makes the others wait."""
 
 BUSY_SECONDS = 1200.0
-"""How long a rank may compile, write at the end, or compute what only rank 0 does, if ``--hang-timeout``
-is shorter."""
+"""How long a rank may compile, or write at the end, if ``--hang-timeout`` is shorter."""
 
 _SILENT_BEATS = 5
 """After the time of so many a process is said not to answer, if nobody comes further meanwhile."""
@@ -35,7 +34,7 @@ MAX_NAMED = 8
 
 _MAX_STACKS, _MAX_STACK_CHARACTERS = 64, 8000
 
-_BUSY: tuple[RankPhase, ...] = ("compiling", "alone", "saving")
+_BUSY: tuple[RankPhase, ...] = ("compiling", "saving")
 
 
 def beat_seconds(ranks: int) -> float:
@@ -72,14 +71,13 @@ class RankProgress:
         """Meetings and exchanges so far."""
         self.batches = 0
         self.waits = False
-        self.alone = False
         self.left = False
         self.idle = False
 
     def beat(self, number: int) -> Heartbeat:
         """It as of now."""
         phase, step = self.activity()
-        phase, place = "alone" if self.alone else phase, collectives_by_group()
+        place = collectives_by_group()
         if phase != "script":
             place[""] = self.place
         elif not place:  # where nobody counts collectives, steps have to do

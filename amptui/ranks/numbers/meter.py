@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -21,9 +21,6 @@ SAMPLED_RANKS = 64
 
 MAX_NAMED = 8
 """Ranks that are named as different from the others."""
-
-UNKNOWN, FINITE, GRADIENTS, LOSS = range(4)
-"""What is known of a rank's own step: nothing, that all was finite, or what was not."""
 
 STORM_GAP_STEPS = 100
 """Losses that were not finite so long before are not what ended a run."""
@@ -43,7 +40,7 @@ class RankNumbers(NamedTuple):
     skipped: int = 0
     """Steps that its scaler skipped so far."""
     overflowed: int | None = None
-    """Steps so far in which its own loss or gradients were not finite; None before one was looked at."""
+    """Steps so far in which its own loss was not finite; None before one was looked at."""
     trouble_step: int = 0
     """The newest step that was looked at for that."""
     loss_scale: float | None = None
@@ -117,8 +114,8 @@ class RankReport:
         self._hashed_step = -1
         self._blamed_step = 0
         self._disagreeing: set[str] = set()
-        self.troubles: Callable[[], Sequence[Mapping[int, int]]] = lambda: ()
-        """What was found in each rank's own steps with trouble, by step."""
+        self.bad_steps: Callable[[], Sequence[Sequence[int]]] = lambda: ()
+        """Those in which each rank's own loss was not finite."""
 
     def take(self, rows: Sequence[RankNumbers]) -> None:
         """Take one exchange's rows, in the order of the ranks; called by one thread at a time."""
@@ -158,14 +155,14 @@ class RankReport:
         )
 
     def _blame(self, known_by_all: int) -> None:
-        """Tell which ranks' own numbers were not finite, once all ranks have told of a step with trouble."""
+        """Tell which ranks' own losses were not finite, once all ranks have looked at a step with trouble."""
         if known_by_all <= self._blamed_step:
             return
-        states_by_rank = self.troubles()
-        for step in sorted({step for states in states_by_rank for step in states}):
-            if not self._blamed_step < step <= known_by_all:
-                continue
-            if ranks := ranks_at_fault([states.get(step, UNKNOWN) for states in states_by_rank]):
+        by_rank = self.bad_steps()
+        for step in sorted({step for steps in by_rank for step in steps}):
+            ranks = [rank for rank, steps in enumerate(by_rank) if step in steps]
+            # What is said of every rank is of no use.
+            if self._blamed_step < step <= known_by_all and len(ranks) < len(by_rank):
                 first = tuple(ranks[:MAX_NAMED])
                 self._emit(RanksOverflowed(time=time.time(), step=step, ranks=first, count=len(ranks)))
         self._blamed_step = known_by_all
@@ -197,27 +194,12 @@ def _rounded(value: float | None) -> float | None:
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
-def ranks_at_fault(states: Sequence[int]) -> list[int]:
-    """The ranks whose own step was not finite, by the states of all; none where that says nothing.
-
-    A loss that is not finite speaks for itself. Gradients count only where all ranks were looked at, since
-    they often overflow on several at once. What is said of every rank is of no use.
-    """
-    if UNKNOWN in states:
-        states = [state if state == LOSS else FINITE for state in states]
-    ranks = [rank for rank, state in enumerate(states) if state in (GRADIENTS, LOSS)]
-    return [] if len(ranks) == len(states) else ranks
-
-
-def blame(states_by_rank: Sequence[Mapping[int, int]], step: int) -> str:
+def blame(bad_steps: Sequence[Sequence[int]], step: int) -> str:
     """Which ranks had the first loss that was not finite, shortly before ``step``; "" if none stands out."""
-    oldest = step - STORM_GAP_STEPS
-    bad_losses = [
-        [at for at, state in states.items() if state == LOSS and at > oldest] for states in states_by_rank
-    ]
+    bad_losses = [[at for at in steps if at > step - STORM_GAP_STEPS] for steps in bad_steps]
     first = min((min(steps) for steps in bad_losses if steps), default=0)
     worst = [rank for rank, steps in enumerate(bad_losses) if first in steps]
-    if not worst or len(worst) == len(states_by_rank):
+    if not worst or len(worst) == len(bad_steps):
         return ""
     who = f"rank {worst[0]}" + (f" and {len(worst) - 1:,} others" if len(worst) > 1 else "")
     return f"{who} had the first loss that was not finite, in step {first:,}"

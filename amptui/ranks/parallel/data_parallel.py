@@ -8,11 +8,8 @@ from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch._ops import OpOverload
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from amptui.base.errors import ExperimentError
 from amptui.data.batches import Batch, Batches, count_samples
 from amptui.device.accelerator import capabilities
 from amptui.device.failure import explain, is_device_lost
@@ -21,7 +18,7 @@ from amptui.monitor.precision_switch import TrialFailedError
 from amptui.ranks.agreement.board import collectives_made
 from amptui.ranks.failure import is_of_a_group
 from amptui.ranks.group import RankGroup
-from amptui.ranks.numbers.own_checks import LocalOverflows, WeightsCheck
+from amptui.ranks.numbers.own_checks import OwnLosses, WeightsCheck
 from amptui.recipe.experiment import Experiment
 from amptui.recipe.trained import loss_weights
 
@@ -49,13 +46,13 @@ class DataParallel(Strategy):
         """Compares the weights with those of the other ranks; None where each has a part of its own."""
         self.compute_timer = ComputeTimer((), self._device)
         """Times nothing where forward and backward contain communication."""
-        self.local_overflows = LocalOverflows((), self._device)
+        self.own_losses = OwnLosses(self._device)
         self._alone = False
         """Whether the gradients of this step are averaged only once all ranks have theirs."""
         self._validation_batches: list[int] = []
         """How many each rank has."""
         if any(isinstance(module, nn.SyncBatchNorm) for module in model.modules()):
-            self.needs_others = "SyncBatchNorm takes its statistics over all ranks"
+            self.needs_others = True
         self.compiles_first = group.compiles and not self.needs_others
         """Whether the next step compiles, which may take one rank minutes longer than another."""
 
@@ -87,7 +84,6 @@ class DataParallel(Strategy):
         self._ddp = DistributedDataParallel(self._root)
         self.weights_check = WeightsCheck(parameters, self._device, leads=self.leads)
         self.compute_timer = ComputeTimer(parameters, self._device)
-        self.local_overflows = LocalOverflows(parameters, self._device)
 
     def micro_batches(self, step_batches: Sequence[Batch]) -> list[MicroBatch]:
         """See :class:`Strategy`; only the last backward pass communicates: it averages all of them."""
@@ -127,8 +123,8 @@ class DataParallel(Strategy):
         with nullcontext() if last and not self._alone else self._ddp.no_sync():
             return self._ddp(timed_loss)
 
-    def run_passes(self, passes: Callable[[], object], observed_step: int | None, *, scaled: bool) -> None:
-        self.local_overflows.begin(observed_step, scaled=scaled)
+    def run_passes(self, passes: Callable[[], object], observed_step: int | None) -> None:
+        self.own_losses.step = self.own_losses.step + 1 if observed_step is None else observed_step
         # Without a measurement it is a resumed run's first step, which has compiled before.
         undone, compiles = self.on_trial, self.compiles_first and observed_step is not None
         self.on_trial = self.compiles_first = False
@@ -138,16 +134,9 @@ class DataParallel(Strategy):
             passes()
 
     def mean_loss(self, loss: Tensor) -> Tensor:
-        self.local_overflows.keep(loss)
+        self.own_losses.keep(loss)
         mean = self._mean_gradient()
         return loss if mean is None else mean
-
-    def on_rank_0(self, where: str, work: Callable[[], R]) -> R | None:
-        def work_alone() -> R:
-            with _Alone():  # type: ignore[no-untyped-call]  # torch's own is not annotated
-                return work()
-
-        return self._group.on_rank_0(where, work_alone)
 
     def try_alone(self, run: Callable[[], R], *, undone: bool) -> R:
         """What ``run``, the forward and backward passes of a step, returns once all ranks have done theirs.
@@ -311,18 +300,6 @@ class _MeanLoss(nn.Module):
     def forward(self, loss: Tensor) -> Tensor:
         same_loss: Tensor = _LossAsGradient.apply(loss, self.mean, self.weigh)
         return same_loss
-
-
-class _Alone(TorchDispatchMode):
-    """Raises ExperimentError instead of a collective, which would wait for ranks that never call it."""
-
-    supports_higher_order_operators = True
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if isinstance(func, OpOverload) and "c10d" in func.namespace:
-            what = f"loss() communicates with other ranks ({func._opname.strip('_')})"
-            raise ExperimentError(what, hint="rank 0 cannot compute it alone")
-        return func(*args, **(kwargs or {}))
 
 
 class _LossAsGradient(torch.autograd.Function):

@@ -23,7 +23,6 @@ from amptui.device.accelerator import capabilities
 from amptui.probes.gradients import GradientProbe
 from amptui.ranks.group import RankGroup
 from amptui.ranks.parallel.data_parallel import DataParallel, LossRoot
-from amptui.ranks.world import NO_SHARDED_XRAY
 from amptui.recipe.experiment import Experiment
 from amptui.recipe.sharding import local_part
 
@@ -44,7 +43,7 @@ class ShardedDataParallel(DataParallel):
 
     kind = "fsdp2"
 
-    sharded = True
+    sharded = needs_others = True
 
     def __init__(
         self, group: RankGroup, experiment: Experiment, model: nn.Module, *, keeps_weights: bool = False
@@ -64,7 +63,6 @@ class ShardedDataParallel(DataParallel):
             what = f"FSDP cannot shard this model: {' '.join(str(error).split())[:300]}"
             raise ExperimentError(what, hint="train without --fsdp") from error
         self._mean = self._root.loss.mean  # its part: while weights are gathered, the module has another
-        self.needs_others = NO_SHARDED_XRAY
 
     def _run(self, batch: Batch, *, first: bool, last: bool) -> object:  # noqa: ARG002 - nothing is timed
         self._sharded.set_requires_gradient_sync(last)
