@@ -62,7 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str] | None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments and arguments[0].endswith(":"):
-        return runs.list_machine(arguments, _run)
+        options = build_parser().parse_args(["runs", *arguments])
+        return runs.browse_machine(options, _run) if can_show_a_screen() else runs.run_runs(options)
     parser = build_parser(arguments[:1])
     options = parser.parse_args(arguments)
     if options.command is not None:

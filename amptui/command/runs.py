@@ -9,11 +9,8 @@ from typing import TYPE_CHECKING
 
 from amptui.base.errors import AmptuiError, UsageError
 from amptui.base.prompt import complain, say
-from amptui.base.terminal import can_show_a_screen
-from amptui.base.webhook import parse_webhook
 from amptui.command.parser import (
     RUN_HELP,
-    Parser,
     add_shared,
     finite_float,
     path,
@@ -38,19 +35,16 @@ def add_attach_options(parser: argparse.ArgumentParser) -> None:
         "you reach with `ssh HOST`, HOST: its newest live run. If the connection is lost, amptui reconnects."
     )
     add_shared(parser, "run", help=RUN_HELP.format("the newest live run"))
-    add_shared(parser, "--remote-command", "--quiet", "--notify", "--fps")
+    add_shared(parser, "--remote-command", "--quiet", "--fps")
 
 
 def run_attach(options: argparse.Namespace) -> int:
     from amptui.process.launch import attach
 
-    # Not that of AMPTUI_NOTIFY, which the run itself uses: each news would come twice.
-    webhook = parse_webhook(options.notify) if options.notify else None
     return attach(
         options.run,
         frames_per_second=options.fps,
         quiet=options.quiet,
-        webhook=webhook,
         remote_command=options.remote_command,
     )
 
@@ -84,20 +78,11 @@ def run_runs(options: argparse.Namespace) -> int:
     return list_runs(json=options.json, out=sys.stdout, limit=options.limit, with_end=options.end)
 
 
-def list_machine(arguments: Sequence[str], run: Callable[[Sequence[str]], int]) -> int:
-    """Browse the runs of the machine that ``HOST:`` names; print them where there is no terminal."""
-    parser = Parser(prog="amptui", description="List the runs of HOST, which you reach with `ssh HOST`.")
-    parser.add_argument("host", metavar="HOST:", help="a machine, with its colon")
-    add_shared(parser, "--remote-command")
-    options = parser.parse_args(arguments)
+def browse_machine(options: argparse.Namespace, run: Callable[[Sequence[str]], int]) -> int:
+    """Browse the runs of the machine that ``HOST:`` names."""
     from amptui.runs.remote import host_of
 
-    remote = host_of(options.host, options.remote_command)
-    if can_show_a_screen():
-        return browse_runs(run, remote)
-    from amptui.reports.runs_table import list_remote_runs
-
-    return list_remote_runs(remote, json=False, out=sys.stdout)
+    return browse_runs(run, host_of(options.machine, options.remote_command))
 
 
 def browse_runs(run: Callable[[Sequence[str]], int], remote: "Remote | None" = None) -> int:

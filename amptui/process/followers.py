@@ -162,10 +162,6 @@ class Follower:
         """Why the connection ended, if the run did not say."""
         return self.error and self.lost_words(self.error)
 
-    def exit_reason(self) -> str:
-        """What became of a run that was cut off."""
-        return self.why_ended() if self.ended.is_set() and self.session.view().outcome is None else ""
-
     def silence(self) -> str:
         """What to say of a run that is silent: it sends something every second; empty if it is not."""
         seconds = time.monotonic() - self._heard_at

@@ -8,14 +8,13 @@ import signal
 import socket
 import stat
 import time
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from amptui.base.errors import OutputError, RunFolderError, UsageError
 from amptui.base.fork import ChildProcess, fork, how_ended
 from amptui.base.prompt import complain, say, show_traceback
 from amptui.base.terminal import can_show_a_screen
-from amptui.base.webhook import Webhook
 from amptui.process.plan import Plan
 from amptui.process.stop_signals import blocked_stop_signals
 from amptui.records.run import PhaseChanged, RunFailed
@@ -25,9 +24,6 @@ from amptui.runs.rundir import RunDir, resume_command
 if TYPE_CHECKING:
     from amptui.process.followers import Follower
     from amptui.process.viewer import ViewerEnd
-
-_STACKS_BYTES = 65536
-"""How far from the end of the output the stacks of a killed process begin, at most."""
 
 _DYING_SECONDS = 1.0
 """How long a process may take to end after its connections, which end with it."""
@@ -83,12 +79,11 @@ def attach(
     *,
     frames_per_second: float | None,
     quiet: bool = False,
-    webhook: Webhook | None = None,
     remote_command: str = "",
 ) -> int:
     """Watch a live run; return the exit status. Raises UsageError, RunFolderError and RemoteError.
 
-    ``quiet``: the terminal gets no bell and no notification. ``webhook`` gets the news instead, or as well.
+    ``quiet``: the terminal gets no bell and no notification.
     ``remote_command`` starts amptui on the machine of a run that ``text`` names as HOST:RUN.
     """
     if not can_show_a_screen():
@@ -97,7 +92,7 @@ def attach(
     from amptui.process.viewer import watch_run
     from amptui.runs.socket_place import connect_to_live
 
-    options: dict[str, Any] = {"attached": True, "quiet": quiet, "webhook": webhook}
+    options: dict[str, Any] = {"attached": True, "quiet": quiet}
     if ":" in text:
         from amptui.runs.remote import connect, remote_of
 
@@ -172,10 +167,9 @@ def _killed_words(child: ChildProcess, run_dir: RunDir) -> str:
     if status is None or status >= 0:
         return ""
     what = f"the training process {how_ended(status)}"
-    with suppress(OSError), log.open("rb") as file:
-        file.seek(-min(_STACKS_BYTES, os.fstat(file.fileno()).st_size), os.SEEK_END)
-        if b"Fatal Python error" in file.read():
-            what = f"{what} (its stack: {log})"
+    stacks = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
+    if -status in stacks and log.exists():
+        what = f"{what} (its stack: {log})"
     if not run_dir.holds_checkpoints:
         return f"{what} before its first checkpoint"
     return f"{what}; to resume from its last checkpoint: {resume_command(run_dir.path)}"

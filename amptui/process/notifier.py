@@ -42,8 +42,7 @@ def webhook_of(url: str) -> Webhook | None:
 class Notifier:
     """Follows a run by ``read_view`` and sends to ``webhook`` what deserves a bell, until :meth:`close`.
 
-    ``say`` takes the event of a message that could not be sent, one until another is sent. ``exit_reason``
-    returns what became of a run that ended without its last record.
+    ``say`` takes the event of a message that could not be sent, one until another is sent.
     """
 
     def __init__(
@@ -52,15 +51,13 @@ class Notifier:
         *,
         read_view: Callable[[], SessionView],
         say: Callable[[Note], object],
-        exit_reason: Callable[[], str] = str,
     ) -> None:
         self._webhook = webhook
         self._read_view = read_view
         self._say = say
-        self._exit_reason = exit_reason
         self._alerts = Alerts(time.time())
         self._closing = threading.Event()
-        self._awaits_end = self._is_failing = False
+        self._is_failing = False
         self._thread = threading.Thread(target=self._follow, name="amptui-notifier", daemon=True)
 
     def start(self) -> None:
@@ -74,14 +71,10 @@ class Notifier:
 
         self._thread.start()
 
-    def close(self, *, awaits_end: bool = True) -> None:
-        """Send the last news; return after ``CLOSING_SECONDS`` at the latest.
-
-        ``awaits_end``: the run's last record is about to be shown.
-        """
+    def close(self) -> None:
+        """Send the last news; return after ``CLOSING_SECONDS`` at the latest."""
         if self._thread.ident is None:
             return
-        self._awaits_end = awaits_end
         self._closing.set()
         self._thread.join(CLOSING_SECONDS)
         if self._thread.is_alive():  # it may hang in a request until the process ends
@@ -91,15 +84,15 @@ class Notifier:
         while not self._closing.wait(POLL_SECONDS):
             self._send_news()
         limit = time.monotonic() + _LAST_RECORD_SECONDS
-        while not self._send_news() and self._awaits_end and time.monotonic() < limit:
+        while not self._send_news() and time.monotonic() < limit:
             time.sleep(_CLOSING_POLL_SECONDS)
 
     def _send_news(self) -> bool:
         """Send what has happened since the last call; return whether the run is over."""
-        view, exit_reason = self._read_view(), self._exit_reason()
-        if text := self._alerts.news(view, exit_reason=exit_reason):
+        view = self._read_view()
+        if text := self._alerts.news(view):
             self._send(News(text, view.folder_name, socket.gethostname()), last_attempt=False)
-        return view.outcome is not None or bool(exit_reason)
+        return view.outcome is not None
 
     def _send(self, news: News, *, last_attempt: bool) -> None:
         try:

@@ -17,11 +17,9 @@ from typing import TYPE_CHECKING
 from amptui.base.errors import UsageError
 from amptui.base.prompt import complain, say, show_traceback
 from amptui.base.terminal import can_show_a_screen
-from amptui.base.webhook import Webhook
 from amptui.diagnosis.alerts import Alerts
 from amptui.process.capture import OutputLines
 from amptui.process.followers import Follower
-from amptui.process.notifier import Notifier
 from amptui.process.plain_lines import PlainFront
 from amptui.process.stop_signals import StopSignals, show
 from amptui.records.control import Control, StopRequest
@@ -65,14 +63,12 @@ def watch_run(
     *,
     attached: bool,
     quiet: bool,
-    webhook: Webhook | None = None,
     phase: PhaseChanged | None = None,
 ) -> ViewerEnd:
     """Show ``run`` until it ends or the viewer leaves.
 
     ``phase`` is known before the first record arrives. A signal that ends an ``attached`` viewer does not
-    stop the run. ``webhook`` gets the news that rings the bell of a terminal that is not ``quiet``, while the
-    screen is open.
+    stop the run.
     """
     session, ended, frame, state = run.session, run.ended, Frame(), ScreenState()
     session.fold([] if phase is None else [phase])
@@ -108,15 +104,6 @@ def watch_run(
             else:
                 run.ask(request)
 
-        if webhook is not None:  # its trouble is shown here only
-            notifier = Notifier(
-                webhook,
-                read_view=session.view,
-                say=lambda note: session.fold([note]),
-                exit_reason=run.exit_reason,
-            )
-            notifier.start()
-            stack.callback(notifier.close, awaits_end=False)
         restore = opening.restore_at_once
         signals = StopSignals(
             stop,

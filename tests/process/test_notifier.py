@@ -44,7 +44,7 @@ def running(url: str) -> Iterator[Run]:
     run = Run(url)
     run.notifier.start()
     yield run
-    run.notifier.close(awaits_end=False)
+    run.notifier.close()
 
 
 @pytest.fixture(autouse=True)
@@ -119,7 +119,7 @@ webhook = parse_webhook("http://localhost:1")
 notifier = Notifier(webhook, read_view=SessionView, say=print)
 assert "http.client" not in sys.modules, "or this test shows nothing"
 notifier.start()
-notifier.close(awaits_end=False)
+notifier.close()
 before = {*sys.modules}
 try:
     post(webhook, News("text", "run", "host"), timeout_seconds=5)
