@@ -7,7 +7,6 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 FILE_MODE = 0o600
 """Mode of new files in a run's folder."""
@@ -23,11 +22,6 @@ def is_another_users(path: Path) -> bool:
 def open_file(path: Path | str, flags: int) -> int:
     """Open ``path`` with ``flags`` and return its descriptor. Raises OSError."""
     return os.open(path, flags, FILE_MODE)
-
-
-def open_to_append(path: Path) -> BinaryIO:
-    """Open ``path`` for unbuffered appending; it is created if missing. Raises OSError."""
-    return os.fdopen(open_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab", buffering=0)
 
 
 def open_new(path: Path) -> int:

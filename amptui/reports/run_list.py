@@ -80,7 +80,7 @@ class _RemoteRuns:
     def _renew(self, *, batch: bool) -> None:
         self._due = math.inf
         try:
-            self._runs = remote_runs(self._remote, batch=batch).runs
+            self._runs = remote_runs(self._remote, batch=batch)
             self._trouble = ""
         finally:
             self._due = time.monotonic() + _REMOTE_SECONDS

@@ -18,7 +18,7 @@ from amptui.recipe.request import PAGE_RUNS
 from amptui.runs.find import kept_names
 from amptui.runs.kept_run import KeptRun, look_at
 from amptui.runs.remote import Remote
-from amptui.runs.rundir import RunDir, default_base, run_argument_here
+from amptui.runs.rundir import RunDir, default_base, run_argument
 
 _MAX_NAME_CELLS = 40
 """Longer names are cut, so that one does not push columns off the screen for all others. A path is not: its
@@ -58,10 +58,9 @@ def list_remote_runs(remote: Remote, *, json: bool, out: TextIO, limit: int | No
     from amptui.runs.remote import remote_argument, remote_runs
 
     listed, size = remote_runs(remote, limit), _size(out, json=json)
-    runs = listed.runs if size is None else listed.runs[: _page(len(listed.runs), size, limit)]
-    older = listed.older if limit is None else ""
-    if size is not None and len(runs) < len(listed.runs):
-        older = "older runs: use `--all` or `--limit N`"
+    runs = listed if size is None else listed[: _page(len(listed), size, limit)]
+    may_be_cut = limit is None and len(listed) >= PAGE_RUNS  # as many as HOST lists unasked
+    older = "older runs: use `--all` or `--limit N`" if len(runs) < len(listed) or may_be_cut else ""
     _show(runs, size, out, json=json, older=older, argument=remote_argument, on=f" on {remote.host}")
     return 0
 
@@ -88,7 +87,7 @@ def _show(
     *,
     json: bool,
     older: str,
-    argument: Callable[[Path], str] = run_argument_here,
+    argument: Callable[[Path], str] = run_argument,
     on: str = "",
 ) -> None:
     """Print the runs, and what is said of ``older`` ones; ``argument`` is what a command calls a run."""

@@ -24,9 +24,6 @@ MAX_WAITING = 100_000
 LINES_A_WRITE = 100
 """Lines in one write call at most: it is written as a whole or, on a disk with less room, not at all."""
 
-PIECE_BYTES = 1 << 20
-"""Read at once: some thousand steps."""
-
 
 class Journal:
     """Appends records to ``path``, complete lines only.
@@ -161,10 +158,6 @@ class JournalReader(Iterable[Record]):
         """Lines so far that are not records."""
         self.torn = False
         """The last line is incomplete: the run died while writing, or is writing now."""
-        self._rest = b""
-        """The beginning of a line whose end has not been read."""
-        self._skips_line = False
-        """The line that is being read is too long for a record."""
 
     @property
     def passed_over(self) -> str:
@@ -174,33 +167,18 @@ class JournalReader(Iterable[Record]):
         return f"passed over: {', '.join(filter(None, parts))}" if any(parts) else ""
 
     def __iter__(self) -> Iterator[Record]:
-        self.damaged_lines, self._rest, self._skips_line = 0, b"", False
-        for piece in self._pieces():
-            yield from self._parsed(piece)
-
-    def _pieces(self) -> Iterator[bytes]:
+        self.damaged_lines, self.torn = 0, False
         try:
             with self.path.open("rb") as file:
-                while piece := file.read(PIECE_BYTES):
-                    yield piece
+                for line in _lines(file):
+                    self.damaged_lines += self.torn  # more follows: it is a part of one that is too long
+                    self.torn = not line.endswith(b"\n")
+                    if not self.torn and (record := self._record(line)) is not None:
+                        yield record
         except OSError as error:
             raise RunFolderError(f"cannot read the journal {self.path}: {reason(error)}") from error
 
-    def _parsed(self, piece: bytes) -> Iterator[Record]:
-        *lines, self._rest = (self._rest + piece).split(b"\n")
-        for line in lines:
-            record = self._record(line)
-            if record is not None:
-                yield record
-        if len(self._rest) > strictjson.MAX_LINE_BYTES:
-            self._rest, self._skips_line = b"", True  # its end is passed over with the next line break
-        self.torn = bool(self._rest) or self._skips_line
-
     def _record(self, line: bytes) -> Record | None:
-        if self._skips_line or len(line) >= strictjson.MAX_LINE_BYTES:  # with its line break
-            self._skips_line = False
-            self.damaged_lines += 1
-            return None
         try:
             return codec.loads(line)
         except OtherFormError as error:

@@ -261,11 +261,8 @@ class Ssh:
                     raise RemoteError(what)
         raise UnreachableError(self.host, "no answer yet")
 
-    def read_output(self, max_bytes: int, *, end: bytes, hint: str) -> bytes:
-        """What the command writes until its end, ``end`` in it; raise ``RemoteError`` if it or ssh fails.
-
-        ``hint``: what to do about more than ``max_bytes``, which are refused as soon as they come.
-        """
+    def read_output(self) -> bytes:
+        """What the command writes, ``_END`` in it; raise ``RemoteError`` if it or ssh fails."""
         output = bytearray()
         limit = time.monotonic() + self._limit_seconds
         piece = None
@@ -274,12 +271,13 @@ class Ssh:
             with suppress(TimeoutError):
                 piece = self.connection.recv(_MAX_NOISE_BYTES)
                 output += piece
-            if len(output) > max_bytes:
-                raise RemoteError(f"{self.host} sends more than {max_bytes:,} bytes", hint=hint)
+            if len(output) > _MAX_OUTPUT_BYTES:
+                what = f"{self.host} sends more than {_MAX_OUTPUT_BYTES:,} bytes"
+                raise RemoteError(what, hint="list fewer with `amptui runs HOST: --limit N`")
         failure = self.trouble()
         if self._process.returncode != 0:
             raise failure
-        if end not in output:
+        if _END not in output:
             self._noise = bytes(output[-_MAX_NOISE_BYTES:])
             raise self.trouble()
         return bytes(output)
@@ -360,27 +358,16 @@ def connect(remote: Remote, *, batch: bool = False, given_up: Callable[[], bool]
     return ssh
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteRuns:
-    """The newest runs of another machine."""
-
-    runs: list[KeptRun]
-    """``is_here`` and ``folder`` are as seen from there."""
-    older: str
-    """HOST's own words on those that it leaves out, in one line; empty if there are none."""
-
-
-def remote_runs(remote: Remote, limit: int | None = None, *, batch: bool = False) -> RemoteRuns:
+def remote_runs(remote: Remote, limit: int | None = None, *, batch: bool = False) -> list[KeptRun]:
     """The newest runs on HOST, at most ``limit``; without ``batch``, ssh may ask for a password.
 
-    Raises ``RemoteError`` if HOST or amptui there cannot be reached, or is of a version that lists other
-    facts, or if a start-up file of the shell there exits before amptui has run.
+    ``is_here`` and ``folder`` are as seen from there. Raises ``RemoteError`` if HOST or amptui there cannot
+    be reached, or is of a version that lists other facts, or if a start-up file of the shell there exits
+    before amptui has run.
     """
     limits = [] if limit is None else ["--limit", str(limit)]
     with Ssh(remote, ["runs", "--json", "--end", *limits], batch=batch) as ssh:
-        hint = "list fewer with `amptui runs HOST: --limit N`"
-        output = ssh.read_output(_MAX_OUTPUT_BYTES, end=_END, hint=hint)
-        said = ssh.last_error().removeprefix("amptui: ")
+        output = ssh.read_output()
     runs, codec = list[KeptRun](), Codec[KeptRun](KeptRun)
     for line in output.splitlines():
         noise, opening, fields = line.partition(_RUN_OPENING)
@@ -392,7 +379,7 @@ def remote_runs(remote: Remote, limit: int | None = None, *, batch: bool = False
             what = f"{remote.host} lists its runs in a way that this amptui does not know"
             hint = "install the same version of amptui on both"
             raise RemoteError(f"{what} ({printable(one_line(str(error)))})", hint=hint) from error
-    return RemoteRuns(runs, said if " older run" in said else "")
+    return runs
 
 
 def remote_argument(folder: Path) -> str:

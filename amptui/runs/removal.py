@@ -5,23 +5,19 @@ A link in it is removed, and not what it leads to.
 
 import re
 import stat
-import time
 from contextlib import suppress
 from pathlib import Path
 
 from amptui.base.errors import RunFolderError
 from amptui.base.runfiles import Removal
-from amptui.runs.kept_run import look_at
-from amptui.runs.lock import RESTART_SECONDS, RunLock, holder, refuse_running_elsewhere
+from amptui.runs.lock import RunLock, holder, refuse_running_elsewhere
 from amptui.runs.rundir import (
     LOCK_NAME,
     RunDir,
     is_of_a_script,
     is_own_folder_name,
     is_own_name,
-    read_run_json,
     reason,
-    written,
 )
 
 _JOURNAL = re.compile(r"journal.*\.jsonl")
@@ -77,25 +73,12 @@ def _refuse(folder: Path) -> None:
     if trains is not None:
         raise RunFolderError(f"{folder} is live, {trains}", hint="stop it before you remove it")
     refuse_running_elsewhere(folder)
-    if _may_start_again(RunDir(folder)):
-        what = f"{folder} may be starting again: it was written in the last {RESTART_SECONDS:.0f} s"
-        raise RunFolderError(what, hint="make sure that its launcher has ended, and wait as long")
     if folder.is_symlink():
         raise RunFolderError(
             f"cannot remove {folder}: it is a symbolic link", hint="remove the link yourself"
         )
     if not RunDir(folder).holds_a_run:
         raise RunFolderError(f"cannot remove {folder}: there is no run in it")
-
-
-def _may_start_again(run_dir: RunDir) -> bool:
-    """Whether a launcher may be about to restart its ranks: between two starts nobody holds the lock."""
-    wrote, restarts = written(run_dir), 0
-    with suppress(RunFolderError, KeyError, TypeError):
-        restarts = read_run_json(run_dir.path)["asked"]["max_restarts"]
-    if not restarts or wrote is None or time.time() - wrote > RESTART_SECONDS:
-        return False
-    return look_at(run_dir).state in ("died", "failed")
 
 
 def _sweep(folder: Path) -> tuple[Removal, list[Path]]:

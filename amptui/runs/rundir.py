@@ -201,17 +201,6 @@ def run_argument(folder: Path) -> str:
     return str(folder)
 
 
-def run_argument_here(folder: Path) -> str:
-    """The same; for a folder in the current one a path that begins there."""
-    argument = run_argument(folder)
-    if argument != str(folder):
-        return argument
-    with suppress(OSError):  # the current folder is gone
-        here = os.path.relpath(folder)
-        return argument if here.startswith(os.pardir) else os.path.join(os.curdir, here)  # noqa: PTH118
-    return argument
-
-
 def written(run_dir: RunDir) -> float | None:
     """When the run last wrote a record, in Unix seconds; None for one without a journal."""
     try:

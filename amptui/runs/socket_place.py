@@ -1,7 +1,6 @@
-"""Where a run's socket is: the run and its viewers try the same paths in the same order."""
+"""A run's socket, in its folder: how the run listens there, and how screens connect."""
 
 import errno
-import hashlib
 import os
 import socket
 import stat
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from amptui.base.errors import RunFolderError
-from amptui.base.runfiles import FILE_MODE, FOLDER_MODE, is_another_users
+from amptui.base.runfiles import FILE_MODE, is_another_users
 from amptui.runs.lock import holder
 from amptui.runs.rundir import reason, run_argument
 
@@ -55,22 +54,23 @@ class Listening:
 def listen(folder: Path) -> Listening:
     """A listening socket for the run in ``folder``, for its user alone.
 
-    Raises ``RunFolderError`` if neither the folder nor the user's runtime folder can hold one.
+    Raises ``RunFolderError`` if the folder can hold none.
     """
-    troubles = []
-    for path in socket_paths(folder):
-        try:
-            if path.name != SOCKET_NAME:
-                path.parent.mkdir(mode=FOLDER_MODE, exist_ok=True)
-                status = path.parent.lstat()
-                is_private = stat.S_ISDIR(status.st_mode) and not status.st_mode & 0o077
-                if not is_private or status.st_uid != os.geteuid():
-                    raise PermissionError(errno.EPERM, "its folder is not private")
-            return _listen_at(path)
-        except OSError as error:
-            troubles.append(f"cannot listen at {path}: {reason(error)}")
-    hint = "" if len(troubles) > 1 else "set XDG_RUNTIME_DIR to let screens attach"
-    raise RunFolderError(troubles[0], hint=hint)
+    path = folder.resolve() / SOCKET_NAME
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listening.setblocking(False)
+        with _address(path) as address:
+            _remove_stale(address)
+            # The file takes its mode from the socket; a umask would affect every thread.
+            os.fchmod(listening.fileno(), FILE_MODE)
+            listening.bind(address)
+            listening.listen(_BACKLOG)
+            return Listening(listening, path, Path(address).lstat())
+    except OSError as error:
+        listening.close()
+        hint = "screens can attach to a run in a folder of a local disk: --run-dir"
+        raise RunFolderError(f"cannot listen at {path}: {reason(error)}", hint=hint) from error
 
 
 class NotListeningError(RunFolderError):
@@ -103,53 +103,24 @@ def connect(folder: Path) -> socket.socket:
     Raises ``NotListeningError`` if no run listens there, and another ``RunFolderError`` if it belongs to
     another user or is busy.
     """
-    for path in socket_paths(folder):
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            if is_another_users(path):
-                raise PermissionError(errno.EPERM, "it belongs to another user")
-            # A suspended run accepts no connections: an error is better than waiting.
-            connection.setblocking(False)
-            with _address(path) as address:
-                connection.connect(address)
-        except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
-            connection.close()
-        except OSError as error:
-            connection.close()
-            raise RunFolderError(f"cannot reach the run at {path}: {reason(error)}") from error
-        else:
-            connection.setblocking(True)
-            return connection
-    raise NotListeningError(f"no live run in {folder}", hint="`amptui runs` shows which runs are live")
-
-
-def socket_paths(folder: Path) -> list[Path]:
-    """Where the socket of the run in ``folder`` may be: in it, or in the user's runtime folder."""
-    home = folder.resolve()
-    paths = [home / SOCKET_NAME]
-    runtime = Path(os.environ.get("XDG_RUNTIME_DIR", ""))
-    # The XDG base directory specification says to ignore a relative path.
-    if runtime.is_absolute():
-        name = hashlib.sha1(os.fsencode(home), usedforsecurity=False).hexdigest()[:16]
-        paths.append(runtime / "amptui" / f"{name}.sock")
-    return paths
-
-
-def _listen_at(path: Path) -> Listening:
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    path = folder.resolve() / SOCKET_NAME
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        listening.setblocking(False)
+        if is_another_users(path):
+            raise PermissionError(errno.EPERM, "it belongs to another user")
+        # A suspended run accepts no connections: an error is better than waiting.
+        connection.setblocking(False)
         with _address(path) as address:
-            _remove_stale(address)
-            # The file takes its mode from the socket; a umask would affect every thread.
-            os.fchmod(listening.fileno(), FILE_MODE)
-            listening.bind(address)
-            listening.listen(_BACKLOG)
-            status = Path(address).lstat()
-    except BaseException:
-        listening.close()
-        raise
-    return Listening(listening, path, status)
+            connection.connect(address)
+    except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError) as error:
+        connection.close()
+        hint = "`amptui runs` shows which runs are live"
+        raise NotListeningError(f"no live run in {folder}", hint=hint) from error
+    except OSError as error:
+        connection.close()
+        raise RunFolderError(f"cannot reach the run at {path}: {reason(error)}") from error
+    connection.setblocking(True)
+    return connection
 
 
 def _remove_stale(address: str) -> None:

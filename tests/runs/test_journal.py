@@ -20,7 +20,6 @@ from amptui.records import codec
 from amptui.records.run import Note, Record, RunFailed, RunFinished
 from amptui.records.steps import Steps
 from amptui.reports.export import export
-from amptui.runs import journal as journal_reader
 from amptui.runs.journal import Journal, JournalReader, cut_after
 from tests.builders import make_resumed, make_started, make_step, make_steps, make_switch
 from tests.checkout import ROOT
@@ -178,7 +177,6 @@ SOUND = line(notes(1, 1)[0])
 NEWER = b'{"type":"FromTheFuture","time":1.0}\n'
 
 
-@pytest.mark.parametrize("piece_bytes", [7, 1 << 20])
 @pytest.mark.parametrize(
     ("content", "told"),
     [
@@ -189,10 +187,7 @@ NEWER = b'{"type":"FromTheFuture","time":1.0}\n'
         (b"x\n" + NEWER + b"x", "passed over: 2 damaged lines, a last line that was cut off"),
     ],
 )
-def test_what_could_not_be_read_is_told_in_one_line(
-    path: Path, content: bytes, told: str, piece_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(journal_reader, "PIECE_BYTES", piece_bytes)
+def test_what_could_not_be_read_is_told_in_one_line(path: Path, content: bytes, told: str) -> None:
     path.write_bytes(content)
     reader = JournalReader(path)
     assert reader.passed_over == ""
@@ -201,17 +196,16 @@ def test_what_could_not_be_read_is_told_in_one_line(
 
 
 @pytest.mark.parametrize(("length", "end"), [(599, b"\n"), (600, b"\n"), (601, b""), (9000, b"\n")])
-def test_a_line_too_long_for_a_record_is_one_damaged_line(
+def test_a_line_too_long_for_a_record_is_damaged(
     path: Path, monkeypatch: pytest.MonkeyPatch, length: int, end: bytes
 ) -> None:
     monkeypatch.setattr(strictjson, "MAX_LINE_BYTES", 600)
-    monkeypatch.setattr(journal_reader, "PIECE_BYTES", 1000)
     long = codec.dumps(notes(9, 9)[0]).ljust(length).encode()
     path.write_bytes(lines(1, 3) + long + end)
     reader = JournalReader(path)
-    broken = length + len(end) > 600
-    assert len(list(reader)) == 3 + (not broken)
-    assert (reader.damaged_lines, reader.torn) == (int(broken and bool(end)), broken and not end)
+    is_broken = length + len(end) > 600
+    assert len(list(reader)) == 3 + (not is_broken)
+    assert (bool(reader.damaged_lines), reader.torn) == (is_broken, is_broken and not end)
 
 
 # ------------------------------------------------------------------------------ where a run goes on

@@ -194,4 +194,4 @@ def test_a_list_of_runs_is_read_behind_what_a_shell_prints_and_ends_only_for_ano
     assert listed.count("\n") == 3
     (tmp_path / "listed").write_text(f"noise{listed}")
     ssh(f"cat {tmp_path}/listed")
-    assert sorted(remote_runs(BOX, batch=True).runs, key=lambda run: run.name) == kept
+    assert sorted(remote_runs(BOX, batch=True), key=lambda run: run.name) == kept

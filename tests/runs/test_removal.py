@@ -1,16 +1,12 @@
 """Removing a run deletes its files and nothing else: no other file, nothing behind a link, no live run."""
 
-import os
-import time
 from pathlib import Path
 
 import pytest
 
 from amptui.base.errors import RunFolderError
 from amptui.base.runfiles import Removal
-from amptui.records import codec
-from amptui.records.run import RunFailed
-from amptui.runs.lock import RESTART_SECONDS, RunLock
+from amptui.runs.lock import RunLock
 from amptui.runs.removal import plan_removal, remove
 from amptui.runs.rundir import RunDir
 
@@ -113,19 +109,6 @@ def test_what_is_new_since_the_question_is_not_removed(name: str, files: int, tm
     with pytest.raises(RunFolderError, match="has changed since you were asked"):
         remove(plan)
     assert len(everything(folder)) == files
-
-
-def test_ranks_that_may_be_starting_again_are_waited_for(tmp_path: Path) -> None:
-    """Between two starts of its ranks a run has no process: nobody holds its lock."""
-    folder = whole_run(tmp_path / "run")
-    RunDir(folder).write_run_json({"asked": {"max_restarts": 3}})
-    failed = RunFailed(time=9.0, step=6, error="rank 1 was killed", traceback="")
-    RunDir(folder).journal_path.write_text(f"{codec.dumps(failed)}\n")
-    assert_refused(folder, r"may be starting again: .* in the last 120 s")
-    over = time.time() - RESTART_SECONDS - 1
-    os.utime(RunDir(folder).journal_path, (over, over))
-    remove(plan_removal(folder))
-    assert not folder.exists()
 
 
 def test_checkpoints_beside_a_script_s_run_are_the_script_s_and_so_is_a_file_of_that_name(
