@@ -114,9 +114,8 @@ class ObservedLoop:
 
     def add(self, watcher: ObservedOptimizer, optimizer: Optimizer) -> None:
         """Watch ``optimizer`` by ``watcher``, which gets its backward passes so far."""
-        watcher.account = account = self.idle.pop(id(optimizer), None) or PassAccount(optimizer)
-        account.watcher, account.is_sharded = watcher, watcher.is_sharded
-        account.refresh()
+        idle = self.idle.pop(id(optimizer), None)
+        watcher.continue_from(PassAccount(optimizer) if idle is None else idle)
         self.by_id[id(optimizer)] = (weakref.ref(optimizer), watcher)
         for other in [idle.optimizer for idle in self.idle.values()]:
             if other is not None and _share_groups(optimizer, other):  # as SAM's and Accelerate's wrappers do
@@ -130,11 +129,11 @@ class ObservedLoop:
             self.listen()
         self.is_alone = len(self.optimizers) == 1
         for watcher_before in self.optimizers:
-            watcher_before.account.is_alone = self.is_alone
+            watcher_before.is_alone = self.is_alone
         self._list_accounts()
 
     def _list_accounts(self) -> None:
-        self.accounts = (*(watcher.account for watcher in self.optimizers), *self.idle.values())
+        self.accounts = (*self.optimizers, *self.idle.values())
         HOOKS.refresh()
 
     def optimizer_built(self, optimizer: Optimizer, *_: object) -> None:
@@ -175,7 +174,7 @@ class ObservedLoop:
                 self._list_accounts()
                 return watcher
         ids = account.ids
-        same = next((watcher for watcher in self.optimizers if ids and ids == watcher.account.ids), None)
+        same = next((watcher for watcher in self.optimizers if ids and ids == watcher.ids), None)
         if same is None and self.is_alone and self.first.is_dropped:
             same = self.first  # the next phase, or the next fold
         if same is not None:
@@ -184,14 +183,13 @@ class ObservedLoop:
         return self._watch_another(optimizer) if self.takes_others else None
 
     def _replace(self, watcher: ObservedOptimizer, optimizer: Optimizer, dropped: list[BackwardPass]) -> None:
-        kind, before = watcher.kind, watcher.account
-        was_gone = before.optimizer is None
-        if before.passes:
-            dropped.insert(0, before.abandoned())
+        kind, was_gone, ids_before = watcher.kind, watcher.optimizer is None, watcher.ids
+        if watcher.passes:
+            dropped.insert(0, watcher.abandoned())
         self.calls.pop(watcher, None)
         watcher.follow(optimizer, owner_of(optimizer))
         self.add(watcher, optimizer)
-        if was_gone or not before.ids & watcher.account.ids:  # else it has seen the same passes
+        if was_gone or not ids_before & watcher.ids:  # else it has seen the same passes
             for passes in dropped:
                 watcher.take_dropped(passes)
         self._replacements += 1
@@ -232,7 +230,7 @@ class ObservedLoop:
             step=watcher.step,
             kind=watcher.kind,
             model=watcher.model_kind,
-            parameters=sum(parameter.numel() for parameter in watcher.account.parameters),
+            parameters=sum(parameter.numel() for parameter in watcher.parameters),
             replaces=replaces,
         )
         if self.has_begun:
@@ -260,16 +258,14 @@ class ObservedLoop:
 
     def others_await_steps(self) -> bool:
         """Whether another optimizer than the first has gradients of which it may make a step yet."""
-        others = (watcher.account for watcher in self.optimizers[1:])
-        return any(account.passes for account in others) or any(
+        return any(watcher.passes for watcher in self.optimizers[1:]) or any(
             account.passes and account.passed_over < _MAX_PASSED_OVER for account in self.idle.values()
         )
 
     @property
     def may_update_scale(self) -> bool:
         """Whether no optimizer has gradients of its own that were multiplied by the loss scale of now."""
-        accounts = (watcher.account for watcher in self.optimizers)
-        return not any(account.passes and not account.used_by_others for account in accounts)
+        return not any(watcher.passes and not watcher.used_by_others for watcher in self.optimizers)
 
     @harmless
     def take_batch(self, load_start: float, seconds: float, samples: int) -> None:
@@ -338,7 +334,7 @@ class ObservedLoop:
     def before_unscale(self, _scaler: GradScaler, optimizer: Optimizer) -> None:
         _, watcher = self.by_id.get(id(optimizer), _NOBODY)
         if watcher is not None:
-            watcher.account.before_known_edit()
+            watcher.before_known_edit()
 
     def after_unscale(self, scaler: GradScaler, optimizer: Optimizer, _result: object) -> None:
         if (watcher := self.watcher_of(optimizer, scaler)) is not None:

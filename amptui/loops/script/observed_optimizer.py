@@ -44,7 +44,7 @@ _MAX_MEASURED_OPTIMIZERS = 8
 """A loop that makes a new optimizer all the time (for an inner loop) gets no gradient norms after so many."""
 
 
-class ObservedOptimizer(Monitor):
+class ObservedOptimizer(PassAccount, Monitor):
     """Watches one optimizer's steps; the loop's thread calls it through the hooks.
 
     ``name``: under which its steps are recorded; empty for the loop's first optimizer, which alone counts
@@ -73,7 +73,8 @@ class ObservedOptimizer(Monitor):
         data_parallel: int = 0,
     ) -> None:
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
-        super().__init__(device, loop.emit, name=name)
+        Monitor.__init__(self, device, loop.emit, name=name)
+        PassAccount.__init__(self, optimizer)
         self._loop = loop
         self.may_capture = device.type != "cpu"
         self.is_capturing = capture_check(device)
@@ -82,8 +83,6 @@ class ObservedOptimizer(Monitor):
         """Of each step; 0 if they are counted."""
         self._origin = NonFiniteOrigin(device, self._readback, emit=loop.emit)
         self._origin_step = 0
-        self.pending: LoopStep | None = None
-        """The newest step, while it waits for what the loop may log with it."""
         self._logs = False
         self._validation: dict[str, Tensor] | None = None
         self._loop_step = LoopStep()
@@ -100,8 +99,6 @@ class ObservedOptimizer(Monitor):
         self._optimizers = 0
         self.keeper: NamedOptimizer | None = None
         """What keeps model and optimizer alive, if anything of ours does."""
-        self.account: PassAccount
-        """Its backward passes: set by the loop that adds this."""
         self.active = True
         self.follow(optimizer, model)
 
@@ -117,7 +114,6 @@ class ObservedOptimizer(Monitor):
             self._loop_step.add_samples(self._fresh_samples.take())
             if self.keeper is not None:
                 self.keeper.model, self.keeper.optimizer = model, optimizer
-        self._optimizer = weakref.ref(optimizer)
         self.model_kind, self.kind = kind_of(model), type(optimizer).__name__
         self.is_sharded = is_sharded(model)
         self._model = weakref.ref(model)
@@ -141,11 +137,6 @@ class ObservedOptimizer(Monitor):
         self._measured_groups = len(optimizer.param_groups)
 
     @property
-    def optimizer(self) -> Optimizer | None:
-        """The one that is watched; None once the script has dropped it."""
-        return self._optimizer()
-
-    @property
     def is_dropped(self) -> bool:
         """Whether the script has dropped the optimizer."""
         return self._optimizer() is None or (self.keeper is not None and self.keeper.is_dropped)
@@ -163,7 +154,6 @@ class ObservedOptimizer(Monitor):
     # ------------------------------------------------------------------- what the hooks call
 
     def work_begins(self) -> None:
-        """Something of the next step is done: what the loop logs from here on is that one's."""
         if (step := self.pending) is not None:
             self.pending = None
             self.send(step)
@@ -180,13 +170,13 @@ class ObservedOptimizer(Monitor):
             self._enter_probes(None)
 
     def after_pass(self, backward: BackwardPass) -> None:
-        """Gradients are complete, perhaps scaled, and not clipped: measure them where that is due."""
+        """See :meth:`PassAccount.after_pass`; measures the gradients where that is due."""
         loop_step = self._loop_step
         if loop_step.awaits_update:
             return
         fresh, total = self._fresh_samples, loop_step.trained_samples
         samples, fresh.samples, fresh.calls = fresh.samples, fresh.rest, 0
-        if self.account.first_closure is None:
+        if self.first_closure is None:
             loop_step.trained_samples = None if samples is None or total is None else total + samples
         # Of several batches' gradients only the last look is at their sum. An attempt knows which one it is.
         is_scaled = loop_step.is_scaled = backward.scaler is not None
@@ -194,7 +184,7 @@ class ObservedOptimizer(Monitor):
         is_due = step < probes.until or (is_scaled and probes.norms.are_due(step, is_scaled=True))
         if is_due and not self._in_attempt:
             # Those of accumulated batches are complete after as many backward passes as in the last step.
-            self._measure_gradients(are_complete=len(self.account.passes) == self._usual_passes)
+            self._measure_gradients(are_complete=len(self.passes) == self._usual_passes)
 
     @harmless
     def _measure_gradients(self, *, are_complete: bool) -> None:
@@ -223,7 +213,7 @@ class ObservedOptimizer(Monitor):
         self._observation.close()
 
     def take_dropped(self, passes: BackwardPass) -> None:
-        """Gradients were cleared before any step: tell a bad batch, which the loop leaves out.
+        """See :meth:`PassAccount.take_dropped`; tells a bad batch, which the loop leaves out.
 
         Not passes with a finite loss, as an adversarial one's, nor what the loop does as a rule.
         """
@@ -255,15 +245,14 @@ class ObservedOptimizer(Monitor):
         if len(groups) != 1 or groups[0].get("lr") is not lrs.first:
             lrs = self._last_lrs = self._lrs.read(optimizer)
         self._loop_step.lrs = lrs
-        if (dropped := self.account.before_step(has_closure=has_closure)) is not None:
-            self.take_dropped(dropped)
+        self.begin_step(has_closure=has_closure)
         if self.step < self.probes.updates.until:
             self.probes.updates.copy(optimizer)
 
     def after_step(self) -> None:
         """A step that the loop made itself is complete, unless a scaler's update follows it."""
         loop_step = self._loop_step
-        loop_step.passes = self.account.after_step()
+        loop_step.passes = self.end_passes()
         if self.step < self.probes.until:
             self.probes.updates.measure(self.step + 1, None)
         if loop_step.found_inf is None:
@@ -280,7 +269,7 @@ class ObservedOptimizer(Monitor):
             self._end_step()
         overflow = self._loop_step.found_inf = found_inf(scaler, optimizer)
         self._loop_step.scaler = scaler
-        self.account.after_known_edit()
+        self.after_known_edit()
         self._name_overflow(overflow)
 
     def after_scaled_step(self, scaler: GradScaler, optimizer: Optimizer) -> None:
@@ -288,7 +277,7 @@ class ObservedOptimizer(Monitor):
         if self._in_probes:
             self._leave_probes()
         loop_step = self._loop_step
-        loop_step.scaler, loop_step.passes = scaler, self.account.after_step(is_scaled=True)
+        loop_step.scaler, loop_step.passes = scaler, self.end_passes(is_scaled=True)
         loop_step.awaits_update = True
         if loop_step.found_inf is None:
             loop_step.found_inf = found_inf(scaler, optimizer)
@@ -391,8 +380,8 @@ class ObservedOptimizer(Monitor):
             self._end_step()
             if not HOOKS.trains_elsewhere:
                 self._measure_origin(is_last=True)
-            if self.account.passes:
-                self.take_dropped(self.account.abandoned())
+            if self.passes:
+                self.take_dropped(self.abandoned())
             if waits:
                 self.flush()
             else:
@@ -438,7 +427,7 @@ class ObservedOptimizer(Monitor):
         if self.takes_requests and self.step <= self.probes.until:  # nothing changes without a look
             self._end_probed_step()
         is_plain = passes.precision in self._expected and not (passes.may_be_lower or self._has_float8)
-        is_known = is_plain and not self.account.weights_word
+        is_known = is_plain and not self.weights_word
         loop_step.precision = passes.precision if is_known else self._precision()
         self._switched_within, is_first = False, not self._loop.has_begun
         if self._is_new:
@@ -484,7 +473,7 @@ class ObservedOptimizer(Monitor):
 
     def _precision(self) -> str:
         passes = self._loop_step.passes
-        precision = self.account.weights_word or passes.precision or "unknown"
+        precision = self.weights_word or passes.precision or "unknown"
         if passes.may_be_lower and precision == "fp32" and self._has_frozen_parts:
             precision = "unknown"  # what needs no gradients leaves no graph
         if not self._has_float8:

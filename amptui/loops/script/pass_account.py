@@ -20,7 +20,6 @@ from amptui.loops.script.backward_pass import WEIGHTS_WORDS, BackwardPass, all_o
 from amptui.monitor.step_rows import Step
 
 if TYPE_CHECKING:
-    from amptui.loops.script.observed_optimizer import ObservedOptimizer
     from amptui.records.own_loop import LossForm
 
 
@@ -39,21 +38,25 @@ _gradient_of = attrgetter("grad")
 
 
 class PassAccount:
-    """The backward passes for one optimizer's next step. Holds nothing of the optimizer once that is gone."""
+    """The backward passes for one optimizer's next step. Holds nothing of the optimizer once that is gone.
+
+    Who reports the optimizer's steps is one, too, and continues the account of the time before the first.
+    """
+
+    is_sharded = False
+    """Whether this process holds only a part of each parameter, and gradients may come later."""
+    pending: "LoopStep | None" = None
+    """The newest step, while it waits for what the loop may log with it."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer = weakref.ref(optimizer, self._forget)
         self._forget()
-        self.watcher: ObservedOptimizer | None = None
-        """Who reports the optimizer's steps; None before its first one."""
         self.passed_over = 0
         """Before its first step, steps of others that used all its passes."""
         self.misses = 0
         """Backward passes in a row that gave it no gradients."""
         self.dropped: deque[BackwardPass] = deque(maxlen=_MAX_DROPPED)
         """Before its first step, the newest whose gradients were cleared."""
-        self.is_sharded = False
-        """Whether this process holds only a part of each parameter, and gradients may come later."""
         self.is_alone = True
         """Whether no other optimizer is known whose passes these could be."""
         self._references: tuple[weakref.ref[Tensor], ...] = ()
@@ -145,17 +148,32 @@ class PassAccount:
         """Nobody has looked at the passes so far."""
         self._absence = "unattributed"
 
+    def continue_from(self, account: "PassAccount") -> None:
+        """Go on with all that another account has seen, for the optimizer of that one."""
+        optimizer = account.optimizer
+        assert optimizer is not None, "it is about to make a step"
+        vars(self).update(vars(account))
+        self._optimizer = weakref.ref(optimizer, self._forget)
+        self.refresh()
+
     # ------------------------------------------------------------------------------------- a pass
+
+    def work_begins(self) -> None:
+        """Something of the next step is done: what the loop logs from here on is that one's."""
+
+    def after_pass(self, backward: BackwardPass) -> None:
+        """Gradients are complete, perhaps scaled, and not clipped."""
+
+    def take_dropped(self, passes: BackwardPass) -> None:
+        """Gradients were cleared before any step."""
+        self.dropped.append(passes)
 
     def before(self, backward: BackwardPass) -> None:
         """A pass begins: those before it do not count if their gradients were cleared meanwhile."""
-        if (watcher := self.watcher) is not None and watcher.pending is not None:
-            watcher.work_begins()
+        if self.pending is not None:
+            self.work_begins()
         if self.witness is not None and (dropped := self._find_cleared()) is not None:
-            if watcher is None:
-                self.dropped.append(dropped)
-            else:
-                watcher.take_dropped(dropped)
+            self.take_dropped(dropped)
         self._current = backward
         optimizer = self._optimizer()
         if optimizer is not None and len(optimizer.param_groups) != self._groups:
@@ -199,8 +217,7 @@ class PassAccount:
             else:
                 self._absence = self._absence or "unattributed"
         self.misses = 0
-        if self.watcher is not None:
-            self.watcher.after_pass(backward)
+        self.after_pass(backward)
 
     def look_at(self, witness: Tensor) -> None:
         """Know the gradient there, as it is now, from one of the loop's own making."""
@@ -230,13 +247,10 @@ class PassAccount:
 
     # ---------------------------------------------------------------------------------- the step
 
-    def before_step(self, *, has_closure: bool) -> BackwardPass | None:
-        """The optimizer begins its step. Returns the passes before it if their gradients were cleared.
-
-        ``has_closure``: whether it may run more passes within the step.
-        """
+    def begin_step(self, *, has_closure: bool) -> None:
+        """The optimizer begins its step; ``has_closure``: it may run more passes within."""
         # A step before may have raised: what its closure computed is no part of this one.
-        self._in_step, self.first_closure, dropped = False, None, None
+        self._in_step, self.first_closure = False, None
         if self._current is not None:
             self.after()  # a step in the middle of a backward pass
         if (witness := self.witness) is not None:
@@ -244,11 +258,11 @@ class PassAccount:
             is_same = gradient is self._witness_gradient
             if gradient is None or not is_same or gradient._version != self._witness_version:
                 self.before_known_edit()
-                dropped = self._find_cleared(at_step=True)
+                if (dropped := self._find_cleared(at_step=True)) is not None:
+                    self.take_dropped(dropped)
         self._in_step = has_closure
-        return dropped
 
-    def after_step(self, *, is_scaled: bool = False) -> BackwardPass:
+    def end_passes(self, *, is_scaled: bool = False) -> BackwardPass:
         """The step is made, by a scaler if ``is_scaled``: return its passes as one, and begin anew."""
         if len(self.passes) == 1 and not (self._absence or self._is_edited):  # the usual case
             passes = self.passes[0]

@@ -195,7 +195,7 @@ class SwitchedOptimizer(ObservedOptimizer):
                 self._observation.__exit__(type(error), error, error.__traceback__)
             raise
         self._leave_probes()
-        if self.account.passes:
+        if self.passes:
             self._measure_gradients(are_complete=True)
 
     @harmless
@@ -270,7 +270,7 @@ class SwitchedOptimizer(ObservedOptimizer):
         if self._is_deferred and not self._loop.others_await_steps():
             before = self.switch.precision
             self._handle_requests()
-            self._switched_within = self.switch.precision is not before and bool(self.account.passes)
+            self._switched_within = self.switch.precision is not before and bool(self.passes)
 
     def _run_save(self, save: Callable[[], object]) -> str:
         """Call the script's own function; return its error, if it raised one."""
@@ -313,7 +313,7 @@ class SwitchedOptimizer(ObservedOptimizer):
         if computed_precision in (precision, "unknown") or self._noted_precision == precision:
             return
         self._noted_precision = precision
-        weights_word = self.account.weights_word
+        weights_word = self.weights_word
         words = computed_precision
         if words == FLOAT8_LAYERS and precision in FP8_PRECISIONS and weights_word:
             words = f"{FLOAT8_LAYERS} and {weights_word}"  # FP8 is more than its layers
