@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from functools import wraps
 from threading import RLock, current_thread, get_ident
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -28,14 +28,11 @@ from torch.nn.utils import clip_grad
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from amptui.loops.script.backward_pass import PassReader
+from amptui.loops.script.backward_pass import BackwardPass, PassReader
 from amptui.loops.script.guard import SeveralThreadsError, is_settled, leave_traceback, not_compiled
+from amptui.loops.script.listener import Listener
 from amptui.loops.script.pass_account import PassAccount
 from amptui.recipe.float8 import is_float8_layer
-
-if TYPE_CHECKING:
-    from amptui.loops.script.backward_pass import BackwardPass
-    from amptui.loops.script.observed_loop import ObservedLoop
 
 _CLIPPING = (
     (clip_grad, "_clip_grads_with_norm_"),
@@ -94,7 +91,7 @@ class LoopHooks:
     """All hooks of this process. They are in place while any loop listens."""
 
     def __init__(self) -> None:
-        self._loops: tuple[ObservedLoop, ...] = ()
+        self._loops: tuple[Listener, ...] = ()
         self._removals: list[Callable[[], object]] = []
         self._thread = current_thread()
         self._owner = 0
@@ -113,14 +110,14 @@ class LoopHooks:
         """The one that runs."""
         self._patched_scalers: set[type] = {GradScaler}
 
-    def add(self, loop: "ObservedLoop") -> None:
+    def add(self, loop: Listener) -> None:
         """Tell ``loop`` from now on. Hooks that cannot be put in place raise, and none is left."""
         if not self._loops:
             self._install()
         self._loops = (*self._loops, loop)
         self.refresh()
 
-    def remove(self, loop: "ObservedLoop") -> None:
+    def remove(self, loop: Listener) -> None:
         """Tell it nothing more; nothing happens the second time."""
         self._loops = tuple(other for other in self._loops if other is not loop)
         self.refresh()
@@ -295,9 +292,8 @@ class LoopHooks:
                         if loop.may_capture and loop.is_capturing():
                             continue
                         self.reader.see_autocast(context)
-                        for watcher in loop.optimizers:
-                            if watcher.pending is not None or watcher.step < watcher.probes.until:
-                                watcher.forward_begins()
+                        for account in loop.accounts:
+                            account.forward_begins()
             except BaseException as error:
                 if not is_settled(error, *self._loops):
                     raise
@@ -329,10 +325,10 @@ class LoopHooks:
                         watcher = loop.watcher_of(optimizer)
                     if watcher is None:
                         continue
-                    frame, call = sys._getframe(1), loop.calls.get(watcher)
-                    if call is not None and _is_within(frame, call):
+                    frame = sys._getframe(1)
+                    if watcher.call and _is_within(frame, watcher.call):
                         continue  # a wrapper's, or a call of the class above
-                    loop.calls[watcher] = id(frame)
+                    watcher.call = id(frame)
                     closure = args[1] if len(args) > 1 else kwargs.get("closure")
                     watcher.before_step(optimizer, has_closure=closure is not None)
         except BaseException as error:
@@ -349,9 +345,9 @@ class LoopHooks:
             with self._lock:
                 for loop in self._loops:
                     watcher = loop.by_id.get(id(optimizer), _NOBODY)[1]
-                    if watcher is None or loop.calls.get(watcher) != id(sys._getframe(1)):
+                    if watcher is None or watcher.call != id(sys._getframe(1)):
                         continue
-                    del loop.calls[watcher]
+                    watcher.call = 0
                     watcher.after_step()
                     if loop.idle or not loop.is_alone:
                         loop.after_step_of(watcher)

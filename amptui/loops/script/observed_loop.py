@@ -16,12 +16,13 @@ from torch.optim import Optimizer
 from amptui.base.fork import in_forks
 from amptui.loops.script.backward_pass import BackwardPass, mark_scaled
 from amptui.loops.script.guard import harmless
+from amptui.loops.script.listener import Listener
 from amptui.loops.script.loop_hooks import HOOKS
 from amptui.loops.script.observed_optimizer import ObservedOptimizer
 from amptui.loops.script.pass_account import PassAccount
 from amptui.loops.script.script_model import LooseParameters, optimizers_alive, owner_of
 from amptui.records.own_loop import OptimizerFollowed
-from amptui.records.run import Note, Record
+from amptui.records.run import Note
 
 MAX_OPTIMIZERS = 8
 """Optimizers of one run; the steps of others are not recorded, which is told."""
@@ -43,52 +44,30 @@ OpenFirst = Callable[[Optimizer, "ObservedLoop"], object]
 """Opens a run for the first optimizer that makes a step, or leaves the loop."""
 
 
-class ObservedLoop:
+class ObservedLoop(Listener):
     """A listener of the hooks for one run; ``open_first`` opens it when the first optimizer makes a step."""
 
     first: ObservedOptimizer
     """The run's first optimizer, once there is a run."""
 
     def __init__(self, open_first: OpenFirst | None = None) -> None:
+        super().__init__()
         self._open_first = open_first
         self.optimizers: tuple[ObservedOptimizer, ...] = ()
         """Those of the run, the first one first."""
-        self.idle = dict[int, PassAccount]()
-        """The backward passes of optimizers that have made no step yet, by their ids."""
-        self.accounts: tuple[PassAccount, ...] = ()
-        """Those of all optimizers."""
         self.by_id: dict[int, tuple[weakref.ref[Optimizer], ObservedOptimizer]] = {}
         self.takes_others = True
         """Whether other optimizers than the first are to be watched."""
-        self.emit: Callable[[Record], object] = lambda _record: None
-        self.leads = True
-        """Whether this process records the run: of several ranks, the first one does."""
-        self.has_begun = False
-        """Whether a first step has been made."""
-        self.is_listening = False
-        """Whether hooks are in place: an optimizer that comes now may be in the middle of its first step."""
-        self.is_alone = True
-        """Whether the loop has one optimizer."""
-        self.float8_precision = ""
-        """The name of FP8 while layers of the script multiply in float8 for amptui; else empty."""
-        self.layer_changes = 0
-        """How often layers of any model may have changed what they multiply in."""
         self.on_first_step: Callable[[str], object] = lambda _precision: None
         """Called once, at the end of the run's first step, with its precision, before anything is emitted."""
         self.on_fault: Callable[[Exception], object] = lambda _error: None
         """Gets the one fault after which nothing more is observed."""
-        self.calls: dict[ObservedOptimizer, int] = {}
-        """Of each, the id of the frame of the call that makes its step: within it may be others."""
         self._replacements = 0
         self._noted_too_many = False
         self.scaler: GradScaler | None = None
         """The one that the first step was made with."""
         self._unannounced: list[OptimizerFollowed] = []
         self._script_optimizers = 1
-        self.may_capture = False
-        """Whether the first model is on a GPU."""
-        self.is_capturing: Callable[[], bool] = bool
-        self.active = True
         for optimizer in optimizers_alive():
             self.optimizer_built(optimizer)
         in_forks(self._become_copy)
@@ -144,7 +123,6 @@ class ObservedLoop:
         self._list_accounts()
 
     def watcher_of(self, optimizer: Any, scaler: GradScaler | None = None) -> ObservedOptimizer | None:
-        """Who watches ``optimizer``, which ``scaler`` is called with, if anybody is to."""
         reference, watcher = self.by_id.get(id(optimizer), _NOBODY)
         if reference is not None and reference() is optimizer:
             return watcher
@@ -186,7 +164,7 @@ class ObservedLoop:
         kind, was_gone, ids_before = watcher.kind, watcher.optimizer is None, watcher.ids
         if watcher.passes:
             dropped.insert(0, watcher.abandoned())
-        self.calls.pop(watcher, None)
+        watcher.call = 0
         watcher.follow(optimizer, owner_of(optimizer))
         self.add(watcher, optimizer)
         if was_gone or not ids_before & watcher.ids:  # else it has seen the same passes
@@ -249,7 +227,6 @@ class ObservedLoop:
         return self.optimizers[: self._script_optimizers]
 
     def begin_run(self, precision: str) -> None:
-        """The first step of any of them ends, in ``precision``; nothing is emitted before."""
         self.has_begun = True
         self.on_first_step(precision)
         for record in self._unannounced:
@@ -290,20 +267,14 @@ class ObservedLoop:
 
     # --------------------------------------------------------------------------- what the hooks call
 
-    @property
-    def must_not_look(self) -> bool:
-        """Whether anything done now would become a part of a CUDA graph."""
-        return self.may_capture and self.is_capturing()
-
     def give_up(self, error: Exception) -> None:
-        """Observe nothing more."""
         self.leave()
         for watcher in self.optimizers:
             watcher.stop()
         self.on_fault(error)
 
-    def after_step_of(self, watcher: ObservedOptimizer) -> None:
-        """It has made a step: those that have made none yet may have had a part in its passes."""
+    def after_step_of(self, watcher: PassAccount) -> None:
+        """See :meth:`Listener.after_step_of`: who has made no step yet may have had a part in its passes."""
         for key, account in list(self.idle.items()):
             account.passed_over += account.used_by_others
             if account.misses > _MAX_MISSES or account.optimizer is None:

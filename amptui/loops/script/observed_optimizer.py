@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from amptui.device.accelerator import capture_check
 from amptui.loops.script.backward_pass import WEIGHTS_WORDS, BackwardPass
 from amptui.loops.script.guard import harmless
+from amptui.loops.script.listener import Listener
 from amptui.loops.script.loop_hooks import HOOKS
 from amptui.loops.script.model_inputs import FreshSamples, NonFiniteOrigin
 from amptui.loops.script.pass_account import LoopStep, PassAccount
@@ -34,7 +35,6 @@ from amptui.records.own_loop import FLOAT8_LAYERS, GradientsDropped
 from amptui.records.run import Phase, PhaseChanged
 
 if TYPE_CHECKING:
-    from amptui.loops.script.observed_loop import ObservedLoop
     from amptui.recipe.trained import NamedOptimizer
 
 _STEPS_OF_A_RULE = 3
@@ -66,7 +66,7 @@ class ObservedOptimizer(PassAccount, Monitor):
         self,
         model: nn.Module,
         optimizer: Optimizer,
-        loop: "ObservedLoop",
+        loop: Listener,
         *,
         samples_per_step: int | None = None,
         name: str = "",
@@ -159,8 +159,8 @@ class ObservedOptimizer(PassAccount, Monitor):
             self.send(step)
 
     def forward_begins(self) -> None:
-        """A forward pass begins, unless it is an evaluation's."""
-        if not torch.is_grad_enabled():
+        """See :meth:`PassAccount.forward_begins`; traces the pass where that is due."""
+        if (self.pending is None and self.step >= self.probes.until) or not torch.is_grad_enabled():
             return
         if self.pending is not None:
             self.work_begins()
@@ -238,7 +238,7 @@ class ObservedOptimizer(PassAccount, Monitor):
         self._readback.push([] if passes.loss is None else [passes.loss], report, timed=False)
 
     def before_step(self, optimizer: Optimizer, *, has_closure: bool) -> None:
-        """The step begins: some optimizers and schedules change their rates within it."""
+        """See :meth:`PassAccount.before_step`: some optimizers and schedules change their rates within it."""
         if self.pending is not None or self._loop_step.awaits_update:
             self._end_step()
         groups, lrs = optimizer.param_groups, self._last_lrs
@@ -250,7 +250,7 @@ class ObservedOptimizer(PassAccount, Monitor):
             self.probes.updates.copy(optimizer)
 
     def after_step(self) -> None:
-        """A step that the loop made itself is complete, unless a scaler's update follows it."""
+        """See :meth:`PassAccount.after_step`; a step is complete, unless a scaler's update follows it."""
         loop_step = self._loop_step
         loop_step.passes = self.end_passes()
         if self.step < self.probes.until:

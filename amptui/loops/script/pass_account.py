@@ -47,6 +47,8 @@ class PassAccount:
     """Whether this process holds only a part of each parameter, and gradients may come later."""
     pending: "LoopStep | None" = None
     """The newest step, while it waits for what the loop may log with it."""
+    call = 0
+    """The id of the frame of the call that makes a step: within it may be others."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer = weakref.ref(optimizer, self._forget)
@@ -156,10 +158,13 @@ class PassAccount:
         self._optimizer = weakref.ref(optimizer, self._forget)
         self.refresh()
 
-    # ------------------------------------------------------------------------------------- a pass
+    # --------------------------------------------------------- for whoever reports the steps
 
     def work_begins(self) -> None:
         """Something of the next step is done: what the loop logs from here on is that one's."""
+
+    def forward_begins(self) -> None:
+        """A forward pass begins, unless it is an evaluation's."""
 
     def after_pass(self, backward: BackwardPass) -> None:
         """Gradients are complete, perhaps scaled, and not clipped."""
@@ -167,6 +172,14 @@ class PassAccount:
     def take_dropped(self, passes: BackwardPass) -> None:
         """Gradients were cleared before any step."""
         self.dropped.append(passes)
+
+    def before_step(self, optimizer: Optimizer, *, has_closure: bool) -> None:
+        """The loop begins a step; ``has_closure``: it may run more passes within."""
+
+    def after_step(self) -> None:
+        """A step that the loop made itself is complete."""
+
+    # ------------------------------------------------------------------------------------- a pass
 
     def before(self, backward: BackwardPass) -> None:
         """A pass begins: those before it do not count if their gradients were cleared meanwhile."""

@@ -50,6 +50,8 @@ def _hint(precision: str, computed_precision: str, weights_word: str) -> str:
 class SwitchedOptimizer(ObservedOptimizer):
     """Watches one optimizer's steps, and switches their precision as ``control`` is asked."""
 
+    _loop: ObservedLoop
+
     def __init__(
         self,
         script: WatchedScript,
